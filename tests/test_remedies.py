@@ -85,7 +85,7 @@ def test_what_a_message_says_ends_it(command: str, wrong: str, said: str, follow
 @pytest.mark.parametrize(("command", "wrong", "taker"), GIVEN_ON)
 def test_a_setting_of_another_command_is_taken_there(command: str, wrong: str, taker: str, capsys: Capsys) -> None:
     (line,) = complaints(f"{command} {wrong}", capsys)
-    given = re.search(r"give (\S+) to bertkit (\w+)", line)
+    given = re.search(r"pass (\S+) to bertkit (\w+)", line)
     assert given, line
     assert given[2] == taker.split()[0]
     after = complaints(f"{taker} {given[1]}", capsys)

@@ -1,4 +1,4 @@
-"""What `bertkit embed` accepts."""
+"""The settings of `bertkit embed`."""
 
 from dataclasses import dataclass
 from typing import Literal

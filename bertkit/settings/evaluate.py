@@ -1,4 +1,4 @@
-"""What `bertkit evaluate` accepts."""
+"""The settings of `bertkit evaluate`."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -11,7 +11,7 @@ from bertkit.settings.names import SEED_RANGE
 from bertkit.tasks.task_config import TaskConfig
 
 PREPARED_SPLITS = ("auto", "train", "held_out", "all")
-_OF_PREPARED = ("segments", "masking", "seed", "max_sequences", "batch_sequences")
+_ONLY_PREPARED = ("segments", "masking", "seed", "max_sequences", "batch_sequences")
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class EvaluateSettings:
     """`bertkit evaluate`.
 
     Attributes:
-        task_changes: changes of the model's own task, which is measured if no other task is chosen.
+        task_changes: changes to the model's own task, which is used if `task` is None.
     """
 
     model_dir: str
@@ -44,7 +44,7 @@ class EvaluateSettings:
 
     def check_for_task(self, task: TaskConfig) -> None:
         """Refuse settings that have no effect on the split of a task."""
-        unused = [key for key in self.explicit_keys if key.split(".")[0] in _OF_PREPARED]
+        unused = [key for key in self.explicit_keys if key.split(".")[0] in _ONLY_PREPARED]
         if unused:
             raise InputError(
                 f"{', '.join(unused)}: has no effect with task={task.name}; leave it out, or leave task= out to measure a "
@@ -52,7 +52,7 @@ class EvaluateSettings:
             )
 
     def check_for_prepared(self) -> None:
-        """Refuse settings that have no effect on a prepared dataset, and missing ones."""
+        """Refuse settings that have no effect on a prepared dataset, and require `data_dir`."""
         hint = "" if self.data_dir is None else "; for the split of a task, set task="
         changed = ", ".join(f"task.{key}" for key in self.task_changes)
         refuse(

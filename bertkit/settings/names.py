@@ -162,7 +162,7 @@ def refusal(
     if key in keys:
         return None
     if parent == "segments" and defaults.get("segments", "") is None:
-        return f"'{key}': prepare stores tokens only; add segments=google, or set it in pretrain"
+        return f"'{key}': prepare stores tokens only; add segments=google, or pass it to pretrain"
     if key == _NEXT_SENTENCE:
         return f"'{text}': the instances of segments=google are for nsp, as in the original; leave it out"
     siblings = [known[len(parent) + 1 :] for known in keys if parent and known.startswith(f"{parent}.")]
@@ -187,7 +187,7 @@ def _advice(command: str, key: str, value: str) -> str | None:
             setting, taker = name if "=" in name else f"{name}={value}", _PIPELINE.get(owner)
             comes_before = commands.index(owner) < commands.index(command)
             then = f", whose output_dir is {taker}= here" if taker in settings_of(command) and comes_before else ""
-            return f"; set {setting} in bertkit {owner}{then}"
+            return f"; pass {setting} to bertkit {owner}{then}"
     return None
 
 

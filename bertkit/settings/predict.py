@@ -7,12 +7,12 @@ from bertkit.base.typed_settings import outside, refuse, unused
 from bertkit.settings.names import VERBATIM
 from bertkit.tasks.task_config import TaskConfig
 
-TAKEN = ("predictions.json", "nbest_predictions.json", "null_odds.json")  # written beside the output, for SQuAD
+SQUAD_FILES = ("predictions.json", "nbest_predictions.json", "null_odds.json")  # written beside the output
 
 
 @dataclass(frozen=True, kw_only=True)
 class InputSettings:
-    """What the commands share that read inputs for a model.
+    """The settings that all commands with a model and inputs share.
 
     Attributes:
         input: a file, or - for standard input.
@@ -26,7 +26,7 @@ class InputSettings:
     device: Literal["auto", "cpu", "cuda"]
 
     def input_problems(self, alternative: str | None = None) -> list[str]:
-        """Say what is wrong with the input and the output; the setting `alternative` can replace the input."""
+        """List problems with the input and the output; the setting `alternative` can replace the input."""
         problems = []
         if alternative is not None:
             is_set = getattr(self, alternative) is not None
@@ -41,12 +41,12 @@ class InputSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class TextSettings(InputSettings):
-    """What `bertkit predict` and `bertkit view` share.
+    """The settings that `bertkit predict` and `bertkit view` share.
 
     Attributes:
         text: one text, instead of an input.
-        text_pair: its second segment.
-        task_changes: changes of the model's own task, if no other task is chosen.
+        text_pair: the second text of a pair.
+        task_changes: changes to the model's own task, which is used if `task` is None.
     """
 
     model_dir: str
@@ -60,11 +60,11 @@ class TextSettings(InputSettings):
     )
 
     def text_problems(self) -> list[str]:
-        """Say what is wrong with the text, the input and the output."""
+        """List problems with the text, the input and the output."""
         return self.input_problems("text") + unused(
             self,
             "",
-            ("text_pair", self.text is None, "without text=; give both in a file, by input="),
+            ("text_pair", self.text is None, "without text=; for a file of pairs, set input="),
             ("format", self.text is not None, "with text="),
         )
 
@@ -88,7 +88,7 @@ class PredictSettings(TextSettings):
             unused(self, "", ("carry_input", self.text is not None, "with text=")),
             outside(self, "", top_k="[1, inf)"),
             self.output.endswith((".conll", ".partial"))
-            and f"output={self.output}: predictions are written there; choose a name such as mine.jsonl",
-            self.output.split("/")[-1] in TAKEN
-            and f"output={self.output}: SQuAD's file with this name is written beside it; choose mine.jsonl",
+            and f"output={self.output}: .conll and .partial are the endings of other files of predict; choose a name such as mine.jsonl",
+            self.output.split("/")[-1] in SQUAD_FILES
+            and f"output={self.output}: predict writes SQuAD's file under this name; choose another name, such as mine.jsonl",
         )

@@ -1,4 +1,4 @@
-"""What `bertkit search` accepts."""
+"""The settings of `bertkit search`."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -13,7 +13,7 @@ ORDERS = ("search", "bert", "both")
 
 @dataclass(frozen=True)
 class BothConfig:
-    """The weights of `order=both`: softmax(search * BM25) * sigmoid(bert * reader's score + bias)."""
+    """The weights of `order=both`: softmax(search * BM25) * sigmoid(bert * score of the reader + bias)."""
 
     search: float
     bert: float
@@ -21,7 +21,7 @@ class BothConfig:
 
     def __post_init__(self) -> None:
         wrong = outside(self, "both.", search="[0, inf)", bert="[0, inf)", bias="(-inf, inf)")
-        refuse(f"{line}; fit=true finds it" for line in wrong)
+        refuse(f"{line}; fit=true estimates it" for line in wrong)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,11 +30,11 @@ class SearchSettings(InputSettings):
 
     Attributes:
         question: one question, instead of an input.
-        order: how passages are ranked; "all" for every order in turn.
-        candidates: passages that the engine passes to the reader, at least `top_k`.
+        order: how passages are ranked; "all" for each order separately.
+        candidates: number of passages that the search engine passes to the reader (the question answering model).
         fit: whether to fit `both` to the labels of the input.
-        glossary: a TSV of words, and words that expand a question with them.
-        task_changes: changes of the model's own task, if no other task is chosen.
+        glossary: a TSV file; each row has a word, and words to add to a question that contains it.
+        task_changes: changes to the model's own task, which is used if `task` is None.
     """
 
     index: str
@@ -53,23 +53,25 @@ class SearchSettings(InputSettings):
 
     @property
     def orders(self) -> tuple[str, ...]:
-        """The orders to rank by; by default the best one for a single question, and all possible ones for an input."""
+        """The orders to rank by; by default, the best one for a single question, and all possible ones for an input."""
         order = self.order or ("search" if self.model_dir is None else "both" if self.question is not None else "all")
         return ORDERS if order == "all" else (order,)
 
     def __post_init__(self) -> None:
-        is_one, has_reader = self.question is not None, self.model_dir is not None
+        has_question, has_reader = self.question is not None, self.model_dir is not None
         refuse(
             self.input_problems("question"),
-            self.order == "all" and is_one and "order=all: has no effect with question=; choose search, bert or both",
+            self.order == "all"
+            and has_question
+            and "order=all: has no effect with question=; choose search, bert or both",
             not has_reader
             and self.order not in (None, "search")
             and f"order={self.order}: needs a reader; set model_dir= to a model fine-tuned on questions",
             unused(
                 self,
                 "",
-                ("fit", is_one, "with question="),
-                ("max_questions", is_one, "with question="),
+                ("fit", has_question, "with question="),
+                ("max_questions", has_question, "with question="),
                 ("fit", not has_reader, "without model_dir="),
                 ("task", not has_reader, "without model_dir="),
                 ("task_changes", not has_reader, "without model_dir=", {}),

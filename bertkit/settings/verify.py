@@ -1,4 +1,4 @@
-"""What `bertkit verify` accepts."""
+"""The settings of `bertkit verify`."""
 
 from dataclasses import dataclass
 

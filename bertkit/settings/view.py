@@ -1,4 +1,4 @@
-"""What `bertkit view` accepts."""
+"""The settings of `bertkit view`."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,7 +8,7 @@ from bertkit.settings.names import VERBATIM
 from bertkit.settings.predict import TextSettings
 
 ENDINGS = (".html", ".json", ".svg", ".png")
-BOTH = "layer= and head=: set both, for a picture of one head, or none"
+SET_BOTH = "layer= and head=: set both, for a picture of one head, or neither"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,12 +16,12 @@ class ViewSettings(TextSettings):
     """`bertkit view`.
 
     Attributes:
-        row: the example of the input to show, from 1.
-        target: the prediction to explain; None for the model's own.
-        steps: steps of integrated gradients; None to choose automatically, 0 for no attributions.
-        layer: the layer of a picture of one head, from 1.
-        head: the head of such a picture, from 1.
-        target_text: for an encoder-decoder, the text to align with the source; None for the generated one.
+        row: the number of the example to show, from 1.
+        target: the prediction to explain; None for the model's prediction.
+        steps: number of steps for integrated gradients; None to choose it automatically, 0 for no attributions.
+        layer: the layer to draw in a picture of one head, from 1.
+        head: the head to draw in such a picture, from 1.
+        target_text: for an encoder-decoder, the text to align with the input; None for the generated text.
     """
 
     row: int
@@ -33,7 +33,7 @@ class ViewSettings(TextSettings):
 
     @property
     def ending(self) -> str:
-        """The format of the output: one of `ENDINGS`."""
+        """The ending of the output file, one of `ENDINGS`."""
         return Path(self.output).suffix.lower()
 
     def __post_init__(self) -> None:
@@ -48,8 +48,8 @@ class ViewSettings(TextSettings):
                 ("layer", is_page, f"on {self.ending}, which shows all heads"),
                 ("head", is_page, f"on {self.ending}, which shows all heads"),
             ),
-            # the points of the path are the roots of a polynomial of degree `steps`
+            # limited because the quadrature points are the roots of a polynomial of degree `steps`
             outside(self, "", row="[1, inf)", layer="[1, inf)", head="[1, inf)", steps="[0, 100000]"),
             self.ending not in ENDINGS and f"output={self.output}: expected a name that ends in {', '.join(ENDINGS)}",
-            self.layer is None and self.head is not None and BOTH,
+            self.layer is None and self.head is not None and SET_BOTH,
         )

@@ -12,7 +12,7 @@ from bertkit.explain.pictures import alignment_picture, attention_page, heads_pi
 from bertkit.predict.chunks import opened_examples
 from bertkit.predict.task_model import Predictor, open_task_model
 from bertkit.run.outputs import check_free, opened_output
-from bertkit.settings.view import BOTH, ViewSettings
+from bertkit.settings.view import SET_BOTH, ViewSettings
 from bertkit.train import micro_batches, processes
 
 
@@ -71,7 +71,7 @@ def _check_picture(settings: ViewSettings, config: Any, writes: bool) -> None:
             raise InputError("layer= and head=: a decoder of kind rnn has one attention; leave them out")
         return
     if settings.head is None and settings.layer is not None and not writes:
-        raise InputError(BOTH)
+        raise InputError(SET_BOTH)
     if config.attention.pattern == "linformer" and not writes:
         raise InputError(f"output={settings.output}: {NO_WEIGHTS}; .html shows the attributions")
     numbers = {"layer": (settings.layer, config.num_hidden_layers), "head": (settings.head, config.num_attention_heads)}
