@@ -50,7 +50,7 @@ FOLLOWED = [
     ("prepare output_dir=no/data", "num_workers=1", r"set (corpus.path=) to files", "{}no/text"),
     ("evaluate model_dir=no/such/model data_dir=no/data", "batch_size=4", r"here it is (\S+)", "{}"),
     ("predict model_dir=no/such/model input=no/input output=-", "max_length=64", r"here it is (\S+)", "{}"),
-    ("export output_dir=no/out checkpoint=no/a", "model_dir=no/b", r"give (model_dir=) alone", ""),
+    ("export output_dir=no/out checkpoint=no/a", "model_dir=no/b", r"set (model_dir=) once", ""),
     ("verify", "seed=3", r"missing value: set (model_dir=)", "{}no/such/model"),
 ]  # fmt: skip
 # settings of another command: whose

@@ -3,8 +3,6 @@
 A hint translates a name from another tool, or names the command that has the setting.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 from collections.abc import Mapping, Sequence
@@ -138,7 +136,7 @@ def unknown_option(command: str | None, option: str, value: str) -> str:
 
 
 def refusal(
-    command: str, override: Override, defaults: Mapping[str, Any], groups: Mapping[str, list[str]]
+    command: str, override: "Override", defaults: Mapping[str, Any], groups: Mapping[str, list[str]]
 ) -> str | None:
     """Return the error message for an override whose key or option does not exist; None if both exist."""
     keys, key, text = dotted_keys(defaults), override.key_or_group, str(override.input_line)

@@ -17,16 +17,7 @@ from bertkit.model.bert_config import (
     too_long,
 )
 from bertkit.settings.names import SEED_RANGE
-from bertkit.train.train_config import (
-    BatchConfig,
-    CheckpointConfig,
-    EvaluationConfig,
-    LogConfig,
-    NumericsConfig,
-    OptimizerConfig,
-    ResumeConfig,
-    ScheduleConfig,
-)
+from bertkit.train import train_config
 
 
 @dataclass(frozen=True)
@@ -53,13 +44,13 @@ class TrainingSettings:
     compile: bool | Literal["auto"]
     device: Literal["auto", "cpu", "cuda"]
     reproducibility: Literal["default", "strict"]
-    batch: BatchConfig
-    optimizer: OptimizerConfig
-    schedule: ScheduleConfig
-    log: LogConfig
-    numerics: NumericsConfig
+    batch: train_config.BatchConfig
+    optimizer: train_config.OptimizerConfig
+    schedule: train_config.ScheduleConfig
+    log: train_config.LogConfig
+    numerics: train_config.NumericsConfig
     data: SkipConfig
-    resume: ResumeConfig
+    resume: train_config.ResumeConfig
     launch: LaunchConfig
 
 
@@ -92,8 +83,8 @@ class PretrainSettings(TrainingSettings):
     segments: SegmentsConfig | InstancesConfig
     final_phase: FinalPhaseConfig
     masking: MaskingConfig
-    checkpoint: CheckpointConfig
-    evaluation: EvaluationConfig
+    checkpoint: train_config.CheckpointConfig
+    evaluation: train_config.EvaluationConfig
     explicit_keys: tuple[str, ...] = field(metadata={"is_written": False})
 
     def __post_init__(self) -> None:
