@@ -15,8 +15,7 @@ from bertkit.base.typed_settings import build
 from bertkit.kernels import fast
 from bertkit.predict.answers import answer_here, logits_here
 from bertkit.predict.task_model import Predictor, open_task_model
-from bertkit.settings.predict import PredictSettings
-from bertkit.settings.search import SearchSettings
+from bertkit.settings.inputs import PredictSettings, SearchSettings
 from bertkit.tasks.reading.readers import read_table
 from bertkit.tasks.reading.source import plain_rows
 from bertkit.tasks.reading.tables import Gaps, records

@@ -28,7 +28,7 @@ from bertkit.predict.answers import answer_here
 from bertkit.predict.task_model import Predictor
 from bertkit.search.library import Hit, Library
 from bertkit.search.passages import words_of
-from bertkit.settings.search import ORDERS, BothConfig
+from bertkit.settings.inputs import ORDERS, BothConfig
 from bertkit.tasks.reading.readers import take_texts
 
 MIN_SCORE = -1e4  # of a reader: far below any logits, but fine for JSON and sigmoid

@@ -6,14 +6,11 @@
     pretrain  a pretraining run, and what fine-tuning shares with it
     finetune  a fine-tuning run
     glue      fine-tuning runs on several tasks with several seeds
-    predict   a model and its inputs, and what other commands with inputs share
-    embed     an encoder and texts
+    inputs    predict, embed, view and search: a model and its inputs
     evaluate  a model and a labelled split or a prepared dataset
     compare   several runs
-    view      a model and one input
     serve     models and an address
     index     a corpus and a library of passages
-    search    a library, a reader (a question answering model) and questions
     export    a model and an output directory
     verify    a model and a certificate
 

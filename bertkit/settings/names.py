@@ -72,13 +72,15 @@ _OTHER_TOOLS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(_FILES, ("corpus.path",)),
     **dict.fromkeys(("resume_from_checkpoint", "overwrite_output_dir"), ("output_dir",)),
 }
+_COMMANDS_WITH_INPUTS = ("predict", "embed", "view", "search")  # settings/inputs.py holds their settings
 # commands in their usual order, and the setting by which a later command takes their output_dir
 _PIPELINE = {"prepare": "data_dir", "pretrain": MODEL_DIR, "finetune": MODEL_DIR}
 
 
 def schema_of(command: str) -> Any:
     """Import the dataclass of a command's settings, such as `PretrainSettings` from `bertkit.settings.pretrain`."""
-    return getattr(importlib.import_module(f"bertkit.settings.{command}"), f"{command.capitalize()}Settings")
+    file = "inputs" if command in _COMMANDS_WITH_INPUTS else command
+    return getattr(importlib.import_module(f"bertkit.settings.{file}"), f"{command.capitalize()}Settings")
 
 
 def canonical_overrides(command: str, overrides: Sequence[str]) -> list[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bertkit.base.typed_settings import outside, refuse, unused
-from bertkit.settings.search import BothConfig
+from bertkit.settings.inputs import BothConfig
 
 AT_LEAST_1 = ("workers", "queue_requests", "max_body_bytes", "max_inputs", "top_k", "batch_tokens", "candidates")
 

@@ -17,7 +17,7 @@ from bertkit.predict.chunks import opened_examples, write_answers
 from bertkit.predict.predictor import open_predictor
 from bertkit.predict.task_model import Predictor
 from bertkit.run.outputs import beginning_of, check_free, is_stream, opened_output
-from bertkit.settings.predict import PredictSettings
+from bertkit.settings.inputs import PredictSettings
 from bertkit.tasks.reading.writers import Write, row_writer, write_lines
 from bertkit.tasks.task import Beside
 

@@ -16,7 +16,7 @@ from bertkit.predict.task_model import general_task
 from bertkit.run.outputs import check_free, opened_output
 from bertkit.search.questions import Question, read_questions
 from bertkit.search.ranking import Candidate, Searcher, fit, in_order, read_glossary, row
-from bertkit.settings.search import BothConfig, SearchSettings
+from bertkit.settings.inputs import BothConfig, SearchSettings
 from bertkit.view.console import Progress
 
 AT = (1, 5, 20)  # the values of k in accuracy at k

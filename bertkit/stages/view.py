@@ -12,7 +12,7 @@ from bertkit.explain.pictures import alignment_picture, attention_page, heads_pi
 from bertkit.predict.chunks import opened_examples
 from bertkit.predict.task_model import Predictor, open_task_model
 from bertkit.run.outputs import check_free, opened_output
-from bertkit.settings.view import SET_BOTH, ViewSettings
+from bertkit.settings.inputs import SET_BOTH, ViewSettings
 from bertkit.train import micro_batches, processes
 
 
