@@ -27,7 +27,7 @@ from bertkit.base.errors import (
 from bertkit.commands import COMMANDS
 from bertkit.help import command_help, info, usage
 from bertkit.launch import launcher, world
-from bertkit.settings.overrides import hints
+from bertkit.settings.names import OPTIONS, VALUED_OPTIONS, unknown_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -133,9 +133,9 @@ def _parse(arguments: list[str]) -> _Arguments:
     while queue:
         argument = queue.pop(0)
         name, has_value, value = argument.partition("=")
-        if argument in hints.OPTIONS:
+        if argument in OPTIONS:
             options.add("-m" if argument == "--multirun" else argument)
-        elif name in hints.VALUED_OPTIONS:
+        elif name in VALUED_OPTIONS:
             values[name] = value if has_value else queue.pop(0) if queue else ""
         elif argument.startswith("-"):
             unknown = unknown or (argument, queue[0] if queue and "=" not in queue[0] else "")
@@ -145,7 +145,7 @@ def _parse(arguments: list[str]) -> _Arguments:
         words, options = words[1:], {*options, "--help"}
     command, *overrides = words or [""]
     if unknown is not None:
-        raise InputError(hints.undashed(command if command in COMMANDS else None, *unknown))
+        raise InputError(unknown_option(command if command in COMMANDS else None, *unknown))
     if values.get("--cfg", "job") != "job":
         raise InputError(f"--cfg {values['--cfg']}: expected job")
     return _Arguments(command, overrides, options, values)
@@ -182,7 +182,8 @@ def _print(composed: dict[str, Any]) -> int:
     """Print a configuration, without the entries that are no settings."""
     import yaml
 
-    entries = {key: value for key, value in composed.items() if key != "given" and (value or key != "task_changes")}
+    hidden = {"explicit_keys"} | ({"task_changes"} if not composed.get("task_changes") else set())
+    entries = {key: value for key, value in composed.items() if key not in hidden}
     say(*yaml.safe_dump(entries, sort_keys=False).splitlines())
     return 0
 

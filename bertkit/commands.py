@@ -191,9 +191,9 @@ def export(**settings: Any) -> Run:
 
 def _call(command: str, settings: Mapping[str, Any]) -> Run:
     """Run a command with settings from Python, as the command line runs it."""
-    from bertkit.settings.compose import spelled
+    from bertkit.settings.compose import to_overrides
 
-    overrides = spelled(settings)
+    overrides = to_overrides(settings)
     checked = built(command, composed(command, overrides))
     if command == "evaluate" and launcher.starts_workers(checked.launch):
         raise InputError(
@@ -243,11 +243,10 @@ def composed(
     Raises:
         InputError: unknown keys and options, malformed overrides.
     """
-    from bertkit.settings.compose import compose
-    from bertkit.settings.overrides.replay import replayed
+    from bertkit.settings.compose import compose, compose_from_run
 
     if config is not None:
-        return replayed(command, config, overrides, config_dir)
+        return compose_from_run(command, config, overrides, config_dir)
     return compose(command, overrides, config_dir)
 
 
@@ -258,7 +257,7 @@ def built(command: str, mapping: dict[str, Any]) -> Any:
         InputError: all that is wrong with it, a line each.
     """
     from bertkit.base.typed_settings import build
-    from bertkit.settings.common import schema_of
+    from bertkit.settings.names import schema_of
 
     settings: Any = build(schema_of(command), mapping)
     model_dirs = getattr(settings, "model_dir", None) or ()

@@ -18,8 +18,8 @@ from bertkit import export_model, load_tokenizer
 from bertkit.base.typed_settings import build, conf_dir
 from bertkit.cli import run
 from bertkit.commands import COMMANDS
-from bertkit.settings.common import schema_of
 from bertkit.settings.compose import compose
+from bertkit.settings.names import schema_of
 
 TINY = ["model=tiny", "model.hidden_size=32", "model.intermediate_size=64", "segments.max_seq_length=32"]
 
@@ -125,8 +125,8 @@ REFUSED = [  # a command; the setting and value that its error names, and the re
     ("prepare corpus.path=no/such.txt output_dir=y", "corpus.path=no/such.txt: "),
     ("export checkpoint=no/such output_dir=y", "no/such: no such directory"),
     ("glue model_dir=x tasks=[mrpc]", "set output_dir="),
-    (f"{GLUE} tasks=[mrcp]", "'mrcp' is no task of GLUE; did you mean 'mrpc'?"),
-    (f"{GLUE} tasks=[squad1]", "'squad1' is no task of GLUE"),
+    (f"{GLUE} tasks=[mrcp]", "'mrcp' is not a GLUE task; did you mean 'mrpc'?"),
+    (f"{GLUE} tasks=[squad1]", "'squad1' is not a GLUE task"),
     (f"{GLUE} tasks=[ax]", "add mnli"),
     (f"{GLUE} seeds=[1,1]", "seeds=[1, 1]: "),
     (f"{GLUE} seeds=[-1]", "seeds=[-1]: "),
@@ -399,5 +399,5 @@ def test_saved_settings_are_taken_again(tmp_path: Path, capsys: Capsys) -> None:
     assert (again["segments"]["next_sentence"], again["masking"]["max_ngram"]) == ("sop", 3)
     assert run(["pretrain", "--config", str(tmp_path / "none.yaml")]) == 2
     assert "none.yaml: " in (said := capsys.readouterr().err)
-    assert "give the config.yaml of a run" in said
+    assert "pass the config.yaml of a run" in said
     refused(run(["pretrain", "--config", str(path), "stepz=3"]), "unknown key 'stepz'; did you mean 'steps'?", capsys)

@@ -17,7 +17,7 @@ from bertkit import commands
 from bertkit.base.errors import InputError
 from bertkit.cli import run as command_line
 from bertkit.run.trainer import stop_on_signal
-from bertkit.settings.compose import compose, spelled
+from bertkit.settings.compose import compose, to_overrides
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ VALUES = ["it's", "a\\", "a\\'b", "${oc.env:HOME}", "a=b,c", "[1,2]", "null", "1
 @pytest.mark.parametrize("value", VALUES)
 def test_any_text_reaches_a_setting_as_it_is(value: str) -> None:
     settings = {"model_dir": value, "data_dir": Path("glue"), "tasks": ["rte"], "output_dir": value, "seeds": (0, 1)}
-    composed = compose("glue", spelled(settings))
+    composed = compose("glue", to_overrides(settings))
     assert (composed["model_dir"], composed["output_dir"], composed["data_dir"]) == (value, value, "glue")
     assert (composed["tasks"], composed["seeds"]) == (["rte"], [0, 1])
 

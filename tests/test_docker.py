@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from bertkit.base.typed_settings import build
-from bertkit.settings.common import schema_of
 from bertkit.settings.compose import compose
+from bertkit.settings.names import schema_of
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ["Dockerfile", "Dockerfile.cuda"]

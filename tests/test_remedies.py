@@ -50,7 +50,7 @@ FOLLOWED = [
     ("prepare output_dir=no/data", "num_workers=1", r"set (corpus.path=) to files", "{}no/text"),
     ("evaluate model_dir=no/such/model data_dir=no/data", "batch_size=4", r"here it is (\S+)", "{}"),
     ("predict model_dir=no/such/model input=no/input output=-", "max_length=64", r"here it is (\S+)", "{}"),
-    ("export output_dir=no/out checkpoint=no/a", "model_dir=no/b", r"give (model_dir=) alone", ""),
+    ("export output_dir=no/out checkpoint=no/a", "model_dir=no/b", r"set (model_dir=) once", ""),
     ("verify", "seed=3", r"missing value: set (model_dir=)", "{}no/such/model"),
 ]  # fmt: skip
 # settings of another command: whose
@@ -85,7 +85,7 @@ def test_what_a_message_says_ends_it(command: str, wrong: str, said: str, follow
 @pytest.mark.parametrize(("command", "wrong", "taker"), GIVEN_ON)
 def test_a_setting_of_another_command_is_taken_there(command: str, wrong: str, taker: str, capsys: Capsys) -> None:
     (line,) = complaints(f"{command} {wrong}", capsys)
-    given = re.search(r"give (\S+) to bertkit (\w+)", line)
+    given = re.search(r"pass (\S+) to bertkit (\w+)", line)
     assert given, line
     assert given[2] == taker.split()[0]
     after = complaints(f"{taker} {given[1]}", capsys)

@@ -25,7 +25,7 @@ from bertkit.model.bert_config import BertConfig, too_long
 from bertkit.model.heads import BertWithHeads
 from bertkit.predict.inference import require_finite
 from bertkit.run.objective import DeviceInputs
-from bertkit.settings.embed import EmbedSettings
+from bertkit.settings.inputs import EmbedSettings
 from bertkit.tasks.batching import FeatureBatches
 from bertkit.tasks.task import Feature
 from bertkit.train import micro_batches, processes

@@ -15,8 +15,7 @@ from bertkit.base.typed_settings import build
 from bertkit.kernels import fast
 from bertkit.predict.inference import logits_local, predict_local
 from bertkit.predict.task_model import Predictor, open_task_model
-from bertkit.settings.predict import PredictSettings
-from bertkit.settings.search import SearchSettings
+from bertkit.settings.inputs import PredictSettings, SearchSettings
 from bertkit.tasks.reading.readers import read_table
 from bertkit.tasks.reading.source import plain_rows
 from bertkit.tasks.reading.tables import Gaps, records
@@ -37,9 +36,9 @@ def load_predictor(model_dir: str | os.PathLike[str], **settings: Any) -> Loaded
     Raises:
         InputError: the model has no prediction head, or a setting is wrong.
     """
-    from bertkit.settings.compose import compose, spelled
+    from bertkit.settings.compose import compose, to_overrides
 
-    overrides = spelled({"model_dir": model_dir, "input": "-", "output": "-", **settings})
+    overrides = to_overrides({"model_dir": model_dir, "input": "-", "output": "-", **settings})
     return LoadedPredictor(build(PredictSettings, compose("predict", overrides)))
 
 

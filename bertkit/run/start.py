@@ -55,7 +55,7 @@ def settings_of_instances(
     changed = [
         f"{key}={new!r} here, {old!r} there"
         for key, old, new in differences(stored, ours)
-        if key in settings.given or (key.startswith("masking.") and "masking" in settings.given)
+        if key in settings.explicit_keys or (key.startswith("masking.") and "masking" in settings.explicit_keys)
     ]
     if changed:
         raise InputError(

@@ -30,7 +30,7 @@ from bertkit.predict.inference import predict_local
 from bertkit.predict.task_model import Predictor
 from bertkit.search.library import Hit, Library
 from bertkit.search.passages import words_of
-from bertkit.settings.search import ORDERS, BothConfig
+from bertkit.settings.inputs import ORDERS, BothConfig
 from bertkit.tasks.reading.readers import take_texts
 
 MIN_SCORE = -1e4  # lower than any logit, but finite, as JSON and sigmoid require

@@ -1,9 +1,9 @@
-"""What `bertkit compare` accepts."""
+"""The settings of `bertkit compare`."""
 
 from dataclasses import dataclass, field
 
 from bertkit.base.errors import InputError
-from bertkit.settings.common import WORDS
+from bertkit.settings.names import WORDS
 
 
 @dataclass(frozen=True)
@@ -18,4 +18,4 @@ class CompareSettings:
         if len(self.runs) < 2:
             raise InputError(f"runs={list(self.runs)}: expected at least two run directories, such as runs/a runs/b")
         if not self.output.endswith(".html"):
-            raise InputError(f"output={self.output}: a page is written there; choose a name such as compare.html")
+            raise InputError(f"output={self.output}: expected a name that ends in .html, such as compare.html")

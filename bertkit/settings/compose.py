@@ -1,4 +1,4 @@
-"""YAML and overrides to a plain mapping. Only this file uses Hydra.
+"""Compose the configuration of a command from `conf/`, the command line, and perhaps an earlier run. Only this file uses Hydra.
 
 Unknown keys and options are refused, with the nearest known name, before Hydra composes.
 """
@@ -17,18 +17,18 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, IntervalSweep, Override, OverrideType
+from hydra.core.override_parser.types import Glob, IntervalSweep, Override
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.basecontainer import BaseContainer
 from omegaconf.errors import OmegaConfBaseException
 
 from bertkit.base.errors import InputError
-from bertkit.base.text_files import TOO_DEEP
+from bertkit.base.text_files import TOO_DEEP, parse_yaml
 from bertkit.base.typed_settings import at, conf_dir, conf_dirs, dotted_keys, nearest, option_names, refuse
-from bertkit.settings.common import VERBATIM, WORDS, schema_of
+from bertkit.settings import names
 from bertkit.settings.glue import GLUE_TASKS
-from bertkit.settings.overrides import hints
+from bertkit.tasks.task_config import without_retired
 
 
 def compose(command: str, overrides: list[str], config_dir: str | None = None) -> dict[str, Any]:
@@ -37,31 +37,90 @@ def compose(command: str, overrides: list[str], config_dir: str | None = None) -
     Raises:
         InputError: unknown keys and options, each with the nearest known name; malformed overrides.
     """
-    overrides = hints.canonical_overrides(command, overrides)
+    overrides = names.canonical_overrides(command, overrides)
     if command == "glue":
         return _compose_suite(overrides, config_dir)
     return _compose_one(command, overrides, config_dir)
 
 
-def spelled(settings: Mapping[str, Any], prefix: str = "") -> list[str]:
+def compose_from_run(command: str, path: str, overrides: list[str], config_dir: str | None = None) -> dict[str, Any]:
+    """Compose from the settings in a file, such as the `config.yaml` of a run, and from overrides.
+
+    Settings that are newer than the file get their defaults.
+
+    Raises:
+        InputError: the file cannot be read or holds no settings; or an override is wrong.
+    """
+    saved = _read_saved(command, path)
+    overrides = names.canonical_overrides(command, overrides)
+    options_of = option_names(conf_dirs(config_dir))
+    groups = names.settings_of(command) & options_of.keys() - {text.partition("=")[0] for text in overrides}
+    options = {group: _option_of(saved.get(group)) for group in sorted(groups)}
+    same = [f"{group}={option}" for group, option in options.items() if option in options_of[group]]
+    composed = compose(command, [*same, *overrides], config_dir)
+    if "explicit_keys" in composed:
+        composed["explicit_keys"] = composed["explicit_keys"][len(same) :]
+    settings = {**composed, **saved}
+    for key in composed.keys() & saved.keys():
+        new, old = composed[key], saved[key]
+        is_same_option = key not in options_of or _option_of(new) == _option_of(old)
+        if is_same_option and isinstance(new, Mapping) and isinstance(old, Mapping):
+            settings[key] = {**new, **old}
+    for text in overrides:
+        *parents, leaf = text.partition("=")[0].split(".")
+        target, source = settings, composed
+        for parent in parents:
+            target, source = target[parent], source[parent]
+            if not isinstance(target, dict):
+                raise InputError(f"--config {path}: {parent}={target!r}: expected a group of settings")
+        target[leaf] = source[leaf]
+    return settings
+
+
+def _read_saved(command: str, path: str) -> dict[str, Any]:
+    """Read the saved settings, and translate those that have been renamed or removed since."""
+    if command == "glue":
+        raise InputError("--config: glue has the settings of several runs; repeat one of these runs with finetune")
+    try:
+        saved = parse_yaml(Path(path).expanduser().read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"--config {path}: {' '.join(str(error).split())}; pass the config.yaml of a run") from None
+    if not isinstance(saved, dict):
+        raise InputError(f"--config {path}: no settings; pass the config.yaml of a run")
+    if isinstance(saved.get("task"), dict):
+        saved["task"] = without_retired(saved["task"])
+    for name in names.MODEL_DIR_SYNONYMS:
+        if name in saved and not isinstance(saved[name], Mapping):
+            saved[names.MODEL_DIR] = saved.pop(name)
+    if isinstance(saved.get("launch"), dict):
+        saved["launch"].pop("interface", None)  # retired; GLOO_SOCKET_IFNAME replaces it
+    return saved
+
+
+def _option_of(section: Any) -> str:
+    """Return the name of the option that a saved section was composed from."""
+    return str(section.get("kind", section.get("name"))) if isinstance(section, Mapping) else ""
+
+
+def to_overrides(settings: Mapping[str, Any], prefix: str = "") -> list[str]:
     """Turn Python values, nested or under dotted names, into overrides as on the command line."""
     overrides = []
     groups = option_names([conf_dir()])
     for key, value in settings.items():
         if isinstance(value, Mapping):
-            overrides += spelled(value, f"{prefix}{key}.")
+            overrides += to_overrides(value, f"{prefix}{key}.")
         elif isinstance(value, str) and not prefix and key in groups and re.fullmatch(r"[\w./-]+", value):
             overrides.append(f"{key}={value}")  # an option of a group
         else:
-            overrides.append(f"{prefix}{key}={_spelled_value(value)}")
+            overrides.append(f"{prefix}{key}={_override_value(value)}")
     return overrides
 
 
-def _spelled_value(value: Any) -> str:
+def _override_value(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, (list, tuple)):
-        return f"[{','.join(map(_spelled_value, value))}]"
+        return f"[{','.join(map(_override_value, value))}]"
     if isinstance(value, (int, float)):
         return repr(value)
     # escape quotes, backslashes before them, and interpolations
@@ -71,7 +130,7 @@ def _spelled_value(value: Any) -> str:
 
 
 def _compose_suite(overrides: list[str], config_dir: str | None) -> dict[str, Any]:
-    """Compose glue: its own settings, and one fine-tuning run for each task; overrides of other settings go to every run."""
+    """Compose glue: its own settings, and a fine-tuning run for each task; all other overrides apply to every run."""
     keys = _compose_one("glue", [], config_dir)
     own = [text for text in overrides if text.partition("=")[0] in keys]
     others = [text for text in overrides if text not in own]
@@ -80,51 +139,51 @@ def _compose_suite(overrides: list[str], config_dir: str | None) -> dict[str, An
             raise InputError(f"'{text}': glue takes several; set {text.partition('=')[0]}s=[...]")
     suite = _compose_one("glue", own, config_dir)
     places = {name: suite[name] or "?" for name in ("model_dir", "output_dir")} | {"data_dir": suite["data_dir"]}
-    names = suite["tasks"] if isinstance(suite["tasks"], list) else []
-    tasks = [task for task in names if task in GLUE_TASKS]  # others are refused when the settings are built
+    chosen = suite["tasks"] if isinstance(suite["tasks"], list) else []
+    tasks = [task for task in chosen if task in GLUE_TASKS]  # others are refused when the settings are built
     suite["runs"] = [_compose_one("finetune", [f"task={task}", *others], config_dir) | places for task in tasks]
     return suite
 
 
 def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> dict[str, Any]:
-    """Compose one configuration file."""
+    """Compose one configuration file, such as `conf/pretrain.yaml`."""
     directories = conf_dirs(config_dir)
     _check_own_files(directories)
-    fields = {field.name: field.metadata for field in dataclasses.fields(schema_of(command))}
+    fields = {field.name: field.metadata for field in dataclasses.fields(names.schema_of(command))}
     overrides, verbatim = _split_verbatim(fields, overrides)
-    groups = {
-        group: options for group, options in option_names(directories).items() if group in hints.names_of(command)
-    }
+    own_names, options_of = names.settings_of(command), option_names(directories)
+    groups = {group: options for group, options in options_of.items() if group in own_names}
     with _hydra(directories):
-        parsed, malformed = _parsed(overrides)
+        parsed, malformed = _parse(overrides)
         choices = {one.key_or_group: one.value() for one in parsed if one.value() in groups.get(one.key_or_group, ())}
         try:
             arguments = [*(f"{group}={option}" for group, option in choices.items()), *_searchpath(directories)]
             composed = hydra_compose(command, overrides=arguments)
             known: dict[str, Any] = OmegaConf.to_container(composed, resolve=False)  # type: ignore[assignment]
             task_changes = OmegaConf.create({})
-            if "task_changes" in fields and known.get("task") is None:
-                known |= {"task": _keys_of_tasks()} if any(text.startswith("task.") for text in overrides) else {}
-            refuse(malformed, [line for one in parsed if (line := _refusal(command, one, known, groups))])
+            changes_task = "task_changes" in fields and any(text.startswith("task.") for text in overrides)
+            if changes_task and known.get("task") is None:
+                known["task"] = names.settings_of_tasks()
+            refuse(malformed, [line for one in parsed if (line := names.refusal(command, one, known, groups))])
             for one in parsed:
                 if one.key_or_group not in groups:
                     is_change = one.key_or_group.startswith("task.") and composed.get("task") is None
                     OmegaConf.update(task_changes if is_change else composed, one.key_or_group, one.value(), merge=True)
             plain: dict[str, Any] = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
         except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
-            raise _explained(error, overrides, groups) from None
+            raise _readable_error(error, overrides, groups) from None
     plain.pop("experiment", None)
     plain |= verbatim
     if "task_changes" in fields:
         plain["task_changes"] = OmegaConf.to_container(task_changes.get("task") or OmegaConf.create({}))
-    if "given" in fields:
+    if "explicit_keys" in fields:
         own = _keys_of_experiment(directories, str(choices["experiment"])) if "experiment" in choices else []
-        plain["given"] = [*(one.key_or_group for one in parsed), *own]
+        plain["explicit_keys"] = [*(one.key_or_group for one in parsed), *own]
     return plain
 
 
-def _explained(error: Exception, overrides: list[str], groups: Mapping[str, list[str]]) -> InputError:
-    """Turn an error of Hydra into one line for the user."""
+def _readable_error(error: Exception, overrides: list[str], groups: Mapping[str, list[str]]) -> InputError:
+    """Turn an error from Hydra into one line for the user."""
     reason = " ".join(str(error.__cause__ or error).split())
     if "recursion" in reason:
         return InputError(f"an override: {TOO_DEEP}; quote the value if it is a text")
@@ -162,7 +221,7 @@ def _hydra(directories: Sequence[Path]) -> Iterator[None]:
 
 
 def _check_own_files(directories: Sequence[Path]) -> None:
-    """Refuse files in the user's own directory that are not settings, with clearer messages than Hydra's."""
+    """Refuse files in the user's directory that are not settings, with clearer messages than Hydra's."""
     for directory in directories[1:]:
         for path in sorted([*directory.glob("*.yaml"), *directory.glob("*/*.yaml")]):
             try:
@@ -188,7 +247,7 @@ def _searchpath(directories: Sequence[Path]) -> list[str]:
 
 
 def option_lines(group: str, option: str, config_dir: str | None) -> list[str]:
-    """Compose one option of a group by itself; give its settings, one line each."""
+    """Compose one option of a group by itself; return its settings, one line each."""
     directories = sorted(conf_dirs(config_dir), key=lambda folder: not (folder / group / f"{option}.yaml").is_file())
     _check_own_files(conf_dirs(config_dir))
     with _hydra(directories):
@@ -209,13 +268,13 @@ def option_lines(group: str, option: str, config_dir: str | None) -> list[str]:
 def _split_verbatim(
     fields: Mapping[str, Mapping[str, Any]], overrides: list[str]
 ) -> tuple[list[str], dict[str, str | list[str]]]:
-    """Separate what Hydra must not parse: verbatim texts, and words without a key; the latter under their setting."""
-    words_of = next((name for name, metadata in fields.items() if metadata == WORDS), None)
+    """Return the overrides for Hydra, and the settings that Hydra must not parse: verbatim texts, and words without a key."""
+    words_of = next((name for name, metadata in fields.items() if metadata == names.WORDS), None)
     verbatim: dict[str, str | list[str]] = {}
     rest, words = [], []
     for text in overrides:
         key, has_value, value = text.partition("=")
-        if key in fields and fields[key] == VERBATIM:
+        if key in fields and fields[key] == names.VERBATIM:
             verbatim[key] = value
         elif words_of is not None and not has_value:
             words.append(text)
@@ -224,8 +283,8 @@ def _split_verbatim(
     return rest, verbatim | ({words_of: words} if words_of is not None and words else {})
 
 
-def _parsed(overrides: list[str]) -> tuple[list[Override], list[str]]:
-    """Parse overrides; give an error line for each malformed one."""
+def _parse(overrides: list[str]) -> tuple[list[Override], list[str]]:
+    """Parse overrides; return them with an error message for each malformed one."""
     parser, parsed, malformed = OverridesParser.create(), [], []
     for text in overrides:
         try:
@@ -240,71 +299,25 @@ def _parsed(overrides: list[str]) -> tuple[list[Override], list[str]]:
     return parsed, malformed
 
 
-def _refusal(
-    command: str, override: Override, defaults: Mapping[str, Any], groups: Mapping[str, list[str]]
-) -> str | None:
-    """Say why an override is refused; None if its key and its option exist."""
-    keys, key, text = dotted_keys(defaults), override.key_or_group, str(override.input_line)
-    parent, _, leaf = key.rpartition(".")
-    if key in keys or key in groups:
-        if override.is_sweep_override():
-            values = text.partition("=")[2]
-            return f"'{text}': several values; write {key}=[{values}] for a list, or add -m to run each of them"
-        if override.type is not OverrideType.CHANGE:
-            return f"'{text}': expected key=value or group=option, without + or ~ before it"
-    value = None if override.is_sweep_override() else override.value()
-    if key in groups:
-        if value in groups[key] or (value is None and defaults.get(key) is None):
-            return None
-        hint = nearest(value, groups[key]) if isinstance(value, str) else ""
-        if key == "model" and command == "finetune" and not hint:
-            hint = f"; a model to start from is model_dir={value}"
-        return f"unknown option {key}={value}{hint} (one of {', '.join(groups[key])})"
-    if leaf in ("kind", "name") and value in groups.get(parent, ()):
-        return f"{text}: leaves the other values of {parent} unchanged; choose {parent}={value}"
-    if key in keys:
-        return None
-    if parent == "segments" and defaults.get("segments", "") is None:
-        return f"'{key}': prepare stores tokens only; add segments=google, or give it to pretrain"
-    if key == hints.NEXT_SENTENCE:
-        return f"'{text}': the instances of segments=google are for nsp, as in the original; leave it out"
-    siblings = [known[len(parent) + 1 :] for known in keys if parent and known.startswith(f"{parent}.")]
-    leaves = dict.fromkeys(known.rpartition(".")[2] for known in keys)
-    hint = hints.advice(command, key, text.partition("=")[2]) or nearest(leaf, siblings)
-    hint = hint or nearest(key, [*keys, *groups]) or nearest(leaf.rpartition("/")[2], leaves)
-    return f"unknown key '{key}'{hint or f'; see bertkit {command} --help'}"
-
-
-def _keys_of_tasks() -> dict[str, Any]:
-    """Give the settings of the general tasks: any task of any shape has some of them."""
-    tasks = {
-        kind: yaml.safe_load((conf_dir() / "task" / f"{kind}.yaml").read_text(encoding="utf-8"))
-        for kind in ("sequence", "tagging", "spans", "generation")
-    }
-    columns = {**tasks["generation"]["columns"], **tasks["sequence"]["columns"]}
-    own = {kind: tasks[kind][kind] for kind in ("tagging", "spans", "generation")}
-    return {**tasks["sequence"], "columns": columns, **own}
-
-
 def combinations(command: str, overrides: list[str], config_dir: str | None = None) -> list[tuple[str, list[str]]]:
-    """List the runs of a sweep: a name, and the overrides, which include an output directory for this run alone.
+    """List the runs of a sweep, each with a name and its overrides, including an output directory for this run alone.
 
     A swept value is `a,b`, `choice(a,b)`, `range(1,4)`, or, for the options of a group, `glob(*)`.
 
     Raises:
         InputError: an override is malformed, or a command that needs `output_dir` has none.
     """
-    parsed, malformed = _parsed(overrides)
+    parsed, malformed = _parse(overrides)
     refuse(malformed)
     groups = option_names(conf_dirs(config_dir))
     choices = [
-        [f"{item.key_or_group}={value}" for value in _swept(item, groups)]
+        [f"{item.key_or_group}={value}" for value in _swept_values(item, groups)]
         if item.is_sweep_override()
         else [str(item.input_line)]
         for item in parsed
     ]
     output = next((n for n, item in enumerate(parsed) if item.key_or_group == "output_dir"), None)
-    if output is None and "output_dir" in hints.names_of(command):
+    if output is None and "output_dir" in names.settings_of(command):
         raise InputError("-m needs output_dir=: each run goes to a directory below it")
     runs = []
     for combination in itertools.product(*choices):
@@ -317,14 +330,14 @@ def combinations(command: str, overrides: list[str], config_dir: str | None = No
     return runs
 
 
-def _swept(item: Override, groups: Mapping[str, list[str]]) -> list[str]:
+def _swept_values(item: Override, groups: Mapping[str, list[str]]) -> list[str]:
     """List the values of a swept override."""
     value = item.value()
     if isinstance(value, Glob):
-        names = value.filter(groups.get(item.key_or_group, []))
-        if not names:
+        options = value.filter(groups.get(item.key_or_group, []))
+        if not options:
             raise InputError(f"'{item.input_line}': no option of the group matches this glob")
-        return names
+        return options
     if isinstance(value, IntervalSweep):
         raise InputError(f"'{item.input_line}': an interval has infinitely many values; use choice(...) or range(...)")
     return list(item.sweep_string_iterator())

@@ -1,4 +1,4 @@
-"""What `bertkit evaluate` accepts."""
+"""The settings of `bertkit evaluate`."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -7,11 +7,11 @@ from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import outside, refuse
 from bertkit.data.data_config import InstancesConfig, MaskingConfig, SegmentsConfig
 from bertkit.launch.launch_config import LaunchConfig
-from bertkit.settings.common import SEED_RANGE
+from bertkit.settings.names import SEED_RANGE
 from bertkit.tasks.task_config import TaskConfig
 
 PREPARED_SPLITS = ("auto", "train", "held_out", "all")
-_OF_PREPARED = ("segments", "masking", "seed", "max_sequences", "batch_sequences")
+_ONLY_PREPARED = ("segments", "masking", "seed", "max_sequences", "batch_sequences")
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class EvaluateSettings:
     """`bertkit evaluate`.
 
     Attributes:
-        task_changes: changes of the model's own task, which is measured if no other task is chosen.
+        task_changes: changes to the model's own task, which is used if `task` is None.
     """
 
     model_dir: str
@@ -32,7 +32,7 @@ class EvaluateSettings:
     device: Literal["auto", "cpu", "cuda"]
     segments: SegmentsConfig | InstancesConfig
     masking: MaskingConfig
-    given: tuple[str, ...] = field(metadata={"is_written": False})
+    explicit_keys: tuple[str, ...] = field(metadata={"is_written": False})
     max_sequences: int | None
     batch_sequences: int
     launch: LaunchConfig
@@ -44,7 +44,7 @@ class EvaluateSettings:
 
     def check_for_task(self, task: TaskConfig) -> None:
         """Refuse settings that have no effect on the split of a task."""
-        unused = [key for key in self.given if key.split(".")[0] in _OF_PREPARED]
+        unused = [key for key in self.explicit_keys if key.split(".")[0] in _ONLY_PREPARED]
         if unused:
             raise InputError(
                 f"{', '.join(unused)}: has no effect with task={task.name}; leave it out, or leave task= out to measure a "
@@ -52,7 +52,7 @@ class EvaluateSettings:
             )
 
     def check_for_prepared(self) -> None:
-        """Refuse settings that have no effect on a prepared dataset, and missing ones."""
+        """Refuse settings that have no effect on a prepared dataset, and require `data_dir`."""
         hint = "" if self.data_dir is None else "; for the split of a task, set task="
         changed = ", ".join(f"task.{key}" for key in self.task_changes)
         refuse(

@@ -1,4 +1,4 @@
-"""What `bertkit export` accepts."""
+"""The settings of `bertkit export`."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -1,4 +1,4 @@
-"""What `bertkit finetune` accepts."""
+"""The settings of `bertkit finetune`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import outside, refuse, unused
 from bertkit.data.data_config import TokenizerConfig
 from bertkit.model.bert_config import BertShape, DecoderConfig, DecoderShape
-from bertkit.settings.common import SEED_RANGE, TrainingSettings
+from bertkit.settings.names import SEED_RANGE
+from bertkit.settings.pretrain import TrainingSettings
 from bertkit.tasks.task_config import TaskConfig
 from bertkit.train.train_config import SavingConfig
 
 BASE_HIDDEN_SIZE = 768  # the published learning rates are for encoders of this size
-MOST_RATE = 1e-3
-RATE_TIMES_SIZE = 0.36  # for models from scratch
+MAX_RATE = 1e-3
+RATE_TIMES_SIZE = 0.36  # for models from scratch: learning rate times hidden size
 FROZEN_LAYERS = re.compile(r"layers:(\d+)")
 
 
@@ -44,18 +45,18 @@ class DevEvaluationConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderSettings(DecoderShape):
-    """The decoder, and the initial standard deviation of a model from scratch."""
+    """The decoder of a generation model, and the standard deviation of its initial weights."""
 
     initializer_range: float | Literal["auto"] = "auto"
 
     def std_of(self, hidden_size: int) -> float:
-        """Resolve auto; the reasons are in conf/decoder."""
+        """Return `initializer_range`; conf/decoder gives the reasons for the values of auto."""
         if self.initializer_range != "auto":
             return self.initializer_range
         return float(f"{(0.5 if self.kind == 'transformer' else 1) * hidden_size**-0.5:.3g}")
 
     def of_model(self, start_token_id: int, end_token_id: int) -> DecoderConfig:
-        """Give the decoder of a model with these special tokens."""
+        """Return the decoder's configuration for a model with these special tokens."""
         shape = {field.name: getattr(self, field.name) for field in dataclasses.fields(DecoderShape)}
         return DecoderConfig(**shape, start_token_id=start_token_id, end_token_id=end_token_id)
 
@@ -96,7 +97,7 @@ class FinetuneSettings(TrainingSettings):
         return self.decoder is not None and self.decoder.is_from_scratch
 
     def _start_problems(self) -> list[str]:
-        """Check the model, or the sizes of one from scratch."""
+        """List problems with the starting model, or with the settings of a model from scratch."""
         decoder = self.decoder
         if decoder is not None and self.task.kind != "generation":
             return [f"decoder={decoder.kind}: has no effect with task={self.task.name}; leave it out"]
@@ -105,7 +106,7 @@ class FinetuneSettings(TrainingSettings):
         if decoder is None or not decoder.is_from_scratch:
             if self.model_dir is None:
                 return ["missing value: set model_dir="]
-            why = "with model_dir=, whose model has its own"
+            why = "with model_dir=, whose model defines it"
             return unused(self, "", ("model", True, why), ("tokenizer", True, why))
         if self.model_dir is not None:
             return [
@@ -130,7 +131,7 @@ class FinetuneSettings(TrainingSettings):
         return []
 
     def frozen_depth(self, num_layers: int) -> int:
-        """Count the lowest frozen blocks: the embeddings and each layer are one block.
+        """Return the number of frozen blocks from the bottom; the embeddings are one block, and so is each layer.
 
         Raises:
             InputError: the model has fewer layers.
@@ -145,22 +146,22 @@ class FinetuneSettings(TrainingSettings):
         return int(match.group(1)) + 1
 
     def rate_for(self, hidden_size: int) -> float:
-        """Resolve an automatic peak learning rate; the reasons are in conf/finetune.yaml."""
+        """Return the peak learning rate for auto; conf/finetune.yaml gives the reasons."""
         if self.is_from_scratch:
             return float(f"{RATE_TIMES_SIZE / hidden_size:.2g}")
         published = self.task.recipe.peak_learning_rate
         if hidden_size >= BASE_HIDDEN_SIZE:
             return published
-        return min(MOST_RATE, float(f"{published * (BASE_HIDDEN_SIZE / hidden_size) ** 2:.1g}"))
+        return min(MAX_RATE, float(f"{published * (BASE_HIDDEN_SIZE / hidden_size) ** 2:.1g}"))
 
     def with_rate(self, rate: float) -> FinetuneSettings:
-        """Set the peak learning rate if it is auto."""
+        """Return the settings with this peak learning rate, if theirs is auto."""
         if self.optimizer.peak_learning_rate != "auto":
             return self
         return dataclasses.replace(self, optimizer=dataclasses.replace(self.optimizer, peak_learning_rate=rate))
 
     def warmup_of(self, steps: int) -> float:
-        """Give the warm-up steps; auto is the task's share of `steps`, rounded down."""
+        """Return the number of warm-up steps; auto means the task's share of `steps`, rounded down."""
         if self.schedule.warmup_steps == self.schedule.warmup_share == "auto":
             return int(self.task.recipe.warmup_share * steps)
         return self.schedule.warmup_of(steps)

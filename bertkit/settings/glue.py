@@ -1,4 +1,4 @@
-"""What `bertkit glue` accepts."""
+"""The settings of `bertkit glue`."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ class GlueSettings:
     """`bertkit glue`.
 
     Attributes:
-        runs: the settings of a fine-tuning run for each of `tasks`; the stage sets the seed and the directory.
+        runs: the fine-tuning settings of each task; the stage sets the seed and the directory.
     """
 
     model_dir: str | None
@@ -30,19 +30,19 @@ class GlueSettings:
             self.check is None and [f"missing value: set {name}=" for name in places if not getattr(self, name)],
             unused(self, "", *((name, self.check is not None, "with check=") for name in places)),
             [
-                f"tasks: '{task}' is no task of GLUE"
-                + (nearest(task, GLUE_TASKS) or f"; expected some of {', '.join(GLUE_TASKS)}")
+                f"tasks: '{task}' is not a GLUE task"
+                + (nearest(task, GLUE_TASKS) or f"; expected one or more of {', '.join(GLUE_TASKS)}")
                 for task in self.tasks
                 if task not in GLUE_TASKS
             ],
             [
-                f"{name}={list(values)}: expected at least one, without repeats"
+                f"{name}={list(values)}: expected at least one value, and none twice"
                 for name, values in lists.items()
                 if not values or len(set(values)) < len(values)
             ],
             "ax" in self.tasks
             and "mnli" not in self.tasks
-            and "tasks: ax is predicted with the mnli model; add mnli, or leave ax out",
+            and "tasks: ax is predicted with the model for mnli; add mnli, or leave ax out",
             not all(0 <= seed < 2**63 for seed in self.seeds)
             and f"seeds={list(self.seeds)}: expected numbers from 0 to {2**63 - 1}",
         )

@@ -1,4 +1,4 @@
-"""What `bertkit index` accepts."""
+"""The settings of `bertkit index`."""
 
 from dataclasses import dataclass
 
@@ -13,12 +13,12 @@ class IndexSettings:
     corpus: CorpusConfig
     passages: PassagesConfig
     output: str
-    remove: bool  # whether documents leave the library when their file has left the corpus
+    remove: bool  # whether to remove documents whose file is no longer in the corpus
 
     def __post_init__(self) -> None:
         refuse(
             self.corpus.source != "python_docs"
             and not self.corpus.path
-            and "missing value: set corpus.path= to files, folders or globs (or take corpus=python_docs)",
-            self.output in ("", "-") and f"output={self.output}: a library is a file; choose a name such as library.db",
+            and "missing value: set corpus.path= to files, folders or globs (or use corpus=python_docs)",
+            self.output in ("", "-") and f"output={self.output}: expected a file name, such as library.db",
         )

@@ -1,4 +1,4 @@
-"""What `bertkit prepare` accepts."""
+"""The settings of `bertkit prepare`."""
 
 import re
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Literal
 from bertkit.base.typed_settings import outside, refuse
 from bertkit.data.data_config import CorpusConfig, InstancesConfig, MaskingConfig, SegmentsConfig, TokenizerConfig
 from bertkit.launch.launch_config import too_many
-from bertkit.settings.common import SEED_RANGE
+from bertkit.settings.names import SEED_RANGE
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class PrepareSettings:
     """`bertkit prepare`.
 
     Attributes:
-        given: the keys and groups on the command line, and the keys of its experiment: all that is not a default.
+        explicit_keys: the keys and groups that the command line or its experiment sets.
     """
 
     corpus: CorpusConfig
@@ -33,7 +33,7 @@ class PrepareSettings:
     seed: int
     dump: str | None
     overwrite: bool
-    given: tuple[str, ...] = field(metadata={"is_written": False})
+    explicit_keys: tuple[str, ...] = field(metadata={"is_written": False})
 
     def __post_init__(self) -> None:
         refuse(
@@ -41,44 +41,46 @@ class PrepareSettings:
             self.corpus.source != "python_docs"
             and not self.corpus.path
             and self.merge is None
-            and "missing value: set corpus.path= to files, folders or globs of text (or take corpus=python_docs)",
+            and "missing value: set corpus.path= to files, folders or globs of text (or use corpus=python_docs)",
             self._instance_problems(),
             outside(self, "", seed=SEED_RANGE, held_out_prob="[0, 1)", shard_tokens="[1, 4294967295]"),
         )
 
     def _instance_problems(self) -> list[str]:
-        """List settings that fixed instances cannot have, or that need fixed instances."""
+        """List settings that do not fit fixed instances (segments=google), or that need them."""
         masking = self.masking
         if isinstance(self.segments, SegmentsConfig):
             return [
-                f"segments={self.segments.kind}: prepare stores tokens only, and pretrain makes the segments; give it to "
-                "pretrain (or take segments=google, for fixed instances)"
+                f"segments={self.segments.kind}: prepare stores tokens only, and pretrain makes the segments; pass it to "
+                "pretrain (or use segments=google here, for fixed instances)"
             ]
         if self.segments is None:
-            idle = ", ".join(key for key in self.given if key.split(".")[0] in ("masking", "seed", "dump", "overwrite"))
-            why = "has no effect here, since prepare stores tokens only; add segments=google, or give it to pretrain"
-            return [f"{idle}: {why}"] if idle else []
+            unused = ", ".join(
+                key for key in self.explicit_keys if key.split(".")[0] in ("masking", "seed", "dump", "overwrite")
+            )
+            why = "has no effect here, since prepare stores tokens only; add segments=google, or pass it to pretrain"
+            return [f"{unused}: {why}"] if unused else []
         problems = []
-        if "held_out_prob" in self.given and self.held_out_prob > 0:
+        if "held_out_prob" in self.explicit_keys and self.held_out_prob > 0:
             problems.append(
-                f"held_out_prob={self.held_out_prob}: has no effect with segments=google, which takes every document; "
+                f"held_out_prob={self.held_out_prob}: has no effect with segments=google, which uses every document; "
                 "leave it out"
             )
         if (masking.mask_prob, masking.random_prob) != (0.8, 0.1):
             problems.append(
                 f"masking.mask_prob={masking.mask_prob} and masking.random_prob={masking.random_prob}: segments=google "
-                "has 0.8 and 0.1, as in the original; leave them out"
+                "uses 0.8 and 0.1, as in the original; leave them out"
             )
         if masking.max_ngram > 1:
             problems.append(
                 f"masking.max_ngram={masking.max_ngram}: segments=google masks pieces or whole words, as in the "
-                "original; take masking=bert or masking=whole_word"
+                "original; use masking=bert or masking=whole_word"
             )
         return problems
 
     @property
     def shard_of(self) -> tuple[int, int]:
-        """The number of this shard, from 1, and how many there are."""
+        """The number of this shard, from 1, and the number of shards."""
         number, _, count = (self.shard or "1/1").partition("/")
         return int(number), int(count)
 
@@ -95,7 +97,7 @@ class PrepareSettings:
         if self.merge is not None:
             if not self.merge:
                 problems.append("merge=[]: expected the directories of all shards")
-            others = ", ".join(key for key in self.given if key not in ("merge", "output_dir", "strict"))
+            others = ", ".join(key for key in self.explicit_keys if key not in ("merge", "output_dir", "strict"))
             if others:
-                problems.append(f"{others}: has no effect with merge=, which takes it from the shards; leave it out")
+                problems.append(f"{others}: has no effect with merge=, since the shards determine it; leave it out")
         return problems

@@ -1,10 +1,12 @@
-"""What `bertkit pretrain` accepts."""
+"""The settings of `bertkit pretrain`, and those that fine-tuning shares with it."""
 
 from dataclasses import dataclass, field
 from typing import Literal
 
+from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import outside, refuse, unused
 from bertkit.data.data_config import InstancesConfig, MaskingConfig, SegmentsConfig
+from bertkit.launch.launch_config import LaunchConfig
 from bertkit.model.bert_config import (
     AttentionConfig,
     BertShape,
@@ -14,13 +16,47 @@ from bertkit.model.bert_config import (
     size_problems,
     too_long,
 )
-from bertkit.settings.common import SEED_RANGE, TrainingSettings
-from bertkit.train.train_config import CheckpointConfig, EvaluationConfig
+from bertkit.settings.names import SEED_RANGE
+from bertkit.train import train_config
+
+
+@dataclass(frozen=True)
+class SkipConfig:
+    """The steps whose batches are skipped."""
+
+    skip_steps: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        first = min(self.skip_steps, default=1)
+        if first < 1:
+            raise InputError(f"data.skip_steps={list(self.skip_steps)}: there is no step {first}; steps count from 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSettings:
+    """The settings that pretraining and fine-tuning share."""
+
+    model_dir: str | None
+    output_dir: str
+    seed: int
+    precision: Literal["fp32", "bf16"]
+    kernels: Literal["auto", "plain"]
+    compile: bool | Literal["auto"]
+    device: Literal["auto", "cpu", "cuda"]
+    reproducibility: Literal["default", "strict"]
+    batch: train_config.BatchConfig
+    optimizer: train_config.OptimizerConfig
+    schedule: train_config.ScheduleConfig
+    log: train_config.LogConfig
+    numerics: train_config.NumericsConfig
+    data: SkipConfig
+    resume: train_config.ResumeConfig
+    launch: LaunchConfig
 
 
 @dataclass(frozen=True)
 class FinalPhaseConfig:
-    """The last steps of a run, with longer sequences."""
+    """The last steps of a run, which have longer sequences."""
 
     max_seq_length: int | None
     share: float
@@ -29,7 +65,7 @@ class FinalPhaseConfig:
         refuse(outside(self, "final_phase.", share="(0, 1)"))
 
     def first_step(self, steps: int) -> int:
-        """Give the number of steps before the phase: all steps without a phase."""
+        """Return the number of steps before the phase; without a phase, all steps."""
         return steps if self.max_seq_length is None else steps - round(self.share * steps)
 
 
@@ -47,14 +83,14 @@ class PretrainSettings(TrainingSettings):
     segments: SegmentsConfig | InstancesConfig
     final_phase: FinalPhaseConfig
     masking: MaskingConfig
-    checkpoint: CheckpointConfig
-    evaluation: EvaluationConfig
-    given: tuple[str, ...] = field(metadata={"is_written": False})
+    checkpoint: train_config.CheckpointConfig
+    evaluation: train_config.EvaluationConfig
+    explicit_keys: tuple[str, ...] = field(metadata={"is_written": False})
 
     def __post_init__(self) -> None:
         refuse(
             outside(self, "", seed=SEED_RANGE, steps="[1, inf)"),
-            self.steps != "auto"  # with auto, checked once they are chosen
+            self.steps != "auto"  # auto is checked later, when the number is known
             and 1 <= self.steps < self.schedule.warmup_of(self.steps)
             and f"schedule.warmup_steps={self.schedule.warmup_steps} exceeds steps={self.steps}; lower the warm-up, or train "
             "longer",
@@ -66,16 +102,16 @@ class PretrainSettings(TrainingSettings):
         )
 
     def _model_problems(self) -> list[str]:
-        """List settings that do not fit together; starting weights and stored instances are checked when they are read."""
+        """List settings that do not fit together; starting weights and fixed instances are checked when they are opened."""
         if self.model_dir is not None:
             return [
                 f"{key}: has no effect with model_dir=, which sets it; leave it out"
-                for key in self.given
+                for key in self.explicit_keys
                 if key.split(".")[0] in ("attention", "norm", "pooling")
             ]
         shape = self.model
         problems = [
-            line for key in self.given for line in self.attention.without_effect(key.removeprefix("attention."))
+            line for key in self.explicit_keys for line in self.attention.without_effect(key.removeprefix("attention."))
         ]
         if isinstance(self.segments, SegmentsConfig):
             length, limit = self.segments.max_seq_length, shape.max_position_embeddings
@@ -85,28 +121,28 @@ class PretrainSettings(TrainingSettings):
         problems += head_problems(self.attention, self.pooling, heads)
         if self.segments.has_pairs and shape.type_vocab_size < 2:
             problems.append(
-                f"model.type_vocab_size={shape.type_vocab_size}: segment pairs need 2; set it, or take segments=full_sentences"
+                f"model.type_vocab_size={shape.type_vocab_size}: segment pairs need 2; set it, or use segments=full_sentences"
             )
         return problems
 
     @property
     def num_steps(self) -> int:
-        """The number of steps, once it is known."""
-        assert self.steps != "auto", "chosen before a run begins"
+        """The number of steps, after auto has been resolved."""
+        assert self.steps != "auto", "resolved before a run begins"
         return self.steps
 
     def _final_phase_problems(self) -> list[str]:
         longest = self.final_phase.max_seq_length
         if longest is None:
-            # allow final_phase.max_seq_length=null beside a share, to repeat a run without its phase
-            if "final_phase.share" in self.given and "final_phase.max_seq_length" not in self.given:
+            # allow a share with final_phase.max_seq_length=null, to repeat a run without its phase
+            if "final_phase.share" in self.explicit_keys and "final_phase.max_seq_length" not in self.explicit_keys:
                 share = self.final_phase.share
                 return [f"final_phase.share={share}: has no effect without final_phase.max_seq_length=; leave it out"]
             return []
         if isinstance(self.segments, InstancesConfig):
             return [
-                f"final_phase.max_seq_length={longest}: segments=google has one length, fixed when the text was prepared; "
-                "start a second run, with model_dir= and init_moments=true, on text prepared at that length"
+                f"final_phase.max_seq_length={longest}: segments=google has one length, which prepare fixed; "
+                "start a second run, with model_dir= and init_moments=true, on text prepared with that length"
             ]
         problems = []
         if longest <= self.segments.max_seq_length:

@@ -1,4 +1,4 @@
-"""What `bertkit serve` accepts."""
+"""The settings of `bertkit serve`."""
 
 import ipaddress
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bertkit.base.typed_settings import outside, refuse, unused
-from bertkit.settings.search import BothConfig
+from bertkit.settings.inputs import BothConfig
 
 AT_LEAST_1 = ("workers", "queue_requests", "max_body_bytes", "max_inputs", "top_k", "batch_tokens", "candidates")
 
@@ -16,19 +16,17 @@ class ServeSettings:
     """`bertkit serve`.
 
     Attributes:
-        candidates: passages per question for the reader. For candidates, both and glossary, None means the default of `search`.
-        both: the weights of `order=both`.
-        glossary: a TSV of words, and words that expand a question with them.
-        workers: processes, each with all the models.
-        queue_requests: the most requests that wait.
-        max_body_bytes: the largest request.
-        max_inputs: the most inputs in a request.
-        max_tokens: the most tokens in a request.
+        candidates, both, glossary: as in `SearchSettings`; None means the default of `search`.
+        workers: number of processes; each has all the models.
+        queue_requests: maximum number of requests that wait.
+        max_body_bytes: maximum size of a request.
+        max_inputs: maximum number of inputs in a request.
+        max_tokens: maximum number of tokens in a request.
         batch_tokens: tokens in a forward pass; None for a default by device.
-        request_seconds: the longest time that a request waits.
-        max_view_tokens: the longest input for `/view`.
-        top_k: tokens predicted for each mask.
-        task_changes: changes of the models' own tasks; those of a group apply to the models that have the group.
+        request_seconds: maximum time that a request waits.
+        max_view_tokens: maximum length of an input for `/view`.
+        top_k: number of tokens predicted for each mask.
+        task_changes: changes to the models' own tasks; `task.spans.*`, for example, applies to the models that have spans.
     """
 
     model_dir: str | tuple[str, ...]
@@ -63,9 +61,9 @@ class ServeSettings:
                 self, "", *((name, self.index is None, "without index=") for name in ("candidates", "both", "glossary"))
             ),
             not self.host and "host=: expected a name or an address, such as 127.0.0.1",
-            not self.directories and "model_dir=[]: expected one model or more",
+            not self.directories and "model_dir=[]: expected at least one model",
             len(set(self.directories)) < len(self.directories)
-            and f"model_dir={list(self.directories)}: the same model twice; leave one of them out",
+            and f"model_dir={list(self.directories)}: the same model twice; remove one of them",
         )
 
     @property
@@ -75,7 +73,7 @@ class ServeSettings:
 
     @property
     def names(self) -> dict[str, str]:
-        """The name of each model, with its directory: the name of its run if that is unique, else the directory."""
+        """The name of each model, mapped to its directory: the name of its run if that is unique, else the directory."""
         short = [_short(directory) for directory in self.directories]
         return {
             (name if short.count(name) == 1 else directory): directory

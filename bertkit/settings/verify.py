@@ -1,9 +1,9 @@
-"""What `bertkit verify` accepts."""
+"""The settings of `bertkit verify`."""
 
 from dataclasses import dataclass
 
 from bertkit.base.typed_settings import outside, refuse
-from bertkit.settings.common import SEED_RANGE
+from bertkit.settings.names import SEED_RANGE
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""A page for each command."""
+"""One file per command; its function `run` takes the settings and does the work."""

@@ -1,6 +1,6 @@
-"""Stage: several runs -> a table and a page of their scores, curves and settings; for two, where they diverge and why.
+"""Stage: compare the scores, curves and settings of several runs; for two runs, find where they diverge and why.
 
-Where several settings have several seeds, the seeds of a setting make one row: mean and standard deviation.
+If several settings have several seeds each, one row shows the mean and standard deviation over the seeds of a setting.
 """
 
 import dataclasses
@@ -17,29 +17,27 @@ from bertkit.run.outputs import check_output, write_output
 from bertkit.settings.compare import CompareSettings
 from bertkit.view.report import comparison_page, scores_table, settings_table
 
-MAX_LENGTH = 60  # of a value in the table
-MAX_VALUES = 4  # of a step of the log
+MAX_LENGTH = 60  # characters of a value in the table
+MAX_VALUES = 4  # differing values to show at the step where runs diverge
 
 
 def run(settings: CompareSettings) -> None:
-    """Compare.
+    """Compare runs.
 
     Raises:
-        InputError: fewer than two of the directories hold a run, or a file of one is damaged.
+        InputError: fewer than two of the directories hold a run, or a file of a run is damaged.
     """
     check_output(settings.output, settings.overwrite)
     names = dict.fromkeys(os.path.normpath(name) for name in settings.runs)
     runs = {name: read_run(Path(name).expanduser()) for name in names}
     others = [name for name, record in runs.items() if record is None]
     if others:
-        say(f"left out, without a run: {', '.join(others)}", file=sys.stderr)
+        say(f"ignored, since they hold no run: {', '.join(others)}", file=sys.stderr)
     records = _with_short_names([record for record in runs.values() if record is not None])
     if len(records) < 2:
-        raise InputError(
-            f"runs={list(settings.runs)}: {len(records)} of them hold(s) a run; expected at least two run directories"
-        )
+        raise InputError(f"runs={list(settings.runs)}: expected at least two run directories, found {len(records)}")
     groups = by_seed(records)
-    if sum(len(group) > 1 for group in groups) < 2:  # not several seeds of several settings
+    if sum(len(group) > 1 for group in groups) < 2:  # the runs are not several settings with several seeds each
         groups = [[record] for record in records]
     labels = [_label(group) for group in groups]
     rows = []
@@ -59,7 +57,7 @@ def run(settings: CompareSettings) -> None:
 
 
 def _with_short_names(records: Sequence[RunRecord]) -> list[RunRecord]:
-    """Name the runs by the part of their paths that differs."""
+    """Shorten the names of the runs to the parts of their paths that differ."""
     paths = [Path(record.name).resolve() for record in records]
     above = os.path.commonpath([path.parent for path in paths]) if paths else ""
     named = zip(records, paths, strict=True)
@@ -67,7 +65,7 @@ def _with_short_names(records: Sequence[RunRecord]) -> list[RunRecord]:
 
 
 def _label(group: Sequence[RunRecord]) -> str:
-    """Label a run with its name, and several seeds with the name of the first."""
+    """Label a single run with its name, and several seeds with the name of the first run."""
     name = group[0].name
     if len(group) == 1:
         return name
@@ -84,26 +82,28 @@ def _number(value: Any) -> str:
 
 
 def _describe(labels: Sequence[str], divergence: Divergence) -> list[str]:
-    """Tell where two runs diverge, and why."""
+    """Describe where two runs diverge, and why."""
     first, second = labels
     causes = divergence.causes
     if not divergence.num_shared:
-        return [f"{first} and {second} log no step that both have; set the same log.every_steps for both"]
+        return [f"{first} and {second} have no logged step in common; set the same log.every_steps for both"]
     if divergence.step is None:
-        line = f"{first} and {second} are the same at all {divergence.num_shared:,} steps that both log"
+        line = f"{first} and {second} are identical at all {divergence.num_shared:,} steps that both log"
         return [f"{line}, though {', '.join(cause.key for cause in causes)} differ" if causes else line]
     before, values = divergence.step_before, divergence.values
-    same = "" if before is None else f"; at step {before:,}, logged before it, they are still the same"
+    same = "" if before is None else f"; at step {before:,}, the logged step before, they are still identical"
     shown = [f"{name} ({' and '.join(map(_number, pair))})" for name, pair in values.items()]
     more = f" and {len(shown) - MAX_VALUES} more" if len(shown) > MAX_VALUES else ""
     lines = [
         f"{first} and {second} diverge at step {divergence.step:,}{same}",
-        f"what differs there: {', '.join(shown[:MAX_VALUES])}{more}",
+        f"different values there: {', '.join(shown[:MAX_VALUES])}{more}",
     ]
     if "batch" in values:
-        lines.append("the step has other examples")
+        lines.append("the examples of this step differ")
     if not causes:
-        lines.append("why: no setting, data, start or version differs; another machine may round differently")
+        lines.append(
+            "why: settings, data, starting weights and versions are the same; another machine may round differently"
+        )
     return lines + [
         f"why: {cause.key} is {_shown(cause.old)} in {first} and {_shown(cause.new)} in {second}" for cause in causes
     ]

@@ -1,4 +1,4 @@
-"""Stage: an encoder and texts -> a vector for every text, in their order."""
+"""Stage: turn texts into vectors with an encoder, one vector per text, in the same order."""
 
 import contextlib
 import functools
@@ -18,7 +18,7 @@ from bertkit.predict.chunks import opened_examples, write_results
 from bertkit.predict.embedding import load_embedder
 from bertkit.predict.task_model import task_of_texts
 from bertkit.run.outputs import beginning_of, check_free, opened_output
-from bertkit.settings.embed import EmbedSettings
+from bertkit.settings.inputs import EmbedSettings
 from bertkit.tasks.shapes import shape_of
 
 Vectors = NDArray[np.float32]  # (n, D)
@@ -26,11 +26,11 @@ Write = Callable[[Sequence[str], Vectors], object]
 
 
 def run(settings: EmbedSettings) -> None:
-    """Embed.
+    """Embed texts.
 
     Raises:
-        InputError: the model, the input or the output cannot be used; the vectors before a wrong input stay in the partial
-            output file, which can be read.
+        InputError: the model, the input or the output cannot be used; after an error in the input, the vectors before it
+            stay in the partial output file, which is readable.
     """
     to_file = settings.output != "-"
     if to_file:
@@ -54,7 +54,7 @@ def run(settings: EmbedSettings) -> None:
         ):
             if not write_results(source, vectors_of, output, "vectors", not to_file):
                 return
-    except InputError as error:  # the reader names the settings of a task
+    except InputError as error:  # messages about the input name settings of tasks; embed has its own names
         message = str(error).replace("task.columns.text", "column").replace("task.format", "format")
         raise InputError(message) from None
     if not output.num_written:
@@ -67,7 +67,7 @@ def run(settings: EmbedSettings) -> None:
 
 @dataclass
 class _Output:
-    """The output of texts with their vectors."""
+    """Where the texts and their vectors are written."""
 
     put: Write
     partial: str | None = None
@@ -90,14 +90,14 @@ def _opened_output(name: str, dimension: int) -> Iterator[_Output]:
             yield _Output(functools.partial(_write_lines, file), beginning_of(file))
             return
         if not file.seekable():
-            raise InputError(f"output={name} is not a file, which {path.suffix} needs; take .jsonl")
+            raise InputError(f"output={name} is not a seekable file, as {path.suffix} requires; use .jsonl")
         write, finish = (_begin_npy if path.suffix == ".npy" else _begin_parquet)(file, dimension)
         output = _Output(write, beginning_of(file))
         try:
             yield output
-        finally:  # after an error too
+        finally:  # also after an error
             finish()
-            file.seek(0, os.SEEK_END if output.num_written else os.SEEK_SET)  # an error at 0 leaves no partial file
+            file.seek(0, os.SEEK_END if output.num_written else os.SEEK_SET)  # without vectors, leave no partial file
 
 
 def _write_lines(file: IO[str], texts: Sequence[str], vectors: Vectors) -> None:
@@ -111,7 +111,7 @@ def _write_lines(file: IO[str], texts: Sequence[str], vectors: Vectors) -> None:
 
 
 def _begin_npy(file: IO[bytes], dimension: int) -> tuple[Write, Callable[[], object]]:
-    """Begin a file in numpy's format 1.0; the header is written again when the number of rows is known."""
+    """Begin a file in numpy's format 1.0; at the end, the header is overwritten with the number of rows."""
     num_rows = 0
 
     def write_header() -> None:
@@ -129,7 +129,7 @@ def _begin_npy(file: IO[bytes], dimension: int) -> tuple[Write, Callable[[], obj
 
 
 def _begin_parquet(file: IO[bytes], dimension: int) -> tuple[Write, Callable[[], object]]:
-    """Begin a parquet file with a row group for every chunk."""
+    """Begin a parquet file; every chunk becomes a row group."""
     import pyarrow as pa
     from pyarrow.parquet import ParquetWriter
 

@@ -1,4 +1,4 @@
-"""Stage: a model and a task's labelled split -> its metrics; a prepared dataset -> MLM and NSP loss and accuracy."""
+"""Stage: measure a model on the labelled split of a task, or by its MLM and NSP losses on a prepared dataset."""
 
 import dataclasses
 import sys
@@ -31,7 +31,7 @@ from bertkit.train.processes import Accelerator, leaving_together, make_accelera
 
 
 def run(settings: EvaluateSettings) -> dict[str, Any] | None:
-    """Evaluate; give the metrics, in the first process.
+    """Evaluate a model; return the metrics in the main process, and None in the others.
 
     Raises:
         InputError: the model has no head for the task or for masked LM, or another vocabulary; the split has no labels.
@@ -42,9 +42,11 @@ def run(settings: EvaluateSettings) -> dict[str, Any] | None:
     settings = _with_pairs_of_run(settings)
     assert settings.data_dir is not None, "required without a task"
     dataset = open_prepared(Path(settings.data_dir))
-    model, report = load_packed(settings.model_dir)
+    model, _ = load_packed(settings.model_dir)
     if "masked_lm" not in model.heads:
-        raise InputError(f"model_dir={settings.model_dir}: no masked LM head ({len(report.loaded)} tensors); set task=")
+        raise InputError(
+            f"model_dir={settings.model_dir}: the model has no masked LM head; set task= to measure it on a task"
+        )
     segments = settings.segments
     if _measures_instances(settings, dataset):
         segments, _ = settings_of_instances(settings, dataset)
@@ -68,9 +70,9 @@ def _measure(
         for key, pair in measure_split(accelerator, prepared_model, sampler, most, size, precision).items():
             measured.setdefault(key, []).append(pair)
     if not measured:
-        hint = "prepare more documents, or with a larger held_out_prob,"
+        hint = "prepare more documents, or set a larger held_out_prob there,"
         if has_instances(dataset):
-            hint = "fixed instances hold all of them: leave segments out to measure the instances,"
+            hint = "all documents are in the fixed instances: leave segments out to measure the instances,"
         raise InputError(
             f"data_dir={settings.data_dir}: no documents in split {'+'.join(names)}; {hint} or set split=all"
         )
@@ -84,7 +86,7 @@ def _measure(
 
 
 def _evaluate_task(settings: EvaluateSettings) -> dict[str, Any] | None:
-    """Score a labelled split as fine-tuning scores its dev split."""
+    """Measure a labelled split in the same way as fine-tuning measures its dev split."""
     opened = open_task_model(settings.model_dir, settings.task, settings.task_changes)
     task = opened.task
     settings.check_for_task(task)
@@ -94,7 +96,7 @@ def _evaluate_task(settings: EvaluateSettings) -> dict[str, Any] | None:
     if settings.task is None and settings.data_dir is None and not {"files", "hub"} & settings.task_changes.keys():
         raise InputError(
             f"model_dir={settings.model_dir}: missing value: set data_dir= to the folder of {task.name}, or task.files.{split}=, or "
-            f"task={task.name} for its dataset on the hub; files named in a run's own settings are not opened"
+            f"task={task.name} for its dataset on the hub; files that are named in a run's settings are not opened"
         )
     source = readers.read_examples(task, settings.data_dir, split, opened.labels or None)
     examples = source.examples
@@ -116,7 +118,9 @@ def _evaluate_task(settings: EvaluateSettings) -> dict[str, Any] | None:
         return None
     warnings = [*source.warnings, *coverage.warnings(examples, source.description)]
     say(source.describe(), *(f"warning: {warning}" for warning in warnings), file=sys.stderr)
-    labels = task.label_names or opened.labels  # in the task's order: f1 is of its label 1, whatever the model's order
+    labels = (
+        task.label_names or opened.labels
+    )  # in the order of the task, because its second label is the positive class of f1
     metrics = opened.shape.score(task, examples, predictions, labels) | by_loss
     signed = signatures(task.metrics)
     return {
@@ -129,9 +133,9 @@ def _evaluate_task(settings: EvaluateSettings) -> dict[str, Any] | None:
 
 
 def _with_pairs_of_run(settings: EvaluateSettings) -> EvaluateSettings:
-    """Draw pairs as the model's run did, which gives the labels their meaning, unless the command line says how."""
+    """Use the next sentence objective of the model's own run, unless the command line sets it."""
     run_dir, segments = run_of(settings.model_dir), settings.segments
-    is_set = "segments.next_sentence" in settings.given
+    is_set = "segments.next_sentence" in settings.explicit_keys
     if run_dir is None or is_set or isinstance(segments, InstancesConfig) or not segments.has_pairs:
         return settings
     trained = read_manifest(run_dir).identity
@@ -144,8 +148,8 @@ def _with_pairs_of_run(settings: EvaluateSettings) -> EvaluateSettings:
 
 
 def _measures_instances(settings: EvaluateSettings, dataset: PreparedDataset) -> bool:
-    """Tell whether fixed instances are measured: by default if the dataset has them."""
-    return settings.segments.kind == "google" or (has_instances(dataset) and "segments" not in settings.given)
+    """Whether to measure fixed instances, which is the default if the dataset has them."""
+    return settings.segments.kind == "google" or (has_instances(dataset) and "segments" not in settings.explicit_keys)
 
 
 def _sampler(settings: EvaluateSettings, dataset: PreparedDataset, split: str) -> ExampleSource:
@@ -156,13 +160,13 @@ def _sampler(settings: EvaluateSettings, dataset: PreparedDataset, split: str) -
 
 
 def _split_for(settings: EvaluateSettings, dataset: PreparedDataset) -> str:
-    """Choose the held-out documents if the model was trained on this dataset, else all documents."""
+    """Return the split to measure; by default held_out if the model was trained on this dataset, else all documents."""
     if _measures_instances(settings, dataset):
         if settings.split in ("held_out", "all"):
             raise InputError(
                 f"split={settings.split}: the instances of {dataset.directory} have no splits; leave split out"
             )
-        if "seed" in settings.given:
+        if "seed" in settings.explicit_keys:
             raise InputError(
                 f"seed={settings.seed}: has no effect on the instances of {dataset.directory}; leave it out"
             )

@@ -1,4 +1,4 @@
-"""Stage: checkpoint -> a directory that `transformers` loads; refuses if the two implementations differ."""
+"""Stage: export a checkpoint to a directory that `transformers` loads, unless the two implementations differ."""
 
 import dataclasses
 import hashlib
@@ -24,7 +24,7 @@ from bertkit.settings.export import ExportSettings
 from bertkit.tasks.scoring.metrics import keys_of
 from bertkit.train.checkpoint import read_state
 
-# head= -> the heads to load, and whether to load the pooler (None: if there is one); `task` is the one task head there is
+# for each value of head=, the heads to load, and whether to load the pooler (None: if it exists); _load handles head=task
 HEADS: dict[str | None, tuple[tuple[str, ...] | None, bool | None]] = {
     None: (None, None),
     "pretraining": (PRETRAINING_HEADS, True),
@@ -47,11 +47,11 @@ def run(settings: ExportSettings) -> None:
     model = _load(settings, source)
     require_bert(model.config, f"model_dir={settings.model_dir}")
     _check_layouts(settings, model)
-    more_files = _more_files(settings, source, model)
+    text_files = _text_files(settings, source, model)
     identity = {
         "settings": {**to_mapping(settings), "output_dir": None, "checkpoint": None},
         "source_sha256": hashes_of(source),
-        "layout_sha256": {name: hashlib.sha256(text.encode()).hexdigest() for name, text in more_files.items()},
+        "layout_sha256": {name: hashlib.sha256(text.encode()).hexdigest() for name, text in text_files.items()},
     }
     if final.exists() and any(final.iterdir()):
         if not _holds(final, identity):
@@ -59,14 +59,16 @@ def run(settings: ExportSettings) -> None:
         say(f"done already: {final} holds this export")
         return
     with building_dir(final.resolve()) as partial:
-        write_model(model, load_tokenizer(source), partial, more_files)
-        result = _compared(settings, partial)
+        write_model(model, load_tokenizer(source), partial, text_files)
+        result = _certify(settings, partial)
         if settings.google:
             write_release(partial, model.config, tensors_of(model))
         if settings.onnx:
             with_pooler, with_int8 = model.bert.pooler is not None, settings.onnx == "int8"
             result["onnx"] = onnx.write_onnx(partial, result["architecture"], with_pooler, with_int8)
-        result["file_sha256"] = hashes_of(partial)  # with the other layouts, which may also change config.json
+        result["file_sha256"] = hashes_of(
+            partial
+        )  # again, because the other layouts add files and may change config.json
         result["export"] = {**identity, "files": _file_hashes(partial)}
         (partial / CERTIFICATE).write_text(to_json(result), encoding="utf-8")
     say(*summary_of(result).split("\n"), f"exported {result['architecture']} to {final}")
@@ -76,11 +78,11 @@ def run(settings: ExportSettings) -> None:
     if result["architecture"] == "BertModel" and model.bert.pooler is None:
         say("no pooler was trained; load the model with AutoModel.from_pretrained(..., add_pooling_layer=False)")
     if settings.google and model.config.hidden_act == "gelu":
-        say("its gelu is the exact one; the newest google-research/bert computes the tanh approximation")
+        say("the model uses the exact gelu; the newest google-research/bert computes the tanh approximation")
 
 
 def _load(settings: ExportSettings, source: Path) -> BertWithHeads:
-    """Load the heads that `head=` names; the checkpoint must hold them."""
+    """Load the heads for `head=`; refuse a checkpoint without them."""
     if settings.head == "task":
         held, _ = load_directory(source)
         task_heads = tuple(head for head in held.heads if head in TASK_HEADS)
@@ -101,7 +103,7 @@ def _heads_of(model: BertWithHeads) -> str:
 
 
 def _check_layouts(settings: ExportSettings, model: BertWithHeads) -> None:
-    """Refuse layouts that do not fit the heads, before anything is written."""
+    """Refuse formats that cannot hold this model, before anything is written."""
     google, heads, is_causal = settings.google, set(model.heads), is_decoder(model.config)
     names, is_embedder = ", ".join(model.heads), settings.sentence_transformers is not False
     problems = {
@@ -116,8 +118,8 @@ def _check_layouts(settings: ExportSettings, model: BertWithHeads) -> None:
         onnx.check_installed()
 
 
-def _more_files(settings: ExportSettings, source: Path, model: BertWithHeads) -> dict[str, str]:
-    """The card, and the files of other layouts."""
+def _text_files(settings: ExportSettings, source: Path, model: BertWithHeads) -> dict[str, str]:
+    """Return the texts of the model card and of the files for sentence-transformers, by name."""
     files = {"README.md": card.model_card(model, _facts(settings, source))}
     if settings.sentence_transformers is not False:
         pooling = sentence_transformers.read_pooling(source) or sentence_transformers.Pooling()
@@ -130,7 +132,7 @@ def _more_files(settings: ExportSettings, source: Path, model: BertWithHeads) ->
 
 
 def _facts(settings: ExportSettings, source: Path) -> card.CardFacts:
-    """The facts for the card: the settings of the checkpoint's run, and its results if it is the last checkpoint."""
+    """Collect the facts for the model card: the settings of the checkpoint's run, and for the last checkpoint its results."""
     facts = card.CardFacts(title=f"BERT ({settings.head or 'all heads'})")
     run_dir = run_of(settings.model_dir)
     if run_dir is not None:
@@ -154,8 +156,8 @@ def _facts(settings: ExportSettings, source: Path) -> card.CardFacts:
     )
 
 
-def _compared(settings: ExportSettings, written: Path) -> dict[str, Any]:
-    """Certify the written directory; refuse one that differs from `transformers`."""
+def _certify(settings: ExportSettings, written: Path) -> dict[str, Any]:
+    """Compare the written directory with `transformers`; return the certificate, or refuse if they differ."""
     result = certify(written, rewrite=False)
     worst = worst_failure(result)
     if worst is not None:
@@ -169,7 +171,7 @@ def _compared(settings: ExportSettings, written: Path) -> dict[str, Any]:
 
 
 def _holds(final: Path, identity: dict[str, Any]) -> bool:
-    """Whether a directory holds this export, with every file unchanged."""
+    """Whether a directory holds this export; refuse one in which a file was changed, added or removed."""
     content = read_json(final / CERTIFICATE) if (final / CERTIFICATE).is_file() else None
     export = content.get("export") if isinstance(content, dict) else None
     if not isinstance(export, dict) or {key: export.get(key) for key in identity} != identity:

@@ -1,8 +1,8 @@
-"""Stage: any model and a task's files -> a model of the task, and its scores on the dev split.
+"""Stage: fine-tune a model on a task, and score it on the dev split.
 
-1. Read the files, make the features, load the model; nothing is written before.
-2. Open the run directory: a new one, or that of the same run, which resumes from its newest valid checkpoint.
-3. Train; evaluate at the end of every epoch, and keep the weights with the best score.
+1. Read the files, make the features and load the model; errors up to here leave no files.
+2. Open the run directory: a new one, or one with the same run, which resumes from its newest valid checkpoint.
+3. Train; at the end of every epoch, evaluate, and keep the weights with the best score.
 4. Write the best model, its metrics and predictions, and the report.
 """
 
@@ -42,7 +42,7 @@ from bertkit.train.processes import choose_device, make_accelerator
 from bertkit.view import console
 from bertkit.view.report import TASK_CHARTS
 
-PLANNED_STEPS = 50  # searched for the largest micro-batch; a millisecond each
+PLANNED_STEPS = 50  # steps in which to look for the largest micro-batch; a millisecond each
 
 
 def run(settings: FinetuneSettings) -> None:
@@ -50,7 +50,7 @@ def run(settings: FinetuneSettings) -> None:
 
     Raises:
         InputError: settings, files or starting weights do not fit together, or the directory holds another run.
-        LockedError: the run is live elsewhere.
+        LockedError: another process runs in the directory.
         StorageError: a disk is full or fails, or every checkpoint is damaged.
         NumericsError: the gradient stopped being finite.
         StoppedError: a signal asked the run to stop; its checkpoint is saved.
@@ -60,7 +60,7 @@ def run(settings: FinetuneSettings) -> None:
     identity = identity_of(to_mapping(settings), FINETUNE)
     if is_done(settings, identity, FINETUNE, lambda: task_data.fingerprint(task_data.read_splits(settings))):
         return
-    choose_device(settings.device)  # refused before all the files are read
+    choose_device(settings.device)  # fail before reading all the files
     check_metrics(settings.task, settings.task.label_names)
     world = world_from_environment()
     source = None if settings.model_dir is None else resolve_model_dir(settings.model_dir)
@@ -81,7 +81,7 @@ def run(settings: FinetuneSettings) -> None:
     vocabulary = hashlib.sha256(tokenizer.files(0)["vocab.txt"].encode()).hexdigest()
     identity["data_fingerprint"] = task_data.fingerprint((data.train.source, data.dev.source))
     identity["starting_weights"] = start.hashes
-    identity |= {"vocabulary": vocabulary} if source is None else {}  # learned again at every start
+    identity |= {"vocabulary": vocabulary} if source is None else {}  # trained again at every start
     facts = {
         "corpus": {"description": data.train.source.description, "has_pairs": data.train.coverage.has_pairs},
         "tokenizer_sha256": vocabulary,
@@ -102,7 +102,7 @@ def run(settings: FinetuneSettings) -> None:
 
 @dataclass(frozen=True)
 class _Finetuning:
-    """Plan, evaluation and result of a fine-tuning run."""
+    """The plan, evaluations and result of a fine-tuning run."""
 
     settings: FinetuneSettings
     state: TrainingState
@@ -112,7 +112,7 @@ class _Finetuning:
 
     @functools.cached_property
     def predictor(self) -> Predictor:
-        """The model that is trained, as it predicts."""
+        """A predictor with the model in training."""
         state, settings = self.state, self.settings
         shape, micro_tokens = shape_of(settings.task), AUTO_MICRO_TOKENS[state.accelerator.device.type]
         labels, precision = self.data.labels, settings.precision
@@ -120,12 +120,12 @@ class _Finetuning:
 
     @functools.cached_property
     def baseline(self) -> Baseline | None:
-        """The score of the most frequent label of the training examples, predicted for every dev example."""
+        """The scores of predicting the most frequent training label for every dev example."""
         train, dev = (split.source.examples for split in (self.data.train, self.data.dev))
         return Baseline.of(self.settings.task, train, dev, self.data.labels)
 
     def plan(self) -> TrainingPlan:
-        """Give the steps to train."""
+        """Return the plan for the training loop."""
         generation, settings = self.settings.task.generation, self.settings
         smoothing = 0.0 if generation is None else generation.label_smoothing
         return TrainingPlan(
@@ -141,7 +141,7 @@ class _Finetuning:
         )
 
     def largest_batch(self) -> LargestBatch:
-        """Describe the largest micro-batch, to estimate its memory, with copies of the longest example."""
+        """Return the largest micro-batch, made of copies of the longest example, to estimate its memory."""
         batches, losses, model = self.order.batches, self.plan().losses, self.state.bare_model
 
         def forward(num_examples: int) -> int:
@@ -153,7 +153,7 @@ class _Finetuning:
         return LargestBatch(forward, num_tokens, int(batches.lengths.max()), by_sequences)
 
     def evaluate_if_due(self, done: FinishedStep) -> None:
-        """Evaluate on the dev split when it is due, and keep the weights with the best score."""
+        """Evaluate on the dev split if it is due, and keep the weights with the best score."""
         if not done.evaluation_is_due:
             return
         scores, _, loss = self._evaluate()
@@ -174,7 +174,7 @@ class _Finetuning:
             publish_task(self.settings, self.state, plan, self.data, best_step, scores, predictions, baseline)
 
     def _evaluate(self) -> tuple[dict[str, float], list[Any], float]:
-        """Give the scores on the dev split, the predictions, and the mean loss, without class weights."""
+        """Return the scores on the dev split, the predictions, and the mean loss without class weights."""
         losses: list[LossTerm] = []
         examples, accelerator = self.data.dev.source.examples, self.state.accelerator
         predictions = predict_distributed(accelerator, self.predictor, examples, self.data.dev_features, losses)

@@ -1,11 +1,11 @@
-"""Stage: any model and GLUE's files -> a model for every task and seed, a table, and the archive for the server.
+"""Stage: fine-tune a model on all of GLUE with several seeds; write a table of scores and the archive for the server.
 
-1. Read the files of every task; nothing is trained before.
-2. Fine-tune on each task with each seed, in a run directory each; evaluate MNLI on mismatched text too.
-3. Sum up: the mean over the seeds, without runs that learned nothing, and the average over the tasks.
-4. Predict the test files with the best seed's model, and write the archive if none is missing.
+1. Read the files of every task, to find errors before training.
+2. Fine-tune on each task with each seed, each run in its own directory; evaluate MNLI on mismatched text too.
+3. Compute the mean score over the seeds, without runs that learned nothing, and the average over the tasks.
+4. Predict the test files with the model of the best seed; write the archive if no file is missing.
 
-Results in a run directory are not computed again.
+Results that are already in a run directory are not computed again.
 """
 
 import dataclasses
@@ -34,13 +34,15 @@ from bertkit.train import processes
 from bertkit.train.micro_batches import AUTO_MICRO_TOKENS
 from bertkit.view.report import suite_table
 
-MISMATCHED = "eval_mismatched.json"  # in a run of MNLI
+MISMATCHED = "eval_mismatched.json"  # in the run directories of MNLI
 SUMMARY, TABLE, ARCHIVE = "glue.json", "glue.md", "submission.zip"
-Launch = Callable[[str, Any], bool]  # runs a command in processes of its own if its settings ask for several; tells
+Launch = Callable[
+    [str, Any], bool
+]  # runs a command in worker processes and returns True, or returns False if it needs none
 
 
 def run(settings: GlueSettings, launch: Launch) -> None:
-    """Run the suite, resume it, or check an archive.
+    """Run or resume the suite, or check an archive.
 
     Raises:
         InputError: settings or files are wrong, a run directory holds another run, or an archive is not valid.
@@ -78,14 +80,14 @@ def run(settings: GlueSettings, launch: Launch) -> None:
 
 
 def _check_files(tasks: Sequence[FinetuneSettings]) -> None:
-    """Read every split of every task, and refuse bad ones now, not after hours of training."""
+    """Read every split of every task, to refuse wrong files now, not after hours of training."""
     faults: dict[str, str] = {}
     for settings in tasks:
         try:
             if settings.task.name != "ax":
                 read_splits(settings)
             for split in ("dev_mismatched", "test", "test_mismatched"):
-                if _has(settings, split):
+                if _has_split(settings, split):
                     readers.read_examples(settings.task, settings.data_dir, split)
         except InputError as error:
             faults[settings.task.name] = str(error)
@@ -98,10 +100,10 @@ def _check_files(tasks: Sequence[FinetuneSettings]) -> None:
 
 
 def _finetune(settings: FinetuneSettings, start: Mapping[str, str], launch: Launch) -> Run:
-    """Fine-tune on one task with one seed, unless it is done, and give its scores."""
+    """Fine-tune on one task with one seed, unless this is done already; return the scores."""
     run_dir = Path(settings.output_dir)
     if (run_dir / "manifest.json").is_file() and read_manifest(run_dir).identity.get("starting_weights") != start:
-        raise InputError(f"{run_dir} holds a run of another model; choose another output_dir")
+        raise InputError(f"{run_dir} holds a run with another starting model; choose another output_dir")
     try:
         if not launch("finetune", settings):
             finetune.run(settings)
@@ -111,7 +113,7 @@ def _finetune(settings: FinetuneSettings, start: Mapping[str, str], launch: Laun
     names = [key for name in settings.task.metrics for key in METRICS[name]]
     result = read_scores(run_dir, names)
     metrics = {key: result[key] for key in names}
-    if settings.task.name == "mnli" and _has(settings, "dev_mismatched"):
+    if settings.task.name == "mnli" and _has_split(settings, "dev_mismatched"):
         if not (run_dir / MISMATCHED).is_file():
             source, predictions = _predict(settings, run_dir, "dev_mismatched")
             scores = shape_of(settings.task).score(settings.task, source.examples, predictions, source.labels)
@@ -122,8 +124,8 @@ def _finetune(settings: FinetuneSettings, start: Mapping[str, str], launch: Laun
     return Run(settings.seed, run_dir, metrics, fault)
 
 
-def _has(settings: FinetuneSettings, split: str) -> bool:
-    """Tell whether a split exists: a file in `data_dir`, or without it one on the hub."""
+def _has_split(settings: FinetuneSettings, split: str) -> bool:
+    """Whether a split exists: in `data_dir`, or without data_dir on the hub."""
     try:
         path = readers.find_file(settings.task, settings.data_dir, split)
     except InputError:
@@ -132,7 +134,7 @@ def _has(settings: FinetuneSettings, split: str) -> bool:
 
 
 def _predict(settings: FinetuneSettings, run_dir: Path, split: str) -> tuple[Source, list[Any]]:
-    """Predict a split with the model of a run."""
+    """Predict a split with the model of a run; return the split and the predictions."""
     task, source = settings.task, readers.read_examples(settings.task, settings.data_dir, split)
     opened = open_task_model(str(run_dir / "model"), task, {})
     accelerator = processes.make_accelerator(settings.device, 1)
@@ -143,7 +145,7 @@ def _predict(settings: FinetuneSettings, run_dir: Path, split: str) -> tuple[Sou
 
 
 def _submit(settings: GlueSettings, results: Mapping[str, Sequence[Run]], directory: Path) -> list[str]:
-    """Predict the test files, and write the archive unless sheets are missing; give their names."""
+    """Predict the test files, and write the archive unless some are missing; return the names of the missing ones."""
     tables: dict[str, str] = {}
     for sheet, task_settings in _sheets(settings):
         best = best_of(results.get("mnli" if sheet.task == "ax" else sheet.task, ()))
@@ -151,26 +153,26 @@ def _submit(settings: GlueSettings, results: Mapping[str, Sequence[Run]], direct
             continue
         path = best.directory / sheet.name
         if not path.is_file():
-            say(f"-- {sheet.name}: the answers of seed {best.seed}")
+            say(f"-- {sheet.name}: the predictions of seed {best.seed}")
             _, predictions = _predict(task_settings, best.directory, sheet.split)
             write_durably(path, benchmark.table(task_settings.task, predictions))
         tables[sheet.name] = path.read_text(encoding="utf-8")
     missing = [sheet.name for sheet in benchmark.SHEETS if sheet.name not in tables]
     if missing:
-        (directory / ARCHIVE).unlink(missing_ok=True)  # of an earlier start, with other tasks
+        (directory / ARCHIVE).unlink(missing_ok=True)  # from an earlier start with other tasks
     else:
         benchmark.write_archive(directory / ARCHIVE, tables, _test_indices(settings))
     return missing
 
 
 def _sheets(settings: GlueSettings) -> list[tuple[benchmark.Sheet, FinetuneSettings]]:
-    """Pair the sheets of the archive whose test files exist with the settings of their tasks."""
+    """Pair each file of the archive (a sheet) with the settings of its task, if the test file exists."""
     pairs = [(sheet, task) for sheet in benchmark.SHEETS for task in settings.runs if task.task.name == sheet.task]
-    return [(sheet, task) for sheet, task in pairs if _has(task, sheet.split)]
+    return [(sheet, task) for sheet, task in pairs if _has_split(task, sheet.split)]
 
 
 def _test_indices(settings: GlueSettings) -> dict[str, list[str]]:
-    """Read the indices of the test files by the name of their sheet; none to check an archive without `data_dir`."""
+    """Read the example ids of each test file, by the name of its sheet; none if an archive is checked without `data_dir`."""
     if settings.check is not None and settings.data_dir is None:
         return {}
     return {

@@ -1,4 +1,4 @@
-"""Stage: text -> a library of passages, which grows by transactions."""
+"""Stage: split text into passages, and add them to a library for full-text search, one file per transaction."""
 
 import hashlib
 import re
@@ -22,7 +22,7 @@ _SQUAD = re.compile(rb'\s*\{\s*"(version|data)"\s*:')  # the beginning of the of
 
 
 class _Source(NamedTuple):
-    """A file of documents, or a corpus without files."""
+    """A file of the corpus, or the whole corpus if it has no files."""
 
     name: str
     path: Path | None = None
@@ -30,15 +30,15 @@ class _Source(NamedTuple):
 
 
 def run(settings: IndexSettings) -> None:
-    """Index.
+    """Add the corpus to the library.
 
     Raises:
-        InputError: a file is not in its format (the files before it are in the library), or the output is not a library.
+        InputError: a file is not in its format (the library keeps the files before it), or the output is not a library.
         StorageError: the disk is full; committed documents are kept.
     """
     output = Path(settings.output)
     if output.is_dir():
-        raise InputError(f"output={output} is a folder; give a file in it, such as {output / 'library.db'}")
+        raise InputError(f"output={output} is a folder; choose a file in it, such as {output / 'library.db'}")
     if output.exists():
         check_library(output, "output")
     corpus = Corpus(settings.corpus, [output])
@@ -52,23 +52,23 @@ def run(settings: IndexSettings) -> None:
         before = library.counts()
         num_done = num_removed = done_bytes = 0
         for source in sources:
-            hash = _hash(source, settings)
-            if library.has(source.name, hash):
+            content_hash = _hash(source, settings)
+            if library.has(source.name, content_hash):
                 num_done += 1
             else:
-                corpus.bytes_read = done_bytes  # reading adds to it
-                changes = library.sync(source.name, hash, _counted(source, corpus, progress))
+                corpus.bytes_read = done_bytes  # the total after this file is read again
+                changes = library.sync(source.name, content_hash, _with_progress(source, corpus, progress))
                 progress.line(f"{source.name}: {_describe(changes)}")
             done_bytes += source.path.stat().st_size if source.path else 0
             progress.advance(done_bytes)
         if settings.remove:
             num_removed = library.remove_others([source.name for source in sources])
-        is_new = num_done < len(sources) or num_removed > 0
-        counts = library.finish() if is_new else before
+        has_changed = num_done < len(sources) or num_removed > 0
+        counts = library.finish() if has_changed else before
     if not counts["passages"]:
         raise InputError(f"{corpus.describe()}: no text in it; output={output} has no passages")
     totals = ", ".join(f"{count:,} {name}" for name, count in counts.items())
-    if not is_new:
+    if not has_changed:
         say(f"{output}: done already, no file has changed; {totals}")
         return
     if num_removed:
@@ -76,7 +76,7 @@ def run(settings: IndexSettings) -> None:
     say(f"{output}: {totals}; {output.stat().st_size / 1e6:,.1f} MB")
 
 
-def _counted(source: _Source, corpus: Corpus, progress: Progress) -> Iterator[LibraryDocument]:
+def _with_progress(source: _Source, corpus: Corpus, progress: Progress) -> Iterator[LibraryDocument]:
     for document in _documents(corpus, source):
         progress.advance(corpus.bytes_read)
         yield document
@@ -88,7 +88,7 @@ def _describe(changes: FileChanges) -> str:
 
 
 def _sources_of(corpus: Corpus, settings: IndexSettings) -> list[_Source]:
-    """List the files of a corpus, or the corpus itself if it has none."""
+    """List the files of a corpus; a corpus without files is one source."""
     if settings.corpus.source != "files":
         return [_Source("python_docs" if settings.corpus.source == "python_docs" else f"hub:{settings.corpus.path}")]
     if settings.corpus.format == "auto":
@@ -106,15 +106,15 @@ def _documents(corpus: Corpus, source: _Source) -> Iterator[LibraryDocument]:
     if path is None:
         return (document_of(document, "document") for document in corpus.documents(()))
     if kind == "squad":
-        return _of_squad(path)
+        return _squad_documents(path)
     is_split = kind == "text" and corpus.config.sentences == "split"
     units = {"text": "from line" if is_split else "line", "json": "record", "parquet": "record"}
     documents = corpus.documents((Span(path, kind, 0, None, path.stat().st_size),))
     return (document_of(document, units.get(kind, "from line")) for document in documents)
 
 
-def _of_squad(path: Path) -> Iterator[LibraryDocument]:
-    """Give the contexts of SQuAD's JSON, nested or flat, with the titles of their articles.
+def _squad_documents(path: Path) -> Iterator[LibraryDocument]:
+    """Yield the contexts in SQuAD's JSON, nested or flat, as documents with the title of their article.
 
     Raises:
         InputError: the file has another layout.
@@ -131,7 +131,7 @@ def _of_squad(path: Path) -> Iterator[LibraryDocument]:
             number += 1
             context = paragraph.get("context") if isinstance(paragraph, dict) else None
             if not isinstance(context, str):
-                raise InputError(f"{path}: paragraph {number}: no text 'context'; expected SQuAD's layout")
+                raise InputError(f"{path}: paragraph {number}: no string 'context'; expected SQuAD's layout")
             if context.strip():
                 yield document_of_text(context, title if isinstance(title, str) else "", "paragraph", number)
 
@@ -144,13 +144,13 @@ def _list(path: Path, where: str, record: Any, field: str) -> list[dict[str, Any
 
 
 def _hash(source: _Source, settings: IndexSettings) -> str | None:
-    """Hash the bytes of a file and the way of reading them; None without a file."""
+    """Hash the bytes of a file and the settings for reading it; None without a file."""
     if source.path is None:
         return None
     corpus = settings.corpus
-    reading = repr((source.kind, corpus.field, corpus.sentences, corpus.encoding))
-    hash = hashlib.blake2b(reading.encode(), digest_size=16)
+    settings_of_reading = repr((source.kind, corpus.field, corpus.sentences, corpus.encoding))
+    digest = hashlib.blake2b(settings_of_reading.encode(), digest_size=16)
     with source.path.open("rb") as file:
         while block := file.read(BLOCK_BYTES):
-            hash.update(block)
-    return hash.hexdigest()
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,6 +1,6 @@
-"""Stage: a model and inputs -> a line for every input example, in their order.
+"""Stage: predict with a model; the output has one line per input example, in the same order.
 
-Within a chunk of the input, batches have about as many tokens each, the shortest examples first.
+The input is read in chunks. Within a chunk, examples are batched by length, with about the same number of tokens per batch.
 """
 
 import contextlib
@@ -17,19 +17,19 @@ from bertkit.predict.inference import predict_local
 from bertkit.predict.predictor import open_predictor
 from bertkit.predict.task_model import Predictor
 from bertkit.run.outputs import beginning_of, check_free, is_stream, opened_output
-from bertkit.settings.predict import PredictSettings
+from bertkit.settings.inputs import PredictSettings
 from bertkit.tasks.reading.writers import Write, row_writer, write_lines
 from bertkit.tasks.task import Beside
 
-COPIED = ("id", "text", "words")  # fields of a prediction that come from its input
+COPIED = ("id", "text", "words")  # fields that a prediction copies from its input
 
 
 def run(settings: PredictSettings) -> None:
-    """Predict.
+    """Predict the inputs.
 
     Raises:
-        InputError: the model has no prediction head, or an input is wrong; the lines before it are whole, and stay in
-            the partial output file.
+        InputError: the model has no prediction head, or an input is wrong; the predictions before it stay in the partial
+            output file.
     """
     to_file = settings.output != "-"
     if to_file:
@@ -53,13 +53,13 @@ def run(settings: PredictSettings) -> None:
     gaps = source.inputs.gaps
     if gaps.num_rows:
         cells = f"{gaps.num_rows:,} rows had too few cells, the first at {gaps.first}"
-        say(f"warning: {cells}; the missing cells were taken as empty", file=sys.stderr)
+        say(f"warning: {cells}; the missing cells are treated as empty", file=sys.stderr)
     if to_file:
         say(f"{output.num_written:,} predictions in {settings.output}", file=sys.stderr)
 
 
 class _Output:
-    """The output of predictions: lines or rows, and beside a file the shape's other files."""
+    """Where predictions are written: lines or rows, and for some tasks further files beside the output."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class _Output:
         ]
 
     def write(self, examples: list[Any], answers: Any) -> None:
-        """Write the predictions of a chunk, after the fields of their input rows if these are carried."""
+        """Write the predictions of a chunk; with carry_input, each one follows the fields of its input row."""
         rows = [self.shape.row(example, answer) for example, answer in zip(examples, answers, strict=True)]
         self.put([_joined(self.carried.popleft(), row) for row in rows] if self.carried else rows)
         for kind, file in self.beside:
@@ -94,12 +94,12 @@ class _Output:
             file.write((between if self.num_written else begin) + kind.text(examples, answers))
 
     def finish(self) -> None:
-        """End the files beside the output."""
+        """Write the ends of the files beside the output."""
         for kind, file in self.beside:
             file.write(kind.frame[2] if self.num_written else kind.empty)
 
 
 def _joined(fields: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
-    """Put an input row's fields before its prediction; a field of the same name, such as a label, becomes `input_NAME`."""
+    """Join an input row and its prediction; an input field with the same name, such as a label, becomes `input_NAME`."""
     kept = {name: value for name, value in fields.items() if name not in row or name not in COPIED}
     return {f"input_{name}" if name in row else name: value for name, value in kept.items()} | row

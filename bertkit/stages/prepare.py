@@ -1,10 +1,10 @@
-"""Stage: text -> tokenizer and prepared dataset on disk.
+"""Stage: turn text into a tokenizer and a prepared dataset on disk.
 
-1. Read the corpus once to learn a vocabulary, unless one is given.
-2. Cut it into portions, which worker processes encode. The same command continues with portions that a killed one left.
-3. Send each document to its split. With shard=i/n the encoded portions are the result; with merge= they are the input.
+1. Read the corpus once to train a vocabulary, unless tokenizer.path= names one.
+2. Divide the corpus into portions, which worker processes encode. After a kill, the same command reuses the finished portions.
+3. Write each document to its split. With shard=i/n the encoded portions are the result; with merge= they are the input.
 4. With segments=google, make the fixed instances.
-5. Publish the directory in one rename, and describe it.
+5. Publish the directory by one rename, and describe it.
 """
 
 import shutil
@@ -61,21 +61,21 @@ def run(settings: PrepareSettings) -> None:
 
 
 def _check_dump(dump: str, output_dir: Path, overwrite: bool) -> None:
-    """Refuse a file for the instances that cannot be written, or that lies in the dataset or above it."""
+    """Refuse a dump file that cannot be written, or that is inside the dataset's directory or one of its parents."""
     path, output_dir = Path(dump).resolve(), output_dir.resolve()
     if not dump:
         raise InputError("dump= is empty; expected a file to write")
     if output_dir in (path, *path.parents) or path in output_dir.parents:
-        raise InputError(f"dump={dump} lies in output_dir={output_dir} or above it; expected a file elsewhere")
+        raise InputError(f"dump={dump} is in output_dir={output_dir} or above it; expected a file elsewhere")
     check_output(dump, overwrite, "dump")
 
 
 def _prepare(settings: PrepareSettings, output_dir: Path) -> bool:
-    """Make a dataset, or a shard of one, from a text; False where it exists."""
+    """Make a dataset, or a shard of a dataset, from text; return False if it exists already."""
     results = [Path(name) for name in (settings.output_dir, settings.dump) if name is not None]
     corpus = Corpus(settings.corpus, leave_out=results, join_files=isinstance(settings.segments, InstancesConfig))
     formats = {kind for _, kind in corpus.files}
-    if "corpus.field" in settings.given and formats and formats <= {"text", "wikiextractor"}:
+    if "corpus.field" in settings.explicit_keys and formats and formats <= {"text", "wikiextractor"}:
         raise InputError(f"corpus.field={settings.corpus.field} has no effect on plain text; leave it out")
     portions = corpus.portions(settings.part_bytes)
     number, count = settings.shard_of
@@ -123,7 +123,7 @@ def _prepare(settings: PrepareSettings, output_dir: Path) -> bool:
 
 
 def _merge(settings: PrepareSettings, output_dir: Path) -> bool:
-    """Merge all shards, in any order, into the dataset that one command would make; False where it exists."""
+    """Merge all shards, in any order, into the dataset that a single command would make; return False if it exists already."""
     shards = open_shards(map(Path, settings.merge or ()))
     facts, has_document_breaks = facts_of_shards(shards), shards[0].manifest["corpus"]["has_document_breaks"]
     files = [path for shard in shards for path in shard.files()]
@@ -137,7 +137,7 @@ def _merge(settings: PrepareSettings, output_dir: Path) -> bool:
 
 
 def _identity(settings: PrepareSettings) -> Facts:
-    """Give the settings that shape the result, wherever the files are."""
+    """Return the settings that determine the result, without paths."""
     identity = to_mapping(settings)
     ignored = SHARD_SETTINGS if settings.shard is None else ()
     for key in ("output_dir", "strict", "dump", "overwrite", "num_workers", "merge", *ignored):
@@ -146,7 +146,7 @@ def _identity(settings: PrepareSettings) -> Facts:
     identity["tokenizer"]["rules"] = _rules(settings)
     if settings.segments is None:
         del identity["masking"], identity["seed"]
-    else:  # every document becomes instances, as in the original
+    else:  # no documents are held out, as in the original
         identity |= {"held_out_prob": 0.0, "masking": stored_masking(settings.masking)}
     if settings.corpus.source == "files":
         del identity["corpus"]["path"]
@@ -157,13 +157,13 @@ def _identity(settings: PrepareSettings) -> Facts:
 
 
 def _rules(settings: PrepareSettings) -> Rules:
-    """Choose the rules of tokenization: for fixed instances, as in the original, Google's are the default."""
+    """Return the tokenization rules; the default for fixed instances is Google's, as in the original."""
     default: Rules = "hugging_face" if settings.segments is None else "google"
     return default if settings.tokenizer.rules == "auto" else settings.tokenizer.rules
 
 
 def _write_tokenizer(settings: PrepareSettings, corpus: Corpus, directory: Path) -> None:
-    """Load a vocabulary or learn one, and write the tokenizer's files."""
+    """Load or train a vocabulary, and write the tokenizer's files."""
     config, rules = settings.tokenizer, _rules(settings)
     if config.path is not None:
         load_tokenizer(Path(config.path), config.lowercase, rules).save(directory)
@@ -178,14 +178,14 @@ def _write_tokenizer(settings: PrepareSettings, corpus: Corpus, directory: Path)
     size = config.vocab_size
     tokenizer = train_wordpiece(sentences, size, config.lowercase is not False, config.min_frequency, rules)
     shortage = f", not {size:,}: the text has no more" if tokenizer.vocab_size < size else ""
-    say(f"learned a vocabulary of {tokenizer.vocab_size:,} tokens{shortage}")
+    say(f"trained a vocabulary of {tokenizer.vocab_size:,} tokens{shortage}")
     tokenizer.save(directory)
 
 
 def _write_dataset(
     settings: PrepareSettings, facts: Facts, has_document_breaks: bool, files: list[Path], partial: Path
 ) -> Facts:
-    """Write the splits of encoded documents, and the fixed instances of the splits; give the facts of the manifest."""
+    """Write the splits of a dataset, and its fixed instances, if any; return the facts for the manifest."""
     facts = write_dataset(partial, facts, files, has_document_breaks, settings.strict)
     config = settings.segments
     if isinstance(config, InstancesConfig):

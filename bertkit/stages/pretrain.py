@@ -1,8 +1,8 @@
-"""Stage: prepared dataset -> checkpoints, and at the end a model that `transformers` loads.
+"""Stage: pretrain BERT on a prepared dataset; the result is a model that `transformers` loads.
 
-1. Check that data, model and settings fit together; nothing is written before.
-2. Open the run directory: a new one, or that of the same run, which resumes from its newest valid checkpoint.
-3. Train; log, evaluate and save on the way.
+1. Check that data, model and settings fit together; errors up to here leave no files.
+2. Open the run directory: a new one, or one with the same run, which resumes from its newest valid checkpoint.
+3. Train; log, evaluate and save checkpoints.
 4. Write the final model, its metrics and the report.
 """
 
@@ -39,7 +39,7 @@ from bertkit.train.processes import Accelerator, make_accelerator
 from bertkit.view import console
 from bertkit.view.report import CHARTS
 
-EVALUATION_SEQUENCES = 32  # of a forward pass
+EVALUATION_SEQUENCES = 32  # sequences in a forward pass
 
 
 def run(settings: PretrainSettings) -> None:
@@ -47,16 +47,16 @@ def run(settings: PretrainSettings) -> None:
 
     Raises:
         InputError: settings, data or starting weights do not fit together, or the directory holds another run.
-        LockedError: the run is live elsewhere.
+        LockedError: another process runs in the directory.
         StorageError: a disk is full or fails, or every checkpoint is damaged.
         NumericsError: the gradient stopped being finite.
         StoppedError: a signal asked the run to stop; its checkpoint is saved.
     """
-    if settings.steps == "auto":  # a resumed run keeps its number
+    if settings.steps == "auto":  # a resumed run keeps its number of steps
         steps = saved_identity(Path(settings.output_dir)).get("steps")
         settings = dataclasses.replace(settings, steps=steps if isinstance(steps, int) else "auto")
     identity = identity_of(to_mapping(settings), PRETRAIN)
-    if isinstance(settings.segments, InstancesConfig):  # the data's fingerprint covers how they were cut and masked
+    if isinstance(settings.segments, InstancesConfig):  # the data's fingerprint covers their segments and masks
         identity |= {"segments": {"kind": "google"}, "masking": None}
     if is_done(settings, identity, PRETRAIN, lambda: _open_data(settings)[1].fingerprint):
         return
@@ -77,7 +77,7 @@ def run(settings: PretrainSettings) -> None:
     with open_run(accelerator, settings, identity, facts, PRETRAIN) as record_changes:
         state, steps = TrainingState(accelerator, settings, start, choices), settings.num_steps
         if state.first_step > steps:
-            raise InputError(f"steps={steps}: the run in {state.directory} has done {state.first_step}; raise it")
+            raise InputError(f"steps={steps}: the run in {state.directory} has done {state.first_step}; increase it")
         phases = make_phases(settings, dataset, state.directory / "cache", state.choices.micro_sequences)
         for phase in phases.all:  # the run may have begun with another number of processes
             check_num_processes(len(phase.micro_batches), state.choices.num_parts, accelerator.num_processes)
@@ -94,7 +94,7 @@ def run(settings: PretrainSettings) -> None:
 
 
 def _open_data(settings: PretrainSettings) -> tuple[PretrainSettings, PreparedDataset]:
-    """Open the dataset; take the settings of its fixed instances."""
+    """Open the dataset; fixed instances replace the settings of segments and masking."""
     dataset = prepared.open_prepared(Path(settings.data_dir))
     if isinstance(settings.segments, InstancesConfig):
         segments, masking = settings_of_instances(settings, dataset)
@@ -107,7 +107,7 @@ def _open_data(settings: PretrainSettings) -> tuple[PretrainSettings, PreparedDa
 
 
 def _choose(settings: PretrainSettings, accelerator: Accelerator) -> Choices:
-    """Choose how a batch is cut, as it is set or to suit the device."""
+    """Resolve the settings that are auto, such as the size of a micro-batch, for this device."""
     cut = choose_micro_sequences(settings, accelerator.device.type, accelerator.num_processes)
     fewest = min(len(micro_batch_ranges(settings.batch.sequences, most)) for most in cut)
     lengths = [segments.max_seq_length for segments in segments_of(settings)]
@@ -116,7 +116,7 @@ def _choose(settings: PretrainSettings, accelerator: Accelerator) -> Choices:
 
 @dataclass(frozen=True)
 class _Pretraining:
-    """Plan, evaluation and result of a pretraining run."""
+    """The plan, evaluations and result of a pretraining run."""
 
     settings: PretrainSettings
     dataset: PreparedDataset
@@ -124,7 +124,7 @@ class _Pretraining:
     phases: LengthPhases
 
     def plan(self) -> TrainingPlan:
-        """Give the steps to train."""
+        """Return the plan for the training loop."""
         steps = self.settings.num_steps
         return TrainingPlan(
             label="pretraining",
@@ -137,7 +137,7 @@ class _Pretraining:
         )
 
     def largest_batches(self) -> list[LargestBatch]:
-        """Describe a micro-batch of each phase, to estimate its memory."""
+        """Return a micro-batch of each phase, to estimate its memory."""
         model, by_sequences = self.state.bare_model, self.settings.batch.micro_tokens == "auto"
 
         def forward(length: int, num_sequences: int) -> int:
@@ -151,7 +151,7 @@ class _Pretraining:
         return batches
 
     def evaluate_if_due(self, done: FinishedStep) -> None:
-        """Measure the losses on held-out text, and offer a checkpoint as the best one by their sum."""
+        """Measure the losses on held-out text if it is due; the checkpoint with the lowest sum of losses is the best one."""
         phase, history, settings = self.phases.at(done.step - 1), self.state.writer.history, self.settings
         if done.evaluation_is_due:
             done.metrics = self._evaluate(phase)
@@ -163,7 +163,7 @@ class _Pretraining:
             return
         keeps_best, best = settings.checkpoint.keep_best, history.best
         if best is not None and (best.step <= phase.first_step or not keeps_best):
-            history.best = None  # that of an earlier phase was measured on shorter sequences
+            history.best = None  # the best one of an earlier phase was measured on shorter sequences
         losses = [value for name, value in done.metrics.items() if name.endswith("_loss")]
         if losses and keeps_best:
             self.state.writer.offer_best(done.step, -sum(losses))
@@ -189,7 +189,7 @@ class _Pretraining:
         return {name: value for name, (value, _) in results.items()}
 
     def _baselines(self, phase: Phase) -> dict[str, float]:
-        """Give the loss of a model that counts words, and the accuracy of the commoner next sentence label."""
+        """Return the unigram entropy of the text, and the accuracy of the more frequent next sentence label."""
         baselines = {"unigram entropy": self.dataset.manifest["statistics"]["unigram_entropy"]}
         if phase.held_out is not None and "next_sentence" in self.state.bare_model.heads:
             share = phase.held_out.mean_next_sentence_label(self.settings.evaluation.max_sequences)

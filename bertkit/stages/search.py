@@ -1,4 +1,4 @@
-"""Stage: a library, a reader and questions -> passages with their answers, and metrics."""
+"""Stage: find passages for questions, and with a reader (a question answering model) the answers in them; compute metrics."""
 
 import contextlib
 import json
@@ -16,15 +16,15 @@ from bertkit.predict.task_model import general_task
 from bertkit.run.outputs import check_free, opened_output
 from bertkit.search.questions import Question, read_questions
 from bertkit.search.ranking import Candidate, Searcher, fit, in_order, read_glossary, row
-from bertkit.settings.search import BothConfig, SearchSettings
+from bertkit.settings.inputs import BothConfig, SearchSettings
 from bertkit.view.console import Progress
 
-AT = (1, 5, 20)  # k of accuracy at k
-NUM_RESAMPLES = 1000  # of the bootstrap
+AT = (1, 5, 20)  # the values of k in accuracy at k
+NUM_RESAMPLES = 1000  # for the bootstrap intervals
 
 
 def run(settings: SearchSettings) -> None:
-    """Search.
+    """Search the library.
 
     Raises:
         InputError: the index, the model or the input cannot be used.
@@ -33,7 +33,9 @@ def run(settings: SearchSettings) -> None:
     if to_file:
         check_free(settings.output, settings.input, settings.overwrite)
     glossary = None if settings.glossary is None else read_glossary(Path(settings.glossary))
-    searcher = Searcher(settings.index, None, settings.both, settings.candidates, glossary)  # a wrong index fails early
+    searcher = Searcher(
+        settings.index, None, settings.both, settings.candidates, glossary
+    )  # first without the reader, so that a wrong index fails early
     if settings.model_dir is not None:
         predictor = open_predictor(settings)
         searcher = Searcher(settings.index, predictor, settings.both, settings.candidates, glossary)
@@ -50,11 +52,11 @@ def run(settings: SearchSettings) -> None:
         file = stack.enter_context(opened_output(settings.output)) if to_file else sys.stdout
         progress = stack.enter_context(Progress("searching", len(questions), silent=not to_file, file=sys.stderr))
         metrics = _Metrics(settings.orders, settings.model_dir is not None)
-        for question, candidates, both in _weighed(settings, searcher, questions, progress):
+        for question, candidates, both in _candidates_and_weights(settings, searcher, questions, progress):
             ordered = {order: in_order(candidates, order, both) for order in settings.orders}
             answers = {order: [row(*pair) for pair in pairs[: settings.top_k]] for order, pairs in ordered.items()}
-            places = metrics.add(question, ordered)
-            line = json.dumps({"id": question.id, "question": question.text, **answers, **places}, ensure_ascii=False)
+            ranks = metrics.add(question, ordered)
+            line = json.dumps({"id": question.id, "question": question.text, **answers, **ranks}, ensure_ascii=False)
             file.write(f"{line if to_file else in_json(line)}\n")
     if metrics.num_labelled:
         say(*json.dumps(metrics.summary(), indent=2).split("\n"), file=sys.stdout if to_file else sys.stderr)
@@ -62,10 +64,10 @@ def run(settings: SearchSettings) -> None:
         say(f"{len(questions):,} questions in {settings.output}", file=sys.stderr)
 
 
-def _weighed(
+def _candidates_and_weights(
     settings: SearchSettings, searcher: Searcher, questions: Sequence[Question], progress: Progress
 ) -> Iterator[tuple[Question, list[Candidate], BothConfig]]:
-    """Give each question with its candidates and the weights of `both`: as set, or fitted on the other half of the questions."""
+    """Yield each question, its candidates and the weights of `both`; fit=true fits them on the other half of the questions."""
     num_candidates = max(settings.top_k, settings.candidates, AT[-1])
 
     def candidates_of(number: int, question: Question) -> list[Candidate]:
@@ -83,7 +85,7 @@ def _weighed(
         for question, candidates in whole
     ]
     if not any(any(is_right) for _, is_right in labelled):
-        raise InputError(f"fit: no question of input={settings.input} has a right passage among its candidates")
+        raise InputError(f"fit: no question of input={settings.input} has a correct passage among its candidates")
     fitted = fit(labelled, settings.both)
     say(f"fitted: both.search={fitted.search} both.bert={fitted.bert} both.bias={fitted.bias}", file=sys.stderr)
     others = [fit(labelled[1::2], settings.both), fit(labelled[::2], settings.both)]
@@ -91,40 +93,40 @@ def _weighed(
 
 
 class _Metrics:
-    """The ranks of the right passages of labelled questions, by order."""
+    """The ranks of the correct passages of labelled questions, for each order of results."""
 
     def __init__(self, orders: Sequence[str], has_reader: bool) -> None:
         self.has_reader = has_reader
-        self.places: dict[str, list[float]] = {
+        self.ranks: dict[str, list[float]] = {
             order: [] for order in orders
-        }  # from 1; infinity without a right passage
+        }  # from 1; infinity without a correct passage
         self.answered: dict[str, list[tuple[float, float]]] = {order: [] for order in orders}  # exact match and F1
 
     @property
     def num_labelled(self) -> int:
-        return len(next(iter(self.places.values())))
+        return len(next(iter(self.ranks.values())))
 
     def add(self, question: Question, ordered: dict[str, list[tuple[Candidate, float]]]) -> dict[str, Any]:
-        """Count a question with its ranked candidates; give the rank of the right passage by each order."""
+        """Record a question with its ranked candidates; return the rank of the correct passage in each order."""
         if not question.is_labelled:
             return {}
         right_at: dict[str, int | None] = {}
         for order, candidates in ordered.items():
-            ranks = (rank for rank, (candidate, _) in enumerate(candidates, 1) if question.is_right(candidate.hit))
-            right_at[order] = next(ranks, None)
-            self.places[order].append(right_at[order] or np.inf)
+            correct = (rank for rank, (candidate, _) in enumerate(candidates, 1) if question.is_right(candidate.hit))
+            right_at[order] = next(correct, None)
+            self.ranks[order].append(right_at[order] or np.inf)
             if self.has_reader and question.answers:
                 answer = candidates[0][0].answer if candidates else None
                 self.answered[order].append(question.scores_of(answer or ""))
         return {"right_at": right_at}
 
     def summary(self) -> dict[str, Any]:
-        """Give every metric with its interval; with several orders also the gain of `both` over each other one."""
+        """Return every metric with its interval, and the gain of the order `both` over each other order."""
         summary: dict[str, Any] = {"num_questions": self.num_labelled}
         measured: dict[str, dict[str, NDArray[np.float64]]] = {}
-        for order, ranks in self.places.items():
-            places = np.array(ranks)
-            measured[order] = {f"accuracy_at_{k}": (places <= k).astype(float) for k in AT} | {"mrr": 1 / places}
+        for order, values in self.ranks.items():
+            ranks = np.array(values)
+            measured[order] = {f"accuracy_at_{k}": (ranks <= k).astype(float) for k in AT} | {"mrr": 1 / ranks}
             if self.answered[order]:
                 measured[order] |= dict(zip(("exact", "f1"), np.array(self.answered[order]).T, strict=True))
             summary[order] = {name: _with_interval(values) for name, values in measured[order].items()}
@@ -136,16 +138,16 @@ class _Metrics:
 
 
 def _with_interval(values: NDArray[np.float64]) -> dict[str, Any]:
-    """Give the mean and its 95 % interval, by a bootstrap over the questions."""
+    """Return the mean and its 95 % interval, by a bootstrap over the questions."""
     random = np.random.default_rng(0)
     means = [random.choice(values, len(values)).mean() for _ in range(NUM_RESAMPLES)]
     return {"mean": round(float(values.mean()), 4), "interval": np.percentile(means, [2.5, 97.5]).round(4).tolist()}
 
 
 def _readable(result: dict[str, Any]) -> Iterator[str]:
-    """Write passages for a terminal: numbered, the answer between arrows."""
+    """Yield lines for a terminal: numbered passages, with the answer between >> and <<."""
     if not result["answers"]:
-        yield "no passage has a word of the question"
+        yield "no passage contains a word of the question"
     for number, hit in enumerate(result["answers"], 1):
         text = hit["passage"]
         if hit["answer"]:

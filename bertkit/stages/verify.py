@@ -1,4 +1,4 @@
-"""Stage: any model against the Hugging Face implementation -> a parity certificate."""
+"""Stage: compare a model with the Hugging Face implementation, and write a parity certificate."""
 
 import sys
 from pathlib import Path
@@ -16,7 +16,7 @@ from bertkit.settings.verify import VerifySettings
 def run(settings: VerifySettings) -> dict[str, Any]:
     """Write the certificate, and return it.
 
-    An existing certificate in the directory, or at `output=`, is checked too: the hashes of its tensors and files must match.
+    If the directory or `output=` has a certificate already, the hashes of tensors and files must also equal those in it.
     """
     directory = resolve_model_dir(settings.model_dir)
     known = [directory / "parity.json"]

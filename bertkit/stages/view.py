@@ -1,4 +1,4 @@
-"""Stage: a model and one input -> attention and attributions, as a page, numbers, or a picture."""
+"""Stage: show attention and attributions for one input, as a page, numbers, or a picture."""
 
 import dataclasses
 import itertools
@@ -12,7 +12,7 @@ from bertkit.explain.pictures import alignment_picture, attention_page, heads_pi
 from bertkit.predict.chunks import opened_examples
 from bertkit.predict.task_model import Predictor, open_task_model
 from bertkit.run.outputs import check_free, opened_output
-from bertkit.settings.view import BOTH, ViewSettings
+from bertkit.settings.inputs import SET_BOTH, ViewSettings
 from bertkit.train import micro_batches, processes
 
 
@@ -27,12 +27,12 @@ def run(settings: ViewSettings) -> None:
     writer = png_writer() if settings.ending == ".png" else None
     device = processes.choose_device(settings.device)
     opened = open_task_model(settings.model_dir, settings.task, settings.task_changes, without_head=True)
-    writes = opened.shape.writes_text
-    if writes and settings.steps:
-        raise InputError(f"steps={settings.steps}: has no effect on a model that writes; leave it out")
-    if not writes and settings.target_text is not None:
-        raise InputError("target_text: has no effect on a model that does not write; leave it out")
-    _check_picture(settings, opened.model.config, writes)
+    generates = opened.shape.writes_text
+    if generates and settings.steps:
+        raise InputError(f"steps={settings.steps}: has no effect on a model that generates text; leave it out")
+    if not generates and settings.target_text is not None:
+        raise InputError("target_text: has no effect on a model that does not generate text; leave it out")
+    _check_picture(settings, opened.model.config, generates)
     predictor = opened.predictor("fp32", micro_batches.AUTO_MICRO_TOKENS[device.type], opened.model.to(device))
     predictor, example = _example(settings, predictor)
     target = None if settings.target is None else str(settings.target)
@@ -60,19 +60,19 @@ def _summary(explanation: Explanation) -> str:
     return f"attention of {source}{f', attributions for {explanation.target}' if explanation.attribution else ''}"
 
 
-def _check_picture(settings: ViewSettings, config: Any, writes: bool) -> None:
+def _check_picture(settings: ViewSettings, config: Any, generates: bool) -> None:
     """Refuse a picture of attention weights that do not exist."""
     if settings.ending not in (".svg", ".png"):
         return
-    if writes and config.decoder.kind == "rnn":
+    if generates and config.decoder.kind == "rnn":
         if config.decoder.score == "none":
-            raise InputError(f"output={settings.output}: {NO_ALIGNMENT}; .html shows the written text")
+            raise InputError(f"output={settings.output}: {NO_ALIGNMENT}; .html shows the generated text")
         if settings.layer is not None:
             raise InputError("layer= and head=: a decoder of kind rnn has one attention; leave them out")
         return
-    if settings.head is None and settings.layer is not None and not writes:
-        raise InputError(BOTH)
-    if config.attention.pattern == "linformer" and not writes:
+    if settings.head is None and settings.layer is not None and not generates:
+        raise InputError(SET_BOTH)
+    if config.attention.pattern == "linformer" and not generates:
         raise InputError(f"output={settings.output}: {NO_WEIGHTS}; .html shows the attributions")
     numbers = {"layer": (settings.layer, config.num_hidden_layers), "head": (settings.head, config.num_attention_heads)}
     problems = [
@@ -93,7 +93,7 @@ def _picture(settings: ViewSettings, explanation: Explanation) -> str:
 
 
 def _example(settings: ViewSettings, predictor: Predictor) -> tuple[Predictor, Any]:
-    """Take the text, or the row of the input; give also the predictor for such examples."""
+    """Return the text, or the chosen row of the input, as an example, and the predictor for its format."""
     with opened_examples(predictor.shape, predictor.task, predictor.labels, settings) as source:
         examples: Iterator[Any] = itertools.chain.from_iterable(source.inputs.chunks)
         example = next(itertools.islice(examples, settings.row - 1, None), None)

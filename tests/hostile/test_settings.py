@@ -29,7 +29,7 @@ def leaves(composed: Mapping[str, Any], path: str = "") -> Iterator[str]:
     for key, value in composed.items():
         if isinstance(value, dict) and value:
             yield from leaves(value, f"{path}{key}.")
-        elif f"{path}{key}" not in ("given", "task_changes", "runs"):
+        elif f"{path}{key}" not in ("explicit_keys", "task_changes", "runs"):
             yield f"{path}{key}"
 
 

@@ -59,9 +59,9 @@ def test_a_planted_difference_is_named(
     (line,) = (line for line in text.splitlines() if line.startswith("why: "))
     assert line.startswith(f"why: {change.partition('=')[0]} is ")
     assert f" diverge at step {step}" in text
-    differs = next(line for line in text.splitlines() if line.startswith("what differs there: "))
+    differs = next(line for line in text.splitlines() if line.startswith("different values there: "))
     assert what in differs or what == "batch"
-    assert ("the step has other examples" in text) == (what == "batch")
+    assert ("the examples of this step differ" in text) == (what == "batch")
     assert f"| {change.partition('=')[0]} | " in text
 
 
@@ -81,7 +81,7 @@ def test_other_data_is_named(make: Make, tmp_path: Path, capsys: Capsys) -> None
 def test_the_same_run_twice_and_three_runs(make: Make, tmp_path: Path, capsys: Capsys) -> None:
     first, second, third = make(), make("checkpoint.keep_last=1"), make("seed=1")
     text = said(capsys, tmp_path, first, second)
-    assert "are the same at all 3 steps that both log\n" in text
+    assert "are identical at all 3 steps that both log\n" in text
     assert "| checkpoint.keep_last | 3 | 1 |" in text
     (tmp_path / "other").mkdir()
     text = said(capsys, tmp_path, first, second, third, tmp_path / "other")
@@ -117,7 +117,7 @@ def test_too_few_runs(make: Make, tmp_path: Path, capsys: Capsys) -> None:
     refused(run(["compare", str(make())]), "expected at least two run directories, such as runs/a runs/b", capsys)
     assert run(["compare", str(make()), str(tmp_path)]) == 2
     found = capsys.readouterr().err
-    assert f"left out, without a run: {tmp_path}\n" in found
-    assert ": 1 of them" in found
+    assert f"ignored, since they hold no run: {tmp_path}\n" in found
+    assert "found 1" in found
     assert run(["compare", str(make()), str(tmp_path), "output=page.txt"]) == 2
-    assert "output=page.txt: a page is written there" in capsys.readouterr().err
+    assert "output=page.txt: expected" in capsys.readouterr().err

@@ -187,13 +187,13 @@ def test_what_an_experiment_sets_counts_like_the_command_line(google_dir: Path, 
         refused(run(["pretrain", *given, f"output_dir={tmp_path / name}", f"experiment={name}"]), line, capsys)
         assert not (tmp_path / name).exists()
     assert run(["pretrain", *given, f"output_dir={tmp_path / 'same'}", "experiment=same"]) == 0
-    assert "given" not in (tmp_path / "same" / "config.yaml").read_text()
-    assert '"given"' not in (tmp_path / "same" / "manifest.json").read_text()
+    assert "explicit_keys" not in (tmp_path / "same" / "config.yaml").read_text()
+    assert '"explicit_keys"' not in (tmp_path / "same" / "manifest.json").read_text()
     capsys.readouterr()
     assert run(["pretrain", *given, "output_dir=x", "experiment=same", "--cfg", "job"]) == 0
     said = capsys.readouterr().out
     assert "max_seq_length: 40" in said
-    assert "given" not in said
+    assert "explicit_keys" not in said
 
 
 def test_steps_without_a_masked_token(tmp_path: Path, capsys: Capsys) -> None:

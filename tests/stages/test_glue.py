@@ -187,7 +187,7 @@ def test_another_model_is_refused(
     more = ["tasks=[rte]", "seeds=[0]"]
     assert run(arguments(glue_dir, start, tmp_path / "glue", *more)) == 0
     assert run(arguments(glue_dir, other, tmp_path / "glue", *more)) == 2
-    assert "rte/seed-0 holds a run of another model; choose another output_dir" in capsys.readouterr().err
+    assert "rte/seed-0 holds a run with another starting model; choose another output_dir" in capsys.readouterr().err
 
 
 def test_a_missing_task_is_refused_before_anything_is_trained(start: Path, tmp_path: Path, capsys: Capsys) -> None:

@@ -98,9 +98,9 @@ def test_fixed_instances_on_disk(corpus: Path, tmp_path: Path, capsys: Capsys) -
 
 
 @pytest.mark.parametrize(("dump", "message"), [
-    ("data/train.jsonl", "lies in output_dir="),
-    ("data", "lies in output_dir="),
-    ("there/../data/deep/er.jsonl", "lies in output_dir="),
+    ("data/train.jsonl", "output_dir="),
+    ("data", "output_dir="),
+    ("there/../data/deep/er.jsonl", "output_dir="),
     ("corpus.txt", "is there already; choose another file, or set overwrite=true to replace it"),
     ("corpus.txt/dump.jsonl", "corpus.txt is a file; expected a folder to write to"),
     ("there", "is a folder; give a file in it"),

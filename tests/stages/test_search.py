@@ -15,7 +15,7 @@ from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.search.library import Hit
 from bertkit.search.ranking import Candidate, Searcher, fit, in_order, log_both, scores_of
-from bertkit.settings.search import BothConfig
+from bertkit.settings.inputs import BothConfig
 
 BOTH = BothConfig(search=0.7, bert=0.4, bias=-0.3)
 SMALL = ["task.max_seq_length=40", "task.spans.max_query_length=11", "device=cpu"]
@@ -156,7 +156,7 @@ def test_a_glossary_widens_a_question(tmp_path: Path, capsys: Capsys) -> None:
     library = f"index={tmp_path / 'library.db'}"
     assert run(["index", f"corpus.path={text}", f"output={tmp_path / 'library.db'}"]) == 0
     assert search(library, "question=The dog?", "top_k=1") == 0
-    assert "no passage has a word of the question" in capsys.readouterr().out
+    assert "no passage contains a word of the question" in capsys.readouterr().out
     assert search(library, "question=The dog?", f"glossary={glossary}", "top_k=1") == 0
     assert "Der Hund schläft." in capsys.readouterr().out
     glossary.write_text("dog hund\n")

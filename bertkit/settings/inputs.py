@@ -1,0 +1,239 @@
+"""The settings of the commands that apply a model to inputs: `predict`, `embed`, `view` and `search`."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from bertkit.base.typed_settings import outside, refuse, unused
+from bertkit.settings.names import VERBATIM
+from bertkit.tasks.task_config import TaskConfig
+
+SQUAD_FILES = ("predictions.json", "nbest_predictions.json", "null_odds.json")  # written beside the output
+VECTOR_ENDINGS = (".npy", ".parquet", ".jsonl")
+VIEW_ENDINGS = (".html", ".json", ".svg", ".png")
+SET_BOTH = "layer= and head=: set both, for a picture of one head, or neither"
+ORDERS = ("search", "bert", "both")
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputSettings:
+    """The settings that all commands with a model and inputs share.
+
+    Attributes:
+        input: a file, or - for standard input.
+        output: a file, or - for standard output.
+    """
+
+    model_dir: str | None
+    input: str | None
+    output: str
+    overwrite: bool
+    device: Literal["auto", "cpu", "cuda"]
+
+    def input_problems(self, alternative: str | None = None) -> list[str]:
+        """List problems with the input and the output; the setting `alternative` can replace the input."""
+        problems = []
+        if alternative is not None:
+            is_set = getattr(self, alternative) is not None
+            if self.input is None and not is_set:
+                problems.append(f"missing value: set {alternative}=, or input=")
+            if self.input is not None and is_set:
+                problems.append(f"input= and {alternative}=: set one of the two")
+        if self.output != "-" and self.output == self.input:
+            problems.append(f"output={self.output} is the input; choose another file")
+        return problems
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSettings(InputSettings):
+    """The settings that `bertkit predict` and `bertkit view` share.
+
+    Attributes:
+        text: one text, instead of an input.
+        text_pair: the second text of a pair.
+        task_changes: changes to the model's own task, which is used if `task` is None.
+    """
+
+    model_dir: str
+    text: str | None = field(metadata=VERBATIM)
+    text_pair: str | None = field(metadata=VERBATIM)
+    task: TaskConfig | None
+    task_changes: dict[str, Any]
+    format: (
+        Literal["text", "words", "tsv", "csv", "jsonl", "json", "squad", "conll", "conllu", "parquet", "label_text"]
+        | None
+    )
+
+    def text_problems(self) -> list[str]:
+        """List problems with the text, the input and the output."""
+        return self.input_problems("text") + unused(
+            self,
+            "",
+            ("text_pair", self.text is None, "without text=; for a file of pairs, set input="),
+            ("format", self.text is not None, "with text="),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictSettings(TextSettings):
+    """`bertkit predict`.
+
+    Attributes:
+        carry_input: whether each prediction is preceded by the fields of its input row.
+    """
+
+    carry_input: bool
+    top_k: int
+    precision: Literal["fp32", "bf16"]
+    kernels: Literal["auto", "plain"]
+
+    def __post_init__(self) -> None:
+        refuse(
+            self.text_problems(),
+            unused(self, "", ("carry_input", self.text is not None, "with text=")),
+            outside(self, "", top_k="[1, inf)"),
+            self.output.endswith((".conll", ".partial"))
+            and f"output={self.output}: .conll and .partial are the endings of other files of predict; choose a name such as mine.jsonl",
+            self.output.split("/")[-1] in SQUAD_FILES
+            and f"output={self.output}: predict writes SQuAD's file under this name; choose another name, such as mine.jsonl",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewSettings(TextSettings):
+    """`bertkit view`.
+
+    Attributes:
+        row: the number of the example to show, from 1.
+        target: the prediction to explain; None for the model's prediction.
+        steps: number of steps for integrated gradients; None to choose it automatically, 0 for no attributions.
+        layer: the layer to draw in a picture of one head, from 1.
+        head: the head to draw in such a picture, from 1.
+        target_text: for an encoder-decoder, the text to align with the input; None for the generated text.
+    """
+
+    row: int
+    target: str | int | None
+    steps: int | None
+    layer: int | None
+    head: int | None
+    target_text: str | None = field(metadata=VERBATIM)
+
+    @property
+    def ending(self) -> str:
+        """The ending of the output file, one of `VIEW_ENDINGS`."""
+        return Path(self.output).suffix.lower()
+
+    def __post_init__(self) -> None:
+        is_page = self.ending in (".html", ".json")
+        refuse(
+            self.text_problems(),
+            unused(
+                self,
+                "",
+                ("row", self.input is None, "without input=", 1),
+                ("target", self.steps == 0, "with steps=0"),
+                ("layer", is_page, f"on {self.ending}, which shows all heads"),
+                ("head", is_page, f"on {self.ending}, which shows all heads"),
+            ),
+            # limited because the quadrature points are the roots of a polynomial of degree `steps`
+            outside(self, "", row="[1, inf)", layer="[1, inf)", head="[1, inf)", steps="[0, 100000]"),
+            self.ending not in VIEW_ENDINGS
+            and f"output={self.output}: expected a name that ends in {', '.join(VIEW_ENDINGS)}",
+            self.layer is None and self.head is not None and SET_BOTH,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbedSettings(InputSettings):
+    """`bertkit embed`."""
+
+    model_dir: str
+    input: str
+    pooling: Literal["mean", "cls", "max"] | None
+    normalize: bool | None
+    column: str | int | None
+    format: Literal["text", "csv", "tsv", "jsonl", "json", "parquet"] | None
+    max_seq_length: int | None
+    batch_tokens: int | None
+    precision: Literal["fp32", "bf16"]
+
+    def __post_init__(self) -> None:
+        refuse(
+            self.input_problems(),
+            self.output != "-"
+            and not self.output.endswith(VECTOR_ENDINGS)
+            and f"output={self.output}: expected a name that ends in {', '.join(VECTOR_ENDINGS)}, or - for JSON lines",
+            outside(self, "", max_seq_length="[3, inf)", batch_tokens="[1, inf)"),
+            unused(self, "", ("column", self.format == "text", "with format=text")),
+        )
+
+
+@dataclass(frozen=True)
+class BothConfig:
+    """The weights of `order=both`: softmax(search * BM25) * sigmoid(bert * score of the reader + bias)."""
+
+    search: float
+    bert: float
+    bias: float
+
+    def __post_init__(self) -> None:
+        wrong = outside(self, "both.", search="[0, inf)", bert="[0, inf)", bias="(-inf, inf)")
+        refuse(f"{line}; fit=true estimates it" for line in wrong)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchSettings(InputSettings):
+    """`bertkit search`.
+
+    Attributes:
+        question: one question, instead of an input.
+        order: how passages are ranked; "all" for each order separately.
+        candidates: number of passages that the search engine passes to the reader (the question answering model).
+        fit: whether to fit `both` to the labels of the input.
+        glossary: a TSV file; each row has a word, and words to add to a question that contains it.
+        task_changes: changes to the model's own task, which is used if `task` is None.
+    """
+
+    index: str
+    question: str | None = field(metadata=VERBATIM)
+    order: Literal["search", "bert", "both", "all"] | None
+    top_k: int
+    candidates: int
+    both: BothConfig
+    fit: bool
+    glossary: str | None
+    max_questions: int | None
+    task: TaskConfig | None
+    task_changes: dict[str, Any]
+    precision: Literal["fp32", "bf16"]
+    kernels: Literal["auto", "plain"]
+
+    @property
+    def orders(self) -> tuple[str, ...]:
+        """The orders to rank by; by default, the best one for a single question, and all possible ones for an input."""
+        order = self.order or ("search" if self.model_dir is None else "both" if self.question is not None else "all")
+        return ORDERS if order == "all" else (order,)
+
+    def __post_init__(self) -> None:
+        has_question, has_reader = self.question is not None, self.model_dir is not None
+        refuse(
+            self.input_problems("question"),
+            self.order == "all"
+            and has_question
+            and "order=all: has no effect with question=; choose search, bert or both",
+            not has_reader
+            and self.order not in (None, "search")
+            and f"order={self.order}: needs a reader; set model_dir= to a model fine-tuned on questions",
+            unused(
+                self,
+                "",
+                ("fit", has_question, "with question="),
+                ("max_questions", has_question, "with question="),
+                ("fit", not has_reader, "without model_dir="),
+                ("task", not has_reader, "without model_dir="),
+                ("task_changes", not has_reader, "without model_dir=", {}),
+                ("fit", has_reader and "both" not in self.orders, f"with order={self.order}"),
+            ),
+            outside(self, "", top_k="[1, 1e6]", candidates="[1, 1e6]", max_questions="[1, 1e6]"),
+        )

@@ -1,0 +1,207 @@
+"""The names of settings: the settings of each command, synonyms, and hints for unknown names.
+
+A hint translates a name from another tool, or names the command that has the setting.
+"""
+
+import functools
+import importlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.base.errors import InputError
+from bertkit.base.typed_settings import conf_dir, dotted_keys, nearest
+
+if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override
+
+SEED_RANGE = f"[0, {2**63})"
+# metadata of fields
+VERBATIM = {"is_verbatim": True}  # the value is passed on verbatim, bypassing Hydra
+WORDS = {"is_words": True}  # the value is all the words without a key, as in `compare runs/a runs/b`
+OPTIONS = ("--help", "-h", "-m", "--multirun", "--debug", "--version", "--info")
+VALUED_OPTIONS = ("--config-dir", "--config", "--cfg")
+MODEL_DIR = "model_dir"
+MODEL_DIR_SYNONYMS = ("checkpoint", "init_from")
+_NEXT_SENTENCE = "segments.next_sentence"
+_SYNONYMS = {MODEL_DIR: MODEL_DIR_SYNONYMS, _NEXT_SENTENCE: ("next_sentence",)}
+
+# For each name from another tool, mostly transformers' TrainingArguments and scripts, the settings that it may mean; a hint shows
+# the first one that the command has. If a setting is listed with a value, this value replaces the user's.
+_FILES = {"train_file": "train", "validation_file": "dev", "dev_file": "dev", "eval_file": "dev", "test_file": "test"}
+_LENGTHS, _EPOCHS = ("task.max_seq_length", "segments.max_seq_length"), ("num_epochs", "steps=auto")
+_OTHER_TOOLS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("lr", "learning_rate", "peak_lr", "max_lr"), ("optimizer.peak_learning_rate",)),
+    **dict.fromkeys(("batch_size", "train_batch_size", "global_batch_size"), ("batch.sequences", "batch_sequences")),
+    "per_device_train_batch_size": ("batch.micro_sequences",),
+    **dict.fromkeys(("epochs", "num_train_epochs", "max_epochs", "n_epochs"), _EPOCHS),
+    **dict.fromkeys(("max_steps", "num_steps", "train_steps", "num_train_steps"), ("steps", "num_epochs=3")),
+    **dict.fromkeys(("max_length", "max_seq_length", "max_seq_len", "model_max_length"), _LENGTHS),
+    **dict.fromkeys(("fp16", "bf16", "mixed_precision", "amp"), ("precision=bf16",)),
+    **dict.fromkeys(("no_cuda", "use_cpu", "cpu"), ("device=cpu",)),
+    **dict.fromkeys(("model_name_or_path", "model_name", "model_path", "model", "pretrained_model"), (MODEL_DIR,)),
+    **dict.fromkeys(("out", "out_dir", "save_dir", "output_path"), ("output_dir", "output")),
+    **dict.fromkeys(("input_file", "text_file", "predict_file"), ("input", "corpus.path")),
+    "dataset_name": ("corpus.path", "task.hub.path"),
+    **dict.fromkeys(("warmup", "num_warmup_steps", "warmup_steps"), ("schedule.warmup_steps",)),
+    **dict.fromkeys(("warmup_ratio", "warmup_proportion"), ("schedule.warmup_share",)),
+    "weight_decay": ("optimizer.weight_decay",),
+    "max_grad_norm": ("optimizer.max_grad_norm",),
+    "lr_scheduler_type": ("schedule",),
+    "optim": ("optimizer",),
+    "gradient_accumulation_steps": ("batch.micro_sequences",),
+    "logging_steps": ("log.every_steps",),
+    "save_steps": ("checkpoint.every_steps",),
+    "eval_steps": ("evaluation.every_steps",),
+    "save_total_limit": ("checkpoint.keep_last",),
+    "early_stopping_patience": ("evaluation.patience",),
+    "max_train_samples": ("max_train_examples",),
+    "mlm_probability": ("masking.probability",),
+    "whole_word_mask": ("masking=whole_word",),
+    **dict.fromkeys(("vocab_file", "tokenizer_name"), ("tokenizer.path",)),
+    "vocab_size": ("tokenizer.vocab_size",),
+    **dict.fromkeys(("text_column", "text_column_name"), ("task.columns.text",)),
+    **dict.fromkeys(("label_column", "label_column_name"), ("task.columns.label",)),
+    "task_name": ("task",),
+    "label_list": ("task.labels",),
+    "doc_stride": ("task.spans.window_step",),
+    **dict.fromkeys(("num_beams", "beam_size"), ("task.generation.num_beams",)),
+    **dict.fromkeys(("label_smoothing", "label_smoothing_factor"), ("task.generation.label_smoothing",)),
+    **dict.fromkeys(("max_target_length", "generation_max_length"), ("task.generation.max_target_length",)),
+    **dict.fromkeys(("num_gpus", "nproc_per_node", "num_devices"), ("launch.num_processes",)),
+    **dict.fromkeys(_FILES, ("corpus.path",)),
+    **dict.fromkeys(("resume_from_checkpoint", "overwrite_output_dir"), ("output_dir",)),
+}
+_COMMANDS_WITH_INPUTS = ("predict", "embed", "view", "search")  # settings/inputs.py holds their settings
+# commands in their usual order, and the setting by which a later command takes their output_dir
+_PIPELINE = {"prepare": "data_dir", "pretrain": MODEL_DIR, "finetune": MODEL_DIR}
+
+
+def schema_of(command: str) -> Any:
+    """Import the dataclass of a command's settings, such as `PretrainSettings` from `bertkit.settings.pretrain`."""
+    file = "inputs" if command in _COMMANDS_WITH_INPUTS else command
+    return getattr(importlib.import_module(f"bertkit.settings.{file}"), f"{command.capitalize()}Settings")
+
+
+def canonical_overrides(command: str, overrides: Sequence[str]) -> list[str]:
+    """Replace synonyms by the setting's own name, if the command has this setting.
+
+    Raises:
+        InputError: a setting is set twice.
+    """
+    texts = list(overrides)
+    for setting, synonyms in _SYNONYMS.items():
+        if setting.partition(".")[0] not in settings_of(command):
+            continue
+        same = [text for text in texts if text.partition("=")[0] in (setting, *synonyms)]
+        if len(same) > 1:
+            raise InputError(f"{' and '.join(same)}: the same setting; set {setting}= once")
+        texts = [f"{setting}={text.partition('=')[2]}" if text in same else text for text in texts]
+    return texts
+
+
+@functools.cache
+def settings_of(command: str) -> frozenset[str]:
+    """Return the top-level settings and groups of a command, such as `steps` and `optimizer`."""
+    import yaml  # slow, and not needed for --help
+
+    content = yaml.safe_load((conf_dir() / f"{command}.yaml").read_text(encoding="utf-8"))
+    groups = [group for entry in content.pop("defaults", []) if isinstance(entry, dict) for group in entry]
+    names = frozenset({*content, *groups})
+    return names | settings_of("finetune") - {"task", "seed"} if command == "glue" else names
+
+
+def settings_of_tasks() -> dict[str, Any]:
+    """Return the settings of all general tasks together; every task has some of them."""
+    import yaml
+
+    tasks = {
+        kind: yaml.safe_load((conf_dir() / "task" / f"{kind}.yaml").read_text(encoding="utf-8"))
+        for kind in ("sequence", "tagging", "spans", "generation")
+    }
+    columns = {**tasks["generation"]["columns"], **tasks["sequence"]["columns"]}
+    own = {kind: tasks[kind][kind] for kind in ("tagging", "spans", "generation")}
+    return {**tasks["sequence"], "columns": columns, **own}
+
+
+def unknown_option(command: str | None, option: str, value: str) -> str:
+    """Return the error message for an unknown option such as --lr; `command` is None if it is unknown too."""
+    key, has_value, own = option.lstrip("-").partition("=")
+    key, value = key.replace("-", "_"), (own if has_value else value) or "..."
+    if command is not None:
+        setting = _translated(command, key, value)
+        if setting is None and _top_level(key) in settings_of(command):
+            setting = f"{key}={value}"
+        if setting is not None:
+            return f"unknown option {option}; settings have no dashes, write {setting}"
+    return f"unknown option {option}{nearest(option, (*OPTIONS, *VALUED_OPTIONS))}; see bertkit --help"
+
+
+def refusal(
+    command: str, override: "Override", defaults: Mapping[str, Any], groups: Mapping[str, list[str]]
+) -> str | None:
+    """Return the error message for an override whose key or option does not exist; None if both exist."""
+    keys, key, text = dotted_keys(defaults), override.key_or_group, str(override.input_line)
+    parent, _, leaf = key.rpartition(".")
+    if key in keys or key in groups:
+        if override.is_sweep_override():
+            values = text.partition("=")[2]
+            return f"'{text}': several values; write {key}=[{values}] for a list, or add -m to run each of them"
+        if override.type is None or override.type.name != "CHANGE":
+            return f"'{text}': expected key=value or group=option, without + or ~ before it"
+    value = None if override.is_sweep_override() else override.value()
+    if key in groups:
+        if value in groups[key] or (value is None and defaults.get(key) is None):
+            return None
+        hint = nearest(value, groups[key]) if isinstance(value, str) else ""
+        if key == "model" and command == "finetune" and not hint:
+            hint = f"; a model to start from is model_dir={value}"
+        return f"unknown option {key}={value}{hint} (one of {', '.join(groups[key])})"
+    if leaf in ("kind", "name") and value in groups.get(parent, ()):
+        return f"{text}: leaves the other values of {parent} unchanged; choose {parent}={value}"
+    if key in keys:
+        return None
+    if parent == "segments" and defaults.get("segments", "") is None:
+        return f"'{key}': prepare stores tokens only; add segments=google, or pass it to pretrain"
+    if key == _NEXT_SENTENCE:
+        return f"'{text}': the instances of segments=google are for nsp, as in the original; leave it out"
+    siblings = [known[len(parent) + 1 :] for known in keys if parent and known.startswith(f"{parent}.")]
+    leaves = dict.fromkeys(known.rpartition(".")[2] for known in keys)
+    hint = _advice(command, key, text.partition("=")[2]) or nearest(leaf, siblings)
+    hint = hint or nearest(key, [*keys, *groups]) or nearest(leaf.rpartition("/")[2], leaves)
+    return f"unknown key '{key}'{hint or f'; see bertkit {command} --help'}"
+
+
+def _advice(command: str, key: str, value: str) -> str | None:
+    """Name the setting that an unknown key means here, or the command that has such a setting; None if there is none."""
+    setting = _translated(command, key, value)
+    if setting is not None:
+        return f"; here it is {setting}"
+    candidates = _OTHER_TOOLS.get(key.rpartition(".")[2], ())
+    if candidates and command not in _PIPELINE:
+        return f"; bertkit {command} has no such setting"
+    commands = [*_PIPELINE, *sorted(path.stem for path in conf_dir().glob("*.yaml") if path.stem not in _PIPELINE)]
+    for name in (key, *candidates):
+        owner = next((other for other in commands if _top_level(name) in settings_of(other)), None)
+        if owner is not None and _top_level(name) not in settings_of(command):
+            setting, taker = name if "=" in name else f"{name}={value}", _PIPELINE.get(owner)
+            comes_before = commands.index(owner) < commands.index(command)
+            then = f", whose output_dir is {taker}= here" if taker in settings_of(command) and comes_before else ""
+            return f"; pass {setting} to bertkit {owner}{then}"
+    return None
+
+
+def _translated(command: str, key: str, value: str) -> str | None:
+    """Translate a name from another tool into a setting of this command; None if it has no such setting."""
+    name = key.replace("-", "_").rpartition(".")[2]
+    if name in _FILES and "task" in settings_of(command):
+        path = Path(value)
+        return f"data_dir={path.parent} task.files.{_FILES[name]}={path.name}"
+    candidates = _OTHER_TOOLS.get(name, ())
+    setting = next((other for other in candidates if _top_level(other) in settings_of(command) and other != key), None)
+    return setting if setting is None or "=" in setting else f"{setting}={value}"
+
+
+def _top_level(name: str) -> str:
+    """Return the first part of a name: `optimizer` for `optimizer.beta1=0.9`."""
+    return name.partition(".")[0].partition("=")[0]
