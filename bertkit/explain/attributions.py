@@ -15,7 +15,6 @@ from torch import Tensor
 
 from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import nearest
-from bertkit.explain.explanation import Attribution
 from bertkit.kernels.layout import Layout
 from bertkit.model.heads import BertOutput, BertWithHeads
 from bertkit.predict.answers import require_finite
@@ -41,6 +40,31 @@ class Target:
     head: str
     places: tuple[tuple[int, int], ...]
     tokens: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """The share of every token in the score of a target."""
+
+    values: NDArray[np.float64]  # (T,)
+    baseline_score: float  # the target's score for the baseline
+    score: float  # the target's score for the input
+    num_steps: int  # points of the path between the two
+
+    @property
+    def error(self) -> float:
+        """The sum of the values, less the difference of the scores, which it should equal."""
+        return float(self.values.sum()) - (self.score - self.baseline_score)
+
+    def completeness(self) -> str:
+        """Write the sum of the values beside the difference of the scores."""
+        difference = self.score - self.baseline_score
+        share = f", {abs(self.error / difference):.2%} of it" if difference else ""
+        return (
+            f"The attributions add up to {self.values.sum():.4f}; the score is {self.score:.4f}, and {self.baseline_score:.4f} "
+            f"with [PAD] in place of the tokens, a difference of {difference:.4f}. The error is {abs(self.error):.2g}{share}, with "
+            f"{self.num_steps} steps."
+        )
 
 
 def attribute(
@@ -184,12 +208,12 @@ def _tag_target(
     word = _chosen(target, words, first, "word of the text")
 
     def room(feature: Feature) -> int:
-        place = int(feature.where.index(word))
+        place = int(feature.origins.index(word))
         return min(place - 1, len(feature.input_ids) - 2 - place)
 
-    feature = max((window for window in features if word in window.where), key=room)
-    start = feature.where.index(word)
-    after = next((n for n, at in enumerate(feature.where) if n > start and at >= 0), len(feature.where) - 1)
+    feature = max((window for window in features if word in window.origins), key=room)
+    start = feature.origins.index(word)
+    after = next((n for n, at in enumerate(feature.origins) if n > start and at >= 0), len(feature.origins) - 1)
     tag = prediction.tags[word]
     place = (start, labels.index(tag))
     return feature, Target(f"the tag {tag} of {words[word]}", "token", (place,), tuple(range(start, after)))
@@ -199,7 +223,7 @@ def _answer_target(features: Sequence[Feature], prediction: Any) -> tuple[Featur
     """Explain the start and the end of the answer; without an answer both at [CLS], in the first window."""
     answer: Any = next((answer for answer in prediction.n_best if answer.text == prediction.text), None)
     for feature in features if prediction.text and answer is not None else ():
-        places = list(enumerate(feature.where))
+        places = list(enumerate(feature.origins))
         starts = [n for n, at in places if at is not None and at.is_max_context and at.start == answer.start]
         ends = [n for n, at in places if at is not None and at.end == answer.end]
         if starts and ends:

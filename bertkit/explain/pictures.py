@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError, shown
-from bertkit.explain.explanation import Explanation
+from bertkit.explain.explain import Explanation
 from bertkit.view.page import render
 
 INK, SOFT, BLUE, ORANGE, GREEN = "#1c2128", "#57606a", (31, 111, 235), "#c2510a", "#1a7f37"
@@ -118,7 +118,7 @@ def _names(source: Sequence[str], target: Sequence[str], left: float, top: float
 
 def _color(explanation: Explanation, place: int) -> str:
     """Give the colour of a token: the target's own tokens and the second text have colours."""
-    return ORANGE if place in explanation.marked else GREEN if explanation.segments[place] else INK
+    return ORANGE if place in explanation.target_tokens else GREEN if explanation.segments[place] else INK
 
 
 def _short(token: str) -> str:
@@ -148,7 +148,7 @@ def _matrix(
     """Draw strengths from 0 to 1, (rows, columns), as an image with a pixel for each; `size` is (width, height)."""
     paper = np.array([255.0, 255.0, 255.0])
     pixels = np.rint(paper + strength[..., None] * (np.array(ink) - paper)).astype(np.uint8)
-    content = base64.b64encode(_image(pixels)).decode()
+    content = base64.b64encode(_encode_png(pixels)).decode()
     place = f'x="{x:.1f}" y="{y:.1f}" width="{size[0]}" height="{size[1]}"'
     return (
         f'<image {place} preserveAspectRatio="none" image-rendering="optimizeSpeed" '
@@ -157,7 +157,7 @@ def _matrix(
     )
 
 
-def _image(pixels: NDArray[np.uint8]) -> bytes:
+def _encode_png(pixels: NDArray[np.uint8]) -> bytes:
     """Encode (rows, columns, 3) as PNG; the 0 before each row means "no filter".
 
     Source: PNG specification, third edition, sections 5, 9 and 11.

@@ -52,7 +52,7 @@ def answer(
                 for feature in features[borders[start] : borders[stop]]
             ]
             predictions += enumerate(answer_here(predictor, examples[start:stop], mine, losses), start)
-    if predictor.shape.writes_text:
+    if predictor.shape.generates_text:
         forget_weights(predictor.model)
     return gather_in_order(predictions, len(examples))
 
@@ -78,7 +78,7 @@ def logits_here(
     most = None if search is None else max(1, ROWS_AT_ONCE // num_rows(search))
     logits: list[Any] = [None] * len(features)
     rows: list[Any]
-    for items, batch in batches.in_turn(predictor.micro_tokens, 0, 1, most):
+    for items, batch in batches.batches_of(predictor.micro_tokens, 0, 1, most):
         places = (items[:, None] * num_choices + np.arange(num_choices)).reshape(-1)
         if shape.pack is not None:
             rows = list(_best_tokens(predictor, [features[place] for place in places.tolist()]))
@@ -94,7 +94,7 @@ def logits_here(
 def _rows_and_loss(predictor: Predictor, batch: TaskBatch, with_loss: bool) -> tuple[list[Any], LossTerm | None]:
     """Give the logits, or the written texts, of every sequence, and the loss if asked for."""
     search, loss = predictor.task.generation, None
-    if not predictor.shape.writes_text or search is None:
+    if not predictor.shape.generates_text or search is None:
         rows, loss = task_logits(predictor.model, batch, predictor.precision)
         require_finite(all(np.isfinite(row).all() for row in rows))
         return rows, loss
@@ -126,7 +126,7 @@ def _best_tokens(predictor: Predictor, features: Sequence[Feature]) -> Iterator[
     require_finite(bool(np.isfinite(shares).all()))
     masks = zip(tokens.tolist(), shares.tolist(), strict=True)
     for feature in features:
-        yield [next(masks) for _ in feature.where]
+        yield [next(masks) for _ in feature.origins]
 
 
 def mean_loss(accelerator: processes.Accelerator, losses: Sequence[LossTerm]) -> float:

@@ -29,7 +29,7 @@ from bertkit.tasks.reading.source import Source
 from bertkit.tasks.scoring import benchmark
 from bertkit.tasks.scoring.benchmark import LEFT_OUT, Run, best_of, summarise
 from bertkit.tasks.scoring.metrics import METRICS
-from bertkit.tasks.shapes import make_features, shape_of
+from bertkit.tasks.task import make_features, shape_of
 from bertkit.train import processes
 from bertkit.train.micro_batches import AUTO_MICRO_TOKENS
 from bertkit.view.report import suite_table

@@ -146,7 +146,7 @@ class FeatureBatches:
             target_lengths=target_lengths,
         )
 
-    def in_turn(
+    def batches_of(
         self, micro_tokens: int, process: int, num_processes: int, micro_items: int | None = None
     ) -> Iterator[tuple[NDArray[np.int64], TaskBatch]]:
         """Give a process its batches of all items, shortest first, each with the numbers of its items."""

@@ -16,10 +16,18 @@ from numpy.typing import NDArray
 from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.tasks.reading.labels import as_number
-from bertkit.tasks.reading.source import Reading, given, text_of, value_of
+from bertkit.tasks.reading.source import Reading, optional_value, required_text, required_value
 from bertkit.tasks.scoring import metrics, review
-from bertkit.tasks.sequence import assemble, pieces, softmax
-from bertkit.tasks.task import TABLES, Feature, Measured, Shape, commonest, labelled_lines, says_the_same
+from bertkit.tasks.sequence import make_feature, pieces, softmax
+from bertkit.tasks.task import (
+    TABLES,
+    Feature,
+    FittingMetrics,
+    Shape,
+    all_predictions_equal,
+    labelled_lines,
+    most_frequent,
+)
 from bertkit.tasks.task_config import TaskConfig
 
 
@@ -51,18 +59,18 @@ def read(reading: Reading) -> Iterator[ChoiceExample]:
     field, ids = reading.label_field(), reading.ids()
 
     def example(row: Any, where: str, line: int) -> ChoiceExample:
-        values = [value_of(row, column or "", where) for column in columns]
+        values = [required_value(row, column or "", where) for column in columns]
         endings = values[0] if len(values) == 1 and isinstance(values[0], list) else values
         if len(endings) < 2 or not all(isinstance(ending, str) for ending in endings):
             raise InputError(f"{where}: expected at least two endings, each a text; set task.columns.endings=")
         if begin is not None:
-            endings = [f"{text_of(row, begin, where)} {ending}" for ending in endings]
+            endings = [f"{required_text(row, begin, where)} {ending}" for ending in endings]
         label = None
         if field is not None:
-            label = _number_of_right(given(row, field), field, len(endings), where, bool(reading.is_labelled))
-        text = text_of(row, context, where)
+            label = _number_of_right(optional_value(row, field), field, len(endings), where, bool(reading.is_labelled))
+        text = required_text(row, context, where)
         reading.note_empty(where, text, *endings)
-        return ChoiceExample(ids.take(given(row, ids.field), where, line), text, tuple(endings), label)
+        return ChoiceExample(ids.take(optional_value(row, ids.field), where, line), text, tuple(endings), label)
 
     return reading.each(example)
 
@@ -87,7 +95,7 @@ def num_choices_of(examples: Sequence[ChoiceExample]) -> int:
 
 
 def make_features(examples: Sequence[ChoiceExample], tokenizer: Tokenizer, max_seq_length: int) -> list[Feature]:
-    """Turn each ending into a feature; the features of an example are neighbours. Long texts are cut as in `kept_of_pair`.
+    """Turn each ending into a feature; the features of an example are neighbours. Long texts are cut as in `truncated_lengths`.
 
     Raises:
         InputError: the number of endings differs, or a label is outside of it.
@@ -100,7 +108,7 @@ def make_features(examples: Sequence[ChoiceExample], tokenizer: Tokenizer, max_s
         if example.label is not None and not 0 <= example.label < num_choices:
             raise InputError(f"example {example.id}: label {example.label}: expected 0 to {num_choices - 1}")
         for ending in endings[place * num_choices : (place + 1) * num_choices]:
-            features.append(assemble(tokenizer, place, contexts[place], ending, example.label, max_seq_length))
+            features.append(make_feature(tokenizer, place, contexts[place], ending, example.label, max_seq_length))
     return features
 
 
@@ -151,18 +159,18 @@ SHAPE = Shape(
     is_labelled=lambda example: example.label is not None,
     features=lambda task, examples, tokenizer, _: make_features(examples, tokenizer, task.max_seq_length),
     predictions=lambda task, examples, features, logits, *_: predictions(examples, features, logits),
-    measured=lambda *_: Measured("a choice of endings", ("accuracy",)),
+    fitting_metrics=lambda *_: FittingMetrics("a choice of endings", ("accuracy",)),
     score=lambda task, examples, predictions, _: metrics.score(
         task.metrics, [p.label for p in predictions], [example.label for example in examples]
     ),
-    is_degenerate=lambda _, examples, predictions: says_the_same(
+    is_degenerate=lambda _, examples, predictions: all_predictions_equal(
         [p.label for p in predictions], [example.label for example in examples]
     ),
-    files=labelled_lines,
+    eval_files=labelled_lines,
     row=lambda _, prediction: asdict(prediction),
     guess=lambda _, train, examples: [
-        ChoicePrediction(example.id, commonest(other.label for other in train), ()) for example in examples
+        ChoicePrediction(example.id, most_frequent(other.label for other in train), ()) for example in examples
     ],
-    said_of=lambda prediction: [str(prediction.label)],
+    predicted_labels=lambda prediction: [str(prediction.label)],
     review=_review,
 )

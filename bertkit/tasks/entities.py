@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.tasks import tagging
 from bertkit.tasks.reading.conll import chunks_of
-from bertkit.tasks.reading.source import Reading, given, text_of
+from bertkit.tasks.reading.source import Reading, optional_value, required_text
 from bertkit.tasks.tagging import TaggingExample, TaggingPrediction
-from bertkit.tasks.task import TABLES, Beside, Feature
+from bertkit.tasks.task import TABLES, Feature, PredictionFile
 from bertkit.tasks.task_config import TEXTS, TaskConfig
 
 
@@ -61,7 +61,9 @@ def read(reading: Reading) -> Iterator[TextExample]:
     """
     text, ids = reading.find(reading.task.columns.text or TEXTS, "text"), reading.ids()
     return reading.each(
-        lambda row, where, line: TextExample(ids.take(given(row, ids.field), where, line), text_of(row, text, where))
+        lambda row, where, line: TextExample(
+            ids.take(optional_value(row, ids.field), where, line), required_text(row, text, where)
+        )
     )
 
 
@@ -119,11 +121,13 @@ SHAPE = dataclasses.replace(
     tagging.SHAPE,
     formats=("text", *TABLES),
     plain="text",
-    is_of_words=False,
+    is_word_level=False,
     read=read,
     content=lambda example: example.text,
     features=_features,
     predictions=_predictions,
     row=lambda example, p: {"id": example.id, "text": example.text, "entities": [*map(asdict, p.entities)]},
-    beside=(Beside(".conll", lambda _, ps: "".join(tagging.columns("\t", p.words, p.tags) for p in ps)),),
+    prediction_files=(
+        PredictionFile(".conll", lambda _, ps: "".join(tagging.columns("\t", p.words, p.tags) for p in ps)),
+    ),
 )

@@ -42,7 +42,9 @@ def pack(features: Sequence[Feature]) -> PretrainBatch:
     """Pack features into one batch; its labels are zeros."""
     lengths = np.array([len(feature.input_ids) for feature in features], np.int64)
     starts = np.cumsum(lengths) - lengths
-    positions = [int(start) + place for start, feature in zip(starts, features, strict=True) for place in feature.where]
+    positions = [
+        int(start) + place for start, feature in zip(starts, features, strict=True) for place in feature.origins
+    ]
     input_ids = np.array([piece for feature in features for piece in feature.input_ids], np.int64)
     return PretrainBatch(
         input_ids=input_ids,
@@ -72,7 +74,7 @@ SHAPE = dataclasses.replace(
     sequence.SHAPE,
     head="masked_lm",
     text_columns=("text",),
-    has_names=False,
+    has_labels=False,
     features=make_features,
     pack=pack,
     predictions=lambda _, examples, features, best, __, tokenizer: predictions(examples, features, best, tokenizer),

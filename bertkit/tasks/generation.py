@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.corpus.tokenizer import Tokenizer
-from bertkit.tasks.reading.source import Reading, given, text_of
+from bertkit.tasks.reading.source import Reading, optional_value, required_text
 from bertkit.tasks.scoring import metrics
 from bertkit.tasks.scoring.metrics import METRICS, TEXT_METRICS
 from bertkit.tasks.scoring.review import NUM_MISTAKES
 from bertkit.tasks.sequence import pieces
-from bertkit.tasks.task import TABLES, Feature, Measured, Shape, json_lines, says_the_same
+from bertkit.tasks.task import TABLES, Feature, FittingMetrics, Shape, all_predictions_equal, json_lines
 from bertkit.tasks.task_config import GenerationConfig, TaskConfig
 
 Written = tuple[list[int], float]  # a text without its first and last special token, and its score
@@ -74,11 +74,11 @@ def read(reading: Reading) -> Iterator[GenerationExample]:
     ids = reading.ids()
 
     def example(row: Any, where: str, line: int) -> GenerationExample:
-        text = text_of(row, source, where)
-        is_known = reading.is_labelled or given(row, target) is not None
-        known = text_of(row, target, where) if is_known and target is not None else None
+        text = required_text(row, source, where)
+        is_known = reading.is_labelled or optional_value(row, target) is not None
+        known = required_text(row, target, where) if is_known and target is not None else None
         reading.note_empty(where, text, known)
-        return GenerationExample(ids.take(given(row, ids.field), where, line), text, known)
+        return GenerationExample(ids.take(optional_value(row, ids.field), where, line), text, known)
 
     return reading.each(example)
 
@@ -128,9 +128,9 @@ def _settings(task: TaskConfig) -> GenerationConfig:
     return task.generation
 
 
-def _measured(task: TaskConfig, _: Sequence[str] | None) -> Measured:
+def _measured(task: TaskConfig, _: Sequence[str] | None) -> FittingMetrics:
     metrics.require_packages(task.metrics)
-    return Measured("texts", tuple(TEXT_METRICS))
+    return FittingMetrics("texts", tuple(TEXT_METRICS))
 
 
 def _targets(examples: Sequence[GenerationExample]) -> list[str]:
@@ -199,17 +199,19 @@ SHAPE = Shape(
     text_columns=("source",),
     plain="text",
     has_classes=False,
-    writes_text=True,
+    generates_text=True,
     read=read,
     content=lambda example: example.source,
     labels_of=lambda example: [None if example.target is None else "with a target"],
     is_labelled=lambda example: example.target is not None,
     features=make_features,
     predictions=predictions,
-    measured=_measured,
+    fitting_metrics=_measured,
     score=_score,
-    is_degenerate=lambda _, examples, predictions: says_the_same([p.text for p in predictions], _targets(examples)),
-    files=_files,
+    is_degenerate=lambda _, examples, predictions: all_predictions_equal(
+        [p.text for p in predictions], _targets(examples)
+    ),
+    eval_files=_files,
     row=_row,
     review=_review,
 )

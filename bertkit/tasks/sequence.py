@@ -19,9 +19,17 @@ from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import nearest
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.tasks.reading.labels import Labels, Numbers
-from bertkit.tasks.reading.source import NONE_OF_THEM, Reading, given, text_of, value_of
+from bertkit.tasks.reading.source import NO_LABEL, Reading, optional_value, required_text, required_value
 from bertkit.tasks.scoring import metrics, review
-from bertkit.tasks.task import TABLES, Feature, Measured, Shape, commonest, labelled_lines, says_the_same
+from bertkit.tasks.task import (
+    TABLES,
+    Feature,
+    FittingMetrics,
+    Shape,
+    all_predictions_equal,
+    labelled_lines,
+    most_frequent,
+)
 from bertkit.tasks.task_config import TaskConfig
 
 Names = Sequence[str]  # of all labels, in the order of their numbers
@@ -58,12 +66,12 @@ class LabelKind:
     # what the loss compares with the logits; raises ValueError for a label that the task does not have
     target: Callable[[Any, Mapping[str, int]], float | list[float]]
     predicted: Callable[[Logits, Names], tuple[Any, dict[str, float]]]  # the label and the probabilities of all labels
-    measured: Callable[[int], Measured]  # the metrics for this number of labels; 0 where it is unknown
+    fitting_metrics: Callable[[int], FittingMetrics]  # the metrics for this number of labels; 0 where it is unknown
     for_metrics: Callable[[Sequence[Any], Names], Any]  # labels as the metrics take them
     guess: Callable[[Sequence[Any]], Any]  # the baseline's prediction, from the labels of the training examples
     review: Callable[[Sequence[review.Case], Sequence[Mapping[str, float]], Names], dict[str, Any]]
     # whether a model predicts the same for all examples though their labels differ
-    is_degenerate: Callable[[Sequence[Any], Sequence[Any]], bool] = says_the_same
+    is_degenerate: Callable[[Sequence[Any], Sequence[Any]], bool] = all_predictions_equal
 
 
 def sigmoid(logits: Logits) -> NDArray[np.float64]:
@@ -89,10 +97,10 @@ def _most_probable(logits: Logits, names: Names) -> tuple[str, dict[str, float]]
     return names[int(probabilities.argmax())], dict(zip(names, probabilities.tolist(), strict=True))
 
 
-def _metrics_of_one(num_labels: int) -> Measured:
+def _metrics_of_one(num_labels: int) -> FittingMetrics:
     if num_labels > 2:
-        return Measured("one of several labels", (*metrics.MULTI_LABEL, "matthews_correlation"))
-    return Measured("one of two labels", ("accuracy", "f1", "f1_macro", "f1_micro", "matthews_correlation"))
+        return FittingMetrics("one of several labels", (*metrics.MULTI_LABEL, "matthews_correlation"))
+    return FittingMetrics("one of two labels", ("accuracy", "f1", "f1_macro", "f1_micro", "matthews_correlation"))
 
 
 ONE_LABEL = LabelKind(
@@ -100,9 +108,9 @@ ONE_LABEL = LabelKind(
     read=Labels.name_of,
     target=_number_of_label,
     predicted=_most_probable,
-    measured=_metrics_of_one,
+    fitting_metrics=_metrics_of_one,
     for_metrics=lambda labels, names: [*map({name: number for number, name in enumerate(names)}.__getitem__, labels)],
-    guess=commonest,
+    guess=most_frequent,
     review=lambda cases, _, names: review.review_of_labels(cases, names),
 )
 
@@ -134,7 +142,7 @@ SEVERAL_LABELS = LabelKind(
     read=Labels.names_of,
     target=lambda label, numbers: [float(name in label) for name in numbers],
     predicted=_more_likely_than_not,
-    measured=lambda _: Measured("several labels at once", metrics.MULTI_LABEL),
+    fitting_metrics=lambda _: FittingMetrics("several labels at once", metrics.MULTI_LABEL),
     for_metrics=lambda labels, names: np.array([[name in label for name in names] for label in labels]),
     guess=_held_by_most,
     review=_review_of_sets,
@@ -152,7 +160,7 @@ NUMBER = LabelKind(
     read=Numbers.name_of,
     target=_as_number,
     predicted=lambda logits, _: (float(logits[0]), {}),
-    measured=lambda _: Measured("numbers", ("pearson", "spearmanr")),
+    fitting_metrics=lambda _: FittingMetrics("numbers", ("pearson", "spearmanr")),
     for_metrics=lambda labels, _: labels,
     guess=lambda labels: float(np.mean(np.array(labels, float))),
     review=lambda cases, _, __: review.review_of_numbers(cases),
@@ -178,7 +186,7 @@ def read(reading: Reading) -> Iterator[SequenceExample]:
     def example(row: Any, where: str, line: int) -> SequenceExample | None:
         label: str | float | tuple[str, ...] | None = None
         if field is not None:
-            value = value_of(row, field, where) if is_labelled else row.get(field)
+            value = required_value(row, field, where) if is_labelled else row.get(field)
             if value in task.skip_labels:
                 if is_labelled:
                     reading.num_skipped += 1
@@ -186,9 +194,9 @@ def read(reading: Reading) -> Iterator[SequenceExample]:
                 value = None  # no row of a test file is left out
             if value not in (None, "") or is_labelled:
                 label = kind.read(labels, value, where)
-        first, second = text_of(row, text, where), None if pair is None else text_of(row, pair, where)
+        first, second = required_text(row, text, where), None if pair is None else required_text(row, pair, where)
         reading.note_empty(where, first, second)
-        return SequenceExample(ids.take(given(row, ids.field), where, line), first, second, label)
+        return SequenceExample(ids.take(optional_value(row, ids.field), where, line), first, second, label)
 
     return reading.each(example)
 
@@ -200,7 +208,7 @@ def make_features(
     max_seq_length: int,
     kind: LabelKind = ONE_LABEL,
 ) -> list[Feature]:
-    """Turn each example into a feature; long texts are cut as in `kept_of_pair`.
+    """Turn each example into a feature; long texts are cut as in `truncated_lengths`.
 
     Raises:
         InputError: a label is not among `labels`, or not a number in a regression.
@@ -215,7 +223,7 @@ def make_features(
             target = None if example.label is None else kind.target(example.label, numbers)
         except ValueError as error:
             raise InputError(f"example {example.id}: {error}") from None
-        features.append(assemble(tokenizer, place, first[place], second.get(place), target, max_seq_length))
+        features.append(make_feature(tokenizer, place, first[place], second.get(place), target, max_seq_length))
     return features
 
 
@@ -227,7 +235,7 @@ def pieces(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     return [ids[1:-1] for ids in encoded]
 
 
-def assemble(
+def make_feature(
     tokenizer: Tokenizer,
     example: int,
     first: list[int],
@@ -242,14 +250,14 @@ def assemble(
         input_ids = [facts.cls, *first[:num_first], facts.sep]
         token_type_ids = [0] * len(input_ids)
     else:
-        num_first, num_second = kept_of_pair(len(first), len(second), max_seq_length - 3)
+        num_first, num_second = truncated_lengths(len(first), len(second), max_seq_length - 3)
         input_ids = [facts.cls, *first[:num_first], facts.sep, *second[:num_second], facts.sep]
         token_type_ids = [0] * (num_first + 2) + [1] * (num_second + 1)
     num_cut = len(first) + len(second or ()) - num_first - num_second
     return Feature(example, input_ids, token_type_ids, label, num_cut=num_cut)
 
 
-def kept_of_pair(num_first: int, num_second: int, budget: int) -> tuple[int, int]:
+def truncated_lengths(num_first: int, num_second: int, budget: int) -> tuple[int, int]:
     """Compute the lengths of two segments after the longer one loses its last piece until both fit.
 
     Of two equal segments the second is cut, so an odd budget leaves the first one longer, as in Google's
@@ -276,7 +284,7 @@ def predictions(
 
 
 def _labels_of(example: SequenceExample | SequencePrediction) -> Sequence[Any]:
-    return (example.label or (NONE_OF_THEM,)) if isinstance(example.label, tuple) else (example.label,)
+    return (example.label or (NO_LABEL,)) if isinstance(example.label, tuple) else (example.label,)
 
 
 def _labels(items: Sequence[Any]) -> list[Any]:
@@ -301,7 +309,7 @@ SHAPE = Shape(
     unit="rows",
     formats=("text", *TABLES, "label_text"),
     plain="text",
-    has_names=True,
+    has_labels=True,
     read=read,
     content=lambda example: (example.text, example.text_pair),
     labels_of=_labels_of,
@@ -312,20 +320,20 @@ SHAPE = Shape(
     predictions=lambda task, examples, features, logits, labels, _: predictions(
         examples, features, logits, labels, kind_of(task, labels)
     ),
-    measured=lambda task, labels: kind_of(task).measured(len(labels or ())),
+    fitting_metrics=lambda task, labels: kind_of(task).fitting_metrics(len(labels or ())),
     score=lambda task, examples, predictions, labels: metrics.score(
         task.metrics, *(kind_of(task, labels).for_metrics(_labels(items), labels) for items in (predictions, examples))
     ),
     is_degenerate=lambda task, examples, predictions: kind_of(task).is_degenerate(
         _labels(predictions), _labels(examples)
     ),
-    files=labelled_lines,
+    eval_files=labelled_lines,
     row=lambda _, prediction: asdict(prediction),
     guess=lambda task, train, examples: [
         SequencePrediction(example.id, guess, {})
         for guess in [kind_of(task).guess(_labels(train))]
         for example in examples
     ],
-    said_of=_labels_of,
+    predicted_labels=_labels_of,
     review=_review,
 )

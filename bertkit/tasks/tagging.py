@@ -20,9 +20,17 @@ from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.tasks.reading.conll import Sentence, parts_of, to_iob2
 from bertkit.tasks.reading.labels import Ids, Labels
-from bertkit.tasks.reading.source import Reading, given, value_of
+from bertkit.tasks.reading.source import Reading, optional_value, required_value
 from bertkit.tasks.scoring import metrics, review
-from bertkit.tasks.task import Beside, Feature, Measured, Shape, commonest, json_lines, says_the_same
+from bertkit.tasks.task import (
+    Feature,
+    FittingMetrics,
+    PredictionFile,
+    Shape,
+    all_predictions_equal,
+    json_lines,
+    most_frequent,
+)
 from bertkit.tasks.task_config import WORDS, TaskConfig
 
 NO_WORD = -1
@@ -70,7 +78,7 @@ def _examples(reading: Reading, sentences: Iterator[Sentence]) -> Iterator[Taggi
                 where = place(sentence.lines[0])
                 raise InputError(f"{where}: no tags; only a test file may lack them; set task.columns.tags=")
         if has_tags:
-            scheme, reading.oddities = to_iob2(task, whole, reading.table.name, place)
+            scheme, reading.file_warnings = to_iob2(task, whole, reading.table.name, place)
     reading.labels = labels = Labels(task, "tag", reading.known_labels, False)
     if labels.names is None and scheme != "none":
         types = sorted({tag[2:] for sentence in whole for tag in sentence.tags if tag != "O"})
@@ -100,17 +108,17 @@ def _sentences(reading: Reading) -> Iterator[Sentence]:
     id_field = reading.find(columns.id, "id", False)
 
     def sentence(row: Any, where: str, line: int) -> Sentence:
-        own = _list(value_of(row, words, where), words, where)
+        own = _list(required_value(row, words, where), words, where)
         if not all(isinstance(word, str) and word.strip() for word in own):
             raise InputError(f"{where}: field '{words}' has an empty word, or one that is not text; correct it")
-        own_tags = [] if given(row, tags) is None else _list(row[tags], tags, where)
+        own_tags = [] if optional_value(row, tags) is None else _list(row[tags], tags, where)
         if own_tags and len(own_tags) != len(own):
             raise InputError(f"{where}: {len(own)} {words} but {len(own_tags)} {tags}; expected a tag for each word")
         if any(tag is None or not str(tag).strip() for tag in own_tags):
             raise InputError(f"{where}: empty tag in field '{tags}'; correct it")
         if len({type(tag) for tag in own_tags}) > 1:
             raise InputError(f"{where}: mixed types of {tags}; write all alike")
-        name = given(row, id_field)
+        name = optional_value(row, id_field)
         return Sentence(None if name is None else str(name), own, list(map(str, own_tags)), [line] * len(own))
 
     return reading.each(sentence)
@@ -199,7 +207,7 @@ def logits_of_words(
     contexts = [np.full(len(example.words), -1) for example in examples]
     for feature, scores in zip(features, logits, strict=True):
         last = len(feature.input_ids) - 2  # of the pieces between [CLS] and [SEP], which begin at 1
-        for position, word in enumerate(feature.where):
+        for position, word in enumerate(feature.origins):
             if word == NO_WORD:
                 continue
             context = min(position - 1, last - position)
@@ -227,12 +235,12 @@ def tags_of(
     return answers
 
 
-def _measured(task: TaskConfig, labels: Sequence[str] | None) -> Measured:
+def _measured(task: TaskConfig, labels: Sequence[str] | None) -> FittingMetrics:
     strange = next((label for label in labels or () if parts_of(label) is None), None)
     if strange is None:
-        return Measured("tags that mark chunks", ("seqeval", "seqeval_strict", "accuracy"))
+        return FittingMetrics("tags that mark chunks", ("seqeval", "seqeval_strict", "accuracy"))
     way_out = f", such as '{strange}'; set task.metrics=[accuracy] task.best_metric=accuracy, or write tags as in B-PER"
-    return Measured("tags that mark no chunks", ("accuracy",), way_out)
+    return FittingMetrics("tags that mark no chunks", ("accuracy",), way_out)
 
 
 def _files(examples: Sequence[TaggingExample], predictions: Sequence[TaggingPrediction]) -> dict[str, str]:
@@ -261,7 +269,7 @@ def columns(separator: str, *cells: Sequence[str]) -> str:
 def _guess(
     _: TaskConfig, train: Sequence[TaggingExample], examples: Sequence[TaggingExample]
 ) -> list[TaggingPrediction]:
-    tag = commonest(tag for example in train for tag in example.tags or ())
+    tag = most_frequent(tag for example in train for tag in example.tags or ())
     return [TaggingPrediction([tag] * len(e.words), [1.0] * len(e.words)) for e in examples]
 
 
@@ -273,28 +281,30 @@ SHAPE = Shape(
     text_columns=("text",),
     plain="words",
     has_token_logits=True,
-    is_of_words=True,
-    has_names=True,
+    is_word_level=True,
+    has_labels=True,
     read=read,
     content=lambda example: example.words,
     labels_of=lambda example: example.tags or [None] * len(example.words),
     is_labelled=lambda example: example.tags is not None or not example.words,  # no word, no tag to miss
     features=make_features,
     predictions=lambda _, examples, features, logits, labels, __: tags_of(examples, features, logits, labels),
-    measured=_measured,
+    fitting_metrics=_measured,
     score=lambda task, examples, predictions, _: metrics.score(
         task.metrics, [p.tags for p in predictions], [list(example.tags or ()) for example in examples]
     ),
-    is_degenerate=lambda _, examples, predictions: says_the_same(
+    is_degenerate=lambda _, examples, predictions: all_predictions_equal(
         (tag for p in predictions for tag in p.tags), (tag for example in examples for tag in example.tags or ())
     ),
-    files=_files,
+    eval_files=_files,
     row=lambda example, p: {"id": example.id, "words": example.words, "tags": p.tags},
-    beside=(
-        Beside(".conll", lambda es, ps: "".join(columns("\t", e.words, p.tags) for e, p in zip(es, ps, strict=True))),
+    prediction_files=(
+        PredictionFile(
+            ".conll", lambda es, ps: "".join(columns("\t", e.words, p.tags) for e, p in zip(es, ps, strict=True))
+        ),
     ),
     guess=_guess,
-    said_of=lambda prediction: prediction.tags,
+    predicted_labels=lambda prediction: prediction.tags,
     review=lambda _, examples, predictions, __: review.review_of_tags(
         [(e.id, e.words, e.tags or (), p.tags, p.scores) for e, p in zip(examples, predictions, strict=True)]
     ),

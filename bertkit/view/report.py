@@ -11,10 +11,11 @@ from bertkit.base.errors import in_markdown
 from bertkit.base.files import write_durably
 from bertkit.base.text_files import read_json
 from bertkit.train.log import read_metrics
-from bertkit.view.charts import Figure, line_chart
+from bertkit.view.charts import Figure, line_chart, reliability, scatter
 from bertkit.view.console import health_line
 from bertkit.view.page import Table, named, number, render
-from bertkit.view.review import headline, most_confused, pictures
+
+NUM_CONFUSIONS = 10  # in the table of the most frequent confusions
 
 
 class Curves(NamedTuple):
@@ -86,6 +87,33 @@ def write_report(
         confused=most_confused(review["confusion"]) if review and "confusion" in review else (),
     )
     write_durably(run_dir / "report.html", page)
+
+
+def pictures(review: Mapping[str, Any]) -> list[Figure]:
+    """Draw the pictures of a review."""
+    figures = [reliability(review["calibration"])] if "calibration" in review else []
+    return [*figures, scatter(review["scatter"])] if "scatter" in review else figures
+
+
+def headline(review: Mapping[str, Any]) -> str:
+    """Write the main score beside the baseline's."""
+    name = review["best_metric"]
+    text = f"{named(name)} {number(review['scores'][name])} on the dev split"
+    if name in review["guessing"]:
+        text += f"; guessing scores {number(review['guessing'][name])}"
+    return text[0].upper() + text[1:] + "."
+
+
+def most_confused(confusion: Mapping[str, Any]) -> list[tuple[str, str, int]]:
+    """Give the most frequent confusions: (true, predicted, count); none with two labels, where the matrix is enough."""
+    labels, counts = confusion["labels"], confusion["counts"]
+    confusions = [
+        (true, predicted, counts[row][column])
+        for row, true in enumerate(labels)
+        for column, predicted in enumerate(labels)
+        if row != column and counts[row][column]
+    ]
+    return sorted(confusions, key=lambda one: -one[2])[:NUM_CONFUSIONS] if len(labels) > 2 else []
 
 
 def _headline(last: dict[str, Any], baselines: dict[str, float]) -> str:

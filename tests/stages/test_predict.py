@@ -337,7 +337,7 @@ def test_every_mask_of_a_long_text_stands_amid_its_text(tokenizer: Tokenizer) ->
     assert [each.input_ids[1:-1] for each in found] == [
         [mask] + [kan] * 6, [kan] * 3 + [mask] + [lon] * 3, [lon] * 6 + [mask]
     ]  # fmt: skip
-    assert [each.where for each in found] == [[1], [4], [7]]
+    assert [each.origins for each in found] == [[1], [4], [7]]
     assert {(each.input_ids[0], each.input_ids[-1]) for each in found} == {ends}
 
 

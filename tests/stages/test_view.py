@@ -22,8 +22,7 @@ from bertkit import export_model, load_model, load_tokenizer
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.explain.attributions import Target, attribute
-from bertkit.explain.explain import rollout
-from bertkit.explain.explanation import Alignment, Explanation
+from bertkit.explain.explain import Alignment, Explanation, rollout
 from bertkit.explain.pictures import alignment_picture, attention_page, packed
 from bertkit.interop.hugging_face.directory import write_model
 from bertkit.interop.load import load_packed

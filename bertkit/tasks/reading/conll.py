@@ -217,13 +217,13 @@ def to_iob2(
     Every tag must fit the scheme of the settings. A detected scheme may be broken: the tag is read as in the CoNLL
     evaluation, and counted. A chunk ends with its sentence, also inside of a document.
     """
-    oddities: list[str] = []
+    file_warnings: list[str] = []
     tagged = [sentence for sentence in sentences if sentence.tags]
     scheme: str = task.scheme
     if scheme == "auto":
         scheme = detect_scheme([sentence.tags[words] for sentence in tagged for words in sentence.sentences()])
     if scheme == "none":
-        return scheme, oddities
+        return scheme, file_warnings
     breaks: list[tuple[str, int]] = []
     for sentence in tagged:
         for tag, line in zip(sentence.tags, sentence.lines, strict=True):
@@ -242,8 +242,8 @@ def to_iob2(
         tag, line = breaks[0]
         if task.scheme != "auto":
             raise InputError(f"{place(line)}: tag '{tag}' breaks {scheme.upper()}; correct it, or set task.scheme=auto")
-        oddities.append(
+        file_warnings.append(
             f"{name}: sentences with a tag that breaks {scheme.upper()}: {len(breaks):,} (first '{tag}' at "
             f"{place(line)}); read as the CoNLL evaluation does"
         )
-    return scheme, oddities
+    return scheme, file_warnings

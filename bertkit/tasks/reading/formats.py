@@ -44,14 +44,14 @@ def format_of_file(shape: Shape, task: TaskConfig, path: Path) -> str:
     format = ENDINGS.get(suffix)
     if task.format != "auto":
         # the format of the official files; a user's own copy may have another one, and its ending
-        is_other = shape.is_of_words and suffix in (".jsonl", ".json", ".parquet")
+        is_other = shape.is_word_level and suffix in (".jsonl", ".json", ".parquet")
         format = ENDINGS[suffix] if is_other else task.format
-    elif shape.is_of_words and format in (None, "tsv"):
+    elif shape.is_word_level and format in (None, "tsv"):
         format = "conll"
     if format is None:
         way_out = "set task.format=tsv, csv, jsonl, json, parquet, label_text, conll or conllu"
         raise InputError(f"{path}: unknown format (ending '{path.suffix}'); {way_out}")
-    if format in OF_WORDS and not shape.is_of_words:
+    if format in OF_WORDS and not shape.is_word_level:
         raise InputError(f"{path}: format {format} is for tags, not for kind={shape.kind}; set task.format=")
     return format
 
@@ -62,7 +62,7 @@ def format_of_input(
     """Choose the format of an input without labels; the second value: whether it is a guess from its beginning."""
     suffix = suffix_of(name)
     ending = ENDINGS.get(suffix)
-    if shape.is_of_words and (ending == "tsv" or (ending is None and suffix not in ("", ".txt"))):
+    if shape.is_word_level and (ending == "tsv" or (ending is None and suffix not in ("", ".txt"))):
         return ("conll" if ending or task.format == "auto" else task.format), False  # such as eng.testb
     if ending is not None:
         return ending, False
@@ -124,7 +124,7 @@ def _conll_format(shape: Shape, task: TaskConfig, lines: list[str], labels: tupl
         return None
     column = task.columns.tags if isinstance(task.columns.tags, int) else -1
     tags = {row[column] for row in words} if -len(words[0]) <= column < len(words[0]) else {""}
-    if shape.is_of_words:
+    if shape.is_word_level:
         return "conll" if all(tag in labels or _TAG.fullmatch(tag) for tag in tags) else None
     return "conll" if tags != {"O"} and all(map(_TAG.fullmatch, tags)) else None
 

@@ -28,6 +28,7 @@ from bertkit.base.errors import InputError
 from bertkit.base.hub_ids import is_offline
 from bertkit.base.text_files import is_blank, numbered_lines, read_lines, unpacked, unpacking
 from bertkit.data.corpus.parquet import parquet_records
+from bertkit.tasks import entities
 from bertkit.tasks.reading.formats import (
     ENDINGS,
     beginning,
@@ -37,10 +38,9 @@ from bertkit.tasks.reading.formats import (
     is_of_pairs,
     suffix_of,
 )
-from bertkit.tasks.reading.source import Reading, Source, label_names, take_all, with_label_names
-from bertkit.tasks.reading.tables import Gaps, Rows, Table, names_of, open_table, records
-from bertkit.tasks.shapes import of_running_text, shape_of
-from bertkit.tasks.task import Shape
+from bertkit.tasks.reading.source import Reading, Source, collect_examples, label_names, with_label_names
+from bertkit.tasks.reading.tables import Rows, ShortRows, Table, names_of, open_table, records
+from bertkit.tasks.task import Shape, shape_of
 from bertkit.tasks.task_config import TEXTS, WORDS, TaskConfig
 
 SPLITS = ("train", "dev", "test", "dev_mismatched", "test_mismatched")
@@ -76,7 +76,7 @@ def read_examples(task: TaskConfig, data_dir: str | None, split: str, labels: tu
     hub_split = getattr(task.hub, split)
     if hub_split is None:
         raise InputError(f"task={task.name}: no {split} split on the hub; set data_dir=, or task.hub.{split}=")
-    return take_all(shape_of(task), Reading(task, _hub_table(task, hub_split), is_labelled, labels))
+    return collect_examples(shape_of(task), Reading(task, _hub_table(task, hub_split), is_labelled, labels))
 
 
 def read_file(
@@ -91,7 +91,7 @@ def read_file(
     if format == "parquet":
         table = _parquet_table(path)
     else:
-        gaps = Gaps(are_left_out=bool(is_labelled) and task.skip_short_rows)
+        short_rows = ShortRows(are_left_out=bool(is_labelled) and task.skip_short_rows)
         lines = read_lines(path)
         head = []
         for numbered in lines:
@@ -100,8 +100,8 @@ def read_file(
                 break
         else:
             raise InputError(f"{path}:1: the file is empty; restore it")
-        table = open_table(task, path, format, itertools.chain(head, lines), gaps)
-    return take_all(shape_of(task), Reading(task, table, is_labelled, labels))
+        table = open_table(task, path, format, itertools.chain(head, lines), short_rows)
+    return collect_examples(shape_of(task), Reading(task, table, is_labelled, labels))
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Inputs:
 
     description: str  # how the input is read; empty for an empty input
     chunks: Iterator[list[Any]]  # the examples in order, up to EXAMPLES_AT_ONCE at a time
-    gaps: Gaps  # rows with too few cells, so far
+    short_rows: ShortRows  # rows with too few cells, so far
     shape: Shape  # of the examples: the task's own, or its shape for running text
     rows: deque[dict[str, Any]] = field(default_factory=deque)  # the fields of the rows so far, if they are kept
 
@@ -138,22 +138,22 @@ def open_inputs(
     Raises:
         InputError: the input is wrong; later lines are checked when they are read.
     """
-    gaps = Gaps(are_filled=True, keep_lengths=shape.has_choices)
+    short_rows = ShortRows(are_filled=True, keep_lengths=shape.has_choices)
     with unpacking(lambda: str(name)):
         file = unpacked(file, name)
         head = beginning(file)
     if not head:
-        return Inputs("", iter(()), gaps, shape)
+        return Inputs("", iter(()), short_rows, shape)
     format, is_guess = (given, False) if given else format_of_input(shape, task, name, head, labels)
     format = "json" if format == "squad" else format
     if format in ("text", "csv", "tsv"):
-        shape = of_running_text(shape)
+        shape = running_text_shape(shape)
     check_input(shape, task, format, name)
     if format == "text":
         columns = dataclasses.replace(task.columns, text="text", text_pair=None, id=None)
         task = dataclasses.replace(task, columns=columns)
     try:
-        table = input_table(task, file, name, format, gaps)
+        table = input_table(task, file, name, format, short_rows)
         return read_table(shape, task, table, keep_rows)
     except InputError as error:
         if is_guess and shape.plain and not is_of_pairs(task):
@@ -161,7 +161,9 @@ def open_inputs(
         raise
 
 
-def take_texts(shape: Shape, task: TaskConfig, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Inputs:
+def inputs_from_texts(
+    shape: Shape, task: TaskConfig, texts: Sequence[str], pairs: Sequence[str] | None = None
+) -> Inputs:
     """Take texts, or pairs of texts, in memory: sequences, running text to be tagged, or questions and contexts.
 
     Raises:
@@ -169,7 +171,7 @@ def take_texts(shape: Shape, task: TaskConfig, texts: Sequence[str], pairs: Sequ
     """
     if shape.has_choices:
         raise InputError("text=: a choice has several endings; give them in a file, by input=")
-    shape, names = of_running_text(shape), shape.text_columns
+    shape, names = running_text_shape(shape), shape.text_columns
     if pairs is None and (shape.needs_pair or is_of_pairs(task)):
         raise InputError(f"text_pair: task={task.name} needs a second text (a question's context); set it")
     if pairs is not None and len(names) == 1:
@@ -178,8 +180,13 @@ def take_texts(shape: Shape, task: TaskConfig, texts: Sequence[str], pairs: Sequ
     rows = ((number, dict(zip(names, values, strict=False))) for number, values in enumerate(zip(*own, strict=True), 1))
     named = dict(zip(names, (*names[: len(own)], None), strict=False))
     task = dataclasses.replace(task, columns=dataclasses.replace(task.columns, id=None, **named), needs_pair=False)
-    table = Table("text", "jsonl", names[: len(own)], rows, Gaps(are_filled=True), is_typed=True)
+    table = Table("text", "jsonl", names[: len(own)], rows, ShortRows(are_filled=True), is_typed=True)
     return read_table(shape, task, table)
+
+
+def running_text_shape(shape: Shape) -> Shape:
+    """Select the shape that reads running text: entities for a tagger; other shapes read it themselves."""
+    return entities.SHAPE if shape.is_word_level else shape
 
 
 def read_table(shape: Shape, task: TaskConfig, table: Table, keep_rows: bool = False) -> Inputs:
@@ -189,8 +196,8 @@ def read_table(shape: Shape, task: TaskConfig, table: Table, keep_rows: bool = F
         InputError: a column is missing; for a wrong row, when it is read.
     """
     columns = task.columns
-    if table.names and shape.is_of_words and not {*names_of(columns.words or WORDS)} & {*table.names}:
-        shape = of_running_text(shape) if {*names_of(columns.text or TEXTS)} & {*table.names} else shape
+    if table.names and shape.is_word_level and not {*names_of(columns.words or WORDS)} & {*table.names}:
+        shape = running_text_shape(shape) if {*names_of(columns.text or TEXTS)} & {*table.names} else shape
     rows: deque[dict[str, Any]] = deque()
 
     def noted() -> Rows:
@@ -202,7 +209,7 @@ def read_table(shape: Shape, task: TaskConfig, table: Table, keep_rows: bool = F
     examples = shape.read(reading)
     unit = table.unit or ", ".join(f"{setting} '{column}'" for setting, column in reading.columns)
     chunks = iter(lambda: list(itertools.islice(examples, EXAMPLES_AT_ONCE)), [])
-    return Inputs(f"{table.name} read as {table.format}: {unit}", chunks, table.gaps, shape, rows)
+    return Inputs(f"{table.name} read as {table.format}: {unit}", chunks, table.short_rows, shape, rows)
 
 
 def find_file(task: TaskConfig, data_dir: str | None, split: str) -> Path | None:
@@ -249,17 +256,17 @@ def _matches(folder: Path, pattern: str) -> list[Path]:
 
 def _parquet_table(path: Path, data: bytes | None = None) -> Table:
     names, rows = parquet_records(path, data)
-    return records(str(path), "parquet", enumerate(with_label_names(rows, names), 1), Gaps(), counts=" record ")
+    return records(str(path), "parquet", enumerate(with_label_names(rows, names), 1), ShortRows(), counts=" record ")
 
 
-def input_table(task: TaskConfig, file: io.BufferedReader, name: Path, format: str, gaps: Gaps) -> Table:
+def input_table(task: TaskConfig, file: io.BufferedReader, name: Path, format: str, short_rows: ShortRows) -> Table:
     """Open an uncompressed file or pipe as a table in the given format.
 
     Raises:
         InputError: a line does not fit the format; later lines are checked when they are read.
     """
     if format != "parquet":
-        return open_table(task, name, format, numbered_lines(file, name), gaps)
+        return open_table(task, name, format, numbered_lines(file, name), short_rows)
     with unpacking(lambda: str(name)):
         return _parquet_table(name, file.read())
 
@@ -280,4 +287,4 @@ def _hub_table(task: TaskConfig, split: str) -> Table:
             "where there is a network, or set task.hub.path= to another copy"
         ) from None
     named = with_label_names(rows, label_names(rows.features))
-    return records(where, "datasets", enumerate(named, 1), Gaps(), counts=" record ")
+    return records(where, "datasets", enumerate(named, 1), ShortRows(), counts=" record ")

@@ -16,7 +16,7 @@ from bertkit.tasks.task import Shape
 from bertkit.tasks.task_config import Column, TaskConfig
 
 MAX_SHARES = 20  # labels in a description
-NONE_OF_THEM = "(none)"  # an example without any of several labels
+NO_LABEL = "(none)"  # an example without any of several labels
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Reading:
     labels: Labels | None = None  # None where a shape has no labels by name
     expected_labels: tuple[str, ...] = ()  # labels that should occur
     notes: list[str] = field(default_factory=list)  # about the format, for the description
-    oddities: list[str] = field(default_factory=list)  # warnings
+    file_warnings: list[str] = field(default_factory=list)  # warnings
     empty: list[str] = field(default_factory=list)  # the places of examples with an empty text
     num_skipped: int = 0  # rows left out because of their label
 
@@ -76,21 +76,21 @@ class Reading:
             self.empty.append(where)
 
 
-def value_of(row: Any, field: str, where: str) -> Any:
+def required_value(row: Any, field: str, where: str) -> Any:
     """Give the value of a required field."""
     if field not in row:
         raise InputError(f"{where}: no field '{field}' (it has: {', '.join(map(repr, row))}); add it")
     return row[field]
 
 
-def given(row: Any, field: str | None) -> Any:
+def optional_value(row: Any, field: str | None) -> Any:
     """Give the value of an optional field; None where the column or the field is missing."""
     return None if field is None else row.get(field)
 
 
-def text_of(row: Any, field: str | None, where: str) -> str:
+def required_text(row: Any, field: str | None, where: str) -> str:
     """Give the text of a required field."""
-    value = value_of(row, field or "", where)
+    value = required_value(row, field or "", where)
     if not isinstance(value, str):
         raise InputError(f"{where}: field '{field}' is {type(value).__name__}, expected text")
     return value
@@ -106,12 +106,12 @@ class Source:
     labels: tuple[str, ...] = ()  # names in the order of their numbers; none for a regression, spans and choices
     name: str = ""  # of the file or dataset
     expected_labels: tuple[str, ...] = ()  # labels that should occur
-    oddities: tuple[str, ...] = ()  # warnings about the file
+    file_warnings: tuple[str, ...] = ()  # warnings about the file
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings about the file and about the labels of these examples."""
-        return (*self.oddities, *self._class_warnings())
+        return (*self.file_warnings, *self._class_warnings())
 
     def _class_warnings(self) -> list[str]:
         if not self.shape.has_classes:
@@ -121,7 +121,7 @@ class Source:
         for example in self.examples:
             own = [label for label in self.shape.labels_of(example) if isinstance(label, str)]
             seen.update(own)
-            classes.update(own if self.shape.is_of_words else [", ".join(own)] if own else [])
+            classes.update(own if self.shape.is_word_level else [", ".join(own)] if own else [])
         if len(classes) == 1:
             (only,) = classes
             return [f"{self.name}: every label is '{only}'; nothing can be learned or measured from one class"]
@@ -132,8 +132,8 @@ class Source:
         """Describe the examples in a line: the source, their number, and the frequency of each label."""
         text = f"{self.description}: {len(self.examples):,} {self.shape.unit}"
         counts = Counter(label for example in self.examples for label in self.shape.labels_of(example))
-        total = counts.total() if self.shape.is_of_words else len(self.examples)  # an example may have several labels
-        if self.shape.is_of_words:
+        total = counts.total() if self.shape.is_word_level else len(self.examples)  # an example may have several labels
+        if self.shape.is_word_level:
             text += f" of {total:,} words"
         if numbers := [label for label in counts.elements() if isinstance(label, float)]:
             mean = sum(numbers) / len(numbers)
@@ -164,7 +164,7 @@ class Source:
             raise InputError(f"dev_share={share:g}: {wrong}; change it, or add a dev file")
         kept = dataclasses.replace(self, examples=rest, name=f"{self.name} without dev_share={share:g}")
         name, description = f"dev_share={share:g} of {self.name}", f"held out of {self.description}"
-        return kept, dataclasses.replace(self, examples=held, name=name, description=description, oddities=())
+        return kept, dataclasses.replace(self, examples=held, name=name, description=description, file_warnings=())
 
     def first(self, num_examples: int) -> Source:
         """Keep the first examples."""
@@ -174,7 +174,7 @@ class Source:
         return dataclasses.replace(self, examples=self.examples[:num_examples], name=name)
 
 
-def take_all(shape: Shape, reading: Reading) -> Source:
+def collect_examples(shape: Shape, reading: Reading) -> Source:
     """Read all examples of a table; raises InputError if there are none, or one is wrong."""
     task, table = reading.task, reading.table
     examples = list(shape.read(reading))
@@ -183,19 +183,19 @@ def take_all(shape: Shape, reading: Reading) -> Source:
     description = f"{table.name} ({', '.join([table.format, *notes, *reading.notes])})"
     if not examples:
         raise InputError(f"{description}: no examples; restore the file")
-    oddities = []
+    file_warnings = []
     if reading.num_skipped:
         named = " or ".join(map(repr, task.skip_labels))
-        oddities.append(f"{table.name}: {reading.num_skipped:,} rows with the label {named} left out")
-    if table.gaps.num_rows:
-        oddities.append(f"{table.name}: {table.gaps.num_rows:,} rows with too few cells left out")
+        file_warnings.append(f"{table.name}: {reading.num_skipped:,} rows with the label {named} left out")
+    if table.short_rows.num_rows:
+        file_warnings.append(f"{table.name}: {table.short_rows.num_rows:,} rows with too few cells left out")
     if not table.has_header and task.header is None and task.column_names is None:
-        oddities += _header_as_row(table, [shape.labels_of(example)[0] for example in examples])
-    oddities += reading.oddities
+        file_warnings += _header_as_row(table, [shape.labels_of(example)[0] for example in examples])
+    file_warnings += reading.file_warnings
     if reading.empty:
-        oddities.append(f"{len(reading.empty):,} examples have an empty text, the first at {reading.empty[0]}")
-    expected = reading.expected_labels or (labels if not shape.is_of_words else ())
-    return Source(shape, description, examples, labels, table.name, expected, tuple(oddities))
+        file_warnings.append(f"{len(reading.empty):,} examples have an empty text, the first at {reading.empty[0]}")
+    expected = reading.expected_labels or (labels if not shape.is_word_level else ())
+    return Source(shape, description, examples, labels, table.name, expected, tuple(file_warnings))
 
 
 def _header_as_row(table: Table, labels: list[Any]) -> list[str]:

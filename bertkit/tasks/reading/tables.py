@@ -32,7 +32,7 @@ _BETWEEN = re.compile(r"[\s,]*")
 
 
 @dataclass
-class Gaps:
+class ShortRows:
     """What happens to rows with too few cells: they are refused, unless one of these is set."""
 
     are_filled: bool = False  # missing cells are empty texts; a blank line is a row
@@ -55,7 +55,7 @@ class Table:
     format: str
     names: tuple[str, ...]  # of the columns, in order; none for sentences
     rows: Rows  # the number of the line or record, and its values by column or its sentence; read once
-    gaps: Gaps
+    short_rows: ShortRows
     is_typed: bool = False  # values have types, as in JSON; else all are text
     has_header: bool = True  # the first line, or each record, names the columns
     counts: str = ""  # what row numbers count, where not lines
@@ -111,29 +111,29 @@ def all_names(task: TaskConfig) -> set[str]:
     return {name for column in vars(task.columns).values() for name in names_of(column)}
 
 
-def open_table(task: TaskConfig, path: Path, format: str, lines: Lines, gaps: Gaps) -> Table:
+def open_table(task: TaskConfig, path: Path, format: str, lines: Lines, short_rows: ShortRows) -> Table:
     """Open numbered lines as rows of a format; raises InputError if a line does not fit the format."""
     name = str(path)
     match format:
         case "text":
             texts = ((n, {"text": "" if is_blank(line) else line}) for n, line in lines)
-            return Table(name, format, ("text",), texts, gaps, unit="a text per line")
+            return Table(name, format, ("text",), texts, short_rows, unit="a text per line")
         case "words":
-            return Table(name, format, (), read_words(lines), gaps, unit="a sentence of words per line")
+            return Table(name, format, (), read_words(lines), short_rows, unit="a sentence of words per line")
         case "conll" | "conllu":
             unit = f"{'documents' if task.documents else 'sentences'} of words"
-            return Table(name, format, (), read_conll(task, path, format, lines), gaps, unit=unit)
+            return Table(name, format, (), read_conll(task, path, format, lines), short_rows, unit=unit)
         case "label_text":
             cells = ((n, line.partition(" ")) for n, line in lines)
             rows = ((n, {"label": label, "text": text}) for n, (label, _, text) in cells)
-            return Table(name, format, ("label", "text"), rows, gaps)
+            return Table(name, format, ("label", "text"), rows, short_rows)
         case "tsv":
-            return _delimited(task, name, format, ((n, line.split("\t")) for n, line in lines), gaps)
+            return _delimited(task, name, format, ((n, line.split("\t")) for n, line in lines), short_rows)
         case "csv":
-            return _delimited(task, name, format, _csv_rows(name, lines), gaps)
+            return _delimited(task, name, format, _csv_rows(name, lines), short_rows)
         case "json":
-            return records(name, format, _json(name, text_files.joined(path, lines)), gaps)
-    return records(name, format, _json_lines(name, lines, gaps), gaps)
+            return records(name, format, _json(name, text_files.joined(path, lines)), short_rows)
+    return records(name, format, _json_lines(name, lines, short_rows), short_rows)
 
 
 def _csv_rows(name: str, lines: Lines) -> Iterator[tuple[int, list[str]]]:
@@ -159,7 +159,9 @@ def _csv_rows(name: str, lines: Lines) -> Iterator[tuple[int, list[str]]]:
         raise InputError(f"{name}:{number}: not CSV ({error}); {way_out}") from None
 
 
-def _delimited(task: TaskConfig, name: str, format: str, rows: Iterator[tuple[int, list[str]]], gaps: Gaps) -> Table:
+def _delimited(
+    task: TaskConfig, name: str, format: str, rows: Iterator[tuple[int, list[str]]], short_rows: ShortRows
+) -> Table:
     first_line, first = next(rows)
     has_header = task.header
     if has_header is None:  # the line has a column's name, or only names could tell the columns
@@ -168,30 +170,30 @@ def _delimited(task: TaskConfig, name: str, format: str, rows: Iterator[tuple[in
     columns = tuple(first) if has_header else task.column_names or tuple(f"column {n}" for n in range(len(first)))
     if not has_header:
         rows = itertools.chain([(first_line, first)], rows)
-    named = _named_cells(name, columns, len(first), rows, gaps)
-    return Table(name, format, columns, named, gaps, has_header=has_header)
+    named = _named_cells(name, columns, len(first), rows, short_rows)
+    return Table(name, format, columns, named, short_rows, has_header=has_header)
 
 
 def _named_cells(
-    name: str, columns: tuple[str, ...], width: int, rows: Iterator[tuple[int, list[str]]], gaps: Gaps
+    name: str, columns: tuple[str, ...], width: int, rows: Iterator[tuple[int, list[str]]], short_rows: ShortRows
 ) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Rows by column; short ones are filled up to the `width` of the first line, or left out, or refused."""
     blank: int | None = None  # the first of the last blank lines; at the end they are no rows
     for line, cells in rows:
         is_blank_row = len(cells) == 1 and is_blank(cells[0])
-        if gaps.are_filled:
+        if short_rows.are_filled:
             if is_blank_row:
                 cells = [""]
             elif len(cells) < width:
-                gaps.add(f"{name}:{line}")
+                short_rows.add(f"{name}:{line}")
             cells = cells + [""] * (width - len(cells))
-        elif is_blank_row and len(columns) > 1 and not gaps.are_left_out:
+        elif is_blank_row and len(columns) > 1 and not short_rows.are_left_out:
             blank = blank or line
             continue
         if blank is not None:
             line, cells = blank, [""]
-        if len(cells) < len(columns) and gaps.are_left_out:
-            gaps.add(f"{name}:{line}")
+        if len(cells) < len(columns) and short_rows.are_left_out:
+            short_rows.add(f"{name}:{line}")
             continue
         if len(cells) != len(columns):
             much = "many" if len(cells) > len(columns) else "few"
@@ -202,7 +204,7 @@ def _named_cells(
         yield line, dict(zip(columns, cells, strict=True))
 
 
-def records(name: str, format: str, rows: Iterable[tuple[int, Any]], gaps: Gaps, counts: str = "") -> Table:
+def records(name: str, format: str, rows: Iterable[tuple[int, Any]], short_rows: ShortRows, counts: str = "") -> Table:
     """Open mappings as rows; the first one names the columns.
 
     Raises:
@@ -219,7 +221,7 @@ def records(name: str, format: str, rows: Iterable[tuple[int, Any]], gaps: Gaps,
     first = next(own, None)
     if first is None:
         raise InputError(f"{name}: no records; restore it")
-    return Table(name, format, tuple(first[1]), itertools.chain([first], own), gaps, is_typed=True, counts=counts)
+    return Table(name, format, tuple(first[1]), itertools.chain([first], own), short_rows, is_typed=True, counts=counts)
 
 
 def _clean(value: Any) -> Any:
@@ -230,14 +232,14 @@ def _clean(value: Any) -> Any:
     return [_clean(item) for item in value] if isinstance(value, list) else value
 
 
-def _json_lines(name: str, lines: Lines, gaps: Gaps) -> Rows:
-    """A record per line. Where gaps are filled, a blank line is a record like the first, with empty texts and lists."""
+def _json_lines(name: str, lines: Lines, short_rows: ShortRows) -> Rows:
+    """A record per line. Where short_rows are filled, a blank line is a record like the first, with empty texts and lists."""
     empty: dict[str, Any] | None = None
     waiting: list[int] = []  # blank lines before the first record
 
     def emptied(value: Any) -> Any:
         if isinstance(value, list):
-            return [""] * len(value) if gaps.keep_lengths else []
+            return [""] * len(value) if short_rows.keep_lengths else []
         return "" if isinstance(value, str) else None
 
     for number, line in lines:
@@ -250,9 +252,9 @@ def _json_lines(name: str, lines: Lines, gaps: Gaps) -> Rows:
                 empty = {key: emptied(value) for key, value in record.items()} if isinstance(record, dict) else {}
                 yield from ((place, empty) for place in waiting)
             yield number, record
-        elif gaps.are_filled and empty is None:
+        elif short_rows.are_filled and empty is None:
             waiting.append(number)
-        elif gaps.are_filled:
+        elif short_rows.are_filled:
             yield number, empty
 
 
@@ -265,7 +267,7 @@ def _json(name: str, text: str) -> Rows:
     except ValueError:
         whole = None
     if not isinstance(whole, dict):
-        return _json_lines(name, enumerate(text.split("\n"), 1), Gaps())
+        return _json_lines(name, enumerate(text.split("\n"), 1), ShortRows())
     data = whole.get("data")
     return _flat_records(name, text, data if isinstance(data, list) else [whole])
 

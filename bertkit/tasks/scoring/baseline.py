@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.tasks.scoring.metrics import METRICS
-from bertkit.tasks.shapes import shape_of
-from bertkit.tasks.task import commonest
+from bertkit.tasks.task import most_frequent, shape_of
 from bertkit.tasks.task_config import TaskConfig
 
 NUM_BLOCKS = 20  # of the jackknife
@@ -78,7 +77,7 @@ class Baseline:
             )
         said, true = ([label for row in rows for label in row] for rows in (self._said(predictions), self._true()))
         if said and not self.task.is_regression:
-            usual = commonest(said)
+            usual = most_frequent(said)
             share, expected = said.count(usual) / len(said), true.count(usual) / max(1, len(true))
             if max(MAX_SHARE, expected) < share < 1:
                 lines.append(
@@ -92,8 +91,8 @@ class Baseline:
         return [tuple(labels_of(example)) for example in self.examples]
 
     def _said(self, predictions: Sequence[Any]) -> list[tuple[Any, ...]]:
-        said_of = shape_of(self.task).said_of
-        return [tuple(said_of(prediction)) for prediction in predictions]
+        predicted_labels = shape_of(self.task).predicted_labels
+        return [tuple(predicted_labels(prediction)) for prediction in predictions]
 
 
 def _score(

@@ -41,7 +41,7 @@ class Case:
     confidence: float  # the probability of the predicted label
 
 
-def measured_beside(review: Mapping[str, Any]) -> dict[str, Any]:
+def eval_json_parts(review: Mapping[str, Any]) -> dict[str, Any]:
     """Give the parts of a review that eval.json has: `per_label`, `by_length` and `calibration_error`."""
     names = {"by_label": "per_label", "by_length": "by_length"}
     measured = {names[key]: value for key, value in review.items() if key in names}

@@ -116,12 +116,12 @@ def _prediction(example: SpanExample, spans: list[_Span], null: _Span, settings:
 def _spans_of(feature: Feature, scores: NDArray[np.float64], n_best: int, max_answer_length: int) -> Iterator[_Span]:
     """List the possible answers of a window, by the ranks of their starts, then of their ends."""
     starts, ends = (np.argsort(-column, kind="stable")[:n_best] for column in scores.T)
-    in_context = np.array([place is not None for place in feature.where])
-    may_start = np.array([place is not None and place.is_max_context for place in feature.where])
+    in_context = np.array([place is not None for place in feature.origins])
+    may_start = np.array([place is not None and place.is_max_context for place in feature.origins])
     lengths = ends[None, :] - starts[:, None] + 1
     allowed = may_start[starts][:, None] & in_context[ends][None, :] & (lengths >= 1) & (lengths <= max_answer_length)
     for row, column in np.argwhere(allowed):
         start, end = starts[row], ends[column]
         start_logit, end_logit = float(scores[start, 0]), float(scores[end, 1])
-        characters = feature.where[start].start, feature.where[end].end
+        characters = feature.origins[start].start, feature.origins[end].end
         yield _Span(start_logit + end_logit, start_logit, end_logit, *characters)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import TextPieces, Tokenizer
-from bertkit.tasks.reading.source import Reading, given, text_of
+from bertkit.tasks.reading.source import Reading, optional_value, required_text
 from bertkit.tasks.task import Feature
 from bertkit.tasks.task_config import SpansConfig, TaskConfig
 
@@ -54,9 +54,9 @@ def read(reading: Reading) -> Iterator[SpanExample]:
     ids = reading.ids(is_unique=True)  # keys of the answers
 
     def example(row: Any, where: str, line: int) -> SpanExample:
-        example_id = ids.take(given(row, ids.field), where, line)
+        example_id = ids.take(optional_value(row, ids.field), where, line)
         where = f"{where}: question '{example_id}'"
-        question_text, text = text_of(row, question, where), text_of(row, context, where)
+        question_text, text = required_text(row, question, where), required_text(row, context, where)
         answers: tuple[Answer, ...] | None = None
         if not is_input and row.get("is_impossible") is True:
             answers = ()

@@ -9,7 +9,7 @@ from bertkit.tasks.scoring import metrics, review
 from bertkit.tasks.scoring.squad import best_of, exact, f1
 from bertkit.tasks.spans.answers import HIGHEST_ODDS, SpanPrediction, answers_of
 from bertkit.tasks.spans.examples import SpanExample, make_features, read, settings_of
-from bertkit.tasks.task import Beside, Measured, Shape, json_lines, says_the_same
+from bertkit.tasks.task import FittingMetrics, PredictionFile, Shape, all_predictions_equal, json_lines
 from bertkit.tasks.task_config import TaskConfig
 
 
@@ -17,10 +17,10 @@ def _accepted(example: SpanExample) -> list[str]:
     return [answer.text for answer in example.answers or ()]
 
 
-def _measured(task: TaskConfig, _: Sequence[str] | None) -> Measured:
+def _measured(task: TaskConfig, _: Sequence[str] | None) -> FittingMetrics:
     if settings_of(task).is_always_answered:
-        return Measured("answers to every question", ("squad", "squad_v2"))
-    return Measured("answers, or none", ("squad_v2",))
+        return FittingMetrics("answers to every question", ("squad", "squad_v2"))
+    return FittingMetrics("answers, or none", ("squad_v2",))
 
 
 def _score(
@@ -60,11 +60,11 @@ SQUAD_FILES: dict[str, Callable[[Sequence[SpanPrediction]], dict[str, Any]]] = {
 }
 
 
-def _beside(name: str) -> Beside:
+def _beside(name: str) -> PredictionFile:
     def text(_: Sequence[SpanExample], predictions: Sequence[SpanPrediction]) -> str:
         return json.dumps(SQUAD_FILES[name](predictions), indent=2, ensure_ascii=False)[2:-2]  # without its braces
 
-    return Beside(name, text, ("{\n", ",\n", "\n}\n"), "{}\n")
+    return PredictionFile(name, text, ("{\n", ",\n", "\n}\n"), "{}\n")
 
 
 def _files(examples: Sequence[SpanExample], predictions: Sequence[SpanPrediction]) -> dict[str, str]:
@@ -116,15 +116,15 @@ SHAPE = Shape(
     is_labelled=lambda example: example.answers is not None,
     features=make_features,
     predictions=lambda task, examples, features, logits, *_: answers_of(examples, features, logits, settings_of(task)),
-    measured=_measured,
+    fitting_metrics=_measured,
     score=_score,
-    is_degenerate=lambda _, examples, predictions: says_the_same(
+    is_degenerate=lambda _, examples, predictions: all_predictions_equal(
         [p.text for p in predictions], [example.answers for example in examples]
     ),
-    files=_files,
+    eval_files=_files,
     row=_row,
-    beside=tuple(map(_beside, SQUAD_FILES)),
+    prediction_files=tuple(map(_beside, SQUAD_FILES)),
     guess=lambda _, __, examples: [SpanPrediction(example.id, "", [], HIGHEST_ODDS, 1.0) for example in examples],
-    said_of=lambda prediction: ["answered" if prediction.text else "unanswerable"],
+    predicted_labels=lambda prediction: ["answered" if prediction.text else "unanswerable"],
     review=_review,
 )

@@ -13,7 +13,7 @@ from task_configs import task_config
 from bertkit.base.errors import InputError
 from bertkit.base.text_files import PEEKED_BYTES
 from bertkit.tasks.reading.readers import Inputs, open_inputs
-from bertkit.tasks.shapes import shape_of
+from bertkit.tasks.task import shape_of
 from bertkit.tasks.task_config import TaskConfig
 
 TAGS = ("O", "B-X", "I-X")
@@ -122,7 +122,7 @@ def test_every_line_is_an_example(name: str, kind: str, content: str, expected: 
     inputs = opened(task_config(name), content, f"in.{kind}")
     assert rows_of(inputs) == expected
     short = {"tsv": (1, "in.tsv:4"), "csv": (1, "in.csv:4")}.get(kind, (0, ""))
-    assert (inputs.gaps.num_rows, inputs.gaps.first) == short
+    assert (inputs.short_rows.num_rows, inputs.short_rows.first) == short
 
 
 def test_ids_of_empty_lines_are_no_other_questions() -> None:

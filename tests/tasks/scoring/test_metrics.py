@@ -24,7 +24,7 @@ from bertkit.base.errors import InputError
 from bertkit.tasks.reading.conll import chunks_of
 from bertkit.tasks.scoring.metrics import METRICS, MULTI_LABEL, TEXT_METRICS, module, score, signatures
 from bertkit.tasks.scoring.squad import normalize_answer
-from bertkit.tasks.shapes import check_metrics
+from bertkit.tasks.task import check_metrics
 from bertkit.train.processes import gather_in_order
 
 INPUTS: dict[str, tuple[Any, ...]] = {

@@ -10,10 +10,10 @@ from bertkit.tasks.choice import ChoiceExample, ChoicePrediction
 from bertkit.tasks.scoring import review
 from bertkit.tasks.scoring.review import Case, calibration, confusion, scores_by_entity, scores_by_label
 from bertkit.tasks.sequence import SequenceExample, SequencePrediction
-from bertkit.tasks.shapes import shape_of
 from bertkit.tasks.spans.answers import SpanCandidate, SpanPrediction
 from bertkit.tasks.spans.examples import Answer, SpanExample
 from bertkit.tasks.tagging import TaggingExample, TaggingPrediction
+from bertkit.tasks.task import shape_of
 
 
 def test_calibration_by_hand() -> None:
@@ -62,7 +62,7 @@ def test_a_review_of_labels() -> None:
     assert [row[:2] + row[-3:] for row in found["mistakes"]["rows"]] == [
         ["a", "aaa", "yes", "no", "0.900"], ["d", "ddd", "yes", "no", "0.800"], ["c", "ccc", "yes", "no", "0.600"]
     ]  # fmt: skip
-    assert set(review.measured_beside(found)) == {"per_label", "calibration_error"}
+    assert set(review.eval_json_parts(found)) == {"per_label", "calibration_error"}
 
 
 def test_a_review_of_label_sets_and_numbers() -> None:
