@@ -1,7 +1,7 @@
-"""Choice: a text with several endings, one of them right.
+"""Multiple choice: a text with several endings, of which one is right.
 
-Source: Devlin et al. 2019, section 4.4 (SWAG): a sequence `[CLS] context [SEP] ending [SEP]` for each choice, with a single
-score, and a softmax over the choices.
+Source: Devlin et al. 2019, section 4.4 (SWAG): each ending is a sequence `[CLS] context [SEP] ending [SEP]` with one score;
+the prediction is a softmax over the scores.
 """
 
 import math
@@ -33,21 +33,21 @@ from bertkit.tasks.task_config import TaskConfig
 
 @dataclass(frozen=True)
 class ChoiceExample:
-    """A text with several endings, one of them right."""
+    """A text with several endings, of which one is right."""
 
     id: str  # from the file, or the number of the row
     context: str  # the first segment of every choice
     endings: tuple[str, ...]  # the second segments
-    label: int | None  # the number of the right ending; None where unknown
+    label: int | None  # the number of the right ending, from 0; None if unknown
 
 
 @dataclass(frozen=True)
 class ChoicePrediction:
     """The prediction for an example."""
 
-    id: str  # of the example
+    id: str  # the example's id
     label: int  # the number of the most probable ending
-    probabilities: tuple[float, ...]  # of the endings, in their order
+    probabilities: tuple[float, ...]  # one for each ending, in their order
 
 
 def read(reading: Reading) -> Iterator[ChoiceExample]:
@@ -67,7 +67,7 @@ def read(reading: Reading) -> Iterator[ChoiceExample]:
             endings = [f"{required_text(row, begin, where)} {ending}" for ending in endings]
         label = None
         if field is not None:
-            label = _number_of_right(optional_value(row, field), field, len(endings), where, bool(reading.is_labelled))
+            label = _right_ending(optional_value(row, field), field, len(endings), where, bool(reading.is_labelled))
         text = required_text(row, context, where)
         reading.note_empty(where, text, *endings)
         return ChoiceExample(ids.take(optional_value(row, ids.field), where, line), text, tuple(endings), label)
@@ -75,7 +75,7 @@ def read(reading: Reading) -> Iterator[ChoiceExample]:
     return reading.each(example)
 
 
-def _number_of_right(value: Any, field: str, num_endings: int, where: str, is_labelled: bool) -> int | None:
+def _right_ending(value: Any, field: str, num_endings: int, where: str, is_labelled: bool) -> int | None:
     if value in (None, "", -1, "-1") and not is_labelled:
         return None
     number = math.nan if isinstance(value, bool) or value is None else as_number(value)
@@ -85,7 +85,7 @@ def _number_of_right(value: Any, field: str, num_endings: int, where: str, is_la
 
 
 def num_choices_of(examples: Sequence[ChoiceExample]) -> int:
-    """Give the common number of endings; raises InputError if it differs, or is less than two."""
+    """Return the number of endings; raises InputError if it differs between examples, or is less than two."""
     num_choices = len(examples[0].endings)
     for example in examples:
         if len(example.endings) != num_choices or num_choices < 2:
@@ -95,10 +95,12 @@ def num_choices_of(examples: Sequence[ChoiceExample]) -> int:
 
 
 def make_features(examples: Sequence[ChoiceExample], tokenizer: Tokenizer, max_seq_length: int) -> list[Feature]:
-    """Turn each ending into a feature; the features of an example are neighbours. Long texts are cut as in `truncated_lengths`.
+    """Turn each ending into a feature; the features of an example are consecutive.
+
+    Long texts are truncated as in `truncated_lengths`.
 
     Raises:
-        InputError: the number of endings differs, or a label is outside of it.
+        InputError: the number of endings differs between examples, or a label is not the number of an ending.
     """
     num_choices = num_choices_of(examples)
     contexts = pieces(tokenizer, [example.context for example in examples])
@@ -115,21 +117,21 @@ def make_features(examples: Sequence[ChoiceExample], tokenizer: Tokenizer, max_s
 def predictions(
     examples: Sequence[ChoiceExample], features: Sequence[Feature], logits: Sequence[NDArray[np.floating]]
 ) -> list[ChoicePrediction]:
-    """Turn the logits, (1,) for each feature, into predictions, one for each example."""
+    """Turn the logits of each feature, (1,), into a prediction for each example."""
     scores: list[list[float]] = [[] for _ in examples]
     for feature, logit in zip(features, logits, strict=True):
         scores[feature.example].append(float(logit[0]))
-    answers = []
+    found = []
     for example, row in zip(examples, scores, strict=True):
-        shares = softmax(np.array(row))
-        answers.append(ChoicePrediction(example.id, int(shares.argmax()), tuple(shares.tolist())))
-    return answers
+        probabilities = softmax(np.array(row))
+        found.append(ChoicePrediction(example.id, int(probabilities.argmax()), tuple(probabilities.tolist())))
+    return found
 
 
 def _review(
     _: TaskConfig, examples: Sequence[ChoiceExample], predictions: Sequence[ChoicePrediction], __: Sequence[str]
 ) -> dict[str, Any]:
-    """Review endings by number, from 0, and mistakes by text."""
+    """Return confusions by the number of the ending, calibration, and mistakes with the texts of the endings."""
     pairs, shown, sure = Counter[tuple[str, str]](), [], []
     for example, p in zip(examples, predictions, strict=True):
         right, confidence = example.label or 0, p.probabilities[p.label]

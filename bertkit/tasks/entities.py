@@ -1,11 +1,13 @@
-"""Entities: running text -> the words that the model's pre-tokenizer finds -> a tag for each -> entities with their places.
+"""Named entities in running text, found with a tagging model.
+
+The tokenizer's pre-tokenizer splits the text into words, the model tags each word, and the tags are grouped into entities:
 
     text       Johanson lives in Ulaanbaatar.
     words      Johanson   lives in   Ulaanbaatar .
     tags       B-PER      O     O    B-LOC       O
     entities   Johanson, PER, characters 0 to 8; Ulaanbaatar, LOC, characters 18 to 29
 
-A tagger predicts from running text in this way; it is not trained on it.
+This is for prediction only: a tagger is trained on words with tags.
 """
 
 import dataclasses
@@ -37,27 +39,27 @@ class TextExample:
 class Entity:
     """A part of a text with a label: `text[start:end]`."""
 
-    text: str  # of the entity
-    label: str  # its type, or the tag where tags mark no chunks
-    start: int  # its first character in the whole text
-    end: int  # the character after its last
-    score: float  # the mean of the probabilities of its words' tags
+    text: str
+    label: str  # the entity type; the tag itself if tags mark no chunks, such as parts of speech
+    start: int  # the index of its first character
+    end: int  # the index after its last character
+    score: float  # the mean probability of the tags of its words
 
 
 @dataclass(frozen=True)
 class TextPrediction:
     """The prediction for a text."""
 
-    words: tuple[str, ...]  # of the text
+    words: tuple[str, ...]
     tags: list[str]  # one for each word
     entities: list[Entity]  # in the order of the text
 
 
 def read(reading: Reading) -> Iterator[TextExample]:
-    """Read a text from every row.
+    """Read a text from each row.
 
     Raises:
-        InputError: the column is missing, or, while they are read, a row is wrong.
+        InputError: the column is missing, or a row is wrong (raised when that row is read).
     """
     text, ids = reading.find(reading.task.columns.text or TEXTS, "text"), reading.ids()
     return reading.each(
@@ -68,10 +70,10 @@ def read(reading: Reading) -> Iterator[TextExample]:
 
 
 def entities_of(text: str, places: Sequence[tuple[int, int]], prediction: TaggingPrediction) -> list[Entity]:
-    """Group the tags of a text's words into entities, as in the CoNLL evaluation, in any scheme.
+    """Group tagged words into entities, as the CoNLL evaluation does, for any tagging scheme.
 
-    Where tags mark no chunks, such as parts of speech, every word is an entity. `places` has the characters of each word,
-    (first, last), `last` excluded.
+    If the tags mark no chunks, such as parts of speech, each word is an entity. `places` holds the characters of each word:
+    (start, end), end excluded.
     """
     try:
         chunks = chunks_of(prediction.tags)
@@ -86,7 +88,7 @@ def entities_of(text: str, places: Sequence[tuple[int, int]], prediction: Taggin
 
 
 def _in_words(examples: Sequence[TextExample], tokenizer: Tokenizer) -> tuple[list[Any], list[TaggingExample]]:
-    """Cut texts into words; return the places of the words and the tagger's examples."""
+    """Split texts into words; return the (start, end) characters of the words, and examples for the tagger."""
     places = tokenizer.words([example.text for example in examples])
     return places, [
         TaggingExample(example.id, tuple(example.text[start:end] for start, end in own), None)
@@ -116,7 +118,7 @@ def _predictions(
     ]
 
 
-# predicts with a tagger's head; not a task, since a tagger is trained on words and tags
+# not in task_config.SHAPES: only for prediction
 SHAPE = dataclasses.replace(
     tagging.SHAPE,
     formats=("text", *TABLES),
@@ -128,6 +130,6 @@ SHAPE = dataclasses.replace(
     predictions=_predictions,
     row=lambda example, p: {"id": example.id, "text": example.text, "entities": [*map(asdict, p.entities)]},
     prediction_files=(
-        PredictionFile(".conll", lambda _, ps: "".join(tagging.columns("\t", p.words, p.tags) for p in ps)),
+        PredictionFile(".conll", lambda _, ps: "".join(tagging.conll_lines("\t", p.words, p.tags) for p in ps)),
     ),
 )

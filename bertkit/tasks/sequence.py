@@ -1,7 +1,7 @@
-"""Sequence: a text, or a pair of texts, with a label, several of them, or a number.
+"""Sequence classification and regression: a text, or a pair of texts, with a label, several labels, or a number.
 
-A feature is `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`, segment 0 up to the first [SEP]. The name of a special token in a
-text is that token, as in other programs that run an exported model.
+A feature is `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`; segment 0 ends with the first [SEP]. Where a text contains the name of
+a special token, such as "[MASK]", it is encoded as that token, as `transformers` does.
 
 Axes: C labels.
 Source: Devlin et al. 2019, figure 4 (a) and (b); google-research/bert run_classifier.py `convert_single_example`.
@@ -25,6 +25,7 @@ from bertkit.tasks.task import (
     TABLES,
     Feature,
     FittingMetrics,
+    LabelNames,
     Shape,
     all_predictions_equal,
     labelled_lines,
@@ -32,19 +33,18 @@ from bertkit.tasks.task import (
 )
 from bertkit.tasks.task_config import TaskConfig
 
-Names = Sequence[str]  # of all labels, in the order of their numbers
 Logits = NDArray[np.floating]
-SAME_NUMBERS = 0.01  # predictions that deviate less, in deviations of the labels, count as equal
+MIN_DEVIATION = 0.01  # standard deviation of predictions / of labels; below, a regression has learned nothing
 
 
 @dataclass(frozen=True)
 class SequenceExample:
-    """A text, or a pair, with a label."""
+    """A text, or a pair of texts, with a label."""
 
     id: str  # from the file, or the number of the row
     text: str  # the first segment
     text_pair: str | None  # the second segment; None for a single text
-    # a label's name, or a number for a regression, or a tuple of names; None where unknown
+    # a label's name; a number for a regression; a tuple of names for several labels; None if unknown
     label: str | float | tuple[str, ...] | None
 
 
@@ -52,25 +52,31 @@ class SequenceExample:
 class SequencePrediction:
     """The prediction for an example."""
 
-    id: str  # of the example
-    label: str | float | tuple[str, ...]  # the most probable label, the number, or the labels above one half
-    probabilities: dict[str, float]  # of each label by name; empty for a regression
+    id: str  # the example's id
+    label: (
+        str | float | tuple[str, ...]
+    )  # the most probable label, the number, or the labels with a probability above 0.5
+    probabilities: dict[str, float]  # the probability of each label; empty for a regression
 
 
 @dataclass(frozen=True)
 class LabelKind:
-    """A kind of labels: how they are read, trained, predicted and scored."""
+    """How one of three kinds of labels is read, trained, predicted and scored: one label, several labels, or a number."""
 
     reader: type[Labels]  # checks the labels of a file
-    read: Callable[[Any, Any, str], Any]  # a label of a row, from the reader, the value and its place
-    # what the loss compares with the logits; raises ValueError for a label that the task does not have
+    read: Callable[
+        [Any, Any, str], Any
+    ]  # returns the label of a row; takes the reader, the value and its place in the file
+    # returns the label for the loss; raises ValueError for an unknown label
     target: Callable[[Any, Mapping[str, int]], float | list[float]]
-    predicted: Callable[[Logits, Names], tuple[Any, dict[str, float]]]  # the label and the probabilities of all labels
-    fitting_metrics: Callable[[int], FittingMetrics]  # the metrics for this number of labels; 0 where it is unknown
-    for_metrics: Callable[[Sequence[Any], Names], Any]  # labels as the metrics take them
-    guess: Callable[[Sequence[Any]], Any]  # the baseline's prediction, from the labels of the training examples
-    review: Callable[[Sequence[review.Case], Sequence[Mapping[str, float]], Names], dict[str, Any]]
-    # whether a model predicts the same for all examples though their labels differ
+    predicted: Callable[
+        [Logits, LabelNames], tuple[Any, dict[str, float]]
+    ]  # the label, and the probabilities of all labels
+    fitting_metrics: Callable[[int], FittingMetrics]  # the metrics for this number of labels; 0 if unknown
+    for_metrics: Callable[[Sequence[Any], LabelNames], Any]  # converts labels to the input of the metrics
+    guess: Callable[[Sequence[Any]], Any]  # the baseline's prediction, computed from the training labels
+    review: Callable[[Sequence[review.Case], Sequence[Mapping[str, float]], LabelNames], dict[str, Any]]
+    # whether all predictions are equal although the labels differ
     is_degenerate: Callable[[Sequence[Any], Sequence[Any]], bool] = all_predictions_equal
 
 
@@ -92,7 +98,7 @@ def _number_of_label(label: Any, numbers: Mapping[str, int]) -> int:
     return numbers[label]
 
 
-def _most_probable(logits: Logits, names: Names) -> tuple[str, dict[str, float]]:
+def _most_probable(logits: Logits, names: LabelNames) -> tuple[str, dict[str, float]]:
     probabilities = softmax(logits)
     return names[int(probabilities.argmax())], dict(zip(names, probabilities.tolist(), strict=True))
 
@@ -115,20 +121,20 @@ ONE_LABEL = LabelKind(
 )
 
 
-def _more_likely_than_not(logits: Logits, names: Names) -> tuple[tuple[str, ...], dict[str, float]]:
+def _above_one_half(logits: Logits, names: LabelNames) -> tuple[tuple[str, ...], dict[str, float]]:
     probabilities = dict(zip(names, sigmoid(logits).tolist(), strict=True))
     return tuple(name for name, probability in probabilities.items() if probability > 0.5), probabilities
 
 
-def _held_by_most(labels: Sequence[Any]) -> tuple[str, ...]:
+def _labels_of_majority(labels: Sequence[Any]) -> tuple[str, ...]:
     counts = Counter(name for label in labels for name in label)
     return tuple(name for name, count in counts.items() if count > len(labels) / 2)
 
 
 def _review_of_sets(
-    cases: Sequence[review.Case], probabilities: Sequence[Mapping[str, float]], names: Names
+    cases: Sequence[review.Case], probabilities: Sequence[Mapping[str, float]], names: LabelNames
 ) -> dict[str, Any]:
-    """Review every label of every example as a case."""
+    """Review each label of each example separately, as true or false."""
     single = [
         review.Case(case.example, {**case.about, "label": name}, name in case.gold, share > 0.5, max(share, 1 - share))
         for case, shares in zip(cases, probabilities, strict=True)
@@ -141,17 +147,17 @@ SEVERAL_LABELS = LabelKind(
     reader=Labels,
     read=Labels.names_of,
     target=lambda label, numbers: [float(name in label) for name in numbers],
-    predicted=_more_likely_than_not,
+    predicted=_above_one_half,
     fitting_metrics=lambda _: FittingMetrics("several labels at once", metrics.MULTI_LABEL),
     for_metrics=lambda labels, names: np.array([[name in label for name in names] for label in labels]),
-    guess=_held_by_most,
+    guess=_labels_of_majority,
     review=_review_of_sets,
 )
 
 
 def _as_number(label: Any, _: Mapping[str, int]) -> float:
     if isinstance(label, str):
-        raise ValueError(f"label {label!r}: expected a number, since the task has no labels by name")
+        raise ValueError(f"label {label!r}: expected a number: this task is a regression")
     return float(label)
 
 
@@ -164,12 +170,12 @@ NUMBER = LabelKind(
     for_metrics=lambda labels, _: labels,
     guess=lambda labels: float(np.mean(np.array(labels, float))),
     review=lambda cases, _, __: review.review_of_numbers(cases),
-    is_degenerate=lambda predicted, true: bool(np.std(predicted) < SAME_NUMBERS * np.std(true)),
+    is_degenerate=lambda predicted, true: bool(np.std(predicted) < MIN_DEVIATION * np.std(true)),
 )
 
 
-def kind_of(task: TaskConfig, labels: Names | None = None) -> LabelKind:
-    """Choose the kind of a task's labels; a model without labels by name predicts a number."""
+def kind_of(task: TaskConfig, labels: LabelNames | None = None) -> LabelKind:
+    """Return the kind of a task's labels; a model without named labels predicts a number."""
     if task.is_regression or (labels is not None and not labels):
         return NUMBER
     return SEVERAL_LABELS if task.multi_label else ONE_LABEL
@@ -191,7 +197,7 @@ def read(reading: Reading) -> Iterator[SequenceExample]:
                 if is_labelled:
                     reading.num_skipped += 1
                     return None
-                value = None  # no row of a test file is left out
+                value = None  # a test file keeps all its rows
             if value not in (None, "") or is_labelled:
                 label = kind.read(labels, value, where)
         first, second = required_text(row, text, where), None if pair is None else required_text(row, pair, where)
@@ -204,14 +210,14 @@ def read(reading: Reading) -> Iterator[SequenceExample]:
 def make_features(
     examples: Sequence[SequenceExample],
     tokenizer: Tokenizer,
-    labels: Names,
+    labels: LabelNames,
     max_seq_length: int,
     kind: LabelKind = ONE_LABEL,
 ) -> list[Feature]:
-    """Turn each example into a feature; long texts are cut as in `truncated_lengths`.
+    """Turn each example into a feature; long texts are truncated as in `truncated_lengths`.
 
     Raises:
-        InputError: a label is not among `labels`, or not a number in a regression.
+        InputError: a label is not in `labels`, or is not a number in a regression.
     """
     numbers = {name: number for number, name in enumerate(labels)}
     first = pieces(tokenizer, [example.text for example in examples])
@@ -228,7 +234,7 @@ def make_features(
 
 
 def pieces(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    """Encode texts without [CLS] and [SEP]."""
+    """Encode texts as token ids, without [CLS] and [SEP]."""
     if not texts:
         return []
     encoded: list[list[int]] = tokenizer(list(texts))["input_ids"]
@@ -243,7 +249,7 @@ def make_feature(
     label: float | list[float] | None,
     max_seq_length: int,
 ) -> Feature:
-    """Put one or two segments of pieces between [CLS] and [SEP], cut from their ends to fit."""
+    """Build `[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]` from token ids, truncated to `max_seq_length`."""
     facts = tokenizer.facts
     if second is None:
         num_first, num_second = min(len(first), max_seq_length - 2), 0
@@ -258,10 +264,10 @@ def make_feature(
 
 
 def truncated_lengths(num_first: int, num_second: int, budget: int) -> tuple[int, int]:
-    """Compute the lengths of two segments after the longer one loses its last piece until both fit.
+    """Return the lengths of two segments after truncation: the longer segment loses its last piece until both fit.
 
-    Of two equal segments the second is cut, so an odd budget leaves the first one longer, as in Google's
-    run_classifier.py and Hugging Face's slow tokenizers; their fast ones may leave the second one longer by one.
+    Of two equally long segments the second is cut, as in Google's run_classifier.py and Hugging Face's slow tokenizers. Hugging
+    Face's fast tokenizers may keep one piece more of the second segment, and one less of the first.
 
     Source: google-research/bert run_classifier.py `_truncate_seq_pair`.
     """
@@ -275,10 +281,10 @@ def predictions(
     examples: Sequence[SequenceExample],
     features: Sequence[Feature],
     logits: Sequence[Logits],
-    labels: Names,
+    labels: LabelNames,
     kind: LabelKind = ONE_LABEL,
 ) -> list[SequencePrediction]:
-    """Turn logits, (C,) for each feature, (1,) in a regression, into predictions, one for each example."""
+    """Turn the logits of each feature, (C,), or (1,) in a regression, into a prediction for each example."""
     pairs = zip(features, logits, strict=True)
     return [SequencePrediction(examples[feature.example].id, *kind.predicted(row, labels)) for feature, row in pairs]
 
@@ -292,7 +298,7 @@ def _labels(items: Sequence[Any]) -> list[Any]:
 
 
 def _review(
-    task: TaskConfig, examples: Sequence[Any], predictions: Sequence[SequencePrediction], labels: Names
+    task: TaskConfig, examples: Sequence[Any], predictions: Sequence[SequencePrediction], labels: LabelNames
 ) -> dict[str, Any]:
     cases = []
     for example, p in zip(examples, predictions, strict=True):

@@ -41,7 +41,7 @@ def test_metrics_that_fit_are_taken_and_others_refused(
     measured = shape_of(task_config(name)).fitting_metrics(
         task_config(name, *(f"task.{each}" for each in given)), labels
     )
-    assert measured.what == predicted
+    assert measured.predictions == predicted
     for metric, (key, *_) in METRICS.items():
         asked = (*given, f"metrics=[{metric}]", f"best_metric={key}")
         task = task_config(name, *(f"task.{setting}" for setting in asked))

@@ -1,12 +1,12 @@
-"""Parse numbered lines into rows, mappings of column name to value, and record the place of each row.
+"""Parse numbered lines into rows, which map column names to values.
 
-TSV is read as GLUE writes it: a quote is an ordinary character, and no word marks a missing value. CSV follows RFC 4180:
-quoted cells may hold commas and line breaks. SQuAD's JSON, nested or flat, becomes a flat record for each question:
+TSV is read as in GLUE: a quote is an ordinary character, and no word stands for a missing value. CSV follows RFC 4180: quoted
+cells may contain commas and line breaks. SQuAD's JSON, nested or flat, becomes a flat record for each question:
 
     {"data": [{"paragraphs": [{"context": ..., "qas": [{"id": ..., "question": ..., "answers": [...]}]}]}]}
     {"data": [{"id": ..., "question": ..., "context": ..., "answers": ...}]}
 
-`plausible_answers` of SQuAD 2.0 answer another question and are left out.
+`plausible_answers` of SQuAD 2.0 do not answer the question and are ignored.
 """
 
 import csv
@@ -27,46 +27,48 @@ from bertkit.tasks.task_config import Column, TaskConfig
 
 Lines = Iterator[tuple[int, str]]
 Rows = Iterator[tuple[int, Any]]
-MOST_MISSES = 100  # searches for an id without a match, each through the whole file
+MAX_FAILED_SEARCHES = 100  # for the line of a question's id; each search goes through the whole file
 _BETWEEN = re.compile(r"[\s,]*")
 
 
 @dataclass
 class ShortRows:
-    """What happens to rows with too few cells: they are refused, unless one of these is set."""
+    """Rows with too few cells: how they are treated, and their number. They are an error unless one of the first two is set."""
 
-    are_filled: bool = False  # missing cells are empty texts; a blank line is a row
-    are_left_out: bool = False
-    keep_lengths: bool = False  # a blank JSON line has lists as long as the first record's, instead of empty ones
-    num_rows: int = 0  # rows with too few cells, so far
-    first: str = ""  # the place of the first one
+    are_filled: bool = False  # missing cells become empty texts; a blank line is a row
+    are_skipped: bool = False
+    keep_lengths: bool = (
+        False  # with are_filled: a blank JSON line gets lists as long as in the first record, not empty lists
+    )
+    num_rows: int = 0  # rows with too few cells so far
+    first: str = ""  # the place of the first one, such as dev.tsv:12
 
     def add(self, place: str) -> None:
-        """Count a row."""
+        """Count a row with too few cells."""
         self.num_rows += 1
         self.first = self.first or place
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of named values, or sentences of words."""
+    """An iterator over rows with named columns, or over sentences."""
 
-    name: str  # of the file or dataset, for messages
+    name: str  # the file or dataset, for messages
     format: str
-    names: tuple[str, ...]  # of the columns, in order; none for sentences
-    rows: Rows  # the number of the line or record, and its values by column or its sentence; read once
+    names: tuple[str, ...]  # the columns in order; empty for sentences
+    rows: Rows  # yields the number of a line or record, and its row or `Sentence`
     short_rows: ShortRows
-    is_typed: bool = False  # values have types, as in JSON; else all are text
-    has_header: bool = True  # the first line, or each record, names the columns
-    counts: str = ""  # what row numbers count, where not lines
-    unit: str = ""  # what a row is, where there are no columns
+    is_typed: bool = False  # whether values have types, as in JSON; otherwise all are text
+    has_header: bool = True  # whether the first line, or each record, names the columns
+    counts: str = ""  # what the numbers count, if not lines; such as " record "
+    unit: str = ""  # describes a row of a file without columns
 
     def place(self, number: int) -> str:
-        """Name a row for messages, such as `dev.tsv:12`."""
+        """Return the place of a row for messages, such as `dev.tsv:12`."""
         return f"{self.name}:{self.counts}{number}"
 
     def find(self, column: Column, setting: str, needed: bool = True) -> str | None:
-        """Find the name of a column.
+        """Return the name of the column that a setting asks for.
 
         Raises:
             InputError: the column is needed and missing, or two columns have its name.
@@ -93,7 +95,7 @@ class Table:
         )
 
     def _other_separator(self) -> str:
-        """The hint for a single column whose name contains another separator."""
+        """Return a hint if the only column's name contains another separator."""
         if self.is_typed or len(self.names) != 1:
             return ""
         ways = {";": "write the file with commas", "\t": "set task.format=tsv", ",": "set task.format=csv"}
@@ -102,17 +104,17 @@ class Table:
 
 
 def names_of(column: Column) -> tuple[str, ...]:
-    """The names that a column may have; none where it has a number."""
+    """Return the names that a column may have; none if the setting is a number."""
     return (column,) if isinstance(column, str) else column if isinstance(column, tuple) else ()
 
 
 def all_names(task: TaskConfig) -> set[str]:
-    """The names that any of a task's columns may have."""
+    """Return all names that the columns of a task may have."""
     return {name for column in vars(task.columns).values() for name in names_of(column)}
 
 
 def open_table(task: TaskConfig, path: Path, format: str, lines: Lines, short_rows: ShortRows) -> Table:
-    """Open numbered lines as rows of a format; raises InputError if a line does not fit the format."""
+    """Parse numbered lines as rows; raises InputError if a line does not fit the format."""
     name = str(path)
     match format:
         case "text":
@@ -155,8 +157,8 @@ def _csv_rows(name: str, lines: Lines) -> Iterator[tuple[int, list[str]]]:
             yield number, cells or [""]
             number, length = reader.line_num + 1, 0
     except csv.Error as error:
-        way_out = 'quote cells as in "a ""b""", or set task.format='
-        raise InputError(f"{name}:{number}: not CSV ({error}); {way_out}") from None
+        advice = 'quote cells as in "a ""b""", or set task.format='
+        raise InputError(f"{name}:{number}: not CSV ({error}); {advice}") from None
 
 
 def _delimited(
@@ -164,7 +166,7 @@ def _delimited(
 ) -> Table:
     first_line, first = next(rows)
     has_header = task.header
-    if has_header is None:  # the line has a column's name, or only names could tell the columns
+    if has_header is None:  # a header if it has a column's name, or if the columns have no other names or numbers
         has_numbers = any(isinstance(column, int) for column in vars(task.columns).values())
         has_header = not all_names(task).isdisjoint(first) or not (task.column_names or has_numbers)
     columns = tuple(first) if has_header else task.column_names or tuple(f"column {n}" for n in range(len(first)))
@@ -177,8 +179,8 @@ def _delimited(
 def _named_cells(
     name: str, columns: tuple[str, ...], width: int, rows: Iterator[tuple[int, list[str]]], short_rows: ShortRows
 ) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Rows by column; short ones are filled up to the `width` of the first line, or left out, or refused."""
-    blank: int | None = None  # the first of the last blank lines; at the end they are no rows
+    """Yield rows by column; a row with too few cells is filled up to `width`, the first line's cells, or skipped, or refused."""
+    blank: int | None = None  # the first of consecutive blank lines; they are ignored only at the end of the file
     for line, cells in rows:
         is_blank_row = len(cells) == 1 and is_blank(cells[0])
         if short_rows.are_filled:
@@ -187,12 +189,12 @@ def _named_cells(
             elif len(cells) < width:
                 short_rows.add(f"{name}:{line}")
             cells = cells + [""] * (width - len(cells))
-        elif is_blank_row and len(columns) > 1 and not short_rows.are_left_out:
+        elif is_blank_row and len(columns) > 1 and not short_rows.are_skipped:
             blank = blank or line
             continue
         if blank is not None:
             line, cells = blank, [""]
-        if len(cells) < len(columns) and short_rows.are_left_out:
+        if len(cells) < len(columns) and short_rows.are_skipped:
             short_rows.add(f"{name}:{line}")
             continue
         if len(cells) != len(columns):
@@ -205,16 +207,16 @@ def _named_cells(
 
 
 def records(name: str, format: str, rows: Iterable[tuple[int, Any]], short_rows: ShortRows, counts: str = "") -> Table:
-    """Open mappings as rows; the first one names the columns.
+    """Open mappings as rows; the keys of the first mapping are the columns.
 
     Raises:
-        InputError: there is no record, or one is not a mapping.
+        InputError: there is no record, or a record is not a mapping.
     """
 
     def mappings() -> Iterator[tuple[int, Mapping[str, Any]]]:
         for number, row in rows:
             if not isinstance(row, dict):
-                raise InputError(f"{name}:{counts}{number}: {type(row).__name__}, expected an object with named fields")
+                raise InputError(f"{name}:{counts}{number}: {type(row).__name__}; expected an object with named fields")
             yield number, _clean(row)
 
     own = mappings()
@@ -233,7 +235,7 @@ def _clean(value: Any) -> Any:
 
 
 def _json_lines(name: str, lines: Lines, short_rows: ShortRows) -> Rows:
-    """A record per line. Where short_rows are filled, a blank line is a record like the first, with empty texts and lists."""
+    """Yield a record for each line. With `are_filled`, a blank line is a record with the first record's keys and empty values."""
     empty: dict[str, Any] | None = None
     waiting: list[int] = []  # blank lines before the first record
 
@@ -259,7 +261,7 @@ def _json_lines(name: str, lines: Lines, short_rows: ShortRows) -> Rows:
 
 
 def _json(name: str, text: str) -> Rows:
-    """The records of `{"data": [...]}`, of an array, or of lines; the ending of a file need not tell which."""
+    """Return the records of `{"data": [...]}`, of an array, or of JSON lines, whichever the text contains."""
     if text.lstrip().startswith("["):
         return _array(name, text)
     try:
@@ -273,7 +275,7 @@ def _json(name: str, text: str) -> Rows:
 
 
 def _array(name: str, text: str) -> Rows:
-    """The elements of an array, each with the line where it begins."""
+    """Yield the elements of an array, each with the line where it begins."""
     decoder = json.JSONDecoder()
     position = _BETWEEN.match(text, text.index("[") + 1).end()  # type: ignore[union-attr]
     line, counted = 1, 0
@@ -291,11 +293,11 @@ def _array(name: str, text: str) -> Rows:
 
 
 def _flat_records(name: str, text: str, data: list[Any]) -> Rows:
-    """The records of `data`, nested ones by question, with the line of their id in `text`."""
+    """Yield the records of `data`, or their nested questions, each with the line in `text` that has its id."""
     line, position, misses = 1, -1, 0
     for number, record in enumerate(data):
         for question in _questions(name, f"data[{number}]", record):
-            is_sought = isinstance(question, dict) and misses < MOST_MISSES
+            is_sought = isinstance(question, dict) and misses < MAX_FAILED_SEARCHES
             place = text.find(json.dumps(str(question.get("id"))), position + 1) if is_sought else -1
             misses += place < 0
             if place >= 0:

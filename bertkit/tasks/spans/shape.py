@@ -1,4 +1,4 @@
-"""The shape of span tasks: scores, and the rows and files of predictions."""
+"""The shape of span tasks: their scores, and the rows and files of their predictions."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -26,10 +26,11 @@ def _measured(task: TaskConfig, _: Sequence[str] | None) -> FittingMetrics:
 def _score(
     task: TaskConfig, examples: Sequence[SpanExample], predictions: Sequence[SpanPrediction], _: Sequence[str]
 ) -> dict[str, float]:
-    """Score the answers; search the best threshold with the best answer to each question, however it was predicted.
+    """Score the answers, and search the thresholds for "no answer" that would have given the best scores.
 
-    `best_*_thresh` are probabilities of no answer, as in the official script; `best_*_null_score_diff_threshold` are the
-    same in the units of the setting `task.spans.null_score_diff_threshold`.
+    `best_*_thresh` is such a threshold as a probability, as in the official script. `best_*_null_score_diff_threshold` is the
+    same threshold as a value for the setting `task.spans.null_score_diff_threshold`. The search takes the best answer to each
+    question, also where "no answer" was predicted.
     """
     accepted = {example.id: _accepted(example) for example in examples}
     scores = metrics.score(task.metrics, {p.id: p.text for p in predictions}, accepted)
@@ -41,12 +42,12 @@ def _score(
     best = {key: value for key, value in searched.items() if key.startswith("best_")}
     odds_of = {p.no_answer_probability: p.null_odds for p in sorted(predictions, key=lambda p: p.null_odds)}
     for name in ("exact", "f1"):
-        # a threshold that is no question's probability predicts "" everywhere
+        # a threshold that is not the probability of any question predicts "" for all of them
         best[f"best_{name}_null_score_diff_threshold"] = odds_of.get(best[f"best_{name}_thresh"], -HIGHEST_ODDS)
     return scores | best
 
 
-# the content of the files that SQuAD's own programs read, with the fields of run_squad.py
+# the content of the files that the SQuAD scripts read, with the same fields as in run_squad.py
 SQUAD_FILES: dict[str, Callable[[Sequence[SpanPrediction]], dict[str, Any]]] = {
     "predictions.json": lambda predictions: {p.id: p.text for p in predictions},
     "nbest_predictions.json": lambda predictions: {
@@ -62,7 +63,9 @@ SQUAD_FILES: dict[str, Callable[[Sequence[SpanPrediction]], dict[str, Any]]] = {
 
 def _beside(name: str) -> PredictionFile:
     def text(_: Sequence[SpanExample], predictions: Sequence[SpanPrediction]) -> str:
-        return json.dumps(SQUAD_FILES[name](predictions), indent=2, ensure_ascii=False)[2:-2]  # without its braces
+        return json.dumps(SQUAD_FILES[name](predictions), indent=2, ensure_ascii=False)[
+            2:-2
+        ]  # without the outer braces
 
     return PredictionFile(name, text, ("{\n", ",\n", "\n}\n"), "{}\n")
 

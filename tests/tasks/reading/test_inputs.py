@@ -154,7 +154,7 @@ REFUSALS = [
     ("sequence", "-", '{"text": "kan"} lon\n', "one object per line; for plain text set format=text"),
     ("sequence", "in.csv", "id;text\n1;kan, lon\n", "separated by ';'"),
     ("sequence", "in.tsv", "text\tid\nkan\t1\t2\n", "in.tsv:2: too many cells (3, expected 2"),
-    ("mrpc", "-", "kan\n", "-: task=mrpc is of pairs, and a text per line has no second one"),
+    ("mrpc", "-", "kan\n", "-: task=mrpc needs pairs of texts"),
     ("mrpc", "in.jsonl", '{"sentence1": "kan"}\n', "in.jsonl:1: no column '#2 String' or 'sentence2'"),
     ("spans", "-", "What is it?\n", "-:1: no column 'question' (it has: 'What is it?')"),
     ("spans", "in.csv", "question,text\n", "in.csv:1: no column 'context'"),
@@ -172,5 +172,5 @@ def test_refusals(name: str, file: str, content: str, message: str) -> None:
 
 
 def test_pairs_by_an_explicit_column() -> None:
-    with pytest.raises(InputError, match="is of pairs"):
+    with pytest.raises(InputError, match="needs pairs of texts"):
         opened(task_of("sequence", text_pair="s2"), "kan\n")
