@@ -132,17 +132,17 @@ def _review(
     _: TaskConfig, examples: Sequence[ChoiceExample], predictions: Sequence[ChoicePrediction], __: Sequence[str]
 ) -> dict[str, Any]:
     """Return confusions by the number of the ending, calibration, and mistakes with the texts of the endings."""
-    pairs, shown, sure = Counter[tuple[str, str]](), [], []
+    pairs, shown, confidences = Counter[tuple[str, str]](), [], []
     for example, p in zip(examples, predictions, strict=True):
         right, confidence = example.label or 0, p.probabilities[p.label]
         pairs[str(right), str(p.label)] += 1
-        sure.append((confidence, right == p.label))
+        confidences.append((confidence, right == p.label))
         if right != p.label:
             texts = example.endings[right], example.endings[p.label]
             shown.append(review.Case(example.id, {"context": example.context}, *texts, confidence))
     return {
         "confusion": review.confusion(pairs, [*map(str, range(num_choices_of(examples)))]),
-        "calibration": review.calibration(sure),
+        "calibration": review.calibration(confidences),
         "mistakes": review.mistakes(shown),
     }
 

@@ -136,7 +136,7 @@ def _review_of_sets(
 ) -> dict[str, Any]:
     """Review each label of each example separately, as true or false."""
     single = [
-        review.Case(case.example, {**case.about, "label": name}, name in case.gold, share > 0.5, max(share, 1 - share))
+        review.Case(case.example, {**case.texts, "label": name}, name in case.gold, share > 0.5, max(share, 1 - share))
         for case, shares in zip(cases, probabilities, strict=True)
         for name, share in shares.items()
     ]

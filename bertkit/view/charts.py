@@ -1,4 +1,4 @@
-"""Line charts as inline SVG, in the page's light and dark colours, with values on hover."""
+"""Charts as inline SVG, in the page's light and dark colours, with values on hover: lines, calibration, scatter plots."""
 
 import html
 import math
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 WIDTH, HEIGHT, LEFT, RIGHT, BOTTOM, TOP = 400, 230, 58, 16, 38, 22
-NUM_COLORS = 6  # of a page: --c0 and so on
-MAX_HOVERED = 120  # points with values on hover; evenly spaced on a longer line
+NUM_COLORS = 6  # the colours --c0 to --c5 in page.css
+MAX_HOVERED = 120  # points of a line with values on hover
 MAX_POINTS = 1500  # of a scatter plot
 SOFT = "var(--soft)"
 Points = Sequence[tuple[float, float]]
@@ -18,11 +18,11 @@ Scale = Callable[[float], float]
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing for a page."""
+    """A chart for a page."""
 
     title: str
-    parts: Sequence[str]  # SVG
-    legend: Sequence[tuple[str, str]] = ()  # names with their colours
+    parts: Sequence[str]  # SVG elements
+    legend: Sequence[tuple[str, str]] = ()  # (name, colour)
     width, height = WIDTH, HEIGHT
 
 
@@ -33,7 +33,7 @@ def line_chart(
     x_name: str = "",
     y_name: str = "",
 ) -> Figure | None:
-    """Draw lines over a common axis from 0, and a dashed baseline; None without points."""
+    """Draw lines, and a dashed baseline; the horizontal axis begins at 0. Return None if there are no points."""
     colored = [(*line, line_color(number), _dashes(number)) for number, line in enumerate(lines)]
     drawn = [line for line in colored if line[1]]
     if not drawn:
@@ -51,7 +51,7 @@ def line_chart(
     for label, points, shade, dashes in drawn:
         path = " ".join(f"{axes.x(place):.1f},{axes.y(value):.1f}" for place, value in points)
         axes.parts.append(f'<polyline points="{path}" fill="none" stroke-width="1.6"{dashes} style="stroke:{shade}"/>')
-        # many points are invisible, but have values on hover
+        # on a line with many points, the points are invisible, but still have values on hover
         style = (5, f"fill:{shade};fill-opacity:0") if len(points) > 30 else (2.5, f"fill:{shade}")
         for place, value in thinned(points, MAX_HOVERED):
             hover = f"{label}: {value:,.5g} at {x_name or 'x'} {place:,.6g}"
@@ -61,7 +61,7 @@ def line_chart(
 
 
 class Axes:
-    """Two axes with their names and ticks, and the parts of the drawing."""
+    """Two axes with names and ticks, and the SVG elements that are drawn on them."""
 
     def __init__(self, across: tuple[float, float], up: tuple[float, float], names: tuple[str, str]) -> None:
         self.x, self.y = linear_scale(*across, LEFT, WIDTH - RIGHT), linear_scale(*up, HEIGHT - BOTTOM, TOP)
@@ -75,57 +75,57 @@ class Axes:
         self.parts += [text(*name) for name in named if name[2]]
 
     def dot(self, point: tuple[float, float], radius: float, style: str) -> str:
-        """Draw a point."""
+        """Return a point."""
         return f'<circle cx="{self.x(point[0]):.1f}" cy="{self.y(point[1]):.1f}" r="{radius:g}" style="{style}"/>'
 
     def dashed(self, first: tuple[float, float], last: tuple[float, float]) -> str:
-        """Draw a dashed line."""
+        """Return a dashed line."""
         (x1, y1), (x2, y2) = ((self.x(across), self.y(up)) for across, up in (first, last))
         ends = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
         return f'<line {ends} stroke-dasharray="5 4" style="stroke:{SOFT}"/>'
 
 
 def line_color(number: int) -> str:
-    """Give the colour of a line by its number."""
+    """Return the colour of a line, by its number."""
     return f"var(--c{number % NUM_COLORS})"
 
 
 def _dashes(number: int) -> str:
-    """Give the dashes of a line, so that lines of one colour differ."""
+    """Return the dashes of a line; lines with the same colour have different dashes."""
     return "" if number < NUM_COLORS else f' stroke-dasharray="{2 + 4 * (number // NUM_COLORS)} 3"'
 
 
 def with_hover(title: str, drawing: str) -> str:
-    """Add a text on hover to a drawing."""
+    """Add a text to a drawing that appears on hover."""
     return f"<g><title>{html.escape(title)}</title>{drawing}</g>"
 
 
 def text(across: float, down: float, content: str, anchor: str) -> str:
-    """Write a text."""
+    """Return a text."""
     return f'<text x="{across:.1f}" y="{down:.1f}" text-anchor="{anchor}">{html.escape(content)}</text>'
 
 
 def thinned(points: Sequence[Point], most: int) -> Sequence[Point]:
-    """Give at most `most` points, evenly spaced, the last one included."""
+    """Return at most `most` of the points, evenly spaced, always with the first and the last."""
     if len(points) <= most:
         return points
     return [points[round(number * (len(points) - 1) / (most - 1))] for number in range(most)]
 
 
 def limits_of(values: Sequence[float]) -> tuple[float, float]:
-    """Give the least and the greatest value, 1 apart if equal."""
+    """Return the smallest and the largest value; if they are equal, an interval of length 1 around them."""
     low, high = min(values), max(values)
     return (low, high) if high > low else (low - 0.5, high + 0.5)
 
 
 def linear_scale(low: float, high: float, first: float, last: float) -> Scale:
-    """Map values from low to high to places from first to last."""
-    width = (high - low) or 1.0  # 0 for very large numbers
+    """Return a function that maps the interval from low to high to the one from first to last."""
+    width = (high - low) or 1.0  # the difference of very large numbers may be 0
     return lambda value: first + (last - first) * (value - low) / width
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Give four to eight round numbers between two limits."""
+    """Return four to eight round numbers between two limits."""
     rough = (high - low) / 5 or 1.0
     power = 10.0 ** math.floor(math.log10(rough))
     size = min((power * factor for factor in (1, 2, 5, 10)), key=lambda width: abs(width - rough))
@@ -133,8 +133,8 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def reliability(calibration: Mapping[str, Any]) -> Figure:
-    """Draw accuracy over confidence; on the diagonal they are equal."""
-    axes = Axes((0, 1), (0, 1), ("confidence", "share that is right"))
+    """Draw accuracy over confidence; on the diagonal, predictions are perfectly calibrated."""
+    axes = Axes((0, 1), (0, 1), ("confidence", "accuracy"))
     for part in calibration["bins"]:
         first, last, height = axes.x(part["from"]) + 1, axes.x(part["to"]) - 1, axes.y(part["accuracy"])
         title = (
@@ -153,7 +153,7 @@ def reliability(calibration: Mapping[str, Any]) -> Figure:
 
 
 def scatter(points: Sequence[tuple[float, float, str]]) -> Figure:
-    """Draw predicted over true numbers; on the diagonal they are equal."""
+    """Draw predicted over true numbers; on the diagonal, predictions are perfect."""
     limits = limits_of([value for *pair, _ in points for value in pair])
     axes = Axes(limits, limits, ("true", "predicted"))
     axes.parts.append(axes.dashed((limits[0], limits[0]), (limits[1], limits[1])))

@@ -59,8 +59,8 @@ def without(name: str) -> dict[str, str]:
 # what is wrong, the files, what is said of it
 DAMAGED = {
     "a file missing": (without("AX.tsv"), "no AX.tsv"),
-    "a file too many": ({**tables(), "notes.txt": "x"}, "'notes.txt' is not a file of GLUE"),
-    "a folder": ({**without("RTE.tsv"), "glue/RTE.tsv": "x", "RTE.tsv": "x"}, "'glue/RTE.tsv' is a folder, or a file in one"),
+    "a file too many": ({**tables(), "notes.txt": "x"}, "'notes.txt' is not a GLUE file"),
+    "a folder": ({**without("RTE.tsv"), "glue/RTE.tsv": "x", "RTE.tsv": "x"}, "'glue/RTE.tsv' is in a folder"),
     "another header": (replaced("RTE.tsv", "index\tprediction", "id\tlabel"), r"RTE.tsv:1: header 'id\tlabel'"),
     "no header": (replaced("RTE.tsv", "index\tprediction\n", ""), "RTE.tsv:1: header '0\\tentailment'"),
     "an index missing": (replaced("QQP.tsv", "1\t1\n", ""), "QQP.tsv:3: index '2', expected 1"),

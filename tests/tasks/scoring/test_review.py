@@ -74,7 +74,7 @@ def test_a_review_of_label_sets_and_numbers() -> None:
     assert found["by_label"]["x"] == {"precision": 1.0, "recall": 0.5, "f1": pytest.approx(2 / 3), "support": 2}
     assert found["by_label"]["y"]["precision"] == 0.5
     first, second = (row[2:] for row in found["mistakes"]["rows"])
-    assert (first, second) == (["y", "does not", "holds", "0.800"], ["x", "holds", "does not", "0.700"])
+    assert (first, second) == (["y", "no", "yes", "0.800"], ["x", "yes", "no", "0.700"])
     numbers = task_config("stsb")
     examples = [SequenceExample(str(n), "t", None, float(n)) for n in range(3)]
     said = [SequencePrediction(str(n), n + 0.5 * n, {}) for n in range(3)]
