@@ -22,12 +22,7 @@ from bertkit.view.page import render
 
 INK, SOFT, BLUE, ORANGE, GREEN = "#1c2128", "#57606a", (31, 111, 235), "#c2510a", "#1a7f37"
 BLACK = (28, 33, 40)  # INK
-ROW, COLUMN, GAP, MARGIN = (
-    18,
-    130,
-    150,
-    24,
-)  # one head: row height, width of a column of tokens, gap between two columns
+ROW, COLUMN, GAP, MARGIN = 18, 130, 150, 24  # one head: a row, a column of tokens, the gap between columns
 THUMB, SPACE = 64, 6  # all heads: the size of a head's square, and the space between squares
 CELL, LETTER, WIDEST_LINE = 18, 7, 330  # an alignment: size of a cell, mean width of a letter, width of the caption
 MAX_NAMED = 64  # a matrix with more tokens has no token names beside it
@@ -205,12 +200,7 @@ def png_writer() -> Callable[[str], bytes]:
 
 NUM_LISTED = 10  # attributions in the table
 MAX_ELEMENTS = 5  # elements of a list in a prediction that are shown
-INPUT_FIELDS = (
-    "id",
-    "words",
-    "question",
-    "context",
-)  # fields of a prediction that are not shown: they repeat the input
+INPUT_FIELDS = ("id", "words", "question", "context")  # of a prediction; not shown again
 LEVELS = (255, 127, 63, 31, 15)  # possible numbers of steps from 0 to 1
 # the most characters for all weights, and for each weight if there are many; 12 layers with 12 heads and 128 tokens need
 # 3 MB, with 512 tokens 20 MB
@@ -282,9 +272,8 @@ def pack_weights(weights: NDArray[np.float32]) -> PackedWeights:
     roots = np.sqrt(weights.clip(0, 1), out=weights)
     most = max(MAX_CHARACTERS, MAX_CHARACTERS_EACH * roots.size)
     for levels in LEVELS:
-        packer = zlib.compressobj(
-            6, strategy=zlib.Z_RLE
-        )  # on such noise as small as a full search, in a tenth of the time
+        # run-length encoding compresses these bytes as well as the default, ten times faster
+        packer = zlib.compressobj(6, strategy=zlib.Z_RLE)
         compressed = packer.compress(np.rint(roots * levels).astype(np.uint8).tobytes()) + packer.flush()
         if len(compressed) * 4 / 3 <= most or levels == LEVELS[-1]:
             break

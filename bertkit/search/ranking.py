@@ -29,7 +29,7 @@ from bertkit.predict.task_model import Predictor
 from bertkit.search.library import Hit, Library
 from bertkit.search.passages import words_of
 from bertkit.settings.search import ORDERS, BothConfig
-from bertkit.tasks.reading.readers import inputs_from_texts
+from bertkit.tasks.reading.readers import read_texts
 
 MIN_SCORE = -1e4  # of a reader: far below any logits, but fine for JSON and sigmoid
 
@@ -111,7 +111,7 @@ class Searcher:
         if predictor is None or not hits:
             return [Candidate(hit) for hit in hits]
         passages = [hit.passage for hit in hits]
-        inputs = inputs_from_texts(predictor.shape, predictor.task, [question] * len(hits), passages)
+        inputs = read_texts(predictor.shape, predictor.task, [question] * len(hits), passages)
         examples = [example for chunk in inputs.chunks for example in chunk]
         predictions = answer_here(predictor, examples, predictor.features(examples))
         return [_read(hit, prediction) for hit, prediction in zip(hits, predictions, strict=True)]

@@ -19,7 +19,7 @@ from bertkit.predict.task_model import Predictor
 from bertkit.run.outputs import beginning_of, check_free, is_stream, opened_output
 from bertkit.settings.predict import PredictSettings
 from bertkit.tasks.reading.writers import Write, row_writer, write_lines
-from bertkit.tasks.task import PredictionFile
+from bertkit.tasks.task import ExtraFile
 
 COPIED = ("id", "text", "words")  # fields of a prediction that come from its input
 
@@ -71,11 +71,11 @@ class _Output:
         self.shape, self.carried, self.num_written = predictor.shape, carried, 0
         self.put: Write = functools.partial(write_lines, sys.stdout)
         self.partial: str | None = None
-        self.beside: list[tuple[PredictionFile, TextIO]] = []
+        self.beside: list[tuple[ExtraFile, TextIO]] = []
         if settings.output == "-":
             return
         path = Path(settings.output)
-        beside = () if is_stream(path) else self.shape.prediction_files
+        beside = () if is_stream(path) else self.shape.extra_files
         places = [path.with_suffix(b.name) if b.name.startswith(".") else path.parent / b.name for b in beside]
         check_free(settings.output, settings.input, settings.overwrite, places)
         file = stack.enter_context(opened_output(path, is_binary=path.suffix.lower() == ".parquet"))

@@ -83,14 +83,9 @@ class FeatureBatches:
     """
 
     def __init__(self, features: Iterable[Feature], head: str, num_choices: int = 1) -> None:
-        """Copy the features, of which there is at least one.
+        """Copy at least one feature. All have labels or none has, except sentences without words.
 
-        Either all features have labels or none has; a sentence without words needs no label.
-
-        Args:
-            features: the features.
-            head: the model's head that the labels are for.
-            num_choices: how many consecutive features form an item.
+        `head` is the model's head that the labels are for; `num_choices` consecutive features form an item.
         """
         self.head, self.num_choices = head, num_choices
         self.class_weights: NDArray[np.float64] | None = None

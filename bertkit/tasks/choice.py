@@ -19,15 +19,7 @@ from bertkit.tasks.reading.labels import as_number
 from bertkit.tasks.reading.source import Reading, optional_value, required_text, required_value
 from bertkit.tasks.scoring import metrics, review
 from bertkit.tasks.sequence import make_feature, pieces, softmax
-from bertkit.tasks.task import (
-    TABLES,
-    Feature,
-    FittingMetrics,
-    Shape,
-    all_predictions_equal,
-    labelled_lines,
-    most_frequent,
-)
+from bertkit.tasks.task import TABLES, Feature, Shape, TaskMetrics, eval_lines, is_constant, most_frequent
 from bertkit.tasks.task_config import TaskConfig
 
 
@@ -95,9 +87,7 @@ def num_choices_of(examples: Sequence[ChoiceExample]) -> int:
 
 
 def make_features(examples: Sequence[ChoiceExample], tokenizer: Tokenizer, max_seq_length: int) -> list[Feature]:
-    """Turn each ending into a feature; the features of an example are consecutive.
-
-    Long texts are truncated as in `truncated_lengths`.
+    """Turn each ending into a feature, truncated as in `truncated_lengths`; the features of an example are consecutive.
 
     Raises:
         InputError: the number of endings differs between examples, or a label is not the number of an ending.
@@ -161,14 +151,14 @@ SHAPE = Shape(
     is_labelled=lambda example: example.label is not None,
     features=lambda task, examples, tokenizer, _: make_features(examples, tokenizer, task.max_seq_length),
     predictions=lambda task, examples, features, logits, *_: predictions(examples, features, logits),
-    fitting_metrics=lambda *_: FittingMetrics("a choice of endings", ("accuracy",)),
+    fitting_metrics=lambda *_: TaskMetrics("a choice of endings", ("accuracy",)),
     score=lambda task, examples, predictions, _: metrics.score(
         task.metrics, [p.label for p in predictions], [example.label for example in examples]
     ),
-    is_degenerate=lambda _, examples, predictions: all_predictions_equal(
+    is_degenerate=lambda _, examples, predictions: is_constant(
         [p.label for p in predictions], [example.label for example in examples]
     ),
-    eval_files=labelled_lines,
+    eval_files=eval_lines,
     row=lambda _, prediction: asdict(prediction),
     guess=lambda _, train, examples: [
         ChoicePrediction(example.id, most_frequent(other.label for other in train), ()) for example in examples

@@ -1,6 +1,4 @@
-"""Named entities in running text, found with a tagging model.
-
-The tokenizer's pre-tokenizer splits the text into words, the model tags each word, and the tags are grouped into entities:
+"""Named entities in running text: the pre-tokenizer splits it into words, and a tagging model tags each word.
 
     text       Johanson lives in Ulaanbaatar.
     words      Johanson   lives in   Ulaanbaatar .
@@ -23,7 +21,7 @@ from bertkit.tasks import tagging
 from bertkit.tasks.reading.conll import chunks_of
 from bertkit.tasks.reading.source import Reading, optional_value, required_text
 from bertkit.tasks.tagging import TaggingExample, TaggingPrediction
-from bertkit.tasks.task import TABLES, Feature, PredictionFile
+from bertkit.tasks.task import TABLES, ExtraFile, Feature
 from bertkit.tasks.task_config import TEXTS, TaskConfig
 
 
@@ -129,7 +127,5 @@ SHAPE = dataclasses.replace(
     features=_features,
     predictions=_predictions,
     row=lambda example, p: {"id": example.id, "text": example.text, "entities": [*map(asdict, p.entities)]},
-    prediction_files=(
-        PredictionFile(".conll", lambda _, ps: "".join(tagging.conll_lines("\t", p.words, p.tags) for p in ps)),
-    ),
+    extra_files=(ExtraFile(".conll", lambda _, ps: "".join(tagging.conll_lines("\t", p.words, p.tags) for p in ps)),),
 )

@@ -42,9 +42,7 @@ def pack(features: Sequence[Feature]) -> PretrainBatch:
     """Pack features into one batch; the labels are unknown and set to zero."""
     lengths = np.array([len(feature.input_ids) for feature in features], np.int64)
     starts = np.cumsum(lengths) - lengths
-    positions = [
-        int(start) + place for start, feature in zip(starts, features, strict=True) for place in feature.origins
-    ]
+    positions = [int(start) + mask for start, own in zip(starts, features, strict=True) for mask in own.origins]
     input_ids = np.array([piece for feature in features for piece in feature.input_ids], np.int64)
     return PretrainBatch(
         input_ids=input_ids,

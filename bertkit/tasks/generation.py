@@ -23,12 +23,10 @@ from bertkit.tasks.scoring import metrics
 from bertkit.tasks.scoring.metrics import METRICS, TEXT_METRICS
 from bertkit.tasks.scoring.review import NUM_MISTAKES
 from bertkit.tasks.sequence import pieces
-from bertkit.tasks.task import TABLES, Feature, FittingMetrics, Shape, all_predictions_equal, json_lines
+from bertkit.tasks.task import TABLES, Feature, Shape, TaskMetrics, is_constant, json_lines
 from bertkit.tasks.task_config import GenerationConfig, TaskConfig
 
-GeneratedIds = tuple[
-    list[int], float
-]  # the token ids of a text, without its first and last special token, and its score
+GeneratedIds = tuple[list[int], float]  # the token ids of a text, without [CLS] and [SEP], and its score
 NUM_GROUPS = 4  # groups of sources by length, in a review
 
 
@@ -130,9 +128,9 @@ def _settings(task: TaskConfig) -> GenerationConfig:
     return task.generation
 
 
-def _measured(task: TaskConfig, _: Sequence[str] | None) -> FittingMetrics:
+def _measured(task: TaskConfig, _: Sequence[str] | None) -> TaskMetrics:
     metrics.require_packages(task.metrics)
-    return FittingMetrics("texts", tuple(TEXT_METRICS))
+    return TaskMetrics("texts", tuple(TEXT_METRICS))
 
 
 def _targets(examples: Sequence[GenerationExample]) -> list[str]:
@@ -210,9 +208,7 @@ SHAPE = Shape(
     predictions=predictions,
     fitting_metrics=_measured,
     score=_score,
-    is_degenerate=lambda _, examples, predictions: all_predictions_equal(
-        [p.text for p in predictions], _targets(examples)
-    ),
+    is_degenerate=lambda _, examples, predictions: is_constant([p.text for p in predictions], _targets(examples)),
     eval_files=_files,
     row=_row,
     review=_review,

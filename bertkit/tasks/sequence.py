@@ -21,16 +21,7 @@ from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.tasks.reading.labels import Labels, Numbers
 from bertkit.tasks.reading.source import NO_LABEL, Reading, optional_value, required_text, required_value
 from bertkit.tasks.scoring import metrics, review
-from bertkit.tasks.task import (
-    TABLES,
-    Feature,
-    FittingMetrics,
-    LabelNames,
-    Shape,
-    all_predictions_equal,
-    labelled_lines,
-    most_frequent,
-)
+from bertkit.tasks.task import TABLES, Feature, LabelNames, Shape, TaskMetrics, eval_lines, is_constant, most_frequent
 from bertkit.tasks.task_config import TaskConfig
 
 Logits = NDArray[np.floating]
@@ -53,9 +44,7 @@ class SequencePrediction:
     """The prediction for an example."""
 
     id: str  # the example's id
-    label: (
-        str | float | tuple[str, ...]
-    )  # the most probable label, the number, or the labels with a probability above 0.5
+    label: str | float | tuple[str, ...]  # the most probable label, the number, or all labels above 0.5
     probabilities: dict[str, float]  # the probability of each label; empty for a regression
 
 
@@ -64,20 +53,16 @@ class LabelKind:
     """How one of three kinds of labels is read, trained, predicted and scored: one label, several labels, or a number."""
 
     reader: type[Labels]  # checks the labels of a file
-    read: Callable[
-        [Any, Any, str], Any
-    ]  # returns the label of a row; takes the reader, the value and its place in the file
+    read: Callable[[Any, Any, str], Any]  # returns the label, from a reader, the value and its place in the file
     # returns the label for the loss; raises ValueError for an unknown label
     target: Callable[[Any, Mapping[str, int]], float | list[float]]
-    predicted: Callable[
-        [Logits, LabelNames], tuple[Any, dict[str, float]]
-    ]  # the label, and the probabilities of all labels
-    fitting_metrics: Callable[[int], FittingMetrics]  # the metrics for this number of labels; 0 if unknown
+    predicted: Callable[[Logits, LabelNames], tuple[Any, dict[str, float]]]  # the label, and all probabilities
+    fitting_metrics: Callable[[int], TaskMetrics]  # the metrics for this number of labels; 0 if unknown
     for_metrics: Callable[[Sequence[Any], LabelNames], Any]  # converts labels to the input of the metrics
     guess: Callable[[Sequence[Any]], Any]  # the baseline's prediction, computed from the training labels
     review: Callable[[Sequence[review.Case], Sequence[Mapping[str, float]], LabelNames], dict[str, Any]]
     # whether all predictions are equal although the labels differ
-    is_degenerate: Callable[[Sequence[Any], Sequence[Any]], bool] = all_predictions_equal
+    is_degenerate: Callable[[Sequence[Any], Sequence[Any]], bool] = is_constant
 
 
 def sigmoid(logits: Logits) -> NDArray[np.float64]:
@@ -103,10 +88,10 @@ def _most_probable(logits: Logits, names: LabelNames) -> tuple[str, dict[str, fl
     return names[int(probabilities.argmax())], dict(zip(names, probabilities.tolist(), strict=True))
 
 
-def _metrics_of_one(num_labels: int) -> FittingMetrics:
+def _metrics_of_one(num_labels: int) -> TaskMetrics:
     if num_labels > 2:
-        return FittingMetrics("one of several labels", (*metrics.MULTI_LABEL, "matthews_correlation"))
-    return FittingMetrics("one of two labels", ("accuracy", "f1", "f1_macro", "f1_micro", "matthews_correlation"))
+        return TaskMetrics("one of several labels", (*metrics.MULTI_LABEL, "matthews_correlation"))
+    return TaskMetrics("one of two labels", ("accuracy", "f1", "f1_macro", "f1_micro", "matthews_correlation"))
 
 
 ONE_LABEL = LabelKind(
@@ -148,7 +133,7 @@ SEVERAL_LABELS = LabelKind(
     read=Labels.names_of,
     target=lambda label, numbers: [float(name in label) for name in numbers],
     predicted=_above_one_half,
-    fitting_metrics=lambda _: FittingMetrics("several labels at once", metrics.MULTI_LABEL),
+    fitting_metrics=lambda _: TaskMetrics("several labels at once", metrics.MULTI_LABEL),
     for_metrics=lambda labels, names: np.array([[name in label for name in names] for label in labels]),
     guess=_labels_of_majority,
     review=_review_of_sets,
@@ -166,7 +151,7 @@ NUMBER = LabelKind(
     read=Numbers.name_of,
     target=_as_number,
     predicted=lambda logits, _: (float(logits[0]), {}),
-    fitting_metrics=lambda _: FittingMetrics("numbers", ("pearson", "spearmanr")),
+    fitting_metrics=lambda _: TaskMetrics("numbers", ("pearson", "spearmanr")),
     for_metrics=lambda labels, _: labels,
     guess=lambda labels: float(np.mean(np.array(labels, float))),
     review=lambda cases, _, __: review.review_of_numbers(cases),
@@ -333,7 +318,7 @@ SHAPE = Shape(
     is_degenerate=lambda task, examples, predictions: kind_of(task).is_degenerate(
         _labels(predictions), _labels(examples)
     ),
-    eval_files=labelled_lines,
+    eval_files=eval_lines,
     row=lambda _, prediction: asdict(prediction),
     guess=lambda task, train, examples: [
         SequencePrediction(example.id, guess, {})

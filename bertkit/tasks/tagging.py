@@ -22,15 +22,7 @@ from bertkit.tasks.reading.conll import Sentence, parts_of, to_iob2
 from bertkit.tasks.reading.labels import Ids, Labels
 from bertkit.tasks.reading.source import Reading, optional_value, required_value
 from bertkit.tasks.scoring import metrics, review
-from bertkit.tasks.task import (
-    Feature,
-    FittingMetrics,
-    PredictionFile,
-    Shape,
-    all_predictions_equal,
-    json_lines,
-    most_frequent,
-)
+from bertkit.tasks.task import ExtraFile, Feature, Shape, TaskMetrics, is_constant, json_lines, most_frequent
 from bertkit.tasks.task_config import WORDS, TaskConfig
 
 NO_WORD = -1
@@ -237,12 +229,12 @@ def tags_of(
     return predictions
 
 
-def _measured(task: TaskConfig, labels: Sequence[str] | None) -> FittingMetrics:
+def _measured(task: TaskConfig, labels: Sequence[str] | None) -> TaskMetrics:
     unmarked = next((label for label in labels or () if parts_of(label) is None), None)
     if unmarked is None:
-        return FittingMetrics("tags that mark chunks", ("seqeval", "seqeval_strict", "accuracy"))
+        return TaskMetrics("tags that mark chunks", ("seqeval", "seqeval_strict", "accuracy"))
     advice = f", such as '{unmarked}'; set task.metrics=[accuracy] task.best_metric=accuracy, or write tags as in B-PER"
-    return FittingMetrics("tags that mark no chunks", ("accuracy",), advice)
+    return TaskMetrics("tags that mark no chunks", ("accuracy",), advice)
 
 
 def _files(examples: Sequence[TaggingExample], predictions: Sequence[TaggingPrediction]) -> dict[str, str]:
@@ -295,13 +287,13 @@ SHAPE = Shape(
     score=lambda task, examples, predictions, _: metrics.score(
         task.metrics, [p.tags for p in predictions], [list(example.tags or ()) for example in examples]
     ),
-    is_degenerate=lambda _, examples, predictions: all_predictions_equal(
+    is_degenerate=lambda _, examples, predictions: is_constant(
         (tag for p in predictions for tag in p.tags), (tag for example in examples for tag in example.tags or ())
     ),
     eval_files=_files,
     row=lambda example, p: {"id": example.id, "words": example.words, "tags": p.tags},
-    prediction_files=(
-        PredictionFile(
+    extra_files=(
+        ExtraFile(
             ".conll", lambda es, ps: "".join(conll_lines("\t", e.words, p.tags) for e, p in zip(es, ps, strict=True))
         ),
     ),

@@ -50,7 +50,7 @@ class Feature:
 
 
 @dataclass(frozen=True)
-class FittingMetrics:
+class TaskMetrics:
     """The metrics that can score a task's predictions."""
 
     predictions: str  # a description of the predictions, for messages
@@ -59,7 +59,7 @@ class FittingMetrics:
 
 
 @dataclass(frozen=True)
-class PredictionFile:
+class ExtraFile:
     """A file that `predict` writes in addition to its JSON lines, chunk by chunk."""
 
     name: str  # the file's name, or only its ending, such as `.conll`, after the name of the output
@@ -91,14 +91,13 @@ class Shape:
     predictions: Callable[
         [TaskConfig, Sequence[Any], Sequence[Feature], Sequence[Any], LabelNames, Tokenizer], list[Any]
     ]
-    fitting_metrics: Callable[[TaskConfig, LabelNames | None], FittingMetrics]  # labels None: not known yet
+    fitting_metrics: Callable[[TaskConfig, LabelNames | None], TaskMetrics]  # labels None: not known yet
     # computes the task's metrics; predictions are in the order of the examples
     score: Callable[[TaskConfig, Sequence[Any], Sequence[Any], LabelNames], dict[str, float]]
     # whether all predictions are equal although the labels differ: the model has learned nothing
     is_degenerate: Callable[[TaskConfig, Sequence[Any], Sequence[Any]], bool]
-    eval_files: Callable[
-        [Sequence[Any], Sequence[Any]], dict[str, str]
-    ]  # predictions on a labelled split, by file name
+    # formats the predictions on a labelled split, by file name
+    eval_files: Callable[[Sequence[Any], Sequence[Any]], dict[str, str]]
     row: Callable[[Any, Any], dict[str, Any]]  # the line that `predict` writes for an example
     # the settings of the columns that a text, or a pair of texts, fills; empty if an example needs more than two texts
     text_columns: tuple[str, ...] = ("text", "text_pair")
@@ -113,12 +112,11 @@ class Shape:
     answers_questions: bool = False  # whether a prediction is an answer in a passage, with `n_best` and `null_odds`
     generates_text: bool = False  # whether its models write text token by token; the loss then gives a perplexity
     num_choices: Callable[[Sequence[Any]], int] = lambda examples: 1  # consecutive features that form one item
-    prediction_files: tuple[PredictionFile, ...] = ()  # further files that `predict` writes
+    extra_files: tuple[ExtraFile, ...] = ()  # further files that `predict` writes
     # the baseline's predictions, from the training examples: always the most frequent training label
     guess: Callable[[TaskConfig, Sequence[Any], Sequence[Any]], list[Any]] | None = None
-    predicted_labels: Callable[[Any], Sequence[str | float]] = (
-        lambda prediction: ()
-    )  # returns the labels of a prediction, comparable with `labels_of`
+    # returns the labels of a prediction, comparable with `labels_of`
+    predicted_labels: Callable[[Any], Sequence[str | float]] = lambda prediction: ()
     # computes what the report shows about the predictions on a labelled split, besides the scores
     review: Callable[[TaskConfig, Sequence[Any], Sequence[Any], LabelNames], dict[str, Any]] = lambda *_: {}
     # packs features into masked LM batches; None for all other heads
@@ -130,12 +128,12 @@ def most_frequent(values: Iterable[Any]) -> Any:
     return Counter(values).most_common(1)[0][0]
 
 
-def all_predictions_equal(predicted: Iterable[Any], true: Iterable[Any]) -> bool:
+def is_constant(predicted: Iterable[Any], true: Iterable[Any]) -> bool:
     """Check whether all predictions are equal although the labels differ."""
     return len(set(predicted)) == 1 and len(set(true)) > 1
 
 
-def labelled_lines(examples: Sequence[Any], predictions: Sequence[Any]) -> dict[str, str]:
+def eval_lines(examples: Sequence[Any], predictions: Sequence[Any]) -> dict[str, str]:
     """Return predictions.jsonl: a line for each prediction, with the true label as `reference`."""
     pairs = zip(examples, predictions, strict=True)
     return {"predictions.jsonl": json_lines({**asdict(p), "reference": example.label} for example, p in pairs)}

@@ -91,9 +91,7 @@ class SpansConfig:
 class TaggingConfig:
     """How long sentences and documents are cut into windows."""
 
-    window_overlap: (
-        int | None
-    )  # pieces that two consecutive windows share, rounded down to whole words; null: half a window
+    window_overlap: int | None  # pieces in two consecutive windows, rounded to whole words; null: half a window
 
 
 @dataclass(frozen=True)

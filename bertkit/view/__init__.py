@@ -1,7 +1,9 @@
-"""Reports, tables, charts, and the lines that a command prints. A page needs no other file and no network.
+"""Reports, tables, charts, and the lines that a command prints.
 
-page        fills in the templates of pages/; tables
-charts      draws line charts, calibration and scatter plots as SVG
-report      report.html for a run, compare.html for several runs, glue.md for GLUE
-console     formats the lines of a training run; the progress bar
+A page needs no other file and no network.
+
+    page        fills in the templates of pages/; tables
+    charts      draws line charts, calibration and scatter plots as SVG
+    report      report.html for a run, compare.html for several runs, glue.md for GLUE
+    console     formats the lines of a training run; the progress bar
 """

@@ -24,12 +24,12 @@ from bertkit.tasks.scoring import metrics
 from bertkit.tasks.sequence import make_feature, pieces, softmax
 from bertkit.tasks.task import (
     TABLES,
+    ExtraFile,
     Feature,
-    FittingMetrics,
-    PredictionFile,
     Shape,
-    all_predictions_equal,
+    TaskMetrics,
     check_metrics,
+    is_constant,
     json_lines,
     make_features,
     shape_of,
@@ -86,15 +86,15 @@ SHAPE = Shape(
     is_labelled=lambda example: example.grade is not None,
     features=features,
     predictions=lambda task, examples, features, logits, labels, _: means(examples, logits, labels),
-    fitting_metrics=lambda *_: FittingMetrics("grades", ("pearson", "spearmanr")),
+    fitting_metrics=lambda *_: TaskMetrics("grades", ("pearson", "spearmanr")),
     score=lambda task, examples, predictions, _: metrics.score(task.metrics, predictions, grades(examples)),
-    is_degenerate=lambda _, examples, predictions: all_predictions_equal(predictions, grades(examples)),
+    is_degenerate=lambda _, examples, predictions: is_constant(predictions, grades(examples)),
     eval_files=lambda examples, predictions: {
         "predictions.jsonl": json_lines({"grade": grade} for grade in predictions)
     },
     row=lambda example, grade: {"id": example.id, "grade": grade},
-    prediction_files=(
-        PredictionFile(".grades", lambda examples, predictions: "".join(f"{grade:.3f}\n" for grade in predictions)),
+    extra_files=(
+        ExtraFile(".grades", lambda examples, predictions: "".join(f"{grade:.3f}\n" for grade in predictions)),
     ),
 )
 

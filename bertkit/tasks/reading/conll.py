@@ -185,9 +185,7 @@ def read_conll(
             continue
         _append(current, cells, words, tags, f"{name}:{number}")
         if len(current.words) > MAX_WORDS:
-            raise InputError(
-                f"{name}:{number}: more than {MAX_WORDS:,} words without a blank line; end sentences with blank lines"
-            )
+            raise InputError(f"{name}:{number}: more than {MAX_WORDS:,} words without a blank line; add blank lines")
         current.lines.append(number)
     if current.words:
         yield current.lines[0], current
@@ -219,13 +217,13 @@ def to_iob2(
     If the settings name the scheme, every tag must follow it. If the scheme is detected, tags that break it are counted, and
     interpreted as in the CoNLL evaluation. A chunk ends with its sentence, also inside a document.
     """
-    file_warnings: list[str] = []
+    warnings: list[str] = []
     tagged = [sentence for sentence in sentences if sentence.tags]
     scheme: str = task.scheme
     if scheme == "auto":
         scheme = detect_scheme([sentence.tags[words] for sentence in tagged for words in sentence.sentences()])
     if scheme == "none":
-        return scheme, file_warnings
+        return scheme, warnings
     breaks: list[tuple[str, int]] = []
     for sentence in tagged:
         for tag, line in zip(sentence.tags, sentence.lines, strict=True):
@@ -244,8 +242,8 @@ def to_iob2(
         tag, line = breaks[0]
         if task.scheme != "auto":
             raise InputError(f"{place(line)}: tag '{tag}' breaks {scheme.upper()}; correct it, or set task.scheme=auto")
-        file_warnings.append(
+        warnings.append(
             f"{name}: sentences with a tag that breaks {scheme.upper()}: {len(breaks):,} (first '{tag}' at "
             f"{place(line)}); interpreted as in the CoNLL evaluation"
         )
-    return scheme, file_warnings
+    return scheme, warnings

@@ -12,9 +12,8 @@ LARGEST = 1e15  # the largest label of a regression: its square fits into float3
 class Ids:
     """The ids of examples. Each must be unique; a row without an id gets its number, from 0.
 
-    In an input of `predict`, ids may be empty, and may be repeated unless `is_unique`. Questions need unique ids, because their
-    answers are stored by id; there, a question with an empty id gets "line" and its line number, because its row number may be
-    the id of another question.
+    In an input of `predict`, ids may be empty, and may be repeated unless `is_unique`: answers to questions are stored by id. A
+    question without an id gets "line" and its line number, because its row number may be the id of another question.
     """
 
     def __init__(self, field: str | None, *, is_input: bool = False, is_unique: bool = True) -> None:
@@ -42,7 +41,6 @@ class Labels:
 
     Attributes:
         names: the allowed labels, in the order of their numbers; None to take the labels from this file.
-        by_value: the label name for each value in the file.
         seen: the place where each label occurs first.
     """
 

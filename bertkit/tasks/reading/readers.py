@@ -161,9 +161,7 @@ def open_inputs(
         raise
 
 
-def inputs_from_texts(
-    shape: Shape, task: TaskConfig, texts: Sequence[str], pairs: Sequence[str] | None = None
-) -> Inputs:
+def read_texts(shape: Shape, task: TaskConfig, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Inputs:
     """Read texts, or pairs of texts, from memory: for sequences, running text for a tagger, or questions with contexts.
 
     Raises:

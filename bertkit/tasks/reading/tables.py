@@ -27,6 +27,7 @@ from bertkit.tasks.task_config import Column, TaskConfig
 
 Lines = Iterator[tuple[int, str]]
 Rows = Iterator[tuple[int, Any]]
+CellRows = Iterator[tuple[int, list[str]]]
 MAX_FAILED_SEARCHES = 100  # for the line of a question's id; each search goes through the whole file
 _BETWEEN = re.compile(r"[\s,]*")
 
@@ -37,9 +38,7 @@ class ShortRows:
 
     are_filled: bool = False  # missing cells become empty texts; a blank line is a row
     are_skipped: bool = False
-    keep_lengths: bool = (
-        False  # with are_filled: a blank JSON line gets lists as long as in the first record, not empty lists
-    )
+    keep_lengths: bool = False  # a blank JSON line is filled with lists as long as the first record's
     num_rows: int = 0  # rows with too few cells so far
     first: str = ""  # the place of the first one, such as dev.tsv:12
 
@@ -138,7 +137,7 @@ def open_table(task: TaskConfig, path: Path, format: str, lines: Lines, short_ro
     return records(name, format, _json_lines(name, lines, short_rows), short_rows)
 
 
-def _csv_rows(name: str, lines: Lines) -> Iterator[tuple[int, list[str]]]:
+def _csv_rows(name: str, lines: Lines) -> CellRows:
     limit = LINE_MB * 1_000_000
     csv.field_size_limit(limit)  # a cell may hold a whole document
     number, length = 1, 0
@@ -161,9 +160,7 @@ def _csv_rows(name: str, lines: Lines) -> Iterator[tuple[int, list[str]]]:
         raise InputError(f"{name}:{number}: not CSV ({error}); {advice}") from None
 
 
-def _delimited(
-    task: TaskConfig, name: str, format: str, rows: Iterator[tuple[int, list[str]]], short_rows: ShortRows
-) -> Table:
+def _delimited(task: TaskConfig, name: str, format: str, rows: CellRows, short_rows: ShortRows) -> Table:
     first_line, first = next(rows)
     has_header = task.header
     if has_header is None:  # a header if it has a column's name, or if the columns have no other names or numbers
@@ -177,7 +174,7 @@ def _delimited(
 
 
 def _named_cells(
-    name: str, columns: tuple[str, ...], width: int, rows: Iterator[tuple[int, list[str]]], short_rows: ShortRows
+    name: str, columns: tuple[str, ...], width: int, rows: CellRows, short_rows: ShortRows
 ) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield rows by column; a row with too few cells is filled up to `width`, the first line's cells, or skipped, or refused."""
     blank: int | None = None  # the first of consecutive blank lines; they are ignored only at the end of the file

@@ -75,9 +75,8 @@ class Baseline:
                 f"{name} {score:.4f} is not above guessing ({guessed:.4f}) by two standard errors ({MIN_ERRORS * error:.4f}); "
                 "try another optimizer.peak_learning_rate=, a larger num_epochs=, or more examples"
             )
-        predicted, true = (
-            [label for row in rows for label in row] for rows in (self._predicted(predictions), self._true())
-        )
+        predicted = [label for labels in self._predicted(predictions) for label in labels]
+        true = [label for labels in self._true() for label in labels]
         if predicted and not self.task.is_regression:
             usual = most_frequent(predicted)
             share, expected = predicted.count(usual) / len(predicted), true.count(usual) / max(1, len(true))

@@ -73,10 +73,7 @@ def table(task: TaskConfig, predictions: Sequence[SequencePrediction]) -> str:
 def write_archive(path: Path, tables: Mapping[str, str], indices: Mapping[str, Sequence[str]]) -> None:
     """Check the archive and write it; equal tables give equal bytes.
 
-    Args:
-        path: the file to write.
-        tables: the text of each sheet, by its name.
-        indices: as in `check_archive`.
+    `tables` holds the text of each sheet by its name; for `indices` see `check_archive`.
 
     Raises:
         InputError: the server would reject a table.
@@ -96,10 +93,8 @@ def check_archive(
 ) -> dict[str, int]:
     """Check that the server would accept and understand an archive; return the number of predictions of each sheet.
 
-    Args:
-        path: the archive.
-        indices: the ids in the test file of each sheet; by default they count from 0.
-        content: the bytes of the archive, if it is not written yet.
+    `indices` holds the ids in the test file of each sheet; by default they count from 0. `content` holds the bytes of an
+    archive that is not written yet.
 
     Raises:
         InputError: the archive is wrong; the message has a line for each wrong file, with its first error.
@@ -108,9 +103,7 @@ def check_archive(
         try:
             content = path.read_bytes()
         except OSError as error:
-            raise InputError(
-                f"{path}: {error.strerror or error}; expected the archive that bertkit glue wrote"
-            ) from None
+            raise InputError(f"{path}: {error.strerror or error}; expected the archive of bertkit glue") from None
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             entries = [(entry.filename, archive.read(entry)) for entry in archive.infolist()]

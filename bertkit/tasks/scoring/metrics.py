@@ -188,9 +188,7 @@ def _seqeval(predictions: Iterable[Iterable[str]], references: Iterable[Iterable
 def _check_lengths(name: str, predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> None:
     for number, (predicted, true) in enumerate(zip(predictions, references, strict=True)):
         if len(predicted) != len(true):
-            raise InputError(
-                f"metric {name}: row {number} has {len(predicted)} predicted tags but {len(true)} true tags"
-            )
+            raise InputError(f"metric {name}: row {number} has {len(predicted)} predicted, {len(true)} true tags")
 
 
 def _sacrebleu(name: str) -> Any:

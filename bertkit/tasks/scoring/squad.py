@@ -45,10 +45,7 @@ def _f1_of_version_1(gold: str, prediction: str) -> float:
 
 
 def squad_v1(predictions: Texts, golds: Golds) -> dict[str, float]:
-    """Return the scores of SQuAD 1.1: `exact_match` and `f1` in per cent, and `total`, the number of questions.
-
-    A question without a prediction scores 0.
-    """
+    """Return SQuAD 1.1's `exact_match` and `f1` in per cent, and `total` questions; a missing prediction scores 0."""
     scores: dict[str, float] = {}
     for name, measure in (("exact_match", exact), ("f1", _f1_of_version_1)):
         best = (best_of(measure, golds[key], predictions[key]) for key in golds)
@@ -61,9 +58,8 @@ def squad_v2(
 ) -> dict[str, float]:
     """Return the scores of SQuAD 2.0: `exact`, `f1` and `total`, also for questions with and without an answer.
 
-    With `no_answer_probs` also `best_exact`, `best_exact_thresh`, `best_f1` and `best_f1_thresh`: the best scores and their
-    thresholds, if "" is predicted for each question with a probability above the threshold. As in the official script, a
-    threshold may divide questions with equal probabilities.
+    With `no_answer_probs` also `best_exact`, `best_exact_thresh`, `best_f1` and `best_f1_thresh`: the best scores if "" is
+    predicted above a threshold. As in the official script, a threshold may divide questions with equal probabilities.
 
     Args:
         predictions: the answer by question id; "" for no answer. For useful thresholds, give the best answer to each question.

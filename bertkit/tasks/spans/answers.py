@@ -17,7 +17,7 @@ from bertkit.tasks.task import Feature
 from bertkit.tasks.task_config import SpansConfig
 
 HIGHEST_ODDS = 1e9  # `null_odds` if "no answer" is the only candidate; JSON has no infinity
-_LARGEST_LOGIT = 1e30  # replaces infinite logits; NaN becomes -_LARGEST_LOGIT
+_HUGE = 1e30  # replaces infinite logits; NaN becomes -_HUGE
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,7 @@ def answers_of(
     spans: list[list[_Span]] = [[] for _ in examples]
     nulls: dict[int, _Span] = {}
     for feature, scores in zip(features, logits, strict=True):
-        finite = np.nan_to_num(
-            scores.astype(np.float64), nan=-_LARGEST_LOGIT, posinf=_LARGEST_LOGIT, neginf=-_LARGEST_LOGIT
-        )
+        finite = np.nan_to_num(scores.astype(np.float64), nan=-_HUGE, posinf=_HUGE, neginf=-_HUGE)
         spans[feature.example] += _spans_of(feature, finite, settings.n_best, settings.max_answer_length)
         start_logit, end_logit = finite[0].tolist()
         null = _Span(start_logit + end_logit, start_logit, end_logit, 0, 0)

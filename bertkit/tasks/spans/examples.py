@@ -66,9 +66,7 @@ def read(reading: Reading) -> Iterator[SpanExample]:
         if reading.is_labelled and answers is None:
             raise InputError(f"{where}: no answers; only a test file may have none; set task.columns.answers=")
         if answers == () and settings_of(task).is_always_answered:
-            raise InputError(
-                f"{where}: empty answers; task={task.name} expects an answer to each question; try task=squad2"
-            )
+            raise InputError(f"{where}: empty answers; task={task.name} needs one for each question; try task=squad2")
         reading.note_empty(where, question_text, text)
         return SpanExample(example_id, question_text, text, answers)
 
@@ -162,12 +160,9 @@ def _windows(num_pieces: int, room: int, step: int) -> list[tuple[int, int]]:
 
 
 def _max_contexts(windows: Sequence[tuple[int, int]], num_pieces: int) -> list[NDArray[np.bool_]]:
-    """Return for each window which of its pieces have more context in it than in all other windows.
+    """Return for each window which of its pieces have the most context in it; of equal windows the first counts.
 
-    The context of a piece is the smaller of the numbers of pieces on its two sides, plus 0.01 * the window's length. Of equal
-    windows the first counts.
-
-    Source: run_squad.py `_check_is_max_context`.
+    Source: run_squad.py `_check_is_max_context`: the smaller number of pieces on either side + 0.01 * the window's length.
     """
     best = np.full(num_pieces, -1.0)
     owner = np.zeros(num_pieces, dtype=np.int64)

@@ -9,7 +9,7 @@ from bertkit.tasks.scoring import metrics, review
 from bertkit.tasks.scoring.squad import best_of, exact, f1
 from bertkit.tasks.spans.answers import HIGHEST_ODDS, SpanPrediction, answers_of
 from bertkit.tasks.spans.examples import SpanExample, make_features, read, settings_of
-from bertkit.tasks.task import FittingMetrics, PredictionFile, Shape, all_predictions_equal, json_lines
+from bertkit.tasks.task import ExtraFile, Shape, TaskMetrics, is_constant, json_lines
 from bertkit.tasks.task_config import TaskConfig
 
 
@@ -17,10 +17,10 @@ def _accepted(example: SpanExample) -> list[str]:
     return [answer.text for answer in example.answers or ()]
 
 
-def _measured(task: TaskConfig, _: Sequence[str] | None) -> FittingMetrics:
+def _measured(task: TaskConfig, _: Sequence[str] | None) -> TaskMetrics:
     if settings_of(task).is_always_answered:
-        return FittingMetrics("answers to every question", ("squad", "squad_v2"))
-    return FittingMetrics("answers, or none", ("squad_v2",))
+        return TaskMetrics("answers to every question", ("squad", "squad_v2"))
+    return TaskMetrics("answers, or none", ("squad_v2",))
 
 
 def _score(
@@ -61,13 +61,11 @@ SQUAD_FILES: dict[str, Callable[[Sequence[SpanPrediction]], dict[str, Any]]] = {
 }
 
 
-def _beside(name: str) -> PredictionFile:
+def _beside(name: str) -> ExtraFile:
     def text(_: Sequence[SpanExample], predictions: Sequence[SpanPrediction]) -> str:
-        return json.dumps(SQUAD_FILES[name](predictions), indent=2, ensure_ascii=False)[
-            2:-2
-        ]  # without the outer braces
+        return json.dumps(SQUAD_FILES[name](predictions), indent=2, ensure_ascii=False)[2:-2]  # without braces
 
-    return PredictionFile(name, text, ("{\n", ",\n", "\n}\n"), "{}\n")
+    return ExtraFile(name, text, ("{\n", ",\n", "\n}\n"), "{}\n")
 
 
 def _files(examples: Sequence[SpanExample], predictions: Sequence[SpanPrediction]) -> dict[str, str]:
@@ -121,12 +119,12 @@ SHAPE = Shape(
     predictions=lambda task, examples, features, logits, *_: answers_of(examples, features, logits, settings_of(task)),
     fitting_metrics=_measured,
     score=_score,
-    is_degenerate=lambda _, examples, predictions: all_predictions_equal(
+    is_degenerate=lambda _, examples, predictions: is_constant(
         [p.text for p in predictions], [example.answers for example in examples]
     ),
     eval_files=_files,
     row=_row,
-    prediction_files=tuple(map(_beside, SQUAD_FILES)),
+    extra_files=tuple(map(_beside, SQUAD_FILES)),
     guess=lambda _, __, examples: [SpanPrediction(example.id, "", [], HIGHEST_ODDS, 1.0) for example in examples],
     predicted_labels=lambda prediction: ["answered" if prediction.text else "unanswerable"],
     review=_review,

@@ -103,12 +103,12 @@ def test_without_the_test_files_indices_count_from_0(tmp_path: Path) -> None:
 
 def test_what_is_no_zip(tmp_path: Path) -> None:
     (tmp_path / "x.zip").write_text("index\tprediction\n")
-    with pytest.raises(InputError, match=r"x.zip: not a zip"):
+    with pytest.raises(InputError, match=r"x.zip: not a valid zip"):
         check_archive(tmp_path / "x.zip")
     content = bytearray(write_zip(tmp_path / "y.zip", tables()).read_bytes())
     content[content.index(b"index") + 1] ^= 1
     (tmp_path / "y.zip").write_bytes(content)
-    with pytest.raises(InputError, match=r"y.zip: not a zip"):
+    with pytest.raises(InputError, match=r"y.zip: not a valid zip"):
         check_archive(tmp_path / "y.zip")
     with pytest.raises(InputError, match=r"z.zip: No such file"):
         check_archive(tmp_path / "z.zip")

@@ -135,8 +135,8 @@ BAD = [
     (["f1"], [], [], "no references"),
     (["f1"], [1], [1, 0], "1 predictions but 2 references"),
     (["f1"], [1, 2], [1, 0], r"labels \[0, 1, 2\], expected 0 and 1"),
-    (["seqeval"], [["O"]], [["O", "O"]], "row 0 has 1 predicted tags but 2 true tags"),
-    (["accuracy"], [["O"]], [["O", "O"]], "row 0 has 1 predicted tags but 2 true tags"),
+    (["seqeval"], [["O"]], [["O", "O"]], "row 0 has 1 predicted, 2 true tags"),
+    (["accuracy"], [["O"]], [["O", "O"]], "row 0 has 1 predicted, 2 true tags"),
     (["squad_v2"], {"a": "x"}, {"a": ["x"], "b": []}, "1 of 2 questions without a prediction, the first 'b'"),
 ]
 
