@@ -156,16 +156,16 @@ def make_features(
             raise InputError(f"example {example.id}: unknown tag {unknown!r}; expected one of {', '.join(numbers)}")
         own = None if example.tags is None else [numbers[tag] for tag in example.tags]
         for first, last in _windows([*map(len, pieces)], room, overlap):
-            ids, where, targets = [facts.cls], [NO_WORD], [IGNORED]
+            ids, origins, targets = [facts.cls], [NO_WORD], [IGNORED]
             for word in range(first, last):
                 further = len(pieces[word]) - 1
                 ids += pieces[word]
-                where += [word] + [NO_WORD] * further
+                origins += [word] + [NO_WORD] * further
                 if own is not None:
                     targets += [own[word]] + [IGNORED] * further
-            ids, where, targets = [*ids, facts.sep], [*where, NO_WORD], [*targets, IGNORED]
+            ids, origins, targets = [*ids, facts.sep], [*origins, NO_WORD], [*targets, IGNORED]
             num_cut = sum(max(0, len(ids) - room) for ids in whole[first:last])
-            features.append(Feature(place, ids, [0] * len(ids), None if own is None else targets, where, num_cut))
+            features.append(Feature(place, ids, [0] * len(ids), None if own is None else targets, origins, num_cut))
     return features
 
 

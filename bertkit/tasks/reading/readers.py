@@ -120,7 +120,7 @@ def open_inputs(
     task: TaskConfig,
     file: io.BufferedReader,
     name: Path,
-    given: str | None,
+    set_format: str | None,
     labels: tuple[str, ...],
     keep_rows: bool = False,
 ) -> Inputs:
@@ -131,7 +131,7 @@ def open_inputs(
         task: the task of the model.
         file: the input; nothing has been read from it yet.
         name: the name of the file, for its ending and for messages; `-` for standard input.
-        given: the format; None to detect it from the ending, or else from the first lines.
+        set_format: the setting format=; None to detect it from the ending, or else from the first lines.
         labels: the model's labels; lines of words that end with one of these are CoNLL.
         keep_rows: whether to keep the rows in `Inputs.rows`.
 
@@ -144,7 +144,7 @@ def open_inputs(
         head = beginning(file)
     if not head:
         return Inputs("", iter(()), short_rows, shape)
-    format, is_guess = (given, False) if given else format_of_input(shape, task, name, head, labels)
+    format, is_guess = (set_format, False) if set_format else format_of_input(shape, task, name, head, labels)
     format = "json" if format == "squad" else format
     if format in ("text", "csv", "tsv"):
         shape = running_text_shape(shape)

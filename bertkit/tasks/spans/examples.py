@@ -146,10 +146,10 @@ def make_features(
                 ContextToken(*offsets, bool(is_max))
                 for offsets, is_max in zip(pieces.offsets[first:last], is_max_context, strict=True)
             ]
-            where = [*[None] * len(head), *places, None]
+            origins = [*[None] * len(head), *places, None]
             ids = [*head, *pieces.ids[first:last], facts.sep]
             types = [0] * len(head) + [1] * (last - first + 1)
-            features.append(Feature(place, ids, types, label, where, num_cut))
+            features.append(Feature(place, ids, types, label, origins, num_cut))
     return features
 
 
