@@ -1,6 +1,6 @@
-"""Attributions: which tokens a prediction rests on, by integrated gradients; and their target, one logit of a head.
+"""Attributions: how much each token contributes to an output of the model, by integrated gradients.
 
-Axes: T tokens of the sequence, D hidden_size, n points of a path.
+Axes: T tokens of the sequence, D hidden_size, n points on the path from the baseline to the input.
 """
 
 import contextlib
@@ -15,32 +15,56 @@ from torch import Tensor
 
 from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import nearest
-from bertkit.explain.explanation import Attribution
 from bertkit.kernels.layout import Layout
 from bertkit.model.heads import BertOutput, BertWithHeads
 from bertkit.predict.inference import require_finite
 from bertkit.predict.task_model import Predictor
 from bertkit.tasks.task import Feature
 
-FEWEST_STEPS, MOST_STEPS = 16, 256  # of a path, if not set
-ENOUGH = 0.01  # of the difference of the scores: an error that needs no more steps
+MIN_STEPS, MAX_STEPS = 16, 256  # points on the path, if `steps` is not set
+MAX_ERROR = 0.01  # relative to the difference of the scores; a larger error needs more steps
 
 
 @dataclass(frozen=True)
 class Target:
-    """The score that is explained: a logit, or the sum of two, of one sequence.
+    """The output that is explained: a logit, or the sum of two logits.
 
     Attributes:
-        what: the target in words.
-        head: of the logits.
-        places: (row, column) of each logit: the row is the token of a tag or an answer, else 0.
-        tokens: the tokens of the target, such as those of an answer, or the explained [MASK].
+        description: the target in words, such as "the label good".
+        head: the model's head that computes the logits.
+        logits: (row, column) of each logit: the row is the token's position for tags and answers, else 0.
+        tokens: the positions of the target's tokens, such as the tokens of an answer, or the explained [MASK].
     """
 
-    what: str
+    description: str
     head: str
-    places: tuple[tuple[int, int], ...]
+    logits: tuple[tuple[int, int], ...]
     tokens: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """The contribution of each token to the score of a target."""
+
+    values: NDArray[np.float64]  # (T,)
+    baseline_score: float  # the target's score for the baseline
+    score: float  # the target's score for the input
+    num_steps: int  # points on the path from the baseline to the input
+
+    @property
+    def error(self) -> float:
+        """The sum of the values minus the difference of the scores; 0 if the integral is exact."""
+        return float(self.values.sum()) - (self.score - self.baseline_score)
+
+    def completeness(self) -> str:
+        """Compare the sum of the values with the difference of the scores, in words."""
+        difference = self.score - self.baseline_score
+        share = f", {abs(self.error / difference):.2%} of it" if difference else ""
+        return (
+            f"The attributions add up to {self.values.sum():.4f}; the score is {self.score:.4f}, and {self.baseline_score:.4f} "
+            f"with [PAD] instead of the tokens, a difference of {difference:.4f}. The error is {abs(self.error):.2g}{share}, with "
+            f"{self.num_steps} steps."
+        )
 
 
 def attribute(
@@ -51,24 +75,24 @@ def attribute(
     steps: int | None,
     micro_tokens: int,
 ) -> Attribution:
-    """Divide the difference of the target's score F from the baseline's among the tokens, by integrated gradients.
+    """Distribute the difference between the scores F of the input and of a baseline over the tokens, by integrated gradients.
 
         attribution_t = sum over D of (x_t - b_t) * integral of dF / dx_t along b + a (x - b), a from 0 to 1
 
-    x and b are token embeddings; positions and segments, which are added to them, are the same in both. The baseline has
-    [PAD] for every token but [CLS] and [SEP], which are in every input, and [MASK], which carries no answer; so these get 0.
-    The integral is a Gauss-Legendre sum, captum's default.
+    x are the token embeddings of the input, b those of the baseline; position and segment embeddings are the same in both. The
+    baseline has [PAD] instead of each token except [CLS], [SEP] and [MASK], whose attribution is therefore 0. The integral is
+    approximated by Gauss-Legendre quadrature, as by default in captum.
 
     Args:
-        model: in evaluation mode, its parameters frozen.
-        target: F.
-        feature: x.
-        baseline: the tokens of b, T of them.
-        steps: points of the sum; None for as many as bring the error to `ENOUGH`, up to `MOST_STEPS`.
-        micro_tokens: of one forward pass.
+        model: the model, in evaluation mode, with frozen parameters.
+        target: the output F.
+        feature: the input x.
+        baseline: the token ids of b, length T.
+        steps: the number of points; None: doubled until the relative error is at most `MAX_ERROR`, up to `MAX_STEPS`.
+        micro_tokens: the number of tokens in one forward pass.
 
     Source: Sundararajan et al. 2017, Axiomatic Attribution for Deep Networks, equation 1; the attributions sum to
-    F(x) - F(b) (proposition 1), which gives the error.
+    F(x) - F(b) (proposition 1), from which the error is computed.
     """
     table = model.bert.embeddings.token.weight
     start, end = (table[torch.tensor(ids, device=table.device)].detach() for ids in (list(baseline), feature.input_ids))
@@ -76,11 +100,11 @@ def attribute(
         scores = _score(model, target, feature, torch.stack([start, end])).double().cpu()
     low, high = scores.tolist()
     require_finite(bool(torch.isfinite(scores).all()))
-    count = FEWEST_STEPS if steps is None else steps
+    count = MIN_STEPS if steps is None else steps
     while True:
         values = _integral(model, target, feature, (start, end), count, micro_tokens)
         attribution = Attribution(values, low, high, count)
-        if steps is not None or count >= MOST_STEPS or abs(attribution.error) <= ENOUGH * abs(high - low):
+        if steps is not None or count >= MAX_STEPS or abs(attribution.error) <= MAX_ERROR * abs(high - low):
             return attribution
         count *= 2
 
@@ -88,7 +112,7 @@ def attribute(
 def _integral(
     model: BertWithHeads, target: Target, feature: Feature, ends: tuple[Tensor, Tensor], steps: int, micro_tokens: int
 ) -> NDArray[np.float64]:
-    """Sum the gradients along the line between two ends, each (T, D); give each token's attribution, (T,)."""
+    """Integrate the gradients on the line between two ends, each (T, D); return the attribution of each token, (T,)."""
     start, end = ends
     points, shares = np.polynomial.legendre.leggauss(steps)
     total = torch.zeros_like(start, dtype=torch.float64, device="cpu")
@@ -103,19 +127,19 @@ def _integral(
 
 
 def _score(model: BertWithHeads, target: Target, feature: Feature, embeddings: Tensor) -> Tensor:
-    """Give the target's score, (n,), for the feature with token embeddings (n, T, D) in place of its own."""
+    """Return the target's score, (n,), for the feature with these token embeddings, (n, T, D), instead of its own."""
     count = len(embeddings)
     with _replaced_embeddings(model, embeddings.flatten(0, 1)):
         masked = target.tokens if target.head == "masked_lm" else ()
         logits = run_copies(model, feature, count, masked).logits[target.head]  # a row for each sequence, mask or token
     rows = logits.view(count, -1, logits.shape[-1])
-    return sum((rows[:, row, column] for row, column in target.places), logits.new_zeros(count))
+    return sum((rows[:, row, column] for row, column in target.logits), logits.new_zeros(count))
 
 
 def run_copies(
     model: BertWithHeads, feature: Feature, count: int = 1, masked: Sequence[int] = (), output_attentions: bool = False
 ) -> BertOutput:
-    """Run the model over `count` copies of a feature; masked LM predicts the tokens `masked` alone."""
+    """Run the model on `count` copies of a feature; the masked LM head predicts only the positions `masked`."""
     device, length = model.bert.embeddings.token.weight.device, len(feature.input_ids)
     ids, types = (
         torch.tensor(numbers, device=device).repeat(count) for numbers in (feature.input_ids, feature.token_type_ids)
@@ -128,7 +152,7 @@ def run_copies(
 
 @contextlib.contextmanager
 def _replaced_embeddings(model: BertWithHeads, embeddings: Tensor) -> Iterator[None]:
-    """Replace the model's token embeddings by these, (S, D)."""
+    """Replace the output of the model's token embeddings by `embeddings`, (S, D)."""
     handle = model.bert.embeddings.token.register_forward_hook(lambda *_: embeddings)
     try:
         yield
@@ -136,12 +160,12 @@ def _replaced_embeddings(model: BertWithHeads, embeddings: Tensor) -> Iterator[N
         handle.remove()
 
 
-NUM_WORDS = 5  # shown for a [MASK]
+NUM_WORDS = 5  # predicted words that are shown for a [MASK]
 FOLLOWS = ("follows", "does not follow")  # the labels of next sentence prediction
 
 
 def _chosen(target: str | None, names: Sequence[str], predicted: int, what: str) -> int:
-    """Give the index of the user's target among names, else the predicted one."""
+    """Return the index of `target` in names; if it is None, the index of the prediction."""
     if target is None:
         return predicted
     if target not in names:
@@ -153,13 +177,13 @@ def _chosen(target: str | None, names: Sequence[str], predicted: int, what: str)
 def target_of(
     predictor: Predictor, example: Any, features: Sequence[Feature], prediction: Any, target: str | None
 ) -> tuple[Feature, Target | None]:
-    """Give the explained feature and logit of a task's prediction: by default the predicted one."""
+    """Return the feature and the logit that are explained: by default the predicted label, word or ending."""
     labels = list(predictor.labels)
     match predictor.shape.head:
         case "token":
             return _tag_target(labels, example, features, prediction, target)
         case "span":
-            _chosen(target, (), 0, "choice: for a question the answer is explained")
+            _chosen(target, (), 0, "choice: only the predicted answer to a question can be explained")
             return _answer_target(features, prediction)
         case "choice":
             column = _chosen(target, [str(number) for number in range(len(features))], prediction.label, "ending")
@@ -175,7 +199,7 @@ def target_of(
 def _tag_target(
     labels: list[str], example: Any, features: Sequence[Feature], prediction: Any, target: str | None
 ) -> tuple[Feature, Target | None]:
-    """Explain the tag of a word, in the window with the most context around it, where `predict` takes the tag."""
+    """Explain the tag of a word, in the window with the most context around it, as `predict` does."""
     words: list[str] = list(example.words if hasattr(example, "words") else prediction.words)
     if not words:
         _chosen(target, (), 0, "word: there are none")
@@ -183,23 +207,23 @@ def _tag_target(
     first = next((place for place, tag in enumerate(prediction.tags) if tag != "O"), 0)
     word = _chosen(target, words, first, "word of the text")
 
-    def room(feature: Feature) -> int:
-        place = int(feature.where.index(word))
-        return min(place - 1, len(feature.input_ids) - 2 - place)
+    def context(feature: Feature) -> int:
+        position = int(feature.origins.index(word))
+        return min(position - 1, len(feature.input_ids) - 2 - position)
 
-    feature = max((window for window in features if word in window.where), key=room)
-    start = feature.where.index(word)
-    after = next((n for n, at in enumerate(feature.where) if n > start and at >= 0), len(feature.where) - 1)
+    feature = max((window for window in features if word in window.origins), key=context)
+    start = feature.origins.index(word)
+    after = next((n for n, at in enumerate(feature.origins) if n > start and at >= 0), len(feature.origins) - 1)
     tag = prediction.tags[word]
     place = (start, labels.index(tag))
     return feature, Target(f"the tag {tag} of {words[word]}", "token", (place,), tuple(range(start, after)))
 
 
 def _answer_target(features: Sequence[Feature], prediction: Any) -> tuple[Feature, Target]:
-    """Explain the start and the end of the answer; without an answer both at [CLS], in the first window."""
+    """Explain the start and end logits of the answer; without an answer those of [CLS] in the first window."""
     answer: Any = next((answer for answer in prediction.n_best if answer.text == prediction.text), None)
     for feature in features if prediction.text and answer is not None else ():
-        places = list(enumerate(feature.where))
+        places = list(enumerate(feature.origins))
         starts = [n for n, at in places if at is not None and at.is_max_context and at.start == answer.start]
         ends = [n for n, at in places if at is not None and at.end == answer.end]
         if starts and ends:
@@ -212,7 +236,7 @@ def _answer_target(features: Sequence[Feature], prediction: Any) -> tuple[Featur
 def pretraining_target(
     predictor: Predictor, feature: Feature, target: str | None
 ) -> tuple[dict[str, Any] | None, Target | None]:
-    """Explain the word at the first [MASK], else whether the second text follows; nothing if no head predicts either."""
+    """Explain the word at the first [MASK], or else the next sentence prediction; None if the model has no such head."""
     model: Any = predictor.model
     vocab, mask = predictor.tokenizer.vocab, predictor.tokenizer.facts.mask
     if "masked_lm" in model.heads and mask in feature.input_ids:
@@ -232,7 +256,7 @@ def pretraining_target(
 
 @torch.no_grad()
 def _probabilities(model: BertWithHeads, feature: Feature, head: str, *masked: int) -> NDArray[np.float64]:
-    """Give the probabilities of a pretraining head."""
+    """Return the probabilities that a pretraining head predicts."""
     logits = run_copies(model, feature, masked=masked).logits[head][0].double()
     require_finite(bool(torch.isfinite(logits).all()))
     return torch.softmax(logits, -1).cpu().numpy()

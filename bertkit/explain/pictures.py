@@ -1,7 +1,7 @@
-"""What a model attends to, as attention.html, and as SVG for a paper: all heads, one head, or an alignment; PNG by resvg.
+"""Draw attention: as the page attention.html, or as SVG or PNG of all heads, one head, or an alignment.
 
-The page holds its own script and data: probabilities in at most 256 steps, compressed. In an alignment the source runs across
-and the text down, and darker cells have more attention; in Bahdanau et al. 2015 (section 5.2.1, figure 3) they are white.
+The page contains its script and its data, the compressed attention weights. In an alignment the columns are source tokens and
+the rows are tokens of the generated text; darker cells have more attention. (In Bahdanau et al. 2015, figure 3, they are white.)
 """
 
 import base64
@@ -17,22 +17,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError, shown
-from bertkit.explain.explanation import Explanation
+from bertkit.explain.explain import Explanation
 from bertkit.view.page import render
 
 INK, SOFT, BLUE, ORANGE, GREEN = "#1c2128", "#57606a", (31, 111, 235), "#c2510a", "#1a7f37"
 BLACK = (28, 33, 40)  # INK
-ROW, COLUMN, GAP, MARGIN = 18, 130, 150, 24  # of two columns of tokens with lines between them
-THUMB, SPACE = 64, 6  # the square of a head, among all heads
-CELL, LETTER, WIDEST_LINE = 18, 7, 330  # of an alignment: a token, a letter on average, the line below
-MOST_NAMED = 64  # tokens written beside a matrix
-FEWEST = 0.02  # the smallest share with a line
-LONGEST = 16  # characters of a token
-ZOOM = 2.0  # pixels of PNG for a unit of SVG
+ROW, COLUMN, GAP, MARGIN = 18, 130, 150, 24  # one head: a row, a column of tokens, the gap between columns
+THUMB, SPACE = 64, 6  # all heads: the size of a head's square, and the space between squares
+CELL, LETTER, WIDEST_LINE = 18, 7, 330  # an alignment: size of a cell, mean width of a letter, width of the caption
+MAX_NAMED = 64  # a matrix with more tokens has no token names beside it
+MIN_WEIGHT = 0.02  # smaller attention weights have no line
+MAX_LETTERS = 16  # longer tokens are cut
+ZOOM = 2.0  # PNG pixels for each SVG unit
 
 
 def heads_picture(explanation: Explanation) -> str:
-    """Draw every head of every layer as a square."""
+    """Draw all heads of all layers, a square each."""
     assert explanation.attentions is not None
     step = THUMB + SPACE
     num_layers, num_heads = explanation.attentions.shape[:2]
@@ -40,34 +40,34 @@ def heads_picture(explanation: Explanation) -> str:
     for layer, heads in enumerate(explanation.attentions):
         top = MARGIN + 10 + layer * step
         parts.append(_label(MARGIN + 22, top + THUMB / 2 + 4, str(layer + 1), "end"))
-        parts += [_squared(MARGIN + 30 + number * step, top, THUMB, head) for number, head in enumerate(heads)]
+        parts += [_square(MARGIN + 30 + number * step, top, THUMB, head) for number, head in enumerate(heads)]
     width, height = MARGIN * 2 + 30 + num_heads * step, MARGIN + 16 + num_layers * step
-    parts.append(_label(width / 2, height + 12, "head (across), layer (down); darker: more attention", "middle", SOFT))
+    parts.append(_label(width / 2, height + 12, "columns: heads, rows: layers; darker: more attention", "middle", SOFT))
     return _svg(width, height + MARGIN, parts, "Attention of all heads")
 
 
 def one_head_picture(explanation: Explanation, layer: int, head: int) -> str:
-    """Draw one head, both numbers from 1, as lines between tokens and as a matrix."""
+    """Draw one head as lines between tokens, and as a matrix; layer and head count from 1."""
     assert explanation.attentions is not None
-    shares = explanation.attentions[layer - 1, head - 1]
+    weights = explanation.attentions[layer - 1, head - 1]
     count, top = len(explanation.tokens), MARGIN + 20
     height = count * ROW
     left, right = MARGIN + COLUMN, MARGIN + COLUMN + GAP
     parts = [_label(MARGIN, MARGIN, f"Layer {layer}, head {head}", more=' font-weight="600"')]
-    for query, key in np.argwhere(shares >= FEWEST).tolist():
-        share = float(shares[query, key])
+    for query, key in np.argwhere(weights >= MIN_WEIGHT).tolist():
+        weight = float(weights[query, key])
         y1, y2 = (top + (place + 0.5) * ROW for place in (query, key))
         parts.append(
             f'<line x1="{left + 4}" y1="{y1}" x2="{right - 4}" y2="{y2}" stroke="rgb{BLUE}" '
-            f'stroke-opacity="{share:.3f}" stroke-width="{0.5 + 2 * share:.2f}"/>'
+            f'stroke-opacity="{weight:.3f}" stroke-width="{0.5 + 2 * weight:.2f}"/>'
         )
     for place, token in enumerate(explanation.tokens):
         y, color = top + (place + 0.5) * ROW + 4, _color(explanation, place)
         parts += [_label(left, y, _short(token), "end", color), _label(right, y, _short(token), "start", color)]
-    edge = right + COLUMN + (COLUMN if count <= MOST_NAMED else 0)
+    edge = right + COLUMN + (COLUMN if count <= MAX_NAMED else 0)
     size = max(min(height, 720), 160)
     across = top
-    if count <= MOST_NAMED:
+    if count <= MAX_NAMED:
         across = top + 90
         cell = size / count
         for place, token in enumerate(explanation.tokens):
@@ -75,16 +75,16 @@ def one_head_picture(explanation: Explanation, layer: int, head: int) -> str:
             parts.append(_label(edge - 4, across + middle + 4, _short(token), "end", color, min(12.0, cell)))
             turned = f' transform="rotate(-60 {edge + middle:.1f} {across - 5})"'
             parts.append(_label(edge + middle, across - 5, _short(token), "start", color, min(12.0, cell), turned))
-    parts.append(_squared(edge, across, size, shares))
+    parts.append(_square(edge, across, size, weights))
     width = edge + size + MARGIN + 50
     return _svg(width, max(top + height, across + size) + MARGIN, parts, f"Attention of layer {layer}, head {head}")
 
 
 def alignment_picture(explanation: Explanation, layer: int | None = None, head: int | None = None) -> str:
-    """Draw a head, both numbers from 1; without `head` the mean of a layer's heads, without both the mean of every layer."""
+    """Draw the alignment of one head, or the mean of a layer's heads, or that mean for all layers; numbers count from 1."""
     assert explanation.alignment is not None
-    weights = explanation.alignment.weights
-    assert weights is not None
+    alignment = explanation.alignment.weights
+    assert alignment is not None
     source, target = (
         [_short(token) for token in tokens] for tokens in (explanation.tokens, explanation.alignment.tokens)
     )
@@ -92,23 +92,23 @@ def alignment_picture(explanation: Explanation, layer: int | None = None, head: 
     left, size = MARGIN + side, (len(source) * CELL, len(target) * CELL)
     parts: list[str] = []
     top = float(MARGIN)
-    for number in range(1, len(weights) + 1) if layer is None else (layer,):
-        heads = weights[number - 1]
-        shares = heads.mean(0) if head is None else heads[head - 1]
-        if weights.shape[:2] != (1, 1):
-            what = f"Layer {number}, {'mean of the heads' if head is None else f'head {head}'}"
-            parts.append(_label(MARGIN, top, what, more=' font-weight="600"'))
+    for number in range(1, len(alignment) + 1) if layer is None else (layer,):
+        heads = alignment[number - 1]
+        weights = heads.mean(0) if head is None else heads[head - 1]
+        if alignment.shape[:2] != (1, 1):
+            title = f"Layer {number}, {'mean of the heads' if head is None else f'head {head}'}"
+            parts.append(_label(MARGIN, top, title, more=' font-weight="600"'))
         top += above + CELL
         parts += _names(source, target, left, top)
-        parts.append(_matrix(left, top, size, shares.clip(0, 1), BLACK))
+        parts.append(_matrix(left, top, size, weights.clip(0, 1), BLACK))
         top += size[1] + 2 * MARGIN
-    parts.append(_label(MARGIN, top - MARGIN, "input (across), text (down); white 0, black 1", color=SOFT))
+    parts.append(_label(MARGIN, top - MARGIN, "columns: input, rows: generated text; white 0, black 1", color=SOFT))
     width = max(left + size[0] + above / 2 + MARGIN, WIDEST_LINE)
-    return _svg(width, top, parts, "Alignment of input and text")
+    return _svg(width, top, parts, "Alignment of input and generated text")
 
 
 def _names(source: Sequence[str], target: Sequence[str], left: float, top: float) -> Iterator[str]:
-    """Write the tokens at the edges of an alignment."""
+    """Yield the token names at the edges of an alignment."""
     for place, name in enumerate(target):
         yield _label(left - 5, top + (place + 0.5) * CELL + 4, name, "end")
     for place, name in enumerate(source):
@@ -117,38 +117,38 @@ def _names(source: Sequence[str], target: Sequence[str], left: float, top: float
 
 
 def _color(explanation: Explanation, place: int) -> str:
-    """Give the colour of a token: the target's own tokens and the second text have colours."""
-    return ORANGE if place in explanation.marked else GREEN if explanation.segments[place] else INK
+    """Return the colour of a token: orange for the target, green for the second text."""
+    return ORANGE if place in explanation.target_tokens else GREEN if explanation.segments[place] else INK
 
 
 def _short(token: str) -> str:
-    """Write a token in a little space, with control characters escaped."""
+    """Shorten a token, with control characters escaped."""
     token = shown(token)
-    return token if len(token) <= LONGEST else f"{token[: LONGEST - 1]}…"
+    return token if len(token) <= MAX_LETTERS else f"{token[: MAX_LETTERS - 1]}…"
 
 
 def _label(
     x: float, y: float, text: str, anchor: str = "start", color: str = INK, size: float = 12.0, more: str = ""
 ) -> str:
-    """Write text at a place; `more` are further attributes."""
+    """Return a text element; `more` are further SVG attributes."""
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{color}" font-size="{size:.3g}"{more} '
         f'unicode-bidi="isolate">{html.escape(text)}</text>'
     )
 
 
-def _squared(x: float, y: float, size: float, shares: NDArray[np.float32]) -> str:
-    """Draw shares, (T, T), in a square; darker by their root, so that small ones are visible."""
-    return _matrix(x, y, (size, size), np.sqrt(shares.clip(0, 1)), BLUE)
+def _square(x: float, y: float, size: float, weights: NDArray[np.float32]) -> str:
+    """Draw attention weights, (T, T), as a square; the darkness is their square root, so that small weights are visible."""
+    return _matrix(x, y, (size, size), np.sqrt(weights.clip(0, 1)), BLUE)
 
 
 def _matrix(
     x: float, y: float, size: tuple[float, float], strength: NDArray[np.float32], ink: tuple[int, int, int]
 ) -> str:
-    """Draw strengths from 0 to 1, (rows, columns), as an image with a pixel for each; `size` is (width, height)."""
+    """Draw strengths from 0 to 1, (rows, columns), as an image with one pixel for each; `size` is (width, height)."""
     paper = np.array([255.0, 255.0, 255.0])
     pixels = np.rint(paper + strength[..., None] * (np.array(ink) - paper)).astype(np.uint8)
-    content = base64.b64encode(_image(pixels)).decode()
+    content = base64.b64encode(_encode_png(pixels)).decode()
     place = f'x="{x:.1f}" y="{y:.1f}" width="{size[0]}" height="{size[1]}"'
     return (
         f'<image {place} preserveAspectRatio="none" image-rendering="optimizeSpeed" '
@@ -157,8 +157,8 @@ def _matrix(
     )
 
 
-def _image(pixels: NDArray[np.uint8]) -> bytes:
-    """Encode (rows, columns, 3) as PNG; the 0 before each row means "no filter".
+def _encode_png(pixels: NDArray[np.uint8]) -> bytes:
+    """Encode pixels, (rows, columns, 3), as PNG; the 0 before each row means "no filter".
 
     Source: PNG specification, third edition, sections 5, 9 and 11.
     """
@@ -174,7 +174,7 @@ def _image(pixels: NDArray[np.uint8]) -> bytes:
 
 
 def _svg(width: float, height: float, parts: list[str], title: str) -> str:
-    """Put parts on a white SVG."""
+    """Return an SVG document with these parts on white."""
     size = f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}"'
     fonts = "DejaVu Sans, Noto Sans, Helvetica, Arial, sans-serif"
     return (
@@ -184,7 +184,7 @@ def _svg(width: float, height: float, parts: list[str], title: str) -> str:
 
 
 def png_writer() -> Callable[[str], bytes]:
-    """Give a function from SVG to PNG.
+    """Return a function that converts SVG to PNG.
 
     Raises:
         InputError: resvg-py is not installed.
@@ -193,21 +193,22 @@ def png_writer() -> Callable[[str], bytes]:
         from resvg_py import svg_to_bytes
     except ImportError:
         raise InputError(
-            "output=: .png needs resvg-py, which is not installed: pip install 'bertkit[view]', or take .svg"
+            "output=: .png needs resvg-py, which is not installed: pip install 'bertkit[view]', or write .svg"
         ) from None
     return lambda picture: bytes(svg_to_bytes(svg_string=picture, zoom=ZOOM))
 
 
 NUM_LISTED = 10  # attributions in the table
-NUM_SAID = 5  # elements of a list in a prediction
-GIVEN = ("id", "words", "question", "context")  # fields of a prediction that come from its input
-LEVELS = (255, 127, 63, 31, 15)  # steps from 0 to 1
-# characters for probabilities, for few and for each of many: 128 tokens of 12 layers and heads in 3 MB, 512 in 20
-FEW, EACH = 2_700_000, 0.48
+MAX_ELEMENTS = 5  # elements of a list in a prediction that are shown
+INPUT_FIELDS = ("id", "words", "question", "context")  # of a prediction; not shown again
+LEVELS = (255, 127, 63, 31, 15)  # possible numbers of steps from 0 to 1
+# the most characters for all weights, and for each weight if there are many; 12 layers with 12 heads and 128 tokens need
+# 3 MB, with 512 tokens 20 MB
+MAX_CHARACTERS, MAX_CHARACTERS_EACH = 2_700_000, 0.48
 
 
 def attention_page(explanation: Explanation, model_name: str) -> str:
-    """Write the page of a model and one input."""
+    """Return attention.html for one input."""
     count = len(explanation.tokens)
     values = np.zeros(count) if explanation.attribution is None else explanation.attribution.values
     heads = f", {explanation.num_heads} heads" if explanation.num_heads else ""
@@ -218,22 +219,22 @@ def attention_page(explanation: Explanation, model_name: str) -> str:
         name="attention",
         headline=shown(f"{model_name}: {count} tokens, {explanation.num_layers} layers{heads}"),
         look=explanation,
-        prediction=prediction and {name: _in_words(value) for name, value in prediction if name not in GIVEN},
+        prediction=prediction and {name: _in_words(value) for name, value in prediction if name not in INPUT_FIELDS},
         target=shown(_cut(explanation.target or "")),
         values=values.tolist(),
         most=float(np.abs(values).max(initial=0)) or 1.0,
         largest=np.argsort(-np.abs(values), kind="stable")[:NUM_LISTED].tolist(),
-        alignment=None if aligned is None else packed_shares(aligned.copy()),
-        weights=None if explanation.attentions is None else packed(explanation),
+        alignment=None if aligned is None else pack_weights(aligned.copy()),
+        weights=None if explanation.attentions is None else pack_attention(explanation),
     )
 
 
 def _in_words(value: Any) -> str:
-    """Write a field of a prediction on one line, a long list cut."""
+    """Format a field of a prediction on one line; long lists are cut."""
     if isinstance(value, dict):
         return _cut(", ".join(f"{name} {_in_words(item)}" for name, item in value.items()))
     if isinstance(value, (list, tuple)):
-        return _cut("; ".join(map(_in_words, value[:NUM_SAID])) + ("; ..." if len(value) > NUM_SAID else ""))
+        return _cut("; ".join(map(_in_words, value[:MAX_ELEMENTS])) + ("; ..." if len(value) > MAX_ELEMENTS else ""))
     return _cut(shown(f"{value:.4f}" if isinstance(value, float) else value))
 
 
@@ -242,39 +243,38 @@ def _cut(text: str, most: int = 600) -> str:
 
 
 @dataclass(frozen=True)
-class PackedShares:
-    """Shares as text; `levels` is the number of steps from 0 to 1."""
+class PackedWeights:
+    """Attention weights as text, for the page's script; `levels` is the number of steps from 0 to 1."""
 
     text: str
     levels: int
 
-    def off(self, share: float) -> float:
-        """The largest error of a share after rounding its root to a step."""
-        return math.sqrt(share) / self.levels + 0.25 / self.levels**2
+    def max_error(self, weight: float) -> float:
+        """Return the largest error of a weight after rounding its square root to a step."""
+        return math.sqrt(weight) / self.levels + 0.25 / self.levels**2
 
 
-def packed(explanation: Explanation) -> PackedShares:
-    """Pack attention, and rollout as one more head: (L, N + 1, T, T)."""
+def pack_attention(explanation: Explanation) -> PackedWeights:
+    """Pack attention, with rollout as an additional head: (L, N + 1, T, T)."""
     attentions, rollout = explanation.attentions, explanation.rollout
     assert attentions is not None
     assert rollout is not None
-    return packed_shares(np.concatenate([attentions, rollout[:, None].astype(np.float32)], 1))
+    return pack_weights(np.concatenate([attentions, rollout[:, None].astype(np.float32)], 1))
 
 
-def packed_shares(shares: NDArray[np.float32]) -> PackedShares:
-    """Pack shares, in place.
+def pack_weights(weights: NDArray[np.float32]) -> PackedWeights:
+    """Pack attention weights; overwrites `weights`.
 
-    A byte is the root of a share times `levels`, so that the many small shares stay distinct. The bytes are compressed by
-    zlib, which a browser's DecompressionStream("deflate") reads, and written in base64, with fewer levels if the text would
-    be too long.
+    Each weight is stored as one byte: its square root times `levels`, so that small weights stay distinct. The bytes are
+    compressed by zlib, which a browser unpacks with DecompressionStream("deflate"), and encoded in base64. If the text would be
+    too long, fewer levels are used.
     """
-    roots = np.sqrt(shares.clip(0, 1), out=shares)
-    most = max(FEW, EACH * roots.size)
+    roots = np.sqrt(weights.clip(0, 1), out=weights)
+    most = max(MAX_CHARACTERS, MAX_CHARACTERS_EACH * roots.size)
     for levels in LEVELS:
-        packer = zlib.compressobj(
-            6, strategy=zlib.Z_RLE
-        )  # on such noise as small as a full search, in a tenth of the time
+        # run-length encoding compresses these bytes as well as the default, ten times faster
+        packer = zlib.compressobj(6, strategy=zlib.Z_RLE)
         compressed = packer.compress(np.rint(roots * levels).astype(np.uint8).tobytes()) + packer.flush()
         if len(compressed) * 4 / 3 <= most or levels == LEVELS[-1]:
             break
-    return PackedShares(base64.b64encode(compressed).decode(), levels)
+    return PackedWeights(base64.b64encode(compressed).decode(), levels)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from bertkit.base.errors import InputError
 from bertkit.base.text_files import opened_input
-from bertkit.tasks.reading.readers import Inputs, open_inputs, take_texts
+from bertkit.tasks.reading.readers import Inputs, open_inputs, read_texts
 from bertkit.tasks.task import Shape
 from bertkit.tasks.task_config import TaskConfig
 from bertkit.view.console import Progress
@@ -53,7 +53,7 @@ def opened_examples(
     """
     if settings.input is None:
         pairs = None if settings.text_pair is None else [settings.text_pair]
-        yield OpenInput(take_texts(shape, task, [settings.text or ""], pairs))
+        yield OpenInput(read_texts(shape, task, [settings.text or ""], pairs))
         return
     with opened_input(settings.input) as (stream, num_bytes):
         inputs = open_inputs(shape, task, stream, Path(settings.input), settings.format, labels, keep_rows)

@@ -89,7 +89,7 @@ class Embedder:
             kept = (text if len(text) <= longest else [*text[: longest - 1], text[-1]] for text in ids)
             features = (Feature(place, text, [0] * len(text), None) for place, text in enumerate(kept))
             batches = FeatureBatches(features, "sequence")
-            for items, batch in batches.in_turn(self.batch_tokens, 0, 1):
+            for items, batch in batches.batches_of(self.batch_tokens, 0, 1):
                 vectors[start + items] = text_vectors(self.model, batch, self.pooling.mode, self.precision)
         require_finite(bool(np.isfinite(vectors).all()))
         if self.pooling.normalize:

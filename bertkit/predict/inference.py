@@ -55,7 +55,7 @@ def predict_distributed(
                 for feature in features[borders[start] : borders[stop]]
             ]
             predictions += enumerate(predict_local(predictor, examples[start:stop], mine, losses), start)
-    if predictor.shape.writes_text:
+    if predictor.shape.generates_text:
         forget_weights(predictor.model)
     return gather_in_order(predictions, len(examples))
 
@@ -84,7 +84,7 @@ def logits_local(
     max_sequences = None if search is None else max(1, ROWS_AT_ONCE // num_rows(search))
     logits: list[Any] = [None] * len(features)
     rows: list[Any]
-    for items, batch in batches.in_turn(predictor.micro_tokens, 0, 1, max_sequences):
+    for items, batch in batches.batches_of(predictor.micro_tokens, 0, 1, max_sequences):
         places = (items[:, None] * num_choices + np.arange(num_choices)).reshape(-1)
         if shape.pack is not None:
             rows = list(_best_tokens(predictor, [features[place] for place in places.tolist()]))
@@ -100,7 +100,7 @@ def logits_local(
 def _rows_and_loss(predictor: Predictor, batch: TaskBatch, with_loss: bool) -> tuple[list[Any], LossTerm | None]:
     """Return the logits, or the written texts, of every sequence; and the loss, if `with_loss` is set."""
     search, loss = predictor.task.generation, None
-    if not predictor.shape.writes_text or search is None:
+    if not predictor.shape.generates_text or search is None:
         rows, loss = task_logits(predictor.model, batch, predictor.precision)
         require_finite(all(np.isfinite(row).all() for row in rows))
         return rows, loss
@@ -128,7 +128,7 @@ def _best_tokens(predictor: Predictor, features: Sequence[Feature]) -> Iterator[
     require_finite(bool(np.isfinite(probs).all()))
     masks = zip(tokens.tolist(), probs.tolist(), strict=True)
     for feature in features:
-        yield [next(masks) for _ in feature.where]
+        yield [next(masks) for _ in feature.origins]
 
 
 def mean_loss(accelerator: processes.Accelerator, losses: Sequence[LossTerm]) -> float:

@@ -18,7 +18,7 @@ from bertkit.predict.task_model import Predictor, open_task_model
 from bertkit.settings.inputs import PredictSettings, SearchSettings
 from bertkit.tasks.reading.readers import read_table
 from bertkit.tasks.reading.source import plain_rows
-from bertkit.tasks.reading.tables import Gaps, records
+from bertkit.tasks.reading.tables import ShortRows, records
 from bertkit.tasks.task import Feature, Shape
 from bertkit.tasks.task_config import TaskConfig
 from bertkit.train import micro_batches, processes
@@ -103,7 +103,7 @@ class LoadedPredictor:
                 the task needs.
         """
         shape = self._predictor.shape
-        if shape.writes_text:
+        if shape.generates_text:
             raise InputError(
                 "logits: a generation model has none for a source alone; use load_model, with decoder_input_ids"
             )
@@ -130,7 +130,7 @@ def read_inputs(predictor: Predictor, inputs: Any) -> Iterator[tuple[Predictor, 
     first = next(rows, None)
     if first is None:
         return
-    table = records("inputs", "jsonl", enumerate(itertools.chain([first], rows), 1), Gaps())
+    table = records("inputs", "jsonl", enumerate(itertools.chain([first], rows), 1), ShortRows())
     read = read_table(predictor.shape, task, table)
     predictor = dataclasses.replace(predictor, shape=read.shape)  # a tagging model has another shape for plain text
     for examples in read.chunks:
@@ -142,7 +142,7 @@ def _with_columns(inputs: Any, shape: Shape, task: TaskConfig) -> tuple[Any, Tas
     first = inputs[0] if isinstance(inputs, Sequence) and len(inputs) else None
     if not isinstance(first, (str, tuple, list)):
         return inputs, task
-    names = ("words",) if shape.is_of_words and not isinstance(first, str) else shape.text_columns
+    names = ("words",) if shape.is_word_level and not isinstance(first, str) else shape.text_columns
     if not isinstance(first, tuple) and not (shape.needs_pair or shape.has_choices or task.needs_pair):
         names = names[:1]
     expected = f"{'pairs' if len(names) > 1 else 'single texts'} ({', '.join(names)})"

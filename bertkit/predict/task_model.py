@@ -20,8 +20,7 @@ from bertkit.model.heads import BertWithHeads
 from bertkit.run.directory import read_manifest, read_settings, run_of
 from bertkit.run.start import check_tokenizer
 from bertkit.tasks import fill_mask
-from bertkit.tasks.shapes import make_features, shape_of, shape_of_head
-from bertkit.tasks.task import Feature, Shape
+from bertkit.tasks.task import Feature, Shape, make_features, shape_of, shape_of_head
 from bertkit.tasks.task_config import TaskConfig, without_retired
 
 TOP_K = 5  # tokens predicted for each [MASK]
@@ -91,7 +90,7 @@ def open_task_model(
         return opened if without_head else as_fill_mask(opened)
     task = _task_for(model_dir, model, heads[0], task, changes)
     shape = shape_of(task)
-    opened = TaskModel(model, shape, tokenizer, task, labels_of(model) if shape.has_names else ())
+    opened = TaskModel(model, shape, tokenizer, task, labels_of(model) if shape.has_labels else ())
     if task.labels != "auto":
         check_labels(model_dir, opened)
     return opened
@@ -121,7 +120,7 @@ def labels_of(model: BertWithHeads) -> tuple[str, ...]:
 def check_labels(model_dir: str, opened: TaskModel) -> None:
     """Raise InputError, with both sets of labels, if the model's labels differ from the task's."""
     task = opened.task
-    if not opened.shape.has_names:
+    if not opened.shape.has_labels:
         return
     expected = "numbers" if task.is_regression else ", ".join(task.label_names or ())
     is_same = task.is_regression == (not opened.labels)

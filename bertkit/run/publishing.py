@@ -16,8 +16,8 @@ from bertkit.run.trainer import TrainingPlan
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.tasks.scoring.baseline import Baseline
 from bertkit.tasks.scoring.metrics import signatures
-from bertkit.tasks.scoring.review import measured_beside
-from bertkit.tasks.shapes import shape_of
+from bertkit.tasks.scoring.review import eval_json_parts
+from bertkit.tasks.task import shape_of
 from bertkit.train.checkpoint import rotate
 from bertkit.view import console
 from bertkit.view.console import duration
@@ -90,8 +90,8 @@ def publish_task(
         state,
         plan,
         facts,
-        result | measured_beside(review),
-        files=shape.files(examples, predictions),
+        result | eval_json_parts(review),
+        files=shape.eval_files(examples, predictions),
         line=f"dev: {console.scores_line(scores, majority)} (step {best_step}, the best by {task.best_metric})",
         review={
             **review,

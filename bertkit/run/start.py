@@ -31,7 +31,7 @@ from bertkit.run.resume_rules import RunSettings
 from bertkit.settings.evaluate import EvaluateSettings
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.pretrain import PretrainSettings
-from bertkit.tasks.shapes import shape_of
+from bertkit.tasks.task import shape_of
 from bertkit.train import checkpoint
 from bertkit.train.optimizer import MOMENTS
 from bertkit.train.processes import choose_device

@@ -22,8 +22,7 @@ from bertkit.settings.finetune import BASE_HIDDEN_SIZE, FinetuneSettings
 from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
 from bertkit.tasks.reading import readers
 from bertkit.tasks.reading.source import Source
-from bertkit.tasks.shapes import make_features, shape_of
-from bertkit.tasks.task import Feature
+from bertkit.tasks.task import Feature, make_features, shape_of
 from bertkit.train.micro_batches import AUTO_MICRO_TOKENS, MIN_PARTS, check_num_processes
 from bertkit.train.processes import Accelerator
 

@@ -9,7 +9,7 @@ from bertkit.base.text_files import is_blank, opened_input, unpacked, unpacking
 from bertkit.search.library import Hit
 from bertkit.tasks.reading.formats import ENDINGS, beginning, json_format, suffix_of
 from bertkit.tasks.reading.readers import input_table
-from bertkit.tasks.reading.tables import Gaps
+from bertkit.tasks.reading.tables import ShortRows
 from bertkit.tasks.scoring.squad import exact, f1
 from bertkit.tasks.task_config import TaskConfig
 
@@ -54,12 +54,12 @@ def read_questions(task: TaskConfig, name: str, most: int | None = None) -> list
     Raises:
         InputError: a line is wrong, or there are no questions.
     """
-    path, gaps, questions = Path(name), Gaps(are_filled=True), list[Question]()
+    path, short_rows, questions = Path(name), ShortRows(are_filled=True), list[Question]()
     with opened_input(name) as (stream, _):
         with unpacking(lambda: name):
             file = unpacked(stream, path)
             format = ENDINGS.get(suffix_of(path)) or json_format(beginning(file)) or "text"
-        table = input_table(task, file, path, format, gaps)
+        table = input_table(task, file, path, format, short_rows)
         field = "text" if format == "text" else "question"
         if table.names and field not in table.names:
             raise InputError(f"{table.place(1)}: no column '{field}' (it has: {', '.join(table.names)[:300]})")

@@ -31,7 +31,7 @@ from bertkit.predict.task_model import Predictor
 from bertkit.search.library import Hit, Library
 from bertkit.search.passages import words_of
 from bertkit.settings.inputs import ORDERS, BothConfig
-from bertkit.tasks.reading.readers import take_texts
+from bertkit.tasks.reading.readers import read_texts
 
 MIN_SCORE = -1e4  # lower than any logit, but finite, as JSON and sigmoid require
 
@@ -113,7 +113,7 @@ class Searcher:
         if predictor is None or not hits:
             return [Candidate(hit) for hit in hits]
         passages = [hit.passage for hit in hits]
-        inputs = take_texts(predictor.shape, predictor.task, [question] * len(hits), passages)
+        inputs = read_texts(predictor.shape, predictor.task, [question] * len(hits), passages)
         examples = [example for chunk in inputs.chunks for example in chunk]
         predictions = predict_local(predictor, examples, predictor.features(examples))
         return [_with_answer(hit, prediction) for hit, prediction in zip(hits, predictions, strict=True)]

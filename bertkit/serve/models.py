@@ -285,7 +285,7 @@ def _too_long(num_tokens: int, most: int, with_written: bool = False) -> Refused
 def _as_pair(value: Any, predictor: Predictor) -> Any:
     """Turn a list of two texts into a tuple, which JSON lacks; for a tagging model it stays a list of words."""
     is_pair = isinstance(value, list) and len(value) == 2 and all(isinstance(text, str) for text in value)
-    return tuple(value) if is_pair and not predictor.shape.is_of_words else value
+    return tuple(value) if is_pair and not predictor.shape.is_word_level else value
 
 
 def _for_request(message: str, inputs: Sequence[_Input]) -> str:

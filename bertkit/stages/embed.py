@@ -19,7 +19,7 @@ from bertkit.predict.embedding import load_embedder
 from bertkit.predict.task_model import task_of_texts
 from bertkit.run.outputs import beginning_of, check_free, opened_output
 from bertkit.settings.inputs import EmbedSettings
-from bertkit.tasks.shapes import shape_of
+from bertkit.tasks.task import shape_of
 
 Vectors = NDArray[np.float32]  # (n, D)
 Write = Callable[[Sequence[str], Vectors], object]

@@ -23,8 +23,8 @@ from bertkit.run.task_data import Coverage
 from bertkit.settings.evaluate import EvaluateSettings
 from bertkit.tasks.reading import readers
 from bertkit.tasks.scoring.metrics import signatures
-from bertkit.tasks.scoring.review import measured_beside
-from bertkit.tasks.shapes import check_metrics, make_features
+from bertkit.tasks.scoring.review import eval_json_parts
+from bertkit.tasks.task import check_metrics, make_features
 from bertkit.train.losses import LossTerm
 from bertkit.train.micro_batches import AUTO_MICRO_TOKENS
 from bertkit.train.processes import Accelerator, leaving_together, make_accelerator
@@ -111,7 +111,7 @@ def _evaluate_task(settings: EvaluateSettings) -> dict[str, Any] | None:
     with leaving_together(accelerator):
         model = accelerator.prepare_model(opened.model, evaluation_mode=True)
         predictor = opened.predictor(settings.precision, AUTO_MICRO_TOKENS[accelerator.device.type], model)
-        losses: list[LossTerm] | None = [] if opened.shape.writes_text else None
+        losses: list[LossTerm] | None = [] if opened.shape.generates_text else None
         predictions = predict_distributed(accelerator, predictor, examples, features, losses)
         by_loss = {} if losses is None else {"perplexity": perplexity(mean_loss(accelerator, losses))}
     if not world_from_environment().is_main:
@@ -127,7 +127,7 @@ def _evaluate_task(settings: EvaluateSettings) -> dict[str, Any] | None:
         **metrics,
         "num_examples": len(examples),
         "split": split,
-        **measured_beside(opened.shape.review(task, examples, predictions, labels)),
+        **eval_json_parts(opened.shape.review(task, examples, predictions, labels)),
         **({"signatures": signed} if signed else {}),
     }
 

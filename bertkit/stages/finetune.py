@@ -35,7 +35,7 @@ from bertkit.run.trainer import FinishedStep, TrainingPlan, fit
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.tasks.batching import TrainingOrder
 from bertkit.tasks.scoring.baseline import Baseline
-from bertkit.tasks.shapes import check_metrics, shape_of
+from bertkit.tasks.task import check_metrics, shape_of
 from bertkit.train.losses import LossTerm
 from bertkit.train.micro_batches import AUTO_MICRO_TOKENS
 from bertkit.train.processes import choose_device, make_accelerator
@@ -180,6 +180,6 @@ class _Finetuning:
         predictions = predict_distributed(accelerator, self.predictor, examples, self.data.dev_features, losses)
         scores = self.predictor.shape.score(self.settings.task, examples, predictions, self.data.labels)
         loss = mean_loss(accelerator, losses)
-        if self.predictor.shape.writes_text:
+        if self.predictor.shape.generates_text:
             scores["perplexity"] = perplexity(loss)
         return scores, predictions, loss

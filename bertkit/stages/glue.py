@@ -29,10 +29,10 @@ from bertkit.tasks.reading.source import Source
 from bertkit.tasks.scoring import benchmark
 from bertkit.tasks.scoring.benchmark import LEFT_OUT, Run, best_of, summarise
 from bertkit.tasks.scoring.metrics import METRICS
-from bertkit.tasks.shapes import make_features, shape_of
+from bertkit.tasks.task import make_features, shape_of
 from bertkit.train import processes
 from bertkit.train.micro_batches import AUTO_MICRO_TOKENS
-from bertkit.view.report import suite_table
+from bertkit.view.report import glue_table
 
 MISMATCHED = "eval_mismatched.json"  # in the run directories of MNLI
 SUMMARY, TABLE, ARCHIVE = "glue.json", "glue.md", "submission.zip"
@@ -72,7 +72,7 @@ def run(settings: GlueSettings, launch: Launch) -> None:
     missing = _submit(settings, results, directory)
     summary |= {"submission": None if missing else ARCHIVE, "missing": missing}
     write_durably(directory / SUMMARY, to_json(summary))
-    table = suite_table(summary, LEFT_OUT, ARCHIVE)
+    table = glue_table(summary, LEFT_OUT, ARCHIVE)
     write_durably(directory / TABLE, table)
     say("", *table.split("\n"), f"table:  {directory / TABLE}")
     if not missing:

@@ -19,7 +19,7 @@ from bertkit.predict.task_model import Predictor
 from bertkit.run.outputs import beginning_of, check_free, is_stream, opened_output
 from bertkit.settings.inputs import PredictSettings
 from bertkit.tasks.reading.writers import Write, row_writer, write_lines
-from bertkit.tasks.task import Beside
+from bertkit.tasks.task import ExtraFile
 
 COPIED = ("id", "text", "words")  # fields that a prediction copies from its input
 
@@ -50,9 +50,9 @@ def run(settings: PredictSettings) -> None:
         output.finish()
     if not output.num_written:
         say(f"warning: input={settings.input} has no examples; there is nothing to predict", file=sys.stderr)
-    gaps = source.inputs.gaps
-    if gaps.num_rows:
-        cells = f"{gaps.num_rows:,} rows had too few cells, the first at {gaps.first}"
+    short_rows = source.inputs.short_rows
+    if short_rows.num_rows:
+        cells = f"{short_rows.num_rows:,} rows had too few cells, the first at {short_rows.first}"
         say(f"warning: {cells}; the missing cells are treated as empty", file=sys.stderr)
     if to_file:
         say(f"{output.num_written:,} predictions in {settings.output}", file=sys.stderr)
@@ -71,11 +71,11 @@ class _Output:
         self.shape, self.carried, self.num_written = predictor.shape, carried, 0
         self.put: Write = functools.partial(write_lines, sys.stdout)
         self.partial: str | None = None
-        self.beside: list[tuple[Beside, TextIO]] = []
+        self.beside: list[tuple[ExtraFile, TextIO]] = []
         if settings.output == "-":
             return
         path = Path(settings.output)
-        beside = () if is_stream(path) else self.shape.beside
+        beside = () if is_stream(path) else self.shape.extra_files
         places = [path.with_suffix(b.name) if b.name.startswith(".") else path.parent / b.name for b in beside]
         check_free(settings.output, settings.input, settings.overwrite, places)
         file = stack.enter_context(opened_output(path, is_binary=path.suffix.lower() == ".parquet"))

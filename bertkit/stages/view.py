@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bertkit.base.errors import InputError, say
-from bertkit.explain.explain import explain
-from bertkit.explain.explanation import NO_ALIGNMENT, NO_WEIGHTS, Explanation, json_parts
+from bertkit.explain.explain import NO_ALIGNMENT, NO_WEIGHTS, Explanation, explain, json_parts
 from bertkit.explain.pictures import alignment_picture, attention_page, heads_picture, one_head_picture, png_writer
 from bertkit.predict.chunks import opened_examples
 from bertkit.predict.task_model import Predictor, open_task_model
@@ -27,7 +26,7 @@ def run(settings: ViewSettings) -> None:
     writer = png_writer() if settings.ending == ".png" else None
     device = processes.choose_device(settings.device)
     opened = open_task_model(settings.model_dir, settings.task, settings.task_changes, without_head=True)
-    generates = opened.shape.writes_text
+    generates = opened.shape.generates_text
     if generates and settings.steps:
         raise InputError(f"steps={settings.steps}: has no effect on a model that generates text; leave it out")
     if not generates and settings.target_text is not None:

@@ -1,24 +1,24 @@
-"""Fine-tuning tasks by shape: a file for each shape, from the rows of a file to scores.
+"""Fine-tuning tasks, one file for each shape of task: from the rows of a file to predictions and scores.
 
-The facts of each benchmark are in `conf/task/`. A new shape is a file that ends with its SHAPE, and a line in task_config.
+A shape of task is a kind of input and output, such as a text with a label. `conf/task/` has the settings of each benchmark.
+To add a shape, write a file that ends with its SHAPE, and add a line to `task_config.SHAPES`.
 
     task_config         settings of a task, and the names of the shapes
-    shapes              the shape of a task; features of examples; metrics that fit
-    task                Feature and Shape
-    sequence            texts or pairs with a label, several labels or a number
-    fill_mask           texts with [MASK]
-    generation          a text from a text
-    entities            running text -> entities, with a tagger
-    batching            features -> packed micro-batches
-    reading.conll       sentences and documents of words in columns
-    reading.formats     the format of a file
-    reading.readers     files, the hub or an input -> examples
-    reading.source      rows of a file or in memory, and the examples of a split
-    reading.tables      lines -> rows
-    reading.writers     rows of predictions -> a file
-    scoring.baseline    the scores of a constant prediction, and how far a score is above them
-    scoring.squad       SQuAD's scores, as in the official scripts
-    scoring.metrics     the official metrics
-    scoring.review      scores by label, calibration, confusions, mistakes
-    scoring.benchmark   GLUE: the mean over seeds, the average over tasks, the archive for the server
+    task                `Feature` and `Shape`; the features of examples; the check of the metrics
+    sequence            a text or a pair of texts, with a label, several labels or a number
+    fill_mask           a text with [MASK]: the most probable tokens
+    generation          a text in, a text out
+    entities            running text: its entities, found by a tagger
+    batching            packs features into micro-batches
+    reading.conll       reads words and tags in columns; chunks and their tagging schemes
+    reading.formats     detects the format of a file
+    reading.readers     reads files, datasets of the hub, and inputs of `predict` as examples
+    reading.source      the examples of a split, and what their reading found
+    reading.tables      parses lines into rows
+    reading.writers     writes rows of predictions to a file
+    scoring.baseline    the scores of a constant prediction, and whether a model is better
+    scoring.squad       the scores of the official SQuAD scripts
+    scoring.metrics     all other official metrics
+    scoring.review      scores by label, calibration, confusions and mistakes
+    scoring.benchmark   GLUE: mean over seeds, average over tasks, and the archive for its server
 """

@@ -1,10 +1,10 @@
-"""Features -> packed micro-batches: the items of a step, and how a step is cut.
+"""Pack features into micro-batches: which items each training step has, and how a step is divided into micro-batches.
 
-An epoch visits every item once, in the order of a permutation keyed by (seed, epoch); its last batch may be smaller. An item
-is a feature, or all features of an example with choices. The items of a step are sorted by length, those with targets by the
-source's length and then by the target's, and cut into micro-batches with about the same number of tokens, which bounds the
-cost of a forward pass. All this is a function of the step and the cut, so any number of processes trains on the same
-micro-batches.
+An item is a feature, or all features of an example in multiple choice. An epoch visits each item once, in the order of a
+permutation keyed by (seed, epoch); the last batch of an epoch may be smaller. The items of a step are sorted by length (for
+generation: by source length, then by target length) and divided into micro-batches with about the same number of tokens,
+which bounds the cost of a forward pass. The micro-batches depend only on the step and on `Cut`: any number of processes
+trains on the same micro-batches.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from bertkit.tasks.task import Feature
 
 @dataclass(frozen=True)
 class Cut:
-    """How a batch is cut into micro-batches."""
+    """The rule that divides a batch into micro-batches."""
 
-    micro_tokens: int | None  # at most; a single item may have more
-    micro_items: int | None  # at most
-    min_parts: int  # the fewest micro-batches, if there are as many items: one for each process
+    micro_tokens: int | None  # the most tokens of a micro-batch; a single item may have more
+    micro_items: int | None  # the most items of a micro-batch
+    min_parts: int  # the fewest micro-batches, one for each process, as far as there are items
 
     def parts(self, lengths: NDArray[np.int64]) -> list[range]:
-        """Cut items of these lengths, in tokens, into neighbouring parts; none is empty."""
+        """Divide items, whose lengths in tokens are given, into consecutive parts; no part is empty."""
         ends = np.cumsum(lengths)
         for num_parts in range(min(self.min_parts, len(lengths)), len(lengths) + 1):
-            # the item that reaches a share of all tokens ends a part; each part has an item
+            # a part ends with the item that completes its equal share of all tokens; each part has an item
             borders = np.searchsorted(ends, ends[-1] * np.arange(1, num_parts) / num_parts) + 1
             borders = np.maximum.accumulate(borders - np.arange(1, num_parts)) + np.arange(1, num_parts)
             borders = np.minimum(borders, len(lengths) - np.arange(num_parts - 1, 0, -1))
@@ -43,7 +43,7 @@ class Cut:
         return [range(item, item + 1) for item in range(len(lengths))]
 
     def fewest_parts(self, num_items: int) -> int:
-        """Compute the least possible number of parts for so many items of any length."""
+        """Return the least possible number of parts for `num_items` items of any length."""
         by_size = 1 if self.micro_items is None else -(-num_items // self.micro_items)
         return max(by_size, min(self.min_parts, num_items))
 
@@ -55,37 +55,37 @@ class Cut:
 
 
 class Ragged:
-    """Rows of tokens of different lengths, concatenated."""
+    """Token sequences of different lengths, concatenated."""
 
     def __init__(self, lengths: array[int], tokens: array[int]) -> None:
         self.lengths: NDArray[np.int64] = np.array(lengths, np.int64)
         self._first = np.concatenate([[0], np.cumsum(self.lengths)])
         self._tokens = np.array(tokens, np.int32)
 
-    def places(self, rows: NDArray[np.int64], num_left_out: int = 0) -> NDArray[np.int64]:
-        """Give the places of the tokens of rows, without the last `num_left_out` of each."""
-        sizes = self.lengths[rows] - num_left_out
-        starts = np.repeat(self._first[rows] - np.cumsum(sizes) + sizes, sizes)
+    def indices(self, sequences: NDArray[np.int64], num_left_out: int = 0) -> NDArray[np.int64]:
+        """Return the indices of the tokens of some sequences, without the last `num_left_out` tokens of each sequence."""
+        sizes = self.lengths[sequences] - num_left_out
+        starts = np.repeat(self._first[sequences] - np.cumsum(sizes) + sizes, sizes)
         return np.asarray(starts + np.arange(len(starts)))
 
-    def at(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give the tokens at these places."""
-        return self._tokens[places].astype(np.int64)
+    def at(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the tokens at these indices."""
+        return self._tokens[indices].astype(np.int64)
 
 
 class FeatureBatches:
-    """The features of a split, from which batches are packed.
+    """The features of a split, stored as arrays, from which batches are packed.
 
     Attributes:
-        labels: of all features, or of all tokens, concatenated; None where unknown, and for targets.
-        lengths: tokens of each item, with the decoder's input.
-        class_weights: weights of the labels in the loss, (C,); None for equal weights.
+        labels: the labels of all features (tagging: of all tokens); None if unknown, and for generation.
+        lengths: the number of tokens of each item, including the decoder's input.
+        class_weights: the weight of each label in the loss, (C,); None for equal weights.
     """
 
     def __init__(self, features: Iterable[Feature], head: str, num_choices: int = 1) -> None:
-        """Copy at least one feature, from an iterator too; all have labels, or none has, except sentences without words.
+        """Copy at least one feature. All have labels or none has, except sentences without words.
 
-        `head` is the head of the labels; `num_choices` neighbouring features are an item.
+        `head` is the model's head that the labels are for; `num_choices` consecutive features form an item.
         """
         self.head, self.num_choices = head, num_choices
         self.class_weights: NDArray[np.float64] | None = None
@@ -119,7 +119,7 @@ class FeatureBatches:
         return len(self.lengths)
 
     def shortest_first(self, items: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Sort items by length; items with targets by the source's length, then by the target's."""
+        """Sort items by length; for generation by source length, then by target length."""
         if self._targets is None:
             return items[np.argsort(self.lengths[items], kind="stable")]
         return items[np.lexsort((self._targets.lengths[items], self._inputs.lengths[items]))]
@@ -127,13 +127,13 @@ class FeatureBatches:
     def take(self, items: NDArray[np.int64]) -> TaskBatch:
         """Pack items, in this order, into one batch."""
         chosen = (items[:, None] * self.num_choices + np.arange(self.num_choices)).reshape(-1)
-        tokens = self._inputs.places(chosen)
+        tokens = self._inputs.indices(chosen)
         labels, targets, target_ids, target_lengths = self.labels, self._targets, None, None
         if labels is not None:
             labels = labels[tokens if self.head == "token" else chosen[:: self.num_choices]]
-        if targets is not None:  # the decoder's input lacks the last token, its output the first
-            places = targets.places(items, num_left_out=1)
-            target_ids, target_lengths, labels = targets.at(places), targets.lengths[items] - 1, targets.at(places + 1)
+        if targets is not None:  # the decoder reads all tokens but the last, and predicts all but the first
+            inputs = targets.indices(items, num_left_out=1)
+            target_ids, target_lengths, labels = targets.at(inputs), targets.lengths[items] - 1, targets.at(inputs + 1)
         return TaskBatch(
             head=self.head,
             input_ids=self._inputs.at(tokens),
@@ -146,10 +146,10 @@ class FeatureBatches:
             target_lengths=target_lengths,
         )
 
-    def in_turn(
+    def batches_of(
         self, micro_tokens: int, process: int, num_processes: int, micro_items: int | None = None
     ) -> Iterator[tuple[NDArray[np.int64], TaskBatch]]:
-        """Give a process its batches of all items, shortest first, each with the numbers of its items."""
+        """Yield the batches of a process, with the numbers of their items; all items together are sorted by length."""
         order = self.shortest_first(np.arange(len(self)))
         parts = Cut(micro_tokens, micro_items, 1).parts(self.lengths[order]) if len(order) else []
         for part in parts[process::num_processes]:
@@ -159,12 +159,12 @@ class FeatureBatches:
 
 @dataclass(frozen=True)
 class TrainingOrder:
-    """The items of each step."""
+    """The items of each training step."""
 
-    batches: FeatureBatches  # of the training split
+    batches: FeatureBatches  # the features of the training split
     batch_size: int  # items per step
-    seed: int  # of the order
-    cut: Cut  # into micro-batches
+    seed: int  # changes the order
+    cut: Cut
 
     @property
     def steps_per_epoch(self) -> int:
@@ -173,40 +173,40 @@ class TrainingOrder:
 
     @property
     def fewest_parts(self) -> int:
-        """The least number of micro-batches in any step."""
+        """The smallest number of micro-batches in any step."""
         rest = len(self.batches) % self.batch_size or self.batch_size
         sizes = (min(self.batch_size, len(self.batches)), rest)
         return min(self.cut.fewest_parts(size) for size in sizes)
 
     def items(self, step: int) -> NDArray[np.int64]:
-        """Give the items of a step, counted from 0, in the order of the epoch."""
+        """Return the items of a step; steps count from 0."""
         epoch, number = divmod(step, self.steps_per_epoch)
         places = np.arange(number * self.batch_size, min((number + 1) * self.batch_size, len(self.batches)))
         return permute(places, len(self.batches), self.seed, Stream.ORDER, epoch)
 
     def names(self, step: int) -> list[int]:
-        """Number the examples of a step, counted from 0."""
+        """Return the items of a step as a list, for messages; steps count from 0."""
         numbers: list[int] = self.items(step).tolist()
         return numbers
 
     def largest_part(self, num_steps: int) -> int:
-        """Count the tokens of the largest micro-batch in the first steps."""
+        """Return the number of tokens of the largest micro-batch in the first `num_steps` steps."""
         steps = range(min(num_steps, self.steps_per_epoch))
         return max((int(self.batches.lengths[part].sum()) for step in steps for part in self._parts(step)), default=0)
 
     def _parts(self, step: int) -> list[NDArray[np.int64]]:
-        """Give the items of each micro-batch of a step."""
+        """Return the items of each micro-batch of a step."""
         items = self.batches.shortest_first(self.items(step))
         return [items[part.start : part.stop] for part in self.cut.parts(self.batches.lengths[items])]
 
     def micro_batches(self, step: int, process: int, num_processes: int) -> list[tuple[int, TaskBatch]]:
-        """Give a process its neighbouring micro-batches of a step, with their numbers among all."""
+        """Return the consecutive micro-batches of a process in a step, with their numbers in the step."""
         parts = self._parts(step)
         own = range(len(parts) * process // num_processes, len(parts) * (process + 1) // num_processes)
         return [(number, self.batches.take(parts[number])) for number in own]
 
 
 def _labels_of(labels: Sequence[object]) -> NDArray[np.int64] | NDArray[np.float64]:
-    """Numbers of labels, pairs of positions, or floats."""
+    """Convert label numbers, pairs of positions, or floats to an array."""
     array = np.array(labels)
     return array.astype(np.float64) if array.dtype.kind == "f" else array.astype(np.int64)

@@ -1,11 +1,11 @@
-"""Entities: running text -> the words that the model's pre-tokenizer finds -> a tag for each -> entities with their places.
+"""Named entities in running text: the pre-tokenizer splits it into words, and a tagging model tags each word.
 
     text       Johanson lives in Ulaanbaatar.
     words      Johanson   lives in   Ulaanbaatar .
     tags       B-PER      O     O    B-LOC       O
     entities   Johanson, PER, characters 0 to 8; Ulaanbaatar, LOC, characters 18 to 29
 
-A tagger predicts from running text in this way; it is not trained on it.
+This is for prediction only: a tagger is trained on words with tags.
 """
 
 import dataclasses
@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.tasks import tagging
 from bertkit.tasks.reading.conll import chunks_of
-from bertkit.tasks.reading.source import Reading, given, text_of
+from bertkit.tasks.reading.source import Reading, optional_value, required_text
 from bertkit.tasks.tagging import TaggingExample, TaggingPrediction
-from bertkit.tasks.task import TABLES, Beside, Feature
+from bertkit.tasks.task import TABLES, ExtraFile, Feature
 from bertkit.tasks.task_config import TEXTS, TaskConfig
 
 
@@ -37,39 +37,41 @@ class TextExample:
 class Entity:
     """A part of a text with a label: `text[start:end]`."""
 
-    text: str  # of the entity
-    label: str  # its type, or the tag where tags mark no chunks
-    start: int  # its first character in the whole text
-    end: int  # the character after its last
-    score: float  # the mean of the probabilities of its words' tags
+    text: str
+    label: str  # the entity type; the tag itself if tags mark no chunks, such as parts of speech
+    start: int  # the index of its first character
+    end: int  # the index after its last character
+    score: float  # the mean probability of the tags of its words
 
 
 @dataclass(frozen=True)
 class TextPrediction:
     """The prediction for a text."""
 
-    words: tuple[str, ...]  # of the text
+    words: tuple[str, ...]
     tags: list[str]  # one for each word
     entities: list[Entity]  # in the order of the text
 
 
 def read(reading: Reading) -> Iterator[TextExample]:
-    """Read a text from every row.
+    """Read a text from each row.
 
     Raises:
-        InputError: the column is missing, or, while they are read, a row is wrong.
+        InputError: the column is missing, or a row is wrong (raised when that row is read).
     """
     text, ids = reading.find(reading.task.columns.text or TEXTS, "text"), reading.ids()
     return reading.each(
-        lambda row, where, line: TextExample(ids.take(given(row, ids.field), where, line), text_of(row, text, where))
+        lambda row, where, line: TextExample(
+            ids.take(optional_value(row, ids.field), where, line), required_text(row, text, where)
+        )
     )
 
 
 def entities_of(text: str, places: Sequence[tuple[int, int]], prediction: TaggingPrediction) -> list[Entity]:
-    """Group the tags of a text's words into entities, as in the CoNLL evaluation, in any scheme.
+    """Group tagged words into entities, as the CoNLL evaluation does, for any tagging scheme.
 
-    Where tags mark no chunks, such as parts of speech, every word is an entity. `places` has the characters of each word,
-    (first, last), `last` excluded.
+    If the tags mark no chunks, such as parts of speech, each word is an entity. `places` holds the characters of each word:
+    (start, end), end excluded.
     """
     try:
         chunks = chunks_of(prediction.tags)
@@ -84,7 +86,7 @@ def entities_of(text: str, places: Sequence[tuple[int, int]], prediction: Taggin
 
 
 def _in_words(examples: Sequence[TextExample], tokenizer: Tokenizer) -> tuple[list[Any], list[TaggingExample]]:
-    """Cut texts into words; return the places of the words and the tagger's examples."""
+    """Split texts into words; return the (start, end) characters of the words, and examples for the tagger."""
     places = tokenizer.words([example.text for example in examples])
     return places, [
         TaggingExample(example.id, tuple(example.text[start:end] for start, end in own), None)
@@ -114,16 +116,16 @@ def _predictions(
     ]
 
 
-# predicts with a tagger's head; not a task, since a tagger is trained on words and tags
+# not in task_config.SHAPES: only for prediction
 SHAPE = dataclasses.replace(
     tagging.SHAPE,
     formats=("text", *TABLES),
     plain="text",
-    is_of_words=False,
+    is_word_level=False,
     read=read,
     content=lambda example: example.text,
     features=_features,
     predictions=_predictions,
     row=lambda example, p: {"id": example.id, "text": example.text, "entities": [*map(asdict, p.entities)]},
-    beside=(Beside(".conll", lambda _, ps: "".join(tagging.columns("\t", p.words, p.tags) for p in ps)),),
+    extra_files=(ExtraFile(".conll", lambda _, ps: "".join(tagging.conll_lines("\t", p.words, p.tags) for p in ps)),),
 )

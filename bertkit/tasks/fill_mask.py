@@ -1,7 +1,7 @@
-"""Fill-mask, masked LM as a task: a text with [MASK] -> sequences with its masks -> the most probable tokens at each.
+"""Fill-mask: predict the most probable tokens for each [MASK] in a text, with the masked LM head.
 
-A text that fits is one sequence. In a longer text every mask has its own sequence, with about as many pieces on its left
-as on its right.
+A text within `max_seq_length` is one sequence. In a longer text every mask has its own sequence, with about as many pieces
+on its left as on its right.
 
 Source: Devlin et al. 2019, section 3.1, task 1.
 """
@@ -23,9 +23,9 @@ from bertkit.tasks.task_config import TaskConfig
 def make_features(
     task: TaskConfig, examples: Sequence[SequenceExample], tokenizer: Tokenizer, _: Sequence[str] = ()
 ) -> list[Feature]:
-    """Encode texts; a text without a mask gives no feature.
+    """Encode texts; a text without a mask has no feature.
 
-    The features of an example are neighbours; `where` has the positions of the masks to predict.
+    The features of an example are consecutive; `origins` holds the positions of the masks to predict.
     """
     facts, room = tokenizer.facts, task.max_seq_length - 2
     features = []
@@ -39,10 +39,10 @@ def make_features(
 
 
 def pack(features: Sequence[Feature]) -> PretrainBatch:
-    """Pack features into one batch; its labels are zeros."""
+    """Pack features into one batch; the labels are unknown and set to zero."""
     lengths = np.array([len(feature.input_ids) for feature in features], np.int64)
     starts = np.cumsum(lengths) - lengths
-    positions = [int(start) + place for start, feature in zip(starts, features, strict=True) for place in feature.where]
+    positions = [int(start) + mask for start, own in zip(starts, features, strict=True) for mask in own.origins]
     input_ids = np.array([piece for feature in features for piece in feature.input_ids], np.int64)
     return PretrainBatch(
         input_ids=input_ids,
@@ -57,7 +57,7 @@ def pack(features: Sequence[Feature]) -> PretrainBatch:
 def predictions(
     examples: Sequence[SequenceExample], features: Sequence[Feature], best: Sequence[Any], tokenizer: Tokenizer
 ) -> list[list[list[dict[str, Any]]]]:
-    """List the tokens and probabilities of each mask of each example; `best` has them for each feature."""
+    """Return the best tokens of each mask of each example, with probabilities; `best` has their ids for each feature."""
     masks: list[list[list[dict[str, Any]]]] = [[] for _ in examples]
     for feature, of_masks in zip(features, best, strict=True):
         for columns in of_masks:
@@ -67,12 +67,12 @@ def predictions(
     return masks
 
 
-# reads single texts; not a task, since pretraining trains its head
+# not in task_config.SHAPES: pretraining trains this head, not fine-tuning
 SHAPE = dataclasses.replace(
     sequence.SHAPE,
     head="masked_lm",
     text_columns=("text",),
-    has_names=False,
+    has_labels=False,
     features=make_features,
     pack=pack,
     predictions=lambda _, examples, features, best, __, tokenizer: predictions(examples, features, best, tokenizer),

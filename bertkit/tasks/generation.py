@@ -1,11 +1,11 @@
-"""Generation: a text in, a text out, such as a translation or a summary.
+"""Text generation: a source text in, a target text out, such as a translation or a summary.
 
-A feature is `[CLS] source [SEP]`; its label is the target, `[CLS] y1 .. yn [SEP]`: the decoder reads all but the last token and
-predicts all but the first. Special tokens in a source are special, as in every input; in a target they are text, since a [SEP]
-would end it.
+A feature is `[CLS] source [SEP]`. Its label is the target, `[CLS] y1 .. yn [SEP]`: the decoder reads all tokens but the last, and
+predicts all tokens but the first. The name of a special token in a source text is encoded as that token. In a target it is
+encoded as ordinary text, because a [SEP] would end the target.
 
-The tokenizer joins the pieces of a written text: lower-cased for an uncased model, with spaces normalized. The score compares
-it with the reference as it is in the file.
+A generated text is the decoded tokens: lower-cased for an uncased model, with normalized spaces. Metrics compare it with the
+unchanged reference from the file.
 
 Source: Sutskever et al. 2014; Vaswani et al. 2017, section 3.1; Rothe et al. 2020.
 """
@@ -18,21 +18,21 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.corpus.tokenizer import Tokenizer
-from bertkit.tasks.reading.source import Reading, given, text_of
+from bertkit.tasks.reading.source import Reading, optional_value, required_text
 from bertkit.tasks.scoring import metrics
 from bertkit.tasks.scoring.metrics import METRICS, TEXT_METRICS
 from bertkit.tasks.scoring.review import NUM_MISTAKES
 from bertkit.tasks.sequence import pieces
-from bertkit.tasks.task import TABLES, Feature, Measured, Shape, json_lines, says_the_same
+from bertkit.tasks.task import TABLES, Feature, Shape, TaskMetrics, is_constant, json_lines
 from bertkit.tasks.task_config import GenerationConfig, TaskConfig
 
-Written = tuple[list[int], float]  # a text without its first and last special token, and its score
-NUM_GROUPS = 4  # of sources by length
+GeneratedIds = tuple[list[int], float]  # the token ids of a text, without [CLS] and [SEP], and its score
+NUM_GROUPS = 4  # groups of sources by length, in a review
 
 
 @dataclass(frozen=True)
 class GenerationExample:
-    """A text and its target."""
+    """A source text and its target text."""
 
     id: str  # from the file, or the number of the row
     source: str
@@ -41,7 +41,7 @@ class GenerationExample:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A written text and its score."""
+    """A generated text and its score."""
 
     text: str
     score: float
@@ -49,19 +49,19 @@ class Candidate:
 
 @dataclass(frozen=True)
 class GenerationPrediction:
-    """The written text for an example."""
+    """The generated text for an example."""
 
-    id: str  # of the example
+    id: str  # the example's id
     text: str  # the best text
-    score: float  # the sum of its log probabilities / length ** length_penalty
+    score: float  # the sum of the log probabilities of its tokens / length ** length_penalty
     candidates: tuple[Candidate, ...] = ()  # the best texts; empty for num_candidates=1
 
 
 def read(reading: Reading) -> Iterator[GenerationExample]:
-    """Read the rows of a table; plain texts are sources, whatever the task's column.
+    """Read an example from each row; each line of a plain text file is a source text.
 
     Raises:
-        InputError: a column is missing; for a wrong row, when it is read.
+        InputError: a column is missing, or a row is wrong (raised when that row is read).
     """
     columns, is_plain = reading.task.columns, reading.is_input and reading.table.names == ("text",)
     source = reading.find("text" if is_plain else columns.source, "source")
@@ -74,11 +74,11 @@ def read(reading: Reading) -> Iterator[GenerationExample]:
     ids = reading.ids()
 
     def example(row: Any, where: str, line: int) -> GenerationExample:
-        text = text_of(row, source, where)
-        is_known = reading.is_labelled or given(row, target) is not None
-        known = text_of(row, target, where) if is_known and target is not None else None
+        text = required_text(row, source, where)
+        is_known = reading.is_labelled or optional_value(row, target) is not None
+        known = required_text(row, target, where) if is_known and target is not None else None
         reading.note_empty(where, text, known)
-        return GenerationExample(ids.take(given(row, ids.field), where, line), text, known)
+        return GenerationExample(ids.take(optional_value(row, ids.field), where, line), text, known)
 
     return reading.each(example)
 
@@ -86,7 +86,7 @@ def read(reading: Reading) -> Iterator[GenerationExample]:
 def make_features(
     task: TaskConfig, examples: Sequence[GenerationExample], tokenizer: Tokenizer, _: Sequence[str] = ()
 ) -> list[Feature]:
-    """Turn examples into features; long sources and targets are cut, and keep their [SEP]."""
+    """Turn examples into features; long sources and targets are truncated, and keep their [SEP]."""
     facts, room, target_room = tokenizer.facts, task.max_seq_length - 2, _settings(task).max_target_length - 1
     sources = pieces(tokenizer, [example.source for example in examples])
     known = [place for place, example in enumerate(examples) if example.target is not None]
@@ -106,31 +106,31 @@ def predictions(
     task: TaskConfig,
     examples: Sequence[GenerationExample],
     features: Sequence[Feature],
-    written: Sequence[Sequence[Written]],
+    generated: Sequence[Sequence[GeneratedIds]],
     _: Sequence[str],
     tokenizer: Tokenizer,
 ) -> list[GenerationPrediction]:
-    """Turn the written texts of each feature, the best first, into a prediction for each example."""
+    """Turn the generated texts of each feature, sorted from best to worst, into a prediction for each example."""
     num_candidates = _settings(task).num_candidates
-    answers = []
-    for feature, texts in zip(features, written, strict=True):
+    found = []
+    for feature, texts in zip(features, generated, strict=True):
         best = [
             Candidate(tokenizer.decode(ids, skip_special_tokens=True), float(score))
             for ids, score in texts[:num_candidates]
         ]
         candidates = tuple(best) if num_candidates > 1 else ()
-        answers.append(GenerationPrediction(examples[feature.example].id, best[0].text, best[0].score, candidates))
-    return answers
+        found.append(GenerationPrediction(examples[feature.example].id, best[0].text, best[0].score, candidates))
+    return found
 
 
 def _settings(task: TaskConfig) -> GenerationConfig:
-    assert task.generation is not None, "TaskConfig requires it of this kind"
+    assert task.generation is not None, "checked by TaskConfig"
     return task.generation
 
 
-def _measured(task: TaskConfig, _: Sequence[str] | None) -> Measured:
+def _measured(task: TaskConfig, _: Sequence[str] | None) -> TaskMetrics:
     metrics.require_packages(task.metrics)
-    return Measured("texts", tuple(TEXT_METRICS))
+    return TaskMetrics("texts", tuple(TEXT_METRICS))
 
 
 def _targets(examples: Sequence[GenerationExample]) -> list[str]:
@@ -165,7 +165,7 @@ def _review(
     predictions: Sequence[GenerationPrediction],
     _: Sequence[str],
 ) -> dict[str, Any]:
-    """Give the main score by source length (Bahdanau et al. 2015, figure 2), and the best scored wrong texts."""
+    """Return the score by source length (Bahdanau et al. 2015, figure 2), and the wrong texts with the highest model scores."""
     main = tuple(name for name in task.metrics if task.best_metric in METRICS[name])
     only = dataclasses.replace(task, metrics=main)
     lengths = np.array([len(example.source.split()) for example in examples])
@@ -183,7 +183,7 @@ def _review(
     wrong = [pair for pair in zip(predictions, examples, strict=True) if pair[0].text != pair[1].target]
     surest = sorted(wrong, key=lambda pair: -pair[0].score)[:NUM_MISTAKES]
     shown = [[e.id, e.source, e.target or "", p.text, f"{p.score:.3f}"] for p, e in surest]
-    title = f"The {len(shown)} best scored texts that differ from their references"
+    title = f"The {len(shown)} texts with the highest scores that differ from their references"
     return {
         "by_length": by_length,
         "groups": [{"title": "By length of the source", "columns": columns, "rows": rows}],
@@ -199,17 +199,17 @@ SHAPE = Shape(
     text_columns=("source",),
     plain="text",
     has_classes=False,
-    writes_text=True,
+    generates_text=True,
     read=read,
     content=lambda example: example.source,
     labels_of=lambda example: [None if example.target is None else "with a target"],
     is_labelled=lambda example: example.target is not None,
     features=make_features,
     predictions=predictions,
-    measured=_measured,
+    fitting_metrics=_measured,
     score=_score,
-    is_degenerate=lambda _, examples, predictions: says_the_same([p.text for p in predictions], _targets(examples)),
-    files=_files,
+    is_degenerate=lambda _, examples, predictions: is_constant([p.text for p in predictions], _targets(examples)),
+    eval_files=_files,
     row=_row,
     review=_review,
 )

@@ -1,7 +1,7 @@
-"""Sequence: a text, or a pair of texts, with a label, several of them, or a number.
+"""Sequence classification and regression: a text, or a pair of texts, with a label, several labels, or a number.
 
-A feature is `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`, segment 0 up to the first [SEP]. The name of a special token in a
-text is that token, as in other programs that run an exported model.
+A feature is `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`; segment 0 ends with the first [SEP]. Where a text contains the name of
+a special token, such as "[MASK]", it is encoded as that token, as `transformers` does.
 
 Axes: C labels.
 Source: Devlin et al. 2019, figure 4 (a) and (b); google-research/bert run_classifier.py `convert_single_example`.
@@ -19,24 +19,23 @@ from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import nearest
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.tasks.reading.labels import Labels, Numbers
-from bertkit.tasks.reading.source import NONE_OF_THEM, Reading, given, text_of, value_of
+from bertkit.tasks.reading.source import NO_LABEL, Reading, optional_value, required_text, required_value
 from bertkit.tasks.scoring import metrics, review
-from bertkit.tasks.task import TABLES, Feature, Measured, Shape, commonest, labelled_lines, says_the_same
+from bertkit.tasks.task import TABLES, Feature, LabelNames, Shape, TaskMetrics, eval_lines, is_constant, most_frequent
 from bertkit.tasks.task_config import TaskConfig
 
-Names = Sequence[str]  # of all labels, in the order of their numbers
 Logits = NDArray[np.floating]
-SAME_NUMBERS = 0.01  # predictions that deviate less, in deviations of the labels, count as equal
+MIN_DEVIATION = 0.01  # standard deviation of predictions / of labels; below, a regression has learned nothing
 
 
 @dataclass(frozen=True)
 class SequenceExample:
-    """A text, or a pair, with a label."""
+    """A text, or a pair of texts, with a label."""
 
     id: str  # from the file, or the number of the row
     text: str  # the first segment
     text_pair: str | None  # the second segment; None for a single text
-    # a label's name, or a number for a regression, or a tuple of names; None where unknown
+    # a label's name; a number for a regression; a tuple of names for several labels; None if unknown
     label: str | float | tuple[str, ...] | None
 
 
@@ -44,26 +43,26 @@ class SequenceExample:
 class SequencePrediction:
     """The prediction for an example."""
 
-    id: str  # of the example
-    label: str | float | tuple[str, ...]  # the most probable label, the number, or the labels above one half
-    probabilities: dict[str, float]  # of each label by name; empty for a regression
+    id: str  # the example's id
+    label: str | float | tuple[str, ...]  # the most probable label, the number, or all labels above 0.5
+    probabilities: dict[str, float]  # the probability of each label; empty for a regression
 
 
 @dataclass(frozen=True)
 class LabelKind:
-    """A kind of labels: how they are read, trained, predicted and scored."""
+    """How one of three kinds of labels is read, trained, predicted and scored: one label, several labels, or a number."""
 
     reader: type[Labels]  # checks the labels of a file
-    read: Callable[[Any, Any, str], Any]  # a label of a row, from the reader, the value and its place
-    # what the loss compares with the logits; raises ValueError for a label that the task does not have
+    read: Callable[[Any, Any, str], Any]  # returns the label, from a reader, the value and its place in the file
+    # returns the label for the loss; raises ValueError for an unknown label
     target: Callable[[Any, Mapping[str, int]], float | list[float]]
-    predicted: Callable[[Logits, Names], tuple[Any, dict[str, float]]]  # the label and the probabilities of all labels
-    measured: Callable[[int], Measured]  # the metrics for this number of labels; 0 where it is unknown
-    for_metrics: Callable[[Sequence[Any], Names], Any]  # labels as the metrics take them
-    guess: Callable[[Sequence[Any]], Any]  # the baseline's prediction, from the labels of the training examples
-    review: Callable[[Sequence[review.Case], Sequence[Mapping[str, float]], Names], dict[str, Any]]
-    # whether a model predicts the same for all examples though their labels differ
-    is_degenerate: Callable[[Sequence[Any], Sequence[Any]], bool] = says_the_same
+    predicted: Callable[[Logits, LabelNames], tuple[Any, dict[str, float]]]  # the label, and all probabilities
+    fitting_metrics: Callable[[int], TaskMetrics]  # the metrics for this number of labels; 0 if unknown
+    for_metrics: Callable[[Sequence[Any], LabelNames], Any]  # converts labels to the input of the metrics
+    guess: Callable[[Sequence[Any]], Any]  # the baseline's prediction, computed from the training labels
+    review: Callable[[Sequence[review.Case], Sequence[Mapping[str, float]], LabelNames], dict[str, Any]]
+    # whether all predictions are equal although the labels differ
+    is_degenerate: Callable[[Sequence[Any], Sequence[Any]], bool] = is_constant
 
 
 def sigmoid(logits: Logits) -> NDArray[np.float64]:
@@ -84,15 +83,15 @@ def _number_of_label(label: Any, numbers: Mapping[str, int]) -> int:
     return numbers[label]
 
 
-def _most_probable(logits: Logits, names: Names) -> tuple[str, dict[str, float]]:
+def _most_probable(logits: Logits, names: LabelNames) -> tuple[str, dict[str, float]]:
     probabilities = softmax(logits)
     return names[int(probabilities.argmax())], dict(zip(names, probabilities.tolist(), strict=True))
 
 
-def _metrics_of_one(num_labels: int) -> Measured:
+def _metrics_of_one(num_labels: int) -> TaskMetrics:
     if num_labels > 2:
-        return Measured("one of several labels", (*metrics.MULTI_LABEL, "matthews_correlation"))
-    return Measured("one of two labels", ("accuracy", "f1", "f1_macro", "f1_micro", "matthews_correlation"))
+        return TaskMetrics("one of several labels", (*metrics.MULTI_LABEL, "matthews_correlation"))
+    return TaskMetrics("one of two labels", ("accuracy", "f1", "f1_macro", "f1_micro", "matthews_correlation"))
 
 
 ONE_LABEL = LabelKind(
@@ -100,29 +99,29 @@ ONE_LABEL = LabelKind(
     read=Labels.name_of,
     target=_number_of_label,
     predicted=_most_probable,
-    measured=_metrics_of_one,
+    fitting_metrics=_metrics_of_one,
     for_metrics=lambda labels, names: [*map({name: number for number, name in enumerate(names)}.__getitem__, labels)],
-    guess=commonest,
+    guess=most_frequent,
     review=lambda cases, _, names: review.review_of_labels(cases, names),
 )
 
 
-def _more_likely_than_not(logits: Logits, names: Names) -> tuple[tuple[str, ...], dict[str, float]]:
+def _above_one_half(logits: Logits, names: LabelNames) -> tuple[tuple[str, ...], dict[str, float]]:
     probabilities = dict(zip(names, sigmoid(logits).tolist(), strict=True))
     return tuple(name for name, probability in probabilities.items() if probability > 0.5), probabilities
 
 
-def _held_by_most(labels: Sequence[Any]) -> tuple[str, ...]:
+def _labels_of_majority(labels: Sequence[Any]) -> tuple[str, ...]:
     counts = Counter(name for label in labels for name in label)
     return tuple(name for name, count in counts.items() if count > len(labels) / 2)
 
 
 def _review_of_sets(
-    cases: Sequence[review.Case], probabilities: Sequence[Mapping[str, float]], names: Names
+    cases: Sequence[review.Case], probabilities: Sequence[Mapping[str, float]], names: LabelNames
 ) -> dict[str, Any]:
-    """Review every label of every example as a case."""
+    """Review each label of each example separately, as true or false."""
     single = [
-        review.Case(case.example, {**case.about, "label": name}, name in case.gold, share > 0.5, max(share, 1 - share))
+        review.Case(case.example, {**case.texts, "label": name}, name in case.gold, share > 0.5, max(share, 1 - share))
         for case, shares in zip(cases, probabilities, strict=True)
         for name, share in shares.items()
     ]
@@ -133,17 +132,17 @@ SEVERAL_LABELS = LabelKind(
     reader=Labels,
     read=Labels.names_of,
     target=lambda label, numbers: [float(name in label) for name in numbers],
-    predicted=_more_likely_than_not,
-    measured=lambda _: Measured("several labels at once", metrics.MULTI_LABEL),
+    predicted=_above_one_half,
+    fitting_metrics=lambda _: TaskMetrics("several labels at once", metrics.MULTI_LABEL),
     for_metrics=lambda labels, names: np.array([[name in label for name in names] for label in labels]),
-    guess=_held_by_most,
+    guess=_labels_of_majority,
     review=_review_of_sets,
 )
 
 
 def _as_number(label: Any, _: Mapping[str, int]) -> float:
     if isinstance(label, str):
-        raise ValueError(f"label {label!r}: expected a number, since the task has no labels by name")
+        raise ValueError(f"label {label!r}: expected a number: this task is a regression")
     return float(label)
 
 
@@ -152,16 +151,16 @@ NUMBER = LabelKind(
     read=Numbers.name_of,
     target=_as_number,
     predicted=lambda logits, _: (float(logits[0]), {}),
-    measured=lambda _: Measured("numbers", ("pearson", "spearmanr")),
+    fitting_metrics=lambda _: TaskMetrics("numbers", ("pearson", "spearmanr")),
     for_metrics=lambda labels, _: labels,
     guess=lambda labels: float(np.mean(np.array(labels, float))),
     review=lambda cases, _, __: review.review_of_numbers(cases),
-    is_degenerate=lambda predicted, true: bool(np.std(predicted) < SAME_NUMBERS * np.std(true)),
+    is_degenerate=lambda predicted, true: bool(np.std(predicted) < MIN_DEVIATION * np.std(true)),
 )
 
 
-def kind_of(task: TaskConfig, labels: Names | None = None) -> LabelKind:
-    """Choose the kind of a task's labels; a model without labels by name predicts a number."""
+def kind_of(task: TaskConfig, labels: LabelNames | None = None) -> LabelKind:
+    """Return the kind of a task's labels; a model without named labels predicts a number."""
     if task.is_regression or (labels is not None and not labels):
         return NUMBER
     return SEVERAL_LABELS if task.multi_label else ONE_LABEL
@@ -178,17 +177,17 @@ def read(reading: Reading) -> Iterator[SequenceExample]:
     def example(row: Any, where: str, line: int) -> SequenceExample | None:
         label: str | float | tuple[str, ...] | None = None
         if field is not None:
-            value = value_of(row, field, where) if is_labelled else row.get(field)
+            value = required_value(row, field, where) if is_labelled else row.get(field)
             if value in task.skip_labels:
                 if is_labelled:
                     reading.num_skipped += 1
                     return None
-                value = None  # no row of a test file is left out
+                value = None  # a test file keeps all its rows
             if value not in (None, "") or is_labelled:
                 label = kind.read(labels, value, where)
-        first, second = text_of(row, text, where), None if pair is None else text_of(row, pair, where)
+        first, second = required_text(row, text, where), None if pair is None else required_text(row, pair, where)
         reading.note_empty(where, first, second)
-        return SequenceExample(ids.take(given(row, ids.field), where, line), first, second, label)
+        return SequenceExample(ids.take(optional_value(row, ids.field), where, line), first, second, label)
 
     return reading.each(example)
 
@@ -196,14 +195,14 @@ def read(reading: Reading) -> Iterator[SequenceExample]:
 def make_features(
     examples: Sequence[SequenceExample],
     tokenizer: Tokenizer,
-    labels: Names,
+    labels: LabelNames,
     max_seq_length: int,
     kind: LabelKind = ONE_LABEL,
 ) -> list[Feature]:
-    """Turn each example into a feature; long texts are cut as in `kept_of_pair`.
+    """Turn each example into a feature; long texts are truncated as in `truncated_lengths`.
 
     Raises:
-        InputError: a label is not among `labels`, or not a number in a regression.
+        InputError: a label is not in `labels`, or is not a number in a regression.
     """
     numbers = {name: number for number, name in enumerate(labels)}
     first = pieces(tokenizer, [example.text for example in examples])
@@ -215,19 +214,19 @@ def make_features(
             target = None if example.label is None else kind.target(example.label, numbers)
         except ValueError as error:
             raise InputError(f"example {example.id}: {error}") from None
-        features.append(assemble(tokenizer, place, first[place], second.get(place), target, max_seq_length))
+        features.append(make_feature(tokenizer, place, first[place], second.get(place), target, max_seq_length))
     return features
 
 
 def pieces(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    """Encode texts without [CLS] and [SEP]."""
+    """Encode texts as token ids, without [CLS] and [SEP]."""
     if not texts:
         return []
     encoded: list[list[int]] = tokenizer(list(texts))["input_ids"]
     return [ids[1:-1] for ids in encoded]
 
 
-def assemble(
+def make_feature(
     tokenizer: Tokenizer,
     example: int,
     first: list[int],
@@ -235,25 +234,25 @@ def assemble(
     label: float | list[float] | None,
     max_seq_length: int,
 ) -> Feature:
-    """Put one or two segments of pieces between [CLS] and [SEP], cut from their ends to fit."""
+    """Build `[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]` from token ids, truncated to `max_seq_length`."""
     facts = tokenizer.facts
     if second is None:
         num_first, num_second = min(len(first), max_seq_length - 2), 0
         input_ids = [facts.cls, *first[:num_first], facts.sep]
         token_type_ids = [0] * len(input_ids)
     else:
-        num_first, num_second = kept_of_pair(len(first), len(second), max_seq_length - 3)
+        num_first, num_second = truncated_lengths(len(first), len(second), max_seq_length - 3)
         input_ids = [facts.cls, *first[:num_first], facts.sep, *second[:num_second], facts.sep]
         token_type_ids = [0] * (num_first + 2) + [1] * (num_second + 1)
     num_cut = len(first) + len(second or ()) - num_first - num_second
     return Feature(example, input_ids, token_type_ids, label, num_cut=num_cut)
 
 
-def kept_of_pair(num_first: int, num_second: int, budget: int) -> tuple[int, int]:
-    """Compute the lengths of two segments after the longer one loses its last piece until both fit.
+def truncated_lengths(num_first: int, num_second: int, budget: int) -> tuple[int, int]:
+    """Return the lengths of two segments after truncation: the longer segment loses its last piece until both fit.
 
-    Of two equal segments the second is cut, so an odd budget leaves the first one longer, as in Google's
-    run_classifier.py and Hugging Face's slow tokenizers; their fast ones may leave the second one longer by one.
+    Of two equally long segments the second is cut, as in Google's run_classifier.py and Hugging Face's slow tokenizers. Hugging
+    Face's fast tokenizers may keep one piece more of the second segment, and one less of the first.
 
     Source: google-research/bert run_classifier.py `_truncate_seq_pair`.
     """
@@ -267,16 +266,16 @@ def predictions(
     examples: Sequence[SequenceExample],
     features: Sequence[Feature],
     logits: Sequence[Logits],
-    labels: Names,
+    labels: LabelNames,
     kind: LabelKind = ONE_LABEL,
 ) -> list[SequencePrediction]:
-    """Turn logits, (C,) for each feature, (1,) in a regression, into predictions, one for each example."""
+    """Turn the logits of each feature, (C,), or (1,) in a regression, into a prediction for each example."""
     pairs = zip(features, logits, strict=True)
     return [SequencePrediction(examples[feature.example].id, *kind.predicted(row, labels)) for feature, row in pairs]
 
 
 def _labels_of(example: SequenceExample | SequencePrediction) -> Sequence[Any]:
-    return (example.label or (NONE_OF_THEM,)) if isinstance(example.label, tuple) else (example.label,)
+    return (example.label or (NO_LABEL,)) if isinstance(example.label, tuple) else (example.label,)
 
 
 def _labels(items: Sequence[Any]) -> list[Any]:
@@ -284,7 +283,7 @@ def _labels(items: Sequence[Any]) -> list[Any]:
 
 
 def _review(
-    task: TaskConfig, examples: Sequence[Any], predictions: Sequence[SequencePrediction], labels: Names
+    task: TaskConfig, examples: Sequence[Any], predictions: Sequence[SequencePrediction], labels: LabelNames
 ) -> dict[str, Any]:
     cases = []
     for example, p in zip(examples, predictions, strict=True):
@@ -301,7 +300,7 @@ SHAPE = Shape(
     unit="rows",
     formats=("text", *TABLES, "label_text"),
     plain="text",
-    has_names=True,
+    has_labels=True,
     read=read,
     content=lambda example: (example.text, example.text_pair),
     labels_of=_labels_of,
@@ -312,20 +311,20 @@ SHAPE = Shape(
     predictions=lambda task, examples, features, logits, labels, _: predictions(
         examples, features, logits, labels, kind_of(task, labels)
     ),
-    measured=lambda task, labels: kind_of(task).measured(len(labels or ())),
+    fitting_metrics=lambda task, labels: kind_of(task).fitting_metrics(len(labels or ())),
     score=lambda task, examples, predictions, labels: metrics.score(
         task.metrics, *(kind_of(task, labels).for_metrics(_labels(items), labels) for items in (predictions, examples))
     ),
     is_degenerate=lambda task, examples, predictions: kind_of(task).is_degenerate(
         _labels(predictions), _labels(examples)
     ),
-    files=labelled_lines,
+    eval_files=eval_lines,
     row=lambda _, prediction: asdict(prediction),
     guess=lambda task, train, examples: [
         SequencePrediction(example.id, guess, {})
         for guess in [kind_of(task).guess(_labels(train))]
         for example in examples
     ],
-    said_of=_labels_of,
+    predicted_labels=_labels_of,
     review=_review,
 )

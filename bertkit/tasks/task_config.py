@@ -9,9 +9,10 @@ from typing import Any, Literal
 from bertkit.base.typed_settings import outside, refuse, unused
 
 Column = str | int | tuple[str, ...] | None
-WORDS, TEXTS = ("tokens", "words"), ("text", "sentence")  # names in datasets: lists of words, running text to be tagged
+# usual column names in datasets: for lists of words, and for running text
+WORDS, TEXTS = ("tokens", "words"), ("text", "sentence")
 
-# kind of task -> the module of its SHAPE, imported on first use
+# the module that holds the SHAPE of each kind of task; imported on first use
 SHAPES = {
     "sequence": "bertkit.tasks.sequence",
     "tagging": "bertkit.tasks.tagging",
@@ -23,7 +24,7 @@ SHAPES = {
 
 @dataclass(frozen=True)
 class FilesConfig:
-    """The files of each split: names or patterns, tried in order, below `data_dir` or the task's folder in it."""
+    """The files of each split: names or patterns, tried in order, in `data_dir` and in the task's folder below it."""
 
     train: str | tuple[str, ...]
     dev: str | tuple[str, ...]
@@ -34,7 +35,7 @@ class FilesConfig:
 
 @dataclass(frozen=True)
 class HubConfig:
-    """A dataset of the Hugging Face hub, and its names of the splits; read where there is no `data_dir`."""
+    """A dataset of the Hugging Face hub and the names of its splits; used if `data_dir` is not set."""
 
     path: str | None
     name: str | None
@@ -48,24 +49,24 @@ class HubConfig:
 
 @dataclass(frozen=True)
 class ColumnsConfig:
-    """The columns: a header's name, or a number from 0 (-1 is the last); the names in a list are tried in order.
+    """The columns, each a name or a number (0 is the first, -1 the last). The names in a list are tried in order.
 
-    A column must exist, except `id`, `text_pair`, `ending_start` or `answers` with a list.
+    A column with a single name must exist. With a list, `id`, `text_pair`, `ending_start` and `answers` may be missing.
     """
 
-    id: Column  # of the example; without one, examples are numbered
-    text: Column  # the first segment of a sequence
-    text_pair: Column  # the second segment of a sequence
-    label: Column  # of a sequence; the number of the right ending of a choice
-    words: Column  # of a sentence: their column in CoNLL files, else a list
-    tags: Column  # of the words, likewise
-    question: Column  # of a span
-    context: Column  # of a span; the first segment of a choice
-    answers: Column  # SQuAD's `[{text, answer_start}]`, `{text: [], answer_start: []}`, or the text alone
-    endings: Column  # the columns of the second segments of a choice, or one column with a list
-    ending_start: Column  # the common beginning of all endings
-    source: Column = None  # the input text of a generation
-    target: Column = None  # the output text of a generation
+    id: Column  # the example's id; without it, examples are numbered
+    text: Column  # sequence: the first segment
+    text_pair: Column  # sequence: the second segment
+    label: Column  # sequence: the label; choice: the number of the right ending
+    words: Column  # tagging: the column of the words in CoNLL files; in other files a list of words
+    tags: Column  # tagging: the tags, stored like the words
+    question: Column  # spans: the question
+    context: Column  # spans: the passage; choice: the first segment
+    answers: Column  # spans: SQuAD's `[{text, answer_start}]`, or `{text: [], answer_start: []}`, or only the text
+    endings: Column  # choice: the columns of the second segments, or one column with a list
+    ending_start: Column  # choice: the common beginning of all endings
+    source: Column = None  # generation: the input text
+    target: Column = None  # generation: the output text
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,9 @@ class SpansConfig:
     """How a long context is cut into windows, and how an answer is chosen."""
 
     window_step: int  # tokens from the start of a window to the start of the next one, Google's `doc_stride`
-    max_query_length: int  # pieces of a question; longer ones are cut
-    n_best: int  # candidates
-    max_answer_length: int  # tokens
+    max_query_length: int  # pieces of a question; a longer question is truncated
+    n_best: int  # the number of candidate answers
+    max_answer_length: int  # tokens of an answer
     null_score_diff_threshold: float  # "no answer" is predicted if its score exceeds the best answer's by more
     is_always_answered: bool  # every question has an answer in its context (SQuAD 1.1)
 
@@ -90,22 +91,22 @@ class SpansConfig:
 class TaggingConfig:
     """How long sentences and documents are cut into windows."""
 
-    window_overlap: int | None  # pieces shared by neighbours, rounded down to whole words; null: half a window
+    window_overlap: int | None  # pieces in two consecutive windows, rounded to whole words; null: half a window
 
 
 @dataclass(frozen=True)
 class GenerationConfig:
     """The length of generated texts, the search for them, and label smoothing."""
 
-    max_target_length: int  # tokens of a text, with the last one, [SEP]
-    num_beams: int  # of beam search; without effect with sample=true
-    length_penalty: float  # the score of a text is the sum of its log probabilities / length ** length_penalty
-    label_smoothing: float  # the share of each label that all tokens share equally (Szegedy et al. 2016, section 7)
-    num_candidates: int  # texts for each input of `predict`
-    sample: bool  # draw tokens by their probabilities, instead of beam search
-    temperature: float  # divides the logits before tokens are drawn
-    top_k: int | None  # draw from this number of most probable tokens; null: from all
-    top_p: float | None  # draw from the most probable tokens with this total probability; null: from all
+    max_target_length: int  # tokens of a text, including the final [SEP]
+    num_beams: int  # the width of beam search; no effect with sample=true
+    length_penalty: float  # a text's score is the sum of its tokens' log probabilities / length ** length_penalty
+    label_smoothing: float  # probability that is distributed over all tokens (Szegedy et al. 2016, section 7)
+    num_candidates: int  # texts that `predict` writes for each input
+    sample: bool  # sample tokens by their probabilities, instead of beam search
+    temperature: float  # divides the logits before sampling
+    top_k: int | None  # sample from this many most probable tokens; null: from all
+    top_p: float | None  # sample from the most probable tokens with this total probability; null: from all
 
     def __post_init__(self) -> None:
         group, most, is_greedy = "task.generation.", max(1, self.num_beams), not self.sample
@@ -116,15 +117,14 @@ class GenerationConfig:
             outside(self, group, temperature="(0, inf)", top_p="(0, 1]"),
             self.num_candidates > most
             and is_greedy
-            and f"{group}num_candidates={self.num_candidates}: expected 1 to {most}, at most {group}num_beams; change one "
-            "of them",
+            and f"{group}num_candidates={self.num_candidates}: expected 1 to {most}; lower it, or raise {group}num_beams",
             unused(self, group, ("temperature", is_greedy, why, 1), *((n, is_greedy, why) for n in ("top_k", "top_p"))),
         )
 
 
 @dataclass(frozen=True)
 class RecipeConfig:
-    """The published hyper-parameters."""
+    """The hyper-parameters of the publication."""
 
     batch_sequences: int
     peak_learning_rate: float
@@ -134,37 +134,38 @@ class RecipeConfig:
 
 @dataclass(frozen=True)
 class TaskConfig:
-    """A dataset: a file of `conf/task/`, with changes from the command line."""
+    """A task and its dataset: a file of `conf/task/`, with changes from the command line."""
 
     name: str
-    kind: str  # the shape, one of `SHAPES`
-    folders: tuple[str, ...]  # possible names of the folder below `data_dir`
+    kind: str  # the shape of the task, one of `SHAPES`
+    folders: tuple[str, ...]  # possible names of the task's folder in `data_dir`
     files: FilesConfig
     format: Literal["auto", "tsv", "csv", "jsonl", "json", "parquet", "label_text", "conll", "conllu"]
-    header: bool | None  # whether tables begin with a line of column names; null: detected
-    column_names: tuple[str, ...] | None  # of tables without such a line
+    header: bool | None  # whether a table's first line names the columns; null: detected
+    column_names: tuple[str, ...] | None  # the columns of a table without a header
     columns: ColumnsConfig
-    needs_pair: bool  # the column of the second segment must exist
-    # names in the order of their numbers; auto: from the training file; regression: numbers
+    needs_pair: bool  # whether the column of the second segment must exist
+    # the labels' names, in the order of their numbers; auto: from the training file; regression: labels are numbers
     labels: Literal["auto", "regression"] | tuple[str, ...] | tuple[int, ...] | None
-    labels_in_files: tuple[str, ...] | None  # other names in the files, in the order of the labels
-    multi_label: bool  # an example has any number of labels
-    label_separator: str  # between several labels in a text, such as a table's cell; JSON and parquet may have a list
-    label_range: tuple[float, ...] | None  # smallest and largest label of a regression
-    skip_labels: tuple[str, ...]  # rows with such a label are left out and counted
-    skip_short_rows: bool  # rows with too few cells are left out and counted, not refused
-    # how tags in the files mark chunks; they are converted to IOB2. auto: detected; none: tags are labels
+    labels_in_files: tuple[str, ...] | None  # the labels' names in the files if they differ, in the order of `labels`
+    multi_label: bool  # whether an example may have several labels, or none
+    label_separator: str  # separates several labels in a cell; JSON and parquet may have a list instead
+    label_range: tuple[float, ...] | None  # the smallest and largest label of a regression
+    skip_labels: tuple[str, ...]  # rows with one of these labels are skipped and counted
+    skip_short_rows: bool  # whether rows with too few cells are skipped and counted, instead of an error
+    # the tagging scheme of the files; tags are converted to IOB2. auto: detected; none: tags do not mark chunks
     scheme: Literal["auto", "iob1", "iob2", "bioes", "none"]
-    documents: bool  # examples are documents (`-DOCSTART-`, `# newdoc`) instead of sentences
-    comment: str | None  # begins comments in CoNLL files; null: none, but `#` where words are not in column 0
+    documents: bool  # whether examples are documents (`-DOCSTART-`, `# newdoc`) instead of sentences
+    # begins a comment line in CoNLL files; null: `#` if the words are not in column 0 or the file is CoNLL-U, else none
+    comment: str | None
     hub: HubConfig
     metrics: tuple[str, ...]
-    best_metric: str  # chooses the best checkpoint; the larger, the better
-    max_seq_length: int  # tokens, with the special ones
-    tagging: TaggingConfig | None  # windows of words; null for other shapes
-    spans: SpansConfig | None  # windows and answers; null for other shapes
-    recipe: RecipeConfig  # published hyper-parameters
-    generation: GenerationConfig | None = None  # lengths and search of texts that are made; null for other shapes
+    best_metric: str  # selects the best checkpoint; larger is better
+    max_seq_length: int  # tokens, including [CLS] and [SEP]
+    tagging: TaggingConfig | None  # null for other shapes
+    spans: SpansConfig | None  # null for other shapes
+    recipe: RecipeConfig
+    generation: GenerationConfig | None = None  # null for other shapes
 
     def __post_init__(self) -> None:
         names, columns = self.label_names, self.columns
@@ -174,14 +175,14 @@ class TaskConfig:
             self.kind not in SHAPES and f"task.kind={self.kind!r}: expected {' or '.join(SHAPES)}",
             names is not None
             and len(set(names)) < len(names)
-            and f"task.labels={list(names)}: duplicate label; leave one of them out",
+            and f"task.labels={list(names)}: duplicate label; remove one of the two",
             isinstance(self.labels, tuple)
             and len(self.labels) < 2
-            and f"task.labels={list(self.labels)}: expected at least two, or auto, or regression",
+            and f"task.labels={list(self.labels)}: expected at least two labels, or auto, or regression",
             self.labels_in_files is not None
             and len(self.labels_in_files) != len(names or ())
-            and f"task.labels_in_files={list(self.labels_in_files)}: expected one for each of task.labels={list(names or ())}, "
-            "or null if the files have the names",
+            and f"task.labels_in_files={list(self.labels_in_files)}: expected one name for each of task.labels={list(names or ())}, "
+            "or null if the files use these names",
             self.label_range is not None
             and (len(self.label_range) != 2 or self.label_range[0] >= self.label_range[1])
             and f"task.label_range={list(self.label_range)}: expected the smallest and the largest label",
@@ -198,8 +199,8 @@ class TaskConfig:
             self.needs_pair
             and columns.text_pair is None
             and "task.columns.text_pair=null with task.needs_pair=true; name the column, or set needs_pair to false",
-            getattr(self, self.kind, self) is None  # a shape with settings of its own
-            and f"task.{self.kind}=null: expected its settings for kind={self.kind}; begin with task={self.kind}",
+            getattr(self, self.kind, self) is None  # settings that only this shape has
+            and f"task.{self.kind}=null: kind={self.kind} needs these settings; start from task={self.kind}",
             overlap is not None
             and not 0 <= overlap < room
             and f"task.tagging.window_overlap={overlap}: expected 0 to {room - 1}, less than the {room} pieces of a window "
@@ -214,11 +215,11 @@ class TaskConfig:
 
     @property
     def label_names(self) -> tuple[str, ...] | None:
-        """The names of the labels in the order of their numbers; None where they come from the data."""
+        """The names of the labels in the order of their numbers; None if they come from the data."""
         return tuple(map(str, self.labels)) if isinstance(self.labels, tuple) else None
 
 
-# settings in runs of earlier versions, and the values without effect
+# settings of runs by earlier versions, with the values that changed nothing
 RETIRED: dict[str, dict[str, Any]] = {
     "spans": {"window_overlap": None, "alignment": "offsets"},
     "tagging": {"label_all_pieces": False},
@@ -226,7 +227,7 @@ RETIRED: dict[str, dict[str, Any]] = {
 
 
 def without_retired(task: dict[str, Any]) -> dict[str, Any]:
-    """Remove retired settings without effect from a run's task; others stay, and are refused by name."""
+    """Remove retired settings that changed nothing from a run's task; all others stay, and are refused by name."""
     kept = dict(task)
     for group, retired in RETIRED.items():
         if isinstance(task.get(group), dict):

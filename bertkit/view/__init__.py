@@ -1,9 +1,9 @@
-"""Pages, tables, and the lines that a command prints.
+"""Reports, tables, charts, and the lines that a command prints.
 
 A page needs no other file and no network.
 
-    page        pages from the templates in pages/, and tables
-    charts      line charts as SVG
-    report      report.html of a run, compare.html of several runs, glue.md of a suite
-    console     the lines of a training run, and the progress bar
+    page        fills in the templates of pages/; tables
+    charts      draws line charts, calibration and scatter plots as SVG
+    report      report.html for a run, compare.html for several runs, glue.md for GLUE
+    console     formats the lines of a training run; the progress bar
 """

@@ -1,4 +1,4 @@
-"""The console: the lines of a training run, and the progress of long work, a bar on a terminal or in a notebook, lines elsewhere."""
+"""The lines that a training run prints, and the progress of long work: a bar on a terminal or in a notebook, otherwise lines."""
 
 import sys
 import time
@@ -21,14 +21,14 @@ def model_line(num_parameters: int, num_layers: int, hidden_size: int, heads: Se
 def phase_line(
     steps: range, max_seq_length: int | None, batch_size: int, epoch_length: int, num_micro_batches: int
 ) -> str:
-    """Describe a phase of a run: epochs and micro-batches.
+    """Describe a phase of a run: its epochs and micro-batches.
 
     Args:
-        steps: of the phase, counted from 0.
+        steps: the steps of the phase, counted from 0.
         max_seq_length: in tokens; None in a run with one phase.
-        batch_size: sequences a step.
-        epoch_length: examples an epoch.
-        num_micro_batches: of a step.
+        batch_size: sequences in a step.
+        epoch_length: examples in an epoch.
+        num_micro_batches: micro-batches in a step.
     """
     where = f"steps {steps.start + 1} to {steps.stop}, sequences of up to {max_seq_length} tokens: "
     return (
@@ -38,7 +38,7 @@ def phase_line(
 
 
 def step_line(row: dict[str, Any], steps: int, time_left: str) -> str:
-    """Write the values of a logged step."""
+    """Format the values of a logged step."""
     parts = [f"step {row['step']}/{steps}"]
     if "skipped" in row:
         parts.append(f"skipped: {row['skipped']} (its {len(row['examples'])} examples are in metrics.jsonl)")
@@ -55,19 +55,19 @@ def step_line(row: dict[str, Any], steps: int, time_left: str) -> str:
 
 
 def skips_line(num_skipped: int) -> str:
-    """Count the skipped steps of a run."""
+    """Describe how many steps of a run were skipped, and why."""
     steps = "1 step was" if num_skipped == 1 else f"{num_skipped} steps were"
     return f"{steps} skipped because the loss or gradient was not finite; metrics.jsonl names the examples"
 
 
 def scores_line(metrics: Mapping[str, float], majority: Mapping[str, float]) -> str:
-    """Write a task's metrics, beside those of always predicting the commonest label."""
-    beside = {name: f" (majority {value:.4f})" for name, value in majority.items()}
-    return ", ".join(f"{name} {value:.4f}{beside.get(name, '')}" for name, value in metrics.items())
+    """Format a task's metrics; `majority` has the metrics of always predicting the most frequent label."""
+    compared = {name: f" (majority {value:.4f})" for name, value in majority.items()}
+    return ", ".join(f"{name} {value:.4f}{compared.get(name, '')}" for name, value in metrics.items())
 
 
 def health_line(metrics: dict[str, float], baselines: dict[str, float]) -> str:
-    """Compare the scores on held-out text with word counts and, for pairs, with guessing."""
+    """Compare held-out MLM loss with the unigram entropy, and next sentence accuracy with guessing."""
     entropy, loss = baselines["unigram entropy"], metrics["mlm_loss"]
     verdict = "below it: learning from context" if loss < entropy else "not below it yet"
     text = f"held-out MLM loss {loss:.3f}, unigram entropy {entropy:.3f} ({verdict})"
@@ -81,10 +81,10 @@ SECONDS_BETWEEN_LINES = 15.0
 
 
 class Progress:
-    """Count towards a total, if known, and show the time left.
+    """Show the progress of long work and, if the total is known, the time left.
 
-    On a terminal and in a notebook this is a bar; `line` prints above it. Elsewhere `advance` prints a line now and then,
-    unless `silent`, for callers that print their own.
+    On a terminal and in a notebook this is a bar; `line` prints above it. Elsewhere `advance` prints a line every
+    `SECONDS_BETWEEN_LINES`, unless `silent` is set by a caller that prints its own lines.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Progress:
             )  # fmt: skip
 
     def advance(self, to: float) -> None:
-        """Set the amount of work done, in the unit of the total."""
+        """Set how much work is done, in the unit of the total."""
         step, self.done = to - self.done, to
         if self.bar is not None:
             self.bar.update(step)
@@ -137,7 +137,7 @@ class Progress:
 
 
 def duration(seconds: float) -> str:
-    """Write a duration: 42s, 3m10s, 2h05m, 3d04h."""
+    """Format a duration: 42s, 3m10s, 2h05m, 3d04h."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole}s"

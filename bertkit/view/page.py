@@ -1,6 +1,6 @@
-"""Pages from the templates in `pages/`, without network or other files, and tables for a page or a terminal.
+"""Pages from the templates in `pages/`, and tables for a page or a terminal. A page needs no other file and no network.
 
-jinja2, loaded with the first page, fills in the templates and escapes all text.
+jinja2, imported with the first page, fills in the templates and escapes all text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bertkit.base.errors import shown
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-NAMES = {
+METRIC_NAMES = {
     "f1": "F1",
     "f1_macro": "macro F1",
     "f1_micro": "micro F1",
@@ -32,38 +32,38 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text, for a terminal or for a page."""
+    """A table of texts, for a terminal or for a page."""
 
-    title: str  # on a page; may be empty
+    title: str  # shown only on a page; may be empty
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
 
     def markdown(self) -> str:
-        """Write the table as Markdown, for a terminal."""
+        """Return the table as Markdown, for a terminal."""
         lines = [self.columns, ["---"] * len(self.columns), *(map(shown, row) for row in self.rows)]
         head, rule, *rows = ("| " + " | ".join(line) + " |" for line in lines)
         return "\n".join([head.replace("|  |", "| |"), rule.replace(" ", ""), *rows])
 
 
 def render(template: str, **values: Any) -> str:
-    """Fill in a template from `pages/`."""
+    """Fill in a template of `pages/`."""
     return _templates().get_template(template).render(values)
 
 
 @functools.cache
-def source(file: str) -> str:
-    """Read a file from `pages/`: a template, a style or a script."""
+def page_file(file: str) -> str:
+    """Read a file of `pages/`: a template, a style or a script."""
     return importlib.resources.files(__package__).joinpath("pages", file).read_text(encoding="utf-8")
 
 
 @functools.cache
 def serve_policy() -> str:
-    """Give the Content-Security-Policy of serve.html: its own scripts alone, and requests to the server alone.
+    """Return the Content-Security-Policy of serve.html: only its own scripts, and only requests to the server.
 
-    The scripts of the attention page are allowed too, since a frame without an address has the policy of its page.
+    The scripts of the attention page are allowed too: it is shown in a frame, which inherits the policy.
     """
     scripts = ["serve.js"], ["packing.js", "attention.js"], ["packing.js", "alignment.js"]
-    digests = (hashlib.sha256("".join(map(source, files)).encode()).digest() for files in scripts)
+    digests = (hashlib.sha256("".join(map(page_file, files)).encode()).digest() for files in scripts)
     hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
     return (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
@@ -77,20 +77,24 @@ def _templates() -> Environment:
     from markupsafe import Markup
 
     templates = Environment(
-        autoescape=True, loader=FunctionLoader(source), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        autoescape=True,
+        loader=FunctionLoader(page_file),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    templates.globals["source"] = lambda file: Markup(source(file))  # only our own files stay unescaped
-    templates.filters |= {"named": named, "number": number, "shown": shown}
+    templates.globals["page_file"] = lambda file: Markup(page_file(file))  # only bertkit's own files are not escaped
+    templates.filters |= {"metric_name": metric_name, "format_score": format_score, "shown": shown}
     return templates
 
 
-def number(value: float) -> str:
-    """Write a score: integers in full, others with four digits."""
+def format_score(value: float) -> str:
+    """Format a score: integers in full, other numbers with four digits."""
     if isinstance(value, int) or value == 0:
         return f"{int(value):,}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}" if abs(value) >= 1 else f"{value:.4f}"
 
 
-def named(metric: str) -> str:
-    """Give the full name of a metric."""
-    return NAMES.get(metric, metric.replace("_", " "))
+def metric_name(metric: str) -> str:
+    """Return the name of a metric for readers."""
+    return METRIC_NAMES.get(metric, metric.replace("_", " "))

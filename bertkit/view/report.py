@@ -1,4 +1,8 @@
-"""report.html of a run: curves, metrics and settings on one self-contained page; compare.html of several; glue.md of a suite."""
+"""Write report.html for a run, compare.html for several runs, and glue.md for a GLUE run.
+
+In a report, a review is what `tasks.scoring.review` returns, with the keys `scores`, `guessing` (the baseline's scores),
+`best_metric`, `num_examples`, `warnings` and `facts` added.
+"""
 
 import math
 import statistics
@@ -11,19 +15,20 @@ from bertkit.base.errors import in_markdown
 from bertkit.base.files import write_durably
 from bertkit.base.text_files import read_json
 from bertkit.train.log import read_metrics
-from bertkit.view.charts import Figure, line_chart
+from bertkit.view.charts import Figure, line_chart, reliability, scatter
 from bertkit.view.console import health_line
-from bertkit.view.page import Table, named, number, render
-from bertkit.view.review import headline, most_confused, pictures
+from bertkit.view.page import Table, format_score, metric_name, render
+
+NUM_CONFUSIONS = 10  # in the table "Most confused"
 
 
 class Curves(NamedTuple):
-    """The lines of a chart: (key of the log, name), and the key of a constant baseline."""
+    """A chart of logged values."""
 
     title: str
-    series: tuple[tuple[str, str], ...]
-    baseline: str | None = None
-    unit: str = ""
+    series: tuple[tuple[str, str], ...]  # the lines: (key in metrics.jsonl, name)
+    baseline: str | None = None  # the key of a constant that is drawn as a dashed line
+    unit: str = ""  # the name of the vertical axis
 
 
 CHARTS = (
@@ -55,13 +60,13 @@ def write_report(
     charts: Sequence[Curves] = CHARTS,
     review: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write the page of a run so far; charts without values are left out.
+    """Write report.html for a run so far; charts without values are omitted.
 
     Args:
-        run_dir: of the run.
-        baselines: "unigram entropy", and with pairs "guessing", the accuracy of the commoner label.
-        charts: to draw.
-        review: of a fine-tuned model's predictions, for `view.review`; None during training.
+        run_dir: the directory of the run.
+        baselines: "unigram entropy"; with next sentence prediction also "guessing", the accuracy of the more frequent label.
+        charts: the charts to draw.
+        review: the review of a fine-tuned model's predictions; None for pretraining, and during fine-tuning.
     """
     rows = read_metrics(run_dir / "metrics.jsonl")
     last = rows[-1] if rows else {}
@@ -88,12 +93,39 @@ def write_report(
     write_durably(run_dir / "report.html", page)
 
 
+def pictures(review: Mapping[str, Any]) -> list[Figure]:
+    """Return the charts of a review."""
+    figures = [reliability(review["calibration"])] if "calibration" in review else []
+    return [*figures, scatter(review["scatter"])] if "scatter" in review else figures
+
+
+def headline(review: Mapping[str, Any]) -> str:
+    """Return a sentence with the main score and the baseline's score."""
+    name = review["best_metric"]
+    text = f"{metric_name(name)} {format_score(review['scores'][name])} on the dev split"
+    if name in review["guessing"]:
+        text += f"; guessing scores {format_score(review['guessing'][name])}"
+    return text[0].upper() + text[1:] + "."
+
+
+def most_confused(confusion: Mapping[str, Any]) -> list[tuple[str, str, int]]:
+    """Return the most frequent confusions, (true, predicted, count); none for two labels, which the matrix shows clearly."""
+    labels, counts = confusion["labels"], confusion["counts"]
+    confusions = [
+        (true, predicted, counts[row][column])
+        for row, true in enumerate(labels)
+        for column, predicted in enumerate(labels)
+        if row != column and counts[row][column]
+    ]
+    return sorted(confusions, key=lambda one: -one[2])[:NUM_CONFUSIONS] if len(labels) > 2 else []
+
+
 def _headline(last: dict[str, Any], baselines: dict[str, float]) -> str:
     scores = {key[5:]: value for key, value in last.items() if key.startswith("eval_")}
     step = f"Step {last.get('step', 0):,}"
     if "mlm_loss" in scores:
         return f"{step}: {health_line(scores, baselines)}."
-    named = [f"{name.replace('_', ' ')} {number(value)}" for name, value in scores.items()]
+    named = [f"{name.replace('_', ' ')} {format_score(value)}" for name, value in scores.items()]
     return step + (f": {', '.join(named)} on the dev split" if named else "")
 
 
@@ -107,34 +139,34 @@ def _chart(rows: list[dict[str, Any]], curves: Curves, constants: dict[str, floa
     return line_chart(curves.title, lines, compared, x_name="step", y_name=curves.unit)
 
 
-Rows = Sequence[Mapping[str, Any]]  # of metrics.jsonl
+Rows = Sequence[Mapping[str, Any]]  # the rows of metrics.jsonl
 
 
 def scores_table(runs: Sequence[tuple[str, str, Sequence[Mapping[str, float]]]]) -> Table:
-    """Give the table of scores of runs: (name, steps, the scores of each seed)."""
+    """Return the table of scores; a run is (name, steps, the scores of each seed)."""
     columns = list(dict.fromkeys(name for _, _, seeds in runs for scores in seeds for name in scores))
     rows = [
         (name, steps, *(_cell([scores[column] for scores in seeds if column in scores]) for column in columns))
         for name, steps, seeds in runs
     ]
-    return Table("Scores", ("run", "steps", *map(named, columns)), rows)
+    return Table("Scores", ("run", "steps", *map(metric_name, columns)), rows)
 
 
 def _cell(values: Sequence[float]) -> str:
     if not values:
         return "-"
     if len(values) == 1:
-        return number(values[0])
-    return f"{number(statistics.fmean(values))} ± {number(statistics.stdev(values))}"
+        return format_score(values[0])
+    return f"{format_score(statistics.fmean(values))} ± {format_score(statistics.stdev(values))}"
 
 
 def settings_table(names: Sequence[str], rows: Mapping[str, Sequence[str]]) -> Table:
-    """Give the table of differing settings."""
+    """Return the table of the settings that differ."""
     return Table("What differs", ("setting", *names), [(key, *values) for key, values in rows.items()])
 
 
 def comparison_page(runs: Sequence[tuple[str, Sequence[Rows]]], lines: Sequence[str], tables: Sequence[Table]) -> str:
-    """Write the page: findings, tables, and a chart for every logged value."""
+    """Return compare.html: lines of text, tables, and a chart for each logged value."""
     names = ", ".join(name for name, _ in runs)
     charts = []
     is_pretraining = any("mlm_loss" in row for _, seeds in runs for rows in seeds for row in rows)
@@ -148,7 +180,7 @@ def comparison_page(runs: Sequence[tuple[str, Sequence[Rows]]], lines: Sequence[
 
 
 def _mean_curve(seeds: Sequence[Rows], key: str) -> list[tuple[float, float]]:
-    """Give a value at each step: the mean of the seeds that logged it."""
+    """Return (step, value) points; a value is the mean over the seeds that logged it."""
     at_step: dict[float, list[float]] = defaultdict(list)
     for rows in seeds:
         for row in rows:
@@ -157,8 +189,8 @@ def _mean_curve(seeds: Sequence[Rows], key: str) -> list[tuple[float, float]]:
     return [(step, statistics.fmean(values)) for step, values in sorted(at_step.items())]
 
 
-def suite_table(summary: Mapping[str, Any], left_out: Sequence[str], archive: str) -> str:
-    """Write glue.json as a table; `archive` is named as missing while answers are missing."""
+def glue_table(summary: Mapping[str, Any], left_out: Sequence[str], archive: str) -> str:
+    """Return glue.md, the content of glue.json as a table; `archive` is the file for the GLUE server."""
     rows, faults = [], []
     for name, task in summary["tasks"].items():
         metrics = ", ".join(f"{key} {_percent(value)}" for key, value in task["metrics"].items())
@@ -177,16 +209,16 @@ def suite_table(summary: Mapping[str, Any], left_out: Sequence[str], archive: st
         "",
         Table("", ("task", "metrics", "score", "seeds"), rows).markdown(),
         "",
-        f"Average: {value}, of the scores of {', '.join(average['tasks']) or 'no task'}.",
+        f"Average: {value}, over the scores of {', '.join(average['tasks']) or 'no task'}.",
     ]
     for name in average["left_out"]:
         why = "as in Devlin et al. 2019" if name in left_out else "none of its runs counts"
-        lines.append(f"Left out of the average: {name} ({why}).")
+        lines.append(f"Not in the average: {name} ({why}).")
     lines.append("A score is the mean of a task's metrics.")
     if faults:
         lines += ["", *faults]
     if summary["missing"]:
-        lines += ["", f"No {archive}: no answers for {', '.join(summary['missing'])}."]
+        lines += ["", f"No {archive}: predictions are missing for {', '.join(summary['missing'])}."]
     return "\n".join(lines) + "\n"
 
 

@@ -18,7 +18,7 @@ from bertkit.kernels import fast
 from bertkit.predict.inference import predict_local
 from bertkit.predict.task_model import open_task_model
 from bertkit.tasks.sequence import SequenceExample
-from bertkit.tasks.shapes import make_features
+from bertkit.tasks.task import make_features
 from bertkit.train.micro_batches import AUTO_MICRO_TOKENS
 
 LABELS = ("follows", "random")

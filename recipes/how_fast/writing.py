@@ -32,8 +32,7 @@ from bertkit.predict.inference import logits_local
 from bertkit.predict.task_model import open_task_model
 from bertkit.tasks.batching import FeatureBatches
 from bertkit.tasks.generation import GenerationExample
-from bertkit.tasks.shapes import make_features
-from bertkit.tasks.task import Feature
+from bertkit.tasks.task import Feature, make_features
 from bertkit.tasks.task_config import GenerationConfig
 from bertkit.train.micro_batches import AUTO_MICRO_TOKENS
 

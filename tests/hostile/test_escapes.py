@@ -13,7 +13,7 @@ from conftest import TINY_FINETUNE, Capsys, small_model
 from bertkit.base.errors import InputError, in_json, in_markdown, say, shown
 from bertkit.cli import run
 from bertkit.interop.exports.card import CardFacts, model_card
-from bertkit.view.report import suite_table
+from bertkit.view.report import glue_table
 
 PACKAGE = Path(__file__).resolve().parents[2] / "bertkit"
 EVIL = "\x1b[31m\x1b]0;x\x07\r\n\u202e\x9b\u2028"
@@ -130,7 +130,7 @@ def test_a_suite_of_a_model_with_a_name() -> None:
         "average": {"score": None, "tasks": [], "left_out": []},
         "missing": [],
     }
-    text = suite_table(summary, [], "submission.zip")
+    text = glue_table(summary, [], "submission.zip")
     assert not CONTROL.search(text)
     assert "<" not in text
     assert "](" not in text

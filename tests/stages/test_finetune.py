@@ -568,7 +568,7 @@ FAULTS = [  # task, file, its content, the error after the folder; the others ar
     ("rte", "train.tsv", HEADER + "kan\tlon\tyes\n", "/train.tsv:2: label: unknown label 'yes'; expected 'entailment'"),
     ("sequence", "train.tsv", "text\tlabel\nkan\t1\nkan\tgood\n", "/train.tsv:3: label: mixed label types: 'good' is text, but '1' at {}/train.tsv:2 is a number"),
     ("squad1", "train-v1.1.json", SPAN, "/train-v1.1.json:1: question 'q': answer 'kan' is not in its context at answer_start=0"),
-    ("tagging", "train.txt", "kan O\nlon B-\n", "/train.txt:2: tag 'B-' does not parse; expected O, or B-, I-"),
+    ("tagging", "train.txt", "kan O\nlon B-\n", "/train.txt:2: invalid tag 'B-'; expected O, or B-, I-"),
 ]  # fmt: skip
 
 
@@ -592,7 +592,7 @@ def test_suspicious_input_is_a_warning(start: Path, tmp_path: Path, capsys: Caps
     given = [f"data_dir={tmp_path}", "task=rte", "task.max_seq_length=24", "device=cpu"]
     assert run(["finetune", *given, f"model_dir={start}", f"output_dir={tmp_path / 'run'}", "num_epochs=1"]) == 0
     said = capsys.readouterr().out
-    one_class = "every label is 'entailment'; nothing can be learned or measured from one class"
+    one_class = "every label is 'entailment'; nothing can be learned from a single class"
     for name in ("train", "dev"):
         assert f"warning: {tmp_path}/{name}.tsv: {one_class}\n" in said
         assert re.search(rf"warning: {tmp_path}/{name}\.tsv \(tsv\): 2 examples .*ids 0, 2\)", said)

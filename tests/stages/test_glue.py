@@ -21,7 +21,7 @@ from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.stages.glue import ARCHIVE
 from bertkit.tasks.scoring.benchmark import LEFT_OUT, Run, best_of, check_archive, summarise
-from bertkit.view.report import suite_table
+from bertkit.view.report import glue_table
 
 WORDS = ("kan", "lon", "min", "kar", "lor", "mir")
 ROWS = {"train": 13, "dev": 7, "test": 5}
@@ -160,7 +160,7 @@ def test_two_tasks_killed_half_way(glue_dir: Path, start: Path, tmp_path: Path, 
     assert {line.split("\t")[1] for line in lines[1:-1]} <= {"entailment", "neutral", "contradiction"}
     assert summary["submission"] is None
     assert summary["missing"] == ["CoLA.tsv", "SST-2.tsv", "MRPC.tsv", "STS-B.tsv", "QQP.tsv", "QNLI.tsv", "WNLI.tsv"]
-    assert "No submission.zip: no answers for CoLA.tsv, SST-2.tsv" in (output / "glue.md").read_text()
+    assert "No submission.zip: predictions are missing for CoLA.tsv, SST-2.tsv" in (output / "glue.md").read_text()
 
     assert run(arguments(glue_dir, start, output, "tasks=[rte]", "num_epochs=2")) == 2
     assert "num_epochs: 1.0 there, 2.0 here" in capsys.readouterr().err
@@ -256,7 +256,7 @@ def test_the_sums_by_hand() -> None:
     assert (tasks["rte"]["score"], tasks["rte"]["best_seed"]) == (None, 0)
     assert tasks["wnli"]["best_seed"] == 0  # the first of equal ones
     assert summary["average"] == {"score": pytest.approx(0.7), "tasks": ["cola", "mrpc"], "left_out": ["rte", "wnli"]}
-    assert suite_table(summary, LEFT_OUT, ARCHIVE).split("\n")[2:] == [
+    assert glue_table(summary, LEFT_OUT, ARCHIVE).split("\n")[2:] == [
         "| task | metrics | score | seeds |",
         "|---|---|---|---|",
         "| cola | matthews_correlation 55.00 ± 7.07 | 55.00 ± 7.07 | 2 of 3 |",
@@ -264,16 +264,16 @@ def test_the_sums_by_hand() -> None:
         "| rte | - | - | 0 of 2 |",
         "| wnli | accuracy 25.00 ± 0.00 | 25.00 ± 0.00 | 2 |",
         "",
-        "Average: 70.00, of the scores of cola, mrpc.",
-        "Left out of the average: rte (none of its runs counts).",
-        "Left out of the average: wnli (as in Devlin et al. 2019).",
+        "Average: 70.00, over the scores of cola, mrpc.",
+        "Not in the average: rte (none of its runs counts).",
+        "Not in the average: wnli (as in Devlin et al. 2019).",
         "A score is the mean of a task's metrics.",
         "",
         "- cola, seed 1: not counted: the same answer to every example",
         "- rte, seed 0: not counted: the same answer to every example",
         "- rte, seed 1: not counted: gradient not finite",
         "",
-        "No submission.zip: no answers for RTE.tsv.",
+        "No submission.zip: predictions are missing for RTE.tsv.",
         "",
     ]
 

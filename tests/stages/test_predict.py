@@ -117,7 +117,7 @@ def test_a_run_knows_its_columns_and_sizes(make: Make, tmp_path: Path, capsys: C
     model = f"model_dir={tmp_path / 'run' / 'model'}"
     (tmp_path / "single.txt").write_text("kan\n")
     assert run(["predict", model, f"input={tmp_path / 'single.txt'}", "output=-"]) == 2
-    assert "task=sequence is of pairs, and a text per line has no second one" in capsys.readouterr().err
+    assert "task=sequence needs pairs of texts" in capsys.readouterr().err
     for change, line in (("task.colums.text=a", "unknown key 'task.colums.text'; did you mean 'task.columns.text'?"),
                          ("task.max_seq_length=a", "task.max_seq_length='a': expected a whole number")):  # fmt: skip
         refused(run(["predict", model, f"input={tmp_path / 'single.txt'}", "output=-", change]), line, capsys)
@@ -337,7 +337,7 @@ def test_every_mask_of_a_long_text_stands_amid_its_text(tokenizer: Tokenizer) ->
     assert [each.input_ids[1:-1] for each in found] == [
         [mask] + [kan] * 6, [kan] * 3 + [mask] + [lon] * 3, [lon] * 6 + [mask]
     ]  # fmt: skip
-    assert [each.where for each in found] == [[1], [4], [7]]
+    assert [each.origins for each in found] == [[1], [4], [7]]
     assert {(each.input_ids[0], each.input_ids[-1]) for each in found} == {ends}
 
 

@@ -22,9 +22,8 @@ from bertkit import export_model, load_model, load_tokenizer
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.explain.attributions import Target, attribute
-from bertkit.explain.explain import rollout
-from bertkit.explain.explanation import Alignment, Explanation
-from bertkit.explain.pictures import alignment_picture, attention_page, packed
+from bertkit.explain.explain import Alignment, Explanation, rollout
+from bertkit.explain.pictures import alignment_picture, attention_page, pack_attention
 from bertkit.interop.hugging_face.directory import write_model
 from bertkit.interop.load import load_packed
 from bertkit.kernels.layout import Layout
@@ -379,7 +378,7 @@ def made_up(length: int, layers: int = 12, heads: int = 12) -> Explanation:
 
 
 def unpacked(look: Explanation) -> np.ndarray:
-    found = packed(look)
+    found = pack_attention(look)
     content = np.frombuffer(zlib.decompress(base64.b64decode(found.text)), np.uint8)
     length = len(look.tokens)
     return (content.reshape(look.num_layers, look.num_heads + 1, length, length) / found.levels) ** 2
@@ -426,7 +425,7 @@ def test_a_browser_shows_every_view(browser: Browser, make: Make, tmp_path: Path
     reading = browser.ask("document.querySelector('#reading').textContent")
     query, key = (int(each) - 1 for each in re.findall(r"\((\d+)\)", reading))
     assert (query, key) == (4, 2)
-    shown = float(re.findall(r"takes ([\d.]+) of", reading)[0])
+    shown = float(re.findall(r"with weight ([\d.]+)", reading)[0])
     assert shown == pytest.approx(exact[1, 1, query, key], abs=4e-3)
     assert "layer 2, head 2" in reading
     # by the mouse: another head, another token, and the way from one text to the other
@@ -501,7 +500,7 @@ def test_a_browser_shows_what_is_looked_at(
             browser.press(key)
         reading = browser.ask("document.querySelector('#a-reading').textContent")
         assert re.findall(r"\((\d+)\)", reading) == ["3", "4"]
-        shown = float(re.findall(r"takes ([\d.]+) of", reading)[0])
+        shown = float(re.findall(r"with weight ([\d.]+)", reading)[0])
         assert shown == pytest.approx(weights[-1].mean(0)[2, 3], abs=4e-3)
         assert browser.ask("document.querySelector('#a-choose').hidden") == (layers * heads == 1)
         if layers * heads > 1:
@@ -510,7 +509,7 @@ def test_a_browser_shows_what_is_looked_at(
                 chosen = f"(() => {{ const s = document.querySelector('#a-{select}'); s.value = {value}; s.onchange({{ target: s }}); }})()"
                 browser.ask(chosen)
             reading = browser.ask("document.querySelector('#a-reading').textContent")
-            shown = float(re.findall(r"takes ([\d.]+) of", reading)[0])
+            shown = float(re.findall(r"with weight ([\d.]+)", reading)[0])
             assert shown == pytest.approx(weights[1, 0, 2, 3], abs=4e-3)
     vocab = {token: number for number, token in enumerate(tokenizer.vocab)}
     for strange in ("<script>", "</script><img>", "\u202e", '"><b>'):

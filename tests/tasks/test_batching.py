@@ -147,7 +147,7 @@ def test_in_turn_gives_everything_once_whatever_the_number_of_processes() -> Non
     for num_processes in (1, 2, 7):
         found = {}
         for process in range(num_processes):
-            for items, batch in batches.in_turn(6, process, num_processes):
+            for items, batch in batches.batches_of(6, process, num_processes):
                 assert batch.labels is None
                 assert batch.num_tokens <= 6
                 found |= dict(zip(items.tolist(), batch.sequence_lengths.tolist(), strict=True))

@@ -6,12 +6,13 @@ from task_configs import task_config
 from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import SPECIAL_TOKENS, Tokenizer
 from bertkit.run.task_data import Coverage
-from bertkit.tasks import shapes
+from bertkit.tasks import task as task_module
 from bertkit.tasks.batching import FeatureBatches
 from bertkit.tasks.choice import ChoiceExample
 from bertkit.tasks.sequence import SequenceExample
 from bertkit.tasks.spans.examples import SpanExample
 from bertkit.tasks.tagging import TaggingExample
+from bertkit.tasks.task import make_features
 
 TOKENIZER = Tokenizer({token: n for n, token in enumerate([*SPECIAL_TOKENS, *"abcde"])}, lowercase=True)
 
@@ -39,10 +40,10 @@ def test_what_is_covered(
 ) -> None:
     task = task_config(name, "task.max_seq_length=8", *SMALL.get(name, []))
     labels = ("x", "y") if name == "sequence" else ()
-    whole = list(shapes.make_features(task, examples, TOKENIZER, labels))
-    monkeypatch.setattr(shapes, "EXAMPLES_AT_ONCE", at_once)
+    whole = list(make_features(task, examples, TOKENIZER, labels))
+    monkeypatch.setattr(task_module, "EXAMPLES_AT_ONCE", at_once)
     coverage = Coverage(TOKENIZER.facts)
-    assert list(coverage.passing(shapes.make_features(task, examples, TOKENIZER, labels))) == whole
+    assert list(coverage.passing(make_features(task, examples, TOKENIZER, labels))) == whole
     assert (coverage.num_features, coverage.num_truncated, coverage.has_pairs, coverage.unknown) == expected
     (line,) = coverage.warnings(examples, "dev.tsv (tsv)")
     ids = ", ".join(f"id{number}" for number in expected[3])
@@ -65,7 +66,7 @@ def test_what_is_cut_is_counted(name: str, examples: list, num_cut: list[int]) -
         {token: n for n, token in enumerate([*SPECIAL_TOKENS, *"abcde", *(f"##{c}" for c in "abcde")])}, lowercase=True
     )
     coverage = Coverage(pieces.facts)
-    features = list(coverage.passing(shapes.make_features(task, examples, pieces, ())))
+    features = list(coverage.passing(make_features(task, examples, pieces, ())))
     assert [feature.num_cut for feature in features] == num_cut
     assert coverage.num_truncated == 1
 
@@ -73,14 +74,12 @@ def test_what_is_cut_is_counted(name: str, examples: list, num_cut: list[int]) -
 def test_nothing_to_warn_of() -> None:
     coverage = Coverage(TOKENIZER.facts)
     task = task_config("sequence")
-    batches = FeatureBatches(
-        coverage.passing(shapes.make_features(task, [sequence(0, "a")], TOKENIZER, ("x",))), "sequence"
-    )
+    batches = FeatureBatches(coverage.passing(make_features(task, [sequence(0, "a")], TOKENIZER, ("x",))), "sequence")
     assert (len(batches), coverage.warnings([], "x")) == (1, [])
 
 
 def test_another_number_of_endings_is_seen_in_any_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shapes, "EXAMPLES_AT_ONCE", 1)
+    monkeypatch.setattr(task_module, "EXAMPLES_AT_ONCE", 1)
     examples = [ChoiceExample("id0", "a", ("a", "b"), 0), ChoiceExample("id1", "a", ("a", "b", "c"), 0)]
     with pytest.raises(InputError, match="example id1: 3 endings"):
-        list(shapes.make_features(task_config("choice"), examples, TOKENIZER, ()))
+        list(make_features(task_config("choice"), examples, TOKENIZER, ()))

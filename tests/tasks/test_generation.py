@@ -20,10 +20,9 @@ from bertkit.data.corpus.tokenizer import Tokenizer, train_wordpiece
 from bertkit.tasks import generation
 from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
 from bertkit.tasks.generation import Candidate, GenerationExample, GenerationPrediction, make_features
-from bertkit.tasks.reading.readers import open_inputs, take_texts
+from bertkit.tasks.reading.readers import open_inputs, read_texts
 from bertkit.tasks.scoring import metrics
-from bertkit.tasks.shapes import shape_of
-from bertkit.tasks.task import Feature
+from bertkit.tasks.task import Feature, shape_of
 from bertkit.tasks.task_config import GenerationConfig, TaskConfig
 
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "##d", "e", ".", "[", "]", "sep"]
@@ -96,10 +95,10 @@ def test_inputs_need_no_target(name: str, content: bytes, format: str | None, ex
 
 
 def test_texts_in_memory() -> None:
-    (examples,) = take_texts(SHAPE, task("columns.source=en"), ["x", "y"]).chunks
+    (examples,) = read_texts(SHAPE, task("columns.source=en"), ["x", "y"]).chunks
     assert examples == [GenerationExample("0", "x", None), GenerationExample("1", "y", None)]
-    with pytest.raises(InputError, match="text_pair: has no effect on this model"):
-        take_texts(SHAPE, task(), ["x"], ["y"])
+    with pytest.raises(InputError, match="text_pair: has no effect"):
+        read_texts(SHAPE, task(), ["x"], ["y"])
 
 
 def test_what_is_held_out_shares_no_source() -> None:
@@ -178,7 +177,7 @@ def test_targets_are_packed_beside_their_sources() -> None:
 
 def test_without_targets_there_are_none() -> None:
     batches = pairs_of([(2, 3), (5, 1), (3, 2)], is_labelled=False)
-    ((items, batch),) = batches.in_turn(100, 0, 1)
+    ((items, batch),) = batches.batches_of(100, 0, 1)
     assert items.tolist() == [0, 2, 1]
     assert (batch.labels, batch.target_ids, batch.target_lengths) == (None, None, None)
     assert (batch.num_tokens, batches.lengths.tolist()) == (10, [2, 5, 3])
@@ -187,7 +186,7 @@ def test_without_targets_there_are_none() -> None:
 def test_neighbours_have_sources_and_then_targets_of_like_length() -> None:
     lengths = [(5, 2), (3, 7), (5, 1), (3, 2), (2, 11), (3, 7)]
     batches = pairs_of(lengths)
-    ((items, _),) = batches.in_turn(1000, 0, 1)
+    ((items, _),) = batches.batches_of(1000, 0, 1)
     assert items.tolist() == [4, 3, 1, 5, 2, 0]  # of equal ones the first comes first
     order = TrainingOrder(batches, 5, seed=3, cut=Cut(13, None, 2))
     most_tokens = 0
@@ -221,14 +220,14 @@ def test_predictions_and_their_files() -> None:
     one = SHAPE.predictions(task(), examples, features, found, (), TOKENIZER)
     assert one == [GenerationPrediction("p", "b.", -0.5), GenerationPrediction("q", "", -1.0)]
     assert SHAPE.row(examples[0], one[0]) == {"id": "p", "text": "b.", "score": -0.5}
-    (text,) = SHAPE.files(examples, one).values()
+    (text,) = SHAPE.eval_files(examples, one).values()
     assert [json.loads(line) for line in text.splitlines()] == [
         {"id": "p", "text": "b.", "score": -0.5, "reference": "B."},
         {"id": "q", "text": "", "score": -1.0, "reference": None},
     ]
     several = SHAPE.predictions(task("generation.num_candidates=2"), examples, features, found, (), TOKENIZER)
     assert several[0].candidates == (Candidate("b.", -0.5), Candidate("b", -0.75))
-    (text,) = SHAPE.files(examples[:1], several[:1]).values()
+    (text,) = SHAPE.eval_files(examples[:1], several[:1]).values()
     assert json.loads(text)["candidates"] == [{"text": "b.", "score": -0.5}, {"text": "b", "score": -0.75}]
 
 
@@ -293,7 +292,7 @@ def test_what_a_perfect_model_scores_on_real_pairs(lowercase: bool, bleu: float,
     tokenizer = train_wordpiece(lambda: texts, 1999, lowercase, 2)
     features = make_features(asked, examples, tokenizer)
     batches = FeatureBatches(features, "generation")
-    assert sum(batch.num_tokens for _, batch in batches.in_turn(2048, 0, 1)) == int(batches.lengths.sum())
+    assert sum(batch.num_tokens for _, batch in batches.batches_of(2048, 0, 1)) == int(batches.lengths.sum())
     found = [[(feature.label[1:-1], 0.0)] for feature in features]
     said = shape_of(asked).predictions(asked, examples, features, found, (), tokenizer)
     scores = SHAPE.score(asked, examples, said, ())

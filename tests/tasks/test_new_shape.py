@@ -19,11 +19,21 @@ from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.tasks.reading.labels import Labels
 from bertkit.tasks.reading.readers import read_file
-from bertkit.tasks.reading.source import Reading, given, text_of
+from bertkit.tasks.reading.source import Reading, optional_value, required_text
 from bertkit.tasks.scoring import metrics
-from bertkit.tasks.sequence import assemble, pieces, softmax
-from bertkit.tasks.shapes import check_metrics, make_features, shape_of
-from bertkit.tasks.task import TABLES, Beside, Feature, Measured, Shape, json_lines, says_the_same
+from bertkit.tasks.sequence import make_feature, pieces, softmax
+from bertkit.tasks.task import (
+    TABLES,
+    ExtraFile,
+    Feature,
+    Shape,
+    TaskMetrics,
+    check_metrics,
+    is_constant,
+    json_lines,
+    make_features,
+    shape_of,
+)
 from bertkit.tasks.task_config import SHAPES, TaskConfig
 
 
@@ -41,7 +51,7 @@ def read(reading: Reading) -> Iterator[Essay]:
 
     def essay(row: Any, where: str, line: int) -> Essay:
         grade = None if field is None else str(labels.name_of(row[field], where))
-        return Essay(ids.take(given(row, ids.field), where, line), text_of(row, text, where), grade)
+        return Essay(ids.take(optional_value(row, ids.field), where, line), required_text(row, text, where), grade)
 
     return reading.each(essay)
 
@@ -50,7 +60,7 @@ def features(task: TaskConfig, examples: Sequence[Essay], tokenizer: Tokenizer, 
     texts = pieces(tokenizer, [example.text for example in examples])
     numbers = {None: None, **{name: number for number, name in enumerate(labels)}}
     return [
-        assemble(tokenizer, place, text, None, numbers[example.grade], task.max_seq_length)
+        make_feature(tokenizer, place, text, None, numbers[example.grade], task.max_seq_length)
         for place, (example, text) in enumerate(zip(examples, texts, strict=True))
     ]
 
@@ -69,19 +79,23 @@ SHAPE = Shape(
     unit="essays",
     formats=("text", *TABLES),
     plain="text",
-    has_names=True,
+    has_labels=True,
     read=read,
     content=lambda example: example.text,
     labels_of=lambda example: [example.grade],
     is_labelled=lambda example: example.grade is not None,
     features=features,
     predictions=lambda task, examples, features, logits, labels, _: means(examples, logits, labels),
-    measured=lambda *_: Measured("grades", ("pearson", "spearmanr")),
+    fitting_metrics=lambda *_: TaskMetrics("grades", ("pearson", "spearmanr")),
     score=lambda task, examples, predictions, _: metrics.score(task.metrics, predictions, grades(examples)),
-    is_degenerate=lambda _, examples, predictions: says_the_same(predictions, grades(examples)),
-    files=lambda examples, predictions: {"predictions.jsonl": json_lines({"grade": grade} for grade in predictions)},
+    is_degenerate=lambda _, examples, predictions: is_constant(predictions, grades(examples)),
+    eval_files=lambda examples, predictions: {
+        "predictions.jsonl": json_lines({"grade": grade} for grade in predictions)
+    },
     row=lambda example, grade: {"id": example.id, "grade": grade},
-    beside=(Beside(".grades", lambda examples, predictions: "".join(f"{grade:.3f}\n" for grade in predictions)),),
+    extra_files=(
+        ExtraFile(".grades", lambda examples, predictions: "".join(f"{grade:.3f}\n" for grade in predictions)),
+    ),
 )
 
 

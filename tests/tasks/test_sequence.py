@@ -9,7 +9,7 @@ from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.tasks import choice, sequence
 from bertkit.tasks.choice import ChoiceExample
-from bertkit.tasks.sequence import NUMBER, SEVERAL_LABELS, SequenceExample, kept_of_pair, make_features
+from bertkit.tasks.sequence import NUMBER, SEVERAL_LABELS, SequenceExample, make_features, truncated_lengths
 
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "d", "e"]
 TOKENIZER = Tokenizer({token: number for number, token in enumerate(TOKENS)}, lowercase=True)
@@ -59,7 +59,7 @@ def test_what_stays_of_a_pair_is_what_removing_one_by_one_leaves(a: int, b: int,
             kept_a -= 1
         else:
             kept_b -= 1
-    assert kept_of_pair(a, b, budget) == (kept_a, kept_b)
+    assert truncated_lengths(a, b, budget) == (kept_a, kept_b)
 
 
 def test_singles_and_pairs_may_be_mixed() -> None:

@@ -7,7 +7,6 @@ import pytest
 from task_configs import task_config
 
 from bertkit.base.errors import InputError
-from bertkit.tasks import shapes
 from bertkit.tasks.choice import ChoiceExample, ChoicePrediction
 from bertkit.tasks.generation import GenerationExample, GenerationPrediction
 from bertkit.tasks.scoring.metrics import METRICS
@@ -15,6 +14,7 @@ from bertkit.tasks.sequence import SequenceExample, SequencePrediction
 from bertkit.tasks.spans.answers import HIGHEST_ODDS, SpanCandidate, SpanPrediction
 from bertkit.tasks.spans.examples import Answer, SpanExample
 from bertkit.tasks.tagging import TaggingExample, TaggingPrediction
+from bertkit.tasks.task import check_metrics, shape_of
 
 # task, its settings, labels -> what is predicted
 PREDICTED: list[tuple[str, tuple[str, ...], tuple[str, ...] | None, str]] = [
@@ -38,18 +38,18 @@ PREDICTED: list[tuple[str, tuple[str, ...], tuple[str, ...] | None, str]] = [
 def test_metrics_that_fit_are_taken_and_others_refused(
     name: str, given: tuple[str, ...], labels: tuple[str, ...] | None, predicted: str
 ) -> None:
-    measured = shapes.shape_of(task_config(name)).measured(
+    measured = shape_of(task_config(name)).fitting_metrics(
         task_config(name, *(f"task.{each}" for each in given)), labels
     )
-    assert measured.what == predicted
+    assert measured.predictions == predicted
     for metric, (key, *_) in METRICS.items():
         asked = (*given, f"metrics=[{metric}]", f"best_metric={key}")
         task = task_config(name, *(f"task.{setting}" for setting in asked))
         if metric in measured.metrics:
-            shapes.check_metrics(task, labels)
+            check_metrics(task, labels)
             continue
         with pytest.raises(InputError) as caught:
-            shapes.check_metrics(task, labels)
+            check_metrics(task, labels)
         assert str(caught.value).startswith(f"task.metrics: {metric} cannot measure {predicted}")
         assert "set task.metrics=[" in str(caught.value)
 
@@ -64,7 +64,7 @@ REFUSED = [
 @pytest.mark.parametrize(("name", "given", "labels", "words"), REFUSED)
 def test_the_way_out(name: str, given: tuple[str, ...], labels: tuple[str, ...], words: list[str]) -> None:
     with pytest.raises(InputError, match=f"^task.metrics: {'.*'.join(map(re.escape, words))}"):
-        shapes.check_metrics(task_config(name, *(f"task.{setting}" for setting in given)), labels)
+        check_metrics(task_config(name, *(f"task.{setting}" for setting in given)), labels)
 
 
 def answered(name: str, best: str, odds: float, threshold: float = 0.0) -> SpanPrediction:
@@ -88,7 +88,7 @@ def test_thresholds_are_searched_with_the_best_answers() -> None:
         answered("r", "dog", 2.0),
         answered("s", "cat", 4.0),
     ]
-    scores = shapes.shape_of(task).score(task, examples, predictions, ())
+    scores = shape_of(task).score(task, examples, predictions, ())
     assert (scores["exact"], scores["f1"]) == (75.0, 75.0)
     for name in ("exact", "f1"):
         assert scores[f"best_{name}"] == 100.0
@@ -96,11 +96,11 @@ def test_thresholds_are_searched_with_the_best_answers() -> None:
         assert scores[f"best_{name}_null_score_diff_threshold"] == 2.0
     # the setting gives the score
     again = [answered(p.id, p.best_text, p.null_odds, 2.0) for p in predictions]
-    assert shapes.shape_of(task).score(task, examples, again, ())["exact"] == 100.0
+    assert shape_of(task).score(task, examples, again, ())["exact"] == 100.0
 
 
 def test_the_best_may_be_no_answer_at_all() -> None:
-    scores = shapes.shape_of(task_config("squad2")).score(
+    scores = shape_of(task_config("squad2")).score(
         task_config("squad2"), [question("p")], [answered("p", "cat", -1.0)], ()
     )
     assert (scores["best_f1"], scores["best_f1_thresh"]) == (100.0, 0.0)
@@ -153,4 +153,4 @@ def test_a_run_that_learnt_nothing(
     name: str, given: tuple[str, ...], examples: Any, predictions: Any, expected: bool
 ) -> None:
     task = task_config(name, *given)
-    assert shapes.shape_of(task).is_degenerate(task, examples, predictions) is expected
+    assert shape_of(task).is_degenerate(task, examples, predictions) is expected

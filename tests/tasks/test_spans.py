@@ -68,7 +68,7 @@ def test_a_feature_by_hand() -> None:
     (feature,) = make_features([given], LETTERS, 83, window_step=5)
     assert shown(feature) == "[CLS] q [SEP] a b ##c [UNK] d ##e . [SEP]"
     assert feature.token_type_ids == [0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1]
-    places = [None if place is None else (place.start, place.end) for place in feature.where]
+    places = [None if place is None else (place.start, place.end) for place in feature.origins]
     assert places == [None, None, None, (0, 1), (2, 3), (3, 4), (4, 5), (7, 8), (8, 9), (9, 10), None]
     assert feature.label == (7, 8)
 
@@ -99,7 +99,7 @@ def test_gold_positions(answer: str | None, start: int, expected: list[Any]) -> 
 def test_the_piece_with_most_context_by_hand() -> None:
     """Seven pieces, windows abcde, cdefg of 5: c has 2 and 0, d 1 and 1 (the first of equals), e 0 and 2."""
     features = make_features([example("a b c d e f g")], LETTERS, 9, window_step=2, max_query_length=1)
-    marks = [[place.is_max_context for place in feature.where if place] for feature in features]
+    marks = [[place.is_max_context for place in feature.origins if place] for feature in features]
     assert marks == [[True, True, True, True, False], [False, False, True, True, True]]
     # A piece with 75 and 76 around it: 0.01 * length prefers the longer window, 75 + 3.02 to 76 + 1.60.
     longer, shorter = span_examples._max_contexts([(0, 302), (150, 310)], 310)
@@ -291,11 +291,11 @@ def plain_rules(
         null_score = min(null_score, float(scores[0, 0] + scores[0, 1]))
         for start in tops[0]:
             for end in tops[1]:
-                if feature.where[start] is None or feature.where[end] is None:
+                if feature.origins[start] is None or feature.origins[end] is None:
                     continue
-                if not feature.where[start].is_max_context or end < start or end - start + 1 > longest:
+                if not feature.origins[start].is_max_context or end < start or end - start + 1 > longest:
                     continue
-                text = given.context[feature.where[start].start : feature.where[end].end]
+                text = given.context[feature.origins[start].start : feature.origins[end].end]
                 candidates.append((float(scores[start, 0] + scores[end, 1]), text))
     if null:
         candidates.append((null_score, ""))

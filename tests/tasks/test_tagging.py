@@ -11,9 +11,9 @@ from task_configs import task_config
 
 from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import SPECIAL_TOKENS, Tokenizer
-from bertkit.tasks import shapes, tagging
+from bertkit.tasks import tagging
 from bertkit.tasks.tagging import TaggingExample
-from bertkit.tasks.task import Feature
+from bertkit.tasks.task import Feature, make_features, shape_of
 from bertkit.tasks.task_config import TaggingConfig
 
 TOKENS = [*SPECIAL_TOKENS, *"abcdefg", *(f"##{letter}" for letter in "abcdefg"), ".", "x", "##x"]
@@ -26,7 +26,7 @@ def letters() -> Tokenizer:
     return Tokenizer({token: number for number, token in enumerate(TOKENS)}, lowercase=True)
 
 
-def make_features(
+def features_of(
     examples: list[TaggingExample],
     tokenizer: Tokenizer,
     labels: tuple[str, ...],
@@ -53,16 +53,16 @@ def shown(tokenizer: Tokenizer, feature: Feature) -> str:
 def test_the_first_piece_of_each_word_is_labelled(letters: Tokenizer) -> None:
     """The zero-width word and the control character have no piece; they become [UNK] and keep their tags."""
     given = example("abc d \u200b fa.g \x07 ab", "B-X I-X O B-Y I-X O")
-    (feature,) = make_features([given], letters, LABELS, 29)
+    (feature,) = features_of([given], letters, LABELS, 29)
     assert shown(letters, feature) == "[CLS] a ##b ##c d [UNK] f ##a . g [UNK] a ##b [SEP]"
     n = -100
     assert feature.label == [n, 1, n, n, 2, 0, 3, n, n, n, 2, 0, n, n]
-    assert feature.where == [-1, 0, -1, -1, 1, 2, 3, -1, -1, -1, 4, 5, -1, -1]
+    assert feature.origins == [-1, 0, -1, -1, 1, 2, 3, -1, -1, -1, 4, 5, -1, -1]
     assert feature.token_type_ids == [0] * 14
 
 
 def test_features_without_tags_have_no_labels(letters: Tokenizer) -> None:
-    features = make_features([example("a b"), TaggingExample("2", (), None)], letters, LABELS, 7)
+    features = features_of([example("a b"), TaggingExample("2", (), None)], letters, LABELS, 7)
     assert [feature.label for feature in features] == [None, None]
     assert shown(letters, features[1]) == "[CLS] [SEP]"
     examples = [example("a b"), TaggingExample("2", (), None)]
@@ -85,7 +85,7 @@ WINDOWS = [
 
 @pytest.mark.parametrize(("text", "max_seq_length", "overlap", "expected"), WINDOWS)
 def test_windows(letters: Tokenizer, text: str, max_seq_length: int, overlap: int | None, expected: list[str]) -> None:
-    features = make_features([example(text)], letters, LABELS, max_seq_length, window_overlap=overlap)
+    features = features_of([example(text)], letters, LABELS, max_seq_length, window_overlap=overlap)
     words = [shown(letters, feature)[len("[CLS] ") : -len(" [SEP]")].replace(" ##", "") for feature in features]
     assert words == expected
     assert max(len(feature.input_ids) for feature in features) <= max_seq_length
@@ -94,8 +94,8 @@ def test_windows(letters: Tokenizer, text: str, max_seq_length: int, overlap: in
 def test_a_word_is_tagged_where_it_has_most_context(letters: Tokenizer) -> None:
     """Each window gives its own label to all; d has the same context in both, and goes to the earlier."""
     given = example("a b c d e f g")
-    features = make_features([given], letters, ("W0", "W1", "W2"), 7, window_overlap=3)
-    assert [feature.where[1:-1] for feature in features] == [[0, 1, 2, 3, 4], [2, 3, 4, 5, 6]]
+    features = features_of([given], letters, ("W0", "W1", "W2"), 7, window_overlap=3)
+    assert [feature.origins[1:-1] for feature in features] == [[0, 1, 2, 3, 4], [2, 3, 4, 5, 6]]
     logits = [np.tile(np.eye(3)[number], (7, 1)) for number in range(2)]
     #          a  b  c  d  e  f  g
     # window 0 0  1  2  1  0
@@ -119,12 +119,12 @@ def test_settings_reach_features_and_words_keep_one_tag(
     """Twelve pieces in windows of six; each window gives its own number to all of its words."""
     task = task_config("tagging", "task.max_seq_length=8", *(f"task.tagging.{text}" for text in overrides))
     given = [example("a bc d ef g a b cde f", "O B-X O O O O O B-Y O")]
-    features = list(shapes.make_features(task, given, letters, LABELS))
+    features = list(make_features(task, given, letters, LABELS))
     assert [shown(letters, each)[len("[CLS] ") : -len(" [SEP]")].replace(" ##", "") for each in features] == windows
     assert features[0].label == labels
     numbers = tuple(map(str, range(len(windows))))
     logits = [np.tile(np.eye(len(windows))[n], (len(each.input_ids), 1)) for n, each in enumerate(features)]
-    (said,) = shapes.shape_of(task).predictions(task, given, features, logits, numbers, letters)
+    (said,) = shape_of(task).predictions(task, given, features, logits, numbers, letters)
     assert said.tags == tags.split()
 
 
@@ -142,7 +142,7 @@ def test_one_tag_for_each_word_of_anything(texts: list[list[str]], max_seq_lengt
         for n, words in enumerate(texts)
     ]
     overlap = min(overlap, max_seq_length - 3)
-    features = make_features(examples, tokenizer, LABELS, max_seq_length, window_overlap=overlap)
+    features = features_of(examples, tokenizer, LABELS, max_seq_length, window_overlap=overlap)
     logits = [np.eye(4)[[max(label, 0) for label in feature.label]] for feature in features]
     assert tags_of(examples, features, logits, LABELS) == [list(each.tags or ()) for each in examples]
     assert all(len(feature.input_ids) <= max_seq_length for feature in features)
@@ -153,7 +153,7 @@ def test_a_sentence_of_2000_words_has_2000_tags(letters: Tokenizer) -> None:
     words = tuple("".join(rng.choice(list("abcdefg"), rng.integers(1, 9))) for _ in range(2000))
     tags = tuple(LABELS[rng.integers(4)] for _ in words)
     examples = [TaggingExample("long", words, tags)]
-    features = make_features(examples, letters, LABELS, 128)
+    features = features_of(examples, letters, LABELS, 128)
     assert len(features) > 100
     logits = [np.eye(4)[np.maximum(feature.label, 0)] for feature in features]
     assert tags_of(examples, features, logits, LABELS) == [list(tags)]
@@ -162,11 +162,11 @@ def test_a_sentence_of_2000_words_has_2000_tags(letters: Tokenizer) -> None:
 def test_a_text_that_fits_is_one_window(letters: Tokenizer) -> None:
     logits = np.random.default_rng(0).normal(size=(5, 4))
     given = example("ab c")
-    features = make_features([given], letters, LABELS, 5)
+    features = features_of([given], letters, LABELS, 5)
     best = logits.argmax(-1)
     assert tags_of([given], features, [logits], LABELS) == [[LABELS[best[1]], LABELS[best[3]]]]
 
 
 def test_a_tag_that_is_no_label(letters: Tokenizer) -> None:
     with pytest.raises(InputError, match="example 1: unknown tag 'B-Z'"):
-        make_features([example("a", "B-Z")], letters, LABELS, 7)
+        features_of([example("a", "B-Z")], letters, LABELS, 7)

@@ -1,10 +1,10 @@
-"""From files to examples, for training and prediction alike: numbered lines -> rows -> examples, as they are read.
+"""Reading of examples, for training and for prediction: lines -> rows -> examples, one after another.
 
-readers   files, the hub or an input -> examples
-rows      rows in memory -> the lines of a file
-writers   rows of predictions -> a file
-source    the examples of a split, and warnings about them
-tables    rows by column, for the shapes
-conll     sentences of words and tags, and the chunks that tags mark, for the shapes
-labels    labels and ids, checked, for the shapes
+readers   opens files, datasets of the hub, and inputs of `predict`
+formats   detects the format of a file
+tables    parses lines into rows with named columns
+conll     parses CoNLL files; tagging schemes, and the chunks that tags mark
+labels    checks labels and ids
+source    what a shape reads its examples from, and the examples of a split
+writers   writes rows of predictions to a file
 """

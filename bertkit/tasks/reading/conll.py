@@ -1,21 +1,21 @@
-"""CoNLL column files and CoNLL-U -> sentences or documents of words and tags.
+"""Read CoNLL files and CoNLL-U as sentences or documents of words and tags; convert tagging schemes.
 
-Columns (CoNLL-2000, 2002, 2003, GermEval 2014): a word per line with its tags, a blank line after a sentence,
-`-DOCSTART-` before a document. Tabs separate the cells if the first word's line has one, else blanks. Where words are not
-in column 0, as in GermEval, a line that begins with `#` names the source of the sentence.
+CoNLL-2000, 2002, 2003 and GermEval 2014: each line has a word and its tags, a blank line ends a sentence, `-DOCSTART-` begins
+a document. Cells are separated by tabs if the first word's line has a tab, otherwise by blanks. If the words are not in
+column 0, as in GermEval, a line that begins with `#` is a comment.
 
-CoNLL-U (universaldependencies.org/format.html): ten columns separated by tabs; `#` begins a comment, `# newdoc` a
-document; multiword ranges such as 1-2 and empty nodes such as 1.1 are not words.
+CoNLL-U (universaldependencies.org/format.html): ten columns separated by tabs; `#` begins a comment, `# newdoc` a document.
+Multiword ranges such as 1-2 and empty nodes such as 1.1 are not words.
 
-Tags may mark chunks, such as names, in IOB1, IOB2 or BIOES:
+Tags may mark chunks (groups of words, such as names) in the schemes IOB1, IOB2 or BIOES:
 
     words   Sue   and  Bob   Bob   in   New   York   City
     iob1    I-PER O    I-PER B-PER O    I-LOC I-LOC  I-LOC     B- only after a chunk of the same type
     iob2    B-PER O    B-PER B-PER O    B-LOC I-LOC  I-LOC     B- begins every chunk
     bioes   S-PER O    S-PER S-PER O    B-LOC I-LOC  E-LOC     S- is a chunk of one word, E- ends one of several
 
-BILOU is BIOES with L- and U- for E- and S-. An I-, E- or L- that continues no chunk begins one, as in the CoNLL
-evaluation (conlleval; Ramshaw and Marcus 1995, Ratinov and Roth 2009).
+BILOU is BIOES with L- and U- instead of E- and S-. A tag I-, E- or L- that does not continue a chunk begins a new one, as in
+the CoNLL evaluation (conlleval; Ramshaw and Marcus 1995, Ratinov and Roth 2009).
 """
 
 import itertools
@@ -28,17 +28,17 @@ from bertkit.base.errors import InputError
 from bertkit.base.text_files import is_blank
 from bertkit.tasks.task_config import TaskConfig
 
-Chunk = tuple[str, int, int]  # type, first word, one past the last
+Chunk = tuple[str, int, int]  # type, number of the first word, number after the last word
 _MARKED = re.compile("[BIESLU]-")
-FORM, UPOS = 1, 3  # columns of CoNLL-U
+FORM, UPOS = 1, 3  # CoNLL-U: the columns of words and part-of-speech tags
 _UNIT_ID = re.compile(r"#\s*(sent_id|newdoc id)\s*=\s*(.*\S)")
-MOST_WORDS = 1_000_000  # of a sentence or document
-BLANKS = re.compile("[ \t]+")  # a no-break space belongs to its word
+MAX_WORDS = 1_000_000  # in a sentence or document
+BLANKS = re.compile("[ \t]+")  # a no-break space is part of a word
 _NO_WORD = re.compile(r"\d+[-.]\d+$")
 
 
 def parts_of(tag: str) -> tuple[str, str] | None:
-    """Split a tag into prefix and type: `B-PER` -> B, PER; `O` -> O, "". None if it does not parse."""
+    """Split a tag into prefix and type: `B-PER` into B and PER, `O` into O and "". Return None for any other tag."""
     if tag == "O":
         return "O", ""
     prefix, dash, kind = tag.partition("-")
@@ -46,10 +46,10 @@ def parts_of(tag: str) -> tuple[str, str] | None:
 
 
 def chunks_of(tags: Sequence[str]) -> list[Chunk]:
-    """Read the chunks of a sentence in any scheme.
+    """Return the chunks that the tags of a sentence mark, in any scheme.
 
     Raises:
-        ValueError: a tag does not parse; the message is the tag.
+        ValueError: a tag has no valid prefix; the message is the tag.
     """
     chunks: list[Chunk] = []
     start, open_kind = 0, None
@@ -72,7 +72,7 @@ def chunks_of(tags: Sequence[str]) -> list[Chunk]:
 
 
 def tags_of_chunks(chunks: Iterable[Chunk], num_words: int, scheme: str) -> list[str]:
-    """Write chunks as a tag for each of `num_words` words, in "iob1", "iob2" or "bioes"."""
+    """Return the tags of `num_words` words that mark these chunks, in the scheme "iob1", "iob2" or "bioes"."""
     tags = ["O"] * num_words
     before: Chunk | None = None
     for kind, start, end in chunks:
@@ -88,12 +88,12 @@ def tags_of_chunks(chunks: Iterable[Chunk], num_words: int, scheme: str) -> list
 
 
 def convert(tags: Sequence[str], scheme: str) -> list[str]:
-    """Write the tags of a sentence in another scheme; raises ValueError if a tag does not parse."""
+    """Convert the tags of a sentence to another scheme; raises ValueError if a tag has no valid prefix."""
     return tags_of_chunks(chunks_of(tags), len(tags), scheme)
 
 
 def first_break(tags: Sequence[str], scheme: str) -> int | None:
-    """Find the first word whose tag differs from the scheme's; None where all agree."""
+    """Return the first word whose tag breaks the scheme; None if no tag does."""
     spelling = str.maketrans("LU", "ES") if scheme == "bioes" else {}
     for place, (tag, expected) in enumerate(zip(tags, convert(tags, scheme), strict=True)):
         if tag[0].translate(spelling) + tag[1:] != expected:
@@ -102,10 +102,10 @@ def first_break(tags: Sequence[str], scheme: str) -> int | None:
 
 
 def detect_scheme(sentences: Sequence[Sequence[str]]) -> str:
-    """Detect the scheme that fits most sentences; where several fit, such as for single words, IOB2.
+    """Return the scheme that most sentences follow; IOB2 if several schemes fit equally well.
 
-    Without an O and without a prefix on every tag, tags mark no chunks: "none". Sentences with a tag that does not parse
-    are ignored.
+    "none" means that the tags mark no chunks: no tag is O, and some tags have no prefix such as B-. Sentences that contain an
+    invalid tag are ignored.
     """
     distinct = {tag for tags in sentences for tag in tags}
     marked = {tag for tag in distinct if _MARKED.match(tag)}
@@ -120,21 +120,21 @@ def detect_scheme(sentences: Sequence[Sequence[str]]) -> str:
 
 @dataclass
 class Sentence:
-    """The words of a sentence or document."""
+    """A sentence or document."""
 
     id: str | None = None  # from the file
     words: list[str] = field(default_factory=list)
-    tags: list[str] = field(default_factory=list)  # one for each word; empty where the file has none
-    lines: list[int] = field(default_factory=list)  # of the words in the file
-    breaks: list[int] = field(default_factory=list)  # the first words of a document's further sentences
+    tags: list[str] = field(default_factory=list)  # one for each word; empty if the file has no tags
+    lines: list[int] = field(default_factory=list)  # the line number of each word
+    breaks: list[int] = field(default_factory=list)  # in a document: the first word of each sentence but the first
 
     def sentences(self) -> list[slice]:
-        """Give the words of each sentence."""
+        """Return the range of words of each sentence."""
         return [slice(*pair) for pair in itertools.pairwise([0, *self.breaks, len(self.words)])]
 
 
 def read_words(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, Sentence]]:
-    """Read a sentence without tags from every line, blank lines too; blanks separate the words."""
+    """Read each line, also a blank one, as a sentence without tags; blanks separate the words."""
     for number, line in lines:
         words = [] if is_blank(line) else [word for word in BLANKS.split(line) if word]
         yield number, Sentence(words=words, lines=[number] * len(words))
@@ -143,15 +143,15 @@ def read_words(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, Sentence
 def read_conll(
     task: TaskConfig, name: Path, format: str, lines: Iterator[tuple[int, str]]
 ) -> Iterator[tuple[int, Sentence]]:
-    """Read sentences, or documents, with the lines where they begin.
+    """Yield sentences, or documents, with the line where each begins.
 
     Raises:
-        InputError: a line has too few or too many cells, or an empty word or tag; or a file without marks of documents is
-            read with task.documents=true.
+        InputError: a line has too few or too many cells, or an empty word or tag; or task.documents=true, but no line begins a
+            document.
     """
     is_conllu, columns = format == "conllu", task.columns
     words, tags = (FORM, UPOS) if is_conllu else (0, -1)
-    words = columns.words if isinstance(columns.words, int) else words  # names are for tables
+    words = columns.words if isinstance(columns.words, int) else words  # a name is for tables, a number for CoNLL files
     tags = columns.tags if isinstance(columns.tags, int) else tags
     comment = task.comment or ("#" if is_conllu or words != 0 else None)
     current, num_documents = Sentence(), 0
@@ -184,8 +184,8 @@ def read_conll(
         if is_conllu and _NO_WORD.match(cells[0]):
             continue
         _append(current, cells, words, tags, f"{name}:{number}")
-        if len(current.words) > MOST_WORDS:
-            raise InputError(f"{name}:{number}: more than {MOST_WORDS:,} words without a blank line; put one in")
+        if len(current.words) > MAX_WORDS:
+            raise InputError(f"{name}:{number}: more than {MAX_WORDS:,} words without a blank line; add blank lines")
         current.lines.append(number)
     if current.words:
         yield current.lines[0], current
@@ -212,24 +212,24 @@ def _append(sentence: Sentence, cells: list[str], words: int, tags: int, where: 
 def to_iob2(
     task: TaskConfig, sentences: Sequence[Sentence], name: str, place: Callable[[int], str]
 ) -> tuple[str, list[str]]:
-    """Convert the tags of all sentences to IOB2; return their former scheme, and warnings.
+    """Convert the tags of all sentences to IOB2, in place; return their original scheme, and warnings.
 
-    Every tag must fit the scheme of the settings. A detected scheme may be broken: the tag is read as in the CoNLL
-    evaluation, and counted. A chunk ends with its sentence, also inside of a document.
+    If the settings name the scheme, every tag must follow it. If the scheme is detected, tags that break it are counted, and
+    interpreted as in the CoNLL evaluation. A chunk ends with its sentence, also inside a document.
     """
-    oddities: list[str] = []
+    warnings: list[str] = []
     tagged = [sentence for sentence in sentences if sentence.tags]
     scheme: str = task.scheme
     if scheme == "auto":
         scheme = detect_scheme([sentence.tags[words] for sentence in tagged for words in sentence.sentences()])
     if scheme == "none":
-        return scheme, oddities
+        return scheme, warnings
     breaks: list[tuple[str, int]] = []
     for sentence in tagged:
         for tag, line in zip(sentence.tags, sentence.lines, strict=True):
             if parts_of(tag) is None:
                 raise InputError(
-                    f"{place(line)}: tag '{tag}' does not parse; expected O, or B-, I- (E-, S-) and a type, as in B-PER; "
+                    f"{place(line)}: invalid tag '{tag}'; expected O, or B-, I- (E-, S-) and a type, as in B-PER; "
                     "or set task.scheme=none if tags mark no chunks"
                 )
         for words in sentence.sentences():
@@ -242,8 +242,8 @@ def to_iob2(
         tag, line = breaks[0]
         if task.scheme != "auto":
             raise InputError(f"{place(line)}: tag '{tag}' breaks {scheme.upper()}; correct it, or set task.scheme=auto")
-        oddities.append(
+        warnings.append(
             f"{name}: sentences with a tag that breaks {scheme.upper()}: {len(breaks):,} (first '{tag}' at "
-            f"{place(line)}); read as the CoNLL evaluation does"
+            f"{place(line)}); interpreted as in the CoNLL evaluation"
         )
-    return scheme, oddities
+    return scheme, warnings

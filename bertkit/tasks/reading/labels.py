@@ -1,4 +1,4 @@
-"""Labels and ids of files, checked."""
+"""Check the labels and ids that are read from files."""
 
 import math
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 from bertkit.base.errors import InputError
 from bertkit.tasks.task_config import TaskConfig
 
-LARGEST = 1e15  # of a number to learn: its square fits into float32
+LARGEST = 1e15  # the largest label of a regression: its square fits into float32
 
 
 class Ids:
-    """Ids of examples, each unique; a row without one has its number.
+    """The ids of examples. Each must be unique; a row without an id gets its number, from 0.
 
-    In an input to predict from, ids may be empty, and also repeated unless `is_unique`: answers to questions are stored by
-    id. A question without an id then has its line, since its number may be the id of another one.
+    In an input of `predict`, ids may be empty, and may be repeated unless `is_unique`: answers to questions are stored by id. A
+    question without an id gets "line" and its line number, because its row number may be the id of another question.
     """
 
     def __init__(self, field: str | None, *, is_input: bool = False, is_unique: bool = True) -> None:
@@ -22,7 +22,7 @@ class Ids:
         self.num_taken = 0
 
     def take(self, value: Any, where: str, line: int) -> str:
-        """Check and return the next example's id."""
+        """Check and return the id of the next example."""
         self.num_taken += 1
         if value is None or (self.is_input and value == ""):
             by_line = self.is_input and self.is_unique and self.field is not None
@@ -37,11 +37,11 @@ class Ids:
 
 
 class Labels:
-    """Labels of a file -> names, checked.
+    """Check the labels of a file, and convert them to names.
 
     Attributes:
-        names: in the order of their numbers; None where the file's own labels count.
-        seen: the first place of each name.
+        names: the allowed labels, in the order of their numbers; None to take the labels from this file.
+        seen: the place where each label occurs first.
     """
 
     def __init__(self, task: TaskConfig, field: str | None, labels: tuple[str, ...] | None, is_typed: bool) -> None:
@@ -54,7 +54,7 @@ class Labels:
         self._first_type: tuple[str, str, Any] | None = None  # type, place and value
 
     def name_of(self, value: Any, where: str) -> str | float:
-        """Check a label; return its name."""
+        """Check a label and return its name."""
         value = self._checked(value, where, self.is_typed or self.names is None)
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(f"{where}: {self.field}: label {value}; expected {self._expected()}")
@@ -72,21 +72,21 @@ class Labels:
         return name
 
     def names_of(self, value: Any, where: str) -> tuple[str, ...]:
-        """Check several labels; return their names without repeats."""
+        """Check several labels and return their names, without duplicates."""
         if isinstance(value, str):
             value = value.split(self.task.label_separator) if value.strip() else []
         parts = value if isinstance(value, list) else [value]
         return tuple(dict.fromkeys(str(self.name_of(part, where)) for part in parts))
 
     def all(self) -> tuple[str, ...]:
-        """The names in the order of their numbers: as listed, else numbers by value, then the alphabet."""
+        """Return the names in the order of their numbers: as listed; or else sorted, numbers by value, texts by alphabet."""
         return self.names or tuple(sorted(self.seen, key=lambda name: (as_number(name), name)))
 
     def _expected(self) -> str:
         return " or ".join(map(repr, self.by_value)) if self.names else "a label"
 
-    def _checked(self, value: Any, where: str, is_of_one_type: bool) -> str | int | float:
-        """Refuse what is no label, or not of the type of the first one."""
+    def _checked(self, value: Any, where: str, needs_one_type: bool) -> str | int | float:
+        """Return the label without blanks around it; raise InputError if it is empty, or not of the first label's type."""
         if isinstance(value, str):
             value = value.strip()
         if value is None or value == "":
@@ -99,19 +99,19 @@ class Labels:
         elif isinstance(value, (int, float)) or (not self.is_typed and as_number(value) < math.inf):
             written = "a number"
         first_type, first_place, first = self._first_type = self._first_type or (written, where, value)
-        if is_of_one_type and first_type != written:
+        if needs_one_type and first_type != written:
             raise InputError(
                 f"{where}: {self.field}: mixed label types: {value!r} is {written}, but {first!r} at {first_place} is "
-                f"{first_type}; write all alike{'' if self.is_typed else ', or set task.labels='}"
+                f"{first_type}; use one type for all{'' if self.is_typed else ', or set task.labels='}"
             )
         return value
 
 
 class Numbers(Labels):
-    """Labels of a regression, checked."""
+    """Check the labels of a regression, and convert them to numbers."""
 
     def name_of(self, value: Any, where: str) -> str | float:
-        """Check a label; return the number."""
+        """Check a label and return the number."""
         value = self._checked(value, where, self.is_typed)
         number = math.nan if isinstance(value, bool) else as_number(value)
         low, high = self.task.label_range or (-LARGEST, LARGEST)
@@ -120,7 +120,7 @@ class Numbers(Labels):
         return number
 
     def all(self) -> tuple[str, ...]:
-        """No names."""
+        """Return no names: a regression has none."""
         return ()
 
     def _expected(self) -> str:
@@ -128,7 +128,7 @@ class Numbers(Labels):
 
 
 def as_number(value: Any) -> float:
-    """Convert a value to a number; infinity where it is none."""
+    """Convert a value to a number; return infinity if it is not a number."""
     try:
         number = float(value)
     except ValueError:

@@ -1,18 +1,18 @@
-"""The files of a task, its dataset on the hub, or an input to predict from -> examples, as they are read.
+"""Read examples from the files of a task, from its dataset on the hub, or from an input of `predict`.
 
-| format | an example is |
+| format | one example is |
 |---|---|
-| tsv, csv, jsonl, json, parquet, label_text | a row or record; a question of SQuAD's JSON |
+| tsv, csv, jsonl, json, parquet, label_text | a row or record; in SQuAD's JSON a question |
 | conll, conllu | a sentence or document |
-| text | a line, for a sequence or masked LM |
-| words | a line of words between blanks, to be tagged |
+| text | a line, for sequences and masked LM |
+| words | a line of words separated by blanks, for tagging |
 
-A tagger also reads running text: with format=text, or from a table with a column of texts and none of words.
+A tagger also reads running text: with format=text, or from a table that has a column of texts and none of words.
 
-Labels are matched by name. A row with an unknown label has None, which is an error in every split but test.
+Labels are matched by name. A test file may have examples without a label; in other splits this is an error.
 
-An input to predict from has an example for every line or row: a blank line is an empty text or a sentence without words,
-and missing cells of a table are empty.
+An input of `predict` has one example for each line or row: a blank line is an empty text or a sentence without words, and
+missing cells of a table are empty texts.
 """
 
 import dataclasses
@@ -28,19 +28,19 @@ from bertkit.base.errors import InputError
 from bertkit.base.hub_ids import is_offline
 from bertkit.base.text_files import is_blank, numbered_lines, read_lines, unpacked, unpacking
 from bertkit.data.corpus.documents import parquet_records
+from bertkit.tasks import entities
 from bertkit.tasks.reading.formats import (
     ENDINGS,
     beginning,
     check_input,
     format_of_file,
     format_of_input,
-    is_of_pairs,
+    needs_text_pair,
     suffix_of,
 )
-from bertkit.tasks.reading.source import Reading, Source, label_names, take_all, with_label_names
-from bertkit.tasks.reading.tables import Gaps, Rows, Table, names_of, open_table, records
-from bertkit.tasks.shapes import of_running_text, shape_of
-from bertkit.tasks.task import Shape
+from bertkit.tasks.reading.source import Reading, Source, collect_examples, label_names, with_label_names
+from bertkit.tasks.reading.tables import Rows, ShortRows, Table, names_of, open_table, records
+from bertkit.tasks.task import Shape, shape_of
 from bertkit.tasks.task_config import TEXTS, WORDS, TaskConfig
 
 SPLITS = ("train", "dev", "test", "dev_mismatched", "test_mismatched")
@@ -61,7 +61,7 @@ def read_examples(task: TaskConfig, data_dir: str | None, split: str, labels: tu
         task: the task.
         data_dir: the task's folder or the one above it; None for the hub.
         split: one of `SPLITS` or `OTHER_NAMES`.
-        labels: of the model or the training file, for a task whose labels are not listed; None takes this file's.
+        labels: the labels of the model or the training file, if the task lists none; None uses the labels in this file.
 
     Raises:
         InputError: a file is missing or wrong.
@@ -76,13 +76,13 @@ def read_examples(task: TaskConfig, data_dir: str | None, split: str, labels: tu
     hub_split = getattr(task.hub, split)
     if hub_split is None:
         raise InputError(f"task={task.name}: no {split} split on the hub; set data_dir=, or task.hub.{split}=")
-    return take_all(shape_of(task), Reading(task, _hub_table(task, hub_split), is_labelled, labels))
+    return collect_examples(shape_of(task), Reading(task, _hub_table(task, hub_split), is_labelled, labels))
 
 
 def read_file(
     task: TaskConfig, path: Path, is_labelled: bool | None = None, labels: tuple[str, ...] | None = None
 ) -> Source:
-    """Read a file; `is_labelled` is as in `Reading`, `labels` as in `read_examples`.
+    """Read a file; see `Reading` for `is_labelled`, and `read_examples` for `labels`.
 
     Raises:
         InputError: the file is wrong.
@@ -91,7 +91,7 @@ def read_file(
     if format == "parquet":
         table = _parquet_table(path)
     else:
-        gaps = Gaps(are_left_out=bool(is_labelled) and task.skip_short_rows)
+        short_rows = ShortRows(are_skipped=bool(is_labelled) and task.skip_short_rows)
         lines = read_lines(path)
         head = []
         for numbered in lines:
@@ -100,19 +100,19 @@ def read_file(
                 break
         else:
             raise InputError(f"{path}:1: the file is empty; restore it")
-        table = open_table(task, path, format, itertools.chain(head, lines), gaps)
-    return take_all(shape_of(task), Reading(task, table, is_labelled, labels))
+        table = open_table(task, path, format, itertools.chain(head, lines), short_rows)
+    return collect_examples(shape_of(task), Reading(task, table, is_labelled, labels))
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Examples to predict, as they are read."""
+    """The examples of an input of `predict`, read chunk by chunk."""
 
     description: str  # how the input is read; empty for an empty input
-    chunks: Iterator[list[Any]]  # the examples in order, up to EXAMPLES_AT_ONCE at a time
-    gaps: Gaps  # rows with too few cells, so far
-    shape: Shape  # of the examples: the task's own, or its shape for running text
-    rows: deque[dict[str, Any]] = field(default_factory=deque)  # the fields of the rows so far, if they are kept
+    chunks: Iterator[list[Any]]  # the examples in order, up to EXAMPLES_AT_ONCE in a chunk
+    short_rows: ShortRows  # counts the rows with too few cells that were read so far
+    shape: Shape  # the shape of the examples: the task's, or the one for running text
+    rows: deque[dict[str, Any]] = field(default_factory=deque)  # the rows read so far, if they are kept
 
 
 def open_inputs(
@@ -120,96 +120,101 @@ def open_inputs(
     task: TaskConfig,
     file: io.BufferedReader,
     name: Path,
-    given: str | None,
+    set_format: str | None,
     labels: tuple[str, ...],
     keep_rows: bool = False,
 ) -> Inputs:
-    """Open an input: detect its format, find its columns, and read its examples in order.
+    """Open an input of `predict`: detect its format and find its columns.
 
     Args:
-        shape: of the examples.
+        shape: the shape of the examples.
         task: the task of the model.
-        file: the input, at its beginning.
-        name: of the file, for its ending and for messages; `-` for standard input.
-        given: the format; None to detect it from the ending, else from the beginning.
-        labels: of the model: columns of words that end with them are CoNLL.
-        keep_rows: whether to keep the fields of the rows beside the examples.
+        file: the input; nothing has been read from it yet.
+        name: the name of the file, for its ending and for messages; `-` for standard input.
+        set_format: the setting format=; None to detect it from the ending, or else from the first lines.
+        labels: the model's labels; lines of words that end with one of these are CoNLL.
+        keep_rows: whether to keep the rows in `Inputs.rows`.
 
     Raises:
-        InputError: the input is wrong; later lines are checked when they are read.
+        InputError: the input is wrong (a wrong line raises when it is read).
     """
-    gaps = Gaps(are_filled=True, keep_lengths=shape.has_choices)
+    short_rows = ShortRows(are_filled=True, keep_lengths=shape.has_choices)
     with unpacking(lambda: str(name)):
         file = unpacked(file, name)
         head = beginning(file)
     if not head:
-        return Inputs("", iter(()), gaps, shape)
-    format, is_guess = (given, False) if given else format_of_input(shape, task, name, head, labels)
+        return Inputs("", iter(()), short_rows, shape)
+    format, is_guess = (set_format, False) if set_format else format_of_input(shape, task, name, head, labels)
     format = "json" if format == "squad" else format
     if format in ("text", "csv", "tsv"):
-        shape = of_running_text(shape)
+        shape = running_text_shape(shape)
     check_input(shape, task, format, name)
     if format == "text":
         columns = dataclasses.replace(task.columns, text="text", text_pair=None, id=None)
         task = dataclasses.replace(task, columns=columns)
     try:
-        table = input_table(task, file, name, format, gaps)
+        table = input_table(task, file, name, format, short_rows)
         return read_table(shape, task, table, keep_rows)
     except InputError as error:
-        if is_guess and shape.plain and not is_of_pairs(task):
+        if is_guess and shape.plain and not needs_text_pair(task):
             raise InputError(f"{error}; for plain text set format={shape.plain}") from None
         raise
 
 
-def take_texts(shape: Shape, task: TaskConfig, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Inputs:
-    """Take texts, or pairs of texts, in memory: sequences, running text to be tagged, or questions and contexts.
+def read_texts(shape: Shape, task: TaskConfig, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Inputs:
+    """Read texts, or pairs of texts, from memory: for sequences, running text for a tagger, or questions with contexts.
 
     Raises:
-        InputError: an example of the shape needs more texts, or fewer.
+        InputError: an example of this shape needs more texts, or fewer.
     """
     if shape.has_choices:
-        raise InputError("text=: a choice has several endings; give them in a file, by input=")
-    shape, names = of_running_text(shape), shape.text_columns
-    if pairs is None and (shape.needs_pair or is_of_pairs(task)):
+        raise InputError("text=: a choice has several endings; put them into a file, and set input=")
+    shape, names = running_text_shape(shape), shape.text_columns
+    if pairs is None and (shape.needs_pair or needs_text_pair(task)):
         raise InputError(f"text_pair: task={task.name} needs a second text (a question's context); set it")
     if pairs is not None and len(names) == 1:
-        raise InputError("text_pair: has no effect on this model, which reads single texts; leave it out")
+        raise InputError("text_pair: has no effect, because this model reads single texts; remove it")
     own = (texts,) if pairs is None else (texts, pairs)
     rows = ((number, dict(zip(names, values, strict=False))) for number, values in enumerate(zip(*own, strict=True), 1))
     named = dict(zip(names, (*names[: len(own)], None), strict=False))
     task = dataclasses.replace(task, columns=dataclasses.replace(task.columns, id=None, **named), needs_pair=False)
-    table = Table("text", "jsonl", names[: len(own)], rows, Gaps(are_filled=True), is_typed=True)
+    table = Table("text", "jsonl", names[: len(own)], rows, ShortRows(are_filled=True), is_typed=True)
     return read_table(shape, task, table)
 
 
+def running_text_shape(shape: Shape) -> Shape:
+    """Return the shape that reads running text: entities for a tagger, any other shape itself."""
+    return entities.SHAPE if shape.is_word_level else shape
+
+
 def read_table(shape: Shape, task: TaskConfig, table: Table, keep_rows: bool = False) -> Inputs:
-    """Read the rows of a table as examples to predict.
+    """Read the rows of a table as examples for `predict`.
 
     Raises:
-        InputError: a column is missing; for a wrong row, when it is read.
+        InputError: a column is missing, or a row is wrong (raised when that row is read).
     """
     columns = task.columns
-    if table.names and shape.is_of_words and not {*names_of(columns.words or WORDS)} & {*table.names}:
-        shape = of_running_text(shape) if {*names_of(columns.text or TEXTS)} & {*table.names} else shape
+    if table.names and shape.is_word_level and not {*names_of(columns.words or WORDS)} & {*table.names}:
+        shape = running_text_shape(shape) if {*names_of(columns.text or TEXTS)} & {*table.names} else shape
     rows: deque[dict[str, Any]] = deque()
 
     def noted() -> Rows:
         for number, row in table.rows:
-            rows.append(row if isinstance(row, dict) else {})  # a sentence is written with its prediction
+            rows.append(row if isinstance(row, dict) else {})  # a sentence has no further columns to keep
             yield number, row
 
     reading = Reading(task, dataclasses.replace(table, rows=noted()) if keep_rows else table, is_labelled=False)
     examples = shape.read(reading)
     unit = table.unit or ", ".join(f"{setting} '{column}'" for setting, column in reading.columns)
     chunks = iter(lambda: list(itertools.islice(examples, EXAMPLES_AT_ONCE)), [])
-    return Inputs(f"{table.name} read as {table.format}: {unit}", chunks, table.gaps, shape, rows)
+    return Inputs(f"{table.name} read as {table.format}: {unit}", chunks, table.short_rows, shape, rows)
 
 
 def find_file(task: TaskConfig, data_dir: str | None, split: str) -> Path | None:
-    """Find the file of a split; None where it is on the hub.
+    """Return the file of a split; None if the split comes from the hub.
 
     Raises:
-        InputError: there is no file, or several match.
+        InputError: no file matches, or several do.
     """
     names = names_of(getattr(task.files, split))
     for path in map(Path, names):
@@ -218,7 +223,7 @@ def find_file(task: TaskConfig, data_dir: str | None, split: str) -> Path | None
     if data_dir is None:
         if task.hub.path is not None:
             return None
-        raise InputError(f"task={task.name}: missing value: set data_dir= to its folder, or task.hub.path=")
+        raise InputError(f"task={task.name}: no data; set data_dir= to the task's folder, or task.hub.path=")
     if not names:
         raise InputError(f"task={task.name} has no {split} split; set task.files.{split}=")
     above = Path(data_dir).expanduser()
@@ -244,28 +249,28 @@ def _matches(folder: Path, pattern: str) -> list[Path]:
     if "*" not in pattern or Path(pattern).is_absolute():
         return []
     paths = sorted(path for path in folder.glob(pattern) if path.is_file())
-    return [path for path in paths if suffix_of(path) in (*ENDINGS, ".txt")] or paths  # without train.csv.bak
+    return [path for path in paths if suffix_of(path) in (*ENDINGS, ".txt")] or paths  # skips train.csv.bak
 
 
 def _parquet_table(path: Path, data: bytes | None = None) -> Table:
     names, rows = parquet_records(path, data)
-    return records(str(path), "parquet", enumerate(with_label_names(rows, names), 1), Gaps(), counts=" record ")
+    return records(str(path), "parquet", enumerate(with_label_names(rows, names), 1), ShortRows(), counts=" record ")
 
 
-def input_table(task: TaskConfig, file: io.BufferedReader, name: Path, format: str, gaps: Gaps) -> Table:
-    """Open an uncompressed file or pipe as a table in the given format.
+def input_table(task: TaskConfig, file: io.BufferedReader, name: Path, format: str, short_rows: ShortRows) -> Table:
+    """Open an uncompressed file or pipe as a table.
 
     Raises:
-        InputError: a line does not fit the format; later lines are checked when they are read.
+        InputError: a line does not fit the format (a later line raises when it is read).
     """
     if format != "parquet":
-        return open_table(task, name, format, numbered_lines(file, name), gaps)
+        return open_table(task, name, format, numbered_lines(file, name), short_rows)
     with unpacking(lambda: str(name)):
         return _parquet_table(name, file.read())
 
 
 def _hub_table(task: TaskConfig, split: str) -> Table:
-    """Open a split of the task's dataset on the hub, or of its copy in the local cache."""
+    """Open a split of the task's dataset on the hub or in the local cache."""
     is_offline()
     import datasets
 
@@ -276,8 +281,8 @@ def _hub_table(task: TaskConfig, split: str) -> Table:
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise InputError(
-            f"task={task.name}: cannot read {where} ({reason[:300]}); set data_dir= to the task's files, or fill HF_HOME "
-            "where there is a network, or set task.hub.path= to another copy"
+            f"task={task.name}: cannot read {where} ({reason[:300]}); set data_dir= to the task's files, or copy a filled "
+            "HF_HOME to this machine, or set task.hub.path= to another copy"
         ) from None
     named = with_label_names(rows, label_names(rows.features))
-    return records(where, "datasets", enumerate(named, 1), Gaps(), counts=" record ")
+    return records(where, "datasets", enumerate(named, 1), ShortRows(), counts=" record ")

@@ -1,4 +1,4 @@
-"""The rows of a file as examples, as they are read, and the examples of a split with warnings about them."""
+"""`Reading`, from which a shape of task reads its examples, and `Source`, the examples of a split."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ from bertkit.tasks.task import Shape
 from bertkit.tasks.task_config import Column, TaskConfig
 
 MAX_SHARES = 20  # labels in a description
-NONE_OF_THEM = "(none)"  # an example without any of several labels
+NO_LABEL = "(none)"  # stands for an empty set of labels
 
 
 @dataclass
 class Reading:
-    """A table that is read into examples; what is noted on the way is complete after the last one."""
+    """A table, and what is found out while its rows are read as examples, such as labels and warnings."""
 
     task: TaskConfig
     table: Table
-    # True: every example must have its label; None: labels are optional; False: an input to predict from
+    # True: each example must have a label; None: labels are optional; False: an input of `predict`, without labels
     is_labelled: bool | None = None
-    known_labels: tuple[str, ...] | None = None  # of the model or the training file, if the task lists none
-    columns: list[tuple[str, str]] = field(default_factory=list)  # settings and names of the columns, in order
-    labels: Labels | None = None  # None where a shape has no labels by name
+    known_labels: tuple[str, ...] | None = None  # from the model or the training file, if the task lists none
+    columns: list[tuple[str, str]] = field(default_factory=list)  # (setting, name) of the columns found so far
+    labels: Labels | None = None  # None for a shape without named labels
     expected_labels: tuple[str, ...] = ()  # labels that should occur
-    notes: list[str] = field(default_factory=list)  # about the format, for the description
-    oddities: list[str] = field(default_factory=list)  # warnings
-    empty: list[str] = field(default_factory=list)  # the places of examples with an empty text
-    num_skipped: int = 0  # rows left out because of their label
+    notes: list[str] = field(default_factory=list)  # remarks on the format, for the description
+    file_warnings: list[str] = field(default_factory=list)
+    empty: list[str] = field(default_factory=list)  # the places (file and line) of examples with an empty text
+    num_skipped: int = 0  # rows that were skipped because of their label
 
     @property
     def is_input(self) -> bool:
-        """Whether labels are to be predicted, not read."""
+        """Whether the labels are to be predicted, not read."""
         return self.is_labelled is False
 
     def find(self, column: Column, setting: str, needed: bool = True) -> str | None:
-        """Find a column of the table, and note it."""
+        """Find a column of the table, and record it in `columns`."""
         name = self.table.find(column, setting, needed)
         if name is not None and (setting, name) not in self.columns:
             self.columns.append((setting, name))
         return name
 
     def ids(self, is_unique: bool = False) -> Ids:
-        """Find the column of ids, after all others."""
+        """Find the column of ids; called after all other columns are found."""
         return Ids(self.find(self.task.columns.id, "id", False), is_input=self.is_input, is_unique=is_unique)
 
     def label_field(self) -> str | None:
-        """Find the column of labels, unless they are to be predicted."""
+        """Find the column of labels; None for an input of `predict`."""
         column = self.task.columns.label
         if self.is_input:
             return None
@@ -62,35 +62,35 @@ class Reading:
         try:
             return self.table.find(column, "label")
         except InputError as error:
-            raise InputError(f"{error} (only a test file may lack labels)") from None
+            raise InputError(f"{error} (only a test file may have no labels)") from None
 
     def each(self, example: Callable[[Any, str, int], Any]) -> Iterator[Any]:
-        """Make an example from every row, its place and its line; None leaves the row out."""
+        """Yield `example(row, place, line)` for each row; a row is skipped if this is None."""
         for number, row in self.table.rows:
-            if (made := example(row, self.table.place(number), number)) is not None:
-                yield made
+            if (found := example(row, self.table.place(number), number)) is not None:
+                yield found
 
     def note_empty(self, where: str, *texts: str | None) -> None:
-        """Note the place of an example with an empty text."""
+        """Record the place of an example with an empty text."""
         if any(text is not None and not text.strip() for text in texts):
             self.empty.append(where)
 
 
-def value_of(row: Any, field: str, where: str) -> Any:
-    """Give the value of a required field."""
+def required_value(row: Any, field: str, where: str) -> Any:
+    """Return the value of a field; raises InputError if the row lacks it."""
     if field not in row:
         raise InputError(f"{where}: no field '{field}' (it has: {', '.join(map(repr, row))}); add it")
     return row[field]
 
 
-def given(row: Any, field: str | None) -> Any:
-    """Give the value of an optional field; None where the column or the field is missing."""
+def optional_value(row: Any, field: str | None) -> Any:
+    """Return the value of a field, or None if the row lacks it or `field` is None."""
     return None if field is None else row.get(field)
 
 
-def text_of(row: Any, field: str | None, where: str) -> str:
-    """Give the text of a required field."""
-    value = value_of(row, field or "", where)
+def required_text(row: Any, field: str | None, where: str) -> str:
+    """Return the text of a field; raises InputError if the row lacks it, or it is not text."""
+    value = required_value(row, field or "", where)
     if not isinstance(value, str):
         raise InputError(f"{where}: field '{field}' is {type(value).__name__}, expected text")
     return value
@@ -101,17 +101,17 @@ class Source:
     """The examples of a split."""
 
     shape: Shape
-    description: str  # the file or dataset, and its format
+    description: str  # names the file or dataset, and its format
     examples: list[Any]  # in the order of the file
-    labels: tuple[str, ...] = ()  # names in the order of their numbers; none for a regression, spans and choices
-    name: str = ""  # of the file or dataset
+    labels: tuple[str, ...] = ()  # names in the order of their numbers; empty for a regression, spans and choice
+    name: str = ""  # the file or dataset
     expected_labels: tuple[str, ...] = ()  # labels that should occur
-    oddities: tuple[str, ...] = ()  # warnings about the file
+    file_warnings: tuple[str, ...] = ()
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings about the file and about the labels of these examples."""
-        return (*self.oddities, *self._class_warnings())
+        """Warnings about the file, and about the labels of these examples."""
+        return (*self.file_warnings, *self._class_warnings())
 
     def _class_warnings(self) -> list[str]:
         if not self.shape.has_classes:
@@ -121,19 +121,19 @@ class Source:
         for example in self.examples:
             own = [label for label in self.shape.labels_of(example) if isinstance(label, str)]
             seen.update(own)
-            classes.update(own if self.shape.is_of_words else [", ".join(own)] if own else [])
+            classes.update(own if self.shape.is_word_level else [", ".join(own)] if own else [])
         if len(classes) == 1:
             (only,) = classes
-            return [f"{self.name}: every label is '{only}'; nothing can be learned or measured from one class"]
+            return [f"{self.name}: every label is '{only}'; nothing can be learned from a single class"]
         missing = [label for label in self.expected_labels if label not in seen]
         return [f"{self.name}: labels without an example: {', '.join(missing)}"] if missing and seen else []
 
     def describe(self) -> str:
-        """Describe the examples in a line: the source, their number, and the frequency of each label."""
+        """Describe the examples in one line: the file, the number of examples, and the frequency of each label."""
         text = f"{self.description}: {len(self.examples):,} {self.shape.unit}"
         counts = Counter(label for example in self.examples for label in self.shape.labels_of(example))
-        total = counts.total() if self.shape.is_of_words else len(self.examples)  # an example may have several labels
-        if self.shape.is_of_words:
+        total = counts.total() if self.shape.is_word_level else len(self.examples)  # an example may have several labels
+        if self.shape.is_word_level:
             text += f" of {total:,} words"
         if numbers := [label for label in counts.elements() if isinstance(label, float)]:
             mean = sum(numbers) / len(numbers)
@@ -147,12 +147,12 @@ class Source:
         return f"{text}; {', '.join([*shares[:MAX_SHARES], *more])}"
 
     def hold_out(self, share: float) -> tuple[Source, Source]:
-        """Split off about a share of the examples, chosen by a hash of their texts; return the rest and the share.
+        """Split the examples by a hash of their texts; return those to train on, and about a `share` of them as held out.
 
-        Examples with the same text, pair or context stay together.
+        Examples with the same text (or pair of texts, or context) stay together.
 
         Raises:
-            InputError: no example is left on one of the sides.
+            InputError: one of the two parts is empty.
         """
         held, rest = list[Any](), list[Any]()
         for example in self.examples:
@@ -161,21 +161,21 @@ class Source:
             (held if number < share else rest).append(example)
         if not held or not rest:
             wrong = f"holds out {len(held)} of the {len(self.examples)} examples of {self.name}"
-            raise InputError(f"dev_share={share:g}: {wrong}; change it, or add a dev file")
+            raise InputError(f"dev_share={share:g}: {wrong}; choose another share, or add a dev file")
         kept = dataclasses.replace(self, examples=rest, name=f"{self.name} without dev_share={share:g}")
         name, description = f"dev_share={share:g} of {self.name}", f"held out of {self.description}"
-        return kept, dataclasses.replace(self, examples=held, name=name, description=description, oddities=())
+        return kept, dataclasses.replace(self, examples=held, name=name, description=description, file_warnings=())
 
     def first(self, num_examples: int) -> Source:
-        """Keep the first examples."""
+        """Return a copy with only the first examples."""
         if num_examples >= len(self.examples):
             return self
         name = f"the first {num_examples:,} examples of {self.name}"
         return dataclasses.replace(self, examples=self.examples[:num_examples], name=name)
 
 
-def take_all(shape: Shape, reading: Reading) -> Source:
-    """Read all examples of a table; raises InputError if there are none, or one is wrong."""
+def collect_examples(shape: Shape, reading: Reading) -> Source:
+    """Read all examples of a table; raises InputError if there is none, or one is wrong."""
     task, table = reading.task, reading.table
     examples = list(shape.read(reading))
     labels = reading.labels.all() if reading.labels is not None else ()
@@ -183,23 +183,23 @@ def take_all(shape: Shape, reading: Reading) -> Source:
     description = f"{table.name} ({', '.join([table.format, *notes, *reading.notes])})"
     if not examples:
         raise InputError(f"{description}: no examples; restore the file")
-    oddities = []
+    file_warnings = []
     if reading.num_skipped:
         named = " or ".join(map(repr, task.skip_labels))
-        oddities.append(f"{table.name}: {reading.num_skipped:,} rows with the label {named} left out")
-    if table.gaps.num_rows:
-        oddities.append(f"{table.name}: {table.gaps.num_rows:,} rows with too few cells left out")
+        file_warnings.append(f"{table.name}: {reading.num_skipped:,} rows with the label {named} were skipped")
+    if table.short_rows.num_rows:
+        file_warnings.append(f"{table.name}: {table.short_rows.num_rows:,} rows with too few cells were skipped")
     if not table.has_header and task.header is None and task.column_names is None:
-        oddities += _header_as_row(table, [shape.labels_of(example)[0] for example in examples])
-    oddities += reading.oddities
+        file_warnings += _header_as_row(table, [shape.labels_of(example)[0] for example in examples])
+    file_warnings += reading.file_warnings
     if reading.empty:
-        oddities.append(f"{len(reading.empty):,} examples have an empty text, the first at {reading.empty[0]}")
-    expected = reading.expected_labels or (labels if not shape.is_of_words else ())
-    return Source(shape, description, examples, labels, table.name, expected, tuple(oddities))
+        file_warnings.append(f"{len(reading.empty):,} examples have an empty text, the first at {reading.empty[0]}")
+    expected = reading.expected_labels or (labels if not shape.is_word_level else ())
+    return Source(shape, description, examples, labels, table.name, expected, tuple(file_warnings))
 
 
 def _header_as_row(table: Table, labels: list[Any]) -> list[str]:
-    """Warn if no other line has the label of the first one, which may be a header; columns are given by number."""
+    """Warn if the first line may be a header: no other line has its label. Columns are known by number only."""
     if len(labels) < 3 or labels[0] is None or labels.count(labels[0]) > 1 or isinstance(labels[0], float):
         return []
     return [
@@ -209,23 +209,23 @@ def _header_as_row(table: Table, labels: list[Any]) -> list[str]:
 
 
 def plain_rows(rows: Any, what: str) -> Iterator[dict[str, Any]]:
-    """Turn rows into the mappings that a JSON file would hold.
+    """Convert rows to mappings with JSON types: text, number, boolean, None, list or mapping.
 
     Args:
-        rows: mappings of columns to values, a `datasets.Dataset` (class labels become their names), or a pandas frame
-            (a missing value becomes None).
+        rows: mappings of columns to values, a `datasets.Dataset` (numbers of class labels become names), or a pandas data
+            frame (missing values become None).
         what: the name of the rows in messages.
 
     Raises:
-        InputError: `rows` is something else, or has a value that JSON lacks.
+        InputError: `rows` has another type, or contains a value of another type.
     """
     for number, row in enumerate(_mappings(rows, what), start=1):
         if not isinstance(row, Mapping):
-            raise InputError(f"{what}:{number}: {type(row).__name__}: expected a mapping of columns to values")
+            raise InputError(f"{what}:{number}: {type(row).__name__}: expected a mapping from columns to values")
         try:
             yield _plain(dict(row))
         except TypeError as error:
-            raise InputError(f"{what}:{number}: {error}; give texts, numbers, and lists of them") from None
+            raise InputError(f"{what}:{number}: {error}; use texts, numbers, and lists of them") from None
 
 
 def _mappings(rows: Any, what: str) -> Iterable[Any]:
@@ -236,31 +236,31 @@ def _mappings(rows: Any, what: str) -> Iterable[Any]:
         return records
     if isinstance(rows, (str, bytes, Mapping)) or not isinstance(rows, Iterable):
         raise InputError(
-            f"{what}: {type(rows).__name__}: expected a list of rows, a datasets.Dataset or a pandas frame"
+            f"{what}: {type(rows).__name__}: expected a list of rows, a datasets.Dataset or a pandas data frame"
         )
     return rows
 
 
 def label_names(features: Mapping[str, Any] | None) -> dict[str, list[str]]:
-    """Give the label names of every column of a dataset with numbered labels."""
+    """Return the label names of each column of a dataset that stores labels as numbers."""
     inner = {column: getattr(feature, "feature", feature) for column, feature in (features or {}).items()}
     return {column: feature.names for column, feature in inner.items() if hasattr(feature, "names")}
 
 
 def with_label_names(rows: Iterable[Mapping[str, Any]], names: Mapping[str, list[str]]) -> Iterator[dict[str, Any]]:
-    """Replace label numbers by names; -1, the hub's number for an unknown label, becomes None."""
+    """Replace label numbers by names; -1, which means an unknown label on the hub, becomes None."""
 
-    def named(value: Any, of: list[str]) -> Any:
+    def named(value: Any, own: list[str]) -> Any:
         if isinstance(value, list):
-            return [named(item, of) for item in value]
-        return of[value] if isinstance(value, int) and 0 <= value < len(of) else None
+            return [named(item, own) for item in value]
+        return own[value] if isinstance(value, int) and 0 <= value < len(own) else None
 
     for row in rows:
         yield {key: named(value, names[key]) if key in names else value for key, value in row.items()}
 
 
 def _plain(value: Any) -> Any:
-    """Turn a value, with numpy's numbers and arrays in it, into Python's own types."""
+    """Convert numpy numbers and arrays, also inside lists and mappings, to Python types."""
     if isinstance(value, dict):
         return {key if isinstance(key, str) else str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -269,4 +269,4 @@ def _plain(value: Any) -> Any:
         return _plain(value.tolist())
     if value is None or isinstance(value, (str, int, float)):
         return value
-    raise TypeError(f"a value is {type(value).__name__}")
+    raise TypeError(f"a value has the type {type(value).__name__}")

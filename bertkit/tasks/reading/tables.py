@@ -1,12 +1,12 @@
-"""Parse numbered lines into rows, mappings of column name to value, and record the place of each row.
+"""Parse numbered lines into rows, which map column names to values.
 
-TSV is read as GLUE writes it: a quote is an ordinary character, and no word marks a missing value. CSV follows RFC 4180:
-quoted cells may hold commas and line breaks. SQuAD's JSON, nested or flat, becomes a flat record for each question:
+TSV is read as in GLUE: a quote is an ordinary character, and no word stands for a missing value. CSV follows RFC 4180: quoted
+cells may contain commas and line breaks. SQuAD's JSON, nested or flat, becomes a flat record for each question:
 
     {"data": [{"paragraphs": [{"context": ..., "qas": [{"id": ..., "question": ..., "answers": [...]}]}]}]}
     {"data": [{"id": ..., "question": ..., "context": ..., "answers": ...}]}
 
-`plausible_answers` of SQuAD 2.0 answer another question and are left out.
+`plausible_answers` of SQuAD 2.0 do not answer the question and are ignored.
 """
 
 import csv
@@ -27,46 +27,47 @@ from bertkit.tasks.task_config import Column, TaskConfig
 
 Lines = Iterator[tuple[int, str]]
 Rows = Iterator[tuple[int, Any]]
-MOST_MISSES = 100  # searches for an id without a match, each through the whole file
+CellRows = Iterator[tuple[int, list[str]]]
+MAX_FAILED_SEARCHES = 100  # for the line of a question's id; each search goes through the whole file
 _BETWEEN = re.compile(r"[\s,]*")
 
 
 @dataclass
-class Gaps:
-    """What happens to rows with too few cells: they are refused, unless one of these is set."""
+class ShortRows:
+    """Rows with too few cells: how they are treated, and their number. They are an error unless one of the first two is set."""
 
-    are_filled: bool = False  # missing cells are empty texts; a blank line is a row
-    are_left_out: bool = False
-    keep_lengths: bool = False  # a blank JSON line has lists as long as the first record's, instead of empty ones
-    num_rows: int = 0  # rows with too few cells, so far
-    first: str = ""  # the place of the first one
+    are_filled: bool = False  # missing cells become empty texts; a blank line is a row
+    are_skipped: bool = False
+    keep_lengths: bool = False  # a blank JSON line is filled with lists as long as the first record's
+    num_rows: int = 0  # rows with too few cells so far
+    first: str = ""  # the place of the first one, such as dev.tsv:12
 
     def add(self, place: str) -> None:
-        """Count a row."""
+        """Count a row with too few cells."""
         self.num_rows += 1
         self.first = self.first or place
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of named values, or sentences of words."""
+    """An iterator over rows with named columns, or over sentences."""
 
-    name: str  # of the file or dataset, for messages
+    name: str  # the file or dataset, for messages
     format: str
-    names: tuple[str, ...]  # of the columns, in order; none for sentences
-    rows: Rows  # the number of the line or record, and its values by column or its sentence; read once
-    gaps: Gaps
-    is_typed: bool = False  # values have types, as in JSON; else all are text
-    has_header: bool = True  # the first line, or each record, names the columns
-    counts: str = ""  # what row numbers count, where not lines
-    unit: str = ""  # what a row is, where there are no columns
+    names: tuple[str, ...]  # the columns in order; empty for sentences
+    rows: Rows  # yields the number of a line or record, and its row or `Sentence`
+    short_rows: ShortRows
+    is_typed: bool = False  # whether values have types, as in JSON; otherwise all are text
+    has_header: bool = True  # whether the first line, or each record, names the columns
+    counts: str = ""  # what the numbers count, if not lines; such as " record "
+    unit: str = ""  # describes a row of a file without columns
 
     def place(self, number: int) -> str:
-        """Name a row for messages, such as `dev.tsv:12`."""
+        """Return the place of a row for messages, such as `dev.tsv:12`."""
         return f"{self.name}:{self.counts}{number}"
 
     def find(self, column: Column, setting: str, needed: bool = True) -> str | None:
-        """Find the name of a column.
+        """Return the name of the column that a setting asks for.
 
         Raises:
             InputError: the column is needed and missing, or two columns have its name.
@@ -93,7 +94,7 @@ class Table:
         )
 
     def _other_separator(self) -> str:
-        """The hint for a single column whose name contains another separator."""
+        """Return a hint if the only column's name contains another separator."""
         if self.is_typed or len(self.names) != 1:
             return ""
         ways = {";": "write the file with commas", "\t": "set task.format=tsv", ",": "set task.format=csv"}
@@ -102,41 +103,41 @@ class Table:
 
 
 def names_of(column: Column) -> tuple[str, ...]:
-    """The names that a column may have; none where it has a number."""
+    """Return the names that a column may have; none if the setting is a number."""
     return (column,) if isinstance(column, str) else column if isinstance(column, tuple) else ()
 
 
 def all_names(task: TaskConfig) -> set[str]:
-    """The names that any of a task's columns may have."""
+    """Return all names that the columns of a task may have."""
     return {name for column in vars(task.columns).values() for name in names_of(column)}
 
 
-def open_table(task: TaskConfig, path: Path, format: str, lines: Lines, gaps: Gaps) -> Table:
-    """Open numbered lines as rows of a format; raises InputError if a line does not fit the format."""
+def open_table(task: TaskConfig, path: Path, format: str, lines: Lines, short_rows: ShortRows) -> Table:
+    """Parse numbered lines as rows; raises InputError if a line does not fit the format."""
     name = str(path)
     match format:
         case "text":
             texts = ((n, {"text": "" if is_blank(line) else line}) for n, line in lines)
-            return Table(name, format, ("text",), texts, gaps, unit="a text per line")
+            return Table(name, format, ("text",), texts, short_rows, unit="a text per line")
         case "words":
-            return Table(name, format, (), read_words(lines), gaps, unit="a sentence of words per line")
+            return Table(name, format, (), read_words(lines), short_rows, unit="a sentence of words per line")
         case "conll" | "conllu":
             unit = f"{'documents' if task.documents else 'sentences'} of words"
-            return Table(name, format, (), read_conll(task, path, format, lines), gaps, unit=unit)
+            return Table(name, format, (), read_conll(task, path, format, lines), short_rows, unit=unit)
         case "label_text":
             cells = ((n, line.partition(" ")) for n, line in lines)
             rows = ((n, {"label": label, "text": text}) for n, (label, _, text) in cells)
-            return Table(name, format, ("label", "text"), rows, gaps)
+            return Table(name, format, ("label", "text"), rows, short_rows)
         case "tsv":
-            return _delimited(task, name, format, ((n, line.split("\t")) for n, line in lines), gaps)
+            return _delimited(task, name, format, ((n, line.split("\t")) for n, line in lines), short_rows)
         case "csv":
-            return _delimited(task, name, format, _csv_rows(name, lines), gaps)
+            return _delimited(task, name, format, _csv_rows(name, lines), short_rows)
         case "json":
-            return records(name, format, _json(name, text_files.joined(path, lines)), gaps)
-    return records(name, format, _json_lines(name, lines, gaps), gaps)
+            return records(name, format, _json(name, text_files.joined(path, lines)), short_rows)
+    return records(name, format, _json_lines(name, lines, short_rows), short_rows)
 
 
-def _csv_rows(name: str, lines: Lines) -> Iterator[tuple[int, list[str]]]:
+def _csv_rows(name: str, lines: Lines) -> CellRows:
     limit = LINE_MB * 1_000_000
     csv.field_size_limit(limit)  # a cell may hold a whole document
     number, length = 1, 0
@@ -155,43 +156,43 @@ def _csv_rows(name: str, lines: Lines) -> Iterator[tuple[int, list[str]]]:
             yield number, cells or [""]
             number, length = reader.line_num + 1, 0
     except csv.Error as error:
-        way_out = 'quote cells as in "a ""b""", or set task.format='
-        raise InputError(f"{name}:{number}: not CSV ({error}); {way_out}") from None
+        advice = 'quote cells as in "a ""b""", or set task.format='
+        raise InputError(f"{name}:{number}: not CSV ({error}); {advice}") from None
 
 
-def _delimited(task: TaskConfig, name: str, format: str, rows: Iterator[tuple[int, list[str]]], gaps: Gaps) -> Table:
+def _delimited(task: TaskConfig, name: str, format: str, rows: CellRows, short_rows: ShortRows) -> Table:
     first_line, first = next(rows)
     has_header = task.header
-    if has_header is None:  # the line has a column's name, or only names could tell the columns
+    if has_header is None:  # a header if it has a column's name, or if the columns have no other names or numbers
         has_numbers = any(isinstance(column, int) for column in vars(task.columns).values())
         has_header = not all_names(task).isdisjoint(first) or not (task.column_names or has_numbers)
     columns = tuple(first) if has_header else task.column_names or tuple(f"column {n}" for n in range(len(first)))
     if not has_header:
         rows = itertools.chain([(first_line, first)], rows)
-    named = _named_cells(name, columns, len(first), rows, gaps)
-    return Table(name, format, columns, named, gaps, has_header=has_header)
+    named = _named_cells(name, columns, len(first), rows, short_rows)
+    return Table(name, format, columns, named, short_rows, has_header=has_header)
 
 
 def _named_cells(
-    name: str, columns: tuple[str, ...], width: int, rows: Iterator[tuple[int, list[str]]], gaps: Gaps
+    name: str, columns: tuple[str, ...], width: int, rows: CellRows, short_rows: ShortRows
 ) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Rows by column; short ones are filled up to the `width` of the first line, or left out, or refused."""
-    blank: int | None = None  # the first of the last blank lines; at the end they are no rows
+    """Yield rows by column; a row with too few cells is filled up to `width`, the first line's cells, or skipped, or refused."""
+    blank: int | None = None  # the first of consecutive blank lines; they are ignored only at the end of the file
     for line, cells in rows:
         is_blank_row = len(cells) == 1 and is_blank(cells[0])
-        if gaps.are_filled:
+        if short_rows.are_filled:
             if is_blank_row:
                 cells = [""]
             elif len(cells) < width:
-                gaps.add(f"{name}:{line}")
+                short_rows.add(f"{name}:{line}")
             cells = cells + [""] * (width - len(cells))
-        elif is_blank_row and len(columns) > 1 and not gaps.are_left_out:
+        elif is_blank_row and len(columns) > 1 and not short_rows.are_skipped:
             blank = blank or line
             continue
         if blank is not None:
             line, cells = blank, [""]
-        if len(cells) < len(columns) and gaps.are_left_out:
-            gaps.add(f"{name}:{line}")
+        if len(cells) < len(columns) and short_rows.are_skipped:
+            short_rows.add(f"{name}:{line}")
             continue
         if len(cells) != len(columns):
             much = "many" if len(cells) > len(columns) else "few"
@@ -202,24 +203,24 @@ def _named_cells(
         yield line, dict(zip(columns, cells, strict=True))
 
 
-def records(name: str, format: str, rows: Iterable[tuple[int, Any]], gaps: Gaps, counts: str = "") -> Table:
-    """Open mappings as rows; the first one names the columns.
+def records(name: str, format: str, rows: Iterable[tuple[int, Any]], short_rows: ShortRows, counts: str = "") -> Table:
+    """Open mappings as rows; the keys of the first mapping are the columns.
 
     Raises:
-        InputError: there is no record, or one is not a mapping.
+        InputError: there is no record, or a record is not a mapping.
     """
 
     def mappings() -> Iterator[tuple[int, Mapping[str, Any]]]:
         for number, row in rows:
             if not isinstance(row, dict):
-                raise InputError(f"{name}:{counts}{number}: {type(row).__name__}, expected an object with named fields")
+                raise InputError(f"{name}:{counts}{number}: {type(row).__name__}; expected an object with named fields")
             yield number, _clean(row)
 
     own = mappings()
     first = next(own, None)
     if first is None:
         raise InputError(f"{name}: no records; restore it")
-    return Table(name, format, tuple(first[1]), itertools.chain([first], own), gaps, is_typed=True, counts=counts)
+    return Table(name, format, tuple(first[1]), itertools.chain([first], own), short_rows, is_typed=True, counts=counts)
 
 
 def _clean(value: Any) -> Any:
@@ -230,14 +231,14 @@ def _clean(value: Any) -> Any:
     return [_clean(item) for item in value] if isinstance(value, list) else value
 
 
-def _json_lines(name: str, lines: Lines, gaps: Gaps) -> Rows:
-    """A record per line. Where gaps are filled, a blank line is a record like the first, with empty texts and lists."""
+def _json_lines(name: str, lines: Lines, short_rows: ShortRows) -> Rows:
+    """Yield a record for each line. With `are_filled`, a blank line is a record with the first record's keys and empty values."""
     empty: dict[str, Any] | None = None
     waiting: list[int] = []  # blank lines before the first record
 
     def emptied(value: Any) -> Any:
         if isinstance(value, list):
-            return [""] * len(value) if gaps.keep_lengths else []
+            return [""] * len(value) if short_rows.keep_lengths else []
         return "" if isinstance(value, str) else None
 
     for number, line in lines:
@@ -250,14 +251,14 @@ def _json_lines(name: str, lines: Lines, gaps: Gaps) -> Rows:
                 empty = {key: emptied(value) for key, value in record.items()} if isinstance(record, dict) else {}
                 yield from ((place, empty) for place in waiting)
             yield number, record
-        elif gaps.are_filled and empty is None:
+        elif short_rows.are_filled and empty is None:
             waiting.append(number)
-        elif gaps.are_filled:
+        elif short_rows.are_filled:
             yield number, empty
 
 
 def _json(name: str, text: str) -> Rows:
-    """The records of `{"data": [...]}`, of an array, or of lines; the ending of a file need not tell which."""
+    """Return the records of `{"data": [...]}`, of an array, or of JSON lines, whichever the text contains."""
     if text.lstrip().startswith("["):
         return _array(name, text)
     try:
@@ -265,13 +266,13 @@ def _json(name: str, text: str) -> Rows:
     except ValueError:
         whole = None
     if not isinstance(whole, dict):
-        return _json_lines(name, enumerate(text.split("\n"), 1), Gaps())
+        return _json_lines(name, enumerate(text.split("\n"), 1), ShortRows())
     data = whole.get("data")
     return _flat_records(name, text, data if isinstance(data, list) else [whole])
 
 
 def _array(name: str, text: str) -> Rows:
-    """The elements of an array, each with the line where it begins."""
+    """Yield the elements of an array, each with the line where it begins."""
     decoder = json.JSONDecoder()
     position = _BETWEEN.match(text, text.index("[") + 1).end()  # type: ignore[union-attr]
     line, counted = 1, 0
@@ -289,11 +290,11 @@ def _array(name: str, text: str) -> Rows:
 
 
 def _flat_records(name: str, text: str, data: list[Any]) -> Rows:
-    """The records of `data`, nested ones by question, with the line of their id in `text`."""
+    """Yield the records of `data`, or their nested questions, each with the line in `text` that has its id."""
     line, position, misses = 1, -1, 0
     for number, record in enumerate(data):
         for question in _questions(name, f"data[{number}]", record):
-            is_sought = isinstance(question, dict) and misses < MOST_MISSES
+            is_sought = isinstance(question, dict) and misses < MAX_FAILED_SEARCHES
             place = text.find(json.dumps(str(question.get("id"))), position + 1) if is_sought else -1
             misses += place < 0
             if place >= 0:

@@ -1,10 +1,10 @@
-"""Rows of predictions -> a file in the format of its ending, chunk by chunk.
+"""Write rows of predictions, chunk by chunk, in the format that the file's ending names.
 
-| ending | rows |
+| ending | format |
 |---|---|
-| .csv | as in RFC 4180; a column for each key of a mapping, such as `probabilities.good`; a list as JSON |
-| .tsv | the same with tabs and without quotes, as the readers expect; a tab or line break in a text becomes a blank |
-| .parquet | typed, nested as in JSON |
+| .csv | RFC 4180; each key of a mapping has its own column, such as `probabilities.good`; a list is written as JSON |
+| .tsv | the same with tabs and without quotes; a tab or line break in a text becomes a blank |
+| .parquet | typed columns, nested as in JSON |
 | other | JSON lines |
 """
 
@@ -28,9 +28,9 @@ _NO_CELL = re.compile(r"[\t\r\n]+")
 
 @contextlib.contextmanager
 def row_writer(file: Any, ending: str, separator: str) -> Iterator[Write]:
-    """Open a writer of rows to a file: a binary one for parquet, else a text file.
+    """Return a function that writes chunks of rows to a file; the file is binary for parquet, otherwise text.
 
-    `ending` chooses the format; `separator` stands between several labels in a cell.
+    `ending` selects the format; `separator` is put between several labels in a cell.
     """
     match ending.lower():
         case ".csv" | ".tsv":
@@ -43,7 +43,7 @@ def row_writer(file: Any, ending: str, separator: str) -> Iterator[Write]:
 
 
 def write_lines(file: TextIO, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write a JSON object per line, and flush."""
+    """Write each row as a JSON object on one line, and flush."""
     file.writelines(in_json(json.dumps(row, ensure_ascii=False)) + "\n" for row in rows)
     file.flush()
 
@@ -71,7 +71,7 @@ def _delimited(file: TextIO, is_tsv: bool, separator: str) -> Write:
 
 
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace each mapping in a row by its items."""
+    """Replace a mapping in a row by its items, as in `probabilities.good`."""
     flat: dict[str, Any] = {}
     for name, value in row.items():
         flat |= {f"{name}.{key}": item for key, item in value.items()} if isinstance(value, Mapping) else {name: value}
@@ -79,7 +79,7 @@ def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _cell(value: Any, separator: str) -> str:
-    """Format a value: a text as it is, several labels with separators, another list as JSON."""
+    """Format a cell: text unchanged, several labels joined by the separator, any other value as JSON."""
     if value is None:
         return ""
     if isinstance(value, tuple) and all(isinstance(item, str) and separator not in item for item in value):
@@ -89,9 +89,9 @@ def _cell(value: Any, separator: str) -> str:
 
 @contextlib.contextmanager
 def _parquet(file: Any) -> Iterator[Write]:
-    """Write JSON lines to a temporary file, since the types are known after the last row, and then the parquet file.
+    """Write JSON lines to a temporary file and convert it at the end, because the last row may change a column's type.
 
-    After an error the file has the JSON lines.
+    After an error the output file contains the JSON lines.
     """
     import pyarrow as pa
     from pyarrow import parquet
@@ -102,7 +102,7 @@ def _parquet(file: Any) -> Iterator[Write]:
 
         def write(rows: Sequence[Mapping[str, Any]]) -> None:
             nonlocal schema
-            plain = [json.loads(json.dumps(row)) for row in rows]  # tuples as lists
+            plain = [json.loads(json.dumps(row)) for row in rows]  # tuples become lists
             schema = pa.unify_schemas([schema, pa.Table.from_pylist(plain).schema], promote_options="permissive")
             write_lines(lines, plain)
 

@@ -1,1 +1,1 @@
-"""From predictions to scores: metrics, baselines, reviews, and the archive for the GLUE server."""
+"""Scores of predictions: metrics, baselines, reviews for the report, and the archive for the GLUE server."""

@@ -1,4 +1,4 @@
-"""Baseline: always predict the most frequent training label (for QA, "no answer"); and how far a score is above it."""
+"""The baseline: always predict the most frequent training label (for questions, "no answer"). Is the model better?"""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 
 from bertkit.tasks.scoring.metrics import METRICS
-from bertkit.tasks.shapes import shape_of
-from bertkit.tasks.task import commonest
+from bertkit.tasks.task import most_frequent, shape_of
 from bertkit.tasks.task_config import TaskConfig
 
-NUM_BLOCKS = 20  # of the jackknife
-MAX_SHARE = 0.95  # of the predictions with one label, without a warning
-NUM_ERRORS = 2  # standard errors above the baseline, without a warning
-NO_SCORES = ("total", "_thresh", "_threshold")  # endings of names that are not scores
+NUM_BLOCKS = 20  # blocks of examples in the jackknife
+MAX_SHARE = 0.95  # of all predictions; a label that is predicted more often is a warning
+MIN_ERRORS = 2  # standard errors above the baseline; a smaller difference is a warning
+NO_SCORES = ("total", "_thresh", "_threshold")  # endings of keys whose values are not scores
 
 
 @dataclass(frozen=True)
@@ -27,16 +26,16 @@ class Baseline:
     """The predictions of a constant baseline, and their scores."""
 
     task: TaskConfig
-    examples: Sequence[Any]  # of the split that is scored
+    examples: Sequence[Any]  # the split that is scored
     labels: Sequence[str]  # names in the order of their numbers
-    guesses: Sequence[Any]  # a prediction for each example
-    scores: dict[str, float]  # of the guesses
+    guesses: Sequence[Any]  # the baseline's prediction for each example
+    scores: dict[str, float]  # the baseline's scores
 
     @classmethod
     def of(
         cls, task: TaskConfig, train: Sequence[Any], examples: Sequence[Any], labels: Sequence[str]
     ) -> Baseline | None:
-        """Compute the baseline; None for a shape without one."""
+        """Compute the baseline; None if the shape of the task has none."""
         guess = shape_of(task).guess
         if guess is None:
             return None
@@ -45,41 +44,42 @@ class Baseline:
         return cls(task, examples, labels, guesses, {key: scores[key] for key in scores if not key.endswith(NO_SCORES)})
 
     def standard_error(self, predictions: Sequence[Any]) -> float | None:
-        """Estimate the standard error of the difference to the baseline in `best_metric`; None for a single example.
+        """Estimate the standard error of the difference in `best_metric` between the model and the baseline.
 
-        For the accuracy it is the standard error of the mean over the examples, for other metrics the jackknife's over
-        blocks of examples (Efron and Tibshirani 1993, chapter 11).
+        For accuracy this is the standard error of the mean over the examples. For other metrics it is a jackknife estimate over
+        blocks of examples (Efron and Tibshirani 1993, chapter 11). None for a single example.
         """
         size, task = len(self.examples), self.task
         if size < 2:
             return None
-        true, said, guessed = self._true(), self._said(predictions), self._said(self.guesses)
-        if task.best_metric == "accuracy" and all(len(labels) == 1 for labels in (*true, *said, *guessed)):
-            right = [(s == t) - (g == t) for t, s, g in zip(true, said, guessed, strict=True)]
-            return float(np.std(right, ddof=1) / math.sqrt(size))
+        true, predicted, guessed = self._true(), self._predicted(predictions), self._predicted(self.guesses)
+        if task.best_metric == "accuracy" and all(len(labels) == 1 for labels in (*true, *predicted, *guessed)):
+            gains = [(p == t) - (g == t) for t, p, g in zip(true, predicted, guessed, strict=True)]
+            return float(np.std(gains, ddof=1) / math.sqrt(size))
         best = tuple(name for name in task.metrics if task.best_metric in METRICS[name])
         task = dataclasses.replace(task, metrics=best)
         num_blocks = min(NUM_BLOCKS, size)
-        gains = []
+        differences = []
         for block in range(num_blocks):
             kept = [number for number in range(size) if number % num_blocks != block]
             examples, *pair = ([rows[number] for number in kept] for rows in (self.examples, predictions, self.guesses))
             ours, theirs = (_score(task, examples, rows, self.labels)[task.best_metric] for rows in pair)
-            gains.append(ours - theirs)
-        return float(math.sqrt(num_blocks - 1) * np.std(gains))
+            differences.append(ours - theirs)
+        return float(math.sqrt(num_blocks - 1) * np.std(differences))
 
     def warnings(self, predictions: Sequence[Any], score: float, error: float | None) -> list[str]:
-        """Warn about a score that is not above the baseline, and about a label that is predicted nearly always."""
+        """Return warnings: the score is not clearly above the baseline's, or one label is predicted almost always."""
         lines, name, guessed = [], self.task.best_metric, self.scores.get(self.task.best_metric, 0.0)
-        if error is not None and not score - guessed > NUM_ERRORS * error:
+        if error is not None and not score - guessed > MIN_ERRORS * error:
             lines.append(
-                f"{name} {score:.4f} is not above guessing ({guessed:.4f}) by two standard errors ({NUM_ERRORS * error:.4f}); "
+                f"{name} {score:.4f} is not above guessing ({guessed:.4f}) by two standard errors ({MIN_ERRORS * error:.4f}); "
                 "try another optimizer.peak_learning_rate=, a larger num_epochs=, or more examples"
             )
-        said, true = ([label for row in rows for label in row] for rows in (self._said(predictions), self._true()))
-        if said and not self.task.is_regression:
-            usual = commonest(said)
-            share, expected = said.count(usual) / len(said), true.count(usual) / max(1, len(true))
+        predicted = [label for labels in self._predicted(predictions) for label in labels]
+        true = [label for labels in self._true() for label in labels]
+        if predicted and not self.task.is_regression:
+            usual = most_frequent(predicted)
+            share, expected = predicted.count(usual) / len(predicted), true.count(usual) / max(1, len(true))
             if max(MAX_SHARE, expected) < share < 1:
                 lines.append(
                     f"{share:.1%} of the predictions are {usual!r}, but only {expected:.1%} of the dev labels; train longer, or "
@@ -91,14 +91,14 @@ class Baseline:
         labels_of = shape_of(self.task).labels_of
         return [tuple(labels_of(example)) for example in self.examples]
 
-    def _said(self, predictions: Sequence[Any]) -> list[tuple[Any, ...]]:
-        said_of = shape_of(self.task).said_of
-        return [tuple(said_of(prediction)) for prediction in predictions]
+    def _predicted(self, predictions: Sequence[Any]) -> list[tuple[Any, ...]]:
+        predicted_labels = shape_of(self.task).predicted_labels
+        return [tuple(predicted_labels(prediction)) for prediction in predictions]
 
 
 def _score(
     task: TaskConfig, examples: Sequence[Any], predictions: Sequence[Any], labels: Sequence[str]
 ) -> dict[str, float]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # constant predictions
+        warnings.simplefilter("ignore")  # warnings about constant predictions
         return shape_of(task).score(task, examples, predictions, labels)

@@ -1,11 +1,11 @@
-"""GLUE: the scores of a suite (the mean over seeds, the average over tasks), and the archive for its server, a zip of eleven tables.
+"""GLUE: the mean score over seeds, the average over tasks, and the archive for the GLUE server, a zip file of eleven tables.
 
     CoLA.tsv       index<TAB>prediction
                    0<TAB>1
                    1<TAB>0
                    ...
 
-Source: gluebenchmark.com, FAQ; names and labels cross-read in four public scripts that submit.
+Source: gluebenchmark.com, FAQ; file names and labels compared with four public submission scripts.
 """
 
 import io
@@ -26,7 +26,7 @@ from bertkit.tasks.task_config import TaskConfig
 
 HEADER = "index\tprediction"
 SCORE_RANGE = (0.0, 5.0)
-EPOCH = (1980, 1, 1, 0, 0, 0)  # the time of every file in the zip: equal predictions give equal bytes
+FILE_TIME = (1980, 1, 1, 0, 0, 0)  # of all files in the zip, so that equal predictions give equal bytes
 _SCORE = re.compile(r"\d+(\.\d+)?")
 
 
@@ -34,10 +34,10 @@ _SCORE = re.compile(r"\d+(\.\d+)?")
 class Sheet:
     """One table of the archive."""
 
-    name: str  # of the file
+    name: str  # the file name
     task: str
     split: str
-    labels: tuple[str, ...] | None  # the server's labels; None for a number in `SCORE_RANGE`
+    labels: tuple[str, ...] | None  # the labels that the server expects; None for a number in `SCORE_RANGE`
 
 
 _NUMBERS = ("0", "1")
@@ -59,7 +59,7 @@ SHEETS = (
 
 
 def table(task: TaskConfig, predictions: Sequence[SequencePrediction]) -> str:
-    """Write predictions in the order of the test file, with the server's labels; scores are clipped to the range."""
+    """Format predictions as a table for the server: its own label names, and numbers clipped to `SCORE_RANGE`."""
     low, high = SCORE_RANGE
     served = dict(zip(task.label_names or (), task.labels_in_files or task.label_names or (), strict=True))
     rows = [HEADER]
@@ -71,17 +71,17 @@ def table(task: TaskConfig, predictions: Sequence[SequencePrediction]) -> str:
 
 
 def write_archive(path: Path, tables: Mapping[str, str], indices: Mapping[str, Sequence[str]]) -> None:
-    """Check the archive and write it; identical tables give byte-identical archives.
+    """Check the archive and write it; equal tables give equal bytes.
 
-    `tables` are texts by the name of the sheet, `indices` as in `check_archive`.
+    `tables` holds the text of each sheet by its name; for `indices` see `check_archive`.
 
     Raises:
-        InputError: the server would refuse a table.
+        InputError: the server would reject a table.
     """
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, text in tables.items():
-            entry = zipfile.ZipInfo(name, EPOCH)
+            entry = zipfile.ZipInfo(name, FILE_TIME)
             entry.compress_type, entry.create_system, entry.external_attr = zipfile.ZIP_DEFLATED, 3, 0o644 << 16
             archive.writestr(entry, text.encode())
     check_archive(path, indices, buffer.getvalue())
@@ -91,31 +91,31 @@ def write_archive(path: Path, tables: Mapping[str, str], indices: Mapping[str, S
 def check_archive(
     path: Path, indices: Mapping[str, Sequence[str]] | None = None, content: bytes | None = None
 ) -> dict[str, int]:
-    """Refuse an archive that the server would refuse or misread; return the number of predictions of each sheet.
+    """Check that the server would accept and understand an archive; return the number of predictions of each sheet.
 
-    `indices` are the ids of the test file by the name of the sheet; by default they count from 0. `content` are the bytes
-    of an archive that is not written yet.
+    `indices` holds the ids in the test file of each sheet; by default they count from 0. `content` holds the bytes of an
+    archive that is not written yet.
 
     Raises:
-        InputError: a line for each wrong file, with its first error.
+        InputError: the archive is wrong; the message has a line for each wrong file, with its first error.
     """
     if content is None:
         try:
             content = path.read_bytes()
         except OSError as error:
-            raise InputError(f"{path}: {error.strerror or error}; give the archive that glue wrote") from None
+            raise InputError(f"{path}: {error.strerror or error}; expected the archive of bertkit glue") from None
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             entries = [(entry.filename, archive.read(entry)) for entry in archive.infolist()]
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError, zlib.error) as error:
-        raise InputError(f"{path}: not a zip that can be read ({error}); write it again with bertkit glue") from None
+        raise InputError(f"{path}: not a valid zip file ({error}); write it again with bertkit glue") from None
     names = [name for name, _ in entries]
     known = [sheet.name for sheet in SHEETS]
     problems = [f"{path}: no {name}; the server expects all {len(known)} files" for name in known if name not in names]
     for name in dict.fromkeys(names):
         if name not in known:
-            what = "a folder, or a file in one" if "/" in name else "not a file of GLUE"
-            problems.append(f"{path}: '{name}' is {what}; expected {', '.join(known)} at the top level and no other")
+            what = "in a folder" if "/" in name else "not a GLUE file"
+            problems.append(f"{path}: '{name}' is {what}; expected only {', '.join(known)}, at the top level")
         elif names.count(name) > 1:
             problems.append(f"{path}: {names.count(name)} files {name}; keep one of them")
     tables, counts = dict(entries), {}
@@ -129,7 +129,7 @@ def check_archive(
 
 
 def _check_table(sheet: Sheet, data: bytes, indices: Sequence[str] | None) -> int:
-    """Check a sheet; return the number of its predictions."""
+    """Check a sheet and return the number of its predictions."""
     try:
         header, *lines = data.decode("utf-8").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
@@ -141,7 +141,7 @@ def _check_table(sheet: Sheet, data: bytes, indices: Sequence[str] | None) -> in
         own_index, _, label = line.partition("\t")
         if own_index != index:
             raise InputError(
-                f"{sheet.name}:{number}: index {own_index[:60]!r}, expected {index}; keep every example, in the file's order"
+                f"{sheet.name}:{number}: index {own_index[:60]!r}, expected {index}; keep all examples in the order of the test file"
             )
         _check_label(sheet, label, f"{sheet.name}:{number}")
     if not lines or len(lines) != len(expected):
@@ -157,7 +157,7 @@ def _check_label(sheet: Sheet, label: str, where: str) -> None:
         raise InputError(f"{where}: score {label!r}; expected a number from {SCORE_RANGE[0]:g} to {SCORE_RANGE[1]:g}")
 
 
-LEFT_OUT = ("wnli",)  # of the average: Devlin et al. 2019, 4.1, since no model beats the majority
+LEFT_OUT = ("wnli",)  # tasks that are not in the average, as in Devlin et al. 2019, section 4.1
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ class Run:
     seed: int
     directory: Path
     metrics: dict[str, float]  # on the dev set
-    fault: str | None  # why it is left out of the mean
+    fault: str | None  # the reason why the run is not in the mean; None if it is
 
     @property
     def score(self) -> float:
@@ -176,15 +176,15 @@ class Run:
 
 
 def best_of(task_runs: Sequence[Run]) -> Run | None:
-    """Choose the run for the test files: the first with the best score, if possible among the runs without a fault."""
+    """Return the run that predicts the test files: the first with the best score, if possible one without a fault."""
     ended = [run for run in task_runs if run.metrics]
     return max([run for run in ended if run.fault is None] or ended, key=lambda run: run.score, default=None)
 
 
 def summarise(results: Mapping[str, Sequence[Run]], directory: Path) -> dict[str, Any]:
-    """Give the mean and the sample standard deviation of each task over its seeds, and the average over the tasks.
+    """Return each task's mean and sample standard deviation over its seeds, and the average over the tasks.
 
-    The average is without `LEFT_OUT`, and without tasks whose runs all have a fault.
+    Tasks in `LEFT_OUT`, and tasks whose runs all have a fault, are not in the average.
     """
     summary: dict[str, Any] = {}
     for name, task_runs in results.items():
@@ -192,8 +192,8 @@ def summarise(results: Mapping[str, Sequence[Run]], directory: Path) -> dict[str
         best = best_of(task_runs)
         columns = {key: [run.metrics[key] for run in counted] for key in (counted[0].metrics if counted else ())}
         summary[name] = {
-            "score": _spread([run.score for run in counted]) if counted else None,
-            "metrics": {key: _spread(values) for key, values in columns.items()},
+            "score": _mean_and_deviation([run.score for run in counted]) if counted else None,
+            "metrics": {key: _mean_and_deviation(values) for key, values in columns.items()},
             "num_seeds": len(counted),
             "best_seed": None if best is None else best.seed,
             "runs": [
@@ -207,5 +207,5 @@ def summarise(results: Mapping[str, Sequence[Run]], directory: Path) -> dict[str
     return {"tasks": summary, "average": {"score": average, "tasks": averaged, "left_out": left_out}}
 
 
-def _spread(values: Sequence[float]) -> dict[str, float | None]:
+def _mean_and_deviation(values: Sequence[float]) -> dict[str, float | None]:
     return {"mean": statistics.fmean(values), "deviation": statistics.stdev(values) if len(values) > 1 else None}

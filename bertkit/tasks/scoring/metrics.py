@@ -2,24 +2,24 @@
 
 | metric | predictions and references | keys of the scores |
 |---|---|---|
-| accuracy, f1 (of label 1), f1_macro, f1_micro, matthews_correlation | label numbers; accuracy also rows of tags | the metric's name |
-| accuracy (of whole rows), f1_macro, f1_micro | several labels at once: an array of 0 and 1, a column for each label | the metric's name |
+| accuracy, f1 (for label 1), f1_macro, f1_micro, matthews_correlation | label numbers; for accuracy also lists of tags | the metric's name |
+| accuracy (all labels of an example right), f1_macro, f1_micro | several labels: an array of 0 and 1, a column for each label | the metric's name |
 | pearson, spearmanr | numbers | the metric's name |
-| seqeval (as the CoNLL evaluation counts) | rows of tags, one for each word | overall_precision, overall_recall, overall_f1, overall_accuracy |
-| seqeval_strict (well-formed IOB2 only) | rows of tags | strict_precision, strict_recall, strict_f1 |
-| squad | id -> answer, id -> accepted answers | exact_match, f1, total |
-| squad_v2 | id -> answer, id -> accepted answers, and id -> probability of no answer | exact, f1, total, HasAns_* and NoAns_* of the same, best_exact, best_exact_thresh, best_f1, best_f1_thresh |
-| bleu (sacrebleu's, tokenizer 13a, case kept), chrf (chrF2) | texts | the metric's name |
-| rouge (rouge-score's mean F, without a stemmer) | texts | rouge1, rouge2, rougeL |
+| seqeval (as in the CoNLL evaluation) | a list of tags for each sentence | overall_precision, overall_recall, overall_f1, overall_accuracy |
+| seqeval_strict (only valid IOB2) | a list of tags for each sentence | strict_precision, strict_recall, strict_f1 |
+| squad | the answer by question id; the accepted answers by question id | exact_match, f1, total |
+| squad_v2 | the same, and the probability of no answer by question id | exact, f1, total, the same three as HasAns_* and NoAns_*, best_exact, best_exact_thresh, best_f1, best_f1_thresh |
+| bleu (sacrebleu, tokenizer 13a, case-sensitive), chrf (chrF2) | texts | the metric's name |
+| rouge (rouge-score, mean F, without a stemmer) | texts | rouge1, rouge2, rougeL |
 | exact_match_text (equal except for white space) | texts | exact |
 
-SQuAD's metrics, bleu and chrf are in per cent, all others shares, as in their official programs. `module` wraps a metric for
-`evaluate`.
+As in the official programs, the metrics of SQuAD, bleu and chrf are in per cent; all others are between 0 and 1, correlations
+between -1 and 1. `module` wraps a metric for `evaluate`.
 
-A text has one reference. WordPiece does not restore every text exactly, neither lower-cased letters nor all blanks beside
-punctuation, which bounds a model's BLEU: 687 German messages, encoded and decoded, have 76.4 with a cased vocabulary and
-19.0 with an uncased one, without accents (tests/tasks/test_generation.py). rouge-score lower-cases, keeps a to z and digits,
-and replaces other characters by blanks.
+Each text has one reference. WordPiece cannot restore every text exactly: it loses some blanks beside punctuation, and an
+uncased vocabulary also case and accents. This limits the BLEU that a model can reach: 687 German messages, encoded and decoded
+again, have a BLEU of 76.4 with a cased vocabulary, and of 19.0 with an uncased one (tests/tasks/test_generation.py). rouge-score
+lower-cases texts, and replaces all characters but a to z and digits by blanks.
 
 Source: Papineni et al. 2002 and Post 2018 (BLEU); Popović 2015 (chrF); Lin 2004 (ROUGE).
 """
@@ -53,17 +53,17 @@ METRICS: dict[str, tuple[str, ...]] = {
     ),
     **TEXT_METRICS,
 }
-MULTI_LABEL = ("accuracy", "f1_macro", "f1_micro")  # for several labels at once
+MULTI_LABEL = ("accuracy", "f1_macro", "f1_micro")  # the metrics for several labels
 PACKAGES = {"bleu": "sacrebleu", "chrf": "sacrebleu", "rouge": "rouge_score"}  # in the extra `generation`
 
 
 def keys_of(names: Iterable[str]) -> list[str]:
-    """Give the keys of the scores of some metrics."""
+    """Return the keys of the scores of some metrics."""
     return [key for name in names for key in METRICS[name]]
 
 
 def require_packages(names: Iterable[str]) -> None:
-    """Refuse metrics whose package is not installed, before training; raises InputError if a package is missing."""
+    """Raise InputError if the package of a metric is not installed; called before training."""
     for name in names:
         if name in PACKAGES and importlib.util.find_spec(PACKAGES[name]) is None:
             package = PACKAGES[name].replace("_", "-")
@@ -71,7 +71,7 @@ def require_packages(names: Iterable[str]) -> None:
 
 
 def signatures(names: Iterable[str]) -> dict[str, str]:
-    """Give the signatures to report with sacrebleu's scores (Post 2018, section 4), by metric."""
+    """Return the signature of each sacrebleu metric, to be reported with its score (Post 2018, section 4)."""
     by_name = {}
     for name in names:
         if name in ("bleu", "chrf"):
@@ -87,13 +87,13 @@ def score(
     """Compute metrics.
 
     Args:
-        names: some of `METRICS`.
-        predictions: as in the table above, in the order of the references (mappings: in any order).
-        references: likewise.
-        no_answer_probs: for squad_v2: question -> probability of no answer; None leaves out the best_* scores.
+        names: metrics in `METRICS`.
+        predictions: as in the table above, in the order of the references; mappings may be in any order.
+        references: as in the table above.
+        no_answer_probs: for squad_v2, the probability of no answer by question id; None: no best_* scores.
 
     Returns:
-        Python numbers by the keys of `METRICS`, in the order of the names.
+        The scores by the keys in `METRICS`, in the order of the names.
 
     Raises:
         InputError: a metric is unknown, does not fit the labels, or its package is not installed; there are no references,
@@ -114,13 +114,13 @@ def score(
         else:
             if len(predictions) != len(references):
                 raise InputError(f"metric {name}: {len(predictions)} predictions but {len(references)} references")
-            values = _measured(name, predictions, references)
+            values = _scores_of(name, predictions, references)
             scores |= {key: float(value) for key, value in zip(METRICS[name], values, strict=True)}
     return scores
 
 
-def _measured(name: str, predictions: Any, references: Any) -> Iterable[float]:
-    """Compute a metric of predictions in the order of the references: a number for each key."""
+def _scores_of(name: str, predictions: Any, references: Any) -> Iterable[float]:
+    """Compute one metric; return a number for each of its keys."""
     match name:
         case "pearson" | "spearmanr":
             return [_correlation(name, predictions, references)]
@@ -132,22 +132,22 @@ def _measured(name: str, predictions: Any, references: Any) -> Iterable[float]:
         case "exact_match_text":
             return [np.mean([text.split() == true.split() for text, true in zip(predictions, references, strict=True)])]
         case "seqeval" | "seqeval_strict":
-            _check_rows(name, predictions, references)
+            _check_lengths(name, predictions, references)
             return _seqeval(predictions, references, is_strict=name == "seqeval_strict")
     return [_of_labels(name, predictions, references)]
 
 
 def _of_labels(name: str, predictions: Any, references: Any) -> float:
-    import sklearn.metrics  # seconds
+    import sklearn.metrics  # takes seconds
 
     if name == "accuracy":
-        if not isinstance(references, np.ndarray) and not isinstance(references[0], int):  # rows of tags
-            _check_rows(name, predictions, references)
+        if not isinstance(references, np.ndarray) and not isinstance(references[0], int):  # lists of tags
+            _check_lengths(name, predictions, references)
             predictions, references = ([tag for row in rows for tag in row] for rows in (predictions, references))
         return float(sklearn.metrics.accuracy_score(references, predictions))
-    if name == "matthews_correlation":  # 0 where predictions or references are all the same
+    if name == "matthews_correlation":  # 0 if all predictions or all references are the same
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a single label
+            warnings.simplefilter("ignore")  # the warning about a single label
             return float(sklearn.metrics.matthews_corrcoef(references, predictions))
     average = name.removeprefix("f1").removeprefix("_") or "binary"
     if average == "binary" and not (labels := {*predictions, *references}) <= {0, 1}:
@@ -156,13 +156,13 @@ def _of_labels(name: str, predictions: Any, references: Any) -> float:
 
 
 def _correlation(name: str, predictions: Sequence[float], references: Sequence[float]) -> float:
-    """Pearson's or Spearman's correlation; 0 with a warning where it is not defined."""
+    """Compute Pearson's or Spearman's correlation; 0 with a warning if it is not defined."""
     import scipy.stats
 
     for what, values in (("predictions", predictions), ("references", references)):
         if len(values) < 2 or not np.isfinite(values).all() or len(set(values)) == 1:
             fault = "fewer than two" if len(values) < 2 else "all the same" if len(set(values)) == 1 else "not finite"
-            warnings.warn(f"{name} is not defined: {what} are {fault}; taken as 0", stacklevel=2)
+            warnings.warn(f"{name} is not defined: {what} are {fault}; reported as 0", stacklevel=2)
             return 0.0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # scipy's warning of values that are nearly the same
@@ -172,23 +172,23 @@ def _correlation(name: str, predictions: Sequence[float], references: Sequence[f
 
 
 def _seqeval(predictions: Iterable[Iterable[str]], references: Iterable[Iterable[str]], is_strict: bool) -> list[float]:
-    """Precision, recall and F1 of whole entities, and unless `is_strict` the accuracy of tags."""
+    """Compute precision, recall and F1 of entities; and the accuracy of tags, unless `is_strict`."""
     import seqeval.metrics
     import seqeval.scheme
 
     predicted, true = [list(row) for row in predictions], [list(row) for row in references]
     counted = {"mode": "strict", "scheme": seqeval.scheme.IOB2} if is_strict else {}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # nothing predicted, or tags without a prefix
+        warnings.simplefilter("ignore")  # warnings about missing predictions, or tags without a prefix
         report = seqeval.metrics.classification_report(true, predicted, output_dict=True, zero_division=0, **counted)
         values = [report["micro avg"][key] for key in ("precision", "recall", "f1-score")]
         return values if is_strict else [*values, seqeval.metrics.accuracy_score(true, predicted)]
 
 
-def _check_rows(name: str, predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> None:
+def _check_lengths(name: str, predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> None:
     for number, (predicted, true) in enumerate(zip(predictions, references, strict=True)):
         if len(predicted) != len(true):
-            raise InputError(f"metric {name}: row {number} has {len(predicted)} tags but {len(true)} references")
+            raise InputError(f"metric {name}: row {number} has {len(predicted)} predicted, {len(true)} true tags")
 
 
 def _sacrebleu(name: str) -> Any:
@@ -209,16 +209,16 @@ def _rouge(predictions: Sequence[str], references: Sequence[str]) -> list[float]
 
 
 def module(name: str) -> Any:
-    """Wrap a metric as a module of `evaluate`, such as for `evaluate.combine`; it stores no files.
+    """Wrap a metric as a module of `evaluate`, for example for `evaluate.combine`; it writes no files.
 
     >>> module("accuracy").compute(predictions=[0, 1], references=[1, 1])
     {'accuracy': 0.5}
     """
-    import evaluate  # seconds, so `score` does not use it
+    import evaluate  # takes seconds, so `score` does not use it
     from datasets import Features, Value
 
     class Metric(evaluate.Metric):  # type: ignore[misc]
-        """`score` behind evaluate's interface, without its files and locks."""
+        """A metric with evaluate's interface, without its files and locks."""
 
         def _info(self) -> Any:
             values = Features({"predictions": Value("string"), "references": Value("string")})
@@ -228,8 +228,8 @@ def module(name: str) -> Any:
             return ""
 
         def compute(self, *, predictions: Any, references: Any, **options: Any) -> dict[str, float]:
-            """Score predictions, as in `score`."""
+            """Compute the metric, as `score` does."""
             return score([name], predictions, references, **options)
 
-    Metric.__name__ = name  # shown by evaluate
+    Metric.__name__ = name  # evaluate displays this name
     return Metric(keep_in_memory=True, seed=0)

@@ -1,14 +1,13 @@
-"""Predictions beyond their scores: scores by label, calibration, mistakes.
+"""The review of predictions for the report: scores by label, confusions, calibration, mistakes.
 
-A shape turns its predictions into cases and selects from these functions. The results are plain values, for eval.json and
-the report:
+A shape of task converts its predictions to `Case`s and calls the functions that fit. A review is a mapping with some of:
 
-    by_label      label -> precision, recall, f1, support
-    confusion     labels, and counts: a row for each true label, a column for each predicted one
+    by_label      precision, recall, f1 and support of each label
+    confusion     labels, and counts: a row for each true label, a column for each predicted label
     calibration   error, and bins of equal width: from, to, confidence, accuracy, count
-    scatter       for numbers: [true, predicted, id] of each example
-    groups        tables of scores by a property of the examples: title, columns, rows
-    mistakes      title, columns, rows: the most confident first
+    scatter       for a regression: [true, predicted, id] of each example
+    groups        tables of scores for groups of examples: title, columns, rows
+    mistakes      a table of wrong predictions, sorted by confidence: title, columns, rows
 """
 
 from collections import Counter
@@ -21,11 +20,11 @@ import numpy as np
 from bertkit.tasks.reading.conll import chunks_of, parts_of
 
 NUM_MISTAKES = 20
-NUM_BINS = 10  # of confidence; Guo et al. 2017 use 15, for test sets of 5,000 and more
-MAX_LABELS = 16  # of a confusion matrix that a reader can take in
+NUM_BINS = 10  # bins of confidence; Guo et al. 2017 use 15, for test sets of 5,000 examples and more
+MAX_LABELS = 16  # in a confusion matrix; more would be hard to read
 OTHERS = "(others)"
 ANSWERABLE = ("answered", "unanswerable")
-LENGTHS, BORDERS = ("up to 7 words", "8 to 11", "12 to 15", "16 and more"), (8, 12, 16)  # of questions
+LENGTHS, BORDERS = ("up to 7 words", "8 to 11", "12 to 15", "16 and more"), (8, 12, 16)  # groups of questions by length
 
 Scores = dict[str, dict[str, float]]
 
@@ -35,21 +34,21 @@ class Case:
     """A prediction."""
 
     example: str  # the id of its example
-    about: Mapping[str, str]  # the texts of the example, by name
+    texts: Mapping[str, str]  # the texts of the example, each with a name for the report
     gold: Any  # the true label
     predicted: Any  # the predicted label
     confidence: float  # the probability of the predicted label
 
 
-def measured_beside(review: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the parts of a review that eval.json has: `per_label`, `by_length` and `calibration_error`."""
+def eval_json_parts(review: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what eval.json contains of a review: `per_label`, `by_length` and `calibration_error`."""
     names = {"by_label": "per_label", "by_length": "by_length"}
-    measured = {names[key]: value for key, value in review.items() if key in names}
-    return measured | ({"calibration_error": review["calibration"]["error"]} if "calibration" in review else {})
+    parts = {names[key]: value for key, value in review.items() if key in names}
+    return parts | ({"calibration_error": review["calibration"]["error"]} if "calibration" in review else {})
 
 
 def review_of_labels(cases: Sequence[Case], labels: Sequence[str]) -> dict[str, Any]:
-    """Review predictions of one label."""
+    """Review predictions with one label for each example."""
     pairs = Counter((case.gold, case.predicted) for case in cases)
     return {
         "by_label": scores_by_label(pairs, labels),
@@ -60,14 +59,14 @@ def review_of_labels(cases: Sequence[Case], labels: Sequence[str]) -> dict[str, 
 
 
 def review_of_label_sets(cases: Sequence[Case], labels: Sequence[str]) -> dict[str, Any]:
-    """Review multi-label predictions; each case is one label of one example, `about["label"]`, true or false."""
+    """Review multi-label predictions; each case is one label of one example, `texts["label"]`, true or false."""
     by_label = {}
     for label in labels:
-        own = Counter((case.gold, case.predicted) for case in cases if case.about["label"] == label)
+        own = Counter((case.gold, case.predicted) for case in cases if case.texts["label"] == label)
         num_right = own[True, True]
         by_label[label] = _scores(num_right, num_right + own[False, True], num_right + own[True, False])
-    named = {True: "holds", False: "does not"}
-    shown = [Case(c.example, c.about, named[c.gold], named[c.predicted], c.confidence) for c in cases]
+    named = {True: "yes", False: "no"}
+    shown = [Case(c.example, c.texts, named[c.gold], named[c.predicted], c.confidence) for c in cases]
     return {"by_label": by_label, "calibration": _calibration_of(cases), "mistakes": mistakes(shown)}
 
 
@@ -76,13 +75,13 @@ def _calibration_of(cases: Iterable[Case]) -> dict[str, Any]:
 
 
 def review_of_numbers(cases: Sequence[Case]) -> dict[str, Any]:
-    """Review a regression: true and predicted numbers, and the largest errors."""
+    """Review a regression: predicted against true numbers, and the largest errors."""
     worst = sorted(cases, key=lambda case: -abs(case.gold - case.predicted))[:NUM_MISTAKES]
     columns = ["id", *_names(cases), "true", "predicted", "error"]
     rows = [
         [
             case.example,
-            *case.about.values(),
+            *case.texts.values(),
             f"{case.gold:.3g}",
             f"{case.predicted:.3g}",
             f"{case.predicted - case.gold:+.3g}",
@@ -100,35 +99,35 @@ def review_of_numbers(cases: Sequence[Case]) -> dict[str, Any]:
 def review_of_tags(
     sentences: Sequence[tuple[str, Sequence[str], Sequence[str], Sequence[str], Sequence[float]]],
 ) -> dict[str, Any]:
-    """Review tags: scores by entity, as in the CoNLL evaluation, or by tag; confusions of types by word.
+    """Review tags: scores by type of entity, as in the CoNLL evaluation, or by tag if tags mark no chunks; confusions by word.
 
-    A sentence has an id, words, true tags, predicted tags, and the probabilities of the predicted tags.
+    A sentence is (id, words, true tags, predicted tags, probabilities of the predicted tags).
     """
     marks_chunks = all(parts_of(tag) for _, _, gold, predicted, _ in sentences for tag in (*gold, *predicted))
-    pairs, surest, sure = Counter[tuple[str, str]](), [], []
+    pairs, mistaken, confidences = Counter[tuple[str, str]](), [], []
     for name, words, gold, predicted, scores in sentences:
         wrong = []
         for place, (true, tag, score) in enumerate(zip(gold, predicted, scores, strict=True)):
             pairs[_type(true, marks_chunks), _type(tag, marks_chunks)] += 1
-            sure.append((score, true == tag))
+            confidences.append((score, true == tag))
             if true != tag:
                 wrong.append((score, place))
-        if wrong:  # one per sentence: the others often follow from it
+        if wrong:  # list one mistake per sentence, because the others often follow from it
             score, place = max(wrong, key=lambda mistake: (mistake[0], -mistake[1]))
             about = {"word": words[place], "around": _around(words, place)}
-            surest.append(Case(name, about, gold[place], predicted[place], score))
+            mistaken.append(Case(name, about, gold[place], predicted[place], score))
     types = sorted({type_ for pair in pairs for type_ in pair} - {"O"})
     labels = [*types, "O"] if marks_chunks else types
     return {
         "by_label": scores_by_entity(sentences) if marks_chunks else scores_by_label(pairs, labels),
         "confusion": confusion(pairs, labels),
-        "calibration": calibration(sure),
-        "mistakes": mistakes(surest, ", one per sentence"),
+        "calibration": calibration(confidences),
+        "mistakes": mistakes(mistaken, ", one per sentence"),
     }
 
 
 def scores_by_entity(sentences: Iterable[tuple[Any, Any, Sequence[str], Sequence[str], Any]]) -> Scores:
-    """Score whole entities of each type; type and borders must be right."""
+    """Score the entities of each type; an entity is right if its type and both borders are right."""
     right, predicted, true = Counter[str](), Counter[str](), Counter[str]()
     for _, _, gold_tags, predicted_tags, _ in sentences:
         gold_chunks, predicted_chunks = ({*chunks_of(tags)} for tags in (gold_tags, predicted_tags))
@@ -142,10 +141,10 @@ def scores_by_entity(sentences: Iterable[tuple[Any, Any, Sequence[str], Sequence
 
 
 def review_of_answers(cases: Sequence[Case], scores: Sequence[tuple[float, float]]) -> dict[str, Any]:
-    """Review answers to questions: scores by answerability and length, calibration of exact matches, the worst mistakes.
+    """Review answers to questions: scores by answerability and by length, calibration of exact matches, the worst mistakes.
 
-    `about` of a case has the `question`, `gold` is a tuple of accepted answers, empty where there is no answer. `scores` are
-    the exact match and F1 of each case, 0 to 1.
+    In a case, `texts` has the `question`, and `gold` is a tuple of accepted answers, empty if the question has no answer.
+    `scores` holds exact match and F1 of each case, from 0 to 1.
     """
 
     def grouped(title: str, names: Sequence[str], order: Sequence[str]) -> dict[str, Any]:
@@ -162,12 +161,12 @@ def review_of_answers(cases: Sequence[Case], scores: Sequence[tuple[float, float
     rows = []
     for case, f1 in sorted(wrong, key=lambda pair: -(1 - pair[1]) * pair[0].confidence)[:NUM_MISTAKES]:
         answers = " | ".join(dict.fromkeys(case.gold)) or "(none)", case.predicted or "(none)"
-        rows.append([case.example, case.about["question"], *answers, f"{case.confidence:.3f}", f"{100 * f1:.0f}"])
+        rows.append([case.example, case.texts["question"], *answers, f"{case.confidence:.3f}", f"{100 * f1:.0f}"])
     columns = ["id", "question", "accepted answers", "predicted", "confidence", "F1, %"]
     return {
         "groups": [
             grouped("By answerability", [ANSWERABLE[not case.gold] for case in cases], ANSWERABLE),
-            grouped("By length of the question", [_length(case.about["question"]) for case in cases], LENGTHS),
+            grouped("By length of the question", [_length(case.texts["question"]) for case in cases], LENGTHS),
         ],
         "calibration": calibration((case.confidence, exact == 1) for case, exact, _ in scored),
         "mistakes": {"title": f"The {len(rows)} worst mistakes", "columns": columns, "rows": rows},
@@ -175,7 +174,7 @@ def review_of_answers(cases: Sequence[Case], scores: Sequence[tuple[float, float
 
 
 def scores_by_label(pairs: Mapping[tuple[str, str], int], labels: Sequence[str]) -> Scores:
-    """Score each label from counts of (true, predicted)."""
+    """Compute the scores of each label from counts of (true, predicted)."""
     predicted, true = Counter[str](), Counter[str]()
     for (gold, label), count in pairs.items():
         predicted[label] += count
@@ -193,7 +192,7 @@ def _scores(num_right: int, num_predicted: int, num_true: int) -> dict[str, floa
 
 
 def confusion(pairs: Mapping[tuple[str, str], int], labels: Sequence[str]) -> dict[str, Any]:
-    """Arrange counts of (true, predicted) as a matrix; the rarest of many labels share a row and a column."""
+    """Arrange counts of (true, predicted) as a matrix; beyond `MAX_LABELS` rare labels share one row and one column."""
     frequency = Counter[str]()
     for (gold, predicted), count in pairs.items():
         frequency[gold] += count
@@ -209,14 +208,14 @@ def confusion(pairs: Mapping[tuple[str, str], int], labels: Sequence[str]) -> di
     return {"labels": shown, "counts": counts.tolist()}
 
 
-def calibration(sure: Iterable[tuple[float, bool]]) -> dict[str, Any]:
-    """Compare confidence with accuracy, for pairs of a confidence and whether the prediction is right.
+def calibration(predictions: Iterable[tuple[float, bool]]) -> dict[str, Any]:
+    """Compare confidence with accuracy; each prediction is (confidence, whether it is right).
 
-    The expected calibration error is the sum over bins of (share of the predictions) * |accuracy - mean confidence|.
+    The expected calibration error is the sum over bins of (share of predictions in the bin) * |accuracy - mean confidence|.
 
     Source: Guo et al. 2017, equation 3.
     """
-    confidence, is_right = (np.array(column, np.float64) for column in zip(*sure, strict=True))
+    confidence, is_right = (np.array(column, np.float64) for column in zip(*predictions, strict=True))
     which = np.minimum((confidence * NUM_BINS).astype(np.int64), NUM_BINS - 1)
     bins, error = [], 0.0
     for number in range(NUM_BINS):
@@ -235,7 +234,7 @@ def mistakes(cases: Sequence[Case], which: str = "") -> dict[str, Any]:
         :NUM_MISTAKES
     ]
     rows = [
-        [case.example, *case.about.values(), str(case.gold), str(case.predicted), f"{case.confidence:.3f}"]
+        [case.example, *case.texts.values(), str(case.gold), str(case.predicted), f"{case.confidence:.3f}"]
         for case in wrong
     ]
     return {
@@ -246,7 +245,7 @@ def mistakes(cases: Sequence[Case], which: str = "") -> dict[str, Any]:
 
 
 def _names(cases: Sequence[Case]) -> list[str]:
-    return list(cases[0].about) if cases else []
+    return list(cases[0].texts) if cases else []
 
 
 def _type(tag: str, marks_chunks: bool) -> str:
@@ -255,12 +254,12 @@ def _type(tag: str, marks_chunks: bool) -> str:
 
 
 def _around(words: Sequence[str], place: int, num_words: int = 8) -> str:
-    """Show a word, in brackets, among its neighbours."""
+    """Return a word, in brackets, with the words around it."""
     before, after = words[max(0, place - num_words) : place], words[place + 1 : place + 1 + num_words]
     ends = ["…"] if place > num_words else [], ["…"] if place + 1 + num_words < len(words) else []
     return " ".join([*ends[0], *before, f"[{words[place]}]", *after, *ends[1]])
 
 
 def _length(question: str) -> str:
-    """Name the group of questions of about this length."""
+    """Return the group in `LENGTHS` of a question."""
     return LENGTHS[sum(len(question.split()) >= border for border in BORDERS)]

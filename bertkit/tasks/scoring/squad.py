@@ -1,4 +1,4 @@
-"""SQuAD's scores, equal to the official scripts' to the last digit; sums follow the order of the questions.
+"""The scores of SQuAD, equal to the official scripts to the last digit; so sums follow the order of the questions.
 
 Source: the official evaluation scripts, evaluate-v1.1.py and evaluate-v2.0.py (rajpurkar.github.io/SQuAD-explorer).
 """
@@ -13,22 +13,22 @@ from bertkit.base.errors import InputError
 _ARTICLES = re.compile(r"\b(a|an|the)\b", re.UNICODE)
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
-Texts = Mapping[str, str | None]  # question -> answer; None for a question without a prediction
-Golds = Mapping[str, Sequence[str]]  # question -> accepted answers; empty where there is no answer
+Texts = Mapping[str, str | None]  # the answer by question id; None for a question without a prediction
+Golds = Mapping[str, Sequence[str]]  # the accepted answers by question id; empty if the question has no answer
 
 
 def normalize_answer(text: str) -> str:
-    """Lower-case, drop ASCII punctuation, then the articles, then superfluous white space, in this order."""
+    """Convert to lower case; then remove ASCII punctuation, articles, and superfluous white space, in this order."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split())
 
 
 def exact(gold: str, prediction: str) -> float:
-    """Compare after `normalize_answer`: 1 or 0."""
+    """Return 1 if both texts are equal after `normalize_answer`, else 0."""
     return float(normalize_answer(gold) == normalize_answer(prediction))
 
 
 def f1(gold: str, prediction: str) -> float:
-    """Compute F1 of the common words; where one text has no words, 1 if both have none, else 0."""
+    """Return the F1 of the common words; if one text has no words, 1 if both have none, else 0."""
     gold_words, words = normalize_answer(gold).split(), normalize_answer(prediction).split()
     if not gold_words or not words:
         return float(gold_words == words)
@@ -40,12 +40,12 @@ def f1(gold: str, prediction: str) -> float:
 
 
 def _f1_of_version_1(gold: str, prediction: str) -> float:
-    """Version 1 gives 0 where both have no words."""
+    """Return F1 as SQuAD 1.1 does: 0 if both texts have no words."""
     return f1(gold, prediction) if normalize_answer(gold) else 0.0
 
 
 def squad_v1(predictions: Texts, golds: Golds) -> dict[str, float]:
-    """Score SQuAD 1.1: `exact_match` and `f1` in per cent, and `total` questions; a question without a prediction scores 0."""
+    """Return SQuAD 1.1's `exact_match` and `f1` in per cent, and `total` questions; a missing prediction scores 0."""
     scores: dict[str, float] = {}
     for name, measure in (("exact_match", exact), ("f1", _f1_of_version_1)):
         best = (best_of(measure, golds[key], predictions[key]) for key in golds)
@@ -56,14 +56,15 @@ def squad_v1(predictions: Texts, golds: Golds) -> dict[str, float]:
 def squad_v2(
     predictions: Mapping[str, str], golds: Golds, no_answer_probs: Mapping[str, float] | None
 ) -> dict[str, float]:
-    """Score SQuAD 2.0: `exact`, `f1` and `total`, the same for questions with and without an answer, and best thresholds.
+    """Return the scores of SQuAD 2.0: `exact`, `f1` and `total`, also for questions with and without an answer.
+
+    With `no_answer_probs` also `best_exact`, `best_exact_thresh`, `best_f1` and `best_f1_thresh`: the best scores if "" is
+    predicted above a threshold. As in the official script, a threshold may divide questions with equal probabilities.
 
     Args:
-        predictions: question -> answer, "" for none. For useful thresholds, the best answer even where none is likely.
-        golds: question -> accepted answers.
-        no_answer_probs: question -> probability of no answer. None leaves out `best_exact`, `best_exact_thresh`, `best_f1`
-            and `best_f1_thresh`: the scores with "" for every probability above the threshold. The threshold may lie
-            among questions with equal probabilities, as in the official script.
+        predictions: the answer by question id; "" for no answer. For useful thresholds, give the best answer to each question.
+        golds: the accepted answers by question id.
+        no_answer_probs: the probability of no answer by question id.
 
     Raises:
         InputError: a question has no prediction.
@@ -98,12 +99,12 @@ def squad_v2(
 
 
 def best_of(measure: Callable[[str, str], float], golds: Sequence[str], prediction: str | None) -> float:
-    """Give the best measure of a prediction over the accepted answers; 0 without a prediction."""
+    """Return the highest score of a prediction over the accepted answers; 0 without a prediction."""
     return 0.0 if prediction is None else max(measure(gold, prediction) for gold in golds)
 
 
 def _sum(values: Iterable[float]) -> float:
-    """Add one after another; since Python 3.12 `sum` compensates for rounding, unlike the official numbers."""
+    """Add the values one by one, as the official scripts did: since Python 3.12, `sum` compensates for rounding errors."""
     total = 0.0
     for value in values:
         total += value
@@ -116,7 +117,7 @@ def _best_threshold(
     no_answer_probs: Mapping[str, float],
     has_answer: Mapping[str, bool],
 ) -> tuple[float, float]:
-    """Begin with "" for every question and accept the answers one by one, the surest first."""
+    """Search the best score and its threshold: accept the answers one by one, those with the lowest probability first."""
     current = best = float(sum(not answered for answered in has_answer.values()))
     threshold = 0.0
     for key in sorted(values, key=lambda key: no_answer_probs[key]):

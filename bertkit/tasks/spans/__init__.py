@@ -1,1 +1,1 @@
-"""Spans: the answer to a question is a part of its context."""
+"""Extractive question answering: the answer to a question is a span, a part of its context."""

@@ -1,4 +1,4 @@
-"""The search for answers: start and end logits of windows -> an answer from the context, or none.
+"""The search for the best answer in the start and end logits of all windows of a context.
 
 Axes: T tokens of a window.
 Source: Devlin et al. 2019, sections 4.2 and 4.3; google-research/bert run_squad.py.
@@ -16,8 +16,8 @@ from bertkit.tasks.spans.examples import SpanExample
 from bertkit.tasks.task import Feature
 from bertkit.tasks.task_config import SpansConfig
 
-HIGHEST_ODDS = 1e9  # null odds where "no answer" is the only candidate; JSON has no infinity
-_TOO_LARGE = 1e30  # replaces infinite logits; NaN becomes its negative
+HIGHEST_ODDS = 1e9  # `null_odds` if "no answer" is the only candidate; JSON has no infinity
+_HUGE = 1e30  # replaces infinite logits; NaN becomes -_HUGE
 
 
 @dataclass(frozen=True)
@@ -25,31 +25,31 @@ class SpanCandidate:
     """A possible answer."""
 
     text: str  # `context[start:end]`; "" for no answer
-    probability: float  # among the candidates
-    start_logit: float  # of its first token
-    end_logit: float  # of its last token
-    start: int  # its first character in the context
-    end: int  # the character after its last
+    probability: float  # softmax over the candidates
+    start_logit: float  # the start logit of its first token
+    end_logit: float  # the end logit of its last token
+    start: int  # the index of its first character in the context
+    end: int  # the index after its last character
 
 
 @dataclass(frozen=True)
 class SpanPrediction:
     """The answer to a question."""
 
-    id: str  # of the question
-    text: str  # the answer; "" for none
-    n_best: list[SpanCandidate]  # the best candidates with different texts, the best first
-    null_odds: float  # the score of no answer minus that of the best span; `HIGHEST_ODDS` where there is no span
-    no_answer_probability: float  # the softmax of these two scores
+    id: str  # the question's id
+    text: str  # the answer; "" for no answer
+    n_best: list[SpanCandidate]  # candidates with different texts, sorted from best to worst
+    null_odds: float  # the score of "no answer" minus the score of the best span; `HIGHEST_ODDS` if there is no span
+    no_answer_probability: float  # softmax over these two scores
 
     @property
     def best_text(self) -> str:
-        """The text of the best candidate that is an answer; "" where there is none."""
+        """The text of the best candidate other than "no answer"; "" if there is none."""
         return next((candidate.text for candidate in self.n_best if candidate.text), "")
 
 
 class _Span(NamedTuple):
-    """A candidate; its characters are context[start:end], (0, 0) for no answer."""
+    """A candidate, `context[start:end]`; start and end are 0 for "no answer"."""
 
     score: float
     start_logit: float
@@ -64,28 +64,29 @@ def answers_of(
     logits: Sequence[NDArray[np.floating]],
     settings: SpansConfig,
 ) -> list[SpanPrediction]:
-    """Answer every example; every question gets an answer or "".
+    """Predict the answer to each question; "" means no answer.
 
-    The `n_best` best starts and ends of a window are paired. A pair is dropped if it lies outside of the context, ends
-    before it starts, is too long, or starts where another window has more context. The spans of all windows are sorted
-    by the sum of their logits. The score of no answer is the lowest sum at [CLS] over the windows.
+    In each window, the `n_best` best start tokens are combined with the `n_best` best end tokens. A span is dropped if it is
+    outside the context, ends before it starts, is too long, or starts with a token that has more context in another window.
+    The score of a span is start logit + end logit. The score of "no answer" is the lowest such sum at [CLS] of all windows.
 
-    Logits are (T, 2) for each feature, start and end; NaN counts as very low. With `is_always_answered` the answer is ""
-    only where no span is left.
+    Logits are (T, 2) for each feature, start and end; NaN counts as very low. With `is_always_answered`, the answer is "" only
+    if no span is left.
 
-    Source: google-research/bert run_squad.py `write_predictions`. Where no span is left it writes "empty", or ends with
-    an AttributeError; here it is "". Its `get_final_text` assembles an answer from pieces; here it is a slice.
+    Source: google-research/bert run_squad.py `write_predictions`. If no span is left, run_squad.py writes "empty" or fails with
+    an AttributeError; here the answer is "". Its `get_final_text` joins pieces to a text; here the answer is a slice of the
+    context.
     """
     spans: list[list[_Span]] = [[] for _ in examples]
     nulls: dict[int, _Span] = {}
     for feature, scores in zip(features, logits, strict=True):
-        finite = np.nan_to_num(scores.astype(np.float64), nan=-_TOO_LARGE, posinf=_TOO_LARGE, neginf=-_TOO_LARGE)
+        finite = np.nan_to_num(scores.astype(np.float64), nan=-_HUGE, posinf=_HUGE, neginf=-_HUGE)
         spans[feature.example] += _spans_of(feature, finite, settings.n_best, settings.max_answer_length)
         start_logit, end_logit = finite[0].tolist()
         null = _Span(start_logit + end_logit, start_logit, end_logit, 0, 0)
         nulls[feature.example] = min(nulls.get(feature.example, null), null, key=lambda span: span.score)
     return [
-        _prediction(example, candidates, nulls[place], settings)  # every example has a window
+        _prediction(example, candidates, nulls[place], settings)  # each example has a window
         for place, (example, candidates) in enumerate(zip(examples, spans, strict=True))
     ]
 
@@ -114,14 +115,14 @@ def _prediction(example: SpanExample, spans: list[_Span], null: _Span, settings:
 
 
 def _spans_of(feature: Feature, scores: NDArray[np.float64], n_best: int, max_answer_length: int) -> Iterator[_Span]:
-    """List the possible answers of a window, by the ranks of their starts, then of their ends."""
+    """Yield the possible answers of a window, sorted by the rank of their start, then by the rank of their end."""
     starts, ends = (np.argsort(-column, kind="stable")[:n_best] for column in scores.T)
-    in_context = np.array([place is not None for place in feature.where])
-    may_start = np.array([place is not None and place.is_max_context for place in feature.where])
+    in_context = np.array([place is not None for place in feature.origins])
+    may_start = np.array([place is not None and place.is_max_context for place in feature.origins])
     lengths = ends[None, :] - starts[:, None] + 1
     allowed = may_start[starts][:, None] & in_context[ends][None, :] & (lengths >= 1) & (lengths <= max_answer_length)
     for row, column in np.argwhere(allowed):
         start, end = starts[row], ends[column]
         start_logit, end_logit = float(scores[start, 0]), float(scores[end, 1])
-        characters = feature.where[start].start, feature.where[end].end
+        characters = feature.origins[start].start, feature.origins[end].end
         yield _Span(start_logit + end_logit, start_logit, end_logit, *characters)

@@ -1,4 +1,4 @@
-"""Examples of spans, and their features: a question and a context -> windows of the context.
+"""Questions with their contexts, and their features. A long context is cut into overlapping windows, one feature each:
 
     [CLS] who lives there ? [SEP] some pieces of the context [SEP]
 
@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import TextPieces, Tokenizer
-from bertkit.tasks.reading.source import Reading, given, text_of
+from bertkit.tasks.reading.source import Reading, optional_value, required_text
 from bertkit.tasks.task import Feature
 from bertkit.tasks.task_config import SpansConfig, TaskConfig
 
-NO_ANSWER = (0, 0)  # start and end of a window without the answer: its [CLS]
+NO_ANSWER = (0, 0)  # the label of a window without the answer: the position of [CLS], as start and as end
 
 
 @dataclass(frozen=True)
@@ -35,28 +35,28 @@ class Answer:
 class SpanExample:
     """A question about a context."""
 
-    id: str  # of the question
+    id: str
     question: str
     context: str  # may be empty
-    answers: tuple[Answer, ...] | None  # accepted answers; empty where the context has none; None where unknown
+    answers: tuple[Answer, ...] | None  # the accepted answers; empty if the question has no answer; None if unknown
 
 
 def read(reading: Reading) -> Iterator[SpanExample]:
     """Read an example from each row, such as a question of SQuAD.
 
     Raises:
-        InputError: a column is missing, or, while they are read, a row is wrong.
+        InputError: a column is missing, or a row is wrong (raised when that row is read).
     """
     task, is_input = reading.task, reading.is_input
     question = reading.find(task.columns.question, "question")
     context = reading.find(task.columns.context, "context")
     field = None if is_input else reading.table.find(task.columns.answers, "answers", False)
-    ids = reading.ids(is_unique=True)  # keys of the answers
+    ids = reading.ids(is_unique=True)  # the output files use ids as keys
 
     def example(row: Any, where: str, line: int) -> SpanExample:
-        example_id = ids.take(given(row, ids.field), where, line)
+        example_id = ids.take(optional_value(row, ids.field), where, line)
         where = f"{where}: question '{example_id}'"
-        question_text, text = text_of(row, question, where), text_of(row, context, where)
+        question_text, text = required_text(row, question, where), required_text(row, context, where)
         answers: tuple[Answer, ...] | None = None
         if not is_input and row.get("is_impossible") is True:
             answers = ()
@@ -64,9 +64,9 @@ def read(reading: Reading) -> Iterator[SpanExample]:
             pairs = _texts_and_starts(row[field], where, field)
             answers = tuple(_answer(*pair, text, where) for pair in pairs)
         if reading.is_labelled and answers is None:
-            raise InputError(f"{where}: no answers; only a test file may lack them; set task.columns.answers=")
+            raise InputError(f"{where}: no answers; only a test file may have none; set task.columns.answers=")
         if answers == () and settings_of(task).is_always_answered:
-            raise InputError(f"{where}: empty answers; task={task.name} expects one for each question; try task=squad2")
+            raise InputError(f"{where}: empty answers; task={task.name} needs one for each question; try task=squad2")
         reading.note_empty(where, question_text, text)
         return SpanExample(example_id, question_text, text, answers)
 
@@ -74,7 +74,7 @@ def read(reading: Reading) -> Iterator[SpanExample]:
 
 
 def _texts_and_starts(value: Any, where: str, field: str) -> list[tuple[Any, Any]]:
-    """Read answers as SQuAD's list, as the hub's two lists, or as a text alone, whose start is unknown."""
+    """Return (text, start) of each answer, from SQuAD's list, the hub's two lists, or a single text; start None: unknown."""
     if isinstance(value, str):
         return [(value, None)] if value else []
     if isinstance(value, dict):
@@ -88,7 +88,7 @@ def _texts_and_starts(value: Any, where: str, field: str) -> list[tuple[Any, Any
 
 def _answer(text: Any, start: Any, context: str, where: str) -> Answer:
     if not isinstance(text, str) or not text.strip():
-        raise InputError(f"{where}: empty answer ({text!r}); correct it, or remove it if there is none")
+        raise InputError(f"{where}: empty answer ({text!r}); correct it, or remove it if the question has no answer")
     if start is None:
         start = context.find(text)
         if start < 0:
@@ -101,8 +101,8 @@ def _answer(text: Any, start: Any, context: str, where: str) -> Answer:
     return Answer(text, start)
 
 
-class Place(NamedTuple):
-    """A context token: its characters, `context[start:end]`, and whether this window gives it the most context."""
+class ContextToken(NamedTuple):
+    """The origin of a token: its characters `context[start:end]`, and whether it has the most context in this window."""
 
     start: int
     end: int
@@ -112,13 +112,13 @@ class Place(NamedTuple):
 def make_features(
     task: TaskConfig, examples: Sequence[SpanExample], tokenizer: Tokenizer, _: Sequence[str] = ()
 ) -> list[Feature]:
-    """Put a question, cut to its first `max_query_length` pieces, before every window of its context.
+    """Turn each question into one feature for each window of its context; a question keeps its first `max_query_length` pieces.
 
-    An empty context gives one window. The features of an example are neighbours; `where` has the `Place` of each of the T
-    tokens, None for special tokens and the question.
+    An empty context has one window. The features of an example are consecutive. `origins` holds a `ContextToken` for each of
+    the T tokens, or None for the question and for special tokens.
 
     Raises:
-        InputError: no room for the context.
+        InputError: `max_query_length` leaves no room for the context.
     """
     settings, max_seq_length = settings_of(task), task.max_seq_length
     if max_seq_length - settings.max_query_length - 3 < 1:
@@ -143,26 +143,26 @@ def make_features(
             if gold is not None and first <= gold[0] and gold[1] < last:
                 label = (gold[0] - first + len(head), gold[1] - first + len(head))
             places = [
-                Place(*offsets, bool(is_max))
+                ContextToken(*offsets, bool(is_max))
                 for offsets, is_max in zip(pieces.offsets[first:last], is_max_context, strict=True)
             ]
-            where = [*[None] * len(head), *places, None]
+            origins = [*[None] * len(head), *places, None]
             ids = [*head, *pieces.ids[first:last], facts.sep]
             types = [0] * len(head) + [1] * (last - first + 1)
-            features.append(Feature(place, ids, types, label, where, num_cut))
+            features.append(Feature(place, ids, types, label, origins, num_cut))
     return features
 
 
 def _windows(num_pieces: int, room: int, step: int) -> list[tuple[int, int]]:
-    """Cut pieces into windows (first, last), `last` excluded; the last window ends with the last piece."""
+    """Divide pieces into windows (first, last), with `last` excluded; the last window ends with the last piece."""
     count = 1 + max(0, math.ceil((num_pieces - room) / step))
     return [(number * step, min(number * step + room, num_pieces)) for number in range(count)]
 
 
 def _max_contexts(windows: Sequence[tuple[int, int]], num_pieces: int) -> list[NDArray[np.bool_]]:
-    """Mark the pieces of each window that have most context in it; of equal windows the first counts.
+    """Return for each window which of its pieces have the most context in it; of equal windows the first counts.
 
-    Source: run_squad.py `_check_is_max_context`: the smaller of the pieces on the two sides + 0.01 * the window's length.
+    Source: run_squad.py `_check_is_max_context`: the smaller number of pieces on either side + 0.01 * the window's length.
     """
     best = np.full(num_pieces, -1.0)
     owner = np.zeros(num_pieces, dtype=np.int64)
@@ -175,10 +175,10 @@ def _max_contexts(windows: Sequence[tuple[int, int]], num_pieces: int) -> list[N
 
 
 def _gold_pieces(pieces: TextPieces, answer: Answer) -> tuple[int, int] | None:
-    """Find the first and last piece with a character of the answer; None where no piece has one.
+    """Return the first and the last piece that contain a character of the answer; None if no piece does.
 
-    run_squad.py narrows the words of the answer to the pieces that spell it: the same, unless an answer begins or ends
-    inside of a piece.
+    run_squad.py looks for the shortest sequence of pieces that spells the answer. The result is the same, unless an answer
+    begins or ends inside a piece.
     """
     end = answer.start + len(answer.text)
     touched = [number for number, (a, b) in enumerate(pieces.offsets) if a < end and answer.start < b]
@@ -186,6 +186,6 @@ def _gold_pieces(pieces: TextPieces, answer: Answer) -> tuple[int, int] | None:
 
 
 def settings_of(task: TaskConfig) -> SpansConfig:
-    """The settings of spans in a task of this shape."""
-    assert task.spans is not None, "refused by TaskConfig"
+    """Return the settings `task.spans` of a span task."""
+    assert task.spans is not None, "checked by TaskConfig"
     return task.spans

@@ -1,4 +1,4 @@
-"""The shape of span tasks: scores, and the rows and files of predictions."""
+"""The shape of span tasks: their scores, and the rows and files of their predictions."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from bertkit.tasks.scoring import metrics, review
 from bertkit.tasks.scoring.squad import best_of, exact, f1
 from bertkit.tasks.spans.answers import HIGHEST_ODDS, SpanPrediction, answers_of
 from bertkit.tasks.spans.examples import SpanExample, make_features, read, settings_of
-from bertkit.tasks.task import Beside, Measured, Shape, json_lines, says_the_same
+from bertkit.tasks.task import ExtraFile, Shape, TaskMetrics, is_constant, json_lines
 from bertkit.tasks.task_config import TaskConfig
 
 
@@ -17,19 +17,20 @@ def _accepted(example: SpanExample) -> list[str]:
     return [answer.text for answer in example.answers or ()]
 
 
-def _measured(task: TaskConfig, _: Sequence[str] | None) -> Measured:
+def _measured(task: TaskConfig, _: Sequence[str] | None) -> TaskMetrics:
     if settings_of(task).is_always_answered:
-        return Measured("answers to every question", ("squad", "squad_v2"))
-    return Measured("answers, or none", ("squad_v2",))
+        return TaskMetrics("answers to every question", ("squad", "squad_v2"))
+    return TaskMetrics("answers, or none", ("squad_v2",))
 
 
 def _score(
     task: TaskConfig, examples: Sequence[SpanExample], predictions: Sequence[SpanPrediction], _: Sequence[str]
 ) -> dict[str, float]:
-    """Score the answers; search the best threshold with the best answer to each question, however it was predicted.
+    """Score the answers, and search the thresholds for "no answer" that would have given the best scores.
 
-    `best_*_thresh` are probabilities of no answer, as in the official script; `best_*_null_score_diff_threshold` are the
-    same in the units of the setting `task.spans.null_score_diff_threshold`.
+    `best_*_thresh` is such a threshold as a probability, as in the official script. `best_*_null_score_diff_threshold` is the
+    same threshold as a value for the setting `task.spans.null_score_diff_threshold`. The search takes the best answer to each
+    question, also where "no answer" was predicted.
     """
     accepted = {example.id: _accepted(example) for example in examples}
     scores = metrics.score(task.metrics, {p.id: p.text for p in predictions}, accepted)
@@ -41,12 +42,12 @@ def _score(
     best = {key: value for key, value in searched.items() if key.startswith("best_")}
     odds_of = {p.no_answer_probability: p.null_odds for p in sorted(predictions, key=lambda p: p.null_odds)}
     for name in ("exact", "f1"):
-        # a threshold that is no question's probability predicts "" everywhere
+        # a threshold that is not the probability of any question predicts "" for all of them
         best[f"best_{name}_null_score_diff_threshold"] = odds_of.get(best[f"best_{name}_thresh"], -HIGHEST_ODDS)
     return scores | best
 
 
-# the content of the files that SQuAD's own programs read, with the fields of run_squad.py
+# the content of the files that the SQuAD scripts read, with the same fields as in run_squad.py
 SQUAD_FILES: dict[str, Callable[[Sequence[SpanPrediction]], dict[str, Any]]] = {
     "predictions.json": lambda predictions: {p.id: p.text for p in predictions},
     "nbest_predictions.json": lambda predictions: {
@@ -60,11 +61,11 @@ SQUAD_FILES: dict[str, Callable[[Sequence[SpanPrediction]], dict[str, Any]]] = {
 }
 
 
-def _beside(name: str) -> Beside:
+def _beside(name: str) -> ExtraFile:
     def text(_: Sequence[SpanExample], predictions: Sequence[SpanPrediction]) -> str:
-        return json.dumps(SQUAD_FILES[name](predictions), indent=2, ensure_ascii=False)[2:-2]  # without its braces
+        return json.dumps(SQUAD_FILES[name](predictions), indent=2, ensure_ascii=False)[2:-2]  # without braces
 
-    return Beside(name, text, ("{\n", ",\n", "\n}\n"), "{}\n")
+    return ExtraFile(name, text, ("{\n", ",\n", "\n}\n"), "{}\n")
 
 
 def _files(examples: Sequence[SpanExample], predictions: Sequence[SpanPrediction]) -> dict[str, str]:
@@ -116,15 +117,15 @@ SHAPE = Shape(
     is_labelled=lambda example: example.answers is not None,
     features=make_features,
     predictions=lambda task, examples, features, logits, *_: answers_of(examples, features, logits, settings_of(task)),
-    measured=_measured,
+    fitting_metrics=_measured,
     score=_score,
-    is_degenerate=lambda _, examples, predictions: says_the_same(
+    is_degenerate=lambda _, examples, predictions: is_constant(
         [p.text for p in predictions], [example.answers for example in examples]
     ),
-    files=_files,
+    eval_files=_files,
     row=_row,
-    beside=tuple(map(_beside, SQUAD_FILES)),
+    extra_files=tuple(map(_beside, SQUAD_FILES)),
     guess=lambda _, __, examples: [SpanPrediction(example.id, "", [], HIGHEST_ODDS, 1.0) for example in examples],
-    said_of=lambda prediction: ["answered" if prediction.text else "unanswerable"],
+    predicted_labels=lambda prediction: ["answered" if prediction.text else "unanswerable"],
     review=_review,
 )

@@ -1,5 +1,5 @@
-// The matrix of what is looked at while a text is written. Texts go in as textContent alone, so that a token is never anything but text.
-// a-weights: (L, N, rows, columns) bytes, the root of a share times `levels`; "head" N is the mean of the heads.
+// The matrix of an alignment. Tokens are set as textContent only, so that the browser never interprets them as HTML.
+// a-weights: (L, N, rows, columns) bytes, each the square root of an attention weight times `levels`; "head" N is the mean of the heads.
 (async () => {
   const $ = (id) => document.getElementById(`a-${id}`);
   const { source, target, layers: L, heads: N, levels } = JSON.parse(document.getElementById("aligned").textContent);
@@ -37,8 +37,8 @@
   function readOut() {
     const { row, column } = state, value = shares[row * columns + column];
     $("cell").style.cssText = `left:${column * CELL}px;top:${row * CELL}px;width:${CELL}px;height:${CELL}px`;
-    $("reading").replaceChildren(make("bdi", { textContent: target[row] }), ` (${row + 1}) takes ${value.toFixed(3)} of `,
-      make("bdi", { textContent: source[column] }), ` (${column + 1})`);
+    $("reading").replaceChildren(make("bdi", { textContent: target[row] }), ` (${row + 1}) attends to `,
+      make("bdi", { textContent: source[column] }), ` (${column + 1}) with weight ${value.toFixed(3)}`);
   }
   const kept = (value, most) => Math.min(Math.max(value, 0), most - 1);
   $("layer").onchange = (event) => { state.layer = Number(event.target.value); draw(); };
@@ -62,7 +62,7 @@
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
   draw();
   document.documentElement.dataset.aligned = "true";
-  // the views of the encoder, where there are some, say by themselves when they are ready
+  // on a page with views of the encoder, attention.js reports when they are ready
   if (!document.getElementById("look")) document.documentElement.dataset.ready = Math.round(performance.now());
 })().catch((error) => {
   document.getElementById("a-failed").textContent = `This page cannot be drawn here (${error}); it needs a browser from 2023 on.`;

@@ -1,5 +1,6 @@
-// The views of attention.html. Texts go in as textContent alone, so that a token is never anything but text.
-// weights: (L, N + 1, T, T) bytes, the root of a share times `levels`; "head" N is rollout, and N + 1 the mean of the heads.
+// The views of attention.html. Tokens are set as textContent only, so that the browser never interprets them as HTML.
+// weights: (L, N + 1, T, T) bytes, each the square root of an attention weight times `levels`; "head" N is rollout, and N + 1 the mean
+// of the heads.
 (async () => {
   const $ = (id) => document.getElementById(id);
   const look = JSON.parse($("look").textContent);
@@ -11,7 +12,7 @@
   const start = (layer, head, query) => ((layer * (N + 1) + head) * T + query) * T;
   const state = { layer: 0, head: 0, token: Math.min(1, T - 1), query: 0, key: 0 };
 
-  function row(layer, head, query) { // what a token attends to: T shares
+  function row(layer, head, query) { // the attention weights of a token, T of them
     const found = new Float32Array(T);
     const heads = head === MEAN ? [...Array(N).keys()] : [head];
     for (const each of heads) {
@@ -21,7 +22,7 @@
     return found;
   }
   const best = (shares, count) => [...shares.keys()].sort((a, b) => shares[b] - shares[a]).slice(0, count);
-  const said = (value) => value.toFixed(3);
+  const format = (value) => value.toFixed(3);
   const nameOf = (head) => head === MEAN ? "mean of the heads" : head === ROLLOUT ? "rollout" : `head ${head + 1}`;
   const classOf = (token) => `t s${segments[token]}${MARKED.has(token) ? " marked" : ""}`;
 
@@ -31,7 +32,7 @@
     return node;
   }
 
-  // A matrix as ink of varying strength; `size` pixels across, each the greatest of what falls on it.
+  // Draw a matrix, `size` pixels wide and high; a pixel shows the greatest of the weights that it covers.
   function paint(canvas, layer, head, size) {
     const rgb = getComputedStyle(document.documentElement).getPropertyValue("--ink-of-heads").trim().split(" ").map(Number);
     canvas.width = canvas.height = size;
@@ -59,7 +60,7 @@
     canvas.getContext("2d").putImageData(image, 0, 0);
   }
 
-  // All heads: one button is in the order of the tab key, the arrows go on from there.
+  // All heads: the tab key reaches one button, and the arrow keys move to the others.
   const grid = $("heads"), thumbs = [];
   grid.style.setProperty("--columns", N);
   for (let layer = 0; layer < L; layer++) {
@@ -142,8 +143,8 @@
   function readOut() {
     const { layer, head, query, key } = state, value = row(layer, head, query)[key];
     $("cell").style.cssText = `left:${key / T * 100}%;top:${query / T * 100}%;width:${100 / T}%;height:${100 / T}%`;
-    $("reading").replaceChildren(make("bdi", { textContent: tokens[query] }), ` (${query + 1}) takes ${said(value)} of `,
-      make("bdi", { textContent: tokens[key] }), ` (${key + 1}); layer ${layer + 1}, ${nameOf(head)}`);
+    $("reading").replaceChildren(make("bdi", { textContent: tokens[query] }), ` (${query + 1}) attends to `,
+      make("bdi", { textContent: tokens[key] }), ` (${key + 1}) with weight ${format(value)}; layer ${layer + 1}, ${nameOf(head)}`);
   }
   frame.onpointermove = (event) => {
     const box = matrix.getBoundingClientRect();
@@ -164,7 +165,7 @@
   // One token in all layers.
   function drawLayers() {
     const cells = (shares) => best(shares, TOP).flatMap((key) => [make("span", {},
-      chip(key, Math.sqrt(shares[key]), 1, `token ${key + 1}`), make("small", { textContent: ` ${said(shares[key])}` })), " "]);
+      chip(key, Math.sqrt(shares[key]), 1, `token ${key + 1}`), make("small", { textContent: ` ${format(shares[key])}` })), " "]);
     $("layers").replaceChildren(...[...Array(L).keys()].map((layer) => make("tr", {},
       make("th", { textContent: `layer ${layer + 1}` }),
       ...[["attention", MEAN], ["rollout", ROLLOUT]].map(([name, head]) => {
@@ -175,7 +176,7 @@
     $("token").value = state.token;
   }
 
-  // From one text to the other: a mean over the tokens of the first, of the head that is chosen.
+  // Between the two texts: the mean attention of one text's tokens to the other text, in the chosen layer and head.
   function drawBetween() {
     if (!segments.includes(1)) return;
     const source = Number($("way").value), queries = [...segments.keys()].filter((token) => segments[token] === source);
@@ -183,8 +184,8 @@
     for (const query of queries) row(state.layer, state.head, query).forEach((value, key) => { mean[key] += value / queries.length; });
     const keys = [...segments.keys()].filter((token) => segments[token] !== source);
     const most = Math.max(...keys.map((key) => mean[key])), all = keys.reduce((sum, key) => sum + mean[key], 0);
-    $("crossing").textContent = `Layer ${state.layer + 1}, ${nameOf(state.head)}: ${(100 * all).toFixed(1)} % of the attention crosses.`;
-    $("crossed").replaceChildren(...keys.flatMap((key) => [chip(key, mean[key], most, `${said(mean[key])}, token ${key + 1}`), " "]));
+    $("crossing").textContent = `Layer ${state.layer + 1}, ${nameOf(state.head)}: ${(100 * all).toFixed(1)} % of the attention goes to the other text.`;
+    $("crossed").replaceChildren(...keys.flatMap((key) => [chip(key, mean[key], most, `${format(mean[key])}, token ${key + 1}`), " "]));
   }
   if (segments.includes(1)) $("way").onchange = drawBetween;
 

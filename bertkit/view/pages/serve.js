@@ -1,6 +1,6 @@
 "use strict";
-// The page of `bertkit serve`: a form that fits the model, what it says, and how to ask the same from elsewhere.
-// Texts go in as textContent alone. Places in a text are counted in code points, as Python does; strings here are UTF-16.
+// The page of `bertkit serve`: a form for the model's inputs, the reply, and code that sends the same request.
+// Texts are set as textContent only, never as HTML. Positions in a text count code points, as in Python; JavaScript strings are UTF-16.
 (() => {
   const $ = (id) => document.getElementById(id);
   const { models, has_search } = JSON.parse($("served").textContent);
@@ -17,7 +17,7 @@
     node.append(...children);
     return node;
   }
-  const own = (text) => make("bdi", { textContent: text }); // somebody's text, whatever its direction
+  const own = (text) => make("bdi", { textContent: text }); // a text of unknown direction
   const large = (...children) => make("p", { className: "large" }, ...children);
   const soft = (text) => make("p", { className: "soft", textContent: text });
   const marked = (text) => make("mark", { textContent: text });
@@ -29,18 +29,18 @@
     const points = Array.from(String(text));
     return points.length > LONGEST ? `${points.slice(0, LONGEST).join("")} …` : String(text);
   }
-  function said(value) {
+  function format(value) {
     if (typeof value !== "number") return "–";
     const size = Math.abs(value);
     return size >= 100 ? value.toFixed(1) : value !== 0 && size < 0.001 ? value.toPrecision(2) : value.toFixed(3);
   }
 
-  // Bars: tables, so that they are read out as names and numbers. A row is {name, value, mark, pick}; `pick` makes it a button.
+  // Bars are tables, so that a screen reader reads names and numbers. A row is {name, value, mark, pick}; with `pick` it is a button.
   const bar = (share) => make("span", { className: "bar", style: { "--a": Math.max(0, Math.min(1, share || 0)) } });
   function bars(rows, title) {
     const line = ({ name, value, mark, pick }) => {
       const head = make("th", { scope: "row", className: mark ? "best" : "" }, pick ? button(name, mark, pick) : own(name));
-      const number = make("td", { className: "number", textContent: said(value) });
+      const number = make("td", { className: "number", textContent: format(value) });
       return make("tr", {}, head, make("td", {}, bar(value)), number);
     };
     const table = (some) => make("table", { className: "bars", label: title }, make("tbody", {}, ...some.map(line)));
@@ -48,7 +48,7 @@
     const more = make("details", {}, make("summary", { textContent: `${rows.length - FEW} more` }), table(rows.slice(FEW)));
     return [table(rows.slice(0, FEW)), more];
   }
-  function button(name, isPressed, pick) { // one of a table's buttons is pressed
+  function button(name, isPressed, pick) { // exactly one button of a table is pressed
     const node = make("button", { type: "button", className: "plain" }, own(name));
     node.setAttribute("aria-pressed", Boolean(isPressed));
     node.onclick = () => {
@@ -58,7 +58,7 @@
     return node;
   }
 
-  // A text with parts of it marked: `parts` are {start, end, node}; what overlaps an earlier one is left out.
+  // A text with marked parts: `parts` are {start, end, node}; a part that overlaps an earlier one is ignored.
   function running(text, parts) {
     const points = Array.from(text);
     const box = make("div", { className: "running", dir: "auto", tabIndex: 0, role: "region", label: "text" });
@@ -72,15 +72,15 @@
     box.append(points.slice(at).join(""));
     return box;
   }
-  function toMark(box) { // an answer deep in a long text is scrolled to, inside of its box alone
+  function toMark(box) { // scrolls the box, not the page, to the marked answer
     const mark = box.querySelector("mark");
     if (mark) box.scrollTop = mark.offsetTop - box.clientHeight / 2;
   }
 
-  // What each kind of model says, of a prediction: {summary, nodes}. `values` are those of the fields.
+  // How a prediction of each kind of model is shown: {summary, nodes}. `values` are the contents of the fields.
   const SHOWN = {
     sequence(found) {
-      if (typeof found.label === "number") return { summary: said(found.label), nodes: [large(said(found.label))] };
+      if (typeof found.label === "number") return { summary: format(found.label), nodes: [large(format(found.label))] };
       const held = [found.label].flat(), verdict = held.join(", ") || "none of the labels";
       const rows = byValue(found.probabilities).map(([name, value]) => ({ name, value, mark: held.includes(name) }));
       return { summary: verdict, nodes: [large(own(verdict)), ...bars(rows, "probabilities")] };
@@ -110,7 +110,7 @@
         name: each.text, value: each.probability, mark: each.text === found.text, pick: () => show(each),
       }));
       const summary = found.text || "no answer in this text";
-      queueMicrotask(() => show(found)); // when it is on the page, and has a size
+      queueMicrotask(() => show(found)); // runs when the text is on the page and has a size
       return { summary, nodes: [large(own(summary)), place, ...bars([...rows, none], "answers and their probabilities")] };
     },
     choice(found, model, values) {
@@ -120,8 +120,8 @@
       return { summary, nodes: [large(own(summary)), ...bars(rows.sort((a, b) => b.value - a.value), "endings")] };
     },
     generation(found) {
-      const others = (found.candidates || []).slice(1).map(({ text, score }) => make("li", { dir: "auto" }, own(text), ` ${said(score)}`));
-      const summary = found.text || "an empty text", about = soft(`score ${said(found.score)}`);
+      const others = (found.candidates || []).slice(1).map(({ text, score }) => make("li", { dir: "auto" }, own(text), ` ${format(score)}`));
+      const summary = found.text || "an empty text", about = soft(`score ${format(found.score)}`);
       const more = others.length ? [make("h3", { textContent: "Others" }), make("ol", { start: 2, className: "others" }, ...others)] : [];
       return { summary, nodes: [make("p", { className: "large", dir: "auto" }, own(summary)), about, ...more] };
     },
@@ -146,20 +146,20 @@
     },
   };
 
-  // Search: passages with the answer marked, and the scores that put them in their places.
+  // Search: passages with marked answers, and the scores that determine their order.
   function showPassages(reply) {
     const hits = reply.answers;
-    // BERT's score is the log odds of an answer against none
+    // BERT's score is the log odds that the passage answers the question
     const odds = ({ score_bert }) => typeof score_bert === "number" ? 1 / (1 + Math.exp(-score_bert)) : null;
     const scores = [["search", (hit) => hit.score_search], ["BERT", odds], ["both", (hit) => hit.score]];
     const most = scores.map(([name, of]) => name === "BERT" ? 1 : Math.max(...hits.map(of)));
     const shown = scores.slice(0, reply.order === "both" ? 3 : 2);
     const items = hits.map((hit) => {
-      const isSure = odds(hit) > 0.5, why = isSure ? "" : "that there is no answer is likelier";
+      const isSure = odds(hit) > 0.5, why = isSure ? "" : "BERT thinks that this is probably not an answer";
       const node = (text) => make("mark", { textContent: text, className: isSure ? "" : "unsure", title: why });
       const parts = hit.answer ? [{ start: hit.start, end: hit.end, node }] : [];
       const drawn = shown.map(([name, of], at) => of(hit) === null ? "" : make("span", { className: "score" },
-        `${name} `, make("b", { textContent: said(of(hit)) }), bar(of(hit) / most[at])));
+        `${name} `, make("b", { textContent: format(of(hit)) }), bar(of(hit) / most[at])));
       const title = make("h3", {}, hit.title ? own(hit.title) : sourceOf(hit));
       const from = make("p", { className: "soft source" }, hit.title ? sourceOf(hit) : "", " ", own(String(hit.place ?? "")));
       return make("li", {}, title, running(hit.passage, parts), make("p", { className: "scores soft" }, ...drawn), from);
@@ -169,7 +169,7 @@
     queueMicrotask(() => document.querySelectorAll(".hits .running").forEach(toMark));
     return { summary, nodes: [hits.length ? make("ol", { className: "hits" }, ...items) : soft("No passage has these words.")] };
   }
-  function sourceOf({ source }) { // no other kind of address becomes a link
+  function sourceOf({ source }) { // only web addresses become links
     if (!/^https?:[/][/]/i.test(source ?? "")) return own(source ?? "");
     return make("a", { href: source, rel: "noreferrer noopener", target: "_blank" }, own(source));
   }
@@ -178,18 +178,18 @@
   function showCosine(reply) {
     const [a, b] = reply.vectors, dot = (x, y) => x.reduce((sum, value, at) => sum + value * y[at], 0);
     const cosine = dot(a, b) / Math.sqrt(dot(a, a) * dot(b, b));
-    const about = soft(`The cosine of two vectors of ${a.length} numbers: 1 where they have the same direction.`);
-    const nodes = [large(said(cosine)), ...bars([{ name: "cosine", value: cosine }], "similarity"), about];
-    return { summary: `similarity ${said(cosine)}`, nodes };
+    const about = soft(`The cosine of the angle between two vectors of ${a.length} numbers: 1 if they have the same direction.`);
+    const nodes = [large(format(cosine)), ...bars([{ name: "cosine", value: cosine }], "similarity"), about];
+    return { summary: `similarity ${format(cosine)}`, nodes };
   }
 
-  // What can be done with a model: its fields, what is sent, and what is shown of the reply.
+  // What each kind of model offers: the fields of the form, the request, and how the reply is shown.
   const KINDS = {
     sequence: ["Labels", "Predict"], tagging: ["Entities", "Find"], spans: ["Answer", "Answer"], choice: ["Choose an ending", "Choose"],
     generation: ["Write", "Write"], fill_mask: ["Fill in words", "Fill in"], next_sentence: ["Next sentence", "Predict"],
   };
   const field = (label, rows = 3, more = {}) => ({ label, rows, ...more });
-  // The columns of a choice, and whether one holds all endings: as its example has them.
+  // The columns of a choice, and whether a column holds a list of endings; both from the first example.
   const columnsOf = (model) => Object.entries(model.examples[0]).map(([column, value]) => [column, Array.isArray(value)]);
   function fieldsOf({ kind, columns, needs_pair, ...model }) {
     const named = (label, at) => /^text/.test(columns[at]) ? label : `${label} (${columns[at]})`;
@@ -210,7 +210,7 @@
     if (has_search) found.push({
       key: "search", name: "Search", verb: "Search", fields: [field("Question", 1)], path: "search", show: showPassages,
       body: ([question]) => ({ question, order: document.querySelector("[name=order]:checked").value, top_k: Number($("top").value) }),
-      about: has_reader ? "The search engine goes by words (BM25), BERT by the odds that a passage answers; both is their product." : "",
+      about: has_reader ? "The search engine ranks passages by their words (BM25), BERT by the odds that they answer the question; both multiplies the two." : "",
     });
     if (model && model.kind in SHOWN) {
       const [name, verb] = KINDS[model.kind], more = model.kind === "spans" ? { alternatives: ALTERNATIVES } : {};
@@ -231,7 +231,7 @@
     return found;
   }
 
-  // Asking, and what can go wrong with it.
+  // Requests and their errors.
   const addressOf = (path) => new URL(path, location.href.split("#")[0]).href;
   async function post(path, body, signal) {
     let reply, text;
@@ -241,15 +241,15 @@
       text = await reply.text();
     } catch (error) {
       if (error.name === "AbortError") throw error;
-      throw Error("No answer: the server has stopped, or cannot be reached. Try again when it is there.");
+      throw Error("No reply: the server has stopped, or cannot be reached. Try again later.");
     }
     if (reply.ok) return text;
     let message = `The server answered with status ${reply.status}.`;
-    try { message = JSON.parse(text).error.message; } catch { /* not of this server, such as a proxy's page */ }
+    try { message = JSON.parse(text).error.message; } catch { /* not a reply of this server, but for example of a proxy */ }
     const isLater = reply.status === 429 || reply.status === 503;
     throw Error(isLater && !/try again/.test(message) ? `${message}. Try again in a moment.` : message);
   }
-  async function during(text, work) { // a later question takes the place of one that waits
+  async function during(text, work) { // a new request cancels a waiting one
     if (state.waiting) state.waiting.abort();
     const mine = state.waiting = new AbortController(), started = performance.now();
     $("failed").textContent = "";
@@ -267,7 +267,7 @@
     }
   }
   const typed = () => state.fields.map((each) => each.value);
-  function complete() { // what is typed; null, with the focus there, where a field is empty that must not be
+  function complete() { // returns the contents of the fields; null if a required field is empty, which then gets the focus
     const values = typed(), empty = state.tool.fields.findIndex((each, at) => !each.optional && !values[at].trim());
     if (empty < 0) return values;
     $("failed").textContent = `${state.tool.fields[empty].label}: type something first.`;
@@ -276,7 +276,7 @@
   }
   function submit() {
     const values = complete(), tool = state.tool;
-    if (values) during("asking …", async (signal) => {
+    if (values) during("waiting for the reply …", async (signal) => {
       const reply = JSON.parse(await post(tool.path, tool.body(values), signal)), { summary, nodes } = tool.show(reply, values);
       $("found").replaceChildren(...nodes);
       $("attention").replaceChildren();
@@ -287,9 +287,9 @@
   }
   function look() {
     const values = complete(), { view } = state.tool;
-    if (values) during("looking; this takes longer than an answer …", async (signal) => {
+    if (values) during("computing attention; this takes longer than a prediction …", async (signal) => {
       const page = await post("view", withModel({ input: view(values) }), signal);
-      // the server's own page, by itself: it can run its script, and reach neither this page nor the server
+      // in a sandbox, the page can run its script, but reaches neither this page nor the server
       const frame = make("iframe", { srcdoc: page, title: "attention of this input" });
       frame.setAttribute("sandbox", "allow-scripts");
       const file = URL.createObjectURL(new Blob([page], { type: "text/html" }));
@@ -302,7 +302,7 @@
     });
   }
 
-  // The same from a program: what is invisible is written as an escape, so that a line reads as it runs.
+  // Code that sends the same request. Invisible characters are escaped, so that one sees what the code sends.
   const HIDDEN = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu;
   const units = (sign) => [...Array(sign.length).keys()].map((at) => `\\u${sign.charCodeAt(at).toString(16).padStart(4, "0")}`).join("");
   const asJson = (body) => JSON.stringify(body).replace(HIDDEN, units);
@@ -318,7 +318,7 @@
     try {
       await navigator.clipboard.writeText(code.textContent);
       button.textContent = "Copied";
-    } catch { // not allowed, as on a page without https from another machine: selected, for the keys to copy
+    } catch { // the browser forbids it, for example without https: select the code for Ctrl+C
       getSelection().selectAllChildren(code);
       button.textContent = "Selected: press Ctrl+C";
     }
@@ -337,7 +337,7 @@
     drawCode();
     submit();
   }
-  const placeOf = (tool, at) => `${tool.kind || tool.key} ${at}`; // of what is typed, for when the tool is used again
+  const placeOf = (tool, at) => `${tool.kind || tool.key} ${at}`; // the key under which a field's content is kept
   const keep = (each, at) => { state.typed[placeOf(state.tool, at)] = each.value; };
   function draw() {
     const tools = toolsOf(state.model), tool = state.tool = tools.find((each) => each.key === state.wanted) || tools[0];
@@ -371,7 +371,7 @@
     drawCode();
   }
   $("models").append(...models.map(({ name }, value) => make("option", { value, textContent: name })));
-  $("models").value = 0; // a browser keeps what was chosen before the page was loaded again
+  $("models").value = 0; // a browser may keep the choice from before a reload
   $("choose").hidden = models.length < 2;
   $("models").onchange = (event) => { state.model = models[Number(event.target.value)]; draw(); };
   radios($("orders"), "order", ORDERS, ORDERS[0][0], () => { drawCode(); if (state.fields[0].value.trim()) submit(); });

@@ -77,7 +77,7 @@ FAULTS = [
     ("tagging", "dev.conll", "dev", "a O\nb B-\n", ('/dev.conll:2', "'B-'")),
     ("tagging", "dev.jsonl", "dev", '{"tokens": ["a", "b"], "tags": ["O"]}\n', ('/dev.jsonl:1', '2 tokens but 1 tags')),
     ("tagging", "dev.jsonl", "dev", '{"tokens": ["a", ""], "tags": ["O", "O"]}\n', ('/dev.jsonl:1', "'tokens'")),
-    ("tagging", "dev.jsonl", "dev", '{"tokens": ["a", "b"], "tags": ["O", 1]}\n', ('/dev.jsonl:1', 'mixed types of tags')),
+    ("tagging", "dev.jsonl", "dev", '{"tokens": ["a", "b"], "tags": ["O", 1]}\n', ('/dev.jsonl:1', 'different types')),
     ("pos", "x-ud-dev.conllu", "dev", "1\ta\ta\tNOUN\n", ('/x-ud-dev.conllu:1', '(4, expected 10')),
     ("pos", "x-ud-dev.conllu", "dev", UD.replace("AUX", "_"), ('/x-ud-dev.conllu:4: tag', "'_'", "'ADJ'")),
     ("pos", "x-ud-dev.conllu", "dev", UD + "\n" + UD, ('/x-ud-dev.conllu:19', "'s1'", '{}/x-ud-dev.conllu:4')),

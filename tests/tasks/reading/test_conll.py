@@ -106,7 +106,7 @@ def test_tags_that_break_their_scheme(tmp_path: Path) -> None:
     assert tagged(source)[1] == (("c", "d"), ("B-P", "B-P"))
     assert source.warnings[0] == (
         f"{tmp_path}/train.conll: sentences with a tag that breaks IOB2: 1 (first 'I-P' at {tmp_path}/train.conll:4); "
-        "read as the CoNLL evaluation does"
+        "interpreted as in the CoNLL evaluation"
     )
     with pytest.raises(InputError, match=r"train\.conll:4: tag 'I-P' breaks IOB2"):
         read(tmp_path, "tagging", "train", "scheme=iob2")

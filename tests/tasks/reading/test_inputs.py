@@ -13,7 +13,7 @@ from task_configs import task_config
 from bertkit.base.errors import InputError
 from bertkit.base.text_files import PEEKED_BYTES
 from bertkit.tasks.reading.readers import Inputs, open_inputs
-from bertkit.tasks.shapes import shape_of
+from bertkit.tasks.task import shape_of
 from bertkit.tasks.task_config import TaskConfig
 
 TAGS = ("O", "B-X", "I-X")
@@ -122,7 +122,7 @@ def test_every_line_is_an_example(name: str, kind: str, content: str, expected: 
     inputs = opened(task_config(name), content, f"in.{kind}")
     assert rows_of(inputs) == expected
     short = {"tsv": (1, "in.tsv:4"), "csv": (1, "in.csv:4")}.get(kind, (0, ""))
-    assert (inputs.gaps.num_rows, inputs.gaps.first) == short
+    assert (inputs.short_rows.num_rows, inputs.short_rows.first) == short
 
 
 def test_ids_of_empty_lines_are_no_other_questions() -> None:
@@ -154,7 +154,7 @@ REFUSALS = [
     ("sequence", "-", '{"text": "kan"} lon\n', "one object per line; for plain text set format=text"),
     ("sequence", "in.csv", "id;text\n1;kan, lon\n", "separated by ';'"),
     ("sequence", "in.tsv", "text\tid\nkan\t1\t2\n", "in.tsv:2: too many cells (3, expected 2"),
-    ("mrpc", "-", "kan\n", "-: task=mrpc is of pairs, and a text per line has no second one"),
+    ("mrpc", "-", "kan\n", "-: task=mrpc needs pairs of texts"),
     ("mrpc", "in.jsonl", '{"sentence1": "kan"}\n', "in.jsonl:1: no column '#2 String' or 'sentence2'"),
     ("spans", "-", "What is it?\n", "-:1: no column 'question' (it has: 'What is it?')"),
     ("spans", "in.csv", "question,text\n", "in.csv:1: no column 'context'"),
@@ -172,5 +172,5 @@ def test_refusals(name: str, file: str, content: str, message: str) -> None:
 
 
 def test_pairs_by_an_explicit_column() -> None:
-    with pytest.raises(InputError, match="is of pairs"):
+    with pytest.raises(InputError, match="needs pairs of texts"):
         opened(task_of("sequence", text_pair="s2"), "kan\n")

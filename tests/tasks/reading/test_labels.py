@@ -79,7 +79,7 @@ def test_several_labels_at_once_as_files_have_them(tmp_path: Path) -> None:
     source = read(tmp_path, "sequence", "train", *given)
     assert [row[3] for row in rows(source)] == [("fear", "joy"), ("fear", "joy")]
     assert source.warnings == (
-        f"{tmp_path}/train.tsv: every label is 'fear, joy'; nothing can be learned or measured from one class",
+        f"{tmp_path}/train.tsv: every label is 'fear, joy'; nothing can be learned from a single class",
     )
     write(tmp_path, "test.tsv", "text\tlabel\na\t1\nb\t\n")
     assert [row[3] for row in rows(read(tmp_path, "sequence", "test", *given))] == [("fear",), None]

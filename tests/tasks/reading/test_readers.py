@@ -42,7 +42,7 @@ def test_where_the_files_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     absolute = task_config("mrpc", f"task.files.train={tmp_path}/train.csv", "task.columns.text=text", "task.labels=auto",
                            "task.labels_in_files=null", "task.columns.text_pair=null", "task.needs_pair=false", "task.columns.id=id")  # fmt: skip
     assert rows(read_examples(absolute, "/", "train")) == EXPECTED
-    with pytest.raises(InputError, match="task=sequence: missing value: set data_dir="):
+    with pytest.raises(InputError, match="task=sequence: no data; set data_dir="):
         read_examples(task_config("sequence"), None, "train")
 
 
@@ -54,7 +54,7 @@ def test_the_hub_without_a_network() -> None:
         read_examples(task_config("mrpc"), None, "dev")
     message = str(caught.value)
     assert message.startswith("task=mrpc: cannot read nyu-mll/glue/mrpc of the hub, split validation (")
-    assert message.endswith("set data_dir= to the task's files, or fill HF_HOME where there is a network, or set task.hub.path= to another copy")  # fmt: skip
+    assert message.endswith("set data_dir= to the task's files, or copy a filled HF_HOME to this machine, or set task.hub.path= to another copy")  # fmt: skip
     assert "\n" not in message
     with pytest.raises(InputError, match="task=squad1: no test split on the hub"):
         read_examples(task_config("squad1"), None, "test")

@@ -18,7 +18,7 @@ def test_warnings_of_labels_are_of_the_examples_that_are_left(tmp_path: Path) ->
     first = dataclasses.replace(source, examples=source.examples[:3])
     assert first.warnings == (
         empty,
-        f"{tmp_path}/train.csv: every label is 'bad'; nothing can be learned or measured from one class",
+        f"{tmp_path}/train.csv: every label is 'bad'; nothing can be learned from a single class",
     )
 
 

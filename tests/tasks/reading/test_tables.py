@@ -45,8 +45,12 @@ def test_glue(tmp_path: Path, task: str, name: str, split: str, text: str, expec
 def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
     write(tmp_path, "QQP/train.tsv", GLUE[7][3])
     write(tmp_path, "MNLI/train.tsv", GLUE[8][3])
-    assert f"{tmp_path}/QQP/train.tsv: 2 rows with too few cells left out" in read(tmp_path, "qqp", "train").warnings
-    assert f"{tmp_path}/MNLI/train.tsv: 1 rows with the label '-' left out" in read(tmp_path, "mnli", "train").warnings
+    assert (
+        f"{tmp_path}/QQP/train.tsv: 2 rows with too few cells were skipped" in read(tmp_path, "qqp", "train").warnings
+    )
+    assert (
+        f"{tmp_path}/MNLI/train.tsv: 1 rows with the label '-' were skipped" in read(tmp_path, "mnli", "train").warnings
+    )
 
 
 def write_parquet(path: Path) -> None:

@@ -59,8 +59,8 @@ def without(name: str) -> dict[str, str]:
 # what is wrong, the files, what is said of it
 DAMAGED = {
     "a file missing": (without("AX.tsv"), "no AX.tsv"),
-    "a file too many": ({**tables(), "notes.txt": "x"}, "'notes.txt' is not a file of GLUE"),
-    "a folder": ({**without("RTE.tsv"), "glue/RTE.tsv": "x", "RTE.tsv": "x"}, "'glue/RTE.tsv' is a folder, or a file in one"),
+    "a file too many": ({**tables(), "notes.txt": "x"}, "'notes.txt' is not a GLUE file"),
+    "a folder": ({**without("RTE.tsv"), "glue/RTE.tsv": "x", "RTE.tsv": "x"}, "'glue/RTE.tsv' is in a folder"),
     "another header": (replaced("RTE.tsv", "index\tprediction", "id\tlabel"), r"RTE.tsv:1: header 'id\tlabel'"),
     "no header": (replaced("RTE.tsv", "index\tprediction\n", ""), "RTE.tsv:1: header '0\\tentailment'"),
     "an index missing": (replaced("QQP.tsv", "1\t1\n", ""), "QQP.tsv:3: index '2', expected 1"),
@@ -103,12 +103,12 @@ def test_without_the_test_files_indices_count_from_0(tmp_path: Path) -> None:
 
 def test_what_is_no_zip(tmp_path: Path) -> None:
     (tmp_path / "x.zip").write_text("index\tprediction\n")
-    with pytest.raises(InputError, match=r"x.zip: not a zip"):
+    with pytest.raises(InputError, match=r"x.zip: not a valid zip"):
         check_archive(tmp_path / "x.zip")
     content = bytearray(write_zip(tmp_path / "y.zip", tables()).read_bytes())
     content[content.index(b"index") + 1] ^= 1
     (tmp_path / "y.zip").write_bytes(content)
-    with pytest.raises(InputError, match=r"y.zip: not a zip"):
+    with pytest.raises(InputError, match=r"y.zip: not a valid zip"):
         check_archive(tmp_path / "y.zip")
     with pytest.raises(InputError, match=r"z.zip: No such file"):
         check_archive(tmp_path / "z.zip")

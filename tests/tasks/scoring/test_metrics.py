@@ -24,7 +24,7 @@ from bertkit.base.errors import InputError
 from bertkit.tasks.reading.conll import chunks_of
 from bertkit.tasks.scoring.metrics import METRICS, MULTI_LABEL, TEXT_METRICS, module, score, signatures
 from bertkit.tasks.scoring.squad import normalize_answer
-from bertkit.tasks.shapes import check_metrics
+from bertkit.tasks.task import check_metrics
 from bertkit.train.processes import gather_in_order
 
 INPUTS: dict[str, tuple[Any, ...]] = {
@@ -135,8 +135,8 @@ BAD = [
     (["f1"], [], [], "no references"),
     (["f1"], [1], [1, 0], "1 predictions but 2 references"),
     (["f1"], [1, 2], [1, 0], r"labels \[0, 1, 2\], expected 0 and 1"),
-    (["seqeval"], [["O"]], [["O", "O"]], "row 0 has 1 tags but 2 references"),
-    (["accuracy"], [["O"]], [["O", "O"]], "row 0 has 1 tags but 2 references"),
+    (["seqeval"], [["O"]], [["O", "O"]], "row 0 has 1 predicted, 2 true tags"),
+    (["accuracy"], [["O"]], [["O", "O"]], "row 0 has 1 predicted, 2 true tags"),
     (["squad_v2"], {"a": "x"}, {"a": ["x"], "b": []}, "1 of 2 questions without a prediction, the first 'b'"),
 ]
 

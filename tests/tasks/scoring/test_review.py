@@ -10,10 +10,10 @@ from bertkit.tasks.choice import ChoiceExample, ChoicePrediction
 from bertkit.tasks.scoring import review
 from bertkit.tasks.scoring.review import Case, calibration, confusion, scores_by_entity, scores_by_label
 from bertkit.tasks.sequence import SequenceExample, SequencePrediction
-from bertkit.tasks.shapes import shape_of
 from bertkit.tasks.spans.answers import SpanCandidate, SpanPrediction
 from bertkit.tasks.spans.examples import Answer, SpanExample
 from bertkit.tasks.tagging import TaggingExample, TaggingPrediction
+from bertkit.tasks.task import shape_of
 
 
 def test_calibration_by_hand() -> None:
@@ -62,7 +62,7 @@ def test_a_review_of_labels() -> None:
     assert [row[:2] + row[-3:] for row in found["mistakes"]["rows"]] == [
         ["a", "aaa", "yes", "no", "0.900"], ["d", "ddd", "yes", "no", "0.800"], ["c", "ccc", "yes", "no", "0.600"]
     ]  # fmt: skip
-    assert set(review.measured_beside(found)) == {"per_label", "calibration_error"}
+    assert set(review.eval_json_parts(found)) == {"per_label", "calibration_error"}
 
 
 def test_a_review_of_label_sets_and_numbers() -> None:
@@ -74,7 +74,7 @@ def test_a_review_of_label_sets_and_numbers() -> None:
     assert found["by_label"]["x"] == {"precision": 1.0, "recall": 0.5, "f1": pytest.approx(2 / 3), "support": 2}
     assert found["by_label"]["y"]["precision"] == 0.5
     first, second = (row[2:] for row in found["mistakes"]["rows"])
-    assert (first, second) == (["y", "does not", "holds", "0.800"], ["x", "holds", "does not", "0.700"])
+    assert (first, second) == (["y", "no", "yes", "0.800"], ["x", "yes", "no", "0.700"])
     numbers = task_config("stsb")
     examples = [SequenceExample(str(n), "t", None, float(n)) for n in range(3)]
     said = [SequencePrediction(str(n), n + 0.5 * n, {}) for n in range(3)]
