@@ -3,10 +3,10 @@
 Axes: as in attention.py; C keys that a query is compared with.
 """
 
-import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -29,15 +29,24 @@ class Group:
     query_places: Tensor  # the place of each query in its sequence, (B or 1, T)
     key_places: Tensor  # the place of each key in its sequence, (B or 1, C)
     is_causal: bool = False  # no query sees a later key, and nothing is padded; `seen` says the same
-    # the packed token of each query, (B, T), and of each key, (B, C); None: they follow those of the group before
-    rows: Tensor | None = None
-    columns: Tensor | None = None
     is_query: Tensor | None = None  # whether a query is a token and no padding, (B, T); None: all are tokens
 
     @property
     def distances(self) -> Tensor:
         """Key positions minus query positions, j - i: (B or 1, T, C)."""
         return self.key_places[:, None] - self.query_places[..., None]
+
+
+class Part(NamedTuple):
+    """Groups whose vectors are selected from the batch by one operation; rows are rows of the vectors as (S * N, H)."""
+
+    groups: list[Group]
+    queries: Tensor | None = (
+        None  # the row of each query, (B, N, T) flattened, of all groups; None: in the order of the batch
+    )
+    keys: Tensor | None = (
+        None  # the row of each key, (B, N, C) flattened, of all groups; None: in the order of the batch
+    )
 
 
 @dataclass(eq=False)  # not frozen: torch.compile would inspect every field, and recompile for each layer
@@ -77,73 +86,79 @@ class Geometry:
 
     def take(self, query: Tensor, key: Tensor, value: Tensor) -> Iterator[tuple[Group, Tensor, Tensor, Tensor]]:
         """Yield each group with its vectors (S, N, H): queries as (B, N, T, H), keys and values as (B, N, C, H)."""
-        groups, order = self._plan
-        parts = []
-        for packed, axis in ((query, 1), (key, 2), (value, 2)):
-            if order is not None:
-                places = [group.rows if axis == 1 else group.columns for group in groups]
-                parts.append([packed.index_select(0, tokens.flatten()) for tokens in places if tokens is not None])
-            else:  # split, and not sliced: the gradient of a slice is as large as the whole
-                sizes = [group.shape[0] * group.shape[axis] for group in groups]
-                size = sum(sizes)
-                parts.append(list(torch.split(packed if size == len(packed) else packed[:size], sizes)))
-        for group, q, k, v in zip(groups, *parts, strict=True):
-            count, num_queries, num_keys = group.shape
-            yield (
-                group,
-                q.view(count, num_queries, *q.shape[1:]).transpose(1, 2),
-                k.view(count, num_keys, *k.shape[1:]).transpose(1, 2),
-                v.view(count, num_keys, *v.shape[1:]).transpose(1, 2),
-            )
+        for groups, rows, columns in self._plan(query.shape[1])[0]:
+            parts = ((query, rows, 1), (key, columns, 2), (value, columns, 2))
+            yield from zip(groups, *(_split(groups, *part) for part in parts), strict=True)
 
     def put_back(self, contexts: Sequence[Tensor], num_tokens: int) -> Tensor:
         """Pack the contexts of all groups, each (B, N, T, H), as the queries were: (S, N, H), with zeros for slack."""
-        flat = [context.transpose(1, 2).flatten(0, 1) for context in contexts]
-        packed, (_, order) = torch.cat(flat) if len(flat) > 1 else flat[0].contiguous(), self._plan
-        packed = packed if order is None else packed.index_select(0, order)
+        num_heads = contexts[0].shape[1]
+        order = self._plan(num_heads)[1]
+        if order is None:
+            contexts = [context.transpose(1, 2).flatten(0, 1) for context in contexts]
+        else:
+            contexts = [context.flatten(0, 2) for context in contexts]
+        packed = torch.cat(contexts) if len(contexts) > 1 else contexts[0].contiguous()
+        packed = packed if order is None else packed.index_select(0, order).view(-1, num_heads, packed.shape[1])
         return packed if len(packed) == num_tokens else F.pad(packed, (0, 0, 0, 0, 0, num_tokens - len(packed)))
 
     def join_weights(self, weights: Sequence[Tensor]) -> Tensor:
         """Join the weights of whole sequences, (B, N, T, C) for each group: T and C the longest, zeros in padding, no slack."""
         num_queries, num_keys = (max(own.shape[axis] for own in weights) for axis in (2, 3))
         padded = []
-        for group, own in zip(self._plan[0], weights, strict=True):
+        groups = [group for part in self._plan(weights[0].shape[1])[0] for group in part.groups]
+        for group, own in zip(groups, weights, strict=True):
             own = own if group.is_query is None else own * group.is_query[:, None, :, None]
             padded.append(F.pad(own, (0, num_keys - own.shape[3], 0, num_queries - own.shape[2])))
         return torch.cat(padded)[: len(self.queries.starts)]
 
-    @functools.cached_property
-    def _plan(self) -> tuple[list[Group], Tensor | None]:
-        """The groups, and the place of each query among all contexts, None if they are in order; made once for a batch."""
+    def _plan(self, num_heads: int) -> tuple[list[Part], Tensor | None]:
+        """The groups, and the row of each query among all contexts, None if they are in order; made once for a batch."""
         layer = self.layer if self.attention.pattern == "bigbird" else 0
-        key = None if self.is_of_self else self.keys, self.attention, layer, self.is_together, self.is_whole
+        key = None if self.is_of_self else self.keys, self.attention, layer, self.is_together, self.is_whole, num_heads
         plans = self.queries.plans
         if key not in plans:
-            plans[key] = self._make_plan()
+            plans[key] = self._make_plan(num_heads)
         return plans[key]  # type: ignore[no-any-return]
 
-    def _make_plan(self) -> tuple[list[Group], Tensor | None]:
+    def _make_plan(self, num_heads: int) -> tuple[list[Part], Tensor | None]:
         if self.is_of_self and not self.is_together:  # slack is a run, too
             pairs = [(length, length) for _, count, length in self.queries.runs for _ in range(count)]
         else:
             pairs = list(zip(self.queries.lengths, self.keys.lengths, strict=True))
         bunches = [list(bunch) for _, bunch in itertools.groupby(pairs, self._kind)]
         if all(len(set(bunch)) == 1 and not self._is_cut(bunch[0][0]) for bunch in bunches):
-            return [self._run(len(bunch), *bunch[0]) for bunch in bunches], None
-        groups: list[Group] = []
-        order = torch.empty(sum(length for length, _ in pairs), dtype=torch.int64)
-        num_contexts, first = 0, torch.zeros(2, dtype=torch.int64)  # the first query and the first key of the bunch
-        for bunch in bunches:
-            lengths = torch.tensor(bunch)  # (B, 2)
-            ends = first + lengths.cumsum(0)
-            for block in self._blocks(*map(max, zip(*bunch, strict=True))):
-                rows, is_query = _tokens(block.queries, ends[:, 0], lengths[:, 0])
-                columns, is_key = _tokens(block.keys, ends[:, 1], lengths[:, 1])
-                order[rows[is_query]] = num_contexts + is_query.flatten().nonzero()[:, 0]
-                num_contexts += rows.numel()
-                groups.append(self._group(rows, columns, is_query, is_key, block))
-            first = ends[-1]
-        return groups, on_device(order, self.queries.starts.device)
+            return [Part([self._run(len(bunch), *bunch[0]) for bunch in bunches])], None
+        kinds: dict[object, list[int]] = {}
+        for number, pair in enumerate(pairs):
+            kinds.setdefault(self._kind(pair), []).append(number)
+        all_lengths = torch.tensor(pairs)  # (B, 2)
+        all_ends = all_lengths.cumsum(0)
+        found: dict[int, list[tuple[Any, ...]]] = {}  # by the number of the block in its sequence
+        for numbers in kinds.values():
+            lengths, ends = all_lengths[numbers], all_ends[numbers]
+            for number, block in enumerate(self._blocks(*lengths.amax(0).tolist())):
+                queries, is_query = _tokens(block.queries, ends[:, 0], lengths[:, 0])
+                keys, is_key = _tokens(block.keys, ends[:, 1], lengths[:, 1])
+                is_token = is_query.flatten(0, 1)[:, None].expand(-1, num_heads, -1).flatten()
+                group, rows, columns = (
+                    self._group(is_query, is_key, block),
+                    _rows(queries, num_heads),
+                    _rows(keys, num_heads),
+                )
+                found.setdefault(number, []).append((group, rows, columns, is_token))
+        parts, all_rows, is_context = [], [], []
+        device = self.queries.starts.device
+        for same_number in found.values():
+            groups, *tensors = zip(*same_number, strict=True)
+            rows, columns, is_token = map(torch.cat, tensors)
+            parts.append(Part(list(groups), on_device(rows, device), on_device(columns, device)))
+            all_rows.append(rows)
+            is_context.append(is_token)
+        places = torch.cat(is_context).nonzero()[:, 0]
+        order = torch.empty_like(places)
+        order[torch.cat(all_rows)[places]] = places
+        return parts, on_device(order, device)
 
     def _kind(self, pair: tuple[int, int]) -> object:
         """The property that neighbours in one group share: their lengths, or the number of their random blocks."""
@@ -168,18 +183,14 @@ class Geometry:
             seen = on_device(allowed(self.attention, length, self.layer), device)[None, None]
         return Group((count, length, num_keys), seen, queries, keys, self.is_causal)
 
-    def _group(self, rows: Tensor, columns: Tensor, is_query: Tensor, is_key: Tensor, block: Block) -> Group:
-        """Compute blocks of sequences together: rows (B, n, b) with columns (B, n, C)."""
-        count, device = len(rows), self.queries.starts.device
+    def _group(self, is_query: Tensor, is_key: Tensor, block: Block) -> Group:
+        """Compute blocks of sequences together: queries (B, n, b) with keys (B, n, C), which are tokens or padding."""
+        count, device = len(is_query), self.queries.starts.device
         seen = block.allowed if self.is_causal else (is_key[:, :, None] & block.allowed).flatten(0, 1)
         times = count if len(block.queries) > 1 else 1
-        tensors = (
-            seen[:, None], block.queries.repeat(times, 1), block.keys.repeat(times, 1), rows.flatten(0, 1),
-            columns.flatten(0, 1), is_query.flatten(0, 1),
-        )  # fmt: skip
-        seen, queries, keys, rows, columns, is_query = (on_device(tensor, device) for tensor in tensors)
-        shape = (len(rows), rows.shape[1], columns.shape[1])
-        return Group(shape, seen, queries, keys, False, rows, columns, is_query)
+        tensors = seen[:, None], block.queries.repeat(times, 1), block.keys.repeat(times, 1), is_query.flatten(0, 1)
+        seen, queries, keys, is_query = (on_device(tensor, device) for tensor in tensors)
+        return Group((len(is_query), is_query.shape[1], keys.shape[1]), seen, queries, keys, is_query=is_query)
 
 
 def _tokens(places: Tensor, ends: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
@@ -187,3 +198,22 @@ def _tokens(places: Tensor, ends: Tensor, lengths: Tensor) -> tuple[Tensor, Tens
     lengths = lengths[:, None, None]
     is_token = (places >= 0) & (places < lengths)
     return ends[:, None, None] - lengths + torch.minimum(places.clamp(min=0), lengths - 1), is_token
+
+
+def _rows(tokens: Tensor, num_heads: int) -> Tensor:
+    """The rows of tokens (B, n, b) in (S * N, H), head by head: (B * n * N * b,)."""
+    return (tokens.flatten(0, 1)[:, None] * num_heads + torch.arange(num_heads)[:, None]).flatten()
+
+
+def _split(groups: list[Group], packed: Tensor, rows: Tensor | None, axis: int) -> list[Tensor]:
+    """Select the vectors (S, N, H) of each group, as many as its `shape` has on an axis: (B, N, T or C, H)."""
+    num_heads, head_size = packed.shape[1:]
+    shapes = [(group.shape[0], group.shape[axis]) for group in groups]
+    sizes = [count * length for count, length in shapes]
+    if rows is None:  # split, and not sliced: the gradient of a slice is as large as the whole
+        vectors = torch.split(packed if sum(sizes) == len(packed) else packed[: sum(sizes)], sizes)
+        return [
+            part.view(*shape, num_heads, head_size).transpose(1, 2) for part, shape in zip(vectors, shapes, strict=True)
+        ]
+    vectors = torch.split(packed.flatten(0, 1).index_select(0, rows), [size * num_heads for size in sizes])
+    return [part.view(shape[0], num_heads, shape[1], head_size) for part, shape in zip(vectors, shapes, strict=True)]
