@@ -9,12 +9,20 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import inspect
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from bertkit.kernels.layout import Layout
 
 
 @dataclass(frozen=True)
@@ -57,6 +65,7 @@ class FastWays:
         return tuple(name for name in NAMES if getattr(self, name))
 
 
+EXACT_DROPOUT = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]  # on CUDA these compare floats
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 NAMES = tuple(field.name for field in fields(FastWays))
 PLAIN, ALL = FastWays(), FastWays.of(NAMES)
@@ -73,8 +82,6 @@ def choose(kernels: Literal["auto", "plain"]) -> FastWays:
 
 def has_onednn() -> bool:
     """Whether this torch has oneDNN's linear map."""
-    import torch
-
     return torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
@@ -99,3 +106,47 @@ def keep_freed_memory() -> None:
     if mallopt is not None:
         for parameter in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
             mallopt(parameter, 1 << 30)
+
+
+def packed_attention(query: Tensor, key: Tensor, value: Tensor, layout: Layout, is_causal: bool = False) -> Tensor:
+    """Let every token attend to its own sequence with one kernel: each (S, N, H) -> (S, N, H)."""
+    varlen_attn = _varlen_attn(query.device)
+    assert varlen_attn is not None
+    longest, window = layout.longest, {"window_size": (-1, 0)} if is_causal else {}
+    return varlen_attn(query, key, value, layout.bounds, layout.bounds, longest, longest, **window)  # type: ignore[no-any-return]
+
+
+def fits_packed_attention(query: Tensor, dropout_prob: float, is_causal: bool) -> bool:
+    """Whether `packed_attention` computes attention for such queries (S, N, H).
+
+    `varlen_attn` has no dropout. Torch's memory-efficient kernel over packed tokens has, but its forward pass takes the
+    longest key to be 0 tokens long, and so drops alike in all heads and sequences, and its backward pass otherwise (torch's
+    attention.cu, where pytorch/pytorch#115590 is named, and, in torch 2.13, mem_eff_attention/kernel_forward.h and
+    kernel_backward.h, `dropout_batch_head_rng_offset`). Over padded sequences it drops each weight by itself.
+    """
+    is_half = query.dtype in (torch.bfloat16, torch.float16)
+    if not query.is_cuda or dropout_prob > 0 or not is_half or query.shape[-1] % 8 or query.shape[-1] > 256:
+        return False
+    varlen_attn = _varlen_attn(query.device)
+    # its first releases have no windows
+    return varlen_attn is not None and (not is_causal or "window_size" in inspect.signature(varlen_attn).parameters)
+
+
+@functools.cache
+def _varlen_attn(device: torch.device) -> Callable[..., Any] | None:
+    """Return torch's function; None if torch is too old, or the GPU is older than Ampere."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return None
+    has_flash = torch.backends.cuda.is_flash_attention_available()
+    return varlen_attn if has_flash and torch.cuda.get_device_capability(device) >= (8, 0) else None
+
+
+def exact_dropout(query: Tensor, dropout_prob: float) -> AbstractContextManager[None]:
+    """Keep torch's flash attention from dropping on CUDA.
+
+    It compares 8 random bits, so that 0.1 becomes 26/256, and scales by 1/0.9 all the same (flash-attention
+    flash_api.cpp, `p_dropout_in_uint8_t`).
+    """
+    return sdpa_kernel(EXACT_DROPOUT) if dropout_prob > 0 and query.is_cuda else nullcontext()

@@ -13,8 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertkit.kernels import varlen
-from bertkit.kernels.fast import ANYWHERE, FastWays
+from bertkit.kernels.fast import ANYWHERE, FastWays, exact_dropout, fits_packed_attention, packed_attention
 from bertkit.kernels.linear import Linear, dropout, is_on_cpu
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.geometry import Geometry
@@ -58,8 +57,8 @@ def attend(
     is_usual = variant is None and kept is None and not geometry.is_in_blocks
     is_apart = kept is None and not geometry.is_together  # runs of equal lengths, so far
     if query.is_cuda and is_apart and (fast.packed_attention or not is_usual) and not torch.compiler.is_compiling():
-        if is_usual and geometry.is_of_self and varlen.is_fit(query, dropout_prob, geometry.is_causal):
-            return varlen.attend(query, key, value, geometry.queries, geometry.is_causal)
+        if is_usual and geometry.is_of_self and fits_packed_attention(query, dropout_prob, geometry.is_causal):
+            return packed_attention(query, key, value, geometry.queries, geometry.is_causal)
         geometry = replace(geometry, is_together=True)  # starting a kernel costs more than padding does
     has_kernel = is_usual and not (dropout_prob > 0 and fast.own_attention and is_on_cpu(query))
     contexts, weights_of_groups = [], []
@@ -97,7 +96,7 @@ def attend_by_kernel(
     dropout_prob: float = 0.0,
 ) -> Tensor:
     """The equation of `attend` by torch's kernel: queries (B, N, T, H), keys and values (B, N, C, H) -> (B, N, T, H)."""
-    with varlen.exact_dropout(query, dropout_prob):
+    with exact_dropout(query, dropout_prob):
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask=None if is_causal else seen, dropout_p=dropout_prob, is_causal=is_causal
         )

@@ -12,7 +12,7 @@ from torch._dynamo.utils import counters
 from bertkit.base.batch import PretrainBatch
 from bertkit.model import compiled
 from bertkit.model.bert_config import AttentionConfig, NormConfig
-from bertkit.model.layer_depth import freeze_below
+from bertkit.model.layers import freeze_below
 from bertkit.run.objective import pretraining_losses
 from bertkit.train import evaluation, loop, processes
 from bertkit.train.loop import Course, Learner

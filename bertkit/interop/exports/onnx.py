@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from bertkit.base.errors import InputError
 from bertkit.base.files import to_json
 from bertkit.base.text_files import read_json
-from bertkit.interop.parity.reference import load_in_transformers
+from bertkit.interop.parity.comparison import load_in_transformers
 
 TOLERANCE = 1e-4  # float32, absolute; measured below 1e-5
 INT8 = "model_quantized.onnx"

@@ -10,9 +10,13 @@ each head's logits, each loss, and the gradient of every parameter.
 
 import contextlib
 import importlib.metadata
+import io
+import logging
 import math
+import os
 import tempfile
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +30,9 @@ from bertkit.base.text_files import read_json
 from bertkit.interop.hugging_face.config_json import architecture_of, config_json, require_bert
 from bertkit.interop.hugging_face.directory import tensors_of
 from bertkit.interop.hugging_face.names import to_hugging_face
-from bertkit.interop.load import hashes_of, load_directory
+from bertkit.interop.load import hashes_of, load_directory, load_tokenizer
 from bertkit.interop.padded import PaddedBert
 from bertkit.interop.parity.certificate import FORMAT, full_tensors, identity_of
-from bertkit.interop.parity.reference import load_in_transformers, same_ids
 from bertkit.interop.parity.results import (
     TEXTS,
     Inputs,
@@ -56,6 +59,8 @@ NOTES = (
     "the span loss of transformers counts padding as possible answers; where there is padding, both are compared without it",
 )
 
+# settings of a config.json that change the way of computing or the output format, but no value
+PLAIN = {"attn_implementation": "sdpa", "return_dict": True, "chunk_size_feed_forward": 0}
 Row = dict[str, Any]  # of the certificate: what was compared, and how far it is apart
 
 
@@ -249,3 +254,67 @@ def _largest(tensor: Tensor) -> float:
 
 def _shown(number: float) -> float:
     return number if math.isfinite(number) else NOT_FINITE
+
+
+def load_in_transformers(directory: Path, architecture: str, dtype: torch.dtype, with_pooler: bool = True) -> Any:
+    """Load a directory with `transformers`, strictly.
+
+    Raises:
+        InputError: a tensor is missing or left over, or loading logged or warned anything.
+    """
+    import transformers
+
+    bare = {"add_pooling_layer": False} if architecture == "BertModel" and not with_pooler else {}
+    with _strictly(directory, f"the model as {architecture}"):
+        model, info = getattr(transformers, architecture).from_pretrained(
+            directory, dtype=dtype, output_loading_info=True, local_files_only=True, **PLAIN, **bare
+        )
+        problems = {key: sorted(map(str, value)) for key, value in info.items() if value}
+        if problems:
+            raise InputError(f"{directory}: transformers does not load the model as {architecture} cleanly: {problems}")
+    return model.eval()
+
+
+@contextlib.contextmanager
+def _strictly(directory: Path, what: str) -> Iterator[None]:
+    """Refuse a directory if loading it raises, logs, warns or prints anything."""
+    import transformers
+
+    messages: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("transformers")
+    verbosity = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_warning()
+    transformers.logging.disable_progress_bar()
+    handlers, logger.handlers = logger.handlers, [handler]  # recorded, and not printed
+    printed = io.StringIO()
+    try:
+        with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stderr(printed):
+            warnings.simplefilter("default")
+            yield
+    except InputError:
+        raise
+    except Exception as error:  # transformers raises errors of every kind
+        raise InputError(f"{directory}: transformers does not load {what}: {' '.join(str(error).split())}") from None
+    finally:
+        logger.handlers = handlers
+        transformers.logging.set_verbosity(verbosity)
+    messages += [str(warning.message) for warning in caught if "transformers" in str(warning.filename)]
+    messages += [line for line in printed.getvalue().splitlines() if line.strip()]
+    if messages:
+        raise InputError(f"{directory}: transformers does not load {what} cleanly: {messages}")
+
+
+def same_ids(directory: Path, texts: Sequence[tuple[str, str]]) -> None:
+    """Check that `AutoTokenizer` gives the same ids as bertkit."""
+    import transformers
+
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    with _strictly(directory, "the tokenizer"):
+        theirs = transformers.AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    ours = load_tokenizer(directory)
+    for first, second in texts:
+        encoded, reference = ours(first, second), theirs(first, second)
+        if any(encoded[key] != list(reference[key]) for key in encoded):
+            raise InputError(f"{directory}: the tokenizers differ on {first!r}, {second!r}")
