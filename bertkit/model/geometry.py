@@ -1,6 +1,8 @@
-"""Geometry of attention: the keys that each query is compared with, and the groups that are computed together.
+"""Which keys each query attends to, and how the sequences of a batch are grouped to compute attention.
 
-Axes: as in attention.py; C keys that a query is compared with.
+"Slack" are tokens at the end of a batch that only round its size up; each is a sequence of its own.
+
+Axes: as in attention.py; C keys for each query of a group, some of them masked.
 """
 
 import itertools
@@ -17,66 +19,63 @@ from bertkit.model.bert_config import AttentionConfig
 from bertkit.model.patterns import IN_BLOCKS, Block, allowed, num_blocks_of, plan
 
 FULL, CAUSAL = AttentionConfig(), AttentionConfig(pattern="causal")
-SEE_ALL = ("full", "linformer")  # patterns in which a query sees all keys of its pair of sequences
+UNMASKED = ("full", "linformer")  # patterns in which a query attends to all keys of its sequence
 
 
 @dataclass(frozen=True)
 class Group:
-    """B sequences, or B blocks of sequences, that are computed together: T queries with C keys each."""
+    """B sequences, or B blocks of sequences, in one batched product: T queries and C keys in each."""
 
     shape: tuple[int, int, int]  # B, T, C
-    seen: Tensor | None  # whether a query sees a key, (B or 1, 1, T or 1, C); None: it sees all
-    query_places: Tensor  # the place of each query in its sequence, (B or 1, T)
-    key_places: Tensor  # the place of each key in its sequence, (B or 1, C)
-    is_causal: bool = False  # no query sees a later key, and nothing is padded; `seen` says the same
-    is_query: Tensor | None = None  # whether a query is a token and no padding, (B, T); None: all are tokens
+    mask: Tensor | None  # whether a query attends to a key, (B or 1, 1, T or 1, C); None: to all keys
+    query_positions: Tensor  # the position of each query in its sequence, (B or 1, T)
+    key_positions: Tensor  # the position of each key in its sequence, (B or 1, C)
+    is_causal: bool = False  # the mask is the causal one, without padding
+    is_query: Tensor | None = None  # False for a query that is padding, (B, T); None: without padding
 
     @property
     def distances(self) -> Tensor:
         """Key positions minus query positions, j - i: (B or 1, T, C)."""
-        return self.key_places[:, None] - self.query_places[..., None]
+        return self.key_positions[:, None] - self.query_positions[..., None]
 
 
 class Part(NamedTuple):
-    """Groups whose vectors are selected from the batch by one operation; rows are rows of the vectors as (S * N, H)."""
+    """Groups whose vectors are selected in one step, by rows of (S * N, H); None: all rows, in the order of the batch."""
 
     groups: list[Group]
-    queries: Tensor | None = (
-        None  # the row of each query, (B, N, T) flattened, of all groups; None: in the order of the batch
-    )
-    keys: Tensor | None = (
-        None  # the row of each key, (B, N, C) flattened, of all groups; None: in the order of the batch
-    )
+    query_rows: Tensor | None = None  # (B, N, T) of each group, flattened and concatenated
+    key_rows: Tensor | None = None  # (B, N, C) of each group, flattened and concatenated
 
 
 @dataclass(eq=False)  # not frozen: torch.compile would inspect every field, and recompile for each layer
 class Geometry:
-    """The sequences of the queries, the sequences that they are compared with, and the pattern within a pair of them.
+    """Pairs of sequences, one with queries and one with keys, and the pattern of attention within each pair.
 
     Attributes:
-        queries: where the sequences of the queries lie.
-        keys: the same layout, or that of as many other sequences: the sources of targets, or compressed keys.
-        attention: its pattern says which keys a query sees of its own sequence.
+        queries: the layout of the sequences with queries.
+        keys: the layout of the sequences with keys: the same in self-attention, the source texts in cross-attention, or
+            compressed keys; the pairs are in the order of both layouts.
+        attention: settings, of which the pattern determines which keys of its sequence a query attends to.
         layer: number of the layer; random blocks differ between layers.
-        is_together: compute neighbours in one padded group, as lengths of pairs rarely repeat; else only equal lengths.
-        is_whole: never cut sequences into blocks, so that weights exist for all pairs of tokens.
+        is_padded: pad sequences of different lengths to compute them in one group; else a group has equal lengths.
+        is_whole: do not cut sequences into blocks, so that all pairs of tokens have a weight.
     """
 
     queries: Layout
     keys: Layout
     attention: AttentionConfig = FULL
     layer: int = 0
-    is_together: bool = False
+    is_padded: bool = False
     is_whole: bool = False
 
     @property
-    def is_of_self(self) -> bool:
+    def is_self_attention(self) -> bool:
         """Whether queries and keys share one layout, as in uncompressed self-attention."""
         return self.keys is self.queries
 
     @property
     def is_causal(self) -> bool:
-        """Whether no query sees a later key."""
+        """Whether a query attends to no later key."""
         return self.attention.pattern == "causal"
 
     @property
@@ -84,14 +83,14 @@ class Geometry:
         """Whether sequences may be cut into blocks."""
         return self.attention.pattern in IN_BLOCKS
 
-    def take(self, query: Tensor, key: Tensor, value: Tensor) -> Iterator[tuple[Group, Tensor, Tensor, Tensor]]:
-        """Yield each group with its vectors (S, N, H): queries as (B, N, T, H), keys and values as (B, N, C, H)."""
+    def split(self, query: Tensor, key: Tensor, value: Tensor) -> Iterator[tuple[Group, Tensor, Tensor, Tensor]]:
+        """Yield each group with its vectors: queries (S, N, H) as (B, N, T, H), keys and values (n, N, H) as (B, N, C, H)."""
         for groups, rows, columns in self._plan(query.shape[1])[0]:
             parts = ((query, rows, 1), (key, columns, 2), (value, columns, 2))
             yield from zip(groups, *(_split(groups, *part) for part in parts), strict=True)
 
-    def put_back(self, contexts: Sequence[Tensor], num_tokens: int) -> Tensor:
-        """Pack the contexts of all groups, each (B, N, T, H), as the queries were: (S, N, H), with zeros for slack."""
+    def join_contexts(self, contexts: Sequence[Tensor], num_tokens: int) -> Tensor:
+        """Put the contexts of all groups, each (B, N, T, H), into the order of the queries: (S, N, H), with zeros for slack."""
         num_heads = contexts[0].shape[1]
         order = self._plan(num_heads)[1]
         if order is None:
@@ -103,7 +102,10 @@ class Geometry:
         return packed if len(packed) == num_tokens else F.pad(packed, (0, 0, 0, 0, 0, num_tokens - len(packed)))
 
     def join_weights(self, weights: Sequence[Tensor]) -> Tensor:
-        """Join the weights of whole sequences, (B, N, T, C) for each group: T and C the longest, zeros in padding, no slack."""
+        """Pad the weights of whole sequences, (B, N, T, C) in each group, with zeros to the longest T and C, and concatenate them.
+
+        Slack is left out.
+        """
         num_queries, num_keys = (max(own.shape[axis] for own in weights) for axis in (2, 3))
         padded = []
         groups = [group for part in self._plan(weights[0].shape[1])[0] for group in part.groups]
@@ -113,56 +115,55 @@ class Geometry:
         return torch.cat(padded)[: len(self.queries.starts)]
 
     def _plan(self, num_heads: int) -> tuple[list[Part], Tensor | None]:
-        """The groups, and the row of each query among all contexts, None if they are in order; made once for a batch."""
+        """Return the groups, and the row of each query among all contexts (None: in the order of the batch), made once a batch."""
         layer = self.layer if self.attention.pattern == "bigbird" else 0
-        key = None if self.is_of_self else self.keys, self.attention, layer, self.is_together, self.is_whole, num_heads
+        keys = None if self.is_self_attention else self.keys
+        key = keys, self.attention, layer, self.is_padded, self.is_whole, num_heads
         plans = self.queries.plans
         if key not in plans:
             plans[key] = self._make_plan(num_heads)
         return plans[key]  # type: ignore[no-any-return]
 
     def _make_plan(self, num_heads: int) -> tuple[list[Part], Tensor | None]:
-        if self.is_of_self and not self.is_together:  # slack is a run, too
+        if self.is_self_attention and not self.is_padded:  # with slack
             pairs = [(length, length) for _, count, length in self.queries.runs for _ in range(count)]
         else:
             pairs = list(zip(self.queries.lengths, self.keys.lengths, strict=True))
-        bunches = [list(bunch) for _, bunch in itertools.groupby(pairs, self._kind)]
-        if all(len(set(bunch)) == 1 and not self._is_cut(bunch[0][0]) for bunch in bunches):
-            return [Part([self._run(len(bunch), *bunch[0]) for bunch in bunches])], None
-        kinds: dict[object, list[int]] = {}
+        neighbours = [list(alike) for _, alike in itertools.groupby(pairs, self._group_key)]
+        if all(len(set(alike)) == 1 and not self._is_cut(alike[0][0]) for alike in neighbours):
+            return [Part([self._equal_group(len(alike), *alike[0]) for alike in neighbours])], None
+        alike_pairs: dict[object, list[int]] = {}
         for number, pair in enumerate(pairs):
-            kinds.setdefault(self._kind(pair), []).append(number)
+            alike_pairs.setdefault(self._group_key(pair), []).append(number)
         all_lengths = torch.tensor(pairs)  # (B, 2)
         all_ends = all_lengths.cumsum(0)
-        found: dict[int, list[tuple[Any, ...]]] = {}  # by the number of the block in its sequence
-        for numbers in kinds.values():
+        # by the number of a block in its sequence: groups, the rows of queries and of keys, and whether a query is a token
+        found: dict[int, list[tuple[Any, ...]]] = {}
+        for numbers in alike_pairs.values():
             lengths, ends = all_lengths[numbers], all_ends[numbers]
             for number, block in enumerate(self._blocks(*lengths.amax(0).tolist())):
                 queries, is_query = _tokens(block.queries, ends[:, 0], lengths[:, 0])
                 keys, is_key = _tokens(block.keys, ends[:, 1], lengths[:, 1])
                 is_token = is_query.flatten(0, 1)[:, None].expand(-1, num_heads, -1).flatten()
-                group, rows, columns = (
-                    self._group(is_query, is_key, block),
-                    _rows(queries, num_heads),
-                    _rows(keys, num_heads),
+                group = self._padded_group(is_query, is_key, block)
+                found.setdefault(number, []).append(
+                    (group, _rows(queries, num_heads), _rows(keys, num_heads), is_token)
                 )
-                found.setdefault(number, []).append((group, rows, columns, is_token))
-        parts, all_rows, is_context = [], [], []
-        device = self.queries.starts.device
-        for same_number in found.values():
-            groups, *tensors = zip(*same_number, strict=True)
-            rows, columns, is_token = map(torch.cat, tensors)
-            parts.append(Part(list(groups), on_device(rows, device), on_device(columns, device)))
-            all_rows.append(rows)
-            is_context.append(is_token)
-        places = torch.cat(is_context).nonzero()[:, 0]
-        order = torch.empty_like(places)
-        order[torch.cat(all_rows)[places]] = places
+        parts, device = [], self.queries.starts.device
+        for entries in found.values():
+            rows = (on_device(torch.cat([entry[at] for entry in entries]), device) for at in (1, 2))
+            parts.append(Part([entry[0] for entry in entries], *rows))
+        all_rows, is_token = (
+            torch.cat([entry[at] for entries in found.values() for entry in entries]) for at in (1, 3)
+        )
+        contexts = is_token.nonzero()[:, 0]
+        order = torch.empty_like(contexts)
+        order[all_rows[contexts]] = contexts
         return parts, on_device(order, device)
 
-    def _kind(self, pair: tuple[int, int]) -> object:
-        """The property that neighbours in one group share: their lengths, or the number of their random blocks."""
-        if not self.is_together:
+    def _group_key(self, pair: tuple[int, int]) -> object:
+        """What pairs of sequences in one group have in common: both lengths, or the number of BigBird's blocks, or nothing."""
+        if not self.is_padded:
             return pair
         return num_blocks_of(self.attention, pair[0]) if self.attention.pattern == "bigbird" else None
 
@@ -170,47 +171,47 @@ class Geometry:
         return self.is_in_blocks and not self.is_whole and num_blocks_of(self.attention, length) > 1
 
     def _blocks(self, length: int, num_keys: int) -> list[Block]:
-        if self.attention.pattern not in SEE_ALL:
+        if self.attention.pattern not in UNMASKED:
             return plan(self.attention, length, self.layer)
         return [Block(torch.arange(length)[None], torch.arange(num_keys)[None], torch.ones(1, 1, 1, dtype=torch.bool))]
 
-    def _run(self, count: int, length: int, num_keys: int) -> Group:
-        """Compute sequences of one length together, as they lie in the batch."""
+    def _equal_group(self, count: int, length: int, num_keys: int) -> Group:
+        """Group neighbouring sequences of equal length, whole and in the order of the batch."""
         device = self.queries.starts.device
         queries, keys = (torch.arange(size, device=device)[None] for size in (length, num_keys))
-        seen = None
-        if self.attention.pattern not in SEE_ALL:
-            seen = on_device(allowed(self.attention, length, self.layer), device)[None, None]
-        return Group((count, length, num_keys), seen, queries, keys, self.is_causal)
+        mask = None
+        if self.attention.pattern not in UNMASKED:
+            mask = on_device(allowed(self.attention, length, self.layer), device)[None, None]
+        return Group((count, length, num_keys), mask, queries, keys, self.is_causal)
 
-    def _group(self, is_query: Tensor, is_key: Tensor, block: Block) -> Group:
-        """Compute blocks of sequences together: queries (B, n, b) with keys (B, n, C), which are tokens or padding."""
+    def _padded_group(self, is_query: Tensor, is_key: Tensor, block: Block) -> Group:
+        """Group the same blocks of B sequences; False marks padding: is_query (B, n, b), is_key (B, n, C)."""
         count, device = len(is_query), self.queries.starts.device
-        seen = block.allowed if self.is_causal else (is_key[:, :, None] & block.allowed).flatten(0, 1)
+        mask = block.allowed if self.is_causal else (is_key[:, :, None] & block.allowed).flatten(0, 1)
         times = count if len(block.queries) > 1 else 1
-        tensors = seen[:, None], block.queries.repeat(times, 1), block.keys.repeat(times, 1), is_query.flatten(0, 1)
-        seen, queries, keys, is_query = (on_device(tensor, device) for tensor in tensors)
-        return Group((len(is_query), is_query.shape[1], keys.shape[1]), seen, queries, keys, is_query=is_query)
+        tensors = mask[:, None], block.queries.repeat(times, 1), block.keys.repeat(times, 1), is_query.flatten(0, 1)
+        mask, queries, keys, is_query = (on_device(tensor, device) for tensor in tensors)
+        return Group((len(is_query), is_query.shape[1], keys.shape[1]), mask, queries, keys, is_query=is_query)
 
 
-def _tokens(places: Tensor, ends: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """Find the packed tokens at places (n, b) of sequences (B,), and whether they are there: twice (B, n, b)."""
+def _tokens(positions: Tensor, ends: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """Indices of the packed tokens at positions (n, b) of sequences (B,), and whether such tokens exist; both (B, n, b)."""
     lengths = lengths[:, None, None]
-    is_token = (places >= 0) & (places < lengths)
-    return ends[:, None, None] - lengths + torch.minimum(places.clamp(min=0), lengths - 1), is_token
+    is_token = (positions >= 0) & (positions < lengths)
+    return ends[:, None, None] - lengths + torch.minimum(positions.clamp(min=0), lengths - 1), is_token
 
 
 def _rows(tokens: Tensor, num_heads: int) -> Tensor:
-    """The rows of tokens (B, n, b) in (S * N, H), head by head: (B * n * N * b,)."""
+    """Rows of tokens (B, n, b) in vectors (S * N, H), in the order (B, n, N, b), flattened."""
     return (tokens.flatten(0, 1)[:, None] * num_heads + torch.arange(num_heads)[:, None]).flatten()
 
 
 def _split(groups: list[Group], packed: Tensor, rows: Tensor | None, axis: int) -> list[Tensor]:
-    """Select the vectors (S, N, H) of each group, as many as its `shape` has on an axis: (B, N, T or C, H)."""
+    """Select the vectors (S, N, H) of each group: (B, N, T, H) for axis 1 of its `shape`, (B, N, C, H) for axis 2."""
     num_heads, head_size = packed.shape[1:]
     shapes = [(group.shape[0], group.shape[axis]) for group in groups]
     sizes = [count * length for count, length in shapes]
-    if rows is None:  # split, and not sliced: the gradient of a slice is as large as the whole
+    if rows is None:  # torch.split, since the gradient of every slice would be as large as the whole tensor
         vectors = torch.split(packed if sum(sizes) == len(packed) else packed[: sum(sizes)], sizes)
         return [
             part.view(*shape, num_heads, head_size).transpose(1, 2) for part, shape in zip(vectors, shapes, strict=True)
