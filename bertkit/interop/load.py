@@ -267,9 +267,7 @@ def _decoder_of(stored: _Stored, heads: Sequence[str], decoder: DecoderConfig | 
             "copy of a standard BERT; start from another model"
         )
     if decoder.share and stored.has_decoder_apart:
-        raise InputError(
-            f"{stored.directory}: its decoder and encoder have different weights and cannot share them; set decoder.share=false"
-        )
+        raise InputError(f"{stored.directory}: decoder and encoder have different weights; set decoder.share=false")
     return decoder
 
 
@@ -292,15 +290,14 @@ def _read(directory: Path) -> _Stored:
 def _relabel(stored: _Stored, heads: Sequence[str], wanted: BertConfig) -> None:
     """Put the rows of a classifier into the order of the `wanted` labels, or drop the classifier if it has other labels."""
     parts = tuple(f"heads.{head}." for head in ("sequence", "token") if head in heads)
-    is_same = set(stored.config.labels) == set(wanted.labels) and problem_type_of(stored.config) == problem_type_of(
-        wanted
-    )
+    labels = stored.config.labels
+    is_same = set(labels) == set(wanted.labels) and problem_type_of(stored.config) == problem_type_of(wanted)
     for name in [name for name in stored.weights if name.startswith(parts)]:
         if is_same:
-            stored.weights[name] = stored.weights[name][[stored.config.labels.index(label) for label in wanted.labels]]
+            stored.weights[name] = stored.weights[name][[labels.index(label) for label in wanted.labels]]
         else:
             del stored.weights[name]
-            stored.skipped[stored.their_names[name]] = f"head with other labels: {listed(stored.config.labels)}"
+            stored.skipped[stored.their_names[name]] = f"head with other labels: {listed(labels)}"
 
 
 def _check_fit(stored: _Stored, model: BertWithHeads, needs_pooler: bool, is_new_decoder: bool = False) -> list[str]:
@@ -310,9 +307,8 @@ def _check_fit(stored: _Stored, model: BertWithHeads, needs_pooler: bool, is_new
         part = ".".join(name.split(".")[:2])
         tensor = stored.weights.get(name)
         is_optional = name.startswith("heads.") or (part == "bert.pooler" and not needs_pooler)
-        if tensor is None and (
-            (is_optional and not stored.has(part)) or (is_new_decoder and name.startswith("heads.generation."))
-        ):
+        is_new = is_new_decoder and name.startswith("heads.generation.")
+        if tensor is None and (is_new or (is_optional and not stored.has(part))):
             new.append(name)
         elif tensor is None:
             problems.append(f"{to_hugging_face(name)}: missing")

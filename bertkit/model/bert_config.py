@@ -63,12 +63,9 @@ def attention_problems(attention: AttentionConfig) -> list[str]:
 def shape_problems(shape: BertShape) -> list[str]:
     """Return an error line if the number of heads does not divide the hidden size."""
     size, heads = shape.hidden_size, shape.num_attention_heads
-    is_whole = heads < 1 or size % heads == 0
-    return (
-        []
-        if is_whole
-        else [f"model.hidden_size={size} is not a multiple of model.num_attention_heads={heads}; change one of them"]
-    )
+    if heads < 1 or size % heads == 0:
+        return []
+    return [f"model.hidden_size={size} is not a multiple of model.num_attention_heads={heads}; change one of them"]
 
 
 def bert_problems(config: BertConfig) -> list[str]:

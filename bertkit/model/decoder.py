@@ -72,18 +72,13 @@ class DecoderLayer(nn.Module):
         self.is_pre_norm = config.norm.placement == "pre"
 
     def forward(
-        self,
-        hidden: Tensor,
-        self_geometry: Geometry,
-        source: Tensor,
-        cross_geometry: Geometry,
-        attentions: list[Tensor] | None = None,
+        self, hidden: Tensor, within: Geometry, source: Tensor, across: Geometry, attentions: list[Tensor] | None = None
     ) -> Tensor:
         """Targets (S, D), sources (C, D) -> (S, D); the weights of the source tokens, (B, N, T, C), go to `attentions`."""
         return self._sublayers(
             hidden,
-            lambda target: self.attention(target, self_geometry),
-            lambda target: self.cross_attention(target, cross_geometry, attentions, source),
+            lambda target: self.attention(target, within),
+            lambda target: self.cross_attention(target, across, attentions, source),
         )
 
     def step(self, hidden: Tensor, state: DecoderState, cache: LayerCache) -> Tensor:
@@ -165,10 +160,10 @@ class Decoder(nn.Module):
             Logits, (S, V).
         """
         hidden = self.embeddings(input_ids, torch.zeros_like(input_ids), layout.position_ids)
-        self_geometry = Geometry(layout, layout, CAUSAL, is_padded=True)
-        cross_geometry = Geometry(layout, source_layout, is_padded=True)
+        within = Geometry(layout, layout, CAUSAL, is_padded=True)
+        across = Geometry(layout, source_layout, is_padded=True)
         for layer in self.layers:
-            hidden = layer(hidden, self_geometry, source, cross_geometry, attentions)
+            hidden = layer(hidden, within, source, across, attentions)
         return self._logits(hidden)
 
     def start(self, source: Tensor, source_layout: Layout) -> DecoderState:

@@ -93,10 +93,7 @@ class Geometry:
         """Put the contexts of all groups, each (B, N, T, H), into the order of the queries: (S, N, H), with zeros for slack."""
         num_heads = contexts[0].shape[1]
         order = self._plan(num_heads)[1]
-        if order is None:
-            contexts = [context.transpose(1, 2).flatten(0, 1) for context in contexts]
-        else:
-            contexts = [context.flatten(0, 2) for context in contexts]
+        contexts = [x.transpose(1, 2).flatten(0, 1) if order is None else x.flatten(0, 2) for x in contexts]
         packed = torch.cat(contexts) if len(contexts) > 1 else contexts[0].contiguous()
         packed = packed if order is None else packed.index_select(0, order).view(-1, num_heads, packed.shape[1])
         return packed if len(packed) == num_tokens else F.pad(packed, (0, 0, 0, 0, 0, num_tokens - len(packed)))
@@ -115,7 +112,7 @@ class Geometry:
         return torch.cat(padded)[: len(self.queries.starts)]
 
     def _plan(self, num_heads: int) -> tuple[list[Part], Tensor | None]:
-        """Return the groups, and the row of each query among all contexts (None: in the order of the batch), made once a batch."""
+        """Return the groups, and the row of each query among all contexts; None: in the order of the batch."""
         layer = self.layer if self.attention.pattern == "bigbird" else 0
         keys = None if self.is_self_attention else self.keys
         key = keys, self.attention, layer, self.is_padded, self.is_whole, num_heads
@@ -151,14 +148,12 @@ class Geometry:
                 )
         parts, device = [], self.queries.starts.device
         for entries in found.values():
-            rows = (on_device(torch.cat([entry[at] for entry in entries]), device) for at in (1, 2))
-            parts.append(Part([entry[0] for entry in entries], *rows))
-        all_rows, is_token = (
-            torch.cat([entry[at] for entries in found.values() for entry in entries]) for at in (1, 3)
-        )
-        contexts = is_token.nonzero()[:, 0]
+            groups, rows, columns, _ = zip(*entries, strict=True)
+            parts.append(Part(list(groups), on_device(torch.cat(rows), device), on_device(torch.cat(columns), device)))
+        _, all_rows, _, is_tokens = zip(*(entry for entries in found.values() for entry in entries), strict=True)
+        contexts = torch.cat(is_tokens).nonzero()[:, 0]
         order = torch.empty_like(contexts)
-        order[all_rows[contexts]] = contexts
+        order[torch.cat(all_rows)[contexts]] = contexts
         return parts, on_device(order, device)
 
     def _group_key(self, pair: tuple[int, int]) -> object:
@@ -208,13 +203,14 @@ def _rows(tokens: Tensor, num_heads: int) -> Tensor:
 
 def _split(groups: list[Group], packed: Tensor, rows: Tensor | None, axis: int) -> list[Tensor]:
     """Select the vectors (S, N, H) of each group: (B, N, T, H) for axis 1 of its `shape`, (B, N, C, H) for axis 2."""
-    num_heads, head_size = packed.shape[1:]
+    num_heads, size = packed.shape[1:]
     shapes = [(group.shape[0], group.shape[axis]) for group in groups]
-    sizes = [count * length for count, length in shapes]
-    if rows is None:  # torch.split, since the gradient of every slice would be as large as the whole tensor
-        vectors = torch.split(packed if sum(sizes) == len(packed) else packed[: sum(sizes)], sizes)
-        return [
-            part.view(*shape, num_heads, head_size).transpose(1, 2) for part, shape in zip(vectors, shapes, strict=True)
-        ]
-    vectors = torch.split(packed.flatten(0, 1).index_select(0, rows), [size * num_heads for size in sizes])
-    return [part.view(shape[0], num_heads, shape[1], head_size) for part, shape in zip(vectors, shapes, strict=True)]
+    lengths = [count * length for count, length in shapes]
+    if rows is not None:
+        packed = packed.flatten(0, 1).index_select(0, rows).view(-1, num_heads, size)
+        parts = zip(torch.split(packed, lengths), shapes, strict=True)
+        return [part.view(count, num_heads, length, size) for part, (count, length) in parts]
+    # torch.split, since the gradient of every slice would be as large as the whole tensor
+    packed = packed if sum(lengths) == len(packed) else packed[: sum(lengths)]
+    parts = zip(torch.split(packed, lengths), shapes, strict=True)
+    return [part.view(*shape, num_heads, size).transpose(1, 2) for part, shape in parts]

@@ -103,9 +103,8 @@ class SourceAttention(nn.Module):
         super().__init__()
         self.score, size = score, config.hidden_size
         if score == "additive":
-            self.of_query = nn.Linear(
-                size, size, bias=False
-            )  # not `Linear`: the number of rows shrinks from step to step
+            # not `Linear`, since the number of rows shrinks from step to step
+            self.of_query = nn.Linear(size, size, bias=False)
             self.of_key = Linear(size, size, bias=False)
             self.of_sum = nn.Linear(size, 1, bias=False)
         elif score in ("general", "location"):
@@ -183,8 +182,7 @@ class RecurrentDecoder(nn.Module):
     ) -> Tensor:
         """Score the next token after each target token: (S,) -> (S, V); `hidden` are the encoder's states.
 
-        The weights of the source tokens, (B, 1, T, C) with zeros in padding, are appended to `attentions`, unless the score is
-        `none`.
+        The weights of the source tokens, (B, 1, T, C), are appended to `attentions`, unless the score is `none`.
         """
         steps, state = Steps.of(layout), self.start(hidden, source_layout)
         embedded = self.dropout(self.token(input_ids))[steps.tokens]

@@ -219,7 +219,7 @@ def test_what_transformers_trained_further_is_shared_no_more(tmp_path: Path, tok
     assert back.config.decoder.share is False
     with torch.no_grad():
         same(back(**given).logits["generation"], theirs.double().eval()(**given).logits)
-    with pytest.raises(InputError, match=r"its decoder and encoder .*; set decoder\.share=false"):
+    with pytest.raises(InputError, match=r"decoder and encoder .*; set decoder\.share=false"):
         load_directory(tmp_path / "theirs", decoder=DecoderConfig(kind="bert", share=True))
 
 

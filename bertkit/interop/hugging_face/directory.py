@@ -150,9 +150,8 @@ def _tensors_of_pair(model: BertWithHeads) -> dict[str, Tensor]:
     alone = dict(model.named_parameters())
     for name, tensor in model.named_parameters(remove_duplicate=False):
         theirs = re.sub(r"^bert\.", "encoder.", to_hugging_face(name))
-        tensors[theirs] = (
-            tensor.detach() if name in alone else tensor.detach().clone()
-        )  # safetensors refuses shared memory
+        # safetensors refuses shared memory
+        tensors[theirs] = tensor.detach() if name in alone else tensor.detach().clone()
     return tensors
 
 
@@ -245,11 +244,8 @@ def _index(directory: Path, name: str) -> Path:
 def _shards(index: Path) -> list[Path]:
     content = read_json(index)
     weight_map = content.get("weight_map") if isinstance(content, dict) else None
-    if (
-        not isinstance(weight_map, dict)
-        or not all(isinstance(shard, str) for shard in weight_map.values())
-        or not weight_map
-    ):
+    is_map = isinstance(weight_map, dict) and all(isinstance(shard, str) for shard in weight_map.values())
+    if not is_map or not weight_map:
         raise InputError(f"{index}: no weight_map; copy the whole directory again")
     shards = sorted(set(weight_map.values()))
     expected = Path(index.name.removesuffix(".index.json")).suffix
