@@ -117,7 +117,7 @@ def packed_attention(query: Tensor, key: Tensor, value: Tensor, layout: Layout, 
     return varlen_attn(query, key, value, layout.bounds, layout.bounds, longest, longest, **window)  # type: ignore[no-any-return]
 
 
-def fits_packed_attention(query: Tensor, dropout_prob: float, is_causal: bool) -> bool:
+def fits_packed(query: Tensor, dropout_prob: float, is_causal: bool) -> bool:
     """Whether `packed_attention` supports such queries (S, N, H).
 
     `varlen_attn` has no dropout. Torch's memory-efficient kernel has dropout over packed tokens, but it is wrong: its forward

@@ -19,10 +19,7 @@ MIN_ROWS, MAX_ROWS = 4, 256
 
 
 class Packed:
-    """Copies of a weight in the memory layouts that make products with few rows fast; see `FastWays.packed_weights`.
-
-    They are made at the first such product.
-    """
+    """Copies of a weight in memory layouts for products with few rows, made when first used; see `FastWays.packed_weights`."""
 
     def __init__(self) -> None:
         self.weight: Tensor | None = None

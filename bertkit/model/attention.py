@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertkit.kernels.fast import ANYWHERE, FastWays, exact_dropout, fits_packed_attention, packed_attention
+from bertkit.kernels.fast import ANYWHERE, FastWays, exact_dropout, fits_packed, packed_attention
 from bertkit.kernels.linear import Linear, dropout, is_on_cpu
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.geometry import Geometry
@@ -57,11 +57,7 @@ def attend(
     is_standard = variant is None and attentions is None and not geometry.is_in_blocks
     may_pad = attentions is None and not geometry.is_padded
     if query.is_cuda and may_pad and (fast.packed_attention or not is_standard) and not torch.compiler.is_compiling():
-        if (
-            is_standard
-            and geometry.is_self_attention
-            and fits_packed_attention(query, dropout_prob, geometry.is_causal)
-        ):
+        if is_standard and geometry.is_self_attention and fits_packed(query, dropout_prob, geometry.is_causal):
             return packed_attention(query, key, value, geometry.queries, geometry.is_causal)
         geometry = replace(geometry, is_padded=True)  # many small kernels take longer than padding does
     has_kernel = is_standard and not (dropout_prob > 0 and fast.own_attention and is_on_cpu(query))
@@ -73,9 +69,7 @@ def attend(
             context = attend_by_kernel(q, k, v, group.mask, group.is_causal, dropout_prob)
         else:
             if is_standard:
-                scores = dot(
-                    q * q.shape[-1] ** -0.5, k
-                )  # `scaled_dot`, faster: queries have fewer elements than scores
+                scores = dot(q * q.shape[-1] ** -0.5, k)  # as `scaled_dot`, with fewer elements to scale
             else:
                 scores = scaled_dot(q, k) if variant is None else variant.scores(q, k, group)  # (B, N, T, C)
             weights = torch.softmax(hide(scores, group.mask), -1)
@@ -130,10 +124,7 @@ class MultiHeadAttention(nn.Module):
     def forward(
         self, hidden: Tensor, geometry: Geometry, attentions: list[Tensor] | None = None, source: Tensor | None = None
     ) -> Tensor:
-        """Let tokens (S, D) attend to each other, or to the tokens of a `source` (n, D): (S, D).
-
-        The weights, (B, N, T, C), are appended to `attentions`.
-        """
+        """Attend from tokens (S, D) to each other or to a `source` (n, D): (S, D); weights (B, N, T, C) go to `attentions`."""
         source = hidden if source is None else source
         query = self.in_heads(self.query, hidden)
         key = None if self.key is None else self.in_heads(self.key, source)

@@ -99,10 +99,7 @@ class Geometry:
         return packed if len(packed) == num_tokens else F.pad(packed, (0, 0, 0, 0, 0, num_tokens - len(packed)))
 
     def join_weights(self, weights: Sequence[Tensor]) -> Tensor:
-        """Pad the weights of whole sequences, (B, N, T, C) in each group, with zeros to the longest T and C, and concatenate them.
-
-        Slack is left out.
-        """
+        """Concatenate the weights of all groups, (B, N, T, C), padded with zeros to the longest T and C, without slack."""
         num_queries, num_keys = (max(own.shape[axis] for own in weights) for axis in (2, 3))
         padded = []
         groups = [group for part in self._plan(weights[0].shape[1])[0] for group in part.groups]
@@ -127,7 +124,9 @@ class Geometry:
         else:
             pairs = list(zip(self.queries.lengths, self.keys.lengths, strict=True))
         neighbours = [list(alike) for _, alike in itertools.groupby(pairs, self._group_key)]
-        if all(len(set(alike)) == 1 and not self._is_cut(alike[0][0]) for alike in neighbours):
+        may_cut = self.is_in_blocks and not self.is_whole
+        is_cut = may_cut and any(num_blocks_of(self.attention, length) > 1 for length, _ in pairs)
+        if not is_cut and all(len(set(alike)) == 1 for alike in neighbours):
             return [Part([self._equal_group(len(alike), *alike[0]) for alike in neighbours])], None
         alike_pairs: dict[object, list[int]] = {}
         for number, pair in enumerate(pairs):
@@ -161,9 +160,6 @@ class Geometry:
         if not self.is_padded:
             return pair
         return num_blocks_of(self.attention, pair[0]) if self.attention.pattern == "bigbird" else None
-
-    def _is_cut(self, length: int) -> bool:
-        return self.is_in_blocks and not self.is_whole and num_blocks_of(self.attention, length) > 1
 
     def _blocks(self, length: int, num_keys: int) -> list[Block]:
         if self.attention.pattern not in UNMASKED:

@@ -124,7 +124,7 @@ class BertWithHeads(nn.Module):
         """Build the encoder and some of `HEADS`; a head in `POOLED_HEADS` needs the pooler.
 
         Raises:
-            InputError: a pooled head is requested, but with causal attention [CLS] attends only to itself.
+            InputError: a head needs the pooled [CLS], but with causal attention [CLS] attends only to itself.
         """
         super().__init__()
         problems = head_problems(config.attention, config.pooling, heads)

@@ -2,11 +2,10 @@
 
 The depth of a part of BERT is 0 for the embeddings, 1 to L for the layers, and L + 1 for the pooler and the heads.
 
-All compiled layers share one layer's graphs, since they differ only in their parameters. Attention is not compiled: it has
-its own fast kernels, and its plain Python code reads the geometry of the batch. A graph therefore depends only on the number
-of tokens, which is a symbolic dimension. Training, evaluation and frozen layers use separate graphs, each compiled when it
-is first needed. In a graph the compiler's own dropout replaces the fast kernels for the CPU: its probability is exact, and it
-follows the seed of torch.
+Compiled layers share one layer's graphs. Attention is not compiled: it has its own fast kernels, and its plain Python code
+reads the geometry of the batch. A graph therefore depends only on the number of tokens, which is a symbolic dimension.
+Training, evaluation and frozen layers use separate graphs, each compiled when it is first needed. In a graph the compiler's
+own dropout replaces the fast kernels for the CPU: its probability is exact, and it follows the seed of torch.
 """
 
 import importlib.util

@@ -150,10 +150,7 @@ class Compression(nn.Module):
         self.value = None if is_one else nn.Linear(length, size, bias=False)
 
     def forward(self, key: Tensor, value: Tensor, layout: Layout) -> tuple[Tensor, Tensor, Layout]:
-        """Compress keys and values, each (S, N, H), to (B * K, N, H), and return them with their layout.
-
-        Slack, the tokens that only round up the size of a batch, is left out.
-        """
+        """Compress keys and values (S, N, H) of all sequences to (B * K, N, H), and return them with their layout."""
         count = len(layout.starts)
         matrices = self._matrix(self.key), self._matrix(self.key if self.value is None else self.value)
         compressed = []

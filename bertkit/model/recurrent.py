@@ -61,19 +61,15 @@ class RecurrentLayers(nn.Module):
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(
-        self,
-        embedded: Tensor,
-        layout: Layout,
-        output_hidden_states: bool = False,
-        attentions: list[Tensor] | None = None,
+        self, hidden: Tensor, layout: Layout, output_hidden_states: bool = False, attentions: list[Tensor] | None = None
     ) -> list[Tensor]:
         """Return hidden states as `bert.Encoder` does; `attentions` stays empty, since GRUs have no attention."""
         steps = Steps.of(layout)
-        states = [embedded[steps.tokens]]
+        states = [hidden[steps.tokens]]
         for layer in self.layers:
             inputs = states[-1] if len(states) == 1 else self.dropout(states[-1])
             states.append(layer(PackedSequence(inputs, steps.sizes))[0].data)
-        packed = [embedded, *(steps.packed(state, len(embedded)) for state in states[1:])]
+        packed = [hidden, *(steps.packed(state, len(hidden)) for state in states[1:])]
         return packed if output_hidden_states else packed[-1:]
 
 

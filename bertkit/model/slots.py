@@ -35,10 +35,7 @@ class AttentionVariant(nn.Module):
         self.has_scores = not self.score.is_scaled_dot or self.positions in ("relative", "alibi")
 
     def transform(self, query: Tensor, key: Tensor | None, layout: Layout) -> tuple[Tensor, Tensor]:
-        """Change queries and keys, each (S, N, H), so that their scaled dot product is the score.
-
-        Without a key, the query takes its place: a location score uses no key.
-        """
+        """Change queries and keys (S, N, H) so that their scaled dot product is the score; without keys, return queries twice."""
         query = self.score.fold(query)
         if key is None:
             return query, query
