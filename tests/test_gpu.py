@@ -22,9 +22,9 @@ from bertkit.kernels.fast import ALL, PLAIN, FastWays
 from bertkit.kernels.layout import Layout
 from bertkit.model.attention import attend
 from bertkit.model.bert_config import AttentionConfig
-from bertkit.model.compiled import compile_layers
 from bertkit.model.geometry import Geometry
 from bertkit.model.heads import BertWithHeads
+from bertkit.model.layers import compile_layers
 from bertkit.run.objective import pretraining_losses, task_losses
 from bertkit.train import evaluation, loop, processes
 from bertkit.train.loop import Course, Learner

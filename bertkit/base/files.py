@@ -282,6 +282,12 @@ def locked(directory: Path) -> Iterator[None]:
         lock.release()
 
 
+def refuse_file(output_dir: Path) -> None:
+    """Raise InputError if the path of an output directory is a file."""
+    if output_dir.exists() and not output_dir.is_dir():
+        raise InputError(f"output_dir={output_dir} is a file; choose a directory")
+
+
 def require_space(directory: Path, num_bytes: int) -> None:
     """Check the free space before writing.
 

@@ -1,16 +1,16 @@
-"""Other people's models, in and out: every parameter name, file format and foreign implementation that bertkit knows is here.
+"""Models in the formats of other libraries: reading, writing, and comparison with `transformers`.
 
-Every directory is loaded through `load` into bertkit's one kind of model, and written as a Hugging Face directory, with
-other layouts beside it. Hugging Face's parameter names are in `hugging_face/names.py`, Google's in `google/checkpoint.py`.
+`load` reads every format into the same bertkit model. Models are written as Hugging Face directories, and exports can add the
+files of other formats. Hugging Face's parameter names are in `hugging_face/names.py`, Google's in `google/checkpoint.py`.
 
     padded                         a model for callers with padded tensors
-    load                           any model directory or hub id -> a model and its tokenizer
-    hugging_face.directory         a model -> a directory that transformers loads
-    hugging_face.config_json       config.json, and the models that transformers can compute
+    load                           the model and the tokenizer of any model directory or hub id
+    hugging_face.directory         write a directory that transformers loads; download one; read its weights
+    hugging_face.config_json       config.json, and whether transformers can compute a model
     google.checkpoint              the checkpoints of google-research/bert
     parity.comparison              the comparison with transformers
-    parity.certificate             its result: reading, checking and showing it
+    parity.certificate             the certificate of a comparison: read, check and summarise it
     exports.card                   the model card
-    exports.onnx                   ONNX beside the weights
-    exports.sentence_transformers  the layout of sentence-transformers
+    exports.onnx                   the model in ONNX format
+    exports.sentence_transformers  the files of sentence-transformers
 """

@@ -1,7 +1,7 @@
-"""Any model directory -> a model and its tokenizer.
+"""Load a model and its tokenizer from any model directory.
 
-Loading is strict: every tensor of the directory is loaded or left out by a named rule, every parameter of the model is
-loaded or newly made by a named rule, and anything else is an error that lists the names.
+Loading is strict: every tensor of the directory is loaded or left out by a named rule, every parameter of the model is loaded
+or newly initialised by a named rule, and anything else is an error that lists the names.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ class LoadReport:
 
     loaded: list[str]  # parameters of the model taken from the directory
     skipped: dict[str, str]  # tensors of the directory that were left out, with the rule
-    new: list[str]  # parameters that the directory does not hold, newly initialised
+    new: list[str]  # newly initialised parameters, which the directory does not contain
 
     def __str__(self) -> str:
         parts = [f"{len(self.loaded)} tensors loaded"]
@@ -54,10 +54,10 @@ def load_model(model_dir: str | Path, heads: Sequence[str] | None = None) -> Pad
 
     Args:
         model_dir: a run directory, a checkpoint, a Hugging Face directory, a TensorFlow checkpoint, or a hub id.
-        heads: the heads to load, such as `["masked_lm"]`; None for those that the directory holds.
+        heads: the heads to load, such as `["masked_lm"]`; None for all heads in the directory.
 
     Raises:
-        InputError: the directory cannot be loaded, or lacks a head that was asked for.
+        InputError: the directory cannot be loaded, or lacks one of `heads`.
     """
     directory = resolve_model_dir(model_dir)
     unknown = [head for head in heads or () if head not in HEADS]
@@ -66,21 +66,24 @@ def load_model(model_dir: str | Path, heads: Sequence[str] | None = None) -> Pad
     model, report = load_directory(directory, heads)
     missing = sorted({name.split(".")[1] for name in report.new})
     if missing:
-        raise InputError(f"{directory}: no weights for the {' and the '.join(missing)}; choose among those it holds")
+        raise InputError(
+            f"{directory}: no weights for the {' and the '.join(missing)}; choose other heads, or heads=None for all in it"
+        )
     return PaddedBert(model).eval()
 
 
 def load_packed(
     model_dir: str | Path, heads: Sequence[str] | None = None, with_pooler: bool | None = None
 ) -> tuple[BertWithHeads, LoadReport]:
-    """Load any model directory as the packed model that training uses."""
+    """Load any model directory as the model for packed batches that training uses."""
     return load_directory(resolve_model_dir(model_dir), heads, with_pooler)
 
 
 def load_tokenizer(model_dir: str | Path, rules: Rules | None = None) -> Tokenizer:
     """Load the tokenizer of any model directory, a prepared dataset, or a vocabulary file.
 
-    `rules` are Google's or Hugging Face's; None for the rules of a prepared dataset, else Hugging Face's.
+    `rules` split text into words as Google's code or Hugging Face's does; None for the rules of a prepared dataset, or else
+    Hugging Face's.
 
     Raises:
         InputError: there is no tokenizer, or BERT cannot use it.
@@ -99,16 +102,16 @@ def resolve_model_dir(model_dir: str | Path, setting: str = "model_dir") -> Path
     """Find the directory with a configuration and weights.
 
     Args:
-        model_dir: a run directory (its newest valid checkpoint; after fine-tuning its final model, from the best one), a
+        model_dir: a run directory (its newest valid checkpoint; after fine-tuning the final model, its best checkpoint), a
             checkpoint, a Hugging Face directory, a TensorFlow checkpoint (a directory, or a prefix such as
             `DIR/bert_model.ckpt`), or a hub id.
-        setting: the setting's name, for messages.
+        setting: the name of the setting in messages.
 
     Returns:
-        The directory; for a prefix, the prefix itself if its directory holds several checkpoints.
+        The directory; for a prefix, the prefix itself if its directory contains several checkpoints.
 
     Raises:
-        InputError: there is no such directory, or it holds no model.
+        InputError: there is no such directory, or it contains no model.
     """
     path = Path(model_dir).expanduser()
     if not path.is_dir():
@@ -141,7 +144,7 @@ def _model_of_run(run_dir: Path, named: str) -> Path:
     model_dir = run_dir / "model"
     has_model = (model_dir / "config.json").is_file()
     if has_model and (run_dir / "predictions.jsonl").is_file():
-        return model_dir  # fine-tuning keeps its best checkpoint there, not its newest
+        return model_dir  # fine-tuning keeps its best checkpoint there
     checkpoint, faults = newest_valid(run_dir)
     if checkpoint is None and not has_model:
         raise InputError(*faults, f"{named}: a run without a valid checkpoint")
@@ -162,19 +165,19 @@ def _google_prefix(directory: Path) -> Path | None:
 
 
 def _folder(directory: Path) -> Path:
-    return directory if directory.is_dir() else directory.parent  # of a prefix
+    return directory if directory.is_dir() else directory.parent  # for a checkpoint's prefix
 
 
 @dataclass(frozen=True)
-class _Held:
-    """The contents of a model directory."""
+class _Stored:
+    """What a model directory contains."""
 
     directory: Path
     config_path: Path
     config: BertConfig
     tensors: Mapping[str, Tensor]  # all tensors, by Hugging Face's names
-    weights: dict[str, Tensor]  # the tensors with a place in bertkit, by bertkit's names
-    theirs: Mapping[str, str]  # bertkit's names -> Hugging Face's
+    weights: dict[str, Tensor]  # the tensors that bertkit knows, by bertkit's names
+    their_names: Mapping[str, str]  # Hugging Face's names by bertkit's names
     skipped: dict[str, str]  # tensors left out, with the rule
 
     def has(self, part: str) -> bool:
@@ -183,7 +186,7 @@ class _Held:
 
     @property
     def has_decoder_apart(self) -> bool:
-        """Whether the decoder's weights differ from the encoder's."""
+        """Whether a weight of the decoder differs from the encoder's."""
         pairs = [(name, in_decoder(name)) for name in self.weights if name.startswith("bert.")]
         return any(
             twin in self.weights and not torch.equal(self.weights[name], self.weights[twin]) for name, twin in pairs
@@ -202,124 +205,126 @@ def load_directory(
     """Build the model in a directory from `resolve_model_dir`, and load its weights.
 
     Args:
-        directory: configuration and weights.
-        heads: the heads to build; None for the heads in the directory.
-        with_pooler: None for a pooler if the directory has one or the heads need one.
-        seed: for the initialisation of new parameters.
-        labels: for a sequence or token head; None for the directory's. A head with the same labels gets its rows in this
-            order; a head with other labels is left out and newly initialised.
-        problem_type: goes with `labels`.
-        decoder: for a generation head. Without a decoder in the directory, its weights start as copies of the encoder and the
-            masked LM head, and its cross-attention is newly initialised.
+        directory: the directory with configuration and weights.
+        heads: the heads to build; None for all heads in the directory.
+        with_pooler: whether to build a pooler; None: if the directory has one or the heads need one.
+        seed: seed for the initialisation of new parameters.
+        labels: labels of a sequence or token head; None for the directory's. The rows of a head with the same labels are put
+            into this order; a head with other labels is newly initialised.
+        problem_type: the task of a sequence head with these `labels`.
+        decoder: settings of a generation head. If the directory has no decoder, the decoder starts as a copy of the encoder
+            and the masked LM head, with newly initialised cross-attention.
 
     Raises:
-        InputError: a tensor without a place, a parameter without a tensor, or another shape; all of them are listed.
+        InputError: tensors that the model does not have, parameters without a tensor, or different shapes; all are listed.
     """
-    held = _read(directory)
-    held_heads = [head for head in HEADS if held.has(f"heads.{head}")]
-    heads = held_heads if heads is None else heads
+    stored = _read(directory)
+    own_heads = [head for head in HEADS if stored.has(f"heads.{head}")]
+    heads = own_heads if heads is None else heads
     if with_pooler is None:
-        is_free = held.has("bert.pooler") and tuple(heads) != ("generation",)  # a decoder looks at tokens alone
+        is_free = stored.has("bert.pooler") and tuple(heads) != ("generation",)  # a decoder does not use it
         with_pooler = is_free or bool(set(heads) & set(POOLED_HEADS))
-    begins = decoder is not None and held.config.decoder is None
-    config = dataclasses.replace(held.config, decoder=_decoder_of(held, heads, decoder))
-    if begins:
-        held.weights.update({name: tensor for each, tensor in held.weights.items() if (name := in_decoder(each))})
+    is_new_decoder = decoder is not None and stored.config.decoder is None
+    config = dataclasses.replace(stored.config, decoder=_decoder_of(stored, heads, decoder))
+    if is_new_decoder:
+        stored.weights.update({name: tensor for each, tensor in stored.weights.items() if (name := in_decoder(each))})
     if labels is not None:
         config = dataclasses.replace(config, labels=tuple(labels), problem_type=problem_type)
-        _relabel(held, heads, config)
+        _relabel(stored, heads, config)
     problems = head_problems(config.attention, config.pooling, heads)
     if problems:
-        raise InputError(*(f"{held.config_path}: {each}" for each in problems))
+        raise InputError(*(f"{stored.config_path}: {each}" for each in problems))
     with torch.device("meta"):
         model = BertWithHeads(config, heads, with_pooler)
-    new = _check_fit(held, model, bool(set(held_heads) & set(POOLED_HEADS)), begins)
+    new = _check_fit(stored, model, bool(set(own_heads) & set(POOLED_HEADS)), is_new_decoder)
     model.to_empty(device="cpu")
     if new:
         init_weights(model, config.initializer_range, torch.Generator().manual_seed(seed))
     parameters = dict(model.named_parameters())
     with torch.no_grad():
-        for name in parameters.keys() & held.weights.keys():
-            parameters[name].copy_(held.weights[name])
-    return model, LoadReport(sorted(set(parameters) - set(new)), held.skipped, new)
+        for name in parameters.keys() & stored.weights.keys():
+            parameters[name].copy_(stored.weights[name])
+    return model, LoadReport(sorted(set(parameters) - set(new)), stored.skipped, new)
 
 
-def _decoder_of(held: _Held, heads: Sequence[str], decoder: DecoderConfig | None) -> DecoderConfig | None:
-    """Choose the model's decoder: the one asked for, or the directory's if the generation head is loaded.
+def _decoder_of(stored: _Stored, heads: Sequence[str], decoder: DecoderConfig | None) -> DecoderConfig | None:
+    """Choose the model's decoder: `decoder`, or the directory's if the generation head is loaded.
 
     Raises:
         InputError: there is none, or the weights do not fit it.
     """
-    there = held.config.decoder
+    there = stored.config.decoder
     if decoder is None and there is None and "generation" in heads:
-        raise InputError(f"{held.directory}: a model without a decoder; finetune begins one from it with decoder=bert")
+        raise InputError(f"{stored.directory}: a model without a decoder; finetune with decoder=bert adds one")
     if decoder is None:
         if there is None or there.is_from_scratch:
-            return there  # it also changes the encoder
-        share = there.share and not held.has_decoder_apart  # transformers trains shared weights as two
+            return there  # the encoder depends on it, too
+        share = there.share and not stored.has_decoder_apart  # transformers may have trained shared weights separately
         return dataclasses.replace(there, share=share) if "generation" in heads else None
-    if held.config.variant and (there is None or there.kind != decoder.kind):
+    if stored.config.variant and (there is None or there.kind != decoder.kind):
         raise InputError(
-            f"{held.config_path}: decoder={decoder.kind} with {', '.join(changed_from_bert(held.config))}: a decoder begins as a "
-            "BERT without changes; start from another model"
+            f"{stored.config_path}: decoder={decoder.kind} with {', '.join(changed_from_bert(stored.config))}: a decoder starts as a "
+            "copy of a standard BERT; start from another model"
         )
-    if decoder.share and held.has_decoder_apart:
-        raise InputError(f"{held.directory}: its decoder and encoder differ and cannot be one; set decoder.share=false")
+    if decoder.share and stored.has_decoder_apart:
+        raise InputError(f"{stored.directory}: decoder and encoder have different weights; set decoder.share=false")
     return decoder
 
 
-def _read(directory: Path) -> _Held:
+def _read(directory: Path) -> _Stored:
     prefix = _google_prefix(directory)
     tensors, skipped = hugging_face.read_weights(directory) if prefix is None else google.read_weights(prefix)
     path = directory / "config.json" if prefix is None else google.config_file(prefix)
     config, classifier = read_config(path, tensors)
     num_layers = sum(name.endswith((".attention.self.query.weight", ".weight_ih_l0")) for name in tensors)
-    if config.num_hidden_layers > 2 * num_layers + 8:  # refused before so many are built
+    if config.num_hidden_layers > 2 * num_layers + 8:  # refused before all of them are built
         raise InputError(
             f"{directory}: num_hidden_layers={config.num_hidden_layers}, but there are weights for {num_layers} layers; "
             "restore the directory from its source"
         )
-    theirs = {ours: name for name, ours in from_hugging_face(tensors, classifier).items()}
-    by_our_name = {ours: tensors[name] for ours, name in theirs.items()}
-    return _Held(directory, path, config, tensors, by_our_name, theirs, skipped)
+    their_names = {ours: name for name, ours in from_hugging_face(tensors, classifier).items()}
+    by_our_name = {ours: tensors[name] for ours, name in their_names.items()}
+    return _Stored(directory, path, config, tensors, by_our_name, their_names, skipped)
 
 
-def _relabel(held: _Held, heads: Sequence[str], wanted: BertConfig) -> None:
-    """Put the rows of a classifier into the order of the labels, or leave it out if it has other labels."""
+def _relabel(stored: _Stored, heads: Sequence[str], wanted: BertConfig) -> None:
+    """Put the rows of a classifier into the order of the `wanted` labels, or drop the classifier if it has other labels."""
     parts = tuple(f"heads.{head}." for head in ("sequence", "token") if head in heads)
-    is_same = set(held.config.labels) == set(wanted.labels) and problem_type_of(held.config) == problem_type_of(wanted)
-    for name in [name for name in held.weights if name.startswith(parts)]:
+    labels = stored.config.labels
+    is_same = set(labels) == set(wanted.labels) and problem_type_of(stored.config) == problem_type_of(wanted)
+    for name in [name for name in stored.weights if name.startswith(parts)]:
         if is_same:
-            held.weights[name] = held.weights[name][[held.config.labels.index(label) for label in wanted.labels]]
+            stored.weights[name] = stored.weights[name][[labels.index(label) for label in wanted.labels]]
         else:
-            del held.weights[name]
-            held.skipped[held.theirs[name]] = f"head with other labels: {listed(held.config.labels)}"
+            del stored.weights[name]
+            stored.skipped[stored.their_names[name]] = f"head with other labels: {listed(labels)}"
 
 
-def _check_fit(held: _Held, model: BertWithHeads, needs_pooler: bool, begins: bool = False) -> list[str]:
-    """Refuse weights that do not fit the model; return the new parameters, and note the tensors left out."""
+def _check_fit(stored: _Stored, model: BertWithHeads, needs_pooler: bool, is_new_decoder: bool = False) -> list[str]:
+    """Check that the weights fit the model, record the tensors that are left out, and return the names of new parameters."""
     expected, problems, new = dict(model.named_parameters()), [], []
     for name, parameter in expected.items():
         part = ".".join(name.split(".")[:2])
-        tensor = held.weights.get(name)
-        may_lack = name.startswith("heads.") or (part == "bert.pooler" and not needs_pooler)
-        if tensor is None and ((may_lack and not held.has(part)) or (begins and name.startswith("heads.generation."))):
+        tensor = stored.weights.get(name)
+        is_optional = name.startswith("heads.") or (part == "bert.pooler" and not needs_pooler)
+        is_new = is_new_decoder and name.startswith("heads.generation.")
+        if tensor is None and (is_new or (is_optional and not stored.has(part))):
             new.append(name)
         elif tensor is None:
             problems.append(f"{to_hugging_face(name)}: missing")
         elif tensor.shape != parameter.shape:
             shapes = f"shape {tuple(tensor.shape)}, expected {tuple(parameter.shape)}"
             problems.append(f"{to_hugging_face(name)}: {shapes}")
-    ours = {name: our_name for our_name, name in held.theirs.items()}
-    for name in held.tensors:
+    ours = {name: our_name for our_name, name in stored.their_names.items()}
+    for name in stored.tensors:
         if name not in ours or (ours[name] not in expected and not ours[name].startswith(("heads.", "bert.pooler."))):
-            problems.append(f"{name}: no place in this model")
-        elif ours[name] not in expected and not (begins and in_decoder(ours[name]) in expected):
-            held.skipped[name] = "head not asked for"
-    problems += hugging_face.unfit_values(held.tensors)
+            problems.append(f"{name}: this model has no such weight")
+        elif ours[name] not in expected and not (is_new_decoder and in_decoder(ours[name]) in expected):
+            stored.skipped[name] = "head not asked for"
+    problems += hugging_face.unfit_values(stored.tensors)
     if problems:
         raise InputError(
-            f"{held.directory}: {len(problems)} weights do not fit {held.config_path.name}: {listed(problems)}; restore the "
+            f"{stored.directory}: {len(problems)} weights do not fit {stored.config_path.name}: {listed(problems)}; restore the "
             "directory from its source"
         )
     return new

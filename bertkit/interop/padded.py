@@ -1,4 +1,4 @@
-"""A model for callers with padded (B, T) tensors, as in `transformers`.
+"""A model with padded (B, T) inputs and outputs, as in `transformers`.
 
 Axes: as in model/attention.py.
 """
@@ -15,7 +15,7 @@ from bertkit.model.heads import BertOutput, BertWithHeads, Targets
 
 
 class PaddedBert(nn.Module):
-    """Takes padded (B, T) tensors: unpads on entry, pads on exit with zeros."""
+    """A model that takes padded (B, T) tensors, computes with packed tokens, and pads the outputs with zeros."""
 
     def __init__(self, model: BertWithHeads) -> None:
         super().__init__()
@@ -38,22 +38,22 @@ class PaddedBert(nn.Module):
     ) -> BertOutput:
         """Encode a padded batch.
 
-        With the choice head, inputs are (questions, choices, T), and B is their product. The generation head gives logits
-        only with `decoder_input_ids`.
+        With the choice head, inputs are (questions, choices, T), and B is questions * choices. The generation head needs
+        `decoder_input_ids`.
 
         Args:
             input_ids: (B, T).
             attention_mask: 1 for tokens, 0 for padding, (B, T); None when all are tokens.
             token_type_ids: (B, T); None when all are 0.
             output_hidden_states: return the output of every layer.
-            output_attentions: return the attention weights of every layer; in evaluation mode only, without dropout. The
-                fast kernels do not keep them, so attention is then computed in the plain way.
-            decoder_input_ids: the targets, shifted right, [CLS] first, (B, T of targets).
+            output_attentions: return the attention weights of every layer; in evaluation mode only, without dropout. Fast
+                kernels cannot return them, so attention is then computed without fast kernels.
+            decoder_input_ids: the targets, shifted right: [CLS] first, (B, T of targets).
             decoder_attention_mask: 1 for tokens of targets, 0 for padding; None when all are tokens.
 
         Raises:
-            ValueError: the sequences are longer than the model's positions, one has no token, the inputs have other
-                shapes, or attention weights are asked for in training mode.
+            ValueError: the sequences are longer than the model's positions, a sequence has no token, the inputs have other
+                shapes, or attention weights are requested in training mode.
         """
         ids, mask, types = self._checked(input_ids, attention_mask, token_type_ids)
         indices, layout = unpad(mask)
@@ -89,7 +89,7 @@ class PaddedBert(nn.Module):
         return BertOutput(padded(out.last_hidden_state), out.pooled_output, logits, hidden_states, attentions)
 
     def _targets(self, ids: Tensor | None, mask: Tensor | None, num_sequences: int) -> tuple[Targets | None, Tensor]:
-        """Unpad targets; return them and the places of their tokens in the padded batch. Errors as in `forward`."""
+        """Unpad targets; return them and the indices of their tokens in the padded batch. Raises as `forward` does."""
         if ids is None:
             return None, torch.empty(0)
         if "generation" not in self.model.heads:
@@ -105,7 +105,7 @@ class PaddedBert(nn.Module):
     def _checked(
         self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the ids, the mask and the segments as (B, T). Errors as in `forward`."""
+        """Return the ids, the mask and the segments as (B, T). Raises as `forward` does."""
         axes = ("questions", "choices", "tokens") if "choice" in self.model.heads else ("sequences", "tokens")
         if input_ids.dim() != len(axes):
             raise ValueError(f"input_ids: shape {tuple(input_ids.shape)}, expected ({', '.join(axes)})")
@@ -125,9 +125,9 @@ class PaddedBert(nn.Module):
 
 
 def unpad(attention_mask: Tensor, name: str = "attention_mask") -> tuple[Tensor, Layout]:
-    """Find the tokens of a padded batch: their indices into the flattened (B * T,) batch, (S,), and their layout.
+    """Return the indices of all tokens in the flattened (B * T,) batch, (S,), and their layout.
 
-    Positions are columns, so a sequence padded on the left keeps the positions that it has in the padded batch.
+    Position ids are columns of the padded batch, so padding on the left shifts the positions.
 
     Raises:
         ValueError: a sequence has no token at all.
@@ -142,16 +142,16 @@ def unpad(attention_mask: Tensor, name: str = "attention_mask") -> tuple[Tensor,
 
 
 def columns_of(layout: Layout, indices: Tensor, num_columns: int) -> tuple[Tensor, int]:
-    """The column of each token in the padded batch, (B, longest), and their number, which also stands for "no token"."""
+    """Return the column of each token in the padded batch, (B, longest), and the number of columns, which marks "no token"."""
     columns = indices.new_full((len(layout.starts) * layout.longest,), num_columns)
-    columns[layout.slots] = indices.remainder(num_columns)
+    columns[layout.padded_indices] = indices.remainder(num_columns)
     return columns.view(-1, layout.longest), num_columns
 
 
 def _spread(
     weights: tuple[Tensor, ...] | None, rows: tuple[Tensor, int], columns: tuple[Tensor, int]
 ) -> tuple[Tensor, ...] | None:
-    """Put weights of pairs of tokens, (B, N, longest, longest), at their rows and columns among zeros, (B, N, T, T)."""
+    """Pad the weights of pairs of tokens, (B, N, longest, longest), with zeros to the padded batch: (B, N, T, T)."""
     if not weights:
         return weights
     num_sequences, num_heads = weights[0].shape[:2]

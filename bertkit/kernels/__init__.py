@@ -1,9 +1,8 @@
-"""How packed tensors are computed, and computed fast; imports only torch.
+"""Operations on packed tensors, and fast kernels for them; needs only torch.
 
 Doors:
 
     layout  the sequences of a packed batch
     linear  linear maps and dropout
-    varlen  attention of a whole batch by one kernel, on CUDA
-    fast    the fast ways, and the choice for a processor
+    fast    which fast kernels are on, the choice for a processor, and attention of a whole batch by one kernel on CUDA
 """

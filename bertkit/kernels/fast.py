@@ -1,40 +1,49 @@
-"""The fast ways: optional kernels, each switchable by its name.
+"""Fast kernels: optional ways to compute the operations of `torch.nn.functional`, each with a name and a switch.
 
-`BertWithHeads.use` switches a model to them. The plain way is that of `torch.nn.functional`; it is taken wherever a fast way
-does not apply: on other devices, in other dtypes, under autocast, while a graph is traced. Results differ by rounding, and
-dropout draws other elements.
+`BertWithHeads.use` sets the switches of a model. Where a fast kernel does not apply (another device or dtype, autocast, a
+graph that is being traced) torch's own function is used. Results differ by rounding, and dropout drops other elements.
+
+Axes: as in model/attention.py.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import inspect
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from bertkit.kernels.layout import Layout
 
 
 @dataclass(frozen=True)
 class FastWays:
-    """The fast ways of a run, which are saved in its checkpoints. `packed_attention` is for CUDA, all others for a CPU.
+    """Which fast kernels a run uses; saved in its checkpoints. `packed_attention` is for CUDA, all others are for a CPU.
 
     Attributes:
-        onednn_linear: float32 linear maps by oneDNN instead of MKL, which is slow on processors that are not from Intel;
-            `choose` takes it there.
-        packed_weights: a second copy of a decoder's weights while it writes, in the order in which few rows read them
-            fastest. A step for a few texts takes as long as reading all weights, and in the usual order twice that.
+        onednn_linear: float32 linear maps with oneDNN instead of MKL. MKL is slow on processors that are not Intel's; there
+            `choose` switches oneDNN on.
+        packed_weights: a second copy of a decoder's weights while it generates text, in a memory layout for few rows. A step
+            for a few texts takes as long as reading all weights, and with the usual layout twice as long.
         short_dropout: dropout from 16 random bits an element instead of 64; the probability is exact to 1/65536.
-        even_rows: numbers of tokens rounded up, by 1/32 at most. oneDNN compiles and keeps a program for each number of rows;
-            a run without padding would meet thousands of numbers, and keep hundreds of megabytes.
+        even_rows: the number of tokens in a batch is rounded up, by 1/32 at most. oneDNN compiles a program for each number
+            of rows and keeps it; a run without padding has thousands of different numbers: hundreds of megabytes.
         loss_in_place: cross-entropy over a vocabulary that overwrites the logits with their gradient.
-        kept_memory: freed memory stays with the process; glibc would return large blocks to the system, and fetch them again,
-            page by page, in every step.
+        kept_memory: the process keeps freed memory; glibc would return large blocks to the system, and get them back page
+            by page in every step.
         own_attention: attention with dropout as matrix products and `short_dropout`; torch's kernel is slow with dropout.
         packed_attention: attention of a whole batch by one kernel: variable-length flash attention in half precision without
-            dropout, else padded, masked, memory-efficient attention.
+            dropout, else memory-efficient attention over padded sequences with a mask.
     """
 
     onednn_linear: bool = False
@@ -48,15 +57,16 @@ class FastWays:
 
     @classmethod
     def of(cls, names: Iterable[str]) -> FastWays:
-        """Switch on the fast ways with these names."""
+        """Switch on the fast kernels with these names."""
         return cls(**dict.fromkeys(names, True))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the fast ways that are on."""
+        """The names of the fast kernels that are on."""
         return tuple(name for name in NAMES if getattr(self, name))
 
 
+EXACT_DROPOUT = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]  # on CUDA these compare floats
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 NAMES = tuple(field.name for field in fields(FastWays))
 PLAIN, ALL = FastWays(), FastWays.of(NAMES)
@@ -65,7 +75,7 @@ ANYWHERE = FastWays.of(name for name in NAMES if name not in ("onednn_linear", "
 
 
 def choose(kernels: Literal["auto", "plain"]) -> FastWays:
-    """Choose the fast ways for this processor, by its maker, so that every start chooses alike; or none."""
+    """Choose the fast kernels by the maker of this processor, so that every start makes the same choice; none for `plain`."""
     if kernels == "plain":
         return PLAIN
     return ALL if has_onednn() and not _is_intel() else ANYWHERE
@@ -73,8 +83,6 @@ def choose(kernels: Literal["auto", "plain"]) -> FastWays:
 
 def has_onednn() -> bool:
     """Whether this torch has oneDNN's linear map."""
-    import torch
-
     return torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
@@ -83,11 +91,11 @@ def _is_intel() -> bool:
     try:
         return "GenuineIntel" in Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
     except OSError:
-        return True  # unknown: the plain way
+        return True  # unknown, so `onednn_linear` stays off
 
 
 def allow_compiler_cache() -> None:
-    """Let torch create its folder for compiled code, which the command line prevents where nothing is compiled."""
+    """Let torch create its folder for compiled code; the command line prevents that until something is compiled."""
     if os.environ.get("TORCHINDUCTOR_CACHE_DIR") == os.path.abspath(tempfile.gettempdir()):
         del os.environ["TORCHINDUCTOR_CACHE_DIR"]
 
@@ -99,3 +107,48 @@ def keep_freed_memory() -> None:
     if mallopt is not None:
         for parameter in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
             mallopt(parameter, 1 << 30)
+
+
+def packed_attention(query: Tensor, key: Tensor, value: Tensor, layout: Layout, is_causal: bool = False) -> Tensor:
+    """Compute self-attention of all sequences with one CUDA kernel: queries, keys and values (S, N, H) -> (S, N, H)."""
+    varlen_attn = _varlen_attn(query.device)
+    assert varlen_attn is not None
+    longest, window = layout.longest, {"window_size": (-1, 0)} if is_causal else {}
+    return varlen_attn(query, key, value, layout.bounds, layout.bounds, longest, longest, **window)  # type: ignore[no-any-return]
+
+
+def fits_packed(query: Tensor, dropout_prob: float, is_causal: bool) -> bool:
+    """Whether `packed_attention` supports such queries (S, N, H).
+
+    `varlen_attn` has no dropout. Torch's memory-efficient kernel has dropout over packed tokens, but it is wrong: its forward
+    pass takes the longest key to be 0 tokens long, and so drops the same weights in all heads and sequences, while its
+    backward pass drops others (torch's attention.cu, which names pytorch/pytorch#115590, and, in torch 2.13,
+    mem_eff_attention/kernel_forward.h and kernel_backward.h, `dropout_batch_head_rng_offset`). Over padded sequences it
+    drops each weight independently.
+    """
+    is_half = query.dtype in (torch.bfloat16, torch.float16)
+    if not query.is_cuda or dropout_prob > 0 or not is_half or query.shape[-1] % 8 or query.shape[-1] > 256:
+        return False
+    varlen_attn = _varlen_attn(query.device)
+    # the first releases of `varlen_attn` have no windows
+    return varlen_attn is not None and (not is_causal or "window_size" in inspect.signature(varlen_attn).parameters)
+
+
+@functools.cache
+def _varlen_attn(device: torch.device) -> Callable[..., Any] | None:
+    """Return torch's function; None if torch is too old, or the GPU is older than Ampere."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return None
+    has_flash = torch.backends.cuda.is_flash_attention_available()
+    return varlen_attn if has_flash and torch.cuda.get_device_capability(device) >= (8, 0) else None
+
+
+def exact_dropout(query: Tensor, dropout_prob: float) -> AbstractContextManager[None]:
+    """Prevent the use of torch's flash attention with dropout on CUDA, since its probability is not exact.
+
+    It compares 8 random bits, so that 0.1 becomes 26/256, but scales by 1/0.9 (flash-attention flash_api.cpp,
+    `p_dropout_in_uint8_t`).
+    """
+    return sdpa_kernel(EXACT_DROPOUT) if dropout_prob > 0 and query.is_cuda else nullcontext()

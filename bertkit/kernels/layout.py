@@ -1,5 +1,8 @@
 """Where each sequence starts and ends in a packed batch.
 
+A fast kernel may need a batch size that is rounded up: "slack" are the additional tokens at the end of a batch, each a
+sequence of its own, whose results are not used.
+
 Axes: as in model/attention.py.
 """
 
@@ -17,12 +20,12 @@ class Layout:
     """The shape of a packed batch."""
 
     starts: Tensor  # index of the first token of each sequence, (B,), without slack
-    bounds: Tensor  # the same with slack, and S at the end: (B + 1,), int32, as variable-length kernels expect
-    position_ids: Tensor  # the place of each token in its own sequence, (S,)
-    slots: Tensor  # the place of each token in a batch padded to the longest sequence and flattened, (S,)
-    # (first token, number of sequences, their length) for each run of neighbours of equal length
+    bounds: Tensor  # the same with slack, and S at the end, int32, as variable-length kernels expect
+    position_ids: Tensor  # position of each token in its sequence, (S,)
+    padded_indices: Tensor  # index of each token in a batch padded to the longest sequence and flattened, (S,)
+    # runs of neighbouring sequences of equal length: (first token, number of sequences, their length)
     runs: tuple[tuple[int, int, int], ...]
-    # how attention is computed over this batch, made once for all layers (`model.geometry`)
+    # `model.geometry` keeps here how attention is computed over this batch, for all layers
     plans: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -36,14 +39,14 @@ class Layout:
         return [length for _, count, length in self.runs for _ in range(count)][: len(self.starts)]
 
     def pad(self, packed: Tensor) -> Tensor:
-        """Put packed values (S, ...) into a batch padded with zeros, (B, T, ...); slack is left out."""
-        slots = self.slots[: sum(self.lengths)]
-        return pad(packed[: len(slots)], slots, len(self.starts), self.longest)
+        """Pad packed values (S, ...) with zeros to (B, T, ...); slack is left out."""
+        padded_indices = self.padded_indices[: sum(self.lengths)]
+        return pad(packed[: len(padded_indices)], padded_indices, len(self.starts), self.longest)
 
     @property
     def is_token(self) -> Tensor:
-        """Whether a place of the padded batch holds a token, (B, T)."""
-        return self.pad(torch.ones_like(self.slots, dtype=torch.bool))
+        """The attention mask of the padded batch: True for tokens, False for padding, (B, T)."""
+        return self.pad(torch.ones_like(self.padded_indices, dtype=torch.bool))
 
     @classmethod
     def from_lengths(
@@ -53,11 +56,10 @@ class Layout:
         position_ids: Tensor | None = None,
         num_slack: int = 0,
     ) -> Layout:
-        """Lay out sequences with these lengths (B,), which lie on the CPU.
+        """Make the layout of sequences with these lengths, a tensor (B,) on the CPU.
 
         Everything is computed on the CPU, so the host never waits for the device. `position_ids` (S,) replaces 0, 1, 2, ...
-        in each sequence where tokens do not stand side by side. The last `num_slack` tokens are slack: a run of sequences of
-        one token, from which nothing is read.
+        in each sequence, for sequences with gaps. The last `num_slack` tokens are slack.
         """
         num_sequences = len(sequence_lengths)
         sequence_lengths = torch.cat([sequence_lengths, sequence_lengths.new_ones(num_slack)])
@@ -77,13 +79,13 @@ class Layout:
             starts=on_device(starts[:num_sequences], device),
             bounds=on_device(torch.cat([starts[:1], ends]).int(), device),
             position_ids=on_device(places if position_ids is None else position_ids, device),
-            slots=on_device(rows * max(lengths, default=0) + places, device),
+            padded_indices=on_device(rows * max(lengths, default=0) + places, device),
             runs=tuple(runs),
         )
 
 
 def on_device(tensor: Tensor, device: torch.device | None) -> Tensor:
-    """Copy a tensor to a device; to CUDA by way of pinned memory, so that the host does not wait."""
+    """Copy a tensor to a device; to CUDA through pinned memory, so that the host does not wait."""
     if device is None or device.type != "cuda" or tensor.is_cuda:
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)

@@ -1,6 +1,6 @@
-"""Linear maps and dropout, with their fast ways on a CPU (`bertkit.kernels.fast`).
+"""Linear maps and dropout, with fast kernels for a CPU (`bertkit.kernels.fast`).
 
-Axes: as in model/attention.py; n, m, k are any number of rows and columns.
+Axes: as in model/attention.py; n rows of inputs (tokens), k input features, m output features.
 """
 
 import math
@@ -13,27 +13,27 @@ from torch import Tensor, nn
 
 from bertkit.kernels.fast import ANYWHERE, FastWays
 
-COLUMNS_AT_ONCE = 4096  # columns of a gradient; only a vocabulary has more
-# the numbers of rows for packed weights: two and three rows are slower than four, and more than the most gain nothing
-LEAST_ROWS, FEW_ROWS = 4, 256
+MAX_COLUMNS = 4096  # columns of a gradient in one product; only logits over a vocabulary have more
+# packed weights: 2 or 3 rows are padded to 4, which is faster; with more than 256 rows the usual product is as fast
+MIN_ROWS, MAX_ROWS = 4, 256
 
 
 class Packed:
-    """A weight laid out once more for products with few rows, when it is first met; see `FastWays.packed_weights`."""
+    """Copies of a weight in memory layouts for products with few rows, made when first used; see `FastWays.packed_weights`."""
 
     def __init__(self) -> None:
         self.weight: Tensor | None = None
-        self.version = 0  # of the weight when it was laid out
-        self.turned: Tensor | None = None
+        self.version = 0  # of the weight when it was copied
+        self.transposed: Tensor | None = None
         self.reordered: Tensor | None = None
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
-        """A copied or pickled model has no packed weights: they cannot be copied, and `pack` makes them again."""
+        """Leave packed weights out of a copied or pickled model: they cannot be copied, and `pack` makes them again."""
         return type(None), ()
 
     def fits(self, inputs: Tensor, weight: Tensor) -> bool:
-        """Whether the product with these inputs (n, k) is computed here; not with a weight that has changed since."""
-        if torch.compiler.is_compiling() or torch.is_grad_enabled() or len(inputs) > FEW_ROWS:
+        """Whether packed weights can be used for these inputs (n, k): few rows, and a weight that has not changed."""
+        if torch.compiler.is_compiling() or torch.is_grad_enabled() or len(inputs) > MAX_ROWS:
             return False
         if self.weight is None:
             self.weight, self.version = weight, weight._version
@@ -41,24 +41,24 @@ class Packed:
         return is_same and inputs.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
 
     def product(self, inputs: Tensor, bias: Tensor | None) -> Tensor:
-        """`product` with few rows, by the layout that suits their number."""
+        """Compute the linear map of a few inputs (n, k), with the memory layout that is fastest for n: (n, m)."""
         assert self.weight is not None
         if len(inputs) == 1:
             if self.weight.shape[0] < self.weight.shape[1]:
                 return F.linear(inputs, self.weight, bias)
-            if self.turned is None:
-                self.turned = self.weight.detach().t().contiguous()
-            return inputs @ self.turned if bias is None else torch.addmm(bias, inputs, self.turned)
+            if self.transposed is None:
+                self.transposed = self.weight.detach().t().contiguous()
+            return inputs @ self.transposed if bias is None else torch.addmm(bias, inputs, self.transposed)
         if self.reordered is None:
-            self.reordered = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach(), LEAST_ROWS)
-        missing = LEAST_ROWS - len(inputs)
+            self.reordered = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach(), MIN_ROWS)
+        missing = MIN_ROWS - len(inputs)
         if missing <= 0:
             return product(inputs, self.reordered, bias)
         return product(F.pad(inputs, (0, 0, 0, missing)), self.reordered, bias)[: len(inputs)]
 
 
 class Linear(nn.Linear):
-    """The linear map of torch, computed by `linear`."""
+    """torch's linear map, computed by the function `linear`."""
 
     fast = ANYWHERE
     packed: Packed | None = None  # set by `pack`
@@ -94,7 +94,7 @@ class Dropout(nn.Module):
 
 
 def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None, fast: FastWays, packed: Packed | None = None) -> Tensor:
-    """Map rows: inputs (n, k), weight (m, k), bias (m,) -> (n, m)."""
+    """Inputs (n, k) times weight (m, k) transposed, plus bias (m,): (n, m)."""
     if packed is not None and packed.fits(inputs, weight):
         return packed.product(inputs, bias)
     if (
@@ -121,18 +121,18 @@ def dropout(inputs: Tensor, prob: float, fast: FastWays) -> Tensor:
 
 
 def is_on_cpu(inputs: Tensor) -> bool:
-    """Whether a CPU computes with this tensor now, instead of tracing a graph."""
+    """Whether this tensor is on the CPU, and no graph is being traced."""
     is_traced = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
     return inputs.device.type == "cpu" and not is_traced
 
 
 def product(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Inputs (n, k) times weight (m, k) transposed, plus bias: (n, m), by oneDNN."""
+    """Compute a linear map with oneDNN: inputs (n, k) times weight (m, k) transposed, plus bias (m,): (n, m)."""
     return torch.ops.mkldnn._linear_pointwise(inputs, weight, bias, "none", [], "")  # type: ignore[no-any-return]
 
 
 def pack(module: nn.Module) -> None:
-    """Let the linear maps of a module lay out their weights once for products with few rows; again if they have changed."""
+    """Use packed weights in all linear maps of a module; where weights have changed, pack them again."""
     for part in module.modules():
         if isinstance(part, (Linear, TiedLinear)):
             packed = part.packed
@@ -141,19 +141,19 @@ def pack(module: nn.Module) -> None:
 
 
 def forget_packed(module: nn.Module) -> None:
-    """Free the layouts that `pack` made."""
+    """Free the copies of weights that `pack` caused."""
     for part in module.modules():
         if isinstance(part, (Linear, TiedLinear)):
             part.packed = None
 
 
 def _product_of_columns(gradient: Tensor, inputs: Tensor) -> Tensor:
-    """The transposed gradient (n, m) times inputs (n, k): (m, k); in parts, as oneDNN copies transposed matrices."""
-    if gradient.shape[1] <= COLUMNS_AT_ONCE:
+    """The transposed gradient (n, m) times inputs (n, k): (m, k); in parts, since oneDNN copies transposed matrices."""
+    if gradient.shape[1] <= MAX_COLUMNS:
         return product(gradient.t(), inputs.t())
     result = inputs.new_empty(gradient.shape[1], inputs.shape[1])
-    for first in range(0, len(result), COLUMNS_AT_ONCE):
-        part = slice(first, first + COLUMNS_AT_ONCE)
+    for first in range(0, len(result), MAX_COLUMNS):
+        part = slice(first, first + MAX_COLUMNS)
         result[part] = product(gradient[:, part].t(), inputs.t())
     return result
 
@@ -171,31 +171,31 @@ class _OnednnLinear(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         inputs, weight = ctx.saved_tensors
         gradient = gradient.contiguous()
-        of_inputs = product(gradient, weight.t()) if ctx.needs_input_grad[0] else None
-        of_weight = _product_of_columns(gradient, inputs) if ctx.needs_input_grad[1] else None
-        of_bias = gradient.sum(0) if ctx.has_bias and ctx.needs_input_grad[2] else None
-        return of_inputs, of_weight, of_bias
+        inputs_gradient = product(gradient, weight.t()) if ctx.needs_input_grad[0] else None
+        weight_gradient = _product_of_columns(gradient, inputs) if ctx.needs_input_grad[1] else None
+        bias_gradient = gradient.sum(0) if ctx.has_bias and ctx.needs_input_grad[2] else None
+        return inputs_gradient, weight_gradient, bias_gradient
 
 
 class _ShortDropout(torch.autograd.Function):
-    """Dropout with a mask of one byte an element."""
+    """Dropout from 16 random bits an element, with a mask of one byte an element."""
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, prob: float) -> Tensor:
-        below = min(round(prob * 65536), 65535)  # of 65536 numbers, this many drop
+        below = min(round(prob * 65536), 65535)  # so many of the 65536 values of 16 bits drop an element
         words = torch.empty(math.ceil(inputs.numel() / 4), dtype=torch.int64).random_(-(2**63), None)
         is_kept = words.view(torch.int16)[: inputs.numel()].view(inputs.shape) >= below - 32768
         ctx.save_for_backward(is_kept)
         ctx.scale = 65536 / (65536 - below)
-        return _kept(inputs, is_kept, ctx.scale)
+        return _dropped(inputs, is_kept, ctx.scale)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (is_kept,) = ctx.saved_tensors
-        return _kept(gradient, is_kept, ctx.scale), None
+        return _dropped(gradient, is_kept, ctx.scale), None
 
 
-def _kept(values: Tensor, is_kept: Tensor, scale: float) -> Tensor:
+def _dropped(values: Tensor, is_kept: Tensor, scale: float) -> Tensor:
     return torch.where(is_kept, values, values.new_zeros(())).mul_(scale)
 
 
@@ -204,8 +204,8 @@ def gelu_tanh(hidden: Tensor) -> Tensor:
     return F.gelu(hidden, approximate="tanh")
 
 
-# `gelu` is the exact one, with erf, as the released weights were trained with; google-research/bert later changed its
-# code to the tanh approximation, which Hugging Face calls `gelu_new`.
+# `gelu` is exact, with erf: the released weights were trained with it. google-research/bert later changed its code to the
+# tanh approximation, which Hugging Face calls `gelu_new`.
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_new": gelu_tanh,

@@ -1,18 +1,16 @@
-"""BERT over packed tokens with a layout. `attention.py` implements scaled dot-product attention; torch is the only
-external dependency.
+"""BERT over packed tokens: the sequences of a batch lie one after another, without padding. Only torch is needed.
 
-Alternative attention scores, positions and patterns have one file each; `slots.py` combines them, and `geometry.py`
-determines which keys each query attends to.
+`attention.py` holds the equation of attention, and `geometry.py` which keys each query attends to. Other scores, positions
+and patterns have one file each; `slots.py` combines them.
 
 Doors:
 
     bert_config  the hyper-parameters, and the names of the heads
-    heads        the model that a run trains
+    heads        the encoder with its heads: the model that a run trains
     bert         the encoder, and the initial weights of everything
     attention    the equation
-    slots        other scores and positions than those of BERT
+    slots        scores and positions that BERT does not have
     decoder      a Transformer decoder with cross-attention
-    layer_depth  the depth of each parameter: to freeze, to re-initialise, to scale learning rates
-    compiled     the layers as compiled graphs
+    layers       freeze, re-initialise or compile single layers
     recurrent    encoder and decoders of GRUs
 """

@@ -1,7 +1,7 @@
 """Scaled dot-product attention, and multi-head attention over a layout.
 
-In a Transformer layer only `attend` mixes information between tokens: a query attends to exactly the keys that the
-geometry allows. Scores, positions and patterns other than BERT's plug into slots.py.
+In a Transformer layer only `attend` mixes information between tokens: each query attends to the keys that the geometry
+allows, and to no others. slots.py adds the scores, positions and patterns that BERT does not have.
 
 Axes, the same in every file of the model: B sequences, S packed tokens, T tokens per sequence, D hidden_size, N heads,
 H head size (D = N * H), F intermediate_size, V vocab_size, M masked positions, L layers, C labels.
@@ -13,8 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertkit.kernels import varlen
-from bertkit.kernels.fast import ANYWHERE, FastWays
+from bertkit.kernels.fast import ANYWHERE, FastWays, exact_dropout, fits_packed, packed_attention
 from bertkit.kernels.linear import Linear, dropout, is_on_cpu
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.geometry import Geometry
@@ -31,80 +30,80 @@ def attend(
     dropout_prob: float = 0.0,
     fast: FastWays = ANYWHERE,
     variant: AttentionVariant | None = None,
-    kept: list[Tensor] | None = None,
+    attentions: list[Tensor] | None = None,
 ) -> Tensor:
-    """Average the values of the visible keys, weighted by the softmax of query . key / sqrt(H): (S, N, H).
+    """Average the values of the keys that each query attends to, weighted by the softmax of the scores: (S, N, H).
 
         context = softmax(query key^T / sqrt(H)) value
 
     Args:
         query: (S, N, H).
-        key: the queries are compared with it, (S, N, H); as many tokens as the layout `geometry.keys` has.
-        value: as `key`.
-        geometry: where the sequences lie, and which keys a query sees.
-        dropout_prob: chance that a weight is dropped; 0 outside training.
-        fast: the fast ways to take.
-        variant: other scores and positions, and compressed keys.
-        kept: list to which the weights are appended, (B, N, T, C), padded with zeros to the longest T and C.
+        key: (n, N, H), with the n tokens of the layout `geometry.keys`; in self-attention n = S.
+        value: (n, N, H).
+        geometry: where the sequences are in the batch, and which keys a query attends to.
+        dropout_prob: probability of dropping a weight; 0 outside training.
+        fast: the fast kernels that are on.
+        variant: other scores and positions, and compressed keys; None for BERT's.
+        attentions: list to which the weights are appended, (B, N, T, C), padded with zeros to the longest T and C.
 
     Raises:
-        ValueError: weights are requested, and the keys are compressed.
+        ValueError: `attentions` is given, but the keys are compressed.
 
     Source: Vaswani et al. 2017, equation 1.
     """
     if variant is not None:
-        key, value, geometry = variant.shorten(key, value, geometry)
+        key, value, geometry = variant.compress(key, value, geometry)
         variant = variant if variant.has_scores else None
-    is_usual = variant is None and kept is None and not geometry.is_in_blocks
-    is_apart = kept is None and not geometry.is_together  # runs of equal lengths, so far
-    if query.is_cuda and is_apart and (fast.packed_attention or not is_usual) and not torch.compiler.is_compiling():
-        if is_usual and geometry.is_of_self and varlen.is_fit(query, dropout_prob, geometry.is_causal):
-            return varlen.attend(query, key, value, geometry.queries, geometry.is_causal)
-        geometry = replace(geometry, is_together=True)  # starting a kernel costs more than padding does
-    has_kernel = is_usual and not (dropout_prob > 0 and fast.own_attention and is_on_cpu(query))
+    is_standard = variant is None and attentions is None and not geometry.is_in_blocks
+    may_pad = attentions is None and not geometry.is_padded
+    if query.is_cuda and may_pad and (fast.packed_attention or not is_standard) and not torch.compiler.is_compiling():
+        if is_standard and geometry.is_self_attention and fits_packed(query, dropout_prob, geometry.is_causal):
+            return packed_attention(query, key, value, geometry.queries, geometry.is_causal)
+        geometry = replace(geometry, is_padded=True)  # many small kernels take longer than padding does
+    has_kernel = is_standard and not (dropout_prob > 0 and fast.own_attention and is_on_cpu(query))
     contexts, weights_of_groups = [], []
-    for group, q, k, v in geometry.take(query, key, value):  # (B, N, T, H), and twice (B, N, C, H)
-        if is_usual and group.shape[1:] == (1, 1) and not geometry.is_together:
-            context = v  # a single token, such as slack: the softmax of one score is 1
+    for group, q, k, v in geometry.split(query, key, value):  # q (B, N, T, H), k and v (B, N, C, H)
+        if is_standard and group.shape[1:] == (1, 1) and not geometry.is_padded:
+            context = v  # a sequence of one token: the softmax of one score is 1
         elif has_kernel:
-            context = attend_by_kernel(q, k, v, group.seen, group.is_causal, dropout_prob)
+            context = attend_by_kernel(q, k, v, group.mask, group.is_causal, dropout_prob)
         else:
-            if is_usual:
-                scores = dot(q * q.shape[-1] ** -0.5, k)  # `scaled_dot`; there are fewer queries than scores to scale
+            if is_standard:
+                scores = dot(q * q.shape[-1] ** -0.5, k)  # as `scaled_dot`, with fewer elements to scale
             else:
                 scores = scaled_dot(q, k) if variant is None else variant.scores(q, k, group)  # (B, N, T, C)
-            weights = torch.softmax(hide(scores, group.seen), -1)
+            weights = torch.softmax(hide(scores, group.mask), -1)
             dropped = dropout(weights, dropout_prob, fast) if dropout_prob > 0 else weights
             context = dropped @ v if variant is None else variant.context(dropped, v, group)
             weights_of_groups.append(weights)
         contexts.append(context)
-    if kept is not None:
-        kept.append(geometry.join_weights(weights_of_groups))
-    return geometry.put_back(contexts, len(query))
+    if attentions is not None:
+        attentions.append(geometry.join_weights(weights_of_groups))
+    return geometry.join_contexts(contexts, len(query))
 
 
-def hide(scores: Tensor, seen: Tensor | None) -> Tensor:
-    """Give the lowest score to keys that a query does not see, so that their weight is 0; None: it sees all."""
-    return scores if seen is None else scores.masked_fill(~seen, torch.finfo(scores.dtype).min)
+def hide(scores: Tensor, mask: Tensor | None) -> Tensor:
+    """Set the scores of keys that a query does not attend to (False in the mask) to the lowest number: their weight is 0."""
+    return scores if mask is None else scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
 
 
 def attend_by_kernel(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    seen: Tensor | None = None,
+    mask: Tensor | None = None,
     is_causal: bool = False,
     dropout_prob: float = 0.0,
 ) -> Tensor:
-    """The equation of `attend` by torch's kernel: queries (B, N, T, H), keys and values (B, N, C, H) -> (B, N, T, H)."""
-    with varlen.exact_dropout(query, dropout_prob):
+    """Compute the equation of `attend` by torch's kernel: queries (B, N, T, H), keys and values (B, N, C, H) -> (B, N, T, H)."""
+    with exact_dropout(query, dropout_prob):
         return F.scaled_dot_product_attention(
-            query, key, value, attn_mask=None if is_causal else seen, dropout_p=dropout_prob, is_causal=is_causal
+            query, key, value, attn_mask=None if is_causal else mask, dropout_p=dropout_prob, is_causal=is_causal
         )
 
 
 class MultiHeadAttention(nn.Module):
-    """N attention heads side by side, and the projection of their contexts.
+    """N attention heads, and a linear map of their concatenated contexts.
 
     Source: Vaswani et al. 2017, section 3.2.2; google-research/bert modeling.py `attention_layer`.
     """
@@ -123,21 +122,21 @@ class MultiHeadAttention(nn.Module):
         self.attend = attend  # replaced by `compile_layers`
 
     def forward(
-        self, hidden: Tensor, geometry: Geometry, kept: list[Tensor] | None = None, source: Tensor | None = None
+        self, hidden: Tensor, geometry: Geometry, attentions: list[Tensor] | None = None, source: Tensor | None = None
     ) -> Tensor:
-        """Let tokens (S, D) attend to themselves, or to a `source` (n, D): -> (S, D); `kept` takes the weights, (B, N, T, C)."""
+        """Attend from tokens (S, D) to each other or to a `source` (n, D): (S, D); weights (B, N, T, C) go to `attentions`."""
         source = hidden if source is None else source
         query = self.in_heads(self.query, hidden)
         key = None if self.key is None else self.in_heads(self.key, source)
-        query, key = self.slots.fill(query, key, geometry.queries)
+        query, key = self.slots.transform(query, key, geometry.queries)
         value = self.in_heads(self.value, source)
         dropout_prob = self.dropout_prob if self.training else 0.0
-        context = self.attend(query, key, value, geometry, dropout_prob, self.fast, self.slots, kept)
+        context = self.attend(query, key, value, geometry, dropout_prob, self.fast, self.slots, attentions)
         return self.output(context.flatten(1))  # type: ignore[no-any-return]
 
     def keys_and_values(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """(n, D) -> twice (n, N, H)."""
-        assert self.key is not None, "a location score is for encoders"
+        """Keys and values of hidden states (n, D), each (n, N, H)."""
+        assert self.key is not None, "only encoders have location scores"
         return self.in_heads(self.key, hidden), self.in_heads(self.value, hidden)
 
     def in_heads(self, projection: Linear, hidden: Tensor) -> Tensor:

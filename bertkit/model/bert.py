@@ -1,4 +1,6 @@
-"""BERT: embeddings, encoder (LayerNorm after the residual: Vaswani et al. 2017, figure 1, left), pooler; all initial weights.
+"""BERT: embeddings, encoder and pooler, and the initialisation of every model.
+
+The encoder is that of Vaswani et al. 2017, figure 1, left: a LayerNorm follows each residual connection.
 
 Axes: as in attention.py.
 """
@@ -17,7 +19,7 @@ from bertkit.model.recurrent import RecurrentLayers
 
 
 class RMSNorm(nn.RMSNorm):
-    """RMSNorm computed in the dtype of its weights; with narrower inputs torch's own is slow and warns."""
+    """RMSNorm computed in the dtype of its weights, since torch's own is slow and warns if the inputs are narrower."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         """(n, D) -> (n, D)."""
@@ -49,9 +51,9 @@ class Embeddings(nn.Module):
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor) -> Tensor:
-        """Embed packed tokens with their places: (S,) -> (S, D).
+        """Embed packed tokens: (S,) -> (S, D).
 
-        Sinusoids are added to tokens times sqrt(D), as in Vaswani et al. 2017, section 3.4; unscaled tokens would be too small.
+        Sinusoids are added to token embeddings times sqrt(D), as in Vaswani et al. 2017, section 3.4.
         """
         hidden: Tensor = self.token(input_ids)
         if self.positions == "sinusoidal":
@@ -65,7 +67,7 @@ class Embeddings(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two linear maps with an activation between them, GELU in BERT; every token by itself."""
+    """Two linear maps with an activation between them, GELU in BERT, applied to each token."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -79,7 +81,7 @@ class FeedForward(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Attention, then feed-forward, both with dropout, residual and a norm, which comes last, or first (`pre`)."""
+    """Attention and feed-forward, both with dropout, a residual connection, and a norm after it (`post`) or before (`pre`)."""
 
     def __init__(self, config: BertConfig, shared: Compression | None = None) -> None:
         super().__init__()
@@ -90,18 +92,18 @@ class EncoderLayer(nn.Module):
         self.dropout = Dropout(config.hidden_dropout_prob)
         self.is_pre_norm = config.norm.placement == "pre"
 
-    def forward(self, hidden: Tensor, geometry: Geometry, kept: list[Tensor] | None = None) -> Tensor:
-        """(S, D) -> (S, D); `kept` takes the attention weights, (B, N, T, T)."""
+    def forward(self, hidden: Tensor, geometry: Geometry, attentions: list[Tensor] | None = None) -> Tensor:
+        """(S, D) -> (S, D); the attention weights, (B, N, T, T), are appended to `attentions`."""
         if self.is_pre_norm:
-            hidden = hidden + self.dropout(self.attention(self.attention_norm(hidden), geometry, kept))
+            hidden = hidden + self.dropout(self.attention(self.attention_norm(hidden), geometry, attentions))
             return hidden + self.dropout(self.feed_forward(self.feed_forward_norm(hidden)))  # type: ignore[no-any-return]
-        hidden = self.attention_norm(hidden + self.dropout(self.attention(hidden, geometry, kept)))
+        hidden = self.attention_norm(hidden + self.dropout(self.attention(hidden, geometry, attentions)))
         hidden = self.feed_forward_norm(hidden + self.dropout(self.feed_forward(hidden)))
         return hidden
 
 
 class Encoder(nn.Module):
-    """L layers; with norms that come first, a final norm (Xiong et al. 2020, section 3.1)."""
+    """L layers; with `pre` norms also a final norm (Xiong et al. 2020, section 3.1)."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -112,13 +114,13 @@ class Encoder(nn.Module):
         self.norm = make_norm(config) if config.norm.placement == "pre" else None
 
     def forward(
-        self, hidden: Tensor, layout: Layout, output_hidden_states: bool = False, kept: list[Tensor] | None = None
+        self, hidden: Tensor, layout: Layout, output_hidden_states: bool = False, attentions: list[Tensor] | None = None
     ) -> list[Tensor]:
         """Return the last output, (S, D), or the input and all outputs, L + 1 times (S, D)."""
         hidden_states = [hidden]
         for number, layer in enumerate(self.layers):
-            geometry = Geometry(layout, layout, self.attention, number, is_whole=kept is not None)
-            output = layer(hidden_states[-1], geometry, kept)
+            geometry = Geometry(layout, layout, self.attention, number, is_whole=attentions is not None)
+            output = layer(hidden_states[-1], geometry, attentions)
             hidden_states = [*hidden_states, output] if output_hidden_states else [output]
         if self.norm is not None:
             hidden_states[-1] = self.norm(hidden_states[-1])
@@ -126,7 +128,7 @@ class Encoder(nn.Module):
 
 
 def weighted_mean(hidden: Tensor, scores: Tensor, layout: Layout) -> Tensor:
-    """Average the tokens of each sequence, weighted by the softmax of their scores: (S, D) and (S,) -> (B, D).
+    """Average the vectors of each sequence, weighted by the softmax of their scores: (S, D) and (S,) -> (B, D).
 
     >>> layout = Layout.from_lengths(torch.tensor([2, 1]))
     >>> weighted_mean(torch.tensor([[1.0], [3.0], [5.0]]), torch.zeros(3), layout)
@@ -145,7 +147,7 @@ def weighted_mean(hidden: Tensor, scores: Tensor, layout: Layout) -> Tensor:
 
 
 class Pooler(nn.Module):
-    """One vector for a sequence: tanh of a linear map of its [CLS] vector, or of the mean of its tokens."""
+    """One vector for a sequence: tanh of a linear map of its [CLS] vector, or of the mean of its token vectors."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -163,7 +165,7 @@ class Pooler(nn.Module):
 
 
 class Bert(nn.Module):
-    """The encoder of Devlin et al. 2019 over packed tokens; with a recurrent decoder, that of Bahdanau et al. 2015."""
+    """The encoder of Devlin et al. 2019 over packed tokens; with a recurrent decoder, the encoder of Bahdanau et al. 2015."""
 
     def __init__(self, config: BertConfig, with_pooler: bool = True) -> None:
         super().__init__()
@@ -179,33 +181,32 @@ class Bert(nn.Module):
         token_type_ids: Tensor,
         layout: Layout,
         output_hidden_states: bool = False,
-        kept: list[Tensor] | None = None,
+        attentions: list[Tensor] | None = None,
     ) -> tuple[list[Tensor], Tensor | None]:
         """Encode packed tokens.
 
         Args:
             input_ids: (S,).
             token_type_ids: 0 for the first segment, 1 for the second, (S,).
-            layout: where the sequences lie.
+            layout: where the sequences are in the batch.
             output_hidden_states: return the output of every layer.
-            kept: takes the attention weights of every layer, L times (B, N, T, T), T the longest; None to keep none.
+            attentions: list to which the attention weights of every layer are appended, L times (B, N, T, T) with T of the
+                longest sequence.
 
         Returns:
-            The last hidden state, (S, D), or all L + 1; and the pooled output (B, D), None without a pooler.
+            The last hidden state, (S, D), or all L + 1 hidden states; and the pooled output (B, D), None without a pooler.
         """
         embedded = self.embeddings(input_ids, token_type_ids, layout.position_ids)
-        hidden_states = self.encoder(embedded, layout, output_hidden_states, kept)
+        hidden_states = self.encoder(embedded, layout, output_hidden_states, attentions)
         pooled = self.pooler(hidden_states[-1], layout) if self.pooler is not None else None
         return hidden_states, pooled
 
 
 def init_weights(model: nn.Module, std: float, generator: torch.Generator) -> None:
-    """Initialise every parameter: truncated normal weights, zero biases, norms at one and zero.
+    """Initialise every parameter: truncated normal weights, zero biases, norms with weight one and bias zero.
 
-    The normal is cut at two standard deviations, as in google-research/bert modeling.py `create_initializer`;
-    Hugging Face uses an untruncated normal.
-
-    `std` is `initializer_range`; the generator is on the CPU.
+    The normal distribution is cut at two standard deviations, as in google-research/bert modeling.py `create_initializer`;
+    Hugging Face does not cut it. `std` is `initializer_range`; the generator is on the CPU.
     """
     for module in model.modules():
         if isinstance(module, (nn.LayerNorm, nn.RMSNorm)):

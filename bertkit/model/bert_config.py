@@ -1,4 +1,4 @@
-"""The hyper-parameters of BERT, by the field's names."""
+"""The hyper-parameters of BERT and of its variants."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ PRETRAINING_HEADS = ("masked_lm", "next_sentence")
 TASK_HEADS = ("sequence", "token", "span", "choice", "generation")
 MAX_INT32 = 2**31 - 1
 HEADS = (*PRETRAINING_HEADS, *TASK_HEADS)
-POOLED_HEADS = ("next_sentence", "sequence", "choice")  # they look at the pooled [CLS]
+POOLED_HEADS = ("next_sentence", "sequence", "choice")  # their input is the pooled output, the others' every token
 
 ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
 Pooling = Literal["first", "mean", "feed_forward"]
 
 
-# the rules: intervals of numbers, settings that only one option reads, options that have no meaning together
+# valid intervals of numbers, settings that only one option uses, and options that cannot be combined
 
 COUNT, SIZE, PROB = f"[0, {MAX_INT32}]", f"[1, {MAX_INT32}]", "[0, 1)"
 ATTENTION_INTERVALS = {
@@ -40,7 +40,7 @@ ONLY_WITH = {
     "compressed_size": ("pattern", "linformer"), "compression_shared": ("pattern", "linformer"),
 }  # fmt: skip
 CLASHES = (
-    ("positions", ("relative", "rotary"), "score", "location", "a location score looks at no key"),
+    ("positions", ("relative", "rotary"), "score", "location", "a location score uses no keys"),
     ("positions", ("relative", "rotary"), "score", "additive", "these positions need products of query and key"),
     ("score", ("location",), "pattern", "linformer", "compressed keys have no places"),
     ("positions", ("relative", "rotary", "alibi"), "pattern", "linformer", "compressed keys have no places"),
@@ -48,7 +48,7 @@ CLASHES = (
 
 
 def attention_problems(attention: AttentionConfig) -> list[str]:
-    """Refuse options that have no meaning together."""
+    """Return an error line for each pair of options that cannot be combined."""
     problems = [
         f"attention.{one}={getattr(attention, one)} with attention.{other}={option}: {why}; change one of them"
         for one, options, other, option, why in CLASHES
@@ -61,18 +61,15 @@ def attention_problems(attention: AttentionConfig) -> list[str]:
 
 
 def shape_problems(shape: BertShape) -> list[str]:
-    """Refuse heads that do not divide the hidden size."""
+    """Return an error line if the number of heads does not divide the hidden size."""
     size, heads = shape.hidden_size, shape.num_attention_heads
-    is_whole = heads < 1 or size % heads == 0
-    return (
-        []
-        if is_whole
-        else [f"model.hidden_size={size} is not a multiple of model.num_attention_heads={heads}; change one of them"]
-    )
+    if heads < 1 or size % heads == 0:
+        return []
+    return [f"model.hidden_size={size} is not a multiple of model.num_attention_heads={heads}; change one of them"]
 
 
 def bert_problems(config: BertConfig) -> list[str]:
-    """Refuse ids outside of the vocabulary, missing or repeated labels, and an odd hidden size with GRUs in two directions."""
+    """Return error lines for ids outside the vocabulary, missing or repeated labels, and an odd size for GRUs in two directions."""
     ids, problems = {"pad_token_id": config.pad_token_id}, []
     if config.decoder is not None:
         ids |= {f"decoder.{name}": getattr(config.decoder, name) for name in ("start_token_id", "end_token_id")}
@@ -91,7 +88,7 @@ def bert_problems(config: BertConfig) -> list[str]:
 
 
 def size_problems(shape: BertShape, attention: AttentionConfig) -> list[str]:
-    """Refuse positions that come in pairs of elements where a size is odd."""
+    """Return an error line if positions need an even size and it is odd."""
     sizes = {
         "sinusoidal": ("model.hidden_size", shape.hidden_size),
         "rotary": ("model.hidden_size / model.num_attention_heads", shape.hidden_size // shape.num_attention_heads),
@@ -101,18 +98,18 @@ def size_problems(shape: BertShape, attention: AttentionConfig) -> list[str]:
 
 
 def head_problems(attention: AttentionConfig, pooling: Pooling, heads: Sequence[str]) -> list[str]:
-    """Refuse a head over a pooled [CLS] that sees no token but itself."""
-    blind = [head for head in heads if head in POOLED_HEADS]
-    if not blind or attention.pattern != "causal" or pooling != "first":
+    """Return an error line if a head gets a pooled [CLS] that attends only to itself."""
+    pooled = [head for head in heads if head in POOLED_HEADS]
+    if not pooled or attention.pattern != "causal" or pooling != "first":
         return []
     return [
-        f"pooling=first with attention.pattern=causal: [CLS] sees only itself, and the head {blind[0]} would see nothing else; "
+        f"pooling=first with attention.pattern=causal: [CLS] attends only to itself, and the head {pooled[0]} uses only [CLS]; "
         "pretrain with pooling=mean"
     ]
 
 
 def too_long(name: str, length: int, limit: int, setting: str) -> list[str]:
-    """Refuse sequences that are longer than a model's positions."""
+    """Return an error line if sequences are longer than the model's positions."""
     if length <= limit:
         return []
     return [f"{name}={length} exceeds the model's max_position_embeddings={limit}; lower {setting}"]
@@ -147,7 +144,7 @@ class AttentionConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class NormConfig:
-    """Where a layer normalises, and how; the defaults are those of BERT, and conf/norm has the sources."""
+    """The norms of a layer; the defaults are those of BERT, and conf/norm has the sources."""
 
     placement: Literal["post", "pre"] = "post"
     kind: Literal["layer_norm", "rms"] = "layer_norm"
@@ -155,32 +152,32 @@ class NormConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderShape:
-    """The decoder that writes a text from an encoded one; conf/decoder explains each setting, with its source."""
+    """The decoder that generates a text from an encoded one; conf/decoder explains each setting, with its source."""
 
-    # a BERT with attention to the source, the decoder of Vaswani et al. 2017, or a GRU
+    # a BERT with cross-attention, the decoder of Vaswani et al. 2017, or a GRU
     kind: Literal["bert", "transformer", "rnn"]
-    norm: Literal["post", "pre"] = "post"  # for `transformer`: where the layers of encoder and decoder normalise
-    # for `rnn`: the score of a source token for a target state; none: only the last state of the source counts
+    norm: Literal["post", "pre"] = "post"  # for `transformer`: the place of the norms in encoder and decoder
+    # for `rnn`: the score of a source token for a decoder state; none: no attention, only the encoder's final states
     score: Literal["additive", "dot", "general", "location", "none"] = "additive"
-    share: bool = False  # for `bert`: decoder and encoder have the same layers, but for cross-attention
+    share: bool = False  # for `bert`: decoder and encoder share all weights except those of cross-attention
 
     @property
     def is_from_scratch(self) -> bool:
-        """Whether the encoder is new, too, instead of a pretrained BERT."""
+        """Whether the encoder is also trained from scratch, instead of a pretrained BERT."""
         return self.kind != "bert"
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderConfig(DecoderShape):
-    """The decoder with the tokens at the start and at the end of its texts, [CLS] and [SEP]."""
+    """The decoder with the ids of the tokens that start and end its texts, [CLS] and [SEP]."""
 
-    start_token_id: int = 2  # in vocabularies that bertkit learns
+    start_token_id: int = 2  # the ids in vocabularies that bertkit learns
     end_token_id: int = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class BertShape:
-    """The shape of the encoder, as a configuration file has it; the vocabulary comes from the tokenizer.
+    """The settings `model.*` of the encoder; the vocabulary comes from the tokenizer.
 
     Source: Devlin et al. 2019, section 3, and google-research/bert modeling.py `BertConfig`.
     """
@@ -211,9 +208,9 @@ class BertConfig(BertShape):
     pooling: Pooling = "first"
     decoder: DecoderConfig | None = None  # for a generation head
     pad_token_id: int = 0
-    # the names of the classes of a sequence or token head, in the order of its logits; one for a regression
+    # the names of the classes of a sequence or token head, in the order of its logits; a regression has one
     labels: tuple[str, ...] = ("LABEL_0", "LABEL_1")
-    # the prediction of a sequence head; None: the number of labels decides, as in Hugging Face
+    # the task of a sequence head; None: a regression if there is one label, else a single-label classification
     problem_type: ProblemType | None = None
     classifier_dropout: float | None = None  # dropout before a task head; None for `hidden_dropout_prob`
 
@@ -226,7 +223,7 @@ class BertConfig(BertShape):
         is_bert = self.norm == NormConfig() and self.pooling == "first" and not own
         if is_bert and all(attention[name] == bert[name] for name in in_effect):
             return {}
-        attention["relative_to"] = list(self.attention.relative_to)  # as JSON has it
+        attention["relative_to"] = list(self.attention.relative_to)  # JSON has no tuples
         decoder = {} if self.decoder is None else {"decoder": asdict(self.decoder)}
         return {"attention": attention, "norm": asdict(self.norm), "pooling": self.pooling, **decoder}
 

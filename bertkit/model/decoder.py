@@ -1,13 +1,14 @@
-"""The decoder of a Transformer: it writes a text token by token, and attends to the text so far and to a source.
+"""The decoder of a Transformer: it generates a target text token by token, and attends to that text and to a source text.
 
     hidden = norm(hidden + attention(hidden))                 causal
     hidden = norm(hidden + cross_attention(hidden, source))
     hidden = norm(hidden + feed_forward(hidden))
 
-With the embeddings and the head of BERT it is a BERT with the line in the middle; with scaled embeddings and sinusoids it is
-the decoder of Vaswani et al. 2017.
+With kind `bert` the embeddings and the head are BERT's, and only the second line is new. With kind `transformer` it is the
+decoder of Vaswani et al. 2017, with scaled embeddings and sinusoids.
 
-Axes: as in attention.py; S target tokens, C source tokens, R rows, which are written at the same time, a token in each step.
+Axes: as in attention.py; S target tokens, C source tokens, R texts that are generated at the same time (rows), W for each of
+the B sources, so R = B * W.
 
 Source: Vaswani et al. 2017, section 3.1 and figure 1, right; Rothe et al. 2020, section 2; transformers modeling_bert.py
 `BertLayer` with cross-attention.
@@ -28,8 +29,8 @@ from bertkit.model.geometry import CAUSAL, Geometry
 
 
 @dataclass
-class Memory:
-    """The keys and values of one layer: of the targets so far, (R, N, t, H), and of the sources, (B, N, C, H)."""
+class LayerCache:
+    """Keys and values of one layer: for the t target tokens so far, (R, N, t, H), and for the source tokens, (B, N, C, H)."""
 
     key: Tensor
     value: Tensor
@@ -38,12 +39,12 @@ class Memory:
 
 
 @dataclass
-class Past:
-    """The state of texts that are being written; R = B * W, and the W rows of a source are neighbours."""
+class DecoderState:
+    """The state of R texts that are being generated; the W rows of a source are neighbours."""
 
-    layers: list[Memory]
-    is_source: Tensor  # whether a source token is no padding, (B, 1, 1, C)
-    place: int  # position of the next token
+    layers: list[LayerCache]
+    source_mask: Tensor  # False for padding, (B, 1, 1, C)
+    position: int  # of the next token
 
     def select(self, rows: Tensor | None, sources: Tensor | None) -> None:
         """Reorder, repeat or drop rows, by their indices (R',), and sources (B',); None leaves them as they are."""
@@ -54,14 +55,14 @@ class Past:
                 layer.source_key = layer.source_key.index_select(0, sources)
                 layer.source_value = layer.source_value.index_select(0, sources)
         if sources is not None:
-            self.is_source = self.is_source.index_select(0, sources)
+            self.source_mask = self.source_mask.index_select(0, sources)
 
 
 class DecoderLayer(nn.Module):
-    """Causal self-attention, cross-attention and feed-forward, all with dropout, residual and norm."""
+    """Causal self-attention, cross-attention and feed-forward, all with dropout, a residual connection and a norm."""
 
     def __init__(self, config: BertConfig, shared: EncoderLayer | None = None) -> None:
-        """`shared` is the encoder layer that lends its weights; only cross-attention has its own."""
+        """Use the weights of the encoder layer `shared`, if given, for everything except cross-attention."""
         super().__init__()
         own = EncoderLayer(config) if shared is None else shared
         self.attention, self.attention_norm = own.attention, own.attention_norm
@@ -71,64 +72,64 @@ class DecoderLayer(nn.Module):
         self.is_pre_norm = config.norm.placement == "pre"
 
     def forward(
-        self, hidden: Tensor, back: Geometry, source: Tensor, across: Geometry, kept: list[Tensor] | None = None
+        self, hidden: Tensor, within: Geometry, source: Tensor, across: Geometry, attentions: list[Tensor] | None = None
     ) -> Tensor:
-        """Targets (S, D), sources (C, D) -> (S, D); `kept` takes the weights of the source tokens, (B, N, T, C)."""
+        """Targets (S, D), sources (C, D) -> (S, D); the weights of the source tokens, (B, N, T, C), go to `attentions`."""
         return self._sublayers(
             hidden,
-            lambda target: self.attention(target, back),
-            lambda target: self.cross_attention(target, across, kept, source),
+            lambda target: self.attention(target, within),
+            lambda target: self.cross_attention(target, across, attentions, source),
         )
 
-    def step(self, hidden: Tensor, past: Past, memory: Memory) -> Tensor:
-        """Compute the next token of each row: (R, D) -> (R, D)."""
+    def step(self, hidden: Tensor, state: DecoderState, cache: LayerCache) -> Tensor:
+        """Compute the hidden state of the next token of each row: (R, D) -> (R, D)."""
 
-        def look_back(target: Tensor) -> Tensor:
+        def attend_to_self(target: Tensor) -> Tensor:
             key, value = self.attention.keys_and_values(target)
-            memory.key = torch.cat([memory.key, key[:, :, None]], 2)
-            memory.value = torch.cat([memory.value, value[:, :, None]], 2)
+            cache.key = torch.cat([cache.key, key[:, :, None]], 2)
+            cache.value = torch.cat([cache.value, value[:, :, None]], 2)
             query = self.attention.in_heads(self.attention.query, target)[:, :, None]  # (R, N, 1, H)
-            context = attend_by_kernel(query, memory.key, memory.value)
+            context = attend_by_kernel(query, cache.key, cache.value)
             return self.attention.output(context.flatten(1))  # type: ignore[no-any-return]
 
-        def look_across(target: Tensor) -> Tensor:
+        def attend_to_source(target: Tensor) -> Tensor:
             query = self.cross_attention.in_heads(self.cross_attention.query, target)
-            query = query.view(len(past.is_source), -1, *query.shape[1:]).transpose(1, 2)  # (B, N, W, H)
-            context = attend_by_kernel(query, memory.source_key, memory.source_value, past.is_source)
+            query = query.view(len(state.source_mask), -1, *query.shape[1:]).transpose(1, 2)  # (B, N, W, H)
+            context = attend_by_kernel(query, cache.source_key, cache.source_value, state.source_mask)
             return self.cross_attention.output(context.transpose(1, 2).reshape(len(target), -1))  # type: ignore[no-any-return]
 
-        return self._sublayers(hidden, look_back, look_across)
+        return self._sublayers(hidden, attend_to_self, attend_to_source)
 
     def _sublayers(
-        self, hidden: Tensor, look_back: Callable[[Tensor], Tensor], look_across: Callable[[Tensor], Tensor]
+        self, hidden: Tensor, attend_to_self: Callable[[Tensor], Tensor], attend_to_source: Callable[[Tensor], Tensor]
     ) -> Tensor:
         if self.is_pre_norm:
-            hidden = hidden + self.dropout(look_back(self.attention_norm(hidden)))
-            hidden = hidden + self.dropout(look_across(self.cross_attention_norm(hidden)))
+            hidden = hidden + self.dropout(attend_to_self(self.attention_norm(hidden)))
+            hidden = hidden + self.dropout(attend_to_source(self.cross_attention_norm(hidden)))
             return hidden + self.dropout(self.feed_forward(self.feed_forward_norm(hidden)))  # type: ignore[no-any-return]
-        hidden = self.attention_norm(hidden + self.dropout(look_back(hidden)))
-        hidden = self.cross_attention_norm(hidden + self.dropout(look_across(hidden)))
+        hidden = self.attention_norm(hidden + self.dropout(attend_to_self(hidden)))
+        hidden = self.cross_attention_norm(hidden + self.dropout(attend_to_source(hidden)))
         return self.feed_forward_norm(hidden + self.dropout(self.feed_forward(hidden)))  # type: ignore[no-any-return]
 
-    def remember(self, source: Tensor, source_layout: Layout) -> Memory:
-        """Start with the keys and values of sources (C, D), and with no targets."""
+    def make_cache(self, source: Tensor, source_layout: Layout) -> LayerCache:
+        """Make a cache with the keys and values of the sources (C, D), and with no target tokens."""
         tensors = self.cross_attention.keys_and_values(source[: sum(source_layout.lengths)])
         key, value = (source_layout.pad(packed).transpose(1, 2) for packed in tensors)  # (B, N, C, H)
         empty = key[:, :, :0]
-        return Memory(empty, empty, key, value)
+        return LayerCache(empty, empty, key, value)
 
 
 class Decoder(nn.Module):
     """Embeddings, L decoder layers, and the scores of the next token.
 
-    With kind `bert` it has its own weights, or shares all but cross-attention with the encoder; with kind `transformer` it
-    shares the embeddings, which also score the next token (Vaswani et al. 2017, section 3.4).
+    With kind `bert` it has its own weights, or, if `share` is set, the encoder's for everything except cross-attention. With
+    kind `transformer` it uses the encoder's embeddings, which also score the next token (Vaswani et al. 2017, section 3.4).
     """
 
     def __init__(self, config: BertConfig, encoder: Bert, score: nn.Module | None) -> None:
-        """`score` is a masked LM head, (S, D) and (V, D) -> (S, V); None for the product with the embeddings."""
+        """Score with a masked LM head, (S, D) and (V, D) -> (S, V); with None, by the product with the embeddings."""
         super().__init__()
-        assert config.decoder is not None, "which decoder"
+        assert config.decoder is not None
         is_shared = config.decoder.share
         self.embeddings = encoder.embeddings if is_shared or score is None else Embeddings(config)
         self.layers = nn.ModuleList(
@@ -144,45 +145,45 @@ class Decoder(nn.Module):
         layout: Layout,
         source: Tensor,
         source_layout: Layout,
-        kept: list[Tensor] | None = None,
+        attentions: list[Tensor] | None = None,
     ) -> Tensor:
         """Score the next token after each target token.
 
         Args:
-            input_ids: [CLS], then all target tokens but the last, (S,).
-            layout: where the targets lie.
+            input_ids: for each target, [CLS] and all its tokens except the last one, (S,).
+            layout: where the targets are in the batch.
             source: the output of the encoder, (C, D).
-            source_layout: where the sources lie, in the order of the targets.
-            kept: takes the cross-attention weights of every layer, L times (B, N, T, C); None to keep none.
+            source_layout: where the sources are, in the order of the targets.
+            attentions: list to which the cross-attention weights of every layer are appended, L times (B, N, T, C).
 
         Returns:
             Logits, (S, V).
         """
         hidden = self.embeddings(input_ids, torch.zeros_like(input_ids), layout.position_ids)
-        back = Geometry(layout, layout, CAUSAL, is_together=True)
-        across = Geometry(layout, source_layout, is_together=True)
+        within = Geometry(layout, layout, CAUSAL, is_padded=True)
+        across = Geometry(layout, source_layout, is_padded=True)
         for layer in self.layers:
-            hidden = layer(hidden, back, source, across, kept)
-        return self._scored(hidden)
+            hidden = layer(hidden, within, source, across, attentions)
+        return self._logits(hidden)
 
-    def start(self, source: Tensor, source_layout: Layout) -> Past:
-        """Start writing, with a row for each source."""
-        layers = [layer.remember(source, source_layout) for layer in self._each()]
-        return Past(layers, source_layout.is_token[:, None, None], place=0)
+    def start(self, source: Tensor, source_layout: Layout) -> DecoderState:
+        """Return the state before the first token, with one row for each source."""
+        layers = [layer.make_cache(source, source_layout) for layer in self._decoder_layers()]
+        return DecoderState(layers, source_layout.is_token[:, None, None], position=0)
 
-    def step(self, tokens: Tensor, past: Past) -> Tensor:
-        """Add a token to each row, and score the next one: (R,) -> (R, V)."""
-        hidden = self.embeddings(tokens, torch.zeros_like(tokens), torch.full_like(tokens, past.place))
-        for layer, memory in zip(self._each(), past.layers, strict=True):
-            hidden = layer.step(hidden, past, memory)
-        past.place += 1
-        return self._scored(hidden)
+    def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
+        """Append a token to each row, and score the next one: (R,) -> (R, V)."""
+        hidden = self.embeddings(tokens, torch.zeros_like(tokens), torch.full_like(tokens, state.position))
+        for layer, cache in zip(self._decoder_layers(), state.layers, strict=True):
+            hidden = layer.step(hidden, state, cache)
+        state.position += 1
+        return self._logits(hidden)
 
-    def _each(self) -> Iterator[DecoderLayer]:
+    def _decoder_layers(self) -> Iterator[DecoderLayer]:
         for layer in self.layers:
             assert isinstance(layer, DecoderLayer)
             yield layer
 
-    def _scored(self, hidden: Tensor) -> Tensor:
+    def _logits(self, hidden: Tensor) -> Tensor:
         hidden = hidden if self.norm is None else self.norm(hidden)
         return self.score(hidden, self.embeddings.token.weight)  # type: ignore[no-any-return]

@@ -1,12 +1,14 @@
-"""Geometry of attention: the keys that each query is compared with, and the groups that are computed together.
+"""Which keys each query attends to, and how the sequences of a batch are grouped to compute attention.
 
-Axes: as in attention.py; C keys that a query is compared with.
+"Slack" are tokens at the end of a batch that only round its size up; each is a sequence of its own.
+
+Axes: as in attention.py; C keys for each query of a group, some of them masked.
 """
 
-import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -17,57 +19,63 @@ from bertkit.model.bert_config import AttentionConfig
 from bertkit.model.patterns import IN_BLOCKS, Block, allowed, num_blocks_of, plan
 
 FULL, CAUSAL = AttentionConfig(), AttentionConfig(pattern="causal")
-SEE_ALL = ("full", "linformer")  # patterns in which a query sees all keys of its pair of sequences
+UNMASKED = ("full", "linformer")  # patterns in which a query attends to all keys of its sequence
 
 
 @dataclass(frozen=True)
 class Group:
-    """B sequences, or B blocks of sequences, that are computed together: T queries with C keys each."""
+    """B sequences, or B blocks of sequences, in one batched product: T queries and C keys in each."""
 
     shape: tuple[int, int, int]  # B, T, C
-    seen: Tensor | None  # whether a query sees a key, (B or 1, 1, T or 1, C); None: it sees all
-    query_places: Tensor  # the place of each query in its sequence, (B or 1, T)
-    key_places: Tensor  # the place of each key in its sequence, (B or 1, C)
-    is_causal: bool = False  # no query sees a later key, and nothing is padded; `seen` says the same
-    # the packed token of each query, (B, T), and of each key, (B, C); None: they follow those of the group before
-    rows: Tensor | None = None
-    columns: Tensor | None = None
-    is_query: Tensor | None = None  # whether a query is a token and no padding, (B, T); None: all are tokens
+    mask: Tensor | None  # whether a query attends to a key, (B or 1, 1, T or 1, C); None: to all keys
+    query_positions: Tensor  # the position of each query in its sequence, (B or 1, T)
+    key_positions: Tensor  # the position of each key in its sequence, (B or 1, C)
+    is_causal: bool = False  # the mask is the causal one, without padding
+    is_query: Tensor | None = None  # False for a query that is padding, (B, T); None: without padding
 
     @property
     def distances(self) -> Tensor:
         """Key positions minus query positions, j - i: (B or 1, T, C)."""
-        return self.key_places[:, None] - self.query_places[..., None]
+        return self.key_positions[:, None] - self.query_positions[..., None]
+
+
+class Part(NamedTuple):
+    """Groups whose vectors are selected in one step, by rows of (S * N, H); None: all rows, in the order of the batch."""
+
+    groups: list[Group]
+    query_rows: Tensor | None = None  # (B, N, T) of each group, flattened and concatenated
+    key_rows: Tensor | None = None  # (B, N, C) of each group, flattened and concatenated
 
 
 @dataclass(eq=False)  # not frozen: torch.compile would inspect every field, and recompile for each layer
 class Geometry:
-    """The sequences of the queries, the sequences that they are compared with, and the pattern within a pair of them.
+    """Pairs of sequences, one with queries and one with keys, and the pattern of attention within each pair.
 
     Attributes:
-        queries: where the sequences of the queries lie.
-        keys: the same layout, or that of as many other sequences: the sources of targets, or compressed keys.
-        attention: its pattern says which keys a query sees of its own sequence.
+        queries: the layout of the sequences with queries.
+        keys: the layout of the sequences with keys: the same in self-attention, the source texts in cross-attention, or
+            compressed keys; the pairs are in the order of both layouts.
+        attention: settings, of which the pattern determines which keys of its sequence a query attends to.
         layer: number of the layer; random blocks differ between layers.
-        is_together: compute neighbours in one padded group, as lengths of pairs rarely repeat; else only equal lengths.
-        is_whole: never cut sequences into blocks, so that weights exist for all pairs of tokens.
+        is_padded: pad sequences of different lengths to compute them in one group; else a group has equal lengths.
+        is_whole: do not cut sequences into blocks, so that all pairs of tokens have a weight.
     """
 
     queries: Layout
     keys: Layout
     attention: AttentionConfig = FULL
     layer: int = 0
-    is_together: bool = False
+    is_padded: bool = False
     is_whole: bool = False
 
     @property
-    def is_of_self(self) -> bool:
+    def is_self_attention(self) -> bool:
         """Whether queries and keys share one layout, as in uncompressed self-attention."""
         return self.keys is self.queries
 
     @property
     def is_causal(self) -> bool:
-        """Whether no query sees a later key."""
+        """Whether a query attends to no later key."""
         return self.attention.pattern == "causal"
 
     @property
@@ -75,115 +83,130 @@ class Geometry:
         """Whether sequences may be cut into blocks."""
         return self.attention.pattern in IN_BLOCKS
 
-    def take(self, query: Tensor, key: Tensor, value: Tensor) -> Iterator[tuple[Group, Tensor, Tensor, Tensor]]:
-        """Yield each group with its vectors (S, N, H): queries as (B, N, T, H), keys and values as (B, N, C, H)."""
-        groups, order = self._plan
-        parts = []
-        for packed, axis in ((query, 1), (key, 2), (value, 2)):
-            if order is not None:
-                places = [group.rows if axis == 1 else group.columns for group in groups]
-                parts.append([packed.index_select(0, tokens.flatten()) for tokens in places if tokens is not None])
-            else:  # split, and not sliced: the gradient of a slice is as large as the whole
-                sizes = [group.shape[0] * group.shape[axis] for group in groups]
-                size = sum(sizes)
-                parts.append(list(torch.split(packed if size == len(packed) else packed[:size], sizes)))
-        for group, q, k, v in zip(groups, *parts, strict=True):
-            count, num_queries, num_keys = group.shape
-            yield (
-                group,
-                q.view(count, num_queries, *q.shape[1:]).transpose(1, 2),
-                k.view(count, num_keys, *k.shape[1:]).transpose(1, 2),
-                v.view(count, num_keys, *v.shape[1:]).transpose(1, 2),
-            )
+    def split(self, query: Tensor, key: Tensor, value: Tensor) -> Iterator[tuple[Group, Tensor, Tensor, Tensor]]:
+        """Yield each group with its vectors: queries (S, N, H) as (B, N, T, H), keys and values (n, N, H) as (B, N, C, H)."""
+        for groups, rows, columns in self._plan(query.shape[1])[0]:
+            parts = ((query, rows, 1), (key, columns, 2), (value, columns, 2))
+            yield from zip(groups, *(_split(groups, *part) for part in parts), strict=True)
 
-    def put_back(self, contexts: Sequence[Tensor], num_tokens: int) -> Tensor:
-        """Pack the contexts of all groups, each (B, N, T, H), as the queries were: (S, N, H), with zeros for slack."""
-        flat = [context.transpose(1, 2).flatten(0, 1) for context in contexts]
-        packed, (_, order) = torch.cat(flat) if len(flat) > 1 else flat[0].contiguous(), self._plan
-        packed = packed if order is None else packed.index_select(0, order)
+    def join_contexts(self, contexts: Sequence[Tensor], num_tokens: int) -> Tensor:
+        """Put the contexts of all groups, each (B, N, T, H), into the order of the queries: (S, N, H), with zeros for slack."""
+        num_heads = contexts[0].shape[1]
+        order = self._plan(num_heads)[1]
+        contexts = [x.transpose(1, 2).flatten(0, 1) if order is None else x.flatten(0, 2) for x in contexts]
+        packed = torch.cat(contexts) if len(contexts) > 1 else contexts[0].contiguous()
+        packed = packed if order is None else packed.index_select(0, order).view(-1, num_heads, packed.shape[1])
         return packed if len(packed) == num_tokens else F.pad(packed, (0, 0, 0, 0, 0, num_tokens - len(packed)))
 
     def join_weights(self, weights: Sequence[Tensor]) -> Tensor:
-        """Join the weights of whole sequences, (B, N, T, C) for each group: T and C the longest, zeros in padding, no slack."""
+        """Concatenate the weights of all groups, (B, N, T, C), padded with zeros to the longest T and C, without slack."""
         num_queries, num_keys = (max(own.shape[axis] for own in weights) for axis in (2, 3))
         padded = []
-        for group, own in zip(self._plan[0], weights, strict=True):
+        groups = [group for part in self._plan(weights[0].shape[1])[0] for group in part.groups]
+        for group, own in zip(groups, weights, strict=True):
             own = own if group.is_query is None else own * group.is_query[:, None, :, None]
             padded.append(F.pad(own, (0, num_keys - own.shape[3], 0, num_queries - own.shape[2])))
         return torch.cat(padded)[: len(self.queries.starts)]
 
-    @functools.cached_property
-    def _plan(self) -> tuple[list[Group], Tensor | None]:
-        """The groups, and the place of each query among all contexts, None if they are in order; made once for a batch."""
+    def _plan(self, num_heads: int) -> tuple[list[Part], Tensor | None]:
+        """Return the groups, and the row of each query among all contexts; None: in the order of the batch."""
         layer = self.layer if self.attention.pattern == "bigbird" else 0
-        key = None if self.is_of_self else self.keys, self.attention, layer, self.is_together, self.is_whole
+        keys = None if self.is_self_attention else self.keys
+        key = keys, self.attention, layer, self.is_padded, self.is_whole, num_heads
         plans = self.queries.plans
         if key not in plans:
-            plans[key] = self._make_plan()
+            plans[key] = self._make_plan(num_heads)
         return plans[key]  # type: ignore[no-any-return]
 
-    def _make_plan(self) -> tuple[list[Group], Tensor | None]:
-        if self.is_of_self and not self.is_together:  # slack is a run, too
+    def _make_plan(self, num_heads: int) -> tuple[list[Part], Tensor | None]:
+        if self.is_self_attention and not self.is_padded:  # with slack
             pairs = [(length, length) for _, count, length in self.queries.runs for _ in range(count)]
         else:
             pairs = list(zip(self.queries.lengths, self.keys.lengths, strict=True))
-        bunches = [list(bunch) for _, bunch in itertools.groupby(pairs, self._kind)]
-        if all(len(set(bunch)) == 1 and not self._is_cut(bunch[0][0]) for bunch in bunches):
-            return [self._run(len(bunch), *bunch[0]) for bunch in bunches], None
-        groups: list[Group] = []
-        order = torch.empty(sum(length for length, _ in pairs), dtype=torch.int64)
-        num_contexts, first = 0, torch.zeros(2, dtype=torch.int64)  # the first query and the first key of the bunch
-        for bunch in bunches:
-            lengths = torch.tensor(bunch)  # (B, 2)
-            ends = first + lengths.cumsum(0)
-            for block in self._blocks(*map(max, zip(*bunch, strict=True))):
-                rows, is_query = _tokens(block.queries, ends[:, 0], lengths[:, 0])
-                columns, is_key = _tokens(block.keys, ends[:, 1], lengths[:, 1])
-                order[rows[is_query]] = num_contexts + is_query.flatten().nonzero()[:, 0]
-                num_contexts += rows.numel()
-                groups.append(self._group(rows, columns, is_query, is_key, block))
-            first = ends[-1]
-        return groups, on_device(order, self.queries.starts.device)
+        neighbours = [list(alike) for _, alike in itertools.groupby(pairs, self._group_key)]
+        may_cut = self.is_in_blocks and not self.is_whole
+        is_cut = may_cut and any(num_blocks_of(self.attention, length) > 1 for length, _ in pairs)
+        if not is_cut and all(len(set(alike)) == 1 for alike in neighbours):
+            return [Part([self._equal_group(len(alike), *alike[0]) for alike in neighbours])], None
+        alike_pairs: dict[object, list[int]] = {}
+        for number, pair in enumerate(pairs):
+            alike_pairs.setdefault(self._group_key(pair), []).append(number)
+        all_lengths = torch.tensor(pairs)  # (B, 2)
+        all_ends = all_lengths.cumsum(0)
+        # by the number of a block in its sequence: groups, the rows of queries and of keys, and whether a query is a token
+        found: dict[int, list[tuple[Any, ...]]] = {}
+        for numbers in alike_pairs.values():
+            lengths, ends = all_lengths[numbers], all_ends[numbers]
+            for number, block in enumerate(self._blocks(*lengths.amax(0).tolist())):
+                queries, is_query = _tokens(block.queries, ends[:, 0], lengths[:, 0])
+                keys, is_key = _tokens(block.keys, ends[:, 1], lengths[:, 1])
+                is_token = is_query.flatten(0, 1)[:, None].expand(-1, num_heads, -1).flatten()
+                group = self._padded_group(is_query, is_key, block)
+                found.setdefault(number, []).append(
+                    (group, _rows(queries, num_heads), _rows(keys, num_heads), is_token)
+                )
+        parts, device = [], self.queries.starts.device
+        for entries in found.values():
+            groups, rows, columns, _ = zip(*entries, strict=True)
+            parts.append(Part(list(groups), on_device(torch.cat(rows), device), on_device(torch.cat(columns), device)))
+        _, all_rows, _, is_tokens = zip(*(entry for entries in found.values() for entry in entries), strict=True)
+        contexts = torch.cat(is_tokens).nonzero()[:, 0]
+        order = torch.empty_like(contexts)
+        order[torch.cat(all_rows)[contexts]] = contexts
+        return parts, on_device(order, device)
 
-    def _kind(self, pair: tuple[int, int]) -> object:
-        """The property that neighbours in one group share: their lengths, or the number of their random blocks."""
-        if not self.is_together:
+    def _group_key(self, pair: tuple[int, int]) -> object:
+        """What pairs of sequences in one group have in common: both lengths, or the number of BigBird's blocks, or nothing."""
+        if not self.is_padded:
             return pair
         return num_blocks_of(self.attention, pair[0]) if self.attention.pattern == "bigbird" else None
 
-    def _is_cut(self, length: int) -> bool:
-        return self.is_in_blocks and not self.is_whole and num_blocks_of(self.attention, length) > 1
-
     def _blocks(self, length: int, num_keys: int) -> list[Block]:
-        if self.attention.pattern not in SEE_ALL:
+        if self.attention.pattern not in UNMASKED:
             return plan(self.attention, length, self.layer)
         return [Block(torch.arange(length)[None], torch.arange(num_keys)[None], torch.ones(1, 1, 1, dtype=torch.bool))]
 
-    def _run(self, count: int, length: int, num_keys: int) -> Group:
-        """Compute sequences of one length together, as they lie in the batch."""
+    def _equal_group(self, count: int, length: int, num_keys: int) -> Group:
+        """Group neighbouring sequences of equal length, whole and in the order of the batch."""
         device = self.queries.starts.device
         queries, keys = (torch.arange(size, device=device)[None] for size in (length, num_keys))
-        seen = None
-        if self.attention.pattern not in SEE_ALL:
-            seen = on_device(allowed(self.attention, length, self.layer), device)[None, None]
-        return Group((count, length, num_keys), seen, queries, keys, self.is_causal)
+        mask = None
+        if self.attention.pattern not in UNMASKED:
+            mask = on_device(allowed(self.attention, length, self.layer), device)[None, None]
+        return Group((count, length, num_keys), mask, queries, keys, self.is_causal)
 
-    def _group(self, rows: Tensor, columns: Tensor, is_query: Tensor, is_key: Tensor, block: Block) -> Group:
-        """Compute blocks of sequences together: rows (B, n, b) with columns (B, n, C)."""
-        count, device = len(rows), self.queries.starts.device
-        seen = block.allowed if self.is_causal else (is_key[:, :, None] & block.allowed).flatten(0, 1)
+    def _padded_group(self, is_query: Tensor, is_key: Tensor, block: Block) -> Group:
+        """Group the same blocks of B sequences; False marks padding: is_query (B, n, b), is_key (B, n, C)."""
+        count, device = len(is_query), self.queries.starts.device
+        mask = block.allowed if self.is_causal else (is_key[:, :, None] & block.allowed).flatten(0, 1)
         times = count if len(block.queries) > 1 else 1
-        tensors = (
-            seen[:, None], block.queries.repeat(times, 1), block.keys.repeat(times, 1), rows.flatten(0, 1),
-            columns.flatten(0, 1), is_query.flatten(0, 1),
-        )  # fmt: skip
-        seen, queries, keys, rows, columns, is_query = (on_device(tensor, device) for tensor in tensors)
-        shape = (len(rows), rows.shape[1], columns.shape[1])
-        return Group(shape, seen, queries, keys, False, rows, columns, is_query)
+        tensors = mask[:, None], block.queries.repeat(times, 1), block.keys.repeat(times, 1), is_query.flatten(0, 1)
+        mask, queries, keys, is_query = (on_device(tensor, device) for tensor in tensors)
+        return Group((len(is_query), is_query.shape[1], keys.shape[1]), mask, queries, keys, is_query=is_query)
 
 
-def _tokens(places: Tensor, ends: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """Find the packed tokens at places (n, b) of sequences (B,), and whether they are there: twice (B, n, b)."""
+def _tokens(positions: Tensor, ends: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """Indices of the packed tokens at positions (n, b) of sequences (B,), and whether such tokens exist; both (B, n, b)."""
     lengths = lengths[:, None, None]
-    is_token = (places >= 0) & (places < lengths)
-    return ends[:, None, None] - lengths + torch.minimum(places.clamp(min=0), lengths - 1), is_token
+    is_token = (positions >= 0) & (positions < lengths)
+    return ends[:, None, None] - lengths + torch.minimum(positions.clamp(min=0), lengths - 1), is_token
+
+
+def _rows(tokens: Tensor, num_heads: int) -> Tensor:
+    """Rows of tokens (B, n, b) in vectors (S * N, H), in the order (B, n, N, b), flattened."""
+    return (tokens.flatten(0, 1)[:, None] * num_heads + torch.arange(num_heads)[:, None]).flatten()
+
+
+def _split(groups: list[Group], packed: Tensor, rows: Tensor | None, axis: int) -> list[Tensor]:
+    """Select the vectors (S, N, H) of each group: (B, N, T, H) for axis 1 of its `shape`, (B, N, C, H) for axis 2."""
+    num_heads, size = packed.shape[1:]
+    shapes = [(group.shape[0], group.shape[axis]) for group in groups]
+    lengths = [count * length for count, length in shapes]
+    if rows is not None:
+        packed = packed.flatten(0, 1).index_select(0, rows).view(-1, num_heads, size)
+        parts = zip(torch.split(packed, lengths), shapes, strict=True)
+        return [part.view(count, num_heads, length, size) for part, (count, length) in parts]
+    # torch.split, since the gradient of every slice would be as large as the whole tensor
+    packed = packed if sum(lengths) == len(packed) else packed[: sum(lengths)]
+    parts = zip(torch.split(packed, lengths), shapes, strict=True)
+    return [part.view(*shape, num_heads, size).transpose(1, 2) for part, shape in parts]

@@ -54,12 +54,16 @@ class LinearHead(nn.Module):
 def make_head(name: str, config: BertConfig, encoder: Bert) -> nn.Module:
     """Build one of `HEADS`.
 
-    next_sentence tells whether segment B follows A (label 0) or not (1: it is random, or was swapped with A); sequence
-    classifies or scores a text or a pair; token labels every token; span finds where an answer starts and ends; choice
-    scores one of several endings; generation writes a text.
+        masked_lm       the original token at each masked position
+        next_sentence   whether segment B follows A (0) or not (1: B is random, or the segments are swapped)
+        sequence        the class or the score of a text or a pair
+        token           the label of every token
+        span            the start and the end of an answer
+        choice          the score of one of several endings
+        generation      a new text
 
     Source: google-research/bert run_pretraining.py `get_next_sentence_output`, run_classifier.py and run_squad.py
-    `create_model`; Devlin et al. 2019, figure 4 and section 4.4. Which heads have dropout: transformers modeling_bert.py.
+    `create_model`; Devlin et al. 2019, figure 4 and section 4.4; for dropout transformers modeling_bert.py.
     """
     dropout_prob = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
     match name:
@@ -80,7 +84,7 @@ def make_head(name: str, config: BertConfig, encoder: Bert) -> nn.Module:
 
 @dataclass(frozen=True)
 class Targets:
-    """The texts that a generation head learns to write, as its inputs: [CLS], then all tokens but the last."""
+    """Target texts as inputs of a generation head: for each, [CLS] and all its tokens except the last one."""
 
     input_ids: Tensor  # (S,)
     layout: Layout  # in the order of the sources
@@ -99,8 +103,8 @@ class BertOutput:
         hidden_states: L + 1 times (S, D), or (B, T, D); None unless requested.
         attentions: L times (B, N, T, T), the weight of each key (last axis) for each query, with zeros in padding; None unless
             requested.
-        alignments: the weight of each source token (last axis) for each target token, (B, N, T, T), for every layer that
-            looks at the source; None unless requested.
+        alignments: the weight of each source token (last axis) for each target token, (B, N, T, C), for every layer with
+            attention to the source; None unless requested.
     """
 
     last_hidden_state: Tensor
@@ -117,10 +121,10 @@ class BertWithHeads(nn.Module):
     fast = ANYWHERE
 
     def __init__(self, config: BertConfig, heads: Sequence[str] = PRETRAINING_HEADS, with_pooler: bool = True) -> None:
-        """Build with some of `HEADS`; those of `POOLED_HEADS` need the pooler.
+        """Build the encoder and some of `HEADS`; a head in `POOLED_HEADS` needs the pooler.
 
         Raises:
-            InputError: a pooled head is requested, but with causal attention [CLS] attends only to itself.
+            InputError: a head needs the pooled [CLS], but with causal attention [CLS] attends only to itself.
         """
         super().__init__()
         problems = head_problems(config.attention, config.pooling, heads)
@@ -133,7 +137,7 @@ class BertWithHeads(nn.Module):
         assert len(self.heads) == len(heads), f"unknown heads among {heads}"
 
     def use(self, fast: FastWays) -> None:
-        """Select the fast kernels of all modules; `kept_memory` affects the whole process."""
+        """Set the fast kernels of all modules; `kept_memory` affects the whole process."""
         if fast.kept_memory:
             keep_freed_memory()
         for module in self.modules():
@@ -150,25 +154,25 @@ class BertWithHeads(nn.Module):
         output_attentions: bool = False,
         targets: Targets | None = None,
     ) -> BertOutput:
-        """Encode packed tokens and apply every head; the generation head needs targets.
+        """Encode packed tokens and apply every head, the generation head only if there are targets.
 
         Args:
             input_ids: (S,).
             token_type_ids: (S,).
-            layout: where the sequences lie.
+            layout: where the sequences are in the batch.
             masked_positions: indices into S for the masked LM head, (M,); None for all tokens.
             output_hidden_states: return the output of every layer.
             output_attentions: return the attention weights of every layer; T is the longest sequence.
-            targets: the texts to write, where they are known.
+            targets: the target texts of a generation head.
 
         Raises:
             ValueError: attention weights are requested in training mode.
         """
         if output_attentions and self.training:
             raise ValueError("output_attentions=True: weights are computed without dropout; call model.eval() first")
-        kept: list[Tensor] | None = [] if output_attentions else None
-        aligned: list[Tensor] | None = [] if output_attentions and targets is not None else None
-        hidden_states, pooled = self.bert(input_ids, token_type_ids, layout, output_hidden_states, kept)
+        attentions: list[Tensor] | None = [] if output_attentions else None
+        alignments: list[Tensor] | None = [] if output_attentions and targets is not None else None
+        hidden_states, pooled = self.bert(input_ids, token_type_ids, layout, output_hidden_states, attentions)
         last = hidden_states[-1]
         logits: dict[str, Tensor] = {}
         for name, head in self.heads.items():
@@ -177,9 +181,9 @@ class BertWithHeads(nn.Module):
                 logits[name] = head(hidden, self.bert.embeddings.token.weight)
             elif name == "generation":
                 if targets is not None:
-                    logits[name] = head(targets.input_ids, targets.layout, last, layout, aligned)
+                    logits[name] = head(targets.input_ids, targets.layout, last, layout, alignments)
             else:
                 logits[name] = head(pooled if name in POOLED_HEADS else last)
         layers = hidden_states if output_hidden_states else None
-        by_layer = (None if tensors is None else tuple(tensors) for tensors in (layers, kept, aligned))
+        by_layer = (None if tensors is None else tuple(tensors) for tensors in (layers, attentions, alignments))
         return BertOutput(last, pooled, logits, *by_layer)

@@ -1,4 +1,4 @@
-"""Which keys of its sequence a query sees, and keys that are compressed to fewer.
+"""Patterns of attention: which keys of its sequence a query attends to, or how Linformer compresses the keys.
 
 Axes: as in attention.py; K compressed_size, P max_position_embeddings.
 """
@@ -11,15 +11,15 @@ from torch import Tensor, nn
 from bertkit.kernels.layout import Layout
 from bertkit.model.bert_config import AttentionConfig, BertConfig
 
-IN_BLOCKS = ("window", "bigbird")  # patterns whose sequences may be cut into blocks
+IN_BLOCKS = ("window", "bigbird")  # patterns that cut long sequences into blocks
 
 
 def allowed(config: AttentionConfig, length: int, layer: int = 0) -> Tensor:
-    """Whether query i sees key j in a sequence of T tokens: (T, T).
+    """Whether query i attends to key j in a sequence of T tokens: (T, T).
 
         causal    j <= i
         window    |i - j| <= window
-        bigbird   i and j lie in blocks that see each other; a sequence of at most 5 + 2 random_blocks blocks is fully seen
+        bigbird   the block of i attends to the block of j; with at most 5 + 2 random_blocks blocks, attention is full
 
     >>> allowed(AttentionConfig(pattern="window", window=1), 3).int()
     tensor([[1, 1, 0],
@@ -45,10 +45,10 @@ def allowed(config: AttentionConfig, length: int, layer: int = 0) -> Tensor:
 
 
 def bigbird_blocks(num_blocks: int, num_random: int, seed: int = 0, layer: int = 0) -> Tensor:
-    """Whether block i sees block j: (blocks, blocks).
+    """Whether block i attends to block j: (blocks, blocks).
 
-    The first and the last block see all blocks, and all blocks see them. Every block sees itself, its neighbours, and
-    `num_random` others, drawn for each layer and number of blocks.
+    The first and the last block attend to all blocks, and all blocks attend to them. Every block attends to itself, its
+    neighbours, and `num_random` others, drawn for each layer and number of blocks.
 
     >>> bigbird_blocks(5, 0).int()
     tensor([[1, 1, 1, 1, 1],
@@ -70,9 +70,9 @@ def bigbird_blocks(num_blocks: int, num_random: int, seed: int = 0, layer: int =
 
 
 class Block(NamedTuple):
-    """Blocks of queries, and the keys that each block is compared with, as places in a sequence of T tokens.
+    """Several blocks of queries with their keys, as positions in a sequence of T tokens.
 
-    Axes: n blocks with b queries and C keys. Positions outside the sequence are allowed; such keys are masked.
+    Axes: n blocks, each with b queries and C keys. Positions may be outside the sequence; such keys are masked.
     """
 
     queries: Tensor  # (n, b)
@@ -104,7 +104,7 @@ def plan(config: AttentionConfig, length: int, layer: int = 0) -> list[Block]:
         size, reach = config.block_size, length
         inner = bigbird_blocks(num_blocks, config.random_blocks, config.random_seed, layer)[1:-1]
         is_seen, order = inner.sort(dim=1, descending=True, stable=True)
-        most = min(num_blocks, 5 + config.random_blocks)  # the first, the last, itself and two neighbours
+        most = min(num_blocks, 5 + config.random_blocks)  # 5: the first, the last, the block itself and two neighbours
         every = torch.arange(num_blocks)[None]
         blocks = [every, torch.where(is_seen, order, -1)[:, :most], every]
     return [
@@ -114,12 +114,12 @@ def plan(config: AttentionConfig, length: int, layer: int = 0) -> list[Block]:
 
 
 def _block(size: int, length: int, reach: int, first: int, numbers: Tensor) -> Block:
-    """Compare the blocks of queries from `first` on with the blocks of keys that have these numbers, (n, m)."""
+    """Combine n blocks of queries, from the block `first` on, each with m blocks of keys: `numbers` (n, m)."""
 
-    def places(blocks: Tensor) -> Tensor:
+    def positions(blocks: Tensor) -> Tensor:
         return (blocks[..., None] * size + torch.arange(size)).flatten(1)
 
-    queries, keys = places(torch.arange(first, first + len(numbers))[:, None]), places(numbers)
+    queries, keys = positions(torch.arange(first, first + len(numbers))[:, None]), positions(numbers)
     is_key = (keys >= 0) & (keys < length)
     return Block(queries, keys, is_key[:, None] & ((keys[:, None] - queries[..., None]).abs() <= reach))
 
@@ -127,7 +127,7 @@ def _block(size: int, length: int, reach: int, first: int, numbers: Tensor) -> B
 def compress(packed: Tensor, matrix: Tensor) -> Tensor:
     """Project the tokens of a sequence to K: packed (..., T, H), matrix (K, P) or (N, K, P) -> (..., K, H).
 
-    A sequence shorter than P takes the first T columns, as if zeros followed it.
+    For a sequence shorter than P, only the first T columns of the matrix are used, as if zeros followed its tokens.
 
     >>> compress(torch.tensor([[1.0], [2.0]]), torch.tensor([[1.0, 1.0, 9.0]]))
     tensor([[3.]])
@@ -150,12 +150,12 @@ class Compression(nn.Module):
         self.value = None if is_one else nn.Linear(length, size, bias=False)
 
     def forward(self, key: Tensor, value: Tensor, layout: Layout) -> tuple[Tensor, Tensor, Layout]:
-        """Compress keys and values, each (S, N, H) -> (B * K, N, H), with their layout; slack is left out."""
+        """Compress keys and values (S, N, H) of all sequences to (B * K, N, H), and return them with their layout."""
         count = len(layout.starts)
         matrices = self._matrix(self.key), self._matrix(self.key if self.value is None else self.value)
         compressed = []
         for packed, matrix in zip((key, value), matrices, strict=True):
-            padded = layout.pad(packed).transpose(1, 2)  # zeros add nothing
+            padded = layout.pad(packed).transpose(1, 2)  # the zeros of padding do not change the products
             compressed.append(compress(padded, matrix).transpose(1, 2).flatten(0, 1))
         size = len(compressed[0]) // count
         if ("compressed", size) not in layout.plans:

@@ -1,6 +1,6 @@
 """Positions of tokens other than learned embeddings: sinusoidal, rotary, ALiBi, and relative.
 
-Axes: as in attention.py; C keys that a query is compared with, k max_distance.
+Axes: as in attention.py; C keys for each query, k max_distance.
 """
 
 import math
@@ -15,7 +15,7 @@ LONGEST_WAVE = 10_000  # for sinusoidal and rotary positions (Vaswani et al. 201
 
 
 def _angles(position_ids: Tensor, size: int, like: Tensor) -> Tensor:
-    """Position / 10000^(2i / size), for each i below size / 2: (S,) -> (S, size / 2)."""
+    """The angles position / 10000^(2i / size) for i from 0 to size / 2 - 1: (S,) -> (S, size / 2)."""
     exponents = torch.arange(0, size, 2, dtype=torch.float64, device=like.device) / size
     return (position_ids[:, None] * LONGEST_WAVE**-exponents).to(like.dtype)
 
@@ -23,7 +23,7 @@ def _angles(position_ids: Tensor, size: int, like: Tensor) -> Tensor:
 def sinusoidal(position_ids: Tensor, size: int, like: Tensor) -> Tensor:
     """Sines and cosines of geometric wavelengths, interleaved: sin, cos, sin, cos, ...: (S,) -> (S, size).
 
-    The product of two such vectors depends on their distance alone. `like` gives the type and the device.
+    The product of two such vectors depends on their distance alone. The result has the dtype and the device of `like`.
 
     >>> sinusoidal(torch.tensor([0, 1]), 4, torch.zeros(1)).round(decimals=4)
     tensor([[0.0000, 1.0000, 0.0000, 1.0000],
@@ -36,7 +36,7 @@ def sinusoidal(position_ids: Tensor, size: int, like: Tensor) -> Tensor:
 
 
 def rotate(vectors: Tensor, position_ids: Tensor) -> Tensor:
-    """Turn each pair of neighbouring elements by an angle that grows with the position: (S, N, H) -> (S, N, H).
+    """Rotate each pair of neighbouring elements by an angle proportional to the position: (S, N, H) -> (S, N, H).
 
     The product of a rotated query and key depends on their distance alone.
 
@@ -54,13 +54,13 @@ def rotate(vectors: Tensor, position_ids: Tensor) -> Tensor:
 
 
 def alibi(distances: Tensor, num_heads: int, like: Tensor) -> Tensor:
-    """-m |i - j|, which is added to the scores; m falls geometrically over the heads: (B, T, C) -> (B, N, T, C).
+    """The term -m |i - j| of the scores, where m falls geometrically from head to head: (B, T, C) -> (B, N, T, C).
 
     >>> alibi(torch.tensor([[[0, 1, 2]]]), 2, torch.zeros(1)).tolist()
     [[[[-0.0, -0.0625, -0.125]], [[-0.0, -0.00390625, -0.0078125]]]]
 
-    Source: Press et al. 2022, section 3, on both sides as in an encoder; attention_with_linear_biases models.py
-    `get_slopes`: if the number of heads is no power of 2, every second slope of twice as many heads follows.
+    Source: Press et al. 2022, section 3, here for keys on both sides of a query; attention_with_linear_biases models.py
+    `get_slopes`: if the number of heads is no power of 2, the remaining heads get every second slope of twice as many heads.
     """
     power = 2 ** math.floor(math.log2(num_heads))
     slopes = [2 ** (-8 * head / power) for head in range(1, power + 1)]
@@ -85,13 +85,13 @@ class Relative(nn.Module):
         self.value = nn.Embedding(*shape) if "values" in self.sides else None
 
     def of_scores(self, query: Tensor, distances: Tensor) -> Tensor | float:
-        """The relative-position term added to the scores: queries (B, N, T, H), distances (B or 1, T, C) -> (B, N, T, C)."""
+        """The term q_i a^K_ij / sqrt(H) of the scores: queries (B, N, T, H), distances (B or 1, T, C) -> (B, N, T, C)."""
         if self.key is None:
             return 0.0
         return relative_scores(query, self.key.weight, distances[:, None]) / math.sqrt(query.shape[-1])
 
     def of_context(self, weights: Tensor, distances: Tensor) -> Tensor | float:
-        """The term of the context: weights (B, N, T, C), distances (B or 1, T, C) -> (B, N, T, H)."""
+        """The term sum_j alpha_ij a^V_ij of the context: weights (B, N, T, C), distances (B or 1, T, C) -> (B, N, T, H)."""
         return 0.0 if self.value is None else relative_context(weights, self.value.weight, distances[:, None])
 
 

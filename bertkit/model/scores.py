@@ -1,7 +1,7 @@
-"""The score of a query for a key, in five ways; BERT has `scaled_dot`.
+"""Five functions that score a key for a query; BERT has `scaled_dot`.
 
-Axes: as in attention.py; C keys that a query is compared with, A additive_size. Any number of axes may precede T and C. The
-heads of a layer share its matrices.
+Axes: as in attention.py; C keys for each query, A additive_size. Any number of axes may precede T and C. The heads of a layer
+share the matrices of its score.
 """
 
 import math
@@ -25,7 +25,7 @@ def dot(query: Tensor, key: Tensor) -> Tensor:
 
 
 def scaled_dot(query: Tensor, key: Tensor) -> Tensor:
-    """The scaled product q . k / sqrt(H), as `dot`.
+    """The scaled product q . k / sqrt(H); shapes as in `dot`.
 
     >>> scaled_dot(torch.tensor([[1.0, 2.0, 0.0, 1.0]]), torch.tensor([[3.0, 4.0, 5.0, 1.0]]))
     tensor([[6.]])
@@ -37,7 +37,7 @@ def scaled_dot(query: Tensor, key: Tensor) -> Tensor:
 
 
 def general(query: Tensor, key: Tensor, matrix: Tensor) -> Tensor:
-    """The product q^T W k, with W (H, H), as `dot`.
+    """The product q^T W k, with W (H, H); shapes as in `dot`.
 
     >>> general(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
     tensor([[10.]])
@@ -48,7 +48,7 @@ def general(query: Tensor, key: Tensor, matrix: Tensor) -> Tensor:
 
 
 def additive(query: Tensor, key: Tensor, of_query: Tensor, of_key: Tensor, of_sum: Tensor) -> Tensor:
-    """The sum v^T tanh(W_q q + W_k k), with W (A, H) and v (1, A), as `dot`; no bias.
+    """The sum v^T tanh(W_q q + W_k k), with W (A, H) and v (1, A), without bias; shapes as in `dot`.
 
     >>> one = torch.tensor([[1.0]])
     >>> additive(one, torch.tensor([[-1.0], [1.0]]), one, one, 2 * one).round(decimals=4)
@@ -60,8 +60,8 @@ def additive(query: Tensor, key: Tensor, of_query: Tensor, of_key: Tensor, of_su
     return torch.tanh(sums) @ of_sum[0]
 
 
-def location(query: Tensor, matrix: Tensor, places: Tensor) -> Tensor:
-    """The element (W q)_j for the key at place j, with W (max_position_embeddings, H); places (..., C): -> (..., T, C).
+def location(query: Tensor, matrix: Tensor, positions: Tensor) -> Tensor:
+    """The element (W q)_j for the key at position j, with W (max_position_embeddings, H) and positions (..., C): (..., T, C).
 
     The score depends only on the query and the key's position, not on the key vector.
 
@@ -71,8 +71,8 @@ def location(query: Tensor, matrix: Tensor, places: Tensor) -> Tensor:
 
     Source: Luong et al. 2015, equation 8.
     """
-    places = places.clamp(max=len(matrix) - 1)  # padding may lie beyond; no query sees it
-    return query @ matrix[places].transpose(-1, -2)
+    positions = positions.clamp(max=len(matrix) - 1)  # padding may have larger positions
+    return query @ matrix[positions].transpose(-1, -2)
 
 
 class Score(nn.Module):
@@ -93,23 +93,25 @@ class Score(nn.Module):
 
     @property
     def is_scaled_dot(self) -> bool:
-        """Whether `scaled_dot` computes it from folded queries."""
+        """Whether this score is `scaled_dot` with the queries that `fold` returns."""
         return self.kind in ("scaled_dot", "dot", "general")
 
     def fold(self, query: Tensor) -> Tensor:
-        """Change queries (S, N, H) so that `scaled_dot` is this score; other scores leave them as they are."""
+        """Multiply queries (S, N, H) by the matrix and the scale of the score; unchanged if `is_scaled_dot` is false."""
         if self.kind == "general":
             query = query @ self.matrix.weight
         return query * math.sqrt(query.shape[-1]) if self.kind in ("dot", "general") else query
 
-    def forward(self, query: Tensor, key: Tensor, places: Tensor) -> Tensor:
-        """Score folded queries (B, N, T, H) for keys (B, N, C, H) at `places` (B or 1, C): (B, N, T, C)."""
+    def forward(self, query: Tensor, key: Tensor, positions: Tensor) -> Tensor:
+        """Score keys (B, N, C, H) at positions (B or 1, C) for queries (B, N, T, H) from `fold`: (B, N, T, C)."""
         if self.is_scaled_dot:
             return scaled_dot(query, key)
         if self.kind == "location":
-            return location(query, self.matrix.weight, places[:, None])
+            return location(query, self.matrix.weight, positions[:, None])
         weights = self.of_query.weight, self.of_key.weight, self.of_sum.weight
-        by_head = zip(query.unbind(1), key.unbind(1), strict=True)  # head by head, as every score takes A numbers
+        by_head = zip(
+            query.unbind(1), key.unbind(1), strict=True
+        )  # head by head, since every score needs memory for A numbers
         return torch.stack(
             [checkpoint(additive, *head, *weights, use_reentrant=False, preserve_rng_state=False) for head in by_head],
             1,

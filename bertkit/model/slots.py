@@ -1,6 +1,6 @@
-"""The slots of multi-head attention: another score, other positions or another pattern than BERT's.
+"""Variants of multi-head attention: scores, positions and compressed keys that BERT does not have.
 
-Axes: as in attention.py; C keys that a query is compared with.
+Axes: as in attention.py; C keys for each query.
 """
 
 from dataclasses import replace
@@ -16,10 +16,10 @@ from bertkit.model.scores import Score
 
 
 class AttentionVariant(nn.Module):
-    """The slots of one layer, as the group `attention` fills them.
+    """The score, the positions and the compression of one layer, chosen by the settings `attention.*`.
 
-    `dot`, `general` and `rotary` only change queries and keys, so that the fast kernels still compute the rest. Other scores
-    and positions replace `scaled_dot` and the product of weights and values.
+    `dot`, `general` and `rotary` only change queries and keys before attention, so that fast kernels compute the rest. Other
+    scores and positions replace two steps of attention: `scores` and `context`.
     """
 
     def __init__(self, config: BertConfig, shared: Compression | None = None) -> None:
@@ -29,13 +29,13 @@ class AttentionVariant(nn.Module):
         self.relative = Relative(config) if self.positions == "relative" else None
         is_compressed = config.attention.pattern == "linformer"
         self.compression = Compression(config) if is_compressed and shared is None else None
-        compression = self.compression if shared is None else shared  # shared: the encoder's, and no part of this layer
-        self.compress = None if compression is None else compression.forward
+        compression = self.compression if shared is None else shared  # a shared one is a parameter of the encoder only
+        self.linformer = None if compression is None else compression.forward
         self.need_keys = config.attention.score != "location"
         self.has_scores = not self.score.is_scaled_dot or self.positions in ("relative", "alibi")
 
-    def fill(self, query: Tensor, key: Tensor | None, layout: Layout) -> tuple[Tensor, Tensor]:
-        """Change queries and keys, each (S, N, H), so that their scaled dot product is the score; a key may be missing."""
+    def transform(self, query: Tensor, key: Tensor | None, layout: Layout) -> tuple[Tensor, Tensor]:
+        """Change queries and keys (S, N, H) so that their scaled dot product is the score; without keys, return queries twice."""
         query = self.score.fold(query)
         if key is None:
             return query, query
@@ -43,22 +43,22 @@ class AttentionVariant(nn.Module):
             query, key = rotate(query, layout.position_ids), rotate(key, layout.position_ids)
         return query, key
 
-    def shorten(self, key: Tensor, value: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor, Geometry]:
-        """Compress keys and values, each (S, N, H) -> (B * K, N, H), where the pattern is `linformer`.
+    def compress(self, key: Tensor, value: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor, Geometry]:
+        """Compress keys and values, each (S, N, H), to (B * K, N, H) if the pattern is `linformer`.
 
         Raises:
-            ValueError: weights of whole sequences are requested, but compressed keys are no tokens.
+            ValueError: weights between tokens are requested, but compressed keys are no tokens.
         """
-        if self.compress is None:
+        if self.linformer is None:
             return key, value, geometry
         if geometry.is_whole:
             raise ValueError("output_attentions=True: attention.pattern=linformer has no weights between tokens")
-        key, value, keys = self.compress(key, value, geometry.queries)
+        key, value, keys = self.linformer(key, value, geometry.queries)
         return key, value, replace(geometry, keys=keys)
 
     def scores(self, query: Tensor, key: Tensor, group: Group) -> Tensor:
-        """Compare queries (B, N, T, H), as `fill` gives them, with keys (B, N, C, H): (B, N, T, C)."""
-        scores = self.score(query, key, group.key_places)
+        """Scores of queries (B, N, T, H), after `transform`, for keys (B, N, C, H): (B, N, T, C)."""
+        scores = self.score(query, key, group.key_positions)
         if self.relative is not None:
             scores = scores + self.relative.of_scores(query, group.distances)
         if self.positions == "alibi":

@@ -17,7 +17,17 @@ import yaml
 
 from bertkit import __version__
 from bertkit.base.errors import InputError, listed, say
-from bertkit.base.files import LOCK, flush, folder_for, locked, remove, remove_leftovers, to_json, write_durably
+from bertkit.base.files import (
+    LOCK,
+    flush,
+    folder_for,
+    locked,
+    refuse_file,
+    remove,
+    remove_leftovers,
+    to_json,
+    write_durably,
+)
 from bertkit.base.memory import processes_here
 from bertkit.base.typed_settings import differences, dotted_keys, nearest, to_mapping
 from bertkit.launch.world import newest_checkpoint, world_from_environment
@@ -140,10 +150,9 @@ def check(directory: Path, identity: dict[str, Any], rules: Rules, allow: Sequen
     unknown = [f"resume.allow: no fixed setting '{name}'{nearest(name, known)}" for name in allow if name not in known]
     if unknown:
         raise InputError(*unknown)
+    refuse_file(directory)
     if not directory.exists():
         return []
-    if not directory.is_dir():
-        raise InputError(f"output_dir={directory} is a file; choose a directory")
     if not (directory / "manifest.json").is_file():
         own = {LOCK, "config.yaml", "config.yaml.partial", "manifest.json.partial"}  # of a run stopped while it began
         others = sorted({path.name for path in directory.iterdir()} - own)

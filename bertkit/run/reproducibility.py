@@ -10,7 +10,7 @@ import torch
 
 from bertkit.base.errors import InputError
 from bertkit.launch.world import OWN_THREADS
-from bertkit.model.compiled import missing_for
+from bertkit.model.layers import missing_for
 from bertkit.train.processes import Accelerator
 
 THREADS = "OMP_NUM_THREADS"

@@ -23,7 +23,7 @@ from bertkit.launch.world import world_from_environment
 from bertkit.model.bert import init_weights
 from bertkit.model.bert_config import POOLED_HEADS, PRETRAINING_HEADS, AttentionConfig, BertConfig, NormConfig, too_long
 from bertkit.model.heads import BertWithHeads
-from bertkit.model.layer_depth import depth_of, reinitialise_top
+from bertkit.model.layers import depth_of, reinitialise_top
 from bertkit.run.directory import read_manifest, run_of
 from bertkit.run.length_phases import segments_of
 from bertkit.run.memory_plan import check_size
@@ -154,7 +154,7 @@ class Start:
     tokenizer: Tokenizer  # saved in every checkpoint
     init_from: dict[str, Any] | None  # facts about the starting weights for the manifest; None for a new model
     moments: dict[str, Tensor] = field(default_factory=dict)  # of the optimizer
-    frozen_depth: int = 0  # how much of the model is not trained, as `model.layer_depth` counts it
+    frozen_depth: int = 0  # how much of the model is not trained, as `model.layers` counts it
     layer_decay: float = 1.0  # the learning rate of a layer is that of the layer above times this
 
     @property

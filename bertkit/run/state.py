@@ -19,8 +19,7 @@ from bertkit.base.typed_settings import checked, to_mapping
 from bertkit.interop.hugging_face import directory as hugging_face
 from bertkit.kernels import fast
 from bertkit.kernels.fast import NAMES, FastWays
-from bertkit.model.compiled import compile_layers
-from bertkit.model.layer_depth import freeze_below
+from bertkit.model.layers import compile_layers, freeze_below
 from bertkit.run.reproducibility import (
     Platform,
     add_deterministically,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.base.errors import InputError, say
-from bertkit.base.files import LOCK, building_dir, sha256_file, to_json
+from bertkit.base.files import LOCK, building_dir, refuse_file, sha256_file, to_json
 from bertkit.base.text_files import read_json
 from bertkit.base.typed_settings import at, checked, refuse, to_mapping
 from bertkit.interop.exports import card, onnx, sentence_transformers
@@ -42,8 +42,7 @@ def run(settings: ExportSettings) -> None:
     """
     source = resolve_model_dir(settings.model_dir, "checkpoint")
     final = Path(settings.output_dir)
-    if final.exists() and not final.is_dir():
-        raise InputError(f"output_dir={final} is a file; choose a directory")
+    refuse_file(final)
     model = _load(settings, source)
     require_bert(model.config, f"model_dir={settings.model_dir}")
     _check_layouts(settings, model)

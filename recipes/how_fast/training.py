@@ -23,7 +23,7 @@ from bertkit.data.corpus.prepared import open_prepared
 from bertkit.data.data_config import MaskingConfig, SegmentsConfig
 from bertkit.interop.load import load_packed
 from bertkit.kernels import fast
-from bertkit.model.compiled import compile_layers, missing_for
+from bertkit.model.layers import compile_layers, missing_for
 from bertkit.run.objective import pretraining_losses, task_losses
 from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
 from bertkit.tasks.task import Feature

@@ -159,8 +159,8 @@ def test_a_pair_is_certified(pair_dir: Path, tmp_path: Path, tokenizer: Tokenize
 BROKEN = {
     "an encoder": (("decoder", "add_cross_attention"), False, "decoder.add_cross_attention: expected two BERTs"),
     "no decoder": (("decoder", "is_decoder"), False, "decoder.is_decoder: expected two BERTs"),
-    "wider": (("decoder", "hidden_size"), 28, "hidden_size: expected two BERTs of one shape"),
-    "deeper": (("encoder", "num_hidden_layers"), 4, "num_hidden_layers: expected two BERTs of one shape"),
+    "wider": (("decoder", "hidden_size"), 28, "hidden_size: expected two BERTs"),
+    "deeper": (("encoder", "num_hidden_layers"), 4, "num_hidden_layers: expected two BERTs"),
     "another": (("decoder", "model_type"), "gpt2", "decoder.model_type: expected two BERTs"),
     "no start": (("decoder_start_token_id",), None, "no decoder_start_token_id and eos_token_id; set them to the ids"),
     "no end": (("eos_token_id",), None, "no decoder_start_token_id and eos_token_id; set them to the ids of"),
@@ -219,7 +219,7 @@ def test_what_transformers_trained_further_is_shared_no_more(tmp_path: Path, tok
     assert back.config.decoder.share is False
     with torch.no_grad():
         same(back(**given).logits["generation"], theirs.double().eval()(**given).logits)
-    with pytest.raises(InputError, match=r"its decoder and encoder differ and cannot be one; set decoder\.share=false"):
+    with pytest.raises(InputError, match=r"decoder and encoder .*; set decoder\.share=false"):
         load_directory(tmp_path / "theirs", decoder=DecoderConfig(kind="bert", share=True))
 
 
@@ -238,7 +238,7 @@ def test_the_encoder_of_a_pair_is_a_bert(tmp_path: Path, tokenizer: Tokenizer) -
     assert {name.split(".")[1] for name in report.new} == {"pooler", "sequence"}
     assert classifier.config.decoder is None
     bert = export_model(small_model(tokenizer.vocab_size), tokenizer, tmp_path / "bert")
-    with pytest.raises(InputError, match="a model without a decoder; finetune begins one from it with decoder=bert"):
+    with pytest.raises(InputError, match="a model without a decoder; finetune with decoder=bert"):
         load_model(bert, ["generation"])
 
 
@@ -277,7 +277,7 @@ def test_a_pair_begins_with_a_bert(share: bool, has_head: bool, tmp_path: Path, 
 def test_no_pair_begins_with_another_model(changes: Any, named: str, tmp_path: Path, tokenizer: Tokenizer) -> None:
     config = small_config(tokenizer.vocab_size, hidden_size=28, attention=AttentionConfig(**changes))
     write_model(BertWithHeads(config, ("masked_lm",), with_pooler=False), tokenizer, tmp_path)
-    message = rf"config\.json: decoder=bert with {named}: a decoder begins as a BERT without"
+    message = rf"config\.json: decoder=bert with {named}: "
     with pytest.raises(InputError, match=message):
         load_directory(tmp_path, ("generation",), decoder=DecoderConfig(kind="bert"))
 
@@ -336,7 +336,7 @@ def test_models_of_bertkits_own(kind: Any, norm: Any, score: Any, tmp_path: Path
     assert text_files(again, tokenizer)["config.json"] == (tmp_path / "config.json").read_text()
     given = inputs_of(is_padded=True)
     assert bool(again(**given).logits["generation"].any())
-    with pytest.raises(InputError, match=rf"the model: no BERT of transformers 5 computes .*decoder={kind};") as error:
+    with pytest.raises(InputError, match=rf"the model: transformers 5 .*decoder={kind};") as error:
         export_model(model, tokenizer, tmp_path / "out")
     assert "\n" not in str(error.value)
     with pytest.raises(ValueError, match="model type `bertkit`"):

@@ -14,9 +14,9 @@ from bertkit.model.heads import BertWithHeads
 LENGTHS = [5, 7, 7, 3, 11, 11, 11, 2]
 
 
-def within(lengths: list[int], num_slack: int = 0, is_together: bool = False) -> Geometry:
+def within(lengths: list[int], num_slack: int = 0, is_padded: bool = False) -> Geometry:
     layout = Layout.from_lengths(torch.tensor(lengths), num_slack=num_slack)
-    return Geometry(layout, layout, is_together=is_together)
+    return Geometry(layout, layout, is_padded=is_padded)
 
 
 def batch(lengths: list[int], seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -79,9 +79,9 @@ def leaves(lengths: list[int]) -> list[torch.Tensor]:
 def test_padded_attention_is_that_of_each_sequence(lengths: list[int]) -> None:
     weights = torch.randn(sum(lengths), 3, 8, dtype=torch.float64)
     results = []
-    for is_together in (True, False):
+    for is_padded in (True, False):
         tensors = leaves(lengths)
-        context = attend(*tensors, within(lengths, is_together=is_together))
+        context = attend(*tensors, within(lengths, is_padded=is_padded))
         (context * weights).sum().backward()
         results.append([context.detach(), *(tensor.grad for tensor in tensors)])
     for ours, plain in zip(*results, strict=True):
@@ -94,7 +94,7 @@ def test_padded_attention_drops_each_weight_with_its_probability(fast: FastWays)
     torch.manual_seed(0)
     lengths = [1] * 5_000 + [16] * 300
     zeros, ones = torch.zeros(sum(lengths), 2, 8), torch.ones(sum(lengths), 2, 8)
-    context = attend(zeros, zeros, ones, within(lengths, is_together=True), 0.1, fast)[..., 0]
+    context = attend(zeros, zeros, ones, within(lengths, is_padded=True), 0.1, fast)[..., 0]
     single = context[:5_000]  # one weight for each of two heads: dropped or kept
     assert abs(float((single == 0).double().mean()) - 0.1) < 0.012
     assert set((single * 0.9).round(decimals=4).unique().tolist()) == {0.0, 1.0}

@@ -10,9 +10,9 @@ from conftest import LAYERS, small_model
 from torch._dynamo.utils import counters
 
 from bertkit.base.batch import PretrainBatch
-from bertkit.model import compiled
+from bertkit.model import layers
 from bertkit.model.bert_config import AttentionConfig, NormConfig
-from bertkit.model.layer_depth import freeze_below
+from bertkit.model.layers import freeze_below
 from bertkit.run.objective import pretraining_losses
 from bertkit.train import evaluation, loop, processes
 from bertkit.train.loop import Course, Learner
@@ -46,7 +46,7 @@ def train(
     freeze_below(model, frozen_depth)
     names = list(model.state_dict())
     if is_compiled:
-        compiled.compile_layers(model.bert.encoder, backend)
+        layers.compile_layers(model.bert.encoder, backend)
     optimizer = AdamW(parameter_groups(model, 0.01), OptimizerConfig("adamw", 1e-3, 0.9, 0.999, 1e-6, 0.01, False, 1.0))
     accelerator = processes.make_accelerator("cpu", 1)
     losses = []
@@ -118,6 +118,6 @@ def test_dropout_follows_the_seed() -> None:
 
 @pytest.mark.slow
 def test_the_compiler_of_users_gives_the_same_losses() -> None:
-    if compiled.missing_for("cpu"):
-        pytest.skip(f"no {compiled.missing_for('cpu')}")
+    if layers.missing_for("cpu"):
+        pytest.skip(f"no {layers.missing_for('cpu')}")
     np.testing.assert_allclose(train(True, "inductor"), train(False), rtol=0, atol=1e-5)

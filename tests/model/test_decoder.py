@@ -295,8 +295,8 @@ def test_kept_weights_are_those_of_the_equation() -> None:
     (source, layout), (ids, of_target) = encode(model, texts([11], 1)), packed(texts([5], 2))
     kept: list[Tensor] = []
     hidden = model.heads["generation"].embeddings(ids, ids * 0, of_target.position_ids)  # type: ignore[operator, union-attr]
-    geometry = Geometry(of_target, of_target, CAUSAL, is_together=True)
-    layer(hidden, geometry, source, Geometry(of_target, layout, is_together=True), kept)
+    geometry = Geometry(of_target, of_target, CAUSAL, is_padded=True)
+    layer(hidden, geometry, source, Geometry(of_target, layout, is_padded=True), kept)
     back = layer.attention_norm(hidden + layer.attention(hidden, geometry))
     size = HIDDEN // NUM_HEADS
     for head in range(NUM_HEADS):
@@ -388,8 +388,8 @@ def test_what_a_layout_plans_is_of_the_sources_that_it_was_made_for() -> None:
     for number in range(50):
         lengths = [1 + (number + place) % 11 for place in range(len(TARGETS))]
         sources = torch.zeros(sum(lengths), 1, 1)
-        ((group, *_),) = Geometry(targets, packed(texts(lengths, number))[1], is_together=True).take(
+        ((group, *_),) = Geometry(targets, packed(texts(lengths, number))[1], is_padded=True).split(
             torch.zeros(sum(TARGETS), 1, 1), sources, sources
         )
         assert group.shape[2] == max(lengths)
-        assert torch.equal(group.seen[:, 0, 0].sum(1), torch.tensor(lengths))
+        assert torch.equal(group.mask[:, 0, 0].sum(1), torch.tensor(lengths))

@@ -27,7 +27,7 @@ def test_starts_and_positions() -> None:
     assert layout.position_ids.tolist() == [0, 1, 2, 0, 0, 1]
     assert (layout.bounds.tolist(), layout.bounds.dtype) == ([0, 3, 4, 6], torch.int32)
     assert layout.longest == 3
-    assert layout.slots.tolist() == [0, 1, 2, 3, 6, 7]
+    assert layout.padded_indices.tolist() == [0, 1, 2, 3, 6, 7]
 
 
 def test_slack_is_a_run_of_its_own() -> None:
@@ -36,7 +36,7 @@ def test_slack_is_a_run_of_its_own() -> None:
     assert torch.equal(layout.starts, without.starts)
     assert layout.position_ids.tolist() == [*without.position_ids.tolist(), 0, 0]
     assert layout.bounds.tolist() == [0, 3, 4, 6, 7, 8]
-    assert layout.slots.tolist() == [*without.slots.tolist(), 9, 12]
+    assert layout.padded_indices.tolist() == [*without.padded_indices.tolist(), 9, 12]
 
 
 MASKS = {

@@ -96,7 +96,7 @@ def test_packed_weights_give_the_same_products_until_they_change(
                 torch.testing.assert_close(layer(rows), plain, atol=1e-5, rtol=1e-5)
         assert layer.packed is not None
         assert layer.packed.reordered is not None
-        assert (layer.packed.turned is not None) == (num_outputs > num_inputs)
+        assert (layer.packed.transposed is not None) == (num_outputs > num_inputs)
         with torch.no_grad():
             layer.weight.mul_(2)
             torch.testing.assert_close(

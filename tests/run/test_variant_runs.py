@@ -24,7 +24,7 @@ from bertkit.kernels.layout import Layout
 from bertkit.model.bert import init_weights
 from bertkit.model.bert_config import AttentionConfig, NormConfig
 from bertkit.model.heads import BertWithHeads
-from bertkit.model.layer_depth import freeze_below, reinitialise_top
+from bertkit.model.layers import freeze_below, reinitialise_top
 from bertkit.train import loop
 from bertkit.train.checkpoint import all_checkpoints
 from bertkit.train.log import read_metrics

@@ -28,7 +28,7 @@ from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.hugging_face import directory as huggingface
 from bertkit.interop.hugging_face.names import to_hugging_face
 from bertkit.interop.load import load_packed
-from bertkit.model.layer_depth import freeze_below
+from bertkit.model.layers import freeze_below
 from bertkit.settings.compose import compose
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.train import checkpoint, evaluation

@@ -1,1 +1,1 @@
-"""What an export holds beside Hugging Face's own files: card, ONNX, sentence-transformers."""
+"""Files that an export adds to a Hugging Face directory: model card, ONNX, sentence-transformers."""

@@ -1,4 +1,4 @@
-"""The model card: README.md with metadata that the hub reads, the run's settings, and what was measured."""
+"""The model card: README.md with metadata for the hub, an example in code, the settings of the run, and its results."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ inputs = tokenizer("Paris is the [MASK] of France.", return_tensors="pt")
 at_mask = inputs["input_ids"][0] == tokenizer.mask_token_id
 print(tokenizer.decode(model(**inputs).logits[0, at_mask].argmax(-1)))
 """
-# class of transformers -> the hub's task, and how to predict and print; a reader loads it with the Auto class of the same name
+# for each class of transformers: the hub's name of its task, and code that predicts and prints
 _TASKS = {
     "BertForPreTraining": ("fill-mask", _FILL.replace(".logits", ".prediction_logits")),
     "BertForMaskedLM": ("fill-mask", _FILL),
@@ -52,7 +52,7 @@ print(tokenizer.decode(written[0], skip_special_tokens=True))
 """),
     "BertModel": ("feature-extraction", f"{_READ}print(model(**inputs).last_hidden_state.shape)\n"),
 }  # fmt: skip
-# snippets of a sequence head without a single label
+# code for sequence heads that do not predict a single label
 _NUMBERS = {
     "regression": f"{_READ}print(float(model(**inputs).logits[0, 0]))\n",
     "multi_label_classification": f"{_READ}print(model(**inputs).logits.sigmoid())  # of each label, by model.config.id2label\n",
@@ -79,22 +79,22 @@ _OF_SENTENCES = ["sentence-transformers", "sentence-similarity", "feature-extrac
 
 @dataclass(frozen=True)
 class CardFacts:
-    """The contents of a card beyond the model itself; None if unknown."""
+    """The contents of a card that the model itself does not provide; None if unknown."""
 
     title: str
-    settings: dict[str, Any] = field(default_factory=dict)  # how the model was made
-    results: dict[str, Any] = field(default_factory=dict)  # by metric
-    metrics: tuple[str, ...] = ()  # the names of the results that measure the model
+    settings: dict[str, Any] = field(default_factory=dict)  # settings of the training run
+    results: dict[str, Any] = field(default_factory=dict)  # by name
+    metrics: tuple[str, ...] = ()  # the names of the results that are metrics of the model
     measured_on: str = "held-out documents"
-    dataset: tuple[str, str | None] | None = None  # on the hub, with its configuration, such as glue and mrpc
-    is_of_sentences: bool = False  # with the files of sentence-transformers
+    dataset: tuple[str, str | None] | None = None  # name and configuration on the hub, such as glue and mrpc
+    is_of_sentences: bool = False  # whether the export has the files of sentence-transformers
     license: str | None = None
     language: str | None = None  # such as "en"
-    base_model: str | None = None  # that training started from
+    base_model: str | None = None  # the model on the hub that training started from
 
 
 def model_card(model: BertWithHeads, facts: CardFacts) -> str:
-    """Write a card: the model's shape, a snippet that uses it, the settings of its training and its results."""
+    """Return a card: the size of the model, code that uses it, the settings of its training and its results."""
     architecture, config = architecture_of(model), model.config
     size = sum(parameter.numel() for parameter in model.parameters())
     lines = [
@@ -113,7 +113,7 @@ def model_card(model: BertWithHeads, facts: CardFacts) -> str:
 
 
 def _usage_example(model: BertWithHeads, architecture: str, is_of_sentences: bool) -> str:
-    """Show how to use the model: with sentence-transformers, with bertkit for its own variants, else with transformers."""
+    """Return code that uses the model: with sentence-transformers, with bertkit for its variants, else with transformers."""
     config = model.config
     if is_of_sentences:
         return _SENTENCES
@@ -133,7 +133,7 @@ def _usage_example(model: BertWithHeads, architecture: str, is_of_sentences: boo
 
 
 def _metadata(architecture: str, facts: CardFacts) -> str:
-    """The card's YAML metadata, written by the hub's own library."""
+    """Return the card's metadata in YAML, as the hub's own library writes it."""
     from huggingface_hub import EvalResult, ModelCardData
 
     task = _TASKS[architecture][0]
@@ -163,7 +163,7 @@ def _metadata(architecture: str, facts: CardFacts) -> str:
         eval_results=results or None,
     )
     text = str(data.to_yaml())
-    if "<" in text or "](" in text:  # a page could read them as HTML or a link
+    if "<" in text or "](" in text:  # a browser could take them for HTML or a link
         text = yaml.safe_dump(data.to_dict(), sort_keys=False, default_style='"', width=2**31)
         text = text.replace("<", "\\x3c").replace("](", "]\\x28").rstrip("\n")
     return text
@@ -176,9 +176,9 @@ def pretraining_facts(
     init_from: str | None,
     title: str = "Pretrained BERT",
 ) -> CardFacts:
-    """The facts on a pretrained model, from the run's settings and a description of its corpus.
+    """Return the facts about a pretrained model, from the run's settings and a description of its corpus.
 
-    The starting model is named only if it is a hub id: a local path means nothing elsewhere.
+    The model that training started from is named only if it is on the hub: a local path means nothing to others.
     """
     base_model = _hub_id(init_from)
     start = None if init_from is None else base_model or "another model's weights"
@@ -198,7 +198,7 @@ def pretraining_facts(
 
 
 def finetuning_facts(settings: dict[str, Any], results: dict[str, Any], metrics: Iterable[str]) -> CardFacts:
-    """The facts on a fine-tuned model, from the run's settings; `metrics` names the results that score the model."""
+    """Return the facts about a fine-tuned model, from the run's settings; `metrics` names the results that are scores."""
     name, hub, part = (at(settings, f"task.{key}") for key in ("name", "hub.path", "hub.name"))
     shown = {
         "task": name,
@@ -223,7 +223,7 @@ def _batch(settings: dict[str, Any], length: str) -> str:
 
 
 def _hub_id(model_dir: Any) -> str | None:
-    """The name of a model on the hub; None for a local path."""
+    """Return the name of a model on the hub; None for a local path."""
     return model_dir if isinstance(model_dir, str) and is_id(model_dir) and not Path(model_dir).exists() else None
 
 

@@ -1,6 +1,6 @@
-"""ONNX: the reloaded Hugging Face model as a graph for other runtimes, compared with onnxruntime before it is kept.
+"""Export to ONNX: the exported Hugging Face model as a graph for other runtimes, compared with `transformers`.
 
-Runtimes since onnxruntime 1.17 load the graph. Its int8 copy is what transformers.js takes in a browser.
+onnxruntime 1.17 and later load the graph. transformers.js uses its int8 copy in a browser.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from bertkit.base.errors import InputError
 from bertkit.base.files import to_json
 from bertkit.base.text_files import read_json
-from bertkit.interop.parity.reference import load_in_transformers
+from bertkit.interop.parity.comparison import load_in_transformers
 
 TOLERANCE = 1e-4  # float32, absolute; measured below 1e-5
 INT8 = "model_quantized.onnx"
@@ -28,7 +28,7 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 class _TupleOutputs(nn.Module):
-    """The tensors that a `transformers` model gives, without its output class."""
+    """A `transformers` model that returns a tuple of tensors."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -40,24 +40,24 @@ class _TupleOutputs(nn.Module):
 
 
 def check_installed() -> None:
-    """Refuse to start without the packages."""
+    """Raise InputError if packages for ONNX are missing."""
     missing = [name for name in ("onnx", "onnxruntime", "onnxscript") if importlib.util.find_spec(name) is None]
     if missing:
         raise InputError(f"onnx=true needs {', '.join(missing)}: pip install 'bertkit[onnx]'")
 
 
 def write_onnx(directory: Path, architecture: str, with_pooler: bool, with_int8: bool) -> list[dict[str, Any]]:
-    """Write `onnx/model.onnx` beside the weights of a Hugging Face directory; batch and sequence stay free.
+    """Write `onnx/model.onnx` to a Hugging Face directory, for batches and sequences of any size.
 
     Args:
-        directory: of the model.
-        architecture: its class.
-        with_pooler: whether it has one.
-        with_int8: whether to write `onnx/model_quantized.onnx` too, with matrices in 8 bits.
+        directory: the model directory.
+        architecture: the model's class in `transformers`.
+        with_pooler: whether the model has a pooler.
+        with_int8: whether to write also `onnx/model_quantized.onnx`, with 8-bit matrices.
 
     Returns:
-        For each compared file, shape and output, the largest difference between onnxruntime and `transformers`, and the share
-        of vectors whose largest number is at the same place.
+        For each file, input shape and output, the largest difference between onnxruntime and `transformers`, and the share of
+        vectors that have their largest element at the same index.
 
     Raises:
         InputError: the packages are missing, or the difference is beyond the tolerance.
@@ -78,7 +78,7 @@ def write_onnx(directory: Path, architecture: str, with_pooler: bool, with_int8:
     assert program is not None
     proto = program.model_proto
     proto.ir_version = IR_VERSION
-    _forget_where_it_was_made(proto)
+    _remove_debug_information(proto)
     _name_axes(proto)
     path = directory / "onnx" / "model.onnx"
     path.parent.mkdir()
@@ -97,18 +97,18 @@ def write_onnx(directory: Path, architecture: str, with_pooler: bool, with_int8:
             quantize_dynamic(path, path.with_name(INT8), weight_type=QuantType.QInt8)
         return rows + _compare(path.with_name(INT8), graph, names)
     config = read_json(directory / "config.json")
-    config["transformers.js_config"] = {"dtype": "fp32"}  # else it looks for the int8 copy
+    config["transformers.js_config"] = {"dtype": "fp32"}  # without it, transformers.js looks for the int8 copy
     (directory / "config.json").write_text(to_json(config), encoding="utf-8")
     return rows
 
 
 def loss_by_int8(rows: list[dict[str, Any]]) -> str:
-    """Sum up the error of the int8 copy, from the rows of `write_onnx`."""
+    """Describe the error of the int8 copy, from the rows that `write_onnx` returned."""
     int8_rows = [row for row in rows if row["file"] == INT8]
     same = min(row["same_largest"] for row in int8_rows)
     return (
-        f"onnx/{INT8}: off by up to {max(row['max_abs'] for row in int8_rows):.2g}; the largest number at the same place in at least "
-        f"{same:.0%} of vectors, on random tokens: measure it on your own data"
+        f"onnx/{INT8}: differs by up to {max(row['max_abs'] for row in int8_rows):.2g}; on random tokens at least {same:.0%} of vectors "
+        "have the same largest element: measure the loss on your own data"
     )
 
 
@@ -148,8 +148,8 @@ def _inputs(model: Any, shape: tuple[int, int], seed: int) -> tuple[Tensor, Tens
     return ids, mask, types
 
 
-def _forget_where_it_was_made(proto: Any) -> None:
-    """Drop the exporter's notes (file names and lines of this machine), so that the bytes depend on the model alone."""
+def _remove_debug_information(proto: Any) -> None:
+    """Remove file names and line numbers that the exporter adds, so that the bytes depend only on the model."""
     graphs = (proto.graph, *proto.functions)
     parts = [*proto.graph.initializer, *(part for graph in graphs for part in (*graph.node, *graph.value_info))]
     for part in parts:
@@ -159,7 +159,7 @@ def _forget_where_it_was_made(proto: Any) -> None:
 
 
 def _name_axes(proto: Any) -> None:
-    """Name the free axes batch and sequence, and drop the exporter's value_info for weights, which breaks quantisation."""
+    """Name the dynamic axes "batch" and "sequence", and remove the value_info of weights, which breaks quantisation."""
     graph = proto.graph
     names: dict[str, str] = {}
     for value in graph.input:
@@ -177,7 +177,7 @@ def _name_axes(proto: Any) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the exporter, whose messages no user can act on."""
+    """Suppress the messages of the exporter, which do not help users."""
     logging.disable(logging.WARNING)
     nowhere = io.StringIO()
     try:

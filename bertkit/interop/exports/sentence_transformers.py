@@ -1,7 +1,7 @@
-"""The layout of sentence-transformers around an encoder: how the token vectors become one, in files of its old style.
+"""The files of sentence-transformers beside an encoder, which define how the vectors of a text's tokens are pooled.
 
-The old style (`sentence_transformers.models.*`) loads in every version since 3; what version 6 writes does not load in 5.
-Both are read.
+They are written in the old format (`sentence_transformers.models.*`), which every version since 3 loads; version 5 cannot load
+the format of version 6. Both formats are read.
 """
 
 from dataclasses import dataclass
@@ -17,18 +17,18 @@ _OTHER_MODES = ("pooling_mode_mean_sqrt_len_tokens",)
 
 @dataclass(frozen=True)
 class Pooling:
-    """How the vectors of a text's tokens become one."""
+    """How the vectors of a text's tokens are pooled into one vector."""
 
-    mode: str = "mean"  # of all tokens; or "cls", the first; or "max", of each element
-    normalize: bool = False  # to length 1
-    max_length: int | None = None  # tokens of a text that count; None for all that the model takes
+    mode: str = "mean"  # the mean of all tokens; "cls": the first token; "max": the maximum of each element
+    normalize: bool = False  # whether the vector is scaled to length 1
+    max_length: int | None = None  # texts are truncated to so many tokens; None for the model's limit
 
 
 def read_pooling(directory: Path) -> Pooling | None:
-    """Read the pooling of a sentence-transformers directory; None if it is no such directory.
+    """Read the pooling of a sentence-transformers directory; None if the directory has no `modules.json`.
 
     Raises:
-        InputError: it has other modules, pools in another way, or puts a prompt before every text.
+        InputError: the directory has other modules or another kind of pooling, or adds a prompt to every text.
     """
     path = directory / "modules.json"
     if not path.is_file():
@@ -37,17 +37,16 @@ def read_pooling(directory: Path) -> Pooling | None:
     listed = modules if isinstance(modules, list) else []
     kinds = [str(each.get("type")).rpartition(".")[2] if isinstance(each, dict) else "" for each in listed]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-        raise InputError(f"{path}: {', '.join(kinds) or modules!r}; bertkit writes Pooling and Normalize")
+        raise InputError(f"{path}: {', '.join(kinds) or modules!r}; bertkit supports only Pooling and Normalize")
     path = directory / Path(str(modules[1].get("path"))).name / "config.json"
     content = read_json(path)
     settings = content if isinstance(content, dict) else {}
     modes = settings.get("pooling_mode", [])  # the key of version 6
-    chosen = [mode for mode, key in _MODES.items() if settings.get(key)] + (
-        modes if isinstance(modes, list) else [modes]
-    )
+    chosen = [mode for mode, key in _MODES.items() if settings.get(key)]
+    chosen += modes if isinstance(modes, list) else [modes]
     others = [key for key in _OTHER_MODES if settings.get(key)]
     if len(chosen) != 1 or chosen[0] not in _MODES or others:
-        raise InputError(f"{path}: pools by {[*chosen, *others]}; bertkit knows {', '.join(_MODES)}, one of them")
+        raise InputError(f"{path}: pools by {[*chosen, *others]}; expected one of {', '.join(_MODES)}")
     path = directory / "config_sentence_transformers.json"
     config = read_json(path) if path.is_file() else {}
     if isinstance(config, dict) and config.get("default_prompt_name"):
@@ -59,7 +58,7 @@ def read_pooling(directory: Path) -> Pooling | None:
 
 
 def max_length_of(directory: Path) -> int | None:
-    """Read the length to which sentence-transformers truncates a text, in tokens; None for the model's own limit."""
+    """Read the number of tokens to which sentence-transformers truncates a text; None for the model's own limit."""
     for name, key in (("sentence_bert_config.json", "max_seq_length"), ("tokenizer_config.json", "model_max_length")):
         path = directory / name
         settings = read_json(path) if path.is_file() else {}
@@ -73,7 +72,7 @@ def max_length_of(directory: Path) -> int | None:
 
 
 def layout_files(pooling: Pooling, hidden_size: int, longest: int) -> dict[str, str]:
-    """The files of a sentence-transformers model beside the encoder, by name; `longest` is the encoder's limit in tokens."""
+    """Return the contents of the files of sentence-transformers, by name; `longest` is the encoder's limit in tokens."""
     modules = [("", "Transformer"), ("1_Pooling", "Pooling")] + [("2_Normalize", "Normalize")] * pooling.normalize
     listed = [
         {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}

@@ -1,15 +1,15 @@
 """TensorFlow's V2 checkpoints ("tensor bundles"), read and written without TensorFlow.
 
-A checkpoint is a table `PREFIX.index` and data files `PREFIX.data-00000-of-00001`, ..., which hold the tensors' bytes and
-nothing else. The table maps the name of each variable to a protocol buffer message with its dtype, shape, data file, offset,
+A checkpoint consists of a table `PREFIX.index` and data files `PREFIX.data-00000-of-00001`, ..., which contain only the bytes
+of the tensors. The table maps the name of each variable to a protocol buffer message with its dtype, shape, data file, offset,
 size and checksum, and the key "" to a header.
 
-1. A table ends in a footer: the place of the index block, and a magic number. The values of the index block are the places
-   of the data blocks.
-2. A block is a sequence of (key, value), where a key holds only the difference from the key before it; then restart points
+1. A table ends in a footer: offset and size of the index block, and a magic number. The values of the index block are the
+   offsets and sizes of the data blocks.
+2. A block is a sequence of (key, value), where a key is stored as its difference from the key before it; then restart points
    for random access, a byte for the compression, and a checksum.
 
-The files are not trusted: every length is checked against the bytes that are there before anything is read or allocated.
+The files are not trusted: every length is checked against the size of the file before anything is read or allocated.
 
 Source: tensorflow/core/util/tensor_bundle/tensor_bundle.cc, tensorflow/core/protobuf/tensor_bundle.proto;
 tensorflow/core/lib/io/format.cc, table_builder.cc and block.cc.
@@ -30,13 +30,13 @@ from torch import Tensor
 
 from bertkit.base.errors import InputError, listed
 
-# from tensorflow/core/framework/types.proto; BERT has no use for the others
+# from tensorflow/core/framework/types.proto; BERT does not need the other dtypes
 _DTYPES = {
     1: torch.float32, 2: torch.float64, 3: torch.int32, 9: torch.int64, 10: torch.bool, 14: torch.bfloat16,
     19: torch.float16,
 }  # fmt: skip
 _DTYPE_NUMBERS = {dtype: number for number, dtype in _DTYPES.items()}
-_MAX_INDEX_BYTES = 64 << 20  # BERT-Large with its Adam moments has 0.1 MB
+_MAX_INDEX_BYTES = 64 << 20  # the index of BERT-Large with its Adam moments has 0.1 MB
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
 # BundleEntryProto: dtype, shape, shard_id, offset, size, crc32c, slices
 _ENTRY = {1: _VARINT, 2: _BYTES, 3: _VARINT, 4: _VARINT, 5: _VARINT, 6: _FIXED32, 7: _BYTES}
@@ -51,23 +51,23 @@ _MAX_KEY_BYTES = 1024
 
 @dataclass(frozen=True)
 class _Entry:
-    """The place of a tensor's bytes."""
+    """The entry of a tensor in the index."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]  # every axis has at least 1
     path: Path
     offset: int
     size: int  # in bytes
-    crc32c: int  # masked
+    crc32c: int  # as `masked_crc32c` computes it
 
 
 def index_file(prefix: Path) -> Path:
-    """The path of a checkpoint's index."""
+    """Return the path of a checkpoint's index."""
     return Path(f"{prefix}.index")
 
 
 def checkpoint_files(prefix: Path) -> list[Path]:
-    """List the files of a checkpoint: the index and its data files.
+    """Return the files of a checkpoint: the index and its data files.
 
     Raises:
         InputError: the index is damaged, or a data file is missing.
@@ -80,9 +80,9 @@ def checkpoint_files(prefix: Path) -> list[Path]:
 
 
 def read_checkpoint(prefix: Path) -> dict[str, Tensor]:
-    """Read every variable, under TensorFlow's names and in TensorFlow's layout; every checksum is checked.
+    """Read every variable, with the name and the shape that it has in TensorFlow, and check every checksum.
 
-    The data files are memory-mapped copy-on-write: the tensors may be changed, the files never are.
+    The data files are memory-mapped copy-on-write: changing a tensor does not change the file.
 
     Raises:
         InputError: the index or a data file is damaged or missing, or the checkpoint uses an unsupported feature.
@@ -97,7 +97,7 @@ def read_checkpoint(prefix: Path) -> dict[str, Tensor]:
 
 
 def read_index(prefix: Path) -> dict[str, _Entry]:
-    """Read the index alone: the entry of every variable, in the order of the names."""
+    """Read only the index: the entry of every variable, in the order of the names."""
     path = index_file(prefix)
     if not path.is_file():
         raise InputError(f"{path}: no such file; expected the index of a TensorFlow checkpoint")
@@ -156,7 +156,7 @@ def _tensor(name: str, entry: _Entry, file: npt.NDArray[np.uint8]) -> Tensor:
     if masked_crc32c(data) != entry.crc32c:
         raise InputError(f"{entry.path}: damaged (the checksum of {name} is wrong); copy it again")
     if data.ctypes.data % entry.dtype.itemsize:
-        data = data.copy()  # it follows a tensor of an odd size, and torch wants aligned numbers
+        data = data.copy()  # torch needs aligned numbers, and the tensor before may have an odd number of bytes
     return torch.from_numpy(data).view(entry.dtype).reshape(entry.shape)
 
 
@@ -186,14 +186,14 @@ def _message(data: bytes, wire_types: Mapping[int, int]) -> dict[int, list[Any]]
 
 
 def _last(values: list[Any]) -> int:
-    """The number in a field: the last value, 0 without one."""
+    """Return the number in a field: its last value, or 0 if it has none."""
     return values[-1] if values else 0
 
 
 def write_checkpoint(prefix: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write variables as `PREFIX.index` and one data file.
 
-    The same tensors give the same bytes, which are TensorFlow's own up to some thousand variables.
+    The same tensors give the same bytes; up to some thousand variables, TensorFlow writes the same bytes, too.
 
     Raises:
         InputError: TensorFlow has no such dtype.
@@ -218,7 +218,7 @@ def write_checkpoint(prefix: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def field(number: int, value: int | bytes) -> bytes:
-    """Write a field of a protocol buffer message: a number, or bytes."""
+    """Encode a field of a protocol buffer message: a number, or bytes."""
     if isinstance(value, int):
         return bytes([number << 3 | _VARINT]) + _to_varint(value)
     return bytes([number << 3 | _BYTES]) + _to_varint(len(value)) + value
@@ -233,9 +233,8 @@ def read_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     footer = data[-_FOOTER_BYTES:]
     if len(footer) < _FOOTER_BYTES or footer[-8:] != _MAGIC:
         raise ValueError("it does not end like a TensorFlow index")
-    (_, _, *index), _ = _read_varints(
-        footer, 4
-    )  # offset and size of the meta index block, which is empty, and of the index
+    # offset and size of the meta index block, which is empty, and of the index block
+    (_, _, *index), _ = _read_varints(footer, 4)
     last = None
     for _, place in _read_block(data, *index):
         for key, item in _read_block(data, *_read_varints(place, 2)[0]):
@@ -268,7 +267,7 @@ def _read_block(data: bytes, offset: int, size: int) -> Iterator[tuple[bytes, by
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Read a number of 7 bits a byte, lowest first; return it and where the next value begins."""
+    """Read a number stored in 7 bits a byte, lowest bits first; return it and the offset of the next value."""
     value = 0
     for index, byte in enumerate(data[at : at + 10]):
         value |= (byte & 127) << (7 * index)
@@ -278,7 +277,7 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _read_varints(data: bytes, count: int, at: int = 0) -> tuple[list[int], int]:
-    """Read several numbers; return them and where the next value begins."""
+    """Read several numbers; return them and the offset of the next value."""
     numbers = []
     for _ in range(count):
         number, at = _read_varint(data, at)
@@ -294,7 +293,7 @@ def _take(data: bytes, at: int, size: int) -> bytes:
 
 
 def masked_crc32c(data: bytes | npt.NDArray[np.uint8]) -> int:
-    """Checksum bytes as TensorFlow stores it: rotated and shifted, so that checksums of checksums stay useful."""
+    """Return the checksum of bytes as TensorFlow stores it: rotated and shifted, since stored checksums are checksummed again."""
     crc = 0
     for start in range(0, len(data), 1 << 24):  # in parts, so that no copy of a large matrix is made
         crc = google_crc32c.extend(crc, bytes(data[start : start + (1 << 24)]))
@@ -321,7 +320,7 @@ def build_table(items: Iterable[tuple[bytes, bytes]], block_bytes: int = _BLOCK_
         return place
 
     for block in blocks:
-        last = block[-1][0]  # any key from this one to the first key of the next block will do
+        last = block[-1][0]  # readers accept any key from this one to the first key of the next block
         places.append((bytes([last[0] + 1]) if block is blocks[-1] else last, add(block, _RESTART_INTERVAL)))
     footer = add([], 1) + add(places, 1)
     return table + footer.ljust(_FOOTER_BYTES - 8, b"\0") + _MAGIC
@@ -344,5 +343,5 @@ def _block(items: list[tuple[bytes, bytes]], restart_interval: int) -> bytes:
 
 
 def _to_varint(value: int) -> bytes:
-    """Write a number as `_read_varint` reads it."""
+    """Encode a number as `_read_varint` decodes it."""
     return bytes([value]) if value < 128 else bytes([value & 127 | 128]) + _to_varint(value >> 7)

@@ -1,4 +1,4 @@
-"""Checkpoints of google-research/bert: find one, read its weights, write one in the layout of Google's releases.
+"""Checkpoints of google-research/bert: find one, read its weights, write a directory like Google's releases.
 
 Source: google-research/bert modeling.py, run_pretraining.py, run_classifier.py, run_squad.py and optimization.py.
 """
@@ -18,7 +18,7 @@ from bertkit.interop.hugging_face.config_json import SHAPE
 from bertkit.interop.hugging_face.names import OF_A_LAYER, full_name, translate
 from bertkit.model.bert_config import BertConfig
 
-NAME = "bert_model.ckpt"  # the prefix that Google's releases have
+NAME = "bert_model.ckpt"  # the prefix of the file names in Google's releases
 CONFIG_FILES = ("bert_config.json", "config.json")
 SKIPPED = {
     r"(.+/)?(adam|lamb)_[mv]": "a moment of the optimizer",
@@ -30,15 +30,15 @@ SKIPPED = {
 
 
 def find_checkpoint(path: Path) -> Path | None:
-    """Find the checkpoint of a directory, or at a prefix such as `DIR/bert_model.ckpt`.
+    """Find the checkpoint in a directory, or at a prefix such as `DIR/bert_model.ckpt`.
 
-    Among several, the file `checkpoint` decides.
+    If a directory has several checkpoints, its file `checkpoint` names the newest.
 
     Returns:
-        Its prefix; None if there is none.
+        The prefix of the checkpoint; None if there is none.
 
     Raises:
-        InputError: there are several, and the file `checkpoint` does not name one of them.
+        InputError: there are several checkpoints, and the file `checkpoint` names none of them.
     """
     if not path.is_dir():
         prefix = Path(str(path).removesuffix(".index"))
@@ -65,12 +65,12 @@ def config_file(prefix: Path) -> Path:
 
 
 def read_weights(prefix: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read a checkpoint's weights under the names of Hugging Face, and list the variables left out, with the rule."""
+    """Read a checkpoint's weights by their Hugging Face names; also return the variables left out, each with the rule."""
     return as_hugging_face(bundle.read_checkpoint(prefix), prefix)
 
 
 def as_hugging_face(tensors: Mapping[str, Tensor], prefix: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Rename and transpose google-research/bert's variables; return Hugging Face's weights, and the variables left out."""
+    """Rename and transpose the variables of a checkpoint, as `read_weights` returns them."""
     translated = translate(tensors, FROM_TENSORFLOW)
     weights: dict[str, Tensor] = {}
     skipped: dict[str, str] = {}
@@ -88,14 +88,14 @@ def as_hugging_face(tensors: Mapping[str, Tensor], prefix: Path) -> tuple[dict[s
         else:
             weights[translated[name]] = tensor.t() if is_transposed(name) else tensor
     if problems:
-        raise InputError(f"{prefix}: {len(problems)} variables have no place in BERT: {listed(problems)}")
+        raise InputError(f"{prefix}: {len(problems)} variables do not fit BERT: {listed(problems)}")
     return weights, skipped
 
 
 def write_release(directory: Path, config: BertConfig, tensors: Mapping[str, Tensor]) -> None:
-    """Write a model in the layout of Google's releases, without `vocab.txt`, into an existing directory; and read it back.
+    """Write a checkpoint and `bert_config.json`, as in Google's releases, to an existing directory, and read them back.
 
-    Tensors have the names of Hugging Face, with or without the `bert.` prefix.
+    The names of the tensors are Hugging Face's, with or without the prefix `bert.`.
 
     Raises:
         InputError: google-research/bert has no variable or setting for a part of the model.
@@ -103,14 +103,14 @@ def write_release(directory: Path, config: BertConfig, tensors: Mapping[str, Ten
     content, variables = config_json(config), as_tensorflow(tensors)
     (directory / "bert_config.json").write_text(content, encoding="utf-8")
     bundle.write_checkpoint(directory / NAME, variables)
-    again, _ = read_weights(directory / NAME)
+    reread, _ = read_weights(directory / NAME)
     written = {full_name(name): tensor for name, tensor in tensors.items()}
-    if set(again) != set(written) or not all(torch.equal(again[name], tensor) for name, tensor in written.items()):
-        raise InputError(f"{directory / NAME}: not read back as it was written; try again")
+    if set(reread) != set(written) or not all(torch.equal(reread[name], tensor) for name, tensor in written.items()):
+        raise InputError(f"{directory / NAME}: differs when it is read back; try again")
 
 
 def as_tensorflow(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Give weights of Hugging Face the names and the layout of google-research/bert."""
+    """Rename and transpose the weights of Hugging Face as google-research/bert stores them."""
     full = {full_name(name): tensor for name, tensor in tensors.items()}
     translated = translate(full, TENSORFLOW)
     without = sorted(set(full) - set(translated))
@@ -120,15 +120,15 @@ def as_tensorflow(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def config_json(config: BertConfig) -> str:
-    """Write `bert_config.json`, with the keys of Google's own.
+    """Return `bert_config.json` with the keys of Google's releases.
 
-    `gelu` is the exact one here, as in the released weights; the newest google-research/bert computes its tanh
-    approximation under that name.
+    Here `gelu` is the exact function, with which the released weights were trained; the newest google-research/bert computes
+    a tanh approximation by that name.
     """
     if config.layer_norm_eps != 1e-12:
-        raise InputError(f"layer_norm_eps={config.layer_norm_eps}: google-research/bert has 1e-12 only")
+        raise InputError(f"layer_norm_eps={config.layer_norm_eps}: google-research/bert supports 1e-12 only")
     if config.hidden_act not in ("gelu", "relu"):
-        raise InputError(f"hidden_act={config.hidden_act!r}: google-research/bert has gelu and relu")
+        raise InputError(f"hidden_act={config.hidden_act!r}: google-research/bert supports gelu and relu")
     content = asdict(config)
     return to_json({key: content[key] for key in sorted(SHAPE) if key != "layer_norm_eps"})
 
@@ -162,5 +162,5 @@ FROM_TENSORFLOW = {theirs: name for name, theirs in TENSORFLOW.items()}
 
 
 def is_transposed(tensorflow_name: str) -> bool:
-    """Whether TensorFlow holds the matrix as (inputs, outputs), where torch has (outputs, inputs)."""
+    """Whether TensorFlow stores this variable as (inputs, outputs), where torch stores (outputs, inputs)."""
     return tensorflow_name.endswith("/kernel")

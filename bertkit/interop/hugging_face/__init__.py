@@ -1,1 +1,1 @@
-"""Hugging Face: names of parameters, config.json, files of weights, whole directories, the hub; without `transformers`."""
+"""Hugging Face: parameter names, config.json, weight files, model directories and the hub, without `transformers`."""

@@ -31,48 +31,48 @@ ARCHITECTURES = {
 }
 _LABELLED = ("BertForSequenceClassification", "BertForTokenClassification")
 MOST_LABELS = 100_000
-RELATIVE_KEY = "relative_key"  # of transformers 4: Shaw's vectors for keys
-OWN_TYPE = "bertkit"  # the model type of variants that no BERT in transformers computes
+RELATIVE_KEY = "relative_key"  # relative positions of transformers 4: Shaw et al. 2018, for keys only
+OWN_TYPE = "bertkit"  # the model_type of variants that transformers cannot compute
 SHAPE = (
     "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act", "hidden_dropout_prob",
     "attention_probs_dropout_prob", "max_position_embeddings", "type_vocab_size", "initializer_range", "layer_norm_eps",
     "vocab_size",
 )  # fmt: skip
 _DEFAULTS = {"hidden_act": "gelu", "initializer_range": 0.02, "layer_norm_eps": 1e-12, "type_vocab_size": 2}
-_HONOURED = {
+_ONLY_VALUES = {
     "add_cross_attention": False, "is_encoder_decoder": False,
     "tie_word_embeddings": True, "pruned_heads": {}, "quantization_config": None,
 }  # fmt: skip
 
 
 def architecture_of(model: BertWithHeads) -> str:
-    """Give the name of the `transformers` class with the same heads."""
+    """Return the name of the `transformers` class with the same heads."""
     heads = tuple(sorted(model.heads))
     if heads == ("masked_lm",) and is_decoder(model.config):
         return "BertLMHeadModel"
     if heads not in ARCHITECTURES:
         raise InputError(
-            f"heads {', '.join(heads)}: transformers has no class with these; load the model with one of them"
+            f"heads {', '.join(heads)}: transformers has no class with these heads; load the model with one of them"
         )
     return ARCHITECTURES[heads]
 
 
 def is_decoder(config: BertConfig) -> bool:
-    """Whether it is BERT with causal attention and no other change, as `transformers` has it."""
+    """Whether a model is BERT with causal attention and no other change, which `transformers` can compute."""
     bert = replace(config, attention=replace(config.attention, pattern="full"))
     return config.attention.pattern == "causal" and not bert.variant
 
 
 def require_bert(config: BertConfig, where: str) -> None:
-    """Refuse a model that `transformers` cannot compute.
+    """Check that `transformers` can compute a model.
 
     Raises:
-        InputError: naming the settings that make it one.
+        InputError: it cannot; the message names the settings that it does not have.
     """
     if config.variant and not is_decoder(config):
         raise InputError(
-            f"{where}: no BERT of transformers 5 computes {', '.join(changed_from_bert(config))}; bertkit.load_model, finetune, "
-            "predict and embed take the model as it is"
+            f"{where}: transformers 5 has no BERT with {', '.join(changed_from_bert(config))}; bertkit.load_model, finetune, "
+            "predict and embed can use the model as it is"
         )
 
 
@@ -89,7 +89,7 @@ def changed_from_bert(config: BertConfig) -> list[str]:
 def config_json(config: BertConfig, architecture: str, dtype: torch.dtype = torch.float32) -> str:
     """Write `config.json` for `transformers` 4 and 5; `dtype` is the dtype of the weights.
 
-    A variant that no BERT in `transformers` computes gets the model type `bertkit`, which it refuses to load.
+    A variant that `transformers` cannot compute gets the model type `bertkit`, so that `transformers` refuses to load it.
     """
     if config.decoder is not None and not config.decoder.is_from_scratch:
         return _pair_json(config, config.decoder, dtype)
@@ -113,7 +113,7 @@ def config_json(config: BertConfig, architecture: str, dtype: torch.dtype = torc
         content["label2id"] = {label: number for number, label in enumerate(labels)}
         if problem_type is not None:
             content["problem_type"] = problem_type
-        if problem_type == "regression":  # else cross-encoders of sentence-transformers put a sigmoid on the number
+        if problem_type == "regression":  # without it, a cross-encoder of sentence-transformers applies a sigmoid
             content["sentence_transformers"] = {"activation_fn": "torch.nn.modules.linear.Identity"}
     return to_json(dict(sorted(content.items())))
 
@@ -139,10 +139,10 @@ def _pair_json(config: BertConfig, decoder: DecoderConfig, dtype: torch.dtype) -
 
 
 def _of_pair(path: Path, content: dict[str, Any]) -> dict[str, Any]:
-    """Give the configuration of a pair's encoder, with bertkit's group for the decoder.
+    """Return the encoder's configuration of an encoder-decoder, with bertkit's settings for the decoder.
 
     Raises:
-        InputError: they are not two BERTs of one shape, or the second is no decoder with cross-attention.
+        InputError: encoder and decoder are not BERTs with equal settings, or the decoder has no cross-attention.
     """
     sides = {side: part if isinstance(part := content.get(side), dict) else {} for side in ("encoder", "decoder")}
     encoder, decoder = sides["encoder"], sides["decoder"]
@@ -151,7 +151,7 @@ def _of_pair(path: Path, content: dict[str, Any]) -> dict[str, Any]:
     other += [f"{side}.model_type" for side, part in sides.items() if part.get("model_type") != "bert"]
     if other:
         raise InputError(
-            f"{path}: {', '.join(other[:3])}: expected two BERTs of one shape, the second with is_decoder and add_cross_attention"
+            f"{path}: {', '.join(other[:3])}: expected two BERTs with equal settings, the decoder with is_decoder and add_cross_attention"
         )
     start = content.get("decoder_start_token_id", decoder.get("decoder_start_token_id"))
     end = content.get("eos_token_id", decoder.get("eos_token_id"))
@@ -165,20 +165,20 @@ def _of_pair(path: Path, content: dict[str, Any]) -> dict[str, Any]:
 def read_config(path: Path, tensors: Mapping[str, Tensor] | None = None) -> tuple[BertConfig, str]:
     """Read `config.json`, or Google's `bert_config.json`.
 
-    Without labels in the file, the shape of the classifier's weights gives their number.
+    If the file has no labels, their number comes from the shape of the classifier's weights.
 
     Returns:
         The configuration, and the head that the weights called `classifier` belong to.
 
     Raises:
-        InputError: no such file, not a BERT, or settings that BERT cannot honour.
+        InputError: there is no such file, it is not a BERT's, or bertkit does not support its settings.
     """
     content, tensors = _read_content(path), tensors or {}
     if content.get("model_type") == PAIR_TYPE:
         content = _of_pair(path, content)
     problems = [
         f"{key}={content[key]!r} is not supported; bertkit loads {allowed!r} only"
-        for key, allowed in _HONOURED.items()
+        for key, allowed in _ONLY_VALUES.items()
         if content.get(key) not in (None, allowed)
     ]
     shape: dict[str, Any] = {name: content.get(name, _DEFAULTS.get(name, "???")) for name in SHAPE}
@@ -187,8 +187,8 @@ def read_config(path: Path, tensors: Mapping[str, Tensor] | None = None) -> tupl
     groups: dict[str, Any] = {"attention": asdict(AttentionConfig()), "norm": asdict(NormConfig())}
     if content.get("model_type") == OWN_TYPE:
         for name, known in groups.items():
-            given = content.get(name)
-            groups[name] = {**known, **given} if isinstance(given, dict) else given
+            own = content.get(name)
+            groups[name] = {**known, **own} if isinstance(own, dict) else own
         shape["pooling"] = content.get("pooling", "first")
     else:
         is_causal, places = content.get("is_decoder") or False, shape["max_position_embeddings"]
@@ -209,7 +209,7 @@ def read_config(path: Path, tensors: Mapping[str, Tensor] | None = None) -> tupl
         if problems:
             raise InputError(*problems)
         config = build(BertConfig, {"pooling": "first", **shape, **groups, "labels": _labels(content, tensors)})
-    except InputError as error:  # in the words of the file, not of a command line
+    except InputError as error:  # with the names of the file, not of the command line
         lines = [line.removeprefix("model.").replace("missing value: set ", "no ") for line in error.args]
         raise InputError(*(f"{path}: {line}" for line in lines)) from None
     except OverflowError:
@@ -226,7 +226,7 @@ def _read_content(path: Path) -> dict[str, Any]:
     content = read_json(path)
     kind = content.get("model_type", "bert") if isinstance(content, dict) else type(content).__name__
     if not isinstance(content, dict) or kind not in ("bert", OWN_TYPE, PAIR_TYPE):
-        raise InputError(f"{path}: model_type {kind!r}; bertkit loads 'bert' and pairs of two")
+        raise InputError(f"{path}: model_type {kind!r}; bertkit loads 'bert', and encoder-decoders of two")
     architectures = content.get("architectures") or []
     if not isinstance(architectures, list) or not all(isinstance(name, str) for name in architectures):
         raise InputError(f"{path}: architectures={architectures!r}: expected a list of names")
@@ -234,7 +234,7 @@ def _read_content(path: Path) -> dict[str, Any]:
 
 
 def _labels(content: dict[str, Any], tensors: Mapping[str, Tensor]) -> list[str]:
-    """The names of the labels in the order of their numbers; numbered ones where the configuration has none."""
+    """Return the names of the labels in the order of their numbers; LABEL_0, LABEL_1, ... if the configuration has none."""
     named, rows = content.get("id2label"), tensors.get("classifier.weight")
     if named:
         if not isinstance(named, dict) or sorted(map(str, named)) != sorted(map(str, range(len(named)))):
@@ -252,7 +252,7 @@ def _labels(content: dict[str, Any], tensors: Mapping[str, Tensor]) -> list[str]
 
 
 def _classifier(content: dict[str, Any], tensors: Mapping[str, Tensor]) -> str:
-    """The head that `classifier.*` belongs to, by `architectures`; without it, by the presence of a pooler."""
+    """Return the head that `classifier.*` belongs to, according to `architectures`, or else to the presence of a pooler."""
     heads_of = {name: heads[0] for heads, name in ARCHITECTURES.items() if len(heads) == 1}
     for architecture in content.get("architectures") or ():
         if heads_of.get(architecture) in CLASSIFIERS:

@@ -1,6 +1,7 @@
-"""Hugging Face directories, without importing `transformers`: fetch one from the hub, write one, read the weights of one.
+"""Model directories of Hugging Face: download one from the hub, write one, read its weights; without `transformers`.
 
-Weights may be of any age: each tensor is read under today's full name, or left out by a named rule.
+Directories that old versions of `transformers` wrote are read too: each tensor gets the name that it has today, or is left out
+by a named rule.
 """
 
 import re
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from bertkit.base.errors import InputError, listed
-from bertkit.base.files import building_dir, read_tensors, write_tensors
+from bertkit.base.files import building_dir, read_tensors, refuse_file, write_tensors
 from bertkit.base.hub_ids import is_offline, unavailable
 from bertkit.base.text_files import read_json
 from bertkit.data.corpus.tokenizer import Tokenizer
@@ -36,7 +37,7 @@ _BUFFERS = tuple(
     f"{part}bert.embeddings.{name}_ids" for part in ("", "decoder.") for name in ("position", "token_type")
 )
 _HUB_TEXTS = ["*config.json", "vocab.txt", "tokenizer.json", "special_tokens_map.json", "added_tokens.json"]
-# in the order of preference; the first kind of weights that the hub has is fetched
+# in the order of preference; only the first format that the hub has is downloaded
 _HUB_WEIGHTS = (
     ("model*.safetensors", "model.safetensors.index.json"),
     ("pytorch_model*.bin", "pytorch_model.bin.index.json"),
@@ -45,10 +46,10 @@ _HUB_WEIGHTS = (
 
 
 def fetch(name: str, setting: str) -> Path:
-    """Return the local directory of a hub model; fetch the files that the cache lacks.
+    """Download the files of a hub model that the cache lacks, and return the local directory.
 
-    Only configuration, tokenizer and one kind of weights are fetched. `HF_HOME`, `HF_HUB_OFFLINE` and `HF_TOKEN` have their
-    usual meaning. `setting` names the setting in messages.
+    Configuration, tokenizer and weights in one format are downloaded. `HF_HOME`, `HF_HUB_OFFLINE` and `HF_TOKEN` have their
+    usual meaning. Messages name the `setting`.
 
     Raises:
         InputError: the hub has no such model, or neither the hub nor the cache can provide it.
@@ -60,9 +61,9 @@ def fetch(name: str, setting: str) -> Path:
     for patterns in _HUB_WEIGHTS:
         try:
             snapshot = Path(huggingface_hub.snapshot_download(name, allow_patterns=[*_HUB_TEXTS, *patterns]))
-        except Exception as error:  # from the hub's client, the network or the disk
+        except Exception as error:  # of the hub's client, the network or the disk
             fault = error
-            if not hasattr(error, "snapshot_path"):  # else the cache lacks this kind of weights, and may hold another
+            if not hasattr(error, "snapshot_path"):  # with it, the cache lacks this format, but may have another
                 break
         else:
             if any(any(snapshot.glob(pattern)) for pattern in patterns):
@@ -73,18 +74,17 @@ def fetch(name: str, setting: str) -> Path:
 
 
 def export_model(model: PaddedBert | BertWithHeads, tokenizer: Tokenizer, output_dir: str | Path) -> Path:
-    """Write a Hugging Face directory of the class that has the model's heads; nothing is compared.
+    """Write a Hugging Face directory for the `transformers` class with the model's heads, without comparing outputs.
 
     An earlier export of the same class is replaced.
 
     Raises:
-        InputError: the directory holds something else, the vocabulary is of another size than the model's, or a weight is
-            not finite.
+        InputError: the directory contains other files, the tokenizer and the model have vocabularies of different sizes, or
+            a weight is not finite.
     """
     inner, final = packed(model), Path(output_dir)
     require_bert(inner.config, "the model")
-    if final.exists() and not final.is_dir():
-        raise InputError(f"output_dir={final} is a file; choose a directory")
+    refuse_file(final)
     if final.exists() and any(final.iterdir()):
         ours = {"model.safetensors", "README.md", "parity.json", *text_files(inner, tokenizer)}
         others = sorted(path.name for path in final.iterdir() if path.name not in ours)
@@ -107,7 +107,7 @@ def write_model(
     inner = packed(model)
     if tokenizer.vocab_size != inner.config.vocab_size:
         raise InputError(
-            f"the tokenizer has {tokenizer.vocab_size} tokens, the model {inner.config.vocab_size}; choose its own"
+            f"the tokenizer has {tokenizer.vocab_size} tokens, the model {inner.config.vocab_size}; use the model's tokenizer"
         )
     tensors = tensors_of(inner)
     problems = unfit_values(tensors)
@@ -120,16 +120,16 @@ def write_model(
 
 
 def text_files(model: PaddedBert | BertWithHeads, tokenizer: Tokenizer) -> dict[str, str]:
-    """Give every small file of a model directory, by name: configuration and tokenizer."""
+    """Return the contents of the configuration and tokenizer files of a model directory, by file name."""
     inner = packed(model)
     config = config_json(inner.config, architecture_of(inner), next(inner.parameters()).dtype)
     return {"config.json": config, **tokenizer.files(inner.config.max_position_embeddings)}
 
 
 def tensors_of(model: BertWithHeads) -> dict[str, Tensor]:
-    """Give the weights under the names of the `transformers` class with the same heads, tied ones once.
+    """Return the weights by their names in the `transformers` class with the same heads; tied weights once.
 
-    A pooler is left out where that class has none.
+    The pooler is left out if that class has none.
     """
     architecture, decoder = architecture_of(model), model.config.decoder
     if decoder is not None and decoder.kind == "bert":
@@ -143,16 +143,15 @@ def tensors_of(model: BertWithHeads) -> dict[str, Tensor]:
 
 
 def _tensors_of_pair(model: BertWithHeads) -> dict[str, Tensor]:
-    """The weights of an encoder-decoder: shared ones are written twice, and the encoder has an unused pooler."""
+    """Return the weights of an encoder-decoder: shared weights twice, and zeros for the unused pooler of the encoder."""
     size, like = model.config.hidden_size, next(model.parameters())
     shapes = {"encoder.pooler.dense.weight": (size, size), "encoder.pooler.dense.bias": (size,)}
     tensors = {name: like.new_zeros(shape) for name, shape in shapes.items()}
     alone = dict(model.named_parameters())
     for name, tensor in model.named_parameters(remove_duplicate=False):
         theirs = re.sub(r"^bert\.", "encoder.", to_hugging_face(name))
-        tensors[theirs] = (
-            tensor.detach() if name in alone else tensor.detach().clone()
-        )  # safetensors refuses shared memory
+        # safetensors refuses shared memory
+        tensors[theirs] = tensor.detach() if name in alone else tensor.detach().clone()
     return tensors
 
 
@@ -168,7 +167,7 @@ def _config_of(directory: Path) -> dict[str, Any]:
 
 
 def has_weights(directory: Path) -> bool:
-    """Whether a directory has weights in Hugging Face's format."""
+    """Whether a directory has weights in a format of Hugging Face."""
     return any((directory / name).is_file() or _index(directory, name).is_file() for name in _FILES)
 
 
@@ -184,10 +183,10 @@ def weight_files(directory: Path) -> list[Path]:
 
 
 def read_weights(directory: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read all tensors under today's full names, and list the ones left out, with the rule.
+    """Read all tensors, by the full names that they have today; also return the tensors left out, each with the rule.
 
-    Old names are translated: `gamma` and `beta` of LayerNorm, the `module.` prefix of data-parallel training, and an
-    encoder saved without the `bert.` prefix.
+    Old names are translated: `gamma` and `beta` of LayerNorm, the `module.` prefix of data-parallel training, and the names
+    of an encoder that was saved without the `bert.` prefix.
 
     Raises:
         InputError: no weights in the directory, or a damaged file.
@@ -206,12 +205,12 @@ def read_weights(directory: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         if full in _BUFFERS:
             skipped[name] = "a buffer of old versions, not a weight"
         elif full in renamed:
-            raise InputError(f"{directory}: {name} is there twice, under two spellings; remove one")
+            raise InputError(f"{directory}: {name} is there twice, by its old and its new name; remove one")
         else:
             renamed[full] = tensor
     is_relative = config.get("position_embedding_type") == RELATIVE_KEY
     for name in [name for name in renamed if is_relative and name.endswith(_DISTANCES)]:
-        # rows by i - j; Shaw et al. 2018 have j - i
+        # its rows are for i - j, those of Shaw et al. 2018 for j - i
         layer = name.removesuffix(_DISTANCES).rpartition(".")[2]
         renamed[f"bert.encoder.layers.{layer}.attention.slots.relative.key.weight"] = renamed.pop(name).flip(0)
         if renamed.pop(_PLACES, None) is not None:
@@ -227,7 +226,7 @@ def read_weights(directory: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def _read_files(directory: Path) -> dict[str, Tensor]:
-    """Read every tensor under its name in the file."""
+    """Read every tensor, by its name in the file."""
     tensors: dict[str, Tensor] = {}
     for path in weight_files(directory):
         read = read_tensors(path) if path.suffix == ".safetensors" else _read_pickled(path)
@@ -245,11 +244,8 @@ def _index(directory: Path, name: str) -> Path:
 def _shards(index: Path) -> list[Path]:
     content = read_json(index)
     weight_map = content.get("weight_map") if isinstance(content, dict) else None
-    if (
-        not isinstance(weight_map, dict)
-        or not all(isinstance(shard, str) for shard in weight_map.values())
-        or not weight_map
-    ):
+    is_map = isinstance(weight_map, dict) and all(isinstance(shard, str) for shard in weight_map.values())
+    if not is_map or not weight_map:
         raise InputError(f"{index}: no weight_map; copy the whole directory again")
     shards = sorted(set(weight_map.values()))
     expected = Path(index.name.removesuffix(".index.json")).suffix
@@ -264,18 +260,18 @@ def _shards(index: Path) -> list[Path]:
 
 
 def _read_pickled(path: Path) -> dict[str, Tensor]:
-    """Read a file of `torch.save` with tensors and plain values only; code in it is never run."""
+    """Read a file of `torch.save` that contains only tensors; code in the file is never run."""
     path.open("rb").close()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged or hostile file can raise anything
+    except Exception as error:  # a damaged or malicious file can raise any error
         refused = re.search(r"Unsupported (?:global|class|operand)[^.]*?(?:GLOBAL )?([\w.]+)", str(error))
-        reason = f"it asks for {refused[1]}" if refused else type(error).__name__
+        reason = f"it needs {refused[1]}" if refused else type(error).__name__
         raise InputError(
-            f"{path}: damaged, or holds more than weights ({reason}); no code was run: use a copy with tensors only, best "
-            "as safetensors"
+            f"{path}: damaged, or contains more than weights ({reason}); no code was run: use a copy with tensors only, "
+            "preferably in safetensors"
         ) from None
     is_good = isinstance(content, dict) and all(
         isinstance(name, str) and isinstance(tensor, Tensor) and tensor.layout == torch.strided and not tensor.is_meta
@@ -287,7 +283,7 @@ def _read_pickled(path: Path) -> dict[str, Tensor]:
 
 
 def unfit_values(tensors: Mapping[str, Tensor]) -> list[str]:
-    """List the tensors that cannot be float32 weights: their dtype is unknown or differs, or a value is not finite."""
+    """Return an error line for each tensor that cannot be a float32 weight: unsupported or mixed dtypes, not finite values."""
     common = Counter(tensor.dtype for tensor in tensors.values()).most_common(1)
     problems = []
     for name, tensor in tensors.items():
@@ -299,7 +295,7 @@ def unfit_values(tensors: Mapping[str, Tensor]) -> list[str]:
             count = int((~torch.isfinite(tensor)).sum())
             problems.append(f"{name}: {count} of {tensor.numel()} values are not finite")
         elif tensor.dtype == torch.float64 and not torch.equal(tensor.float().double(), tensor):
-            problems.append(f"{name}: float64 values that float32 does not hold; convert the file to float32")
+            problems.append(f"{name}: float64 values that float32 cannot represent; convert the file to float32")
     return problems
 
 

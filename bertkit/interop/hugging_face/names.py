@@ -1,6 +1,6 @@
-"""The names of parameters: bertkit <-> Hugging Face. One table; the inverse is computed from it.
+"""Names of parameters in bertkit and in Hugging Face: one table, from which the inverse is computed.
 
-`{}` stands for the number of a layer. Hugging Face calls three heads `classifier`, so the inverse needs the head.
+`{}` stands for the number of a layer. Hugging Face calls three heads `classifier`, so the inverse table depends on the head.
 """
 
 import re
@@ -48,7 +48,7 @@ _CROSS = {
 
 
 def in_decoder(name: str) -> str | None:
-    """The name of a BERT's parameter in a BERT decoder; None if a decoder has no such parameter."""
+    """Return the name that an encoder's parameter has in a BERT decoder; None if a decoder has no such parameter."""
     return next((f"{there}{name.removeprefix(here)}" for here, there in _DECODER if name.startswith(here)), None)
 
 
@@ -65,32 +65,33 @@ _INVERSES = {
 }
 OWN = re.compile(
     r"\.attention\.slots\.|^bert\.encoder\.(norm|compression)\.|^bert\.pooler\.score\.|^heads\.generation\."
-    r"|^bert\.encoder\.layers\.\d+\.(weight|bias)_"  # of a GRU
+    r"|^bert\.encoder\.layers\.\d+\.(weight|bias)_"  # weights of GRUs
 )
 _ROOTS = ("bert.", "cls.", "classifier.", "qa_outputs.", "decoder.", "heads.")
 
 
 def to_hugging_face(name: str) -> str:
-    """Translate a bertkit name; parameters of bertkit's own variants keep theirs."""
+    """Translate a bertkit name; parameters that only bertkit's variants have keep their names."""
     theirs = translate([name], HUGGING_FACE)
     return name if name not in theirs and OWN.search(name) else theirs[name]
 
 
 def from_hugging_face(names: Iterable[str], classifier: str = "sequence") -> dict[str, str]:
-    """Translate the names with a place in bertkit; `classifier` is the head, of `CLASSIFIERS`, that `classifier.*` belongs to.
+    """Translate names of Hugging Face; names that bertkit does not know are left out.
 
-    Parameters of bertkit's own variants keep their names.
+    `classifier` is the head, one of `CLASSIFIERS`, that `classifier.*` belongs to. Parameters that only bertkit's variants
+    have keep their names.
     """
     return {name: name for name in names if OWN.search(name)} | translate(names, _INVERSES[classifier])
 
 
 def full_name(name: str) -> str:
-    """Add the prefix `bert.` to the names of a bare encoder."""
+    """Add the prefix `bert.` to a name from an encoder that was saved without heads."""
     return name if name.startswith(_ROOTS) else f"bert.{name}"
 
 
 def translate(names: Iterable[str], table: Mapping[str, str]) -> dict[str, str]:
-    """Translate names by a table of templates; names without a template are left out."""
+    """Translate names with a table of templates; names without a template are left out."""
     translated = {}
     for name in names:
         layer = re.search(r"(?<=\.layer\.)\d+|(?<=\.layers\.)\d+|(?<=/layer_)\d+", name)

@@ -1,1 +1,1 @@
-"""The comparison with `transformers`, number by number, and the certificate of it."""
+"""The numerical comparison of a model with `transformers`, and its result, the certificate."""

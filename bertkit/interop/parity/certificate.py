@@ -1,4 +1,4 @@
-"""The certificate of parity: its contents, reading it, and checking that a model is still the certified one."""
+"""The parity certificate, the result of a comparison with `transformers`: read it, summarise it, check a model against it."""
 
 import hashlib
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ class _Certificate:
 
 
 def identity_of(model: BertWithHeads) -> dict[str, Any]:
-    """Identify a model in memory: its configuration, without the groups that it does not use, and a hash of every weight."""
+    """Return a model's configuration, without unused groups of settings, and a hash of every weight."""
     unused = [] if model.config.variant else ["attention", "norm", "pooling"]
     unused += [] if model.config.decoder else ["decoder"]
     config = {key: value for key, value in to_mapping(model.config).items() if key not in unused}
@@ -37,19 +37,19 @@ def identity_of(model: BertWithHeads) -> dict[str, Any]:
 
 
 def _hash(tensor: Tensor) -> str:
-    """Hash a tensor: its shape, and its values as float32."""
+    """Hash the shape of a tensor and its values as float32."""
     digest = hashlib.sha256(f"{tuple(tensor.shape)} ".encode())
     digest.update(tensor.detach().cpu().float().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
 def full_tensors(model: BertWithHeads) -> dict[str, Tensor]:
-    """Every parameter under its full Hugging Face name, whatever the class."""
+    """Return every parameter by its full Hugging Face name, with the prefix `bert.` also for an encoder without heads."""
     return {to_hugging_face(name): parameter for name, parameter in model.named_parameters()}
 
 
 def read_certificate(path: Path) -> dict[str, Any]:
-    """Read a certificate."""
+    """Read and check the JSON of a certificate."""
     content = read_json(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise InputError(f"{path}: not a certificate of this version; choose another file")
@@ -72,14 +72,14 @@ def changes(certified: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def check_certificate(model: PaddedBert | BertWithHeads, certificate_path: str | Path) -> None:
-    """Make sure that a model in memory is the certified one: its configuration, and every weight to the last bit.
+    """Check that a model in memory is the certified one: equal configuration, and every weight equal to the last bit.
 
     Args:
-        model: what `load_model` gave; it may have fewer heads than were certified.
-        certificate_path: the JSON of `bertkit verify`, or the `parity.json` of an export.
+        model: a model from `load_model`; it may have fewer heads than the certified model.
+        certificate_path: the output of `bertkit verify`, or the `parity.json` of an export.
 
     Raises:
-        ParityError: naming what differs, or the verdict of the certificate was bad.
+        ParityError: something differs, or the certified model was not within tolerance.
         InputError: the file is no certificate.
     """
     certified = read_certificate(Path(certificate_path))
@@ -98,13 +98,13 @@ def check_certificate(model: PaddedBert | BertWithHeads, certificate_path: str |
 
 
 def worst_failure(result: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The comparison that is furthest out of tolerance; None if all are within."""
+    """Return the comparison with the largest relative difference outside the tolerance; None if all are within."""
     rows = [row for row in result["comparisons"] if not row["within_tolerance"]]
     return max(rows, key=lambda row: row["max_rel"], default=None)
 
 
 def summary_of(result: dict[str, Any]) -> str:
-    """Sum a certificate up for a person."""
+    """Summarise a certificate in a few lines."""
     lines = [f"{result['architecture']} beside transformers {result['versions']['transformers']}"]
     for dtype in ("float64", "float32"):
         for kind in ("weights", "hidden_states", "pooled_output", "logits", "loss", "gradient"):

@@ -1,18 +1,24 @@
-"""The comparison with the Hugging Face implementation, number by number, and the certificate that it gives.
+"""The numerical comparison of a model with the reference, its class in `transformers`; the result is a certificate.
 
-For the same weights and inputs, in float64 and float32: every weight as it was loaded, every hidden state, the pooled output,
-each head's logits, each loss, and the gradient of every parameter.
+Both get the same weights and inputs. Compared are, in float64 and float32: every loaded weight, every hidden state, the pooled
+output, the logits of each head, each loss, and the gradient of every parameter.
 
 - float64 shows whether both compute the same function: they may differ by 1e-10 of the largest entry.
-- float32 shows whether ours computes it well: its error against float64 may be a few times the rounding error of the
-  reference, measured for this very model (`_rounding_errors`). So ill-conditioned weights raise the bound, and luck does not count.
+- float32 shows whether bertkit's rounding errors are small: its difference from float64 may be a multiple of the rounding
+  error of the reference, measured with the same weights (`_rounding_errors`), since rounding depends on the weights.
+
+This is the only file that imports `transformers`.
 """
 
 import contextlib
 import importlib.metadata
+import io
+import logging
 import math
+import os
 import tempfile
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +32,9 @@ from bertkit.base.text_files import read_json
 from bertkit.interop.hugging_face.config_json import architecture_of, config_json, require_bert
 from bertkit.interop.hugging_face.directory import tensors_of
 from bertkit.interop.hugging_face.names import to_hugging_face
-from bertkit.interop.load import hashes_of, load_directory
+from bertkit.interop.load import hashes_of, load_directory, load_tokenizer
 from bertkit.interop.padded import PaddedBert
 from bertkit.interop.parity.certificate import FORMAT, full_tensors, identity_of
-from bertkit.interop.parity.reference import load_in_transformers, same_ids
 from bertkit.interop.parity.results import (
     TEXTS,
     Inputs,
@@ -41,11 +46,11 @@ from bertkit.interop.parity.results import (
 )
 from bertkit.model.heads import BertWithHeads
 
-# float64: relative to max(1, largest entry of the tensor); for gradients, to max(largest entry, a thousandth of the largest of
-# all), since some gradients are sums that vanish
+# float64: relative to max(1, largest entry of the tensor); a gradient relative to max(its largest entry, a thousandth of the
+# largest entry of all gradients), since the true value of some gradients is zero
 TOLERANCE, GRADIENT_FLOOR = 1e-10, 1e-3
-# float32: the largest allowed ratio of our error to the reference's, which is the largest of three roundings. Over the 200 sets
-# of weights of tests/interop/parity/test_verdict.py the ratio was at most 8.0; with matrices in bfloat16 it is some 60,000
+# float32: the largest allowed ratio of bertkit's error to the reference's, which is the largest of three roundings. With the 200
+# sets of weights in tests/interop/parity/test_verdict.py the ratio was at most 8.0; with matrices in bfloat16 it is about 60,000
 ROUNDING_FACTOR, NUM_ROUNDINGS = 64, 3
 TOLERANCES = {"float64": TOLERANCE, "gradient_floor": GRADIENT_FLOOR, "float32_rounding_factor": ROUNDING_FACTOR}
 NOT_FINITE = 1e308  # stands for a difference that is not finite, since JSON has no NaN
@@ -56,26 +61,28 @@ NOTES = (
     "the span loss of transformers counts padding as possible answers; where there is padding, both are compared without it",
 )
 
-Row = dict[str, Any]  # of the certificate: what was compared, and how far it is apart
+# settings of a config.json that change how values are computed or returned, but not the values
+PLAIN = {"attn_implementation": "sdpa", "return_dict": True, "chunk_size_feed_forward": 0}
+Row = dict[str, Any]  # a row of the certificate: the name of a compared value, and its differences
 
 
 def certify(directory: Path, seed: int = 0, num_sequences: int = 5, rewrite: bool = True) -> dict[str, Any]:
-    """Compare a model directory, as bertkit and as `transformers` load it, and give its certificate.
+    """Load a model directory with bertkit and with `transformers`, compare them, and return the certificate.
 
     Args:
-        directory: the model.
-        seed: of the random inputs.
-        num_sequences: in a batch.
-        rewrite: where `transformers` cannot load the directory cleanly (a TensorFlow checkpoint, names of another
-            program), let it load a copy that bertkit writes, and say so; else that is an error.
+        directory: the model directory.
+        seed: seed of the random inputs.
+        num_sequences: the number of sequences in a batch.
+        rewrite: if `transformers` cannot load the directory cleanly (a TensorFlow checkpoint, unusual names), let it load a
+            copy that bertkit writes, and record the reason in the certificate; else raise an error.
 
     Returns:
-        Versions, hashes of the files and of every tensor as it was loaded, and for each compared value the largest
-        difference; `within_tolerance` is the verdict.
+        Versions, hashes of the files and of every loaded tensor, and for each compared value the largest difference;
+        `within_tolerance` is the verdict.
 
     Raises:
-        InputError: the tokenizer is of another size than the embeddings, or `transformers` cannot load the directory as
-            the same class, or says anything while it does.
+        InputError: tokenizer and embeddings have different sizes, or `transformers` cannot load the directory as the same
+            class without a warning.
     """
     for name in ("config.json", "tokenizer_config.json"):
         path = directory / name
@@ -119,7 +126,7 @@ def certify(directory: Path, seed: int = 0, num_sequences: int = 5, rewrite: boo
 
 
 def _compare_all(model: BertWithHeads, directory: Path, cases: Mapping[str, Inputs]) -> list[Row]:
-    """Compare in float64, and then in float32 with the results of float64 as the truth."""
+    """Compare in float64, and then in float32; the results of the reference in float64 are taken as exact."""
     architecture, with_pooler = architecture_of(model), model.bert.pooler is not None
     rows: list[Row] = []
     exact: dict[str, Results] = {}
@@ -143,9 +150,9 @@ def _compare_all(model: BertWithHeads, directory: Path, cases: Mapping[str, Inpu
 
 
 def _differences(dtype: torch.dtype, ours: Results, theirs: Results) -> list[Row]:
-    """Measure how far each value differs, also relative to its largest entry; in float64, judge whether the function is the same.
+    """Measure the difference of each value, absolute and relative to its largest entry; in float64, judge it by `TOLERANCE`.
 
-    A gradient whose largest entry is below `GRADIENT_FLOOR` of the largest of all is compared as if it had that size.
+    A gradient whose largest entry is below `GRADIENT_FLOOR` times that of all gradients is compared as if it had that size.
     """
     assert ours.keys() == theirs.keys(), ours.keys() ^ theirs.keys()
     floor = GRADIENT_FLOOR * max(_largest(value) for what, value in theirs.items() if what.startswith("gradient."))
@@ -159,7 +166,7 @@ def _differences(dtype: torch.dtype, ours: Results, theirs: Results) -> list[Row
 
 
 def _judge_rounding(ours: Results, exact: Results, reference_errors: Mapping[str, float]) -> dict[str, Row]:
-    """Judge float32: whether our error is in proportion to the error of the reference."""
+    """Check for each float32 value that bertkit's error is at most `ROUNDING_FACTOR` times the error of the reference."""
     verdicts = {}
     for what, reference_error in reference_errors.items():
         error = _largest(ours[what] - exact[what])
@@ -173,12 +180,12 @@ def _judge_rounding(ours: Results, exact: Results, reference_errors: Mapping[str
 def _rounding_errors(
     theirs: nn.Module, inputs: Inputs, model: BertWithHeads, exact: Results, reference: Results
 ) -> dict[str, float]:
-    """Measure the reference's own error in float32, against float64.
+    """Measure the error of the reference in float32: its difference from float64.
 
-    The error depends on the weights: a sum that nearly cancels keeps little but rounding, such as the gradient of a key's bias,
-    whose true value is zero, since softmax is invariant to a shift of all scores. One error is luck, so this is the largest
-    of several: the reference computes again with its intermediate results rounded differently. No error counts as less than
-    the rounding of the result itself.
+    The error depends on the weights. Where a sum nearly cancels, most of the result is rounding: the true gradient of a key's
+    bias is zero, for example, since softmax is invariant to a shift of all scores. A single error may be small by chance, so
+    the largest of several is taken: the reference computes again with its intermediate results rounded differently. An error
+    is at least the rounding of the exact result to float32.
     """
     unit = torch.finfo(torch.float32).eps / 2
     errors = {what: unit * _largest(value) for what, value in exact.items()}
@@ -191,7 +198,7 @@ def _rounding_errors(
 
 @contextlib.contextmanager
 def _rounded_differently(model: nn.Module, seed: int) -> Iterator[None]:
-    """Move the output of each module, and its gradient, by -1, 0 or 1 units in the last place, at random."""
+    """Change the output of each module, and its gradient, at random by -1, 0 or 1 units in the last place."""
     generator = torch.Generator().manual_seed(seed)
 
     def moved(tensor: Tensor) -> Tensor:
@@ -213,7 +220,7 @@ def _rounded_differently(model: nn.Module, seed: int) -> Iterator[None]:
 
 
 def _tokenizer_fault(directory: Path) -> str | None:
-    """Describe how the tokenizer of `transformers` differs from bertkit's; None if it does not, or there is none to load."""
+    """Describe the difference between the tokenizers of `transformers` and bertkit; None if there is none, or no tokenizer."""
     if not all((directory / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
         return None
     try:
@@ -224,14 +231,14 @@ def _tokenizer_fault(directory: Path) -> str | None:
 
 
 def _largest_weights(model: BertWithHeads) -> str:
-    """Name the parameter with the largest weights, the likely reason for an overflow."""
+    """Describe the parameter with the largest weights, the likely reason for an overflow."""
     sizes = {name: float(tensor.detach().abs().max()) for name, tensor in model.named_parameters()}
     name = max(sizes, key=lambda each: sizes[each])
     return f"the largest weights, up to {sizes[name]:.1e}, are those of {to_hugging_face(name)}; take a sound copy"
 
 
 def _compare_weights(ours: Mapping[str, Tensor], theirs: Mapping[str, list[Tensor]]) -> Row:
-    """Compare the loaded weights to the last bit."""
+    """Check that all loaded weights are equal to the last bit."""
     pairs = [(ours[name].detach(), other.detach()) for name, others in theirs.items() for other in others]
     difference = max(_largest(a - b) for a, b in pairs)
     is_same = all(torch.equal(a, b) for a, b in pairs)
@@ -249,3 +256,67 @@ def _largest(tensor: Tensor) -> float:
 
 def _shown(number: float) -> float:
     return number if math.isfinite(number) else NOT_FINITE
+
+
+def load_in_transformers(directory: Path, architecture: str, dtype: torch.dtype, with_pooler: bool = True) -> Any:
+    """Load a directory as a class of `transformers`.
+
+    Raises:
+        InputError: a tensor is missing or left over, or loading caused a warning or a log message.
+    """
+    import transformers
+
+    bare = {"add_pooling_layer": False} if architecture == "BertModel" and not with_pooler else {}
+    with _strictly(directory, f"the model as {architecture}"):
+        model, info = getattr(transformers, architecture).from_pretrained(
+            directory, dtype=dtype, output_loading_info=True, local_files_only=True, **PLAIN, **bare
+        )
+        problems = {key: sorted(map(str, value)) for key, value in info.items() if value}
+        if problems:
+            raise InputError(f"{directory}: transformers does not load the model as {architecture} cleanly: {problems}")
+    return model.eval()
+
+
+@contextlib.contextmanager
+def _strictly(directory: Path, what: str) -> Iterator[None]:
+    """Raise InputError if loading a directory raises, logs, warns or prints anything."""
+    import transformers
+
+    messages: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("transformers")
+    verbosity = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_warning()
+    transformers.logging.disable_progress_bar()
+    handlers, logger.handlers = logger.handlers, [handler]  # recorded, and not printed
+    printed = io.StringIO()
+    try:
+        with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stderr(printed):
+            warnings.simplefilter("default")
+            yield
+    except InputError:
+        raise
+    except Exception as error:  # transformers raises errors of every kind
+        raise InputError(f"{directory}: transformers does not load {what}: {' '.join(str(error).split())}") from None
+    finally:
+        logger.handlers = handlers
+        transformers.logging.set_verbosity(verbosity)
+    messages += [str(warning.message) for warning in caught if "transformers" in str(warning.filename)]
+    messages += [line for line in printed.getvalue().splitlines() if line.strip()]
+    if messages:
+        raise InputError(f"{directory}: transformers does not load {what} cleanly: {messages}")
+
+
+def same_ids(directory: Path, texts: Sequence[tuple[str, str]]) -> None:
+    """Check that `AutoTokenizer` and bertkit convert texts to the same ids."""
+    import transformers
+
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    with _strictly(directory, "the tokenizer"):
+        theirs = transformers.AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    ours = load_tokenizer(directory)
+    for first, second in texts:
+        encoded, reference = ours(first, second), theirs(first, second)
+        if any(encoded[key] != list(reference[key]) for key in encoded):
+            raise InputError(f"{directory}: the tokenizers differ on {first!r}, {second!r}")

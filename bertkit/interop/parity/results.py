@@ -1,6 +1,6 @@
-"""Batches for the comparison, and what both implementations compute from them: values, the loss, the gradient of every parameter.
+"""The batches of a comparison, and the outputs, the loss and the gradients that both implementations compute for them.
 
-The batches are real text in pairs and random ids, with labels for every head.
+The batches are pairs of real texts and random ids, with labels for every head.
 """
 
 import re
@@ -22,7 +22,7 @@ from bertkit.interop.parity.certificate import full_tensors
 from bertkit.model.bert_config import POOLED_HEADS, BertConfig
 from bertkit.model.heads import BertWithHeads
 
-Results = dict[str, Tensor]  # hidden_states.0, logits.masked_lm, loss, gradient.bert.pooler.dense.bias, ...
+Results = dict[str, Tensor]  # keys such as hidden_states.0, logits.masked_lm, loss, gradient.bert.pooler.dense.bias
 TEXTS = (
     ("The committee will meet on Tuesday.", "It has not decided anything yet."),
     ("Sie sprach leise, aber deutlich.", "Naïve café owners paid 3.50 € for 12 eggs."),
@@ -44,23 +44,23 @@ class Inputs:
 
     @property
     def is_token(self) -> Tensor:
-        """Where tokens stand, (B, T)."""
+        """True for tokens, False for padding, (B, T)."""
         mask = torch.ones_like(self.input_ids) if self.attention_mask is None else self.attention_mask
         return mask.flatten(0, -2).bool()
 
     def arguments(self) -> dict[str, Tensor]:
-        """Name the tensors as both implementations take them."""
+        """Return the tensors as keyword arguments, whose names are the same in both implementations."""
         mask = {} if self.attention_mask is None else {"attention_mask": self.attention_mask}
         source = {"input_ids": self.input_ids, "token_type_ids": self.token_type_ids, **mask}
         if not self.has_targets:
             return source
-        # targets are the sequences in reverse order, so that the two lengths of a pair differ
+        # the targets are the source texts in reverse order, so that the lengths of source and target differ
         targets = {name: tensor.flip(0) for name, tensor in source.items() if name != "token_type_ids"}
         return source | {f"decoder_{name}": tensor for name, tensor in targets.items()}
 
 
 def make_inputs(model: BertWithHeads, directory: Path, seed: int, num_sequences: int) -> dict[str, Inputs]:
-    """Make three batches: pairs of real texts with padding, random ids with padding, random ids at all positions."""
+    """Make three batches: padded pairs of real texts, padded random ids, and random ids in the longest possible sequences."""
     config, heads = model.config, tuple(model.heads)
     generator = torch.Generator().manual_seed(seed)
     if "choice" in heads:
@@ -75,8 +75,8 @@ def make_inputs(model: BertWithHeads, directory: Path, seed: int, num_sequences:
         tokenizer = load_tokenizer(folder)
         if tokenizer.vocab_size != config.vocab_size:
             raise InputError(
-                f"{directory}: the tokenizer has {tokenizer.vocab_size} tokens, the embeddings {config.vocab_size} rows; "
-                "bring the tokenizer of this model, or add unused tokens to vocab.txt where the rows were padded"
+                f"{directory}: the tokenizer has {tokenizer.vocab_size} tokens, the embeddings {config.vocab_size} rows; use "
+                "the tokenizer of this model, or add unused tokens to vocab.txt if the embeddings were padded"
             )
         firsts, seconds = zip(*(TEXTS[index % len(TEXTS)] for index in range(num_sequences)), strict=True)
         text = tokenizer(
@@ -101,10 +101,10 @@ def _random_ids(config: BertConfig, shape: tuple[int, int], generator: torch.Gen
 
 
 def _with_labels(ids: Tensor, mask: Tensor | None, types: Tensor, config: BertConfig, heads: tuple[str, ...]) -> Inputs:
-    """Add labels for each head: masked LM at about 15 % of the tokens, at least one a sequence.
+    """Add labels for each head; for masked LM at about 15 % of the tokens, at least one in each sequence.
 
-    All sequences have the same label, the last one: with different labels the gradients of a pretrained model nearly cancel,
-    and in float32 only rounding would be left.
+    All sequences have the same label, the last one. With different labels, the gradients of a pretrained model nearly cancel,
+    and mostly rounding errors would be compared.
     """
     num_sequences = len(ids)
     is_token = torch.ones_like(ids).bool() if mask is None else mask.bool()
@@ -112,7 +112,7 @@ def _with_labels(ids: Tensor, mask: Tensor | None, types: Tensor, config: BertCo
     for head in heads:
         match head:
             case "masked_lm" if is_decoder(config):
-                continue  # their class computes the loss of the next token
+                continue  # this class of transformers computes the loss of the next token
             case "masked_lm":
                 chosen = (torch.rand(ids.shape, generator=torch.Generator().manual_seed(1)) < 0.15) & is_token
                 chosen[:, 1] = is_token[:, 1]
@@ -135,10 +135,10 @@ def _with_labels(ids: Tensor, mask: Tensor | None, types: Tensor, config: BertCo
 
 
 def our_results(ours: PaddedBert, inputs: Inputs, names: Iterable[str]) -> Results:
-    """Compute a batch forward and backward, with the gradients of the parameters of these Hugging Face names."""
+    """Compute a batch forward and backward with bertkit; return the gradients of parameters with these Hugging Face names."""
     ours.zero_grad(set_to_none=True)
     out = ours(**inputs.arguments(), output_hidden_states=True)
-    pooled = None if ours.model.heads else out.pooled_output  # with a head, transformers does not give it
+    pooled = None if ours.model.heads else out.pooled_output  # with a head, transformers does not return it
     values = _values(inputs, out.hidden_states, out.logits, pooled)
     if inputs.labels:
         values["loss"] = _loss(out.logits, _labels(inputs, out.last_hidden_state), ours.config, inputs.is_token)
@@ -147,7 +147,7 @@ def our_results(ours: PaddedBert, inputs: Inputs, names: Iterable[str]) -> Resul
 
 
 def their_results(theirs: Any, inputs: Inputs, model: BertWithHeads) -> Results:
-    """Compute the same with `transformers`, under our names."""
+    """Compute a batch forward and backward with `transformers`; the keys are those of `our_results`."""
     theirs.zero_grad(set_to_none=True)
     labels = _labels(inputs, next(theirs.parameters()))
     reference = theirs(**inputs.arguments(), **_their_labels(labels), output_hidden_states=True)
@@ -155,14 +155,14 @@ def their_results(theirs: Any, inputs: Inputs, model: BertWithHeads) -> Results:
     logits = _their_logits(reference, tuple(model.heads))
     values = _values(inputs, states, logits, reference.get("pooler_output"))
     if labels:
-        # their span loss counts the padding as possible answers, so it is theirs only where there is none
+        # the span loss of transformers counts padding as possible answers, so with padding it is computed here
         is_theirs = "span" not in labels or bool(inputs.is_token.all())
         values["loss"] = reference.loss if is_theirs else _loss(logits, labels, model.config, inputs.is_token)
     return _with_gradients(values, inputs, their_parameters(model, theirs))
 
 
 def _values(inputs: Inputs, states: Any, logits: Results, pooled: Tensor | None) -> Results:
-    """The outputs of a forward pass for tokens, without padding."""
+    """Return the outputs of a forward pass, without padding."""
     is_token = inputs.is_token
     is_output = is_token.flip(0) if inputs.has_targets else is_token
     values = {f"hidden_states.{layer}": hidden[is_token] for layer, hidden in enumerate(states)}
@@ -174,8 +174,8 @@ def _values(inputs: Inputs, states: Any, logits: Results, pooled: Tensor | None)
 def _with_gradients(values: Results, inputs: Inputs, parameters: Mapping[str, list[Tensor]]) -> Results:
     """Add the gradient of every parameter.
 
-    Without a loss, or with one that is invariant to a shift of all logits, so that its gradients nearly cancel, the gradient
-    is taken of a sum of all outputs with random weights.
+    It is the gradient of the loss, or of a randomly weighted sum of all outputs: if there is no loss, or if the loss is
+    invariant to a shift of all logits, so that its gradients nearly cancel.
     """
     if "loss" in values and not inputs.labels.keys() & {"span", "choice"}:
         minimised = values["loss"]
@@ -195,9 +195,9 @@ def _with_gradients(values: Results, inputs: Inputs, parameters: Mapping[str, li
 
 
 def their_parameters(model: BertWithHeads, theirs: nn.Module) -> dict[str, list[Tensor]]:
-    """The parameters of `transformers` under our full names: two for a weight that decoder and encoder share.
+    """Return the parameters of `transformers` by their full names: two for a weight that decoder and encoder share.
 
-    A pooler beside a head that does not use it exists in bertkit alone.
+    A pooler that no head uses is left out; only bertkit has it.
     """
     parameters = dict(theirs.named_parameters())
     is_bare = not any(name.startswith("bert.") for name in parameters)
@@ -214,12 +214,12 @@ def their_parameters(model: BertWithHeads, theirs: nn.Module) -> dict[str, list[
 
 
 def _labels(inputs: Inputs, like: Tensor) -> dict[str, Tensor]:
-    """The labels; floating-point ones in the dtype of a tensor."""
+    """Return the labels, with floating-point labels in the dtype of `like`."""
     return {head: x.to(like.dtype) if x.is_floating_point() else x for head, x in inputs.labels.items()}
 
 
 def _their_labels(labels: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The labels as the arguments of the `transformers` class."""
+    """Return the labels as keyword arguments of the `transformers` class."""
     if "span" in labels:
         return {"start_positions": labels["span"][:, 0], "end_positions": labels["span"][:, 1]}
     if len(labels) == 2:
@@ -236,7 +236,7 @@ def _their_logits(reference: Any, heads: tuple[str, ...]) -> dict[str, Tensor]:
 
 
 def _loss(logits: dict[str, Tensor], labels: dict[str, Tensor], config: BertConfig, is_token: Tensor) -> Tensor:
-    """The sum of the mean losses of the heads."""
+    """Return the sum of the mean losses of the heads."""
     parts = []
     for head, label in labels.items():
         scores = logits[head]

@@ -34,7 +34,7 @@ def test_onnxruntime_and_its_quantisation(tokenizer: Tokenizer, tmp_path: Path, 
 
     output = exported(tokenizer, tmp_path, ("sequence",), "head=task", "onnx=int8", labels=("no", "maybe", "yes"))
     assert re.search(
-        r"^onnx/model_quantized.onnx: off by up to 0\.\d+; the largest number at the same place in at least \d+% of vectors",
+        r"^onnx/model_quantized.onnx: .* 0\.\d+; .* \d+% of vectors",
         capsys.readouterr().out,
         flags=re.MULTILINE,
     )

@@ -180,7 +180,7 @@ def test_a_damaged_or_hostile_pickle_is_refused(tmp_path: Path, tensors: Tensors
     with pytest.raises(InputError, match=r"pytorch_model\.bin: ") as error:
         load_directory(directory)
     assert "weights_only" not in str(error.value)  # torch's own advice is to run the code
-    assert ("it asks for exec" in str(error.value)) == (content == "code")
+    assert ("it needs exec" in str(error.value)) == (content == "code")
 
 
 def test_a_damaged_safetensors_file_is_refused(tmp_path: Path, tensors: Tensors) -> None:
@@ -198,21 +198,21 @@ MISFITS = [
     (without(WORDS), {}, [f"1 weights do not fit config.json: {WORDS}: missing"]),
     (without("cls.predictions.bias"), {}, ["cls.predictions.bias: missing"]),
     (without("bert.pooler.dense.bias"), {}, ["bert.pooler.dense.bias: missing"]),
-    (lambda t: {**t, "extra.weight": torch.ones(2)}, {}, ["bert.extra.weight: no place"]),
-    (lambda t: {**t, f"{NORM}.scale": torch.ones(2)}, {}, [f"{NORM}.scale: no place"]),
+    (lambda t: {**t, "extra.weight": torch.ones(2)}, {}, ["bert.extra.weight: this model has no such"]),
+    (lambda t: {**t, f"{NORM}.scale": torch.ones(2)}, {}, [f"{NORM}.scale: this model has no such"]),
     (lambda t: {**t, f"{NORM}.weight": torch.ones(3)}, {}, [rf"{NORM}.weight: shape \(3,\), expected"]),
     (
         lambda t: {**without(WORDS)(t), "extra": torch.ones(1), f"{NORM}.bias": torch.ones(2, 2)},
         {},
-        ["3 weights do not fit", f"{WORDS}: missing", "bert.extra: no place", f"{NORM}.bias: shape"],
+        ["3 weights do not fit", f"{WORDS}: missing", "bert.extra: this model has no such", f"{NORM}.bias: shape"],
     ),
-    (lambda t: t, {"num_hidden_layers": LAYERS - 1}, ["16 weights do not fit", "no place", "and 8 more"]),
+    (lambda t: t, {"num_hidden_layers": LAYERS - 1}, ["16 weights do not fit", "no such weight", "and 8 more"]),
     (lambda t: t, {"num_hidden_layers": LAYERS + 1}, ["16 weights do not fit", f"layer.{LAYERS}", "missing"]),
     (lambda t: t, {"vocab_size": 127}, [f"{WORDS}: shape \\(131, {HIDDEN}\\), expected \\(127, {HIDDEN}\\)"]),
     (lambda t: {**t, "cls.predictions.decoder.weight": t[WORDS] + 1}, {}, [f"decoder.weight differs from {WORDS}"]),
     (lambda t: {**t, WORDS: t[WORDS].half()}, {}, [f"{WORDS}: float16, the others float32"]),
     (lambda t: {**t, WORDS: (100 * t[WORDS]).long()}, {}, [f"{WORDS}: int64, expected float32, float16"]),
-    (lambda t: {n: v.double() + 1e-12 for n, v in t.items()}, {}, ["float64 values that float32 does not hold"]),
+    (lambda t: {n: v.double() + 1e-12 for n, v in t.items()}, {}, ["float64 values"]),
     (lambda t: {n: v.to(torch.float8_e4m3fn) for n, v in t.items()}, {}, [f"{WORDS}: float8_e4m3fn, expected float32"]),
     (lambda t: {n: v for n, v in t.items() if "pooler" not in n}, {}, ["bert.pooler.dense.weight: missing"]),
     (lambda t: t, {"num_hidden_layers": 2000}, ["num_hidden_layers=2000, but .* 3 layers"]),
@@ -232,7 +232,7 @@ MISFITS = [
     (lambda t: t, {"position_embedding_type": "relative_key_query"}, ["position_embedding_type='relative_key_query'"]),
     (lambda t: t, {"position_embedding_type": "relative_key"}, ["relative.key.weight: missing"]),
     (lambda t: t, {"is_decoder": "false"}, ["is_decoder='false': expected true or false"]),
-    (lambda t: t, {"is_decoder": True}, ["pooling=first with attention.pattern=causal: .CLS. sees only itself"]),
+    (lambda t: t, {"is_decoder": True}, ["pooling=first with attention.pattern=causal: .CLS."]),
     (lambda t: t, {"tie_word_embeddings": False}, ["tie_word_embeddings=False"]),
     (lambda t: t, {"model_type": "gpt2"}, ["config.json: model_type 'gpt2'"]),
     (lambda t: t, {"pruned_heads": {"1": [0]}}, ["config.json: pruned_heads"]),

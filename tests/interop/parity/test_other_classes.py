@@ -236,5 +236,5 @@ REFUSED = [
 def test_what_no_class_computes_is_refused_by_name(tmp_path: Path, attention: dict[str, Any], named: str) -> None:
     from bertkit import export_model
 
-    with pytest.raises(InputError, match=f"no BERT of transformers 5 computes {named};"):
+    with pytest.raises(InputError, match=f"transformers 5 .* {named};"):
         export_model(model_of(attention=attention), None, tmp_path / "out")  # type: ignore[arg-type]

@@ -1,0 +1,80 @@
+"""Operations on single layers of a model: freeze lower ones, re-initialise upper ones, compile all.
+
+The depth of a part of BERT is 0 for the embeddings, 1 to L for the layers, and L + 1 for the pooler and the heads.
+
+Compiled layers share one layer's graphs. Attention is not compiled: it has its own fast kernels, and its plain Python code
+reads the geometry of the batch. A graph therefore depends only on the number of tokens, which is a symbolic dimension.
+Training, evaluation and frozen layers use separate graphs, each compiled when it is first needed. In a graph the compiler's
+own dropout replaces the fast kernels for the CPU: its probability is exact, and it follows the seed of torch.
+"""
+
+import importlib.util
+import os
+import shutil
+
+import torch
+from torch import nn
+
+from bertkit.kernels.fast import allow_compiler_cache
+from bertkit.model.attention import attend
+from bertkit.model.bert import Encoder, EncoderLayer, init_weights
+from bertkit.model.heads import BertWithHeads
+
+
+def depth_of(name: str, num_layers: int) -> int:
+    """Return the depth of a parameter of `BertWithHeads` by its name."""
+    parts = name.split(".")
+    if parts[:2] == ["bert", "embeddings"]:
+        return 0
+    if parts[:3] == ["bert", "encoder", "layers"]:
+        return int(parts[3]) + 1
+    return num_layers + 1
+
+
+def freeze_below(model: BertWithHeads, depth: int) -> None:
+    """Freeze all parts below a depth: no gradients, and evaluation mode, so no dropout.
+
+    Call it after `model.train()`; with depth 1 the embeddings are frozen, with L + 1 the whole encoder.
+    """
+    layers = model.bert.encoder.layers
+    frozen: list[nn.Module] = [model.bert.embeddings, *layers][:depth]
+    for module in [*frozen, *([model.bert.encoder] if depth > len(layers) else [])]:
+        module.eval()
+        module.requires_grad_(False)
+
+
+def reinitialise_top(model: BertWithHeads, num_layers: int, seed: int) -> None:
+    """Re-initialise the pooler and the uppermost layers, as at the start of pretraining.
+
+    Source: Zhang et al. 2021, "Revisiting few-sample BERT fine-tuning", section 5.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    modules: list[nn.Module] = [*model.bert.encoder.layers][len(model.bert.encoder.layers) - num_layers :]
+    if num_layers and model.bert.pooler is not None:
+        modules.append(model.bert.pooler)
+    for module in modules:
+        init_weights(module, model.config.initializer_range, generator)
+
+
+def missing_for(device_type: str) -> str | None:
+    """Return the first missing requirement of torch.compile; None if nothing is missing."""
+    if device_type == "cpu":
+        return None if shutil.which(os.environ.get("CXX", "g++")) else "a C++ compiler"
+    if importlib.util.find_spec("triton") is None:
+        return "the package triton"
+    if not (
+        os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+    ):  # triton builds its launchers with it
+        return "a C compiler"
+    return None if torch.cuda.get_device_capability() >= (7, 0) else "a GPU of compute capability 7.0 or later"
+
+
+def compile_layers(encoder: nn.Module, backend: str = "inductor") -> None:
+    """Compile the layers of a Transformer encoder when they first run; a recurrent encoder uses torch's own GRU kernels."""
+    if not isinstance(encoder, Encoder):
+        return
+    allow_compiler_cache()
+    for layer in encoder.layers:
+        assert isinstance(layer, EncoderLayer)
+        layer.attention.attend = torch.compiler.disable(attend)  # type: ignore[no-untyped-call]
+        layer.compile(dynamic=True, backend=backend)
