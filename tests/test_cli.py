@@ -34,7 +34,7 @@ def test_help_says_what_each_command_needs_and_gives_without_heavy_imports() -> 
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("Needs:") == done.stdout.count("Gives:") == len(COMMANDS) == 14
+    assert done.stdout.count("MemoryNeeds:") == done.stdout.count("Gives:") == len(COMMANDS) == 14
 
 
 def test_help_may_be_cut_short() -> None:

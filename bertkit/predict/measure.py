@@ -10,7 +10,7 @@ from bertkit.base.batch import PretrainBatch
 from bertkit.base.errors import NumericsError
 from bertkit.data.batches.sampling import ExampleSource
 from bertkit.run.objective import pretraining_losses
-from bertkit.train.evaluation import evaluate
+from bertkit.train.loop import evaluate
 from bertkit.train.processes import Accelerator
 
 

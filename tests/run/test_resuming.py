@@ -102,7 +102,7 @@ def test_a_damaged_checkpoint_is_left_aside_and_the_weights_come_out_the_same(
         file.write(b"?")
     assert pretrain(prepared_dir, finished) == 0
     said = capsys.readouterr().out
-    assert "step-00000004 is damaged and left aside: optimizer.safetensors: size or SHA-256 differs" in said
+    assert "step-00000004 is damaged and not used: optimizer.safetensors: size or SHA-256 differs" in said
     assert "resumed from step 3 of 4" in said
     assert sha256_file(finished / "model" / "model.safetensors") == whole
     assert [fault_of(path) for path in all_checkpoints(finished)] == [None] * 3
