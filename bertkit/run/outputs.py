@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.base.errors import InputError
-from bertkit.base.files import folder_for, is_of_disk, partial_of, writing
+from bertkit.base.files import folder_for, is_disk_error, partial_path, writing
 from bertkit.run.directory import FILES_OF_A_RUN, run_of
 
 
@@ -35,7 +35,7 @@ def check_output(name: str | Path, overwrite: bool, setting: str = "output") -> 
     remedy = "is there already; choose another file, or set overwrite=true to replace it"
     if path.exists() and path.stat().st_size and not overwrite:
         raise InputError(f"{setting}={name} {remedy}")
-    partial = partial_of(path.resolve())  # resolve a link to a missing file, so that the link stays
+    partial = partial_path(path.resolve())  # resolve a link to a missing file, so that the link stays
     if os.path.lexists(partial) and (partial.is_symlink() or not partial.is_file() or not overwrite):
         raise InputError(f"{setting}={name} is first written as {partial}, which {remedy}")
 
@@ -78,7 +78,7 @@ def opened_output(name: str | Path, *, is_binary: bool = False) -> Iterator[Any]
         with open(descriptor, **kind) as file:
             yield file
     except OSError as error:
-        error.filename = error.filename or (str(path) if is_of_disk(error) else None)
+        error.filename = error.filename or (str(path) if is_disk_error(error) else None)
         raise
 
 

@@ -105,7 +105,7 @@ class Counted:
         try:
             await self.app(scope, receive, noting_status)
         except Exception as error:
-            say(f"error: {scope['path']}: {type(error).__name__}; this is a fault of bertkit", file=sys.stderr)
+            say(f"error: {scope['path']}: {type(error).__name__}; this is a bug in bertkit", file=sys.stderr)
             await _problem(500, "failed", "the server failed; its log has the error")(scope, receive, noting_status)
         finally:
             path = scope["path"] if scope["path"] in self.paths else "other"

@@ -61,7 +61,7 @@ REFUSED = [
     Case("dump over notes", [*PREPARE, "segments=google", "dump=notes.json"], THERE,
          files={"notes.json": "mine", "text.txt": TEXT}),
     Case("a lock that is a link", ["pretrain", "data_dir={shared}/data", "output_dir=out", "steps=2", "device=cpu",
-                                   "schedule.warmup_steps=1", "model=tiny"], r"\.bertkit\.lock is not bertkit's",
+                                   "schedule.warmup_steps=1", "model=tiny"], r"\.bertkit\.lock was not made by bertkit",
          files={"notes": "mine", "out/.bertkit.lock": link_to("../notes")}),
     *(Case(f"prepare beside {name}", PREPARE, r"out\.partial is there already", files={**files, "text.txt": TEXT})
       for name, files in HELD.items()),

@@ -67,7 +67,7 @@ def test_who_starts_processes(
         (
             {"RANK": "0", "WORLD_SIZE": "3"},
             [],
-            "LOCAL_RANK, MASTER_ADDR, MASTER_PORT not set beside RANK and WORLD_SIZE",
+            "LOCAL_RANK, MASTER_ADDR, MASTER_PORT not set",
         ),
         ({"RANK": "x", "WORLD_SIZE": "3"}, [], "rank x of 3"),
         ({"RANK": "3", "WORLD_SIZE": "3"}, [], "rank 3 of 3"),

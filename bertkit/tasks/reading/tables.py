@@ -132,7 +132,7 @@ def open_table(task: TaskConfig, path: Path, format: str, lines: Lines, gaps: Ga
         case "csv":
             return _delimited(task, name, format, _csv_rows(name, lines), gaps)
         case "json":
-            return records(name, format, _json(name, text_files.joined(path, lines)), gaps)
+            return records(name, format, _json(name, text_files.join_lines(path, lines)), gaps)
     return records(name, format, _json_lines(name, lines, gaps), gaps)
 
 
