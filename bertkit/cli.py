@@ -70,13 +70,9 @@ def main() -> None:
     try:
         sys.stdout.flush()
     except OSError:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # Python flushes again when it exits, which would fail
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes again at exit
     if launcher.is_launcher or (launcher.is_worker and code):
-        os._exit(
-            code
-        )  # skip torch's clean-up, which takes a second; after a failure the other workers would wait for it
+        os._exit(code)  # without torch's clean-up, which takes a second; after a failure the other workers would wait
     sys.exit(code)
 
 
@@ -195,9 +191,7 @@ def _print(composed: dict[str, Any]) -> int:
 def _stage(command: str, settings: Any) -> Iterator[Callable[[Any], Any]]:
     """Import the stage of a command; a signal ends the command with the error of `_stop_error`."""
     with contextlib.suppress(OSError):  # there is no temporary directory
-        os.environ.setdefault(
-            "TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir()
-        )  # otherwise torch makes a folder when imported
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir())  # otherwise importing torch makes one
     numbers = world.STOP_SIGNALS if COMMANDS[command].is_training else (signal.SIGINT,)
     # exit directly: an exception inside an import leaves a library half loaded
     with world.handle_signals(numbers, lambda *_: os._exit(_report(_stop_error(command, settings)))):
@@ -256,9 +250,7 @@ def _report(error: BaseException) -> int:
         if not launcher.report_error(str(error)) and _is_main():
             say(error)
         return error.exit_code
-    from bertkit.base.files import (
-        DISK_ERRORS,
-    )  # imported here, because a signal may arrive before the imports above are finished
+    from bertkit.base.files import DISK_ERRORS  # imported here: a signal may arrive during the imports above
 
     if isinstance(error, BertkitError):
         return _fail(str(error), error.exit_code)

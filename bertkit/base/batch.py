@@ -59,10 +59,8 @@ class TaskBatch:
         sequence_lengths: number of tokens in each sequence, (B,).
         labels: depend on the head; None if the batch has no labels.
             sequence: (B,) label numbers, (B,) floats for regression, or (B, C) floats, 0 or 1, for multi-label tasks;
-            token: (S,) label numbers, `IGNORED` for tokens without a label;
-            span: (B, 2), start and end within each sequence;
-            choice: (B / num_choices,), the number of the correct choice;
-            generation: (S_t,), the token after each of `target_ids`.
+            token: (S,) label numbers, `IGNORED` for tokens without a label; span: (B, 2), start and end in each sequence;
+            choice: (B / num_choices,), the correct choice; generation: (S_t,), the token after each of `target_ids`.
         num_choices: number of adjacent sequences that form one example; 1 for other heads than "choice".
         class_weights: the weight of each label in the loss, (C,); None if all are 1.
         target_ids: for generation with labels: the input of the decoder, `[CLS] y1 .. yn` for each target, (S_t,).

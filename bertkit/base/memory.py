@@ -41,9 +41,7 @@ def memory_here(device: str) -> Memory | None:
         if limit is not None:
             used = (_number_in(group / "memory.current") or 0) - _cached(group)
             total, free = min(total, limit), min(free, limit - used)
-    for limit, _ in map(
-        resource.getrlimit, (resource.RLIMIT_AS, resource.RLIMIT_DATA)
-    ):  # set by ulimit -v, for example
+    for limit, _ in map(resource.getrlimit, (resource.RLIMIT_AS, resource.RLIMIT_DATA)):  # set by `ulimit -v`
         total = total if limit == resource.RLIM_INFINITY else min(total, limit)
     return Memory(pages * os.sysconf("SC_PAGE_SIZE"), min(free, total), total)
 

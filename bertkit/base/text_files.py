@@ -61,11 +61,7 @@ def read_whole(path: Path) -> str:
 
 
 def join_lines(name: Path, lines: Iterator[tuple[int, str]]) -> str:
-    """Join numbered lines to one text.
-
-    Raises:
-        InputError: the text is larger than the limit for a file that is read as a whole.
-    """
+    """Join numbered lines to one text of at most WHOLE_MB."""
     length = 0
     parts: list[str] = []  # joined blocks of lines, because many short strings need several times the memory
     while some := [line for _, line in itertools.islice(lines, LINES_AT_ONCE)]:
@@ -215,9 +211,7 @@ class _Gzip(gzip.GzipFile):
         buffer[: len(data)] = data
         self.num_bytes += len(data)
         if self.num_bytes > UNCHECKED_GZIP_BYTES + MAX_GZIP_RATIO * self.compressed.num_bytes:
-            raise InputError(
-                f"{self.where}: decompresses to more than {MAX_GZIP_RATIO} times its size; decompress it first"
-            )
+            raise InputError(f"{self.where}: decompresses to more than {MAX_GZIP_RATIO} times its size; decompress it")
         return len(data)
 
 

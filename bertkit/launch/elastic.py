@@ -39,9 +39,7 @@ from bertkit.launch.launch_config import LaunchConfig
 REPORT_SECONDS = 2.0  # after the first failure, the other processes have this time to report their errors
 KILL_SECONDS = 5  # how long to wait for a killed process, which may hang in a driver
 POLL_SECONDS = 0.05
-OTHER_HOST_SECONDS = (
-    5.0  # after a failure of another host, the processes of this host have this time to end by themselves
-)
+OTHER_HOST_SECONDS = 5.0  # after a failure of another host, processes here have this time to end by themselves
 FAILED = "bertkit/failed"  # a key in the store
 SIOCGIFADDR = 0x8915  # linux/sockios.h
 KINDS = {

@@ -18,9 +18,7 @@ from bertkit.base.errors import InputError
 from bertkit.launch import world
 from bertkit.launch.launch_config import LaunchConfig
 
-is_launcher = (
-    False  # whether this process started workers; it prints their errors, even if its rank under srun is not 0
-)
+is_launcher = False  # whether this process started workers; it prints their errors, whatever its rank under srun
 is_worker = False  # whether a bertkit launcher started this process; the launcher prints its errors
 shows_tracebacks = False  # whether the user set --debug; the workers get it too
 

@@ -50,9 +50,8 @@ def run_each(runs: Sequence[SweptRun]) -> int:
         for run in runs:
             say(f"-- {run.name}")
             # in its own session, so that a signal from the terminal reaches it only once, through `forward`
-            process = subprocess.Popen(
-                child_command(*run.arguments), start_new_session=True, preexec_fn=end_with_parent
-            )
+            command = child_command(*run.arguments)
+            process = subprocess.Popen(command, start_new_session=True, preexec_fn=end_with_parent)
             running[:] = [process]
             if received:  # the signal arrived between two runs
                 process.send_signal(received[-1])

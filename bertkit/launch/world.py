@@ -34,9 +34,7 @@ LOST = "another process of the run died or hangs"
 BROKEN_PIPE_CODE = 141  # 128 + SIGPIPE, as a shell reports it
 SAME_REQUEST_SECONDS = 1.0
 OWN_THREADS = "BERTKIT_THREADS"  # this variable is set if the launcher, not the user, chose the number of threads
-FIRST_SPECIAL_STEP = (
-    0xFFFF0000  # Slurm steps that srun did not start (batch, extern, interactive) have this number or more
-)
+SPECIAL_STEPS = 0xFFFF0000  # Slurm steps that srun did not start (batch, extern, interactive) have this number or more
 LOST_PEER = re.compile(
     r"connection (was )?(closed|reset|refused|aborted)|broken pipe|timed? ?out|NCCL|gloo", re.IGNORECASE
 )
@@ -104,9 +102,7 @@ def enter(launch: LaunchConfig) -> World:
         )
     for name in ("LOCAL_RANK", "MASTER_PORT"):
         if not re.fullmatch("[0-9]{1,5}", os.environ[name]):
-            raise InputError(
-                f"{name}={os.environ[name]}: expected a number; start with torchrun, or set it as torchrun does"
-            )
+            raise InputError(f"{name}={os.environ[name]}: expected a number; start with torchrun")
     return world
 
 
@@ -139,9 +135,8 @@ def is_slurm_task(variables: Mapping[str, str]) -> bool:
     if not {"SLURM_PROCID", "SLURM_NTASKS"} <= set(variables):
         return False
     step = variables.get("SLURM_STEP_ID", variables.get("SLURM_STEPID", ""))
-    return (re.fullmatch("[0-9]{1,10}", step) is not None and int(step) < FIRST_SPECIAL_STEP) or variables[
-        "SLURM_PROCID"
-    ] != "0"
+    is_by_srun = re.fullmatch("[0-9]{1,10}", step) is not None and int(step) < SPECIAL_STEPS
+    return is_by_srun or variables["SLURM_PROCID"] != "0"
 
 
 def first_host(nodelist: str) -> str:

@@ -115,8 +115,7 @@ def make_phases(
 ) -> LengthPhases:
     """Make the phases of a run.
 
-    `cache_dir` stores the examples of each epoch, by length and seed. `micro_sequences` is the number of sequences in a
-    micro-batch, for each phase.
+    `cache_dir` stores the examples of each epoch; `micro_sequences` has the sequences in a micro-batch, for each phase.
     """
     border = settings.final_phase.first_step(settings.num_steps)
     borders = sorted({0, border, settings.num_steps})
@@ -147,6 +146,5 @@ def _samplers(
     sampler = Sampler(train, dataset.tokenizer.facts, segments, settings.masking, settings.seed, cache.open)
     if not held_out.num_documents:
         return sampler, None
-    return sampler, Sampler(
-        held_out, sampler.vocab, segments, settings.masking, seed=0
-    )  # evaluation always uses the same masks
+    # seed 0 always, so that all runs are evaluated with the same masks
+    return sampler, Sampler(held_out, sampler.vocab, segments, settings.masking, seed=0)

@@ -145,17 +145,10 @@ def check(directory: Path, identity: dict[str, Any], rules: Rules, allow: Sequen
     if not directory.is_dir():
         raise InputError(f"output_dir={directory} is a file; choose a directory")
     if not (directory / "manifest.json").is_file():
-        own = {
-            LOCK,
-            "config.yaml",
-            "config.yaml.partial",
-            "manifest.json.partial",
-        }  # left by a run that was killed at its start
+        own = {LOCK, "config.yaml", "config.yaml.partial", "manifest.json.partial"}  # of a run killed at its start
         others = sorted({path.name for path in directory.iterdir()} - own)
         if others:
-            raise InputError(
-                f"output_dir={directory} holds files, but no run ({', '.join(others[:3])}); choose another directory"
-            )
+            raise InputError(f"output_dir={directory} is not a run: it has {', '.join(others[:3])}; choose another one")
         return []
     for name in FOLDERS_OF_A_RUN:
         if (directory / name).is_symlink():

@@ -110,7 +110,5 @@ def check_outputs(output: str, source: str | None, overwrite: bool, beside: Sequ
         if is_source:
             raise InputError(f"output={path}: {target} is the input and would be overwritten; choose another file")
         if in_run and target.name in FILES_OF_A_RUN:
-            raise InputError(
-                f"output={path}: {target} would be overwritten, and belongs to a run; choose another folder"
-            )
+            raise InputError(f"output={path}: {target} belongs to a run; choose another folder")
         check_output(target, overwrite, "output" if target == path else f"output={path}: beside it")

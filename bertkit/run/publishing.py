@@ -36,14 +36,8 @@ def publish(
 ) -> None:
     """Write the files of a finished run, on process 0; the final metrics are written last and mark the run as finished.
 
-    Args:
-        state: the trained model.
-        plan: the finished plan.
-        facts: for the model card.
-        result: the final metrics.
-        files: predictions, by file name; None for pretraining, which keeps its last checkpoints.
-        line: printed.
-        review: shown in the report.
+    `facts` are for the model card, `result` has the final metrics, and `files` the predictions by file name (None for
+    pretraining, which keeps its last checkpoints). `line` is printed, and `review` is shown in the report.
     """
     directory = state.directory
     with building_dir(directory / "model") as partial:

@@ -49,11 +49,8 @@ def restore_platform(
     if before.torch != here.torch:
         changed.append((f"torch {before.torch} before, {here.torch} here", f"install torch {before.torch}"))
     if before.num_threads != here.num_threads:
-        threads = (
-            f"{before.num_threads} threads before, {here.num_threads} here",
-            f"set {THREADS}={before.num_threads}",
-        )
-        changed.append(threads)
+        text = f"{before.num_threads} threads before, {here.num_threads} here"
+        changed.append((text, f"set {THREADS}={before.num_threads}"))
     texts = "; ".join(text for text, _ in changed)
     if changed and is_strict:
         remedies = " and ".join(remedy for _, remedy in changed)
@@ -92,9 +89,7 @@ def can_still_compile(device_type: str, is_strict: bool, where: object, warn: Ca
     """
     missing = missing_for(device_type)
     if missing is not None and is_strict:
-        raise InputError(
-            f"{where}: its compiled layers need {missing}; install it, or start a new run with compile=false"
-        )
+        raise InputError(f"{where}: its compiled layers need {missing}; install it, or start a run with compile=false")
     if missing is not None:
         warn(
             f"the run began with compiled layers, which need {missing}; it resumes without them, with different dropout"

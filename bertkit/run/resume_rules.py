@@ -60,9 +60,7 @@ FINETUNE: Rules = {
     **BOTH,
     "model_dir": FREE,
     "task": FIXED,
-    **dict.fromkeys(
-        ("task.kind", "task.labels", "task.multi_label"), AT_START
-    ),  # the shape of the head depends on them
+    **dict.fromkeys(("task.kind", "task.labels", "task.multi_label"), AT_START),  # the head depends on them
     **dict.fromkeys(("decoder", "model", "tokenizer"), AT_START),  # the shapes of the weights depend on them
     "num_epochs": FIXED,
     "freeze": AT_START,

@@ -74,8 +74,7 @@ def check_dataset(
     """Check that a model and a dataset fit together; `setting` is the setting of the sequence length.
 
     Raises:
-        InputError: the vocabulary sizes differ, sequences are longer than the model's positions, or there are pairs for a model
-            with one segment type.
+        InputError: the vocabulary sizes differ, a length exceeds the model's positions, or pairs need a second segment type.
     """
     refuse(
         config.vocab_size != dataset.tokenizer.vocab_size
@@ -120,8 +119,8 @@ def check_vocabulary(model_dir: Path, dataset: PreparedDataset) -> None:
         index = next((n for n, pair in enumerate(zip(theirs, ours, strict=False)) if pair[0] != pair[1]), None)
         first = f"token {index} is {theirs[index]!r} and {ours[index]!r}" if index is not None else "one is longer"
         raise InputError(
-            f"{folder} and {dataset.directory} have different vocabularies of {len(theirs)} and {len(ours)} tokens ({first}); prepare the text "
-            f"with tokenizer.path={folder}"
+            f"{folder} and {dataset.directory} have different vocabularies of {len(theirs)} and {len(ours)} tokens ({first}); "
+            f"prepare the text with tokenizer.path={folder}"
         )
 
 

@@ -40,9 +40,7 @@ from bertkit.train.processes import Accelerator, ranks_of
 class Choices:
     """The automatic choices at the first start of a run; a later start keeps them, unless `settings` has changed."""
 
-    cut: (
-        tuple[int, ...] | Cut
-    )  # pretraining: sequences in a micro-batch, for each phase; fine-tuning: rules for micro-batches
+    cut: tuple[int, ...] | Cut  # how micro-batches are made: in pretraining the number of sequences, for each phase
     num_parts: int | None  # as in `train.loop.Course`
     kernels: tuple[Literal[NAMES], ...]  # type: ignore[valid-type]
     is_compiled: bool  # whether the layers run as compiled graphs, with different dropout

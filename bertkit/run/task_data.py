@@ -156,11 +156,7 @@ def tokenizer_of(settings: FinetuneSettings, source: Path | None) -> Tokenizer:
 
 
 def load_task_data(settings: FinetuneSettings, tokenizer: Tokenizer) -> TaskData:
-    """Read both splits, and make their features.
-
-    Raises:
-        InputError: all training examples have the same label, or a file has errors.
-    """
+    """Read both splits, and make their features; refuse training examples that all have the same label."""
     task, shape = settings.task, shape_of(settings.task)
     train, dev = (Split(source, Coverage(tokenizer.facts)) for source in read_splits(settings))
     labels = train.source.labels
@@ -203,10 +199,7 @@ def weigh_classes(settings: FinetuneSettings, data: TaskData) -> None:
 
 
 def balanced_weights(labels: NDArray[Any], num_labels: int) -> tuple[float, ...]:
-    """Return the weight n / (num_labels * count) for each label, so that all labels have the same total weight.
-
-    A label without examples has weight 1.
-    """
+    """Return n / (num_labels * count) for each label, so that all have the same total weight; without examples 1."""
     counts = np.bincount(labels[labels != IGNORED], minlength=num_labels).tolist()
     return tuple(sum(counts) / (num_labels * count) if count else 1.0 for count in counts)
 

@@ -45,13 +45,9 @@ class TrainingPlan:
     steps: int  # the number of steps in the run
     warmup_steps: float
     charts: Sequence[Curves]  # the charts of the report
-    baselines: Callable[
-        [int], dict[str, float]
-    ]  # takes a step, counted from 0; returns the baselines drawn in the charts
+    baselines: Callable[[int], dict[str, float]]  # takes a step, counted from 0; returns baselines for the charts
     steps_per_epoch: int | None = None  # None if epochs are not counted
-    patience: int | None = (
-        None  # the run ends after this number of evaluations without a better score; None for no limit
-    )
+    patience: int | None = None  # the run ends after so many evaluations without a better score; None for no limit
 
 
 @dataclass
@@ -79,13 +75,7 @@ def fit(settings: RunSettings, state: TrainingState, plan: TrainingPlan) -> Gene
     is_due = functools.partial(_is_due, settings, plan)
     progress = Progress(plan.label, plan.steps, done=state.first_step, silent=not is_main)
     rows = _Rows(settings, state, plan, progress)
-    with (
-        contextlib.closing(rows),
-        progress,
-        _report_drawn(state, plan),
-        stop_on_signal() as stop_requested,
-        state.writer,
-    ):
+    with contextlib.closing(rows), progress, _charts(state, plan), stop_on_signal() as stop_requested, state.writer:
         is_over = _is_over(state.first_step, plan, state)
         reports = train(
             learner,
@@ -123,7 +113,7 @@ def fit(settings: RunSettings, state: TrainingState, plan: TrainingPlan) -> Gene
 
 
 @contextlib.contextmanager
-def _report_drawn(state: TrainingState, plan: TrainingPlan) -> Iterator[None]:
+def _charts(state: TrainingState, plan: TrainingPlan) -> Iterator[None]:
     """Draw the report when training begins, and again if it ends early, by a stop or an error."""
 
     def draw() -> None:
@@ -245,9 +235,7 @@ class _Rows:
         names = list(self.plan.order.names(report.step - 1))
         if report.skip_reason is not None:
             row["examples"] = names
-        batch = hashlib.blake2b(
-            repr(names).encode(), digest_size=4
-        ).hexdigest()  # `compare` detects different examples by it
+        batch = hashlib.blake2b(repr(names).encode(), digest_size=4).hexdigest()  # lets `compare` detect other examples
         self.log.write({**row, "batch": batch})
         self.trackers.log(row)
         self.progress.line(console.step_line(row, self.plan.steps, self.progress.time_left()))

@@ -185,11 +185,10 @@ def save(
 
 
 def delete_old_checkpoints(run_dir: Path, step: int, keep_last: int, best: int | None) -> None:
-    """Delete old checkpoints, except the newest `keep_last` valid ones up to `step` and the checkpoint of step `best`.
+    """Delete checkpoints up to `step`, except the newest `keep_last` valid ones and the checkpoint of step `best`.
 
     A checkpoint counts as valid here if it has a manifest and is not known to be damaged, since hashing all of them would take
-    longer than the save. Checkpoints after `step` are neither counted nor deleted. If one cannot be deleted, a warning names
-    it, and the next save tries again.
+    longer than the save. If one cannot be deleted, a warning names it, and the next save tries again.
     """
     num_valid = 0
     for path in all_checkpoints(run_dir):

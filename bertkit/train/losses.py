@@ -61,9 +61,9 @@ def cross_entropy_in_place(logits: Tensor, labels: Tensor, count: float, label_s
 
 
 class _CrossEntropyInPlace(torch.autograd.Function):
-    """Computes the sum of the cross-entropies and the class with the highest logit in each row.
+    """Sum of the cross-entropies, and the best class of each row.
 
-    `forward` replaces the logits by exp(logit - highest logit of the row), `backward` replaces these by the gradient.
+    `forward` replaces the logits by exp(logit - highest logit of the row); `backward` replaces them by the gradient.
     """
 
     @staticmethod

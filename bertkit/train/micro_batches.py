@@ -174,9 +174,7 @@ class TreeSum:
     """Sums 2^n tensors, one after another, as a balanced binary tree; it stores at most n + 1 tensors at once."""
 
     def __init__(self) -> None:
-        self._branches: list[
-            tuple[int, Tensor]
-        ] = []  # (number of tensors, their sum) of finished branches, largest first
+        self._branches: list[tuple[int, Tensor]] = []  # (number of tensors, their sum), largest first
 
     def add(self, tensor: Tensor) -> None:
         """Add the next tensor."""

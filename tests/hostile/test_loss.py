@@ -48,7 +48,7 @@ REFUSED = [
     Case("predict over a checkpoint's file",
          [*PREDICT, "output={shared}/run/checkpoints/step-00000002/state.json"], THERE),
     Case("predict over a run's file, which is wanted", [*PREDICT, "output={shared}/tuned/metrics.jsonl", "overwrite=true"],
-         "belongs to the run"),
+         "belongs to a run"),
     Case("predict over its input", ["predict", "model_dir={shared}/tuned", "input=in.txt", "output=./in.txt",
                                     "overwrite=true"], "is the input", files={"in.txt": "kan"}),
     Case("predict into a file as a folder", [*PREDICT, "output=notes/o.jsonl"], "notes is a file; expected a folder",
