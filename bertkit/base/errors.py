@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
-MAX_FINDINGS = 5  # of the lines of one error, so many are printed
+MAX_FINDINGS = 5  # how many lines of one error are printed
 # control characters (C0, DEL, C1), bidirectional controls, line separators, surrogates (from file names that are not UTF-8)
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}

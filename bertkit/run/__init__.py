@@ -1,4 +1,4 @@
-"""A training run: the only place where data, model, training and tasks meet.
+"""Training runs: combines data, model, training and tasks, which do not import one another.
 
 Doors:
 

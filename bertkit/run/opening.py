@@ -145,7 +145,7 @@ def check(directory: Path, identity: dict[str, Any], rules: Rules, allow: Sequen
     if not directory.is_dir():
         raise InputError(f"output_dir={directory} is a file; choose a directory")
     if not (directory / "manifest.json").is_file():
-        own = {LOCK, "config.yaml", "config.yaml.partial", "manifest.json.partial"}  # of a run killed at its start
+        own = {LOCK, "config.yaml", "config.yaml.partial", "manifest.json.partial"}  # left by a run killed at its start
         others = sorted({path.name for path in directory.iterdir()} - own)
         if others:
             raise InputError(f"output_dir={directory} is not a run: it has {', '.join(others[:3])}; choose another one")

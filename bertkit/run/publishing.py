@@ -117,7 +117,7 @@ def _facts_of_task(
     trained = sum(parameter.numel() for parameter in state.names)
     resumed = f", from step {state.first_step:,} on" if state.first_step else ""
     return {
-        "started from": settings.model_dir or "nothing",
+        "started from": settings.model_dir or "a new model",
         "parameters": f"{size:,}, of which {trained:,} are trained",
         "time": f"{duration(time.monotonic() - state.started_at)}{resumed}",
         "steps": f"{state.last_step:,}; the best: {result['best_step']:,}, after {result['best_epoch']:g} epochs",

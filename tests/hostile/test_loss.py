@@ -41,7 +41,7 @@ HELD: Mapping[str, Mapping[str, Content]] = {  # what a user has of the names th
 }
 REFUSED = [
     Case("predict over notes", [*PREDICT, "output=notes.md"], THERE, files={"notes.md": "mine"}),
-    Case("predict over a linked file", [*PREDICT, "output=o.jsonl", "overwrite=true"], "is a link to notes, which is there",
+    Case("predict over a linked file", [*PREDICT, "output=o.jsonl", "overwrite=true"], "is a link to an existing file",
          files={"notes": "mine", "o.jsonl": link_to("notes")}),
     Case("predict over a model's file", [*PREDICT, "output={shared}/tuned/model/config.json"], THERE),
     Case("predict over weights", [*PREDICT, "output={shared}/tuned/model/model.safetensors"], THERE),
