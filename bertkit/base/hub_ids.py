@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bertkit.base.errors import InputError
 
-SECONDS_TO_ANSWER = 1.2
+TIMEOUT_SECONDS = 1.2
 # usual names of local folders
 _FOLDERS = re.compile("runs?|out|outputs?|models?|checkpoints?|data|tmp|exp|experiments")
 
@@ -68,12 +68,12 @@ def is_offline() -> bool:
     def ask() -> None:  # in a thread, because name resolution has no timeout
         with contextlib.suppress(OSError, ValueError):
             port = url.port or (80 if url.scheme == "http" else 443)
-            socket.create_connection((url.hostname or "", port), SECONDS_TO_ANSWER).close()
+            socket.create_connection((url.hostname or "", port), TIMEOUT_SECONDS).close()
             answered.set()
         over.set()
 
     threading.Thread(target=ask, daemon=True).start()
-    over.wait(SECONDS_TO_ANSWER)
+    over.wait(TIMEOUT_SECONDS)
     if answered.is_set():
         return False
     os.environ["HF_HUB_OFFLINE"] = "1"  # libraries that are imported later read it

@@ -42,7 +42,7 @@ POLL_SECONDS = 0.05
 OTHER_HOST_SECONDS = 5.0  # after a failure of another host, processes here have this time to end by themselves
 FAILED = "bertkit/failed"  # a key in the store
 SIOCGIFADDR = 0x8915  # linux/sockios.h
-KINDS = {
+ERRORS = {
     kind.exit_code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, BertkitError)
 }
 
@@ -99,7 +99,7 @@ def _is_cause(code: int) -> bool:
     """Return whether an exit code means that this process caused the failure: it is no consequence, and no stop request."""
     if code < 0:  # NCCL aborts (SIGABRT) when a peer is lost
         return -code not in (signal.SIGABRT, *world.STOP_SIGNALS)
-    return code not in (0, *KINDS, world.INTERRUPTED_CODE, world.BROKEN_PIPE_CODE)
+    return code not in (0, *ERRORS, world.INTERRUPTED_CODE, world.BROKEN_PIPE_CODE)
 
 
 def run(launch: LaunchConfig, job: dict[str, Any], output_dir: str | None) -> None:
@@ -254,9 +254,9 @@ class _Diagnosis:
             if _is_cause(failure.exitcode):
                 return PeerError(f"{self._name(failure.local_rank)} failed: {_message(failure)}; {self.next_start}")
         for failure in own:
-            is_known = failure.exitcode in KINDS and isinstance(failure.message, dict)
+            is_known = failure.exitcode in ERRORS and isinstance(failure.message, dict)
             if is_known and failure.exitcode != PeerError.exit_code:
-                return KINDS[failure.exitcode](*_message(failure).split("\n"))
+                return ERRORS[failure.exitcode](*_message(failure).split("\n"))
         # processes that were killed and left no error file were hanging; the other processes waited for them
         silent = [rank for rank in self.workers.killed if not os.path.exists(self.workers.error_files[rank])]
         reasons = [f"{self._name(rank)} did not respond" for rank in silent]

@@ -49,7 +49,7 @@ class Course:
     steps: int  # the total number of steps when the run ends
     max_grad_norm: float  # the global norm is clipped to this
     seed: int  # dropout is a function of (seed, step, micro-batch)
-    num_parts: int | None = None  # the K parts of a batch, summed by `OrderedSum`; None: summed by `DataParallelSum`
+    num_parts: int | None = None  # parts of a batch in `OrderedSum`; None: `DataParallelSum` adds the gradients
     skip_steps: Sequence[int] = ()  # steps, counted from 1 as in the log, whose batches are left out
 
 
@@ -79,7 +79,7 @@ def train(
         if not report.is_left_out:
             pending.append(report)
         skipped_before = []
-        # to read the newest report before the next step means to wait for the device
+        # reading the newest report before the next step would make the host wait for the device
         is_synced = should_sync(step + 1) or report.stop_requested or step + 1 == course.steps
         while len(pending) > (0 if is_synced else 1):
             oldest = pending.pop(0)

@@ -62,7 +62,7 @@ def test_who_starts_processes(
         (
             {"RANK": "0", "WORLD_SIZE": "3"},
             ["launch.num_processes=2"],
-            "launch.num_processes=2 on launch.num_hosts=1 are 2 processes, torchrun or srun started 3",
+            "launch.num_processes=2 on launch.num_hosts=1 are 2 processes, but torchrun or srun started 3",
         ),
         (
             {"RANK": "0", "WORLD_SIZE": "3"},
