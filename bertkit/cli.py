@@ -193,7 +193,7 @@ def _stage(command: str, settings: Any) -> Iterator[Callable[[Any], Any]]:
     with contextlib.suppress(OSError):  # there is no temporary directory
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir())  # otherwise importing torch makes one
     numbers = world.STOP_SIGNALS if COMMANDS[command].is_training else (signal.SIGINT,)
-    # exit directly: an exception inside an import leaves a library half loaded
+    # exit at once: an exception during an import would leave a library half imported
     with world.handle_signals(numbers, lambda *_: os._exit(_report(_stop_error(command, settings)))):
         stage = commands.import_stage(command)
     try:

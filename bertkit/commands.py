@@ -61,7 +61,7 @@ _ALL = (
     Command("view", "any model and an input", "attention and attributions, as a page, numbers or a picture"),
     Command("serve", "models", "a JSON API and a web page"),
     Command("index", "text", "a library of passages for full-text search"),
-    Command("search", "a library, a reader and questions", "passages with answers, and metrics"),
+    Command("search", "a library, a question-answering model and questions", "passages with answers, and metrics"),
     Command("export", "checkpoint", "a directory that transformers loads, verified against transformers"),
     Command("verify", "any model", "a certificate of parity with the Hugging Face implementation"),
 )

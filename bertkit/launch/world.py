@@ -120,7 +120,7 @@ def world_from_environment() -> World:
         return World(0, 1)
     if not (_NUMBER.fullmatch(rank) and _NUMBER.fullmatch(size) and int(rank) < int(size)):
         raise InputError(
-            f"rank {rank} of {size} processes in the environment: expected a rank below the number of processes; start with torchrun or srun"
+            f"rank {rank} of {size} processes in the environment is not valid; start the process with torchrun or srun"
         )
     return World(int(rank), int(size))
 

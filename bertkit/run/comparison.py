@@ -12,7 +12,7 @@ from bertkit.run.directory import RESULT, read_manifest, read_settings
 from bertkit.run.resume_rules import FINETUNE, FREE, PRETRAIN, WARN, Change, class_of
 from bertkit.train.log import read_metrics
 
-# settings that are not free but do not affect training, so they cannot explain a divergence
+# settings that are not FREE (`resume_rules`), but cannot explain a divergence, since they do not affect the weights
 IRRELEVANT = (
     "evaluation",
     *(f"task.{name}" for name in ("metrics", "best_metric", "recipe", "files", "folders", "hub")),

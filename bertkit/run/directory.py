@@ -102,10 +102,10 @@ def read_scores(run_dir: Path, names: Sequence[str] = (), file: str = RESULT) ->
         return {}
     scores = read_json(path)
     if not isinstance(scores, dict):
-        raise InputError(f"{path}: no scores; restore it")
+        raise InputError(f"{path}: it has no scores; restore it")
     for name in names:
         if not isinstance(scores.get(name), (int, float)):
-            raise InputError(f"{path}: no number {name!r}; restore it")
+            raise InputError(f"{path}: it has no number {name!r}; restore it")
     return scores
 
 

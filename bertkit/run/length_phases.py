@@ -26,7 +26,7 @@ from bertkit.view import console
 
 @dataclass(frozen=True)
 class Phase:
-    """Steps with sequences of one length."""
+    """Consecutive steps with the same sequence length."""
 
     first_step: int  # the number of steps before the phase
     last_step: int  # the number of steps at the end of the phase

@@ -103,7 +103,7 @@ def make_sums_deterministic(device: torch.device) -> None:
     torch then raises an error for operations without a deterministic implementation.
     """
     if device.type == "cuda":
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch requires it before the first product
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch requires it before the first matrix product
         torch.use_deterministic_algorithms(True)
-        # filling uninitialized memory takes time, and nothing here reads it
+        # filling uninitialized memory takes time, and bertkit never reads it
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

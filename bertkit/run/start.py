@@ -197,7 +197,7 @@ def start_pretraining(settings: PretrainSettings, dataset: PreparedDataset) -> S
             check_dataset(model.config, dataset, segments, f"{group}.max_seq_length")
         check_vocabulary(source, dataset)
         if world_from_environment().is_main:
-            say(f"starting from {settings.model_dir}, whose shape replaces model=: {report}")
+            say(f"starting from {settings.model_dir}, whose configuration replaces model=: {report}")
         init_from = {
             "model_dir": settings.model_dir,
             "summary": str(report),

@@ -37,7 +37,7 @@ STDOUT = 1  # a file descriptor; a signal handler must not call print, which it 
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """What a run learns, when it ends, and how its report is drawn."""
+    """The examples, the losses, the length and the report of a run."""
 
     label: str  # shown in the progress bar
     order: LengthPhases | TrainingOrder  # the examples of each step
@@ -66,7 +66,7 @@ def fit(settings: RunSettings, state: TrainingState, plan: TrainingPlan) -> Gene
     """Train from the current step of a run to its end; yield each step. Close the generator to end early.
 
     Raises:
-        StoppedError: a signal asked the run to stop; its checkpoint is saved.
+        StoppedError: a signal stopped the run; its checkpoint is saved.
         NumericsError: too many steps in a row were skipped.
         StorageError: a checkpoint could not be saved.
     """

@@ -56,7 +56,7 @@ class CheckpointWriter:
         return True
 
     def write(self, contents: checkpoint.Checkpoint, *, is_required: bool = False) -> None:
-        """Write a checkpoint; every process takes part.
+        """Write a checkpoint; every process calls this.
 
         With `config.background` a thread writes a copy; an error there is raised by the next call. With `is_required`, for a
         run that stops now, the call waits for the write and raises any error.

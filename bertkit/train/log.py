@@ -152,4 +152,4 @@ class _Tracker(threading.Thread):
         return tracker
 
     def warn(self, text: str) -> None:
-        say(f"warning: log.trackers: {self.name} {text}; the run goes on", file=sys.stderr)
+        say(f"warning: log.trackers: {self.name} {text}; the run continues", file=sys.stderr)

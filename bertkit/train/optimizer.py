@@ -42,7 +42,7 @@ class Optimizer(torch.optim.Optimizer):
         return {f"{names[p]}.{moment}": state[moment] for p, state in self.state.items() for moment in MOMENTS}
 
     def restore(self, tensors: dict[str, Tensor], names: dict[Tensor, str], num_updates: int) -> None:
-        """Take moments by parameter name from a checkpoint."""
+        """Restore the moments, given by parameter name, from a checkpoint."""
         self._num_updates.fill_(num_updates)
         for parameter, name in names.items():
             if f"{name}.exp_avg" in tensors:
@@ -74,7 +74,7 @@ class AdamW(Optimizer, torch.optim.AdamW):
         super().step(closure)
 
     def restore(self, tensors: dict[str, Tensor], names: dict[Tensor, str], num_updates: int) -> None:
-        """Take moments by parameter name from a checkpoint."""
+        """Restore the moments, given by parameter name, from a checkpoint."""
         super().restore(tensors, names, num_updates)
         self._set_kernel_count(num_updates)
 

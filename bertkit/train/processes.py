@@ -50,7 +50,7 @@ def make_accelerator(device: str, num_processes: int, timeout_seconds: float | N
     accelerator = Accelerator(cpu=chosen == "cpu", gradient_accumulation_steps=1)
     if accelerator.num_processes != num_processes:
         raise InputError(
-            f"{num_processes} processes were started but {accelerator.num_processes} found each other; set "
+            f"{num_processes} processes were started, but {accelerator.num_processes} connected; set "
             f"launch.num_processes={num_processes}, or start them with torchrun"
         )
     return accelerator

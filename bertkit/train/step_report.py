@@ -117,6 +117,6 @@ class StepReport:
         if self.skips.in_a_row >= max_in_a_row:
             raise NumericsError(
                 f"step {self.step}: the loss or the gradient was not finite in {self.skips.in_a_row} steps in a row "
-                "(numerics.max_skips_in_a_row); resume with data.skip_steps= the skipped steps of metrics.jsonl, or start "
+                "(numerics.max_skips_in_a_row); resume with data.skip_steps=[...] for the steps marked in metrics.jsonl, or start "
                 "another run with a lower optimizer.peak_learning_rate"
             )

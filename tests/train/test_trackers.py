@@ -43,7 +43,7 @@ def test_one_that_fails_is_named_and_left_alone(
 ) -> None:
     package(tmp_path, "swanlab", "def init(**_): raise OSError('no\\nserver')", monkeypatch)
     assert pretrain(prepared_dir, tmp_path / "run", "swanlab") == 0
-    assert capsys.readouterr().err == "warning: log.trackers: swanlab stopped (OSError: no server); the run goes on\n"
+    assert capsys.readouterr().err == "warning: log.trackers: swanlab stopped (OSError: no server); the run continues\n"
     assert (tmp_path / "run" / "eval.json").exists()
 
 
