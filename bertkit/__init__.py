@@ -1,7 +1,7 @@
 """bertkit: pretrain and fine-tune BERT.
 
-`prepare`, `pretrain`, `finetune`, `evaluate` and `export` are the commands; `load_model`, `load_tokenizer`, `load_predictor`
-and `load_embedder` open their models, or any other BERT. All names are imported on first use, so `import bertkit` takes milliseconds.
+`prepare`, `pretrain`, `finetune`, `evaluate` and `export` run the commands. `load_model`, `load_tokenizer`, `load_predictor` and
+`load_embedder` load the resulting models or any other BERT. Names are imported on first use: `import bertkit` takes milliseconds.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -32,13 +32,13 @@ from bertkit.settings.names import OPTIONS, VALUED_OPTIONS, unknown_option
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-IMMEDIATE = {"--help", "-h", "--version", "--info"}  # options that are answered without running a command
+IMMEDIATE = {"--help", "-h", "--version", "--info"}  # options that print something instead of running a command
 INTERNAL_FAULT = 70  # EX_SOFTWARE
 
 
 @dataclass(frozen=True)
 class _Arguments:
-    """The command line, parsed; `values` are those of the options that take one."""
+    """The parsed command line; `values` has the options that take a value, and their values."""
 
     command: str
     overrides: list[str]
@@ -53,46 +53,46 @@ class _Arguments:
 def main() -> None:
     """Run one command and exit with its code."""
     os.environ["PYTHONSAFEPATH"] = "1"  # child processes import nothing from the current directory
-    for number in (0, 1, 2):  # reopen closed streams, or a file of the command would get their number
+    for number in (0, 1, 2):  # reopen closed streams; otherwise a file that the command opens would get their number
         try:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
     if sys.stdout is None:
-        sys.exit(_fail("standard output is closed; give it a reader or a file, or > /dev/null", StorageError.exit_code))
+        sys.exit(_fail("standard output is closed; redirect it to a file, a pipe or /dev/null", StorageError.exit_code))
     try:
-        code = _work(*sys.argv[2:3]) if sys.argv[1:2] == ["--worker"] else run(sys.argv[1:])
+        code = _run_worker(*sys.argv[2:3]) if sys.argv[1:2] == ["--worker"] else run(sys.argv[1:])
         sys.stdout.flush()
     except BrokenPipeError:
-        code = world.READER_LEFT_CODE
+        code = world.BROKEN_PIPE_CODE
     except OSError as error:
         code = _report(error)
     try:
         sys.stdout.flush()
     except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it exits
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes again at exit
     if launcher.is_launcher or (launcher.is_worker and code):
-        os._exit(code)  # torch's own clean-up takes a second, and after a failure the other workers would wait for it
+        os._exit(code)  # without torch's clean-up, which takes a second; after a failure the other workers would wait
     sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command; give the exit code instead of raising."""
+    """Run one command; return the exit code instead of raising an error."""
     debug = False
     try:
         parsed = _parse(arguments)
         debug = launcher.shows_tracebacks = "--debug" in parsed.options
-        answer = _answer(parsed)
-        if answer is not None:
-            say(*answer.split("\n"))
+        text = _help_text(parsed)
+        if text is not None:
+            say(*text.split("\n"))
             return 0 if IMMEDIATE & parsed.options or not arguments else 2
         if "-m" in parsed.options:
             return _sweep(parsed)
-        composed = _composed(parsed, parsed.overrides)
+        composed = _compose(parsed, parsed.overrides)
         if "--cfg" in parsed.values:
             return _print(composed)
-        settings = commands.built(parsed.command, composed)
-        if commands.runs_elsewhere(parsed.command, settings):
+        settings = commands.build_settings(parsed.command, composed)
+        if commands.delegate(parsed.command, settings):
             return 0
         with _stage(parsed.command, settings) as stage:
             return _finish(parsed.command, stage(settings))
@@ -104,11 +104,11 @@ def run(arguments: list[str]) -> int:
         return _report(error)
 
 
-def _work(job_file: str = "") -> int:
-    """Run a worker's share of a command, and report the outcome to the launcher."""
+def _run_worker(job_file: str = "") -> int:
+    """Run a command as one of several workers; report an error to the launcher; return the exit code."""
     try:
-        job = launcher.take_job(job_file)
-        settings = commands.built(job["command"], job["settings"])
+        job = launcher.read_job(job_file)
+        settings = commands.build_settings(job["command"], job["settings"])
         with _stage(job["command"], settings) as stage:
             return _finish(job["command"], stage(settings))
     except BrokenPipeError:
@@ -122,10 +122,10 @@ def _work(job_file: str = "") -> int:
 
 
 def _parse(arguments: list[str]) -> _Arguments:
-    """Separate options from words; expand `=~/` to the home directory.
+    """Separate options from the command and its overrides; expand `=~/` to the home directory.
 
     Raises:
-        InputError: an unknown option.
+        InputError: an option is unknown.
     """
     queue, words = list(arguments), list[str]()
     options, values = set[str](), dict[str, str]()
@@ -151,11 +151,11 @@ def _parse(arguments: list[str]) -> _Arguments:
     return _Arguments(command, overrides, options, values)
 
 
-def _answer(parsed: _Arguments) -> str | None:
-    """Give the version or a help text; None if a command is to run.
+def _help_text(parsed: _Arguments) -> str | None:
+    """Return the version or a help text; None if a command is to be run.
 
     Raises:
-        InputError: an unknown command.
+        InputError: the command is unknown.
     """
     if "--version" in parsed.options:
         from bertkit import __version__
@@ -174,12 +174,12 @@ def _answer(parsed: _Arguments) -> str | None:
     return command_help(parsed.command, parsed.overrides, parsed.config_dir)
 
 
-def _composed(parsed: _Arguments, overrides: list[str]) -> dict[str, Any]:
-    return commands.composed(parsed.command, overrides, parsed.config_dir, parsed.values.get("--config"))
+def _compose(parsed: _Arguments, overrides: list[str]) -> dict[str, Any]:
+    return commands.compose_settings(parsed.command, overrides, parsed.config_dir, parsed.values.get("--config"))
 
 
 def _print(composed: dict[str, Any]) -> int:
-    """Print a configuration, without the entries that are no settings."""
+    """Print a composed configuration, without the entries that are not settings."""
     import yaml
 
     hidden = {"explicit_keys"} | ({"task_changes"} if not composed.get("task_changes") else set())
@@ -190,31 +190,30 @@ def _print(composed: dict[str, Any]) -> int:
 
 @contextlib.contextmanager
 def _stage(command: str, settings: Any) -> Iterator[Callable[[Any], Any]]:
-    """Import a command's stage; signals end the command with the error that describes its state."""
-    with contextlib.suppress(OSError):  # no temporary directory
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir())  # else torch makes one when imported
+    """Import the stage of a command; a signal ends the command with the error of `_stop_error`."""
+    with contextlib.suppress(OSError):  # there is no temporary directory
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir())  # otherwise importing torch makes one
     numbers = world.STOP_SIGNALS if COMMANDS[command].is_training else (signal.SIGINT,)
-    # exit directly: an exception inside an import leaves a library half loaded
-    with world.handling(numbers, lambda *_: os._exit(_report(_stop_error(command, settings)))):
-        stage = commands.stage_of(command)
+    # exit at once: an exception during an import would leave a library half imported
+    with world.handle_signals(numbers, lambda *_: os._exit(_report(_stop_error(command, settings)))):
+        stage = commands.import_stage(command)
     try:
-        with world.handling(
-            numbers, signal.default_int_handler
-        ):  # training installs its own handlers, which save first
+        # training installs its own handlers, which save first
+        with world.handle_signals(numbers, signal.default_int_handler):
             yield stage
     except KeyboardInterrupt:
         raise _stop_error(command, settings) from None
 
 
 def _finish(command: str, result: Any) -> int:
-    """Print the metrics of evaluate; give the exit code."""
+    """Print the metrics of evaluate; return the exit code."""
     if command == "evaluate" and result is not None:
         say(*json.dumps(result, indent=2).split("\n"))
     return 1 if command == "verify" and not result["within_tolerance"] else 0
 
 
 def _stop_error(command: str, settings: Any) -> BaseException:
-    """Give the error for a command that a signal stopped: its newest checkpoint, or nothing to resume from."""
+    """Return the error for a command that a signal stopped; it names the newest checkpoint, if there is one."""
     if COMMANDS[command].is_training and settings.output_dir is not None:
         step = world.newest_checkpoint(settings.output_dir)
         if step is not None:
@@ -225,19 +224,19 @@ def _stop_error(command: str, settings: Any) -> BaseException:
 
 
 def _sweep(parsed: _Arguments) -> int:
-    """Run every combination of the swept values, each in a process and a directory of its own; or print them."""
+    """Run every combination of the swept values, each in its own process and directory; with --cfg, only print them."""
     from bertkit.launch.sweep import SweptRun, run_each
     from bertkit.settings.compose import combinations
 
     runs, options = [], ["--debug"] if launcher.shows_tracebacks else []
     options += [word for pair in parsed.values.items() if pair[0] in ("--config-dir", "--config") for word in pair]
     for name, overrides in combinations(parsed.command, parsed.overrides, parsed.config_dir):
-        composed = _composed(parsed, overrides)
+        composed = _compose(parsed, overrides)
         if "--cfg" in parsed.values:
             say(f"# {name}")
             _print(composed)
             continue
-        settings = commands.built(parsed.command, composed)  # check all runs before the first one starts
+        settings = commands.build_settings(parsed.command, composed)  # check all runs before the first one starts
         output_dir = getattr(settings, "output_dir", None)
         directory = None if output_dir is None else Path(output_dir)
         runs.append(SweptRun(name, [parsed.command, *options, *overrides], directory))
@@ -245,14 +244,14 @@ def _sweep(parsed: _Arguments) -> int:
 
 
 def _report(error: BaseException) -> int:
-    """Print an error in one line; give the exit code."""
+    """Print an error in one line; return the exit code."""
     if isinstance(error, KeyboardInterrupt):
         return _fail(world.INTERRUPTED, world.INTERRUPTED_CODE)
     if isinstance(error, StoppedError):
-        if not launcher.tell(str(error)) and _is_main():
+        if not launcher.report_error(str(error)) and _is_main():
             say(error)
         return error.exit_code
-    from bertkit.base.files import DISK_ERRORS  # imported here: a signal may arrive while this module is loading
+    from bertkit.base.files import DISK_ERRORS  # imported here: a signal may arrive during the imports above
 
     if isinstance(error, BertkitError):
         return _fail(str(error), error.exit_code)
@@ -263,16 +262,16 @@ def _report(error: BaseException) -> int:
     message = shown(f"{type(error).__name__}: {' '.join(str(error).split())}")
     if world.is_lost_peer(error) and world.world_from_environment().size > 1:
         return _fail(f"{world.LOST} ({message})", PeerError.exit_code)
-    if not launcher.tell(message):
-        # every process prints its own, since the others only know that this process was lost
-        say(f"error: {message}; this is a fault of bertkit, --debug shows where", file=sys.stderr)
+    if not launcher.report_error(message):
+        # every process prints this error, since other processes only know that the connection was lost
+        say(f"error: {message}; this is a bug in bertkit, --debug shows where", file=sys.stderr)
     return INTERNAL_FAULT
 
 
 def _fail(message: str, code: int) -> int:
-    """Print an error once on each host, because hosts may differ, for example in their files."""
+    """Print an error once on each host, because hosts may have different errors, for example about their files."""
     is_main = _is_main()
-    if not launcher.tell(message) and (is_main or world.is_first_of_host()):
+    if not launcher.report_error(message) and (is_main or world.is_first_of_host()):
         where = "" if is_main else f" (on {socket.gethostname()})"
         lines = message.split("\n")
         more = [f"and {len(lines) - MAX_FINDINGS:,} more"] if len(lines) > MAX_FINDINGS else []

@@ -1,12 +1,12 @@
-"""The registry of commands, and how a command runs: from the command line, or from Python as a function.
+"""The registry of commands, and the commands as Python functions.
 
-A new command is one line in `COMMANDS` and four files: its defaults in `conf/NAME.yaml`, its settings in `settings/NAME.py`, its
-stage in `stages/NAME.py`, and a test of the stage. From Python, settings are nested or dotted:
+A new command needs one line in `_ALL` and four files: its defaults in `conf/NAME.yaml`, its settings in `settings/NAME.py`, its
+stage in `stages/NAME.py`, and a test of the stage. In Python, settings are nested or dotted:
 
     bertkit.pretrain(data_dir="data", model="tiny", output_dir="runs/tiny", optimizer={"peak_learning_rate": 1e-3})
     bertkit.pretrain(data_dir="data", model="tiny", output_dir="runs/tiny", **{"optimizer.peak_learning_rate": 1e-3})
 
-Errors are those of `bertkit.base.errors`. torch is imported by the stages, after every key and type has been checked.
+A command raises the errors of `bertkit.base.errors`. The stages import torch, after all keys and types have been checked.
 """
 
 import contextlib
@@ -30,13 +30,13 @@ from bertkit.launch import launcher, world
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """A command.
+    """A command of the command line.
 
     Attributes:
-        name: what the user types.
-        needs: its input, in a few words.
-        gives: its output, in a few words.
-        is_training: whether it saves checkpoints, so that a signal stops it between two steps and it can resume.
+        name: the name that the user types.
+        needs: its input, for `bertkit --help`.
+        gives: its output, for `bertkit --help`.
+        is_training: whether it saves checkpoints; then a signal stops it after a step, and it can resume.
     """
 
     name: str
@@ -61,7 +61,7 @@ _ALL = (
     Command("view", "any model and an input", "attention and attributions, as a page, numbers or a picture"),
     Command("serve", "models", "a JSON API and a web page"),
     Command("index", "text", "a library of passages for full-text search"),
-    Command("search", "a library, a reader and questions", "passages with answers, and metrics"),
+    Command("search", "a library, a question-answering model and questions", "passages with answers, and metrics"),
     Command("export", "checkpoint", "a directory that transformers loads, verified against transformers"),
     Command("verify", "any model", "a certificate of parity with the Hugging Face implementation"),
 )
@@ -70,11 +70,11 @@ COMMANDS = {command.name: command for command in _ALL}
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """The result of a command; it can be passed wherever a setting takes a model or a dataset.
+    """The result of a command; it can be passed as a setting that takes a model or a dataset.
 
     Attributes:
-        directory: its `output_dir`; None for an evaluation.
-        model_dir: the directory of its model; None if the command makes none.
+        directory: the `output_dir`; None for an evaluation.
+        model_dir: the directory of the model; None if the command makes no model.
         scores: the final metrics.
     """
 
@@ -98,14 +98,14 @@ class Run:
         return path if path is not None and path.is_file() else None
 
     def __fspath__(self) -> str:
-        """Give the path of the model; without a model, that of the directory.
+        """Return the path of the model, or, without a model, of the directory.
 
         Raises:
-            InputError: an evaluation has neither.
+            InputError: this is the result of an evaluation, which has neither.
         """
         place = self.model_dir or self.directory
         if place is None:
-            raise InputError("an evaluation leaves no directory; pass the run that it measured")
+            raise InputError("an evaluation has no directory; pass the run that it evaluated")
         return str(place)
 
     def _repr_html_(self) -> str:
@@ -117,7 +117,7 @@ class Run:
 
 
 def prepare(**settings: Any) -> Run:
-    """Turn text into a tokenizer and a prepared dataset; the settings are those of `bertkit prepare`.
+    """Make a tokenizer and a prepared dataset from text; takes the settings of `bertkit prepare`.
 
     >>> data = bertkit.prepare(corpus={"path": "books.txt"}, tokenizer={"vocab_size": 300}, output_dir="books")
 
@@ -128,7 +128,7 @@ def prepare(**settings: Any) -> Run:
 
 
 def pretrain(**settings: Any) -> Run:
-    """Pretrain a BERT, from scratch or from a checkpoint; the settings are those of `bertkit pretrain`.
+    """Pretrain a BERT, from scratch or from a checkpoint; takes the settings of `bertkit pretrain`.
 
     >>> run = bertkit.pretrain(data_dir=data, model="tiny", steps=4, schedule={"warmup_steps": 1}, output_dir="tiny")
     >>> run.scores["mlm_loss"] > 0, run.metrics[0]["step"], run.report.name
@@ -141,7 +141,7 @@ def pretrain(**settings: Any) -> Run:
 
 
 def finetune(*, train: Any = None, dev: Any = None, **settings: Any) -> Run:
-    """Fine-tune a model on a task; the settings are those of `bertkit finetune`.
+    """Fine-tune a model on a task; takes the settings of `bertkit finetune`.
 
     >>> rows = [{"text": "a good day", "label": "good"}, {"text": "a bad day", "label": "bad"}]
     >>> stars = bertkit.finetune(task="sequence", train=rows * 8, dev=rows, model_dir=run, num_epochs=1, output_dir="stars")
@@ -150,18 +150,18 @@ def finetune(*, train: Any = None, dev: Any = None, **settings: Any) -> Run:
 
     Args:
         train: training rows: mappings, a `datasets.Dataset`, a pandas frame, or a file; None to read them from `data_dir`.
-        dev: rows to measure on; None to read them from `data_dir`, or for `dev_share`.
+        dev: rows for evaluation; None to read them from `data_dir`, or with `dev_share`.
         **settings: settings of the command.
 
     Returns:
-        A run with the best model by the task's metric.
+        A run with the model that has the best score in the task's metric.
     """
-    with _splits(train=train, dev=dev) as files:
+    with _write_splits(train=train, dev=dev) as files:
         return _call("finetune", {**files, **settings})
 
 
 def evaluate(*, data: Any = None, **settings: Any) -> Run:
-    """Measure a model; the settings are those of `bertkit evaluate`.
+    """Evaluate a model; takes the settings of `bertkit evaluate`.
 
     >>> bertkit.evaluate(model_dir=stars, data=rows).scores["num_examples"]
     2
@@ -171,37 +171,37 @@ def evaluate(*, data: Any = None, **settings: Any) -> Run:
         **settings: settings of the command.
 
     Returns:
-        A run with `scores` alone.
+        A run that has only `scores`.
     """
-    with _splits(data=data) as files:
+    with _write_splits(data=data) as files:
         return _call("evaluate", {**files, **settings})
 
 
 def export(**settings: Any) -> Run:
-    """Write a model for `transformers`, and verify it there; the settings are those of `bertkit export`.
+    """Write a model for `transformers`, and verify that it loads there; takes the settings of `bertkit export`.
 
     >>> bertkit.export(model_dir=stars, head="task", output_dir="stars-export").model_dir.name
     'stars-export'
 
     Returns:
-        A run whose `model_dir` is the written directory.
+        A run whose `model_dir` is the exported directory.
     """
     return _call("export", settings)
 
 
 def _call(command: str, settings: Mapping[str, Any]) -> Run:
-    """Run a command with settings from Python, as the command line runs it."""
+    """Run a command with settings from Python, in the same way as from the command line."""
     from bertkit.settings.compose import to_overrides
 
     overrides = to_overrides(settings)
-    checked = built(command, composed(command, overrides))
+    checked = build_settings(command, compose_settings(command, overrides))
     if command == "evaluate" and launcher.starts_workers(checked.launch):
         raise InputError(
             "launch.num_processes: bertkit.evaluate runs in this process; leave it out, or use the command line"
         )
-    before, sys.argv = sys.argv, ["bertkit", command, *overrides]  # the run writes it to its manifest
+    before, sys.argv = sys.argv, ["bertkit", command, *overrides]  # a run saves it in its manifest
     try:
-        result = None if runs_elsewhere(command, checked) else stage_of(command)(checked)
+        result = None if delegate(command, checked) else import_stage(command)(checked)
     finally:
         sys.argv = before
     if command == "evaluate":
@@ -214,8 +214,8 @@ def _call(command: str, settings: Mapping[str, Any]) -> Run:
 
 
 @contextlib.contextmanager
-def _splits(**splits: Any) -> Iterator[dict[str, str]]:
-    """Write rows to temporary files; give the settings that name these files, by split."""
+def _write_splits(**splits: Any) -> Iterator[dict[str, str]]:
+    """Write the rows of each split to a temporary file; yield the settings with the names of these files."""
     from bertkit.tasks.reading.source import plain_rows
 
     with tempfile.TemporaryDirectory(prefix="bertkit-") as folder:
@@ -235,13 +235,13 @@ def _splits(**splits: Any) -> Iterator[dict[str, str]]:
         yield settings
 
 
-def composed(
+def compose_settings(
     command: str, overrides: list[str], config_dir: str | None = None, config: str | None = None
 ) -> dict[str, Any]:
-    """Compose the configuration of a command, a plain mapping; with `config`, start from the settings in that file.
+    """Return the configuration of a command, as a plain mapping; with `config`, start from the settings in that file.
 
     Raises:
-        InputError: unknown keys and options, malformed overrides.
+        InputError: a key or an option is unknown, or an override is malformed.
     """
     from bertkit.settings.compose import compose, compose_from_run
 
@@ -250,11 +250,11 @@ def composed(
     return compose(command, overrides, config_dir)
 
 
-def built(command: str, mapping: dict[str, Any]) -> Any:
-    """Check a composed configuration; give the settings of the command.
+def build_settings(command: str, mapping: dict[str, Any]) -> Any:
+    """Check a configuration, and return the settings of the command.
 
     Raises:
-        InputError: all that is wrong with it, a line each.
+        InputError: with one line for each error.
     """
     from bertkit.base.typed_settings import build
     from bertkit.settings.names import schema_of
@@ -266,25 +266,25 @@ def built(command: str, mapping: dict[str, Any]) -> Any:
     return settings
 
 
-def runs_elsewhere(command: str, settings: Any) -> bool:
-    """Whether this process is done: it has started workers and they have finished, or only rank 0 runs this command."""
+def delegate(command: str, settings: Any) -> bool:
+    """Return True if other processes run the command: workers, which this call starts and waits for, or rank 0 alone."""
     if not hasattr(settings, "launch"):
         return not world.world_from_environment().is_main
-    if _launched(command, settings):
+    if _run_in_workers(command, settings):
         return True
     world.enter(settings.launch)
     return False
 
 
-def stage_of(command: str) -> Callable[[Any], Any]:
-    """Import the stage of a command: a function of its settings, which returns its result, if any."""
+def import_stage(command: str) -> Callable[[Any], Any]:
+    """Import the stage of a command; return its function, which takes the settings."""
     _quieten_libraries()
     stage = importlib.import_module("bertkit.serve.run" if command == "serve" else f"bertkit.stages.{command}")
-    return functools.partial(stage.run, launch=_launched) if command == "glue" else stage.run
+    return functools.partial(stage.run, launch=_run_in_workers) if command == "glue" else stage.run
 
 
-def _launched(command: str, settings: Any) -> bool:
-    """Run a command in workers if its settings ask for several processes; False otherwise."""
+def _run_in_workers(command: str, settings: Any) -> bool:
+    """Run a command in workers if several processes are set; return whether it did."""
     if not launcher.starts_workers(settings.launch):
         return False
     launcher.start(command, settings)
@@ -292,7 +292,7 @@ def _launched(command: str, settings: Any) -> bool:
 
 
 def _quieten_libraries() -> None:
-    """Keep third-party notices off the terminal."""
+    """Switch off progress bars and notices of third-party libraries."""
     for name in ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS"):
         os.environ.setdefault(name, "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")

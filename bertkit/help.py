@@ -1,4 +1,4 @@
-"""The texts of `--help` and `--info`, read from the configuration files; Hydra composes only the options on the command line."""
+"""The texts of `--help` and `--info`. Settings are read from the configuration files, mostly without Hydra, to be fast."""
 
 import re
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ usage: bertkit <command> [group=option] [key=value] ...
 {commands}
 
 options:
-  --help             this text; `bertkit <command> --help` (or `bertkit help <command>`) lists what a command needs and gives;
-                     with an option, such as `bertkit finetune task=ner --help`, it lists all settings of that option
+  --help             this text; `bertkit <command> --help` (or `bertkit help <command>`) shows a command and its settings;
+                     with an option, such as `bertkit finetune task=ner --help`, also all settings of that option
   --config FILE      start from the settings of an earlier run (its config.yaml); the command line overrides them
   --config-dir DIR   add your own configuration groups
   --cfg job          print the composed configuration and stop
@@ -38,7 +38,7 @@ first steps:
 
 exit codes:
   0 done                           6 another process or host died or hangs
-  1 verify found a difference     70 a fault of bertkit itself
+  1 verify found a difference     70 a bug in bertkit
   2 wrong input or settings       75 stopped on request, checkpoint saved
   3 output directory in use      130 interrupted before there was anything to save
   4 storage                      141 output pipe closed
@@ -46,21 +46,21 @@ exit codes:
 
 
 def usage() -> str:
-    """Give the text of `bertkit --help`."""
+    """Return the text of `bertkit --help`."""
     commands = [f"  {command.name:<10} {command.needs} -> {command.gives}" for command in COMMANDS.values()]
     return USAGE.format(commands="\n".join(commands))
 
 
 def command_help(command: str, words: Sequence[str] = (), config_dir: str | None = None) -> str:
-    """Give the head of a command's configuration file, its settings, and the options of its groups.
+    """Return the help of a command: the comment in its configuration file, its settings, and the options of its groups.
 
     Args:
-        command: its name.
-        words: the rest of the command line; for a group that it sets, such as task=ner, the settings of that option.
-        config_dir: the user's own groups.
+        command: the name of the command.
+        words: the rest of the command line; an option in it, such as task=ner, adds the settings of that option.
+        config_dir: the directory of the user's own groups.
 
     Raises:
-        InputError: there is no such option or directory.
+        InputError: an option or the directory does not exist.
     """
     directories = conf_dirs(config_dir)
     directory = directories[0]
@@ -76,8 +76,8 @@ def command_help(command: str, words: Sequence[str] = (), config_dir: str | None
             raise InputError(f"unknown option {name}={option}{hint} (one of {', '.join(groups[name])})")
     text = [*head, "", "settings:", *(f"  {line}" for line in settings)]
     if command == "prepare":
-        groups["segments"], chosen["segments"] = ["google"], "google"  # the others belong to pretrain
-        groups["masking"] = ["bert", "whole_word"]  # the masks of fixed instances
+        groups["segments"], chosen["segments"] = ["google"], "google"  # the other options are for pretrain
+        groups["masking"] = ["bert", "whole_word"]  # for the masks of fixed instances
     for name, options in sorted(groups.items(), key=lambda item: item[0] in requested):  # requested groups come last
         text += ["", f"{name}= {', '.join(options)}"]
         if name == "task" and name not in requested:
@@ -91,7 +91,7 @@ def command_help(command: str, words: Sequence[str] = (), config_dir: str | None
 
 
 def _option_help(group: str, option: str, directories: Sequence[Path], config_dir: str | None) -> list[str]:
-    """Give the comments of an option's file, and its settings with those that it inherits."""
+    """Return the comments in the file of an option, and its settings, including inherited ones."""
     from bertkit.settings.compose import option_lines
 
     settings = option_lines(group, option, config_dir)
@@ -101,7 +101,7 @@ def _option_help(group: str, option: str, directories: Sequence[Path], config_di
 
 
 def info() -> str:
-    """Give what a bug report needs: versions, devices, and the directory of the configuration files."""
+    """Return the information for a bug report: versions, devices, and the directory of the configuration files."""
     import os
     import platform
     from importlib.metadata import version

@@ -53,7 +53,7 @@ def test_a_run_shows_its_report(made: dict[str, Any]) -> None:
     assert "&lt;svg" in shown
     assert "<svg" not in shown
     assert bertkit.Run(None, None, {"accuracy": 1.0})._repr_html_().startswith("<pre>Run(")
-    with pytest.raises(InputError, match="leaves no directory"):
+    with pytest.raises(InputError, match="has no directory"):
         bertkit.load_predictor(bertkit.Run(None, None, {}))
 
 

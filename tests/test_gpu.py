@@ -26,7 +26,7 @@ from bertkit.model.geometry import Geometry
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.layers import compile_layers
 from bertkit.run.objective import pretraining_losses, task_losses
-from bertkit.train import evaluation, loop, processes
+from bertkit.train import loop, processes
 from bertkit.train.loop import Course, Learner
 from bertkit.train.optimizer import AdamW, parameter_groups
 from bertkit.train.step_report import StepReport
@@ -252,7 +252,7 @@ def test_a_step_does_not_wait_for_the_device(head: str, precision: str, is_compi
         reports = [trained.step(step, batches[step]) for step in range(1, 4)]
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert [report.fault for report in reports] == [None] * 3
+    assert [report.skip_reason for report in reports] == [None] * 3
 
 
 @pytest.mark.parametrize("option", VARIANTS, ids=lambda option: "-".join(map(str, option.values())))
@@ -279,7 +279,7 @@ def test_nothing_is_compiled_in_fifty_steps_of_other_lengths(precision: str) -> 
         for step in range(50):
             trained.step(step, batch_of(step))
             if step % 10 == 0:
-                evaluation.evaluate(
+                loop.evaluate(
                     trained.accelerator,
                     model,
                     lambda m, b: pretraining_losses(m, b, precision),

@@ -10,7 +10,7 @@ from conftest import Capsys
 from bertkit.cli import run
 from bertkit.run.resume_rules import FINETUNE as FINETUNE_RULES
 from bertkit.run.resume_rules import PRETRAIN as PRETRAIN_RULES
-from bertkit.run.resume_rules import Change, refused, ways_out
+from bertkit.run.resume_rules import Change, refused, remedies
 
 PRETRAIN = "pretrain data_dir=no/data output_dir=no/run"
 FINETUNE = "finetune task=classification model_dir=no/such/model data_dir=no/data output_dir=no/run"
@@ -121,4 +121,4 @@ def test_nothing_is_advised_that_is_refused() -> None:
     for change in changed:
         rules = FINETUNE_RULES if change.key.startswith("task") else PRETRAIN_RULES
         assert refused([change], rules, [change.key]) == [change]
-        assert "resume.allow" not in ways_out([change], rules)
+        assert "resume.allow" not in remedies([change], rules)

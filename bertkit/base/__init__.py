@@ -1,12 +1,12 @@
-"""What every room may use: batches, typed settings, errors, files, memory and hub models.
+"""Shared by all rooms: batches, typed settings, errors, files, memory and hub models.
 
 Doors:
 
     batch           the arrays of a batch, shared by data and training
-    typed_settings  plain mappings to frozen dataclasses, with keys and types checked
-    errors          the errors that a user sees, with their exit codes
-    files           durable files
-    text_files      text, JSON and YAML, read with limits
-    memory          how much memory this machine has
+    typed_settings  converts plain mappings to frozen dataclasses, and checks keys and types
+    errors          errors with exit codes; safe output to the terminal
+    files           durable writes, locks, safetensors
+    text_files      reads text, JSON and YAML, with size limits
+    memory          the memory of this machine
     hub_ids         names of hub models, and whether the hub can be reached
 """

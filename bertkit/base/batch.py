@@ -1,7 +1,8 @@
-"""The batches: the only types that data and training share.
+"""Batches: the only types that data and training share.
 
-Axes: B sequences, S packed tokens, S_t packed target tokens, M masked positions, C labels. A batch is packed: the tokens of all its
-sequences, one after another, without padding.
+A batch is packed: it holds the tokens of all its sequences, one after another, without padding.
+
+Axes: B sequences, S packed tokens, S_t packed target tokens, M masked positions, C labels.
 """
 
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-IGNORED = -100  # the label of a token that the loss leaves out, as in torch and transformers
+IGNORED = -100  # the label of tokens that the loss ignores, as in torch and transformers
 
 
 @dataclass(frozen=True)
@@ -19,11 +20,11 @@ class PretrainBatch:
     Attributes:
         input_ids: token ids after masking, (S,).
         token_type_ids: 0 for `[CLS] A [SEP]`, 1 for `B [SEP]`, (S,).
-        sequence_lengths: tokens of each sequence, (B,); they sum to S.
-        masked_positions: indices into S of the tokens to predict, ascending, (M,).
+        sequence_lengths: number of tokens in each sequence, (B,); their sum is S.
+        masked_positions: positions of the tokens to predict, from 0 to S - 1, ascending, (M,).
         masked_labels: the original ids at those positions, (M,).
         next_sentence_labels: 0 if B follows A, 1 if B is random or, with next_sentence=sop, if A and B are swapped, (B,);
-            None without pairs, or if the label is not predicted.
+            None if there are no pairs, or if the label is not predicted.
     """
 
     input_ids: NDArray[np.int64]
@@ -55,14 +56,15 @@ class TaskBatch:
         head: "sequence", "token", "span", "choice" or "generation".
         input_ids: (S,).
         token_type_ids: (S,).
-        sequence_lengths: tokens of each sequence, (B,).
-        labels: sequence: (B,) label numbers, (B,) floats for regression, or (B, C) floats, 0 or 1, for multi-label tasks;
-            token: (S,) label numbers, -100 for none; span: (B, 2), start and end within each sequence; choice:
-            (B / num_choices,); generation: (S_t,), the token after each of `target_ids`. None without labels.
-        num_choices: neighbouring sequences that form one example; 1 except for choice.
+        sequence_lengths: number of tokens in each sequence, (B,).
+        labels: depend on the head; None if the batch has no labels.
+            sequence: (B,) label numbers, (B,) floats for regression, or (B, C) floats, 0 or 1, for multi-label tasks;
+            token: (S,) label numbers, `IGNORED` for tokens without a label; span: (B, 2), start and end in each sequence;
+            choice: (B / num_choices,), the correct choice; generation: (S_t,), the token after each of `target_ids`.
+        num_choices: number of adjacent sequences that form one example; 1 for other heads than "choice".
         class_weights: the weight of each label in the loss, (C,); None if all are 1.
-        target_ids: for generation with labels, the decoder's input, `[CLS] y1 .. yn` of every target, (S_t,).
-        target_lengths: tokens of each target, n + 1, (B,); they sum to S_t.
+        target_ids: for generation with labels: the input of the decoder, `[CLS] y1 .. yn` for each target, (S_t,).
+        target_lengths: number of tokens in each target, n + 1, (B,); their sum is S_t.
     """
 
     head: str
@@ -83,12 +85,12 @@ class TaskBatch:
             return {"span": len(self.labels)}
         if self.labels.dtype.kind == "f":
             return {self.head: self.labels.size}
-        known = self.labels[self.labels != IGNORED]
+        labels = self.labels[self.labels != IGNORED]
         if self.class_weights is None:
-            return {self.head: len(known)}
-        return {self.head: float(self.class_weights[known].sum())}
+            return {self.head: len(labels)}
+        return {self.head: float(self.class_weights[labels].sum())}
 
     @property
     def num_tokens(self) -> int:
-        """The number of tokens, including targets: S + S_t."""
+        """S + S_t, the number of tokens including targets."""
         return len(self.input_ids) + (0 if self.target_ids is None else len(self.target_ids))

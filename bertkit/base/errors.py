@@ -1,7 +1,7 @@
-"""Errors that users can act on, and output that is safe to show on a terminal.
+"""Errors that users can act on, and output that is safe on a terminal.
 
-File names, columns, labels and texts come from others. A control character in them could move the cursor, colour the screen or
-start a new line, so `shown` escapes it. Every error and every printed line passes through `shown`.
+File names, columns, labels and texts are untrusted. A control character in them could move the cursor, colour the screen or
+start a new line, so `shown` escapes control characters. All errors and all printed lines are escaped by `shown`.
 """
 
 import html
@@ -10,14 +10,14 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
-MAX_FINDINGS = 5  # lines of one error that are printed
-# C0, DEL, C1; bidirectional controls; line separators; surrogates, as in file names that are not UTF-8
+MAX_FINDINGS = 5  # how many lines of one error are printed
+# control characters (C0, DEL, C1), bidirectional controls, line separators, surrogates (from file names that are not UTF-8)
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def shown(text: object) -> str:
-    r"""Escape control characters: ESC becomes `\x1b`, a line feed `\n`."""
+    r"""Escape control characters; for example, ESC becomes `\x1b`, and a line feed `\n`."""
     return _CONTROL.sub(_escaped, str(text))
 
 
@@ -29,24 +29,24 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def listed(texts: Sequence[str], most: int = 8) -> str:
-    """Join texts in one line; beyond `most`, give only their number."""
+    """Join texts in one line; of more than `most` texts, name only the first ones and count the rest."""
     more = [f"and {len(texts) - most:,} more"] if len(texts) > most else []
     return "; ".join([*texts[:most], *more])
 
 
 def in_markdown(text: object) -> str:
-    """Escape a text for Markdown: one line without HTML, links, images or code."""
+    """Escape a text for Markdown; the result is one line without HTML, links, images or code."""
     safe = html.escape(shown(text), quote=False).replace("\\", "\\\\").replace("](", "]\\(")
     return safe.replace("|", "\\|").replace("`", "\\`")
 
 
 def in_json(text: str) -> str:
-    r"""Escape control characters in JSON as `\u001b`, which reads back as before."""
+    r"""Escape control characters in JSON, such as ESC as `\u001b`; a JSON parser restores them."""
     return _CONTROL.sub(lambda match: match[0] if match[0] == "\n" else f"\\u{ord(match[0]):04x}", text)
 
 
 def say(*lines: object, file: TextIO | None = None) -> None:
-    """Print lines with control characters escaped, and flush."""
+    """Print lines, with control characters escaped, and flush."""
     try:
         print("".join(f"{shown(line)}\n" for line in lines), end="", file=file or sys.stdout, flush=True)
     except OSError as error:
@@ -71,13 +71,13 @@ class ParityError(BertkitError):
 
 
 class InputError(BertkitError):
-    """Bad input or configuration; nothing was changed."""
+    """Wrong input or settings; nothing was changed."""
 
     exit_code = 2
 
 
 class LockedError(BertkitError):
-    """The output directory is in use by a live run."""
+    """Another process is using the output directory."""
 
     exit_code = 3
 
@@ -89,13 +89,13 @@ class StorageError(BertkitError):
 
 
 class NumericsError(BertkitError):
-    """A loss or gradient stopped being finite."""
+    """A loss or gradient is not finite."""
 
     exit_code = 5
 
 
 class PeerError(BertkitError):
-    """Another process of the run died or hangs; all processes were ended."""
+    """Another process of the run died or hangs; all processes are ended."""
 
     exit_code = 6
 

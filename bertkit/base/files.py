@@ -1,9 +1,10 @@
-"""Durable files: nothing half-written appears under its final name, and no other program's files are touched.
+"""Durable files: a final name never holds half-written content, and files of other programs are not changed.
 
-A directory is written under a partial name, flushed to disk, and renamed; it is deleted by renaming it first. So a final name
-always holds a whole old or a whole new state, except between the two renames that replace a directory, when it holds nothing.
+A directory `out` is written as `out.partial`, flushed to disk, and renamed. Before a directory is deleted, it is renamed. So
+`out` is always either the complete old or the complete new directory; only between the two renames that replace a directory
+it does not exist.
 
-A directory `out.partial` that bertkit did not make is refused. Links are never followed for deleting or overwriting.
+A directory `out.partial` that bertkit did not make is refused. Deleting or overwriting a link never changes its target.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ LOCK = ".bertkit.lock"
 
 
 def sha256_file(path: Path) -> str:
-    """Hash a file's bytes, as 64 hexadecimal digits."""
+    """Return the SHA-256 of a file, with 64 hexadecimal digits."""
     digest = hashlib.sha256()
     with path.open("rb", buffering=0) as file:
         for block in iter(lambda: file.read(BLOCK_BYTES), b""):
@@ -44,7 +45,7 @@ def sha256_file(path: Path) -> str:
 
 
 def to_json(value: Any) -> str:
-    """Write JSON as every file has it: indented, keys in order, a newline at the end."""
+    """Convert to JSON in the format of all our files: indented, keys in their order, a newline at the end."""
     return in_json(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)) + "\n"
 
 
@@ -57,7 +58,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     import safetensors
     from safetensors.torch import load_file
 
-    path.open("rb").close()  # the library reports an unreadable file as missing
+    path.open("rb").close()  # raises the right error for an unreadable file, which the library reports as missing
     try:
         return dict(load_file(path))
     except safetensors.SafetensorError as error:
@@ -65,10 +66,10 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a safetensors file; its bytes depend on the tensors only.
+    """Write a safetensors file; its bytes depend only on the tensors.
 
     Raises:
-        OSError: the disk failed; the library puts the error number only into its message.
+        OSError: the disk failed.
     """
     import safetensors
     from safetensors.torch import save_file
@@ -77,29 +78,29 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     try:
         save_file(ordered, path, metadata={"format": "pt"})
     except safetensors.SafetensorError as error:
-        number = re.search(r"\(os error (\d+)\)", str(error))
+        number = re.search(r"\(os error (\d+)\)", str(error))  # the library has it only in the message
         if number is None:
             raise
         raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from None
     umask = os.umask(0)
     os.umask(umask)
-    path.chmod(0o666 & ~umask)  # the library makes files that only their owner can read
+    path.chmod(0o666 & ~umask)  # the library lets only the owner read its files
 
 
 def write_durably(path: Path, content: str | bytes) -> None:
-    """Replace a file's content in one step that survives a power cut."""
+    """Replace the content of a file atomically and durably."""
     with writing(path, is_binary=True) as file:
         file.write(content.encode("utf-8") if isinstance(content, str) else content)
 
 
 @contextlib.contextmanager
 def writing(path: Path, *, is_binary: bool = False) -> Iterator[Any]:
-    """Open a file to write in parts, UTF-8 text unless `is_binary`; at the end it gets its final name.
+    """Open a file for writing, as UTF-8 text unless `is_binary`; at the end of the block it gets its final name.
 
-    Meanwhile it has its partial name (`file.name`), and replaces a file there. After an error the part written so far is kept,
-    but after a disk error it is deleted to free space. A link of either name is replaced, not its target.
+    Until then it has a partial name, `file.name`; an old partial file is replaced. After an error the partial file is kept;
+    after a disk error it is deleted to free space. If one of the names is a link, the link is replaced, not its target.
     """
-    partial, is_kept = partial_of(path), False
+    partial, is_kept = partial_path(path), False
     partial.unlink(missing_ok=True)
     file: Any = partial.open("xb") if is_binary else partial.open("x", encoding="utf-8", newline="\n")
     try:
@@ -109,14 +110,14 @@ def writing(path: Path, *, is_binary: bool = False) -> Iterator[Any]:
                 file.flush()
                 os.fsync(file.fileno())
             except BaseException as error:
-                is_kept = not is_of_disk(error) and file.tell() > 0
+                is_kept = not is_disk_error(error) and file.tell() > 0
                 raise
             if not os.path.samestat(os.fstat(file.fileno()), partial.lstat()):
                 is_kept = True
-                raise InputError(f"{path}: another command writes the same file; choose another output")
+                raise InputError(f"{path}: another command is writing the same file; choose another output")
         partial.replace(path)
     except BaseException as error:
-        if isinstance(error, OSError) and is_of_disk(error):
+        if isinstance(error, OSError) and is_disk_error(error):
             error.filename = error.filename or str(path)
         if not is_kept:
             partial.unlink()
@@ -124,18 +125,18 @@ def writing(path: Path, *, is_binary: bool = False) -> Iterator[Any]:
     flush(path.parent)
 
 
-def partial_of(path: Path) -> Path:
-    """Give the name of an unfinished file or directory."""
+def partial_path(path: Path) -> Path:
+    """Return the partial name of a file or directory."""
     return path.with_name(path.name + PARTIAL)
 
 
-def is_of_disk(error: BaseException) -> bool:
-    """Whether the error means that a disk is full, read-only or failing."""
+def is_disk_error(error: BaseException) -> bool:
+    """Return whether the error means that a disk is full, read-only or failing."""
     return isinstance(error, OSError) and error.errno in DISK_ERRORS
 
 
 def flush(path: Path) -> None:
-    """Flush a file's bytes, or a directory's entries, to disk."""
+    """Flush the content of a file, or the entries of a directory, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -152,19 +153,19 @@ def publish_dir(partial: Path, final: Path) -> None:
     partial.rename(final)
     flush(final.parent)
     if trash is not None:
-        with contextlib.suppress(OSError):  # published all the same; `remove_leftovers` tries again
+        with contextlib.suppress(OSError):  # `final` is already complete; `remove_leftovers` tries again
             remove(trash)
 
 
 def remove_dir(path: Path) -> None:
-    """Delete a directory without leaving it half deleted: rename it, then delete."""
+    """Delete a directory; it is renamed first, so that it never appears half deleted."""
     trash = _rename_away(path)
     flush(path.parent)
     remove(trash)
 
 
 def remove(path: Path) -> None:
-    """Delete a file, a directory and its contents, or a link, but never a link's target."""
+    """Delete a file, a directory with its contents, or a link, but never the target of a link."""
     shutil.rmtree(path) if _is_dir(path) else path.unlink()
 
 
@@ -173,7 +174,7 @@ def _rename_away(path: Path) -> Path:
 
 
 def remove_leftovers(directory: Path, names: str) -> None:
-    """Delete partial and trashed entries after a crash; `names` is a regular expression for bertkit's own entries."""
+    """Delete partial and half-deleted entries that a crash left; `names` is a regular expression for the final names."""
     if not _is_dir(directory):
         return
     leftover = re.compile(rf"(?:{names}){re.escape(PARTIAL)}|\.(?:{names}){re.escape(TRASH)}")
@@ -184,7 +185,7 @@ def remove_leftovers(directory: Path, names: str) -> None:
 
 @contextlib.contextmanager
 def folder_for(directory: Path) -> Iterator[None]:
-    """Make a directory and its parents; after an error, remove the new ones that are empty."""
+    """Make a directory and its parents; after an error, remove those that are new and empty."""
     made = [path for path in (directory, *directory.parents) if not os.path.lexists(path)]
     directory.mkdir(parents=True, exist_ok=True)
     try:
@@ -198,16 +199,16 @@ def folder_for(directory: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def building_dir(final: Path, made_from: str | None = None) -> Iterator[Path]:
-    """Give a partial directory to fill; it is published as `final` at the end, and deleted on any error.
+    """Yield a partial directory to fill; at the end it is renamed to `final`. An error deletes it.
 
     Args:
         final: the directory to make.
-        made_from: a key of everything that the result depends on. With a key, the folder `UNFINISHED` in the partial directory
-            is for intermediate results: it survives a kill, or an error of neither input nor disk, and is given to
-            the next build with the same key. It is not published.
+        made_from: a key that identifies everything on which the result depends. With a key, the folder `UNFINISHED` in the
+            partial directory is for intermediate results. After a kill, or an error other than an `InputError` or a disk
+            error, this folder is kept, and the next build with the same key can continue from it.
 
     Raises:
-        LockedError: another live process is building the same directory.
+        LockedError: another process is building the same directory.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(folder_for(final.parent))
@@ -225,25 +226,25 @@ def building_dir(final: Path, made_from: str | None = None) -> Iterator[Path]:
                 write_durably(key, made_from)
             yield partial
             shutil.rmtree(unfinished, ignore_errors=True)
-            publish_dir(partial, final)  # together with the lock, so no other process can start to build
+            publish_dir(partial, final)  # renamed together with the lock, so that no other process can start to build
             (final / LOCK).unlink()
         except BaseException as error:
-            if made_from is None or is_of_disk(error) or isinstance(error, InputError):
+            if made_from is None or is_disk_error(error) or isinstance(error, InputError):
                 shutil.rmtree(partial, ignore_errors=True)
             raise
 
 
 def _partial_dir(final: Path) -> Path:
-    """Make the partial directory, or reuse one that bertkit left.
+    """Make the partial directory, or reuse a partial directory of bertkit.
 
     Raises:
-        InputError: something else has its name.
+        InputError: something else has this name.
     """
-    partial = partial_of(final)
+    partial = partial_path(final)
     if not os.path.lexists(partial):
         partial.mkdir(exist_ok=True)
-    there = {path.name for path in partial.iterdir()} if _is_dir(partial) else {""}
-    if there and not there & {LOCK, UNFINISHED}:
+    names = {path.name for path in partial.iterdir()} if _is_dir(partial) else {""}
+    if names and not names & {LOCK, UNFINISHED}:
         raise InputError(
             f"{partial} is there already, and bertkit did not make it; remove it, or choose another output_dir"
         )
@@ -256,24 +257,24 @@ def _is_dir(path: Path) -> bool:
 
 @contextlib.contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Hold `directory` for this process; the lock ends with the process, however it ends.
+    """Lock a directory; the lock ends with the process, even if the process is killed.
 
     Raises:
-        LockedError: a live process holds it; the message gives its host, its id and its start time.
-        InputError: something else has the lock's name.
+        LockedError: another process holds the lock; the message has its host, its id and its start time.
+        InputError: the name of the lock file is taken by something else.
     """
     from filelock import FileLock, Timeout
 
     path = directory / LOCK
     if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
-        raise InputError(f"{path} is not bertkit's; remove it, or choose another output_dir")
+        raise InputError(f"{path} was not made by bertkit; remove it, or choose another output_dir")
     lock = FileLock(path, timeout=0)
     try:
         lock.acquire()
     except Timeout:
         holder = path.read_text(encoding="utf-8", errors="replace").strip() or "another process"
-        way_out = "wait for it, stop it, or choose another output_dir"
-        raise LockedError(f"{directory} is in use by {holder}; {way_out}") from None
+        advice = "wait for it, stop it, or choose another output_dir"
+        raise LockedError(f"{directory} is in use by {holder}; {advice}") from None
     try:
         started_at = time.strftime("%Y-%m-%d %H:%M:%S")
         path.write_text(f"process {os.getpid()} on {socket.gethostname()}, started at {started_at}", encoding="utf-8")
@@ -289,16 +290,16 @@ def refuse_file(output_dir: Path) -> None:
 
 
 def require_space(directory: Path, num_bytes: int) -> None:
-    """Check the free space before writing.
+    """Check that the disk of `directory` has `num_bytes` free.
 
     Raises:
-        StorageError: the disk of `directory` has less than `num_bytes` free.
+        StorageError: it has less.
     """
     if shutil.disk_usage(directory).free < num_bytes:
         raise StorageError(no_space(directory, num_bytes))
 
 
 def no_space(directory: Path, num_bytes: int) -> str:
-    """Give the message for a disk with less than `num_bytes` free."""
+    """Return the message for a disk with less than `num_bytes` free."""
     free = shutil.disk_usage(directory).free
     return f"no space left on {directory}: need {num_bytes / 1e6:.1f} MB, have {free / 1e6:.1f} MB; free some space"

@@ -1,4 +1,4 @@
-"""Names of hub models, and whether the hub can be reached; the hub's own libraries try for half a minute."""
+"""Checks hub model names, and quickly whether the hub is reachable; the hub's own libraries wait half a minute."""
 
 import contextlib
 import functools
@@ -9,16 +9,15 @@ from pathlib import Path
 
 from bertkit.base.errors import InputError
 
-SECONDS_TO_ANSWER = 1.2
-_FOLDERS = re.compile(
-    "runs?|out|outputs?|models?|checkpoints?|data|tmp|exp|experiments"
-)  # usual names of local folders
+TIMEOUT_SECONDS = 1.2
+# usual names of local folders
+_FOLDERS = re.compile("runs?|out|outputs?|models?|checkpoints?|data|tmp|exp|experiments")
 
 
 def is_id(name: str) -> bool:
-    """Whether a name is a hub id: `organisation/model`, or `bert-...` without an organisation.
+    """Return whether a name is a hub id: `organisation/model`, or `bert-...` without an organisation.
 
-    A name is a path if its first part is an existing folder, or a usual name of one.
+    A name is a path if its first part is an existing folder, or a usual folder name.
     """
     organisation, has_organisation, _ = name.partition("/")
     if not has_organisation:
@@ -28,10 +27,10 @@ def is_id(name: str) -> bool:
 
 
 def check_model(name: str, setting: str) -> None:
-    """Refuse a hub model that is neither cached nor reachable, before torch is imported.
+    """Check that a hub model is cached or the hub is reachable; does not import torch.
 
     Raises:
-        InputError: it is unavailable.
+        InputError: neither is the case.
     """
     if not is_id(name) or Path(name).exists():
         return
@@ -42,16 +41,16 @@ def check_model(name: str, setting: str) -> None:
 
 
 def unavailable(name: str, setting: str, why: str) -> InputError:
-    """Give the error for a missing model."""
+    """Return the error for a missing model."""
     return InputError(
-        f"{setting}={name}: no such directory, and no hub model that is cached or can be fetched ({why}); give a local "
-        "directory, or fetch it where there is a network and set HF_HOME to that cache"
+        f"{setting}={name}: no such directory, and no hub model that is cached or can be downloaded ({why}); give a local "
+        "directory, or download the model on a machine with a network and set HF_HOME to that cache"
     )
 
 
 @functools.cache
 def is_offline() -> bool:
-    """Whether the hub, or the proxy in front of it, does not answer; then its libraries are set to offline mode."""
+    """Return whether the hub, or its proxy, cannot be reached; if so, set the hub's libraries to offline mode."""
     import socket
     import threading
     import urllib.parse
@@ -69,15 +68,15 @@ def is_offline() -> bool:
     def ask() -> None:  # in a thread, because name resolution has no timeout
         with contextlib.suppress(OSError, ValueError):
             port = url.port or (80 if url.scheme == "http" else 443)
-            socket.create_connection((url.hostname or "", port), SECONDS_TO_ANSWER).close()
+            socket.create_connection((url.hostname or "", port), TIMEOUT_SECONDS).close()
             answered.set()
         over.set()
 
     threading.Thread(target=ask, daemon=True).start()
-    over.wait(SECONDS_TO_ANSWER)
+    over.wait(TIMEOUT_SECONDS)
     if answered.is_set():
         return False
-    os.environ["HF_HUB_OFFLINE"] = "1"  # both libraries read it when imported
+    os.environ["HF_HUB_OFFLINE"] = "1"  # libraries that are imported later read it
     for name in ("huggingface_hub.constants", "datasets.config"):
         if name in sys.modules:
             sys.modules[name].HF_HUB_OFFLINE = True  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The memory of this machine, and a check before large allocations."""
+"""Measures the memory of this machine, and refuses allocations that cannot fit."""
 
 import os
 import resource
@@ -7,16 +7,16 @@ from pathlib import Path
 
 from bertkit.base.errors import InputError
 
-CGROUPS, OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")  # version 2
+CGROUPS, OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")  # control groups, version 2
 
 
 @dataclass(frozen=True)
 class Memory:
     """The memory of a device, in bytes."""
 
-    held: int  # by this process
+    held: int  # in use by this process
     free: int  # available to this process
-    total: int  # of the machine, its container, or the GPU
+    total: int  # in the machine, the container, or the GPU
 
 
 def memory_here(device: str) -> Memory | None:
@@ -41,26 +41,26 @@ def memory_here(device: str) -> Memory | None:
         if limit is not None:
             used = (_number_in(group / "memory.current") or 0) - _cached(group)
             total, free = min(total, limit), min(free, limit - used)
-    for limit, _ in map(resource.getrlimit, (resource.RLIMIT_AS, resource.RLIMIT_DATA)):  # such as ulimit -v
+    for limit, _ in map(resource.getrlimit, (resource.RLIMIT_AS, resource.RLIMIT_DATA)):  # set by `ulimit -v`
         total = total if limit == resource.RLIM_INFINITY else min(total, limit)
     return Memory(pages * os.sysconf("SC_PAGE_SIZE"), min(free, total), total)
 
 
 def processes_here(device: str) -> int:
-    """Count the processes that share the memory: all processes of this machine on a CPU, one on a GPU."""
+    """Return the number of processes that share the memory: on a CPU all processes of this machine, on a GPU one."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if device == "cpu" else 1
 
 
-def require_memory(what: str, num_bytes: int, way_out: str, device: str = "cpu") -> None:
-    """Refuse what cannot fit into the total memory; `num_bytes` is a lower bound of its need.
+def require_memory(what: str, num_bytes: int, advice: str, device: str = "cpu") -> None:
+    """Check that `what`, which needs at least `num_bytes`, can fit into the total memory.
 
     Raises:
-        InputError: it cannot fit.
+        InputError: it cannot fit; the message ends with the advice `advice`.
     """
     here = memory_here(device)
     if here is not None and num_bytes > here.total:
         raise InputError(
-            f"{what} would need at least {gigabytes(num_bytes)} of memory, this machine has {gigabytes(here.total)}; {way_out}"
+            f"{what} would need at least {gigabytes(num_bytes)} of memory, this machine has {gigabytes(here.total)}; {advice}"
         )
 
 
@@ -77,7 +77,7 @@ def _number_in(path: Path) -> int | None:
 
 
 def _cgroups() -> list[Path]:
-    """The control groups of this process, innermost first: a container, a Slurm job, a systemd slice."""
+    """Return the control groups of this process, innermost first; they limit containers, Slurm jobs and systemd slices."""
     try:
         lines = OWN_CGROUP.read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
@@ -87,7 +87,7 @@ def _cgroups() -> list[Path]:
 
 
 def _cached(group: Path) -> int:
-    """Bytes of file cache in a control group's usage, which the system frees when memory is needed."""
+    """Return the bytes of file cache in the memory usage of a control group; the system frees them when needed."""
     try:
         lines = (group / "memory.stat").read_text(encoding="ascii").splitlines()
     except OSError:

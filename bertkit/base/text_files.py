@@ -1,6 +1,6 @@
-"""Text files, JSON and YAML: gzip is unpacked, a byte order mark dropped, and binary data refused.
+"""Reads text files, JSON and YAML: decompresses gzip, removes a byte order mark, and refuses binary data.
 
-Sizes, nesting and compression are limited, so that no file can exhaust the memory. The limits are far above real texts.
+Sizes, nesting and compression are limited, so that no file can exhaust the memory. Real files are far below the limits.
 """
 
 import codecs
@@ -18,29 +18,29 @@ from typing import Any, cast
 
 from bertkit.base.errors import InputError
 
-TEXT_BYTES = 1 << 18  # read, decoded and split into lines at once
-LINE_MB = 64  # the longest line, record or cell
-WHOLE_MB = 256  # the largest file that is read as a whole: JSON, a vocabulary
-MOST_UNPACKED = 200  # the highest compression ratio
+TEXT_BYTES = 1 << 18  # how much is read and decoded at once
+LINE_MB = 64  # the maximum size of a line, record or cell
+WHOLE_MB = 256  # the maximum size of a file that is read as a whole: JSON, a vocabulary
+MAX_GZIP_RATIO = 200
 TOO_LONG = f"longer than {LINE_MB} MB; cut it into shorter ones"
 TOO_LARGE = f"larger than {WHOLE_MB} MB, the limit for a file that is read as a whole"
 LINES_AT_ONCE = 1 << 14
-MAX_DEPTH = 100  # nesting of lists and mappings; ours have five levels, and Python's stack ends at a thousand
+MAX_DEPTH = 100  # nested lists and mappings; our files have five levels, and Python's recursion limit is 1000
 TOO_DEEP = f"lists or groups nested more than {MAX_DEPTH} deep"
-FREELY_UNPACKED_BYTES = 1 << 22  # allowed at any compression ratio, since one repeated letter compresses a thousandfold
-PEEKED_BYTES = 1 << 16  # enough to detect a file's format
+UNCHECKED_GZIP_BYTES = 1 << 22  # up to this size, any ratio is allowed: one repeated letter has a ratio of 1000
+PEEKED_BYTES = 1 << 16  # enough to detect the format of a file
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _GZIP = b"\x1f\x8b"  # RFC 1952; no text starts with these bytes
 _INVISIBLE = "".join(chr(n) for n in range(0x3001) if chr(n).isspace()) + "\u200b\u200c\u200d\u2060\ufeff"
 
 
 def is_blank(line: str) -> bool:
-    """Whether a line has only white space, zero-width characters and byte order marks."""
+    """Return whether a line has only white space, zero-width characters and byte order marks."""
     return not line.strip(_INVISIBLE)
 
 
 def without_surrogates(text: str) -> str:
-    """Join surrogate pairs, and replace lone halves; JSON can hold them, but no encoding can."""
+    """Join surrogate pairs, and replace lone surrogates; JSON can contain them, but UTF-8 cannot."""
     if _LONE_SURROGATE.search(text) is None:
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
@@ -60,10 +60,10 @@ def read_whole(path: Path) -> str:
     return data.decode("utf-8")
 
 
-def joined(name: Path, lines: Iterator[tuple[int, str]]) -> str:
-    """Join numbered lines, up to the limit for a whole file."""
+def join_lines(name: Path, lines: Iterator[tuple[int, str]]) -> str:
+    """Join numbered lines to one text of at most WHOLE_MB."""
     length = 0
-    parts: list[str] = []  # each of many lines, because a short string takes several times its length
+    parts: list[str] = []  # joined blocks of lines, because many short strings need several times the memory
     while some := [line for _, line in itertools.islice(lines, LINES_AT_ONCE)]:
         parts.append("\n".join(some))
         length += len(parts[-1]) + 1
@@ -73,7 +73,7 @@ def joined(name: Path, lines: Iterator[tuple[int, str]]) -> str:
 
 
 def check_whole(path: Path) -> None:
-    """Check the size of a file before it is read as a whole.
+    """Check that a file is small enough to be read as a whole.
 
     Raises:
         InputError: it is too large.
@@ -97,7 +97,7 @@ def read_json(path: Path) -> Any:
 
 
 def parse_json(text: str) -> Any:
-    """Read JSON from an untrusted source.
+    """Parse JSON from an untrusted source.
 
     Raises:
         ValueError: it is not JSON, or nested too deeply.
@@ -112,7 +112,7 @@ def parse_json(text: str) -> Any:
 
 
 def parse_yaml(text: str) -> Any:
-    """Read YAML from an untrusted source: plain values, without aliases, which can expand exponentially.
+    """Parse YAML from an untrusted source: plain values only. Aliases are refused, because they can expand exponentially.
 
     Raises:
         ValueError: it is not YAML, has an alias, or is nested too deeply.
@@ -123,7 +123,7 @@ def parse_yaml(text: str) -> Any:
     try:
         for event in yaml.parse(text, loader):
             if isinstance(event, yaml.AliasEvent):
-                raise ValueError("an alias; write out the value that it stands for")
+                raise ValueError("it has an alias; write out the value instead")
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > MAX_DEPTH:
                 raise ValueError(TOO_DEEP)
@@ -133,7 +133,7 @@ def parse_yaml(text: str) -> Any:
 
 
 def is_deep(value: Any) -> bool:
-    """Whether lists and mappings are nested more than `MAX_DEPTH` deep."""
+    """Return whether lists and mappings are nested more than `MAX_DEPTH` deep."""
     level = [value]
     for _ in range(MAX_DEPTH + 1):
         groups = (item.values() if isinstance(item, dict) else item for item in level if isinstance(item, (dict, list)))
@@ -144,10 +144,10 @@ def is_deep(value: Any) -> bool:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Read the lines of a UTF-8 file or pipe, numbered from 1; gzip is unpacked.
+    """Read the lines of a UTF-8 file or pipe, numbered from 1; decompress gzip.
 
     Raises:
-        InputError: it is missing, damaged or not text; the message gives the line.
+        InputError: it is missing, damaged or not text; the message has the line number.
     """
     try:
         file = path.open("rb", buffering=PEEKED_BYTES)
@@ -159,13 +159,13 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 @contextlib.contextmanager
 def opened_input(name: str) -> Iterator[tuple[io.BufferedReader, int | None]]:
-    """Open the file of `input=`, or standard input for `-`; give also its size in bytes, if known.
+    """Open the file of `input=`, or standard input for `-`; yield it with its size in bytes, None if unknown.
 
     Raises:
         InputError: there is no such file, or it is a folder.
     """
     if name == "-" and sys.stdin is None:
-        raise InputError("input=-: standard input is closed; give a file, or a text through a pipe")
+        raise InputError("input=-: standard input is closed; give a file, or pipe text into the command")
     if name == "-":
         yield cast(io.BufferedReader, sys.stdin.buffer), None
         return
@@ -181,13 +181,13 @@ def opened_input(name: str) -> Iterator[tuple[io.BufferedReader, int | None]]:
 
 
 def unpacked(file: io.BufferedReader, name: Path) -> io.BufferedReader:
-    """Unpack a file if its name or its first bytes say gzip; otherwise give the file itself."""
+    """Return a stream of the decompressed bytes if a file is gzip by its name or first bytes; otherwise the file itself."""
     if name.suffix.lower() != ".gz" and file.peek(len(_GZIP))[: len(_GZIP)] != _GZIP:
         return file
     return io.BufferedReader(cast(io.RawIOBase, _Gzip(file, name)), PEEKED_BYTES)
 
 
-class _Packed(io.RawIOBase):
+class _CountingFile(io.RawIOBase):
     """Counts the bytes that are read from a file."""
 
     def __init__(self, file: io.BufferedReader) -> None:
@@ -200,24 +200,24 @@ class _Packed(io.RawIOBase):
 
 
 class _Gzip(gzip.GzipFile):
-    """Unpacks up to the limit."""
+    """Decompresses a file, and refuses a file whose compression ratio is too high."""
 
     def __init__(self, file: io.BufferedReader, name: Path) -> None:
-        self.packed, self.num_bytes, self.where = _Packed(file), 0, name
-        super().__init__(fileobj=self.packed, mode="rb")
+        self.compressed, self.num_bytes, self.where = _CountingFile(file), 0, name
+        super().__init__(fileobj=self.compressed, mode="rb")
 
     def readinto(self, buffer: Any) -> int:
-        data = self.read1(len(buffer))  # `read` would lose the data before a fault
+        data = self.read1(len(buffer))  # `read` would lose the data before a damaged block
         buffer[: len(data)] = data
         self.num_bytes += len(data)
-        if self.num_bytes > FREELY_UNPACKED_BYTES + MOST_UNPACKED * self.packed.num_bytes:
-            raise InputError(f"{self.where}: unpacks to more than {MOST_UNPACKED} times its size; unpack it before")
+        if self.num_bytes > UNCHECKED_GZIP_BYTES + MAX_GZIP_RATIO * self.compressed.num_bytes:
+            raise InputError(f"{self.where}: decompresses to more than {MAX_GZIP_RATIO} times its size; decompress it")
         return len(data)
 
 
 @contextlib.contextmanager
 def unpacking(where: Callable[[], str]) -> Iterator[None]:
-    """Report a damaged gzip file, with its place."""
+    """Turn errors of a damaged gzip file into an `InputError` that starts with `where()`."""
     try:
         yield
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -225,7 +225,7 @@ def unpacking(where: Callable[[], str]) -> Iterator[None]:
 
 
 def numbered_lines(file: io.BufferedReader, name: Path) -> Iterator[tuple[int, str]]:
-    """Read UTF-8 lines, numbered from 1, without line ends; `name` is for messages."""
+    """Read UTF-8 lines, numbered from 1, without line ends; `name` is used in error messages."""
     with unpacking(lambda: str(name)):
         for first, lines in line_blocks(file, lambda number: f"{name}:{number}"):
             for number, line in enumerate(lines, first):
@@ -239,22 +239,23 @@ def line_blocks(
     start: int = 0,
     end: int | None = None,
     encoding: str = "utf-8",
-    way_out: str = "convert the file to UTF-8",
+    advice: str = "convert the file to UTF-8",
 ) -> Iterator[tuple[int, list[str]]]:
-    """Read blocks of lines, each with the number of its first line; lines before a fault are yielded before the error.
+    """Read blocks of lines, each with the number of its first line.
 
-    Only a line feed ends a line: U+2028 and similar characters occur inside sentences.
+    Only a line feed ends a line, since U+2028 and similar characters occur inside sentences. If a line is invalid, the lines
+    before it are yielded before the error is raised.
 
     Args:
-        file: at its beginning; read without waiting for full blocks.
-        where: the place of a line, given its number, for messages.
+        file: at its beginning; the function does not wait for full blocks.
+        where: takes a line number, returns its place for error messages.
         start: the first byte to read.
-        end: the byte after the last one; None for all.
+        end: the end of the bytes to read, not included; None reads all.
         encoding: an encoding in which a line feed is the byte 0x0a.
-        way_out: the advice for a file in another encoding.
+        advice: what to do about a file in another encoding.
 
     Raises:
-        InputError: a line is not text, or in another encoding.
+        InputError: a line is not text, or not in this encoding.
     """
     if start:
         file.seek(start)
@@ -264,15 +265,15 @@ def line_blocks(
     while True:
         block = file.read1(TEXT_BYTES if left is None else min(TEXT_BYTES, left))
         left = None if left is None else left - len(block)
-        border = block.rfind(b"\n") + 1
-        unfinished.append(block[: border or None])
-        length = len(block) - border if border else length + len(block)
-        if block and not border and b"\0" not in block:
+        end_of_lines = block.rfind(b"\n") + 1  # 0 if the block has no line feed
+        unfinished.append(block[: end_of_lines or None])
+        length = len(block) - end_of_lines if end_of_lines else length + len(block)
+        if block and not end_of_lines and b"\0" not in block:
             if length > LINE_MB * 1_000_000:
                 raise InputError(f"{where(number)}: a line {TOO_LONG}")
             continue
         if data := b"".join(unfinished):
-            lines, fault = _decoded(data, encoding, way_out)
+            lines, fault = _decoded(data, encoding, advice)
             if start == 0 and number == 1 and lines:
                 lines[0] = lines[0].lstrip("\ufeff")
             if lines:
@@ -280,13 +281,13 @@ def line_blocks(
             number += len(lines)
             if fault:
                 raise InputError(f"{where(number)}: {fault}")
-        unfinished = [block[border:]]
+        unfinished = [block[end_of_lines:]]
         if not block:
             return
 
 
-def _decoded(data: bytes, encoding: str, way_out: str) -> tuple[list[str], str]:
-    """The lines before the first fault, and its description; "" without a fault."""
+def _decoded(data: bytes, encoding: str, advice: str) -> tuple[list[str], str]:
+    """Return the lines before the first invalid line, and what is wrong with that line; "" if all are valid."""
     data = data.removesuffix(b"\n")
     if codecs.lookup(encoding).name == "utf-8" and b"\0" not in data:
         with contextlib.suppress(UnicodeDecodeError):
@@ -300,5 +301,5 @@ def _decoded(data: bytes, encoding: str, way_out: str) -> tuple[list[str], str]:
             lines.append(line.decode(encoding))
         except UnicodeDecodeError as error:
             byte, column = line[error.start], error.start + 1
-            return lines, f"not {encoding.upper()} (byte 0x{byte:02x} at column {column}); {way_out}"
+            return lines, f"not {encoding.upper()} (byte 0x{byte:02x} at column {column}); {advice}"
     return lines, ""

@@ -1,7 +1,7 @@
-"""Plain mappings to frozen dataclasses, with all errors at once; the contents of files are checked in the same way.
+"""Converts plain mappings to frozen dataclasses, and reports all errors at once; `checked` does the same for file contents.
 
 The annotations of a dataclass are its schema: nested dataclasses, `int`, `float`, `bool`, `str`, `Literal`, `tuple[X, ...]`,
-`dict[str, X]` and unions. A value is optional only if its annotation admits `None`; unknown keys are errors.
+`dict[str, X]` and unions. A value may be null only if its annotation includes `None`; unknown keys are errors.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def conf_dir() -> Path:
-    """Find the shipped configuration files: inside the installed package, or beside it.
+    """Return the directory of bertkit's configuration files: inside the package, or, in a git checkout, beside it.
 
     Raises:
         InputError: the installation is broken.
@@ -33,7 +33,7 @@ def conf_dir() -> Path:
 
 
 def conf_dirs(own: str | None) -> list[Path]:
-    """Give the directories of configuration files: the shipped one, and the user's own, if any.
+    """Return the directories of configuration files: bertkit's, and the user's own, if any.
 
     Raises:
         InputError: the user's own is not a directory.
@@ -56,12 +56,12 @@ def option_names(directories: Iterable[Path]) -> dict[str, list[str]]:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Suggest the nearest known name: "; did you mean 'x'?", or "" if none is near."""
+    """Return "; did you mean 'x'?" with the most similar known name; "" if none is similar."""
     match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean '{match[0]}'?" if match else ""
 
 
-# settings for which "" would be the working directory
+# settings that must not be empty, because "" would mean the working directory
 PLACES = ("output_dir", "output", "data_dir", "model_dir", "input", "corpus.path", "tokenizer.path")
 
 
@@ -69,7 +69,7 @@ def build(schema: type[T], mapping: Any) -> T:
     """Build the dataclass `schema` from a mapping of settings.
 
     Raises:
-        InputError: one line for each unknown key, missing value, wrong type and broken rule of a `__post_init__`.
+        InputError: one line for each unknown key, missing value, wrong type, and error of a `__post_init__`.
     """
     errors: list[str] = []
     value = _convert(schema, mapping, "", errors, is_file=False)
@@ -78,24 +78,24 @@ def build(schema: type[T], mapping: Any) -> T:
     return value  # type: ignore[no-any-return]
 
 
-def checked(kind: type[T], content: Any, where: Path | str, way_out: str = "restore it from where it came") -> T:
-    """Convert the content of a file to the type that it was written from; additional fields are allowed.
+def checked(kind: type[T], content: Any, where: Path | str, advice: str = "restore it from where it came") -> T:
+    """Convert the content of a file to a type, and check it; additional fields are allowed.
 
     Raises:
-        InputError: a field is wrong; the message names the file and the first such field.
+        InputError: a field is wrong; the message has the file and the first wrong field.
     """
     errors: list[str] = []
     value = _convert(kind, content, "", errors, is_file=True)
     if errors:
-        raise InputError(f"{where}: {errors[0].replace('group of settings', 'group of values')}; {way_out}")
+        raise InputError(f"{where}: {errors[0].replace('group of settings', 'group of values')}; {advice}")
     return value  # type: ignore[no-any-return]
 
 
 def refuse(*problems: object) -> None:
-    """Raise all problems at once; a problem is a text or a list of texts, and false or empty values are none.
+    """Raise all problems at once. A problem is a string or a list of strings; false and empty values are ignored.
 
     Raises:
-        InputError: there is a problem.
+        InputError: there is at least one problem.
     """
     lines = [line for item in problems if item for line in ([item] if isinstance(item, str) else item)]  # type: ignore[attr-defined]
     if lines:
@@ -106,7 +106,7 @@ _WORDS = {"[)": "a number from {} to below {}", "(]": "a number above {}, up to 
 
 
 def outside(settings: object, group: str, **intervals: str) -> list[str]:
-    """List numbers outside their intervals, such as "[0, 1)"; null, and words such as auto, are allowed."""
+    """List the settings that are outside their intervals, such as "[0, 1)"; values that are not numbers are ignored."""
     problems = []
     for name, interval in intervals.items():
         value, (low, high) = getattr(settings, name), map(float, interval[1:-1].split(","))
@@ -125,12 +125,12 @@ def outside(settings: object, group: str, **intervals: str) -> list[str]:
 
 
 def unused(settings: object, group: str, *rows: tuple[Any, ...]) -> list[str]:
-    """List settings that are set and have no effect.
+    """List settings that the user set although they have no effect.
 
     Args:
         settings: the dataclass.
         group: the prefix of the names, with a dot.
-        *rows: for each setting its name, whether it has no effect, why, and its default unless that is null or false.
+        *rows: for each setting: its name, whether it has no effect, why, and its default if that is not null or false.
     """
     problems = []
     for name, is_unused, why, *default in rows:
@@ -143,7 +143,7 @@ def unused(settings: object, group: str, *rows: tuple[Any, ...]) -> list[str]:
 
 
 def dotted_keys(mapping: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """List the keys of a nested mapping; a group comes before its keys."""
+    """List the keys of a nested mapping in dotted form; a group comes before its keys."""
     keys = []
     for key, value in mapping.items():
         keys.append(f"{prefix}{key}")
@@ -153,16 +153,16 @@ def dotted_keys(mapping: Mapping[str, Any], prefix: str = "") -> list[str]:
 
 
 def to_mapping(value: Any) -> dict[str, Any]:
-    """Turn a dataclass back into plain dicts and lists, for YAML and JSON."""
+    """Convert a dataclass to plain dicts and lists, for YAML and JSON."""
     plain: dict[str, Any] = _plain(dataclasses.asdict(value))
     for field in dataclasses.fields(value):
-        if field.metadata == {"is_written": False}:  # not a setting, only a fact about them
+        if field.metadata == {"is_written": False}:  # information about the settings, such as which ones the user gave
             del plain[field.name]
     return plain
 
 
 def at(mapping: Mapping[str, Any], key: str) -> Any:
-    """Look up a dotted key; None if it is missing."""
+    """Return the value of a dotted key in a nested mapping; None if the key is missing."""
     value: Any = mapping
     while key and isinstance(value, Mapping):
         name = key if key in value else key.partition(".")[0]  # a key may contain a dot, such as a file name
@@ -171,7 +171,7 @@ def at(mapping: Mapping[str, Any], key: str) -> Any:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any, Any]]:
-    """List the dotted keys whose values differ between two nested mappings, with both values."""
+    """Return (dotted key, old value, new value) for each difference between two nested mappings."""
     rows: list[tuple[str, Any, Any]] = []
     for key in [*old, *(key for key in new if key not in old)]:
         before, after = old.get(key), new.get(key)
@@ -191,17 +191,17 @@ def _plain(value: Any) -> Any:
 
 
 def _convert(annotation: Any, value: Any, path: str, errors: list[str], is_file: bool) -> Any:
-    """Convert a plain value to the type of an annotation; append problems to `errors`."""
+    """Convert a plain value to the type of its annotation; append problems to `errors`."""
     if not is_file and (value == "???" or (value == "" and path in PLACES)):
         errors.append(f"missing value: set {path}=")
         return None
     options = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
     schemas = [option for option in options if dataclasses.is_dataclass(option)]
     if len(schemas) > 1 and isinstance(value, Mapping):
-        options = _of_kind(schemas, value, path, errors)
+        options = _schema_of_kind(schemas, value, path, errors)
         if not options:
             return None
-    inner_errors: list[str] = []  # errors inside a value whose outer form fits
+    inner_errors: list[str] = []  # errors inside a list or mapping that has the right type itself
     for option in options:
         kind, inner = get_origin(option) or option, get_args(option)
         wrong: list[str] = []
@@ -212,10 +212,9 @@ def _convert(annotation: Any, value: Any, path: str, errors: list[str], is_file:
                 key: _convert(inner[1], item, _joined(path, key), wrong, is_file) for key, item in value.items()
             }
         elif kind is tuple and isinstance(value, (list, tuple)):
-            is_named = is_file or not dataclasses.is_dataclass(
-                inner[0]
-            )  # the runs of glue have messages without a number
-            places = (f"{path}[{number}]" if is_named else "" for number in itertools.count())
+            # errors in glue's settings of several runs do not name the number of the run
+            is_numbered = is_file or not dataclasses.is_dataclass(inner[0])
+            places = (f"{path}[{number}]" if is_numbered else "" for number in itertools.count())
             converted = tuple(_convert(inner[0], *pair, wrong, is_file) for pair in zip(value, places, strict=False))
         else:
             fits, converted = _match(option, value)
@@ -251,9 +250,7 @@ def _build_dataclass(schema: Any, mapping: Mapping[str, Any], path: str, errors:
     for name, field in fields.items():
         if name in mapping:
             values[name] = _convert(_hints(schema)[name], mapping[name], _joined(path, name), errors, is_file)
-        elif (
-            field.default is field.default_factory is dataclasses.MISSING
-        ):  # a default is for files that are older than the field
+        elif field.default is field.default_factory is dataclasses.MISSING:  # files older than a field get its default
             place = _joined(path, name)
             errors.append(f"no field '{place}'" if is_file else f"missing value: set {place}=")
     try:
@@ -263,8 +260,8 @@ def _build_dataclass(schema: Any, mapping: Mapping[str, Any], path: str, errors:
         return None
 
 
-def _of_kind(schemas: list[Any], value: Mapping[str, Any], path: str, errors: list[str]) -> tuple[Any, ...]:
-    """Choose among several dataclasses by `kind`, whose annotation lists the literals of each dataclass."""
+def _schema_of_kind(schemas: list[Any], value: Mapping[str, Any], path: str, errors: list[str]) -> tuple[Any, ...]:
+    """Select one of several dataclasses by the value of `kind`; its annotation in each dataclass lists the literals."""
     kinds = {kind: schema for schema in schemas for kind in get_args(_hints(schema)["kind"])}
     kind = value.get("kind")
     if isinstance(kind, str) and kind in kinds:
@@ -275,7 +272,7 @@ def _of_kind(schemas: list[Any], value: Mapping[str, Any], path: str, errors: li
 
 
 def _match(option: Any, value: Any) -> tuple[bool, Any]:
-    """Whether a value is of a plain type, and the value in that type."""
+    """Return whether a value has a plain type, and the value converted to that type."""
     if option is Any:
         return True, value
     if option is type(None):

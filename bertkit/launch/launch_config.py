@@ -1,4 +1,4 @@
-"""Settings of the processes of a run."""
+"""The settings `launch.*`."""
 
 import os
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ MOST_SECONDS = 14 * 24 * 3600  # torch keeps milliseconds in 32 bits: at most 24
 
 @dataclass(frozen=True)
 class LaunchConfig:
-    """The processes of a run."""
+    """The number of processes and hosts of a run."""
 
     num_processes: int  # on each host
     num_hosts: int  # every host runs the same command, with its own `host_rank`
     host_rank: int  # from 0
     address: str | None  # HOST:PORT of host 0; None for one host
-    hang_timeout_seconds: float  # how long a process waits for the others before the run ends
+    hang_timeout_seconds: float  # if a process waits longer for the others, the run ends
 
     def __post_init__(self) -> None:
         hosts = self.num_hosts
@@ -35,6 +35,6 @@ class LaunchConfig:
 
 
 def too_many(setting: str, num_processes: int) -> list[str]:
-    """Refuse more processes than a machine can hold, at about half a gigabyte for a process."""
+    """Return an error if there are more processes than fit on a machine; each needs about 0.5 GB of memory."""
     most = max(64, 4 * (os.cpu_count() or 1))
     return [f"{setting}={num_processes}: expected at most {most} on this machine"] if num_processes > most else []

@@ -1,7 +1,7 @@
-"""Start workers for a command, and read, as a worker, what to do. torch is imported only to start workers.
+"""Starts the worker processes of a command; in a worker, reads its job. torch is imported only to start workers.
 
-A worker is `bertkit --worker FILE`; the file holds the settings, which the launcher has checked. When a worker fails, it writes
-the reason to torch's error file, and the launcher reads it.
+A worker is the process `bertkit --worker FILE`; the file has the settings, which the launcher has checked. If a worker fails, it
+writes the reason to torch's error file, and the launcher reads it.
 """
 
 import contextlib
@@ -18,13 +18,13 @@ from bertkit.base.errors import InputError
 from bertkit.launch import world
 from bertkit.launch.launch_config import LaunchConfig
 
-is_launcher = False  # whether this process started workers; then it prints their errors, whatever its rank under srun
+is_launcher = False  # whether this process started workers; it prints their errors, whatever its rank under srun
 is_worker = False  # whether a bertkit launcher started this process; the launcher prints its errors
-shows_tracebacks = False  # whether the user wants tracebacks, also from workers
+shows_tracebacks = False  # whether the user set --debug; the workers get it too
 
 
 def starts_workers(launch: LaunchConfig) -> bool:
-    """Whether this process must start workers: the settings ask for several processes, and no other launcher started them.
+    """Return whether this process must start workers: several processes are set, and no other launcher has started them.
 
     srun may start one bertkit launcher on each host.
     """
@@ -40,14 +40,13 @@ def start(command: str, settings: Any) -> None:
         BertkitError: the error of a worker.
         PeerError: a worker died, hangs or raised an unexpected error, or another host did.
         BrokenPipeError: the reader of a worker's output closed the pipe.
-        KeyboardInterrupt: stopped before there was anything to save.
+        KeyboardInterrupt: a signal stopped the workers before they saved anything.
     """
     global is_launcher
     is_launcher = True
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # bertkit prints one line; torch would print its stack
-    os.environ.setdefault(
-        "TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir()
-    )  # otherwise torch makes a folder when imported
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # bertkit prints one line; torch would print a stack trace
+    # otherwise torch makes a folder when imported
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir())
     from bertkit.launch import elastic
 
     job = {
@@ -57,8 +56,8 @@ def start(command: str, settings: Any) -> None:
     elastic.run(settings.launch, job, getattr(settings, "output_dir", None))
 
 
-def take_job(file: str) -> dict[str, Any]:
-    """Read a worker's job; from now on this process ends with its launcher.
+def read_job(file: str) -> dict[str, Any]:
+    """Read the job of this worker; from now on the process ends when its launcher ends.
 
     Raises:
         InputError: no bertkit launcher started this process.
@@ -71,13 +70,13 @@ def take_job(file: str) -> dict[str, Any]:
         if set(job) != {"command", "settings", "debug", "arguments", "launcher"} or launcher != os.getppid():
             raise ValueError
     except (OSError, ValueError, TypeError, LookupError, RecursionError):
-        raise InputError("--worker is for the processes that launch.num_processes= starts; leave it out") from None
+        raise InputError("--worker is only for processes that launch.num_processes= starts; leave it out") from None
     sys.argv, is_worker = arguments, True
     return job
 
 
-def tell(message: str) -> bool:
-    """Write an error to torch's error file, if this process has one; give whether the launcher prints it for the user."""
+def report_error(message: str) -> bool:
+    """Write an error to torch's error file, if this process has one; return whether the launcher will print it."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if path:
         with contextlib.suppress(OSError):

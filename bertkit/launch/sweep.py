@@ -1,4 +1,4 @@
-"""The runs of a sweep, one after another, each in its own process; at the end, a table of their scores."""
+"""Runs the combinations of a sweep one after another, each in its own process, and prints a table of their scores."""
 
 import contextlib
 import json
@@ -10,14 +10,14 @@ from types import FrameType
 from typing import Any
 
 from bertkit.base.errors import say
-from bertkit.launch.world import INTERRUPTED_CODE, STOP_SIGNALS, end_with_parent, handling, own_command
+from bertkit.launch.world import INTERRUPTED_CODE, STOP_SIGNALS, child_command, end_with_parent, handle_signals
 
 STOPPED_CODES = (75, INTERRUPTED_CODE)
 
 
 @dataclass(frozen=True)
 class SweptRun:
-    """One combination of values.
+    """One combination of the swept values.
 
     Attributes:
         name: the swept values, as on the command line.
@@ -31,26 +31,27 @@ class SweptRun:
 
 
 def run_each(runs: Sequence[SweptRun]) -> int:
-    """Run all combinations. A failure does not end the others; a signal ends the current run and the sweep.
+    """Run all combinations. If a run fails, the sweep continues; a signal ends the current run and the sweep.
 
     Returns:
-        The exit code of a stopped run, or else of the first failed one, or else 0.
+        The exit code of a stopped run if there is one, otherwise of the first failed run, otherwise 0.
     """
     codes: dict[str, int] = {}
     received: list[int] = []
     running: list[subprocess.Popen[bytes]] = []
 
-    def pass_on(number: int, _: FrameType | None) -> None:
+    def forward(number: int, _: FrameType | None) -> None:
         received.append(number)
         for process in running:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(number)
 
-    with handling(STOP_SIGNALS, pass_on):
+    with handle_signals(STOP_SIGNALS, forward):
         for run in runs:
             say(f"-- {run.name}")
-            # in its own session, so that it receives a terminal's signal once, from here
-            process = subprocess.Popen(own_command(*run.arguments), start_new_session=True, preexec_fn=end_with_parent)
+            # in its own session, so that a signal from the terminal reaches it only once, through `forward`
+            command = child_command(*run.arguments)
+            process = subprocess.Popen(command, start_new_session=True, preexec_fn=end_with_parent)
             running[:] = [process]
             if received:  # the signal arrived between two runs
                 process.send_signal(received[-1])
@@ -64,7 +65,7 @@ def run_each(runs: Sequence[SweptRun]) -> int:
 
 
 def _table(runs: Sequence[SweptRun], codes: dict[str, int]) -> list[str]:
-    """Give a line for each run: its scores, or how it ended."""
+    """Return a line for each run: its scores, or how it ended."""
     scores = {run.name: _scores(run.directory) for run in runs}
     names = list(dict.fromkeys(name for row in scores.values() for name in row))
     width = max(len(run.name) for run in runs)

@@ -1,4 +1,4 @@
-"""The rank of this process in a run, and facts on which all processes agree. Imports no torch."""
+"""The rank of this process, the environment of torchrun and Slurm, signals, child processes. Does not import torch."""
 
 import contextlib
 import ctypes
@@ -16,7 +16,7 @@ from bertkit.base.errors import InputError
 from bertkit.launch.launch_config import LaunchConfig
 
 PACKAGE = Path(bertkit.__file__)
-# run with -P, which keeps the current directory out of sys.path; the child imports the same bertkit as this process
+# code of a child process, which imports the same bertkit; run with -P, so that the current directory is not in sys.path
 SAME_BERTKIT = """
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
@@ -31,10 +31,10 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 INTERRUPTED = "interrupted before there was anything to save"
 INTERRUPTED_CODE = 130
 LOST = "another process of the run died or hangs"
-READER_LEFT_CODE = 141  # 128 + SIGPIPE, as from a shell
+BROKEN_PIPE_CODE = 141  # 128 + SIGPIPE, as a shell reports it
 SAME_REQUEST_SECONDS = 1.0
-OWN_THREADS = "BERTKIT_THREADS"  # set if the launcher, not the user, chose the number of threads
-NO_STEP = 0xFFFF0000  # Slurm gives steps without srun (batch, extern, interactive) the highest numbers
+OWN_THREADS = "BERTKIT_THREADS"  # this variable is set if the launcher, not the user, chose the number of threads
+SPECIAL_STEPS = 0xFFFF0000  # Slurm steps that srun did not start (batch, extern, interactive) have this number or more
 LOST_PEER = re.compile(
     r"connection (was )?(closed|reset|refused|aborted)|broken pipe|timed? ?out|NCCL|gloo", re.IGNORECASE
 )
@@ -43,8 +43,8 @@ LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 _NUMBER = re.compile("[0-9]{1,9}")
 
 
-def own_command(*arguments: str) -> list[str]:
-    """Give the command line for a child process, which imports nothing from the current directory."""
+def child_command(*arguments: str) -> list[str]:
+    """Return the command line of a child process that runs bertkit and imports nothing from the current directory."""
     return [sys.executable, "-P", "-c", SAME_BERTKIT, str(PACKAGE), str(PACKAGE.parents[1]), *arguments]
 
 
@@ -57,12 +57,12 @@ class World:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes the files and prints."""
+        """Whether this is process 0, which writes files and prints."""
         return self.rank == 0
 
 
 @contextlib.contextmanager
-def handling(numbers: Iterable[int], handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+def handle_signals(numbers: Iterable[int], handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
     """Handle signals inside a `with` block."""
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
@@ -73,23 +73,23 @@ def handling(numbers: Iterable[int], handler: Callable[[int, FrameType | None], 
 
 
 def end_with_parent() -> None:
-    """Let Linux kill this process when its parent ends, even if this process is stopped (SIGSTOP)."""
+    """Ask Linux to kill this process when its parent ends, even if this process is paused (SIGSTOP)."""
     if LIBC is not None:
         LIBC.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
 
 
 def enter(launch: LaunchConfig) -> World:
-    """Join the processes that torchrun or srun started: check the environment, and complete its variables.
+    """Check the environment variables that torchrun or srun has set, and add missing ones; return the world.
 
     Raises:
-        InputError: the settings ask for another number of processes, or variables are missing.
+        InputError: the settings have another number of processes, or variables are missing.
     """
     world = world_from_environment()
     size = launch.num_processes * launch.num_hosts
     if size not in (1, world.size):
         raise InputError(
             f"launch.num_processes={launch.num_processes} on launch.num_hosts={launch.num_hosts} are {size} processes, "
-            f"torchrun or srun started {world.size}; leave launch.* out, or start without torchrun or srun"
+            f"but torchrun or srun started {world.size}; leave launch.* out, or start without torchrun or srun"
         )
     if world.size == 1:
         return world
@@ -97,15 +97,17 @@ def enter(launch: LaunchConfig) -> World:
         os.environ |= variables_of_slurm(os.environ)
     missing = [name for name in ("LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     if missing:
-        raise InputError(f"{', '.join(missing)} not set beside RANK and WORLD_SIZE; start as torchrun does")
+        raise InputError(
+            f"{', '.join(missing)} not set although RANK and WORLD_SIZE are; start with torchrun, or set them as it does"
+        )
     for name in ("LOCAL_RANK", "MASTER_PORT"):
         if not re.fullmatch("[0-9]{1,5}", os.environ[name]):
-            raise InputError(f"{name}={os.environ[name]}: expected a number; start as torchrun does")
+            raise InputError(f"{name}={os.environ[name]}: expected a number; start with torchrun")
     return world
 
 
 def world_from_environment() -> World:
-    """Read the rank and size from the variables of torchrun, accelerate or srun; without them, a world of one.
+    """Read the rank and size from the variables of torchrun, accelerate or srun; without them, the size is 1.
 
     Raises:
         InputError: the variables are malformed.
@@ -118,51 +120,52 @@ def world_from_environment() -> World:
         return World(0, 1)
     if not (_NUMBER.fullmatch(rank) and _NUMBER.fullmatch(size) and int(rank) < int(size)):
         raise InputError(
-            f"rank {rank} of {size} processes in the environment: not a rank of a run; start it as torchrun or srun does"
+            f"rank {rank} of {size} processes in the environment is not valid; start the process with torchrun or srun"
         )
     return World(int(rank), int(size))
 
 
 def is_first_of_host() -> bool:
-    """Whether this process is the first one on its host, by the variables of torchrun, accelerate or srun."""
+    """Return whether this is the first process on its host, from the variables of torchrun, accelerate or srun."""
     return os.environ.get("SLURM_LOCALID" if is_slurm_task(os.environ) else "LOCAL_RANK") == "0"
 
 
 def is_slurm_task(variables: Mapping[str, str]) -> bool:
-    """Whether srun started this process; a batch script has the same variables, but another step number."""
+    """Return whether srun started this process; a batch script has the same variables, but another step number."""
     if not {"SLURM_PROCID", "SLURM_NTASKS"} <= set(variables):
         return False
     step = variables.get("SLURM_STEP_ID", variables.get("SLURM_STEPID", ""))
-    return (re.fullmatch("[0-9]{1,10}", step) is not None and int(step) < NO_STEP) or variables["SLURM_PROCID"] != "0"
+    is_by_srun = re.fullmatch("[0-9]{1,10}", step) is not None and int(step) < SPECIAL_STEPS
+    return is_by_srun or variables["SLURM_PROCID"] != "0"
 
 
 def first_host(nodelist: str) -> str:
-    """Give the first host in Slurm's notation: `gpu[003-007,012],login` -> gpu003."""
+    """Return the first host of a node list in Slurm's notation, such as gpu003 for `gpu[003-007,012],login`."""
     return re.sub(r"\[(\d+)[^]]*\]", r"\1", re.split(r",(?![^[]*\])", nodelist)[0])
 
 
 def tasks_of_host(tasks_per_host: str, host: int) -> int:
-    """Give the number of tasks on one host from Slurm's notation: `2(x3),1`, host 3 -> 1."""
+    """Return the number of tasks on a host, counted from 0, from Slurm's notation: for `2(x3),1`, host 3 has 1 task."""
     for count, times in re.findall(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?", tasks_per_host):
         host -= int(times or 1)
         if host < 0:
             return int(count)
-    raise InputError(f"SLURM_TASKS_PER_NODE={tasks_per_host}: no entry for this host; start this process as srun does")
+    raise InputError(f"SLURM_TASKS_PER_NODE={tasks_per_host}: no entry for this host; start this process with srun")
 
 
 def is_lost_peer(error: BaseException) -> bool:
-    """Whether an error means that another process was lost."""
+    """Return whether an error means that the connection to another process was lost."""
     kind = type(error)
-    of_torch = kind.__module__.startswith("torch.distributed") or kind.__name__.startswith("Dist")
-    return of_torch or (kind is RuntimeError and LOST_PEER.search(str(error)) is not None)
+    is_from_torch = kind.__module__.startswith("torch.distributed") or kind.__name__.startswith("Dist")
+    return is_from_torch or (kind is RuntimeError and LOST_PEER.search(str(error)) is not None)
 
 
 def variables_of_slurm(slurm: Mapping[str, str]) -> dict[str, str]:
-    """Give torchrun's variables for a task of srun; the tasks meet on the first host, at a port derived from the job."""
+    """Return torchrun's variables for a task of srun; the tasks connect to the first host, at a port computed from the job id."""
 
     def number(name: str) -> int:
         if not _NUMBER.fullmatch(slurm.get(name, "0")):
-            raise InputError(f"{name}={slurm[name]}: expected a number; start this process as srun does")
+            raise InputError(f"{name}={slurm[name]}: expected a number; start this process with srun")
         return int(slurm.get(name, 0))
 
     job = number("SLURM_JOB_ID") + number("SLURM_STEP_ID")
@@ -180,12 +183,12 @@ def variables_of_slurm(slurm: Mapping[str, str]) -> dict[str, str]:
 
 
 def newest_checkpoint(output_dir: str | None) -> int | None:
-    """Give the step of the newest checkpoint in a run's directory, judged by its name; no file is read."""
+    """Return the step of the newest checkpoint in a run directory, from the names of the checkpoints."""
     names = [] if output_dir is None else [path.name for path in Path(output_dir, "checkpoints").glob("step-*")]
     steps = [int(name.removeprefix("step-")) for name in names if name.removeprefix("step-").isdigit()]
     return max(steps, default=None)
 
 
 def stopped_line(step: int) -> str:
-    """Say that a run can resume."""
+    """Return the message of a run that was stopped and can resume."""
     return f"stopped; checkpoint {step} is saved, and the same command resumes"

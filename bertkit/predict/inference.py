@@ -19,7 +19,7 @@ from bertkit.run.objective import best_tokens, pretraining_losses, task_logits, 
 from bertkit.tasks.batching import FeatureBatches
 from bertkit.tasks.task import Feature
 from bertkit.train import processes
-from bertkit.train.evaluation import evaluate, evaluating
+from bertkit.train.loop import evaluate, evaluation_mode
 from bertkit.train.losses import LossTerm
 from bertkit.train.processes import gather_in_order
 
@@ -47,7 +47,7 @@ def predict_distributed(
     first, last = len(examples) * rank // size, len(examples) * (rank + 1) // size
     borders = np.searchsorted([feature.example for feature in features], np.arange(len(examples) + 1))
     predictions: list[tuple[int, Any]] = []
-    with evaluating(predictor.model):
+    with evaluation_mode(predictor.model):
         for start in range(first, last, EXAMPLES_AT_ONCE):
             stop = min(start + EXAMPLES_AT_ONCE, last)
             mine = [

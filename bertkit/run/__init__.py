@@ -1,20 +1,20 @@
-"""A training run: the only place where data, model, training and tasks meet.
+"""Training runs: combines data, model, training and tasks, which do not import one another.
 
 Doors:
 
-    directory        what a run directory says of its run
-    opening          is the run finished already? holds its directory, and announces what will happen
-    outputs          files that a user names to be written
+    directory        the metadata files of a run directory
+    opening          opens and locks the directory of a run; detects finished runs
+    outputs          files named by the user, such as output=
     resume_rules     which settings may change when a run is resumed
     start            the starting weights
-    task_data        the splits of a task, as features, and how much of the examples the model sees
+    task_data        the training and dev examples of a task, as features; truncation
     length_phases    the sequence length of every step of pretraining
-    run_length       how many steps, and how long they take
+    run_length       the number of steps, and how long they take
     memory_plan      how much memory a run needs
     state            model, optimizer and checkpoints
-    reproducibility  the platform, on which the last bits of the weights depend
-    trainer          `fit`: from the first step to the last, a generator of steps
+    reproducibility  threads, torch version and device, which affect the last bits of the weights
+    trainer          `fit`, a generator over the training steps
     objective        the losses of a packed batch
     publishing       writes the model, metrics and report of a finished run
-    comparison       runs beside one another
+    comparison       compares runs
 """

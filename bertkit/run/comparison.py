@@ -12,40 +12,40 @@ from bertkit.run.directory import RESULT, read_manifest, read_settings
 from bertkit.run.resume_rules import FINETUNE, FREE, PRETRAIN, WARN, Change, class_of
 from bertkit.train.log import read_metrics
 
-# settings that are not free but do not affect training, so they cannot explain a divergence
-NO_CAUSES = (
+# settings that are not FREE (`resume_rules`), but cannot explain a divergence, since they do not affect the weights
+IRRELEVANT = (
     "evaluation",
     *(f"task.{name}" for name in ("metrics", "best_metric", "recipe", "files", "folders", "hub")),
 )
 RULES = {**FINETUNE, **PRETRAIN, "device": WARN}  # another device rounds differently
 NOT_COMPARED = ("step", "epoch", "tokens_per_second")
-NO_SCORES = ("steps", "best_step", "best_epoch", "num_examples", "is_degenerate")
+NOT_SCORES = ("steps", "best_step", "best_epoch", "num_examples", "is_degenerate")
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """The files of a run, as they are compared."""
+    """The contents of a run's files, for a comparison."""
 
     name: str
     settings: dict[str, Any]
-    facts: dict[str, Any]  # data, starting weights, versions and processes, from the manifest
-    rows: list[dict[str, Any]]  # of metrics.jsonl
-    result: dict[str, Any]  # the final metrics, or the newest ones of an unfinished run
+    facts: dict[str, Any]  # from the manifest: data, starting weights, versions, number of processes
+    rows: list[dict[str, Any]]  # the rows of metrics.jsonl
+    result: dict[str, Any]  # the final metrics; for an unfinished run the newest evaluation
     is_finished: bool
 
     @property
     def last_step(self) -> int:
-        """The last logged step; 0 without any."""
+        """The last logged step; 0 if there is none."""
         return int(self.rows[-1]["step"]) if self.rows else 0
 
     @property
     def scores(self) -> dict[str, float]:
-        """The numbers in the result that are scores, and the median speed."""
+        """The scores among the final metrics, and the median speed."""
         scores = {
             name: value
             for name, value in self.result.items()
             if isinstance(value, (int, float))
-            and name not in NO_SCORES
+            and name not in NOT_SCORES
             and not name.endswith(("total", "thresh", "threshold"))
         }
         speeds = sorted(row["tokens_per_second"] for row in self.rows if "tokens_per_second" in row)
@@ -54,17 +54,17 @@ class RunRecord:
 
 @dataclass(frozen=True)
 class Divergence:
-    """Where two runs diverge."""
+    """The first step at which two runs differ."""
 
-    step: int | None  # the first one logged by both with different values; None where all are the same
-    step_before: int | None  # the last one logged by both before it; None without any
-    num_shared: int  # steps that both have logged
-    values: dict[str, tuple[Any, Any]]  # different ones at that step, by name
-    causes: list[Change]  # differences in settings and facts that change what is learned
+    step: int | None  # the first step that both runs logged, with different values; None if there is none
+    step_before: int | None  # the last step that both runs logged before `step`; None if there is none
+    num_shared: int  # the number of steps that both runs logged
+    values: dict[str, tuple[Any, Any]]  # the values at `step` that differ, by name
+    causes: list[Change]  # differences in settings and facts that can change the weights
 
 
 def read_run(path: Path) -> RunRecord | None:
-    """Read the files of a run; None where the directory holds none.
+    """Read the files of a run; None if the directory holds no run.
 
     Raises:
         InputError: a file is damaged.
@@ -80,8 +80,8 @@ def read_run(path: Path) -> RunRecord | None:
         result = next((scores for scores in reversed(evaluations) if scores), {})
     identity = manifest.identity
     facts: dict[str, Any] = {
-        "data_fingerprint": _short(identity.get("data_fingerprint", manifest.data_fingerprint)),
-        "starting_weights": _short(identity.get("starting_weights")),
+        "data_fingerprint": _short_hash(identity.get("data_fingerprint", manifest.data_fingerprint)),
+        "starting_weights": _short_hash(identity.get("starting_weights")),
     }
     for name in ("tokenizer_sha256", "world_size", "packages", "bertkit", "git_revision"):
         facts[name] = getattr(manifest, name)
@@ -89,7 +89,7 @@ def read_run(path: Path) -> RunRecord | None:
 
 
 def by_seed(records: Sequence[RunRecord]) -> list[list[RunRecord]]:
-    """Group runs that differ in their seed alone."""
+    """Group runs that differ only in their seed."""
     groups: list[list[RunRecord]] = []
     for record in records:
         for group in groups:
@@ -101,27 +101,27 @@ def by_seed(records: Sequence[RunRecord]) -> list[list[RunRecord]]:
     return groups
 
 
-def _short(hashes: Any) -> str | None:
-    """Shorten one or more hashes to twelve digits."""
-    return None if hashes is None else hashlib.blake2b(repr(hashes).encode(), digest_size=6).hexdigest()
+def _short_hash(value: Any) -> str | None:
+    """Hash a value to twelve hexadecimal digits; None stays None."""
+    return None if value is None else hashlib.blake2b(repr(value).encode(), digest_size=6).hexdigest()
 
 
 def different_settings(records: Sequence[RunRecord]) -> dict[str, list[Any]]:
-    """Give the settings and facts in which any run differs from the first, with the value of each run."""
+    """Return the settings and facts that are not the same in all runs, with the value in each run."""
     wholes = [{**record.settings, **record.facts, "output_dir": None} for record in records]
     keys = {key: None for other in wholes[1:] for key, _, _ in differences(wholes[0], other)}
     return {key: [at(whole, key) for whole in wholes] for key in keys}
 
 
-def diverge(first: RunRecord, second: RunRecord) -> Divergence:
-    """Find the first step at which two runs differ, and possible causes."""
+def find_divergence(first: RunRecord, second: RunRecord) -> Divergence:
+    """Find the first step at which two runs differ, and the possible causes."""
     causes = [Change(key, *pair) for key, pair in different_settings([first, second]).items() if _is_cause(key, first)]
     rows, others = ({row["step"]: row for row in record.rows} for record in (first, second))
     shared = sorted(rows.keys() & others.keys())
-    for place, step in enumerate(shared):
+    for index, step in enumerate(shared):
         values = _different_values(rows[step], others[step])
         if values:
-            return Divergence(step, shared[place - 1] if place else None, len(shared), values, causes)
+            return Divergence(step, shared[index - 1] if index else None, len(shared), values, causes)
     return Divergence(None, shared[-1] if shared else None, len(shared), {}, causes)
 
 
@@ -131,7 +131,7 @@ def _different_values(row: Mapping[str, Any], other: Mapping[str, Any]) -> dict[
 
 
 def _is_cause(key: str, record: RunRecord) -> bool:
-    """Tell whether a setting or fact changes what is learned."""
-    if any(key == name or key.startswith(f"{name}.") for name in NO_CAUSES):
+    """Return whether a setting or fact can change the weights."""
+    if any(key == name or key.startswith(f"{name}.") for name in IRRELEVANT):
         return False
     return key.partition(".")[0] in record.facts or class_of(key, RULES) != FREE

@@ -1,9 +1,9 @@
 """The metadata files of a run directory: settings, manifest and final metrics.
 
 config.yaml    the resolved configuration
-manifest.json  versions, git revision, hashes, world size, command line, the settings that identify the run, and their
-               changes since it began, each with its first step
-eval.json      the final metrics; the run is finished when it is there
+manifest.json  versions, git revision, hashes, world size, command line, the identity of the run (`resume_rules`), and the
+               changes of the identity on resume
+eval.json      the final metrics; it exists only in a finished run
 """
 
 from collections.abc import Sequence
@@ -28,29 +28,29 @@ FOLDERS_OF_A_RUN = ("cache", "checkpoints", "model")
 class Changed(Change):
     """A setting that changed when a run was resumed."""
 
-    step: int  # the last one with the old value
+    step: int  # the last step with the old value
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """`manifest.json`, written when a run begins; fields with defaults are missing in files of earlier versions."""
+    """`manifest.json`, written when a run begins; earlier versions did not write the fields that have defaults."""
 
     bertkit: str = ""
     python: str = ""
-    packages: dict[str, str] = field(default_factory=dict)  # versions
+    packages: dict[str, str] = field(default_factory=dict)  # their versions
     git_revision: str | None = None
     world_size: int = 1
     command_line: tuple[str, ...] = ()
     data_fingerprint: str | None = None
     corpus: dict[str, Any] | None = None
     tokenizer_sha256: str | None = None
-    init_from: dict[str, Any] | None = None  # the starting weights
-    identity: dict[str, Any]  # the settings that are not free, and the content of data and starting weights
+    init_from: dict[str, Any] | None = None  # facts about the starting weights
+    identity: dict[str, Any]  # the settings that are not free to change, and hashes of data and starting weights
     changes: tuple[Changed, ...] = ()
 
 
 def is_finished(directory: Path, identity: dict[str, Any], rules: Rules) -> bool:
-    """Tell whether a directory holds a finished run of this identity, with nothing left to do."""
+    """Return whether a directory holds a finished run of this identity with the same number of steps."""
     saved = saved_identity(directory)
     if not saved or not all((directory / name).exists() for name in (RESULT, "model")):
         return False
@@ -59,7 +59,7 @@ def is_finished(directory: Path, identity: dict[str, Any], rules: Rules) -> bool
 
 
 def saved_identity(directory: Path) -> dict[str, Any]:
-    """Read the identity of the run in a directory; empty where there is none."""
+    """Read the identity of the run in a directory; empty if there is no run."""
     manifest = _manifest(directory)
     return {} if manifest is None else manifest.identity
 
@@ -68,7 +68,7 @@ def read_manifest(run_dir: Path) -> Manifest:
     """Read the manifest of a run.
 
     Raises:
-        InputError: the file has another content.
+        InputError: the file is not the manifest of a run.
     """
     manifest = _manifest(run_dir)
     if manifest is None:
@@ -79,12 +79,12 @@ def read_manifest(run_dir: Path) -> Manifest:
 def _manifest(directory: Path) -> Manifest | None:
     path = directory / "manifest.json"
     content = read_json(path) if path.is_file() else None
-    is_of_run = isinstance(content, dict) and isinstance(content.get("identity"), dict)
-    return checked(Manifest, content, path) if is_of_run else None
+    is_manifest = isinstance(content, dict) and isinstance(content.get("identity"), dict)
+    return checked(Manifest, content, path) if is_manifest else None
 
 
 def run_of(model_dir: str | Path) -> Path | None:
-    """Find the run of a model directory: the directory itself, or the run of which it is a checkpoint or the model."""
+    """Find the run directory of a model: the directory itself, or the run that has it as a checkpoint or final model."""
     path = Path(model_dir).expanduser().resolve()
     places = (path, path.parent, path.parent.parent)
     names = ("config.yaml", "manifest.json")
@@ -92,20 +92,20 @@ def run_of(model_dir: str | Path) -> Path | None:
 
 
 def read_scores(run_dir: Path, names: Sequence[str] = (), file: str = RESULT) -> dict[str, Any]:
-    """Read the final metrics of a run, which must include `names`; without names, an unfinished run has none.
+    """Read the final metrics of a run, which must include `names`; empty for an unfinished run, if `names` is empty.
 
     Raises:
-        InputError: a metric is missing or no number.
+        InputError: a metric is missing or is not a number.
     """
     path = run_dir / file
     if not names and not path.is_file():
         return {}
     scores = read_json(path)
     if not isinstance(scores, dict):
-        raise InputError(f"{path}: no scores; restore it")
+        raise InputError(f"{path}: it has no scores; restore it")
     for name in names:
         if not isinstance(scores.get(name), (int, float)):
-            raise InputError(f"{path}: no number {name!r}; restore it")
+            raise InputError(f"{path}: it has no number {name!r}; restore it")
     return scores
 
 
@@ -113,7 +113,7 @@ def read_settings(run_dir: Path) -> dict[str, Any]:
     """Read the resolved settings of a run.
 
     Raises:
-        InputError: the file has another content.
+        InputError: the file is missing or damaged.
     """
     path = run_dir / "config.yaml"
     try:

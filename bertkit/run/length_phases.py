@@ -1,7 +1,7 @@
-"""The phases of a pretraining run: the sequence length, the sampler and the micro-batches of every step.
+"""The phases of pretraining, which differ in sequence length: the sampler and the micro-batches of every step.
 
-A run has one phase, or two, the second with longer sequences for the last steps. Both share the step counter, the
-schedule and the optimizer; each counts its own epochs, from its first step.
+A run has one phase, or two; the second one trains the last steps on longer sequences. Both phases share the step counter, the
+schedule and the optimizer. Each phase counts its own epochs, from its first step.
 """
 
 import dataclasses
@@ -26,49 +26,49 @@ from bertkit.view import console
 
 @dataclass(frozen=True)
 class Phase:
-    """Steps with sequences of one length."""
+    """Consecutive steps with the same sequence length."""
 
-    first_step: int  # steps done before the phase
-    last_step: int  # steps done at its end
-    max_seq_length: int  # of its sequences, in tokens
-    sampler: ExampleSource  # over the text to train on
-    held_out: ExampleSource | None  # over the text to evaluate on; None where there is none
-    micro_batches: list[tuple[int, int]]  # of a global batch, (first, last) sequence of each
+    first_step: int  # the number of steps before the phase
+    last_step: int  # the number of steps at the end of the phase
+    max_seq_length: int  # in tokens
+    sampler: ExampleSource  # samples from the training text
+    held_out: ExampleSource | None  # samples from the held-out text; None if there is none
+    micro_batches: list[tuple[int, int]]  # the range (start, end) of sequences of each micro-batch in a global batch
 
     @property
     def batch_size(self) -> int:
-        """Sequences of a step."""
+        """The number of sequences in a step."""
         return self.micro_batches[-1][1]
 
     def describe(self, steps: int) -> str:
-        """Write the epochs, the batch, and the steps and length of a phase that has not all `steps`."""
+        """Describe the epochs and the batch; if there are two phases, also the steps and the sequence length of this one."""
         own = range(self.first_step, self.last_step)
         length = self.max_seq_length if len(own) < steps else None
         return console.phase_line(own, length, self.batch_size, self.sampler.epoch_length, len(self.micro_batches))
 
 
 class LengthPhases:
-    """The phases of a run, in order: the examples of every step, counted from 0."""
+    """The phases of a run, in order; maps each step, counted from 0, to its examples."""
 
     def __init__(self, phases: list[Phase]) -> None:
         self.all = phases
 
     def at(self, step: int) -> Phase:
-        """Give the phase of a step; beyond the end it is the last one."""
+        """Return the phase of a step; after the end of the run, the last phase."""
         return next((phase for phase in self.all if step < phase.last_step), self.all[-1])
 
     def lines(self, settings: PretrainSettings, step: int) -> list[str]:
-        """Describe the phase of a step, and warn of missing held-out text."""
+        """Describe the phase of a step, and warn if there is no held-out text."""
         lines = [self.at(step).describe(settings.num_steps)]
         if self.all[0].held_out is None:
             hint = "prepare more documents, or with a larger held_out_prob"
             if isinstance(settings.segments, InstancesConfig):
-                hint = "fixed instances hold all of them"
+                hint = "a dataset of fixed instances has none"
             lines.append(f"warning: no held-out documents, so no evaluation; {hint}")
         return lines
 
     def micro_batches(self, step: int, process: int, num_processes: int) -> NumberedBatches:
-        """Give a process's micro-batches of a step."""
+        """Return the micro-batches that a process takes in a step."""
         phase = self.at(step)
         mine = local_micro_batches(len(phase.micro_batches), process, num_processes)
         ranges = [phase.micro_batches[number] for number in mine]
@@ -77,45 +77,45 @@ class LengthPhases:
         )
 
     def names(self, step: int) -> list[tuple[int, int]]:
-        """Name the examples of a step: the phase's epoch, and the number within it."""
+        """Return an identifier for each example of a step: the epoch within the phase, and the number within the epoch."""
         phase = self.at(step)
         return phase.sampler.examples(step - phase.first_step, phase.batch_size)
 
 
 def segments_of(settings: PretrainSettings) -> list[SegmentsConfig | InstancesConfig]:
-    """Give the segments of each phase: the same ones but for their length."""
+    """Return the segment settings of each phase, which differ only in length."""
     longest = settings.final_phase.max_seq_length
     final = [] if longest is None else [dataclasses.replace(settings.segments, max_seq_length=longest)]
     return [settings.segments, *final]
 
 
 def choose_micro_sequences(settings: PretrainSettings, device: str, num_processes: int) -> tuple[int, ...]:
-    """Choose the sequences of a micro-batch in each phase: a setting, or a number that suits the device.
+    """Choose the number of sequences in a micro-batch, for each phase: from the settings, or to suit the device.
 
-    By default a global batch has two or more micro-batches of equal size, the same for one process and for two, and at
-    least one for each process; with reproducibility=strict four or more, for any number of processes.
+    By default a global batch has at least two micro-batches of equal size, so that one and two processes use the same ones,
+    and at least one for each process. With reproducibility=strict it has at least four.
     """
-    fewest = MIN_PARTS if settings.reproducibility == "strict" else max(2, num_processes)
+    min_micro_batches = MIN_PARTS if settings.reproducibility == "strict" else max(2, num_processes)
     lengths = [segments.max_seq_length for segments in segments_of(settings)]
-    return tuple(_micro_sequences(settings, length, device, fewest) for length in lengths)
+    return tuple(_micro_sequences(settings, length, device, min_micro_batches) for length in lengths)
 
 
-def _micro_sequences(settings: PretrainSettings, longest: int, device: str, fewest: int) -> int:
+def _micro_sequences(settings: PretrainSettings, max_seq_length: int, device: str, min_micro_batches: int) -> int:
     batch = settings.batch
     if batch.micro_sequences != "auto":
         return min(batch.micro_sequences, batch.sequences)
     if batch.micro_tokens != "auto":
-        return min(max(1, batch.micro_tokens // longest), batch.sequences)
-    most = max(1, min(AUTO_MICRO_TOKENS[device] // longest, batch.sequences // fewest))
+        return min(max(1, batch.micro_tokens // max_seq_length), batch.sequences)
+    most = max(1, min(AUTO_MICRO_TOKENS[device] // max_seq_length, batch.sequences // min_micro_batches))
     return math.ceil(batch.sequences / math.ceil(batch.sequences / most))
 
 
 def make_phases(
     settings: PretrainSettings, dataset: PreparedDataset, cache_dir: Path, micro_sequences: tuple[int, ...]
 ) -> LengthPhases:
-    """Lay out the phases of a run.
+    """Make the phases of a run.
 
-    `cache_dir` keeps the examples of each epoch, by length and seed; `micro_sequences` were chosen when the run began.
+    `cache_dir` stores the examples of each epoch; `micro_sequences` has the sequences in a micro-batch, for each phase.
     """
     border = settings.final_phase.first_step(settings.num_steps)
     borders = sorted({0, border, settings.num_steps})
@@ -138,7 +138,7 @@ def make_phases(
 def _samplers(
     settings: PretrainSettings, segments: SegmentsConfig | InstancesConfig, dataset: PreparedDataset, cache_dir: Path
 ) -> tuple[ExampleSource, ExampleSource | None]:
-    """Give the samplers for training and for evaluation, None where nothing is held out."""
+    """Return the samplers for training and for evaluation; the latter is None if there is no held-out text."""
     if isinstance(segments, InstancesConfig):
         return InstanceSampler(open_instances(dataset), settings.seed), None
     train, held_out = dataset.splits["train"], dataset.splits["held_out"]
@@ -146,4 +146,5 @@ def _samplers(
     sampler = Sampler(train, dataset.tokenizer.facts, segments, settings.masking, settings.seed, cache.open)
     if not held_out.num_documents:
         return sampler, None
-    return sampler, Sampler(held_out, sampler.vocab, segments, settings.masking, seed=0)  # as evaluation always has it
+    # seed 0 always, so that all runs are evaluated with the same masks
+    return sampler, Sampler(held_out, sampler.vocab, segments, settings.masking, seed=0)

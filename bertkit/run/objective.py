@@ -1,4 +1,4 @@
-"""The losses and outputs of a packed batch: masked LM and next sentence in pretraining, one loss for a task's head.
+"""The losses and outputs of a packed batch: masked LM and next sentence prediction, or the head of a task.
 
 Axes: B sequences, S packed tokens, T tokens per sequence, C labels.
 """
@@ -25,8 +25,9 @@ from bertkit.train.losses import LossTerm, binary_cross_entropy, cross_entropy, 
 class DeviceInputs:
     """Moves batches to a model's device, and selects the autocast precision.
 
-    oneDNN compiles a program for each number of rows (`FastWays.even_rows`). Where it computes, the numbers of tokens and
-    masked positions are rounded up here to recurring ones; only logits of the first, real rows are used.
+    oneDNN compiles a kernel for every new number of rows (`FastWays.even_rows`). If the model uses oneDNN, the numbers of tokens
+    and of masked positions are rounded up, so that they repeat often. The added rows are called slack; they come last, and
+    their outputs are not used.
     """
 
     device: torch.device
@@ -35,18 +36,18 @@ class DeviceInputs:
 
     @classmethod
     def of(cls, model: nn.Module, precision: str) -> DeviceInputs:
-        """Make the mover for a model, on the device of its weights."""
+        """Return the inputs for a model, on the device of its weights."""
         weight, fast = next(model.parameters()), _fast_ways_of(model)
         is_by_onednn = precision == "bf16" or (fast.onednn_linear and weight.dtype == torch.float32)
         return cls(weight.device, precision, fast.even_rows and is_by_onednn and weight.device.type == "cpu")
 
     def num_slack(self, num_rows: int) -> int:
-        """Give the rows to add: up to a 32nd, so that 32 numbers of rows remain between one power of 2 and the next."""
+        """Return the number of slack rows: at most 1/32 of the rows, so that few different numbers of rows occur."""
         return -num_rows % (1 << max(0, num_rows.bit_length() - 6)) if self.is_rounding else 0
 
-    def rows(self, array: NDArray[Any], of_slack: int = 0) -> Tensor:
-        """Move a number for each row; slack rows have `of_slack`."""
-        padded = np.pad(array, (0, self.num_slack(len(array))), constant_values=of_slack)
+    def rows(self, array: NDArray[Any], slack_value: int = 0) -> Tensor:
+        """Move an array with one number per row, and append the slack rows."""
+        padded = np.pad(array, (0, self.num_slack(len(array))), constant_values=slack_value)
         return _tensor(padded, self.device)
 
     def tokens(self, batch: PretrainBatch | TaskBatch) -> tuple[Tensor, Tensor, Layout]:
@@ -55,7 +56,7 @@ class DeviceInputs:
         return self.rows(batch.input_ids), self.rows(batch.token_type_ids), layout
 
     def targets(self, batch: TaskBatch) -> Targets | None:
-        """Move the target texts of a batch; None without any."""
+        """Move the target texts of a batch; None if it has none."""
         ids, lengths = batch.target_ids, batch.target_lengths
         return None if ids is None or lengths is None else Targets(self.rows(ids), self._layout(ids, lengths))
 
@@ -63,7 +64,7 @@ class DeviceInputs:
         return Layout.from_lengths(torch.from_numpy(lengths), self.device, num_slack=self.num_slack(len(ids)))
 
     def autocast(self) -> torch.autocast:
-        """Compute in its precision."""
+        """Return a context manager that selects the precision."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
 
 
@@ -77,10 +78,10 @@ def _tensor(array: NDArray[Any], device: torch.device) -> Tensor:
 
 
 def pretraining_losses(model: nn.Module, batch: PretrainBatch, precision: str = "fp32") -> dict[str, LossTerm]:
-    """Run the model over a packed batch: "mlm" and, with pairs and a next sentence head, "nsp".
+    """Run the model on a packed batch; return the loss terms "mlm" and, with pairs and a next sentence head, "nsp".
 
-    The total loss is the sum of the two means (Devlin et al. 2019, A.2). With precision "bf16" matrix products are in
-    bfloat16; weights, LayerNorm, softmax of the losses and gradients stay in float32.
+    The total loss is the sum of the two means (Devlin et al. 2019, A.2). With precision "bf16" matrix products are computed in
+    bfloat16; weights, LayerNorm, gradients and the softmax in the losses stay in float32.
     """
     device_inputs = DeviceInputs.of(model, precision)
     with device_inputs.autocast():
@@ -97,25 +98,27 @@ def pretraining_losses(model: nn.Module, batch: PretrainBatch, precision: str = 
 def best_tokens(
     model: nn.Module, batch: PretrainBatch, top_k: int, precision: str = "fp32"
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Give the most probable tokens at each masked position, the best first, (M, top_k), and their probabilities."""
+    """Return the most probable tokens at each masked position, the best first, (M, top_k), and their probabilities."""
     device_inputs = DeviceInputs.of(model, precision)
     with device_inputs.autocast():
         logits = model(*device_inputs.tokens(batch), device_inputs.rows(batch.masked_positions)).logits["masked_lm"]
-    shares = torch.softmax(logits[: len(batch.masked_positions)].float(), -1)
-    best = shares.topk(min(top_k, shares.shape[-1]), -1)
+    probabilities = torch.softmax(logits[: len(batch.masked_positions)].float(), -1)
+    best = probabilities.topk(min(top_k, probabilities.shape[-1]), -1)
     return best.indices.cpu().numpy(), best.values.cpu().numpy()
 
 
 def task_losses(
     model: nn.Module, batch: TaskBatch, precision: str = "fp32", label_smoothing: float = 0.0
 ) -> dict[str, LossTerm]:
-    """Run the model over a labelled packed batch; return the loss of its head, keyed by the head's name.
+    """Run the model on a labelled packed batch; return the loss of its head, keyed by the head's name.
 
-    sequence: cross-entropy over the labels, binary for each label where several may hold; squared error in a regression.
-    token: cross-entropy of every labelled token. Both with the batch's class weights. choice: cross-entropy over the
-    endings. span: the mean of the cross-entropies of start and end, each over the tokens of its sequence, without the
-    padding of Hugging Face (google-research/bert run_squad.py, lines 642-662). generation: smoothed cross-entropy of
-    every target token.
+    sequence: cross-entropy over the labels; for multi-label tasks binary cross-entropy of each label; for a regression
+        squared error.
+    token: cross-entropy of every labelled token. This loss and the cross-entropy of "sequence" use the batch's class weights.
+    choice: cross-entropy over the endings.
+    span: the mean of the cross-entropies of start and end, each over the tokens of its sequence (google-research/bert
+        run_squad.py, lines 642-662); Hugging Face's softmax includes the padding.
+    generation: cross-entropy of every target token, with label smoothing.
     """
     if batch.head == "generation":
         return {batch.head: _generation_loss(model, batch, precision, label_smoothing)}
@@ -136,10 +139,10 @@ def _task_loss(logits: Tensor, batch: TaskBatch) -> LossTerm:
     assert batch.labels is not None, "no labels to learn from"
     device = logits.device
     if batch.head in ("sequence", "token") and batch.labels.dtype.kind != "f":
-        known = np.flatnonzero(batch.labels != IGNORED)  # on the host, without waiting for the device
+        labelled = np.flatnonzero(batch.labels != IGNORED)  # on the host, to avoid waiting for the device
         weights = None if batch.class_weights is None else _tensor(batch.class_weights, device)
-        labels = _tensor(batch.labels[known], device)
-        return cross_entropy(logits[_tensor(known, device)], labels, weights, batch.loss_counts[batch.head])
+        labels = _tensor(batch.labels[labelled], device)
+        return cross_entropy(logits[_tensor(labelled, device)], labels, weights, batch.loss_counts[batch.head])
     labels = _tensor(batch.labels, device)
     if batch.head == "span":
         return _span_loss(logits, batch.sequence_lengths, labels)
@@ -154,9 +157,9 @@ def _task_loss(logits: Tensor, batch: TaskBatch) -> LossTerm:
 def task_logits(
     model: nn.Module, batch: TaskBatch, precision: str = "fp32"
 ) -> tuple[list[NDArray[np.float32]], LossTerm | None]:
-    """Run the model over a packed batch; give the logits of each sequence, and the loss of a batch with labels.
+    """Run the model on a packed batch; return the logits of each sequence, and the loss if the batch has labels.
 
-    sequence: (C,); token: (T, C); span: (T, 2); choice: (1,).
+    Shapes of the logits: sequence (C,), token (T, C), span (T, 2), choice (1,).
     """
     packed = _head_logits(model, batch, precision)
     loss = None if batch.labels is None else _task_loss(packed, batch)
@@ -170,16 +173,16 @@ def _head_logits(model: nn.Module, batch: TaskBatch, precision: str) -> Tensor:
     device_inputs = DeviceInputs.of(model, precision)
     with device_inputs.autocast():
         logits: Tensor = model(*device_inputs.tokens(batch)).logits[batch.head]
-    return logits[: batch.num_tokens]  # drops slack rows; a no-op for heads with one row per sequence
+    return logits[: batch.num_tokens]  # drops slack rows; has no effect for heads with one row per sequence
 
 
 def _span_loss(logits: Tensor, sequence_lengths: NDArray[np.int64], labels: Tensor) -> LossTerm:
-    """Logits (S, 2) against the first and last token of each answer, (B, 2)."""
+    """Return the loss of logits (S, 2), given the first and last token of each answer, (B, 2)."""
     rows = _by_sequence(logits, sequence_lengths)
     by_sequence = pad_sequence(rows, batch_first=True, padding_value=-torch.inf)  # (B, T, 2)
     start, end = (cross_entropy(by_sequence[:, :, side], labels[:, side]) for side in (0, 1))
-    both = by_sequence.detach().argmax(1) == labels  # (B, 2)
-    return LossTerm((start.sum + end.sum) / 2, len(labels), both.all(1).sum())
+    is_correct = by_sequence.detach().argmax(1) == labels  # (B, 2)
+    return LossTerm((start.sum + end.sum) / 2, len(labels), is_correct.all(1).sum())
 
 
 def _by_sequence(packed: Tensor, sequence_lengths: NDArray[np.int64]) -> list[Tensor]:

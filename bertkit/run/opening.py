@@ -1,4 +1,4 @@
-"""How a training run begins: is it finished already? Hold its directory, refuse another run, announce what will happen."""
+"""Opens the directory of a training run: detects a finished run, locks the directory, refuses a directory of another run."""
 
 import contextlib
 import dataclasses
@@ -34,22 +34,22 @@ from bertkit.launch.world import newest_checkpoint, world_from_environment
 from bertkit.run import directory as run_directory
 from bertkit.run import resume_rules
 from bertkit.run.directory import FILES_OF_A_RUN, FOLDERS_OF_A_RUN, RESULT, Changed, Manifest
-from bertkit.run.memory_plan import LargestBatch, memory_lines, standing_bytes
+from bertkit.run.memory_plan import LargestBatch, buffer_bytes, memory_lines
 from bertkit.run.resume_rules import Change, Rules, RunSettings
 from bertkit.run.start import starting_weights
 from bertkit.run.state import TrainingState
-from bertkit.train.processes import Accelerator, Ranks, leaving_together, on_main_process
+from bertkit.train.processes import Accelerator, Ranks, ending_together, on_main_process
 from bertkit.view import console
 
-EPOCHS = r"epoch-\d{5}-\w{12}\..+"  # in cache/, with the host and process that writes them
+EPOCHS = r"epoch-\d{5}-\w{12}\..+"  # files in cache/; the names of partial ones end with host and process
 PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "safetensors")
 
 
 def is_done(settings: RunSettings, identity: dict[str, Any], rules: Rules, fingerprint: Callable[[], object]) -> bool:
     """Return whether this run is already finished, and print a line if so.
 
-    Settings are compared first, then starting weights and data, if they still exist. `fingerprint` reads the data; it is
-    called only when needed.
+    Settings are compared first, then starting weights and data, if they still exist. `fingerprint` reads all the data, so it
+    is called last.
     """
     directory = Path(settings.output_dir)
     if not run_directory.is_finished(directory, identity, rules):
@@ -68,17 +68,17 @@ def is_done(settings: RunSettings, identity: dict[str, Any], rules: Rules, finge
 def open_run(
     accelerator: Accelerator, settings: RunSettings, identity: dict[str, Any], facts: dict[str, Any], rules: Rules
 ) -> Iterator[Callable[[int], None]]:
-    """Hold the directory of a run, by its first process; yield a function that records, at a step, what changed since.
+    """Open the directory of a run on process 0; yield a function that records, with the current step, the changed settings.
 
     Raises:
-        InputError: the directory holds another run, or something that is no run.
-        LockedError: the run is live elsewhere.
+        InputError: the directory holds another run, or files that are not a run, or the processes have different settings.
+        LockedError: another process has the run open.
     """
     directory, mapping = Path(settings.output_dir), to_mapping(settings)
-    with leaving_together(accelerator), contextlib.ExitStack() as stack:
+    with ending_together(accelerator), contextlib.ExitStack() as stack:
         _check_same(accelerator, mapping | identity)
-        held = hold(directory, mapping, identity, facts, rules, settings.resume.allow)
-        changes = on_main_process(accelerator, lambda: stack.enter_context(held))
+        opened = lock_run(directory, mapping, identity, facts, rules, settings.resume.allow)
+        changes = on_main_process(accelerator, lambda: stack.enter_context(opened))
 
         def record(step: int) -> None:
             lines = on_main_process(accelerator, lambda: record_changes(directory, changes, step, mapping, identity))
@@ -89,16 +89,16 @@ def open_run(
 
 
 def _check_same(accelerator: Accelerator, ours: Mapping[str, Any]) -> None:
-    """Refuse a process with other settings or data than the first one, perhaps on another host.
+    """Check that all processes, on all hosts, have the same settings and data as process 0.
 
     Raises:
-        InputError: naming the first difference, in every process.
+        InputError: in every process, with the first difference.
     """
     first = on_main_process(accelerator, lambda: ours)
 
     def compare() -> None:
         for key, there, here in differences(first, ours):
-            if not key.startswith("launch.") and not key.endswith("_dir"):  # hosts have their own
+            if not key.startswith("launch.") and not key.endswith("_dir"):  # these may differ between hosts
                 where = f"process {accelerator.process_index} on {socket.gethostname()}"
                 raise InputError(
                     f"{where}: {key}={here!r}, but {there!r} in process 0; give all hosts the same settings"
@@ -108,7 +108,7 @@ def _check_same(accelerator: Accelerator, ours: Mapping[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def hold(
+def lock_run(
     directory: Path,
     settings: dict[str, Any],
     identity: dict[str, Any],
@@ -116,15 +116,15 @@ def hold(
     rules: Rules,
     allow: Sequence[str],
 ) -> Iterator[list[Change]]:
-    """Make or reopen the directory of a run, lock it, and clean up after a crash; yield the changes of its identity.
+    """Make or reopen the directory of a run, lock it, and delete partial files of a crash; yield the changed settings.
 
     Raises:
-        InputError: the directory holds another run, or something that is no run.
-        LockedError: the run is live elsewhere.
+        InputError: the directory holds another run, or files that are not a run.
+        LockedError: another process has the run open.
     """
     check(directory, identity, rules, allow)
     with folder_for(directory), locked(directory):
-        changes = check(directory, identity, rules, allow)  # again: another start may have come first
+        changes = check(directory, identity, rules, allow)  # again, since another process may have locked it in between
         remove_leftovers(directory.resolve(), "|".join(map(re.escape, (*FILES_OF_A_RUN, "model"))))
         remove_leftovers(directory / "cache", EPOCHS)
         is_new = not (directory / "manifest.json").exists()
@@ -141,10 +141,10 @@ def hold(
 
 
 def check(directory: Path, identity: dict[str, Any], rules: Rules, allow: Sequence[str]) -> list[Change]:
-    """Refuse a directory that this run may not use; give the changes since the run in it.
+    """Check that this run may use a directory; return the settings that differ from the saved ones.
 
     Raises:
-        InputError: the directory holds another run, or something that is no run; or `allow` has an unknown name.
+        InputError: the directory holds another run, or files that are not a run; or `allow` has an unknown name.
     """
     known = dotted_keys(identity)
     unknown = [f"resume.allow: no fixed setting '{name}'{nearest(name, known)}" for name in allow if name not in known]
@@ -154,24 +154,26 @@ def check(directory: Path, identity: dict[str, Any], rules: Rules, allow: Sequen
     if not directory.exists():
         return []
     if not (directory / "manifest.json").is_file():
-        own = {LOCK, "config.yaml", "config.yaml.partial", "manifest.json.partial"}  # of a run stopped while it began
+        own = {LOCK, "config.yaml", "config.yaml.partial", "manifest.json.partial"}  # left by a run killed at its start
         others = sorted({path.name for path in directory.iterdir()} - own)
         if others:
-            raise InputError(f"output_dir={directory} holds no run ({', '.join(others[:3])}); choose another one")
+            raise InputError(f"output_dir={directory} is not a run: it has {', '.join(others[:3])}; choose another one")
         return []
     for name in FOLDERS_OF_A_RUN:
         if (directory / name).is_symlink():
-            raise InputError(f"output_dir={directory}: {name} in it is a link; move the folder itself there")
+            raise InputError(f"output_dir={directory}: {name} in it is a link; replace the link by the folder itself")
     saved = run_directory.saved_identity(directory)
     if not saved:
-        raise InputError(f"output_dir={directory}: its manifest.json is not that of a run; choose another one")
+        raise InputError(
+            f"output_dir={directory}: its manifest.json does not belong to a run; choose another directory"
+        )
     changes = resume_rules.changes(saved, identity)
     refused = resume_rules.refused(changes, rules, allow)
     if refused:
         pairs = [f"{change.key}: {change.old!r} there, {change.new!r} here" for change in refused]
         raise InputError(
             f"output_dir={directory} holds another run ({listed(pairs)}); choose another directory (with "
-            f"model_dir={directory} to train its model further), {resume_rules.ways_out(refused, rules)}"
+            f"model_dir={directory} to train its model further), {resume_rules.remedies(refused, rules)}"
         )
     return changes
 
@@ -195,12 +197,12 @@ def write_identity(directory: Path, settings: dict[str, Any], identity: dict[str
 def record_changes(
     directory: Path, changes: Sequence[Change], step: int, settings: dict[str, Any], identity: dict[str, Any]
 ) -> list[str]:
-    """Record the changes of a run that resumes at a step; give a line about each. A finished run is then unfinished.
+    """Record the changed settings of a run that resumes at a step; return a line about each. A finished run becomes unfinished.
 
-    If the process is killed before this, the next start records the changes.
+    If the process is killed before this call, the next start records the changes.
     """
     manifest = run_directory.read_manifest(directory)
-    # when a damaged checkpoint sends a run back before an earlier change, that change holds from here on
+    # if a damaged checkpoint makes a run resume before the step of an earlier change, that change now applies from `step` on
     entries = [dataclasses.replace(entry, step=min(entry.step, step)) for entry in manifest.changes]
     entries += [Changed(change.key, change.old, change.new, step=step) for change in changes]
     if entries == list(manifest.changes):
@@ -220,7 +222,7 @@ def _write_settings(directory: Path, settings: dict[str, Any]) -> None:
 
 
 def _git_revision() -> str | None:
-    """The revision of bertkit's own checkout; None where it is installed without one."""
+    """Return the git revision of bertkit; None if it is not installed from a git checkout."""
     checkout = Path(__file__).resolve().parents[2]
     if not (checkout / ".git").exists():
         return None
@@ -235,7 +237,7 @@ def _git_revision() -> str | None:
 def announce(
     settings: RunSettings, state: TrainingState, steps: int, lines: Sequence[str], batches: Sequence[LargestBatch]
 ) -> None:
-    """Print what is trained and how, the stage's own lines, the memory that is needed, and where a run resumes."""
+    """Print the model, the precision and device, the stage's own lines, the expected memory, and the step of a resumed run."""
     accelerator, model = state.accelerator, state.bare_model
     if not accelerator.is_main_process:
         return
@@ -244,7 +246,7 @@ def announce(
     how = f"{settings.precision} on {device}, {num_processes} process(es)"
     say(console.model_line(size, config.num_hidden_layers, config.hidden_size, list(model.heads), how))
     say(*lines)
-    standing = standing_bytes(model, num_processes, state.choices.is_strict, settings.checkpoint.background)
-    say(*memory_lines(model, standing, batches, processes_here(device)))
+    buffers = buffer_bytes(model, num_processes, state.choices.is_strict, settings.checkpoint.background)
+    say(*memory_lines(model, buffers, batches, processes_here(device)))
     if state.first_step:
         say(f"resumed from step {state.first_step} of {steps}")

@@ -1,6 +1,6 @@
-"""Files that a user names: `output=` of many commands, and `dump=`.
+"""Output files named by the user: `output=` of many commands, and `dump=`.
 
-An existing file is replaced only with `overwrite=true`; a file of a run and the target of a link never are. Standard
+An existing file is replaced only with `overwrite=true`; a run's own files and the targets of links are never replaced. Standard
 output, pipes and devices are written to directly. A file gets its final name only when it is complete.
 """
 
@@ -12,12 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.base.errors import InputError
-from bertkit.base.files import folder_for, is_of_disk, partial_of, writing
+from bertkit.base.files import folder_for, is_disk_error, partial_path, writing
 from bertkit.run.directory import FILES_OF_A_RUN, run_of
 
 
 def check_output(name: str | Path, overwrite: bool, setting: str = "output") -> None:
-    """Refuse a name that cannot be written, or an existing file without `overwrite`; an empty file may be replaced."""
+    """Check that a file can be written, and does not exist unless `overwrite`; an empty file may be replaced.
+
+    Raises:
+        InputError: it cannot be written, or exists already.
+    """
     path = Path(name)
     if path.is_dir():
         raise InputError(f"{setting}={name} is a folder; give a file in it")
@@ -27,22 +31,22 @@ def check_output(name: str | Path, overwrite: bool, setting: str = "output") -> 
     if is_stream(path):
         return
     if path.exists() and path.is_symlink():
-        raise InputError(f"{setting}={name} is a link to {os.readlink(path)}, which is there; give the file itself")
+        raise InputError(f"{setting}={name} is a link to an existing file, {os.readlink(path)}; give the file itself")
     remedy = "is there already; choose another file, or set overwrite=true to replace it"
     if path.exists() and path.stat().st_size and not overwrite:
         raise InputError(f"{setting}={name} {remedy}")
-    partial = partial_of(path.resolve())  # a link to nothing yet stays one
+    partial = partial_path(path.resolve())  # resolve a link to a missing file, so that the link stays
     if os.path.lexists(partial) and (partial.is_symlink() or not partial.is_file() or not overwrite):
-        raise InputError(f"{setting}={name} is written as {partial}, which {remedy}")
+        raise InputError(f"{setting}={name} is first written as {partial}, which {remedy}")
 
 
 def is_stream(path: Path) -> bool:
-    """Return whether a name refers to an existing stream: standard output, a pipe or a device."""
+    """Return whether a path is an existing stream: standard output, a pipe or a device."""
     return _open_number(path) is not None or (path.exists() and not path.is_file())
 
 
 def _open_number(path: Path) -> int | None:
-    """Give the descriptor of a name: of /dev/stdout, /dev/fd/3, or the file that standard output goes to."""
+    """Return the file descriptor of /dev/stdout, /dev/fd/3, or the file that standard output goes to; None otherwise."""
     if not path.exists():
         return None
     if str(path.parent) in ("/dev/fd", "/proc/self/fd"):
@@ -56,9 +60,9 @@ def _open_number(path: Path) -> int | None:
 
 @contextlib.contextmanager
 def opened_output(name: str | Path, *, is_binary: bool = False) -> Iterator[Any]:
-    """Open a name that `check_output` accepted, for text in UTF-8 unless `is_binary`.
+    """Open an output that `check_output` accepted, as UTF-8 text unless `is_binary`.
 
-    A file is one of `files.writing`; the `name` attribute of a stream is no text.
+    A regular file is written by `files.writing`. For a stream, the `name` attribute of the open file is not a string.
     """
     path = Path(name)
     if not is_stream(path):
@@ -74,28 +78,28 @@ def opened_output(name: str | Path, *, is_binary: bool = False) -> Iterator[Any]
         with open(descriptor, **kind) as file:
             yield file
     except OSError as error:
-        error.filename = error.filename or (str(path) if is_of_disk(error) else None)
+        error.filename = error.filename or (str(path) if is_disk_error(error) else None)
         raise
 
 
 def write_output(name: str | Path, text: str) -> None:
-    """Write a text to a name that `check_output` accepted."""
+    """Write a text to an output that `check_output` accepted."""
     with opened_output(name) as file:
         file.write(text)
 
 
-def beginning_of(file: Any) -> str | None:
-    """Give the partial file that stays after an error; None for a stream."""
+def partial_output(file: Any) -> str | None:
+    """Return the name of the partial file that remains after an error; None for a stream."""
     return file.name if isinstance(file.name, str) else None
 
 
-def check_free(output: str, source: str | None, overwrite: bool, beside: Sequence[Path] = ()) -> None:
-    """Refuse to overwrite the input `source`, a file of a run, or, without `overwrite`, an existing file.
+def check_outputs(output: str, source: str | None, overwrite: bool, beside: Sequence[Path] = ()) -> None:
+    """Check that no output overwrites the input `source`, a run's own file, or, without `overwrite`, an existing file.
 
-    `beside` are other files that are written with the output.
+    `beside` lists further files that are written together with the output.
 
     Raises:
-        InputError: naming the first such file.
+        InputError: an output would overwrite such a file.
     """
     path = Path(output)
     in_run = run_of(path.parent) == path.parent.resolve()
@@ -104,7 +108,7 @@ def check_free(output: str, source: str | None, overwrite: bool, beside: Sequenc
             source not in (None, "-") and not is_stream(target) and target.resolve() == Path(str(source)).resolve()
         )
         if is_source:
-            raise InputError(f"output={path}: {target} would be written, which is the input; choose another file")
+            raise InputError(f"output={path}: {target} is the input and would be overwritten; choose another file")
         if in_run and target.name in FILES_OF_A_RUN:
-            raise InputError(f"output={path}: {target} is written too, and belongs to the run; choose another folder")
+            raise InputError(f"output={path}: {target} belongs to a run; choose another folder")
         check_output(target, overwrite, "output" if target == path else f"output={path}: beside it")

@@ -1,4 +1,4 @@
-"""How a training run ends: its model, its predictions, its report and its final metrics are written."""
+"""Writes the results of a finished training run: model, predictions, report and final metrics."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from bertkit.tasks.scoring.baseline import Baseline
 from bertkit.tasks.scoring.metrics import signatures
 from bertkit.tasks.scoring.review import eval_json_parts
 from bertkit.tasks.task import shape_of
-from bertkit.train.checkpoint import rotate
+from bertkit.train.checkpoint import delete_old_checkpoints
 from bertkit.view import console
 from bertkit.view.console import duration
 from bertkit.view.report import write_report
@@ -34,10 +34,10 @@ def publish(
     line: str | None = None,
     review: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write the files of a finished run, by its first process; the final metrics last, they mark it as finished.
+    """Write the files of a finished run, on process 0; the final metrics are written last and mark the run as finished.
 
-    `facts` are for the model card, `files` the predictions by name (None for pretraining, which keeps all its checkpoints),
-    `line` is printed, `review` is part of the report.
+    `facts` are for the model card, `result` has the final metrics, and `files` the predictions by file name (None for
+    pretraining, which keeps its last checkpoints). `line` is printed, and `review` is shown in the report.
     """
     directory = state.directory
     with building_dir(directory / "model") as partial:
@@ -45,8 +45,8 @@ def publish(
     for name, content in (files or {}).items():
         write_durably(directory / name, content)
     write_report(directory, plan.baselines(plan.steps), plan.charts, review)
-    if files is not None:  # model/ has the best weights now
-        rotate(directory, plan.steps, state.writer.config.keep_last, best=None)
+    if files is not None:  # model/ has the best weights, so their checkpoint is no longer needed
+        delete_old_checkpoints(directory, plan.steps, state.writer.config.keep_last, best=None)
     write_durably(directory / RESULT, to_json(result))
     if line is not None:
         say(line)
@@ -65,7 +65,7 @@ def publish_task(
     predictions: Sequence[Any],
     baseline: Baseline | None,
 ) -> None:
-    """Publish a fine-tuned model, which has the weights of `best_step`, with its scores and predictions on the dev split."""
+    """Write the results of fine-tuning: the model, with the weights of `best_step`, and its scores and predictions on dev."""
     task, shape, examples = settings.task, shape_of(settings.task), data.dev.source.examples
     majority = {} if baseline is None else baseline.scores
     best_epoch = round(best_step / (plan.steps_per_epoch or 1), 4)
@@ -108,23 +108,20 @@ def publish_task(
 def _facts_of_task(
     settings: FinetuneSettings, state: TrainingState, data: TaskData, result: Mapping[str, Any]
 ) -> dict[str, str]:
-    """Summarize the fine-tuning run for the report, such as its time and learning rate."""
-    longest, truncated = (
-        settings.task.max_seq_length,
-        [
-            f"{name}: {split.coverage.num_truncated:,} of {len(split.source.examples):,} examples"
-            for name, split in (("train", data.train), ("dev", data.dev))
-        ],
-    )
+    """Summarize the run for the report, such as its time and learning rate."""
+    truncated = [
+        f"{name}: {split.coverage.num_truncated:,} of {len(split.source.examples):,} examples"
+        for name, split in (("train", data.train), ("dev", data.dev))
+    ]
     size = sum(parameter.numel() for parameter in state.bare_model.parameters())
     trained = sum(parameter.numel() for parameter in state.names)
     resumed = f", from step {state.first_step:,} on" if state.first_step else ""
     return {
-        "started from": settings.model_dir or "nothing",
+        "started from": settings.model_dir or "a new model",
         "parameters": f"{size:,}, of which {trained:,} are trained",
         "time": f"{duration(time.monotonic() - state.started_at)}{resumed}",
         "steps": f"{state.last_step:,}; the best: {result['best_step']:,}, after {result['best_epoch']:g} epochs",
         "learning rate": f"{settings.optimizer.peak:g}, after {settings.warmup_of(state.last_step):g} steps of warm-up",
         "examples a step": f"{settings.batch.sequences:,}",
-        f"truncated at {longest} tokens": "; ".join(truncated),
+        f"truncated at {settings.task.max_seq_length} tokens": "; ".join(truncated),
     }

@@ -1,4 +1,4 @@
-"""The platform, on which the last bits of the weights depend: processes, threads, torch, device, compiled layers."""
+"""What the last bits of the weights depend on: processes, threads, torch version, device, compiled layers."""
 
 import dataclasses
 import os
@@ -18,7 +18,7 @@ THREADS = "OMP_NUM_THREADS"
 
 @dataclass(frozen=True)
 class Platform:
-    """Where a run computes."""
+    """The number of processes and threads, the torch version and the device of a run."""
 
     num_processes: int
     num_threads: int
@@ -27,17 +27,17 @@ class Platform:
 
 
 def current_platform(accelerator: Accelerator) -> Platform:
-    """Describe the platform of this start."""
+    """Return the platform of this process."""
     return Platform(accelerator.num_processes, torch.get_num_threads(), torch.__version__, accelerator.device.type)
 
 
 def restore_platform(
     before: Platform, here: Platform, is_strict: bool, where: object, warn: Callable[[str], None]
 ) -> Platform:
-    """Give the platform on which a run continues: as many threads as before, and a warning about every difference.
+    """Return the platform for a resumed run, with the number of threads it had before; warn about other differences.
 
-    The number of threads is restored with the same number of processes, and always with strict reproducibility; a number
-    that the user set in the environment stays.
+    The number of threads is restored if the number of processes is the same, and always with reproducibility=strict; but a
+    number that the user set in the environment has priority.
 
     Raises:
         InputError: the last bits would differ, and reproducibility is strict.
@@ -49,11 +49,8 @@ def restore_platform(
     if before.torch != here.torch:
         changed.append((f"torch {before.torch} before, {here.torch} here", f"install torch {before.torch}"))
     if before.num_threads != here.num_threads:
-        threads = (
-            f"{before.num_threads} threads before, {here.num_threads} here",
-            f"set {THREADS}={before.num_threads}",
-        )
-        changed.append(threads)
+        text = f"{before.num_threads} threads before, {here.num_threads} here"
+        changed.append((text, f"set {THREADS}={before.num_threads}"))
     texts = "; ".join(text for text, _ in changed)
     if changed and is_strict:
         remedies = " and ".join(remedy for _, remedy in changed)
@@ -61,22 +58,22 @@ def restore_platform(
     if changed:
         warn(f"{texts}: the last bits of the weights may differ from those of a run without the interruption")
     if before.device != here.device:
-        warn(f"resumed with device {here.device}, begun with {before.device}: the results differ by rounding")
+        warn(f"the run began on device {before.device} and resumes on {here.device}: the results differ by rounding")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     local_size = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     if here.device == "cpu" and here.num_threads * local_size > cores:
         warn(
-            f"{local_size} process(es) of {here.num_threads} threads, as when the run began, are slow on {cores} core(s); begin "
-            f"a run with {THREADS}=1 to change the number of processes"
+            f"{local_size} process(es) of {here.num_threads} threads, as when the run began, are slow on {cores} core(s); start "
+            f"a new run with {THREADS}=1 if you want to change the number of processes"
         )
     return here
 
 
 def should_compile(setting: bool | Literal["auto"], device_type: str) -> bool:
-    """Choose whether the layers are compiled; `auto` compiles on CUDA, where the tools for it are installed.
+    """Return whether to compile the layers; `auto` compiles on CUDA if the necessary tools are installed.
 
     Raises:
-        InputError: compile=true, and a tool is missing.
+        InputError: compile=true, but a tool is missing.
     """
     missing = missing_for(device_type)
     if setting is True and missing is not None:
@@ -85,26 +82,28 @@ def should_compile(setting: bool | Literal["auto"], device_type: str) -> bool:
 
 
 def can_still_compile(device_type: str, is_strict: bool, where: object, warn: Callable[[str], None]) -> bool:
-    """Tell whether the layers of a run that began with compiled ones can be compiled here too.
+    """Return whether the layers of a resumed run, which were compiled before, can be compiled here too.
 
     Raises:
         InputError: they cannot, and reproducibility is strict.
     """
     missing = missing_for(device_type)
     if missing is not None and is_strict:
-        raise InputError(f"{where}: its compiled layers need {missing}; install it, or begin a run with compile=false")
+        raise InputError(f"{where}: its compiled layers need {missing}; install it, or start a run with compile=false")
     if missing is not None:
-        warn(f"the run began with compiled layers, which need {missing}; it resumes without them, with other dropout")
+        warn(
+            f"the run began with compiled layers, which need {missing}; it resumes without them, with different dropout"
+        )
     return missing is None
 
 
-def add_deterministically(device: torch.device) -> None:
-    """Make sums on a GPU deterministic; by default the order of additions in some kernels varies.
+def make_sums_deterministic(device: torch.device) -> None:
+    """Make sums on a GPU deterministic; by default some kernels add in varying order. CPUs need no change.
 
-    Afterwards torch raises an error for operations without a deterministic implementation. CPUs need no change.
+    torch then raises an error for operations without a deterministic implementation.
     """
     if device.type == "cuda":
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch requires it before the first product
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch requires it before the first matrix product
         torch.use_deterministic_algorithms(True)
-        # filling uninitialized memory takes time, and nothing here reads it
+        # filling uninitialized memory takes time, and bertkit never reads it
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

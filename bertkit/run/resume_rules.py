@@ -1,6 +1,6 @@
-"""Which settings may change when a run is resumed: each has a class, its own or that of its group.
+"""Which settings may change when a run is resumed: every setting, or its group, has a class.
 
-A run is identified by its settings that are not free, and by the content of its data and starting weights.
+The identity of a run consists of all settings that are not FREE, and of hashes of its data and starting weights.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,16 +11,16 @@ from bertkit.base.typed_settings import differences
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.pretrain import PretrainSettings
 
-FREE = "free"  # does not change what is learned: places, logs, saves
-WARN = "warn"  # takes effect, with a warning
-FIXED = "fixed"  # refused, unless resume.allow names it; then it takes effect
-BEGUN = "begun"  # takes effect only when a run begins; changes on resume are always refused
-REFUSED = (FIXED, BEGUN)
+FREE = "free"  # may change, since the weights do not depend on it: directories, logs, saves
+WARN = "warn"  # may change, with a warning
+FIXED = "fixed"  # may change only if resume.allow names it
+AT_START = "at_start"  # may never change, because it is used only when a run begins
+REFUSED = (FIXED, AT_START)
 
 Rules = Mapping[str, str]
 RunSettings = PretrainSettings | FinetuneSettings
 
-CONTENT = {"data_fingerprint": FIXED, "starting_weights": BEGUN, "vocabulary": BEGUN}
+CONTENT = {"data_fingerprint": FIXED, "starting_weights": AT_START, "vocabulary": AT_START}
 BOTH = {
     **CONTENT,
     "output_dir": FREE,
@@ -29,12 +29,12 @@ BOTH = {
     "precision": FIXED,
     "kernels": WARN,  # rounding and dropout differ
     "compile": WARN,
-    "device": FREE,  # a warning about another kind comes with the checkpoint
+    "device": FREE,  # `restore_platform` warns about another device
     "batch.sequences": FIXED,
     "batch.micro_sequences": WARN,  # rounding and dropout differ
     "batch.micro_tokens": WARN,
     "optimizer": FIXED,
-    "optimizer.name": BEGUN,  # the moments have another meaning in another optimizer
+    "optimizer.name": AT_START,  # another optimizer cannot use the moments
     "schedule": FIXED,
     "reproducibility": FIXED,
     "numerics": FREE,
@@ -47,11 +47,11 @@ BOTH = {
 PRETRAIN: Rules = {
     **BOTH,
     "model_dir": FREE,
-    "init_moments": BEGUN,
-    "steps": WARN,  # the schedule continues with the new number
-    **dict.fromkeys(("model", "attention", "norm", "pooling"), BEGUN),  # the weights have their shape
+    "init_moments": AT_START,
+    "steps": WARN,  # the learning rate schedule continues with the new number
+    **dict.fromkeys(("model", "attention", "norm", "pooling"), AT_START),  # the shapes of the weights depend on them
     "segments": FIXED,
-    **dict.fromkeys(("segments.kind", "segments.next_sentence"), BEGUN),  # the heads depend on them
+    **dict.fromkeys(("segments.kind", "segments.next_sentence"), AT_START),  # the heads depend on them
     "final_phase": FIXED,
     "masking": FIXED,
     "evaluation": FREE,
@@ -60,23 +60,23 @@ FINETUNE: Rules = {
     **BOTH,
     "model_dir": FREE,
     "task": FIXED,
-    **dict.fromkeys(("task.kind", "task.labels", "task.multi_label"), BEGUN),  # the head has their shape
-    **dict.fromkeys(("decoder", "model", "tokenizer"), BEGUN),  # the weights have their shape
+    **dict.fromkeys(("task.kind", "task.labels", "task.multi_label"), AT_START),  # the head depends on them
+    **dict.fromkeys(("decoder", "model", "tokenizer"), AT_START),  # the shapes of the weights depend on them
     "num_epochs": FIXED,
-    "freeze": BEGUN,
-    "reinit_layers": BEGUN,
+    "freeze": AT_START,
+    "reinit_layers": AT_START,
     "layer_decay": FIXED,
     "class_weights": FIXED,
     "max_train_examples": FIXED,
     "dev_share": FIXED,
-    "evaluation": WARN,  # the best weights depend on the steps of evaluation
+    "evaluation": WARN,  # the choice of the best weights depends on it
 }
-LENGTH = "steps"  # the only WARN setting with which a finished run continues
+LENGTH = "steps"  # the only WARN setting whose change makes a finished run continue
 
 
 @dataclass(frozen=True)
 class Change:
-    """A setting with another value than before."""
+    """A setting whose value has changed."""
 
     key: str
     old: Any
@@ -84,7 +84,7 @@ class Change:
 
 
 def class_of(key: str, rules: Rules) -> str:
-    """Give the class of a dotted key: its own, or that of the nearest group with one."""
+    """Return the class of a dotted key, or of the innermost group that has a class."""
     parts = key.split(".")
     for length in range(len(parts), 0, -1):
         if ".".join(parts[:length]) in rules:
@@ -93,7 +93,7 @@ def class_of(key: str, rules: Rules) -> str:
 
 
 def identity_of(settings: Mapping[str, Any], rules: Rules, prefix: str = "") -> dict[str, Any]:
-    """Give the settings that are not free, nested as they are."""
+    """Return the settings that are not FREE, as a nested mapping."""
     identity: dict[str, Any] = {}
     for key, value in settings.items():
         if isinstance(value, Mapping):
@@ -105,25 +105,25 @@ def identity_of(settings: Mapping[str, Any], rules: Rules, prefix: str = "") -> 
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
-    """List the differences of two identities, for the top-level keys that both have."""
+    """List the differences between two identities, for the top-level keys that both have."""
     common = [key for key in old if key in new]
     pairs = differences({key: old[key] for key in common}, {key: new[key] for key in common})
     return [Change(*pair) for pair in pairs]
 
 
 def refused(changes: Sequence[Change], rules: Rules, allow: Sequence[str]) -> list[Change]:
-    """Give the changes that are refused: those of BEGUN settings, and of FIXED ones unless `allow` names them or a group."""
+    """Return the refused changes: of AT_START settings, and of FIXED settings unless `allow` names them or their group."""
 
     def is_allowed(key: str) -> bool:
-        return class_of(key, rules) != BEGUN and any(key == name or key.startswith(f"{name}.") for name in allow)
+        return class_of(key, rules) != AT_START and any(key == name or key.startswith(f"{name}.") for name in allow)
 
     return [change for change in changes if class_of(change.key, rules) in REFUSED and not is_allowed(change.key)]
 
 
-def ways_out(changes: Sequence[Change], rules: Rules) -> str:
+def remedies(changes: Sequence[Change], rules: Rules) -> str:
     """Suggest remedies for refused changes, other than choosing another directory."""
-    begun = [change.key for change in changes if class_of(change.key, rules) == BEGUN]
-    if begun:
-        return f"or restore its original value of {', '.join(begun)}, which cannot change after the run has begun"
+    at_start = [change.key for change in changes if class_of(change.key, rules) == AT_START]
+    if at_start:
+        return f"or restore the original value of {', '.join(at_start)}, which cannot change after the run has begun"
     names = ",".join(change.key for change in changes)
     return f"use its settings, or change them from here on with resume.allow=[{names}]"

@@ -1,6 +1,6 @@
-"""How long a run takes: resolves steps=auto, and estimates the time on a CPU before training.
+"""The number of steps and the duration of a run: resolves steps=auto, and estimates the time on a CPU before training.
 
-The estimate is the faster of two timed forward and backward passes over a few sequences of random tokens.
+The estimate comes from the faster of two timed forward and backward passes on a few sequences of random tokens.
 """
 
 import dataclasses
@@ -28,21 +28,21 @@ from bertkit.view.console import duration
 MOST_EPOCHS = 40  # Devlin et al. 2019, A.2: "approximately 40 epochs"
 MOST_STEPS = 1_000_000  # Devlin et al. 2019, A.2
 MOST_SECONDS = 3600  # on a CPU
-LARGE_TEXT = 10_000_000  # tokens; to count its examples takes some seconds
-TRIAL_TOKENS = 512  # of a trial pass; with more, a token takes the same time
-SLOW_CPU = 2e10  # operations a second of a slow core; a run that is short even there needs no trial
+LARGE_TEXT = 10_000_000  # tokens; in a larger text the examples are estimated, since counting takes some seconds
+TRIAL_TOKENS = 512  # tokens in a trial pass; with more tokens, the time per token is the same
+SLOW_CPU = 2e10  # floating-point operations per second on a slow core; a run that is short even there needs no trial
 MASKED_SHARE = 0.15  # Devlin et al. 2019, A.1
 
 
 @dataclasses.dataclass(frozen=True)
 class RunLength:
-    """How long a run takes."""
+    """The estimated duration of a step, and the reason for the number of steps."""
 
-    phase_seconds: list[float] | None  # of a step of each phase; None on a GPU, and for a run that is surely short
-    reason: str = ""  # for the number of steps; empty where it is set
+    phase_seconds: list[float] | None  # seconds per step, for each phase; None on a GPU, and for short runs
+    reason: str = ""  # why steps=auto has this value; empty if the user set steps
 
     def lines(self, settings: PretrainSettings, phases: LengthPhases, first_step: int) -> list[str]:
-        """Give the reason for the number of steps, and warnings about too many epochs and about hours on a CPU."""
+        """Return the reason for the number of steps, and warnings about too many epochs or hours on a CPU."""
         lines, steps = [self.reason] if self.reason else [], settings.num_steps
         epochs = sum(
             (phase.last_step - phase.first_step) * phase.batch_size / phase.sampler.epoch_length for phase in phases.all
@@ -50,7 +50,7 @@ class RunLength:
         if epochs > MOST_EPOCHS:
             fewer = f"steps={_rounded(steps * MOST_EPOCHS / epochs)}"
             lines.append(
-                f"warning: {epochs:.0f} epochs, the paper has about {MOST_EPOCHS}; set {fewer}, or prepare more text"
+                f"warning: {epochs:.0f} epochs, but BERT was trained for about {MOST_EPOCHS}; set {fewer}, or prepare more text"
             )
         if self.phase_seconds is None:
             return lines
@@ -73,10 +73,10 @@ def choose_steps(
     accelerator: Accelerator,
     choices: Choices,
 ) -> tuple[PretrainSettings, RunLength]:
-    """Resolve steps=auto, and measure how long a step takes; every process takes part.
+    """Resolve steps=auto, and measure the duration of a step; every process calls this.
 
     Raises:
-        InputError: a warm-up or a final phase does not fit the steps.
+        InputError: the warm-up or the final phase does not fit the number of steps.
     """
     seconds = None
     if accelerator.device.type == "cpu" and (settings.steps == "auto" or _may_be_long(settings, model)):
@@ -96,9 +96,9 @@ def _may_be_long(settings: PretrainSettings, model: BertWithHeads) -> bool:
 
 
 def _choose(settings: PretrainSettings, epoch_length: float, phase_seconds: list[float] | None) -> tuple[int, str]:
-    """Give the steps, and the reason."""
+    """Return the number of steps, and the reason."""
     by_text = min(_rounded(MOST_EPOCHS * epoch_length / settings.batch.sequences), MOST_STEPS)
-    text = f"{MOST_EPOCHS} epochs of the text" if by_text < MOST_STEPS else "as many as in the paper"
+    text = f"{MOST_EPOCHS} epochs of the text" if by_text < MOST_STEPS else "as many as BERT was trained for"
     if phase_seconds is None:
         return by_text, f"steps={by_text}: {text}"
     share = settings.final_phase.share if len(phase_seconds) > 1 else 0
@@ -111,7 +111,7 @@ def _choose(settings: PretrainSettings, epoch_length: float, phase_seconds: list
 
 
 def _epoch_length(settings: PretrainSettings, dataset: PreparedDataset) -> float:
-    """Give the number of examples in an epoch, for a large text an estimate from its tokens."""
+    """Return the number of examples in an epoch; for a large text, estimate it from the number of tokens."""
     segments, train = settings.segments, dataset.splits["train"]
     if isinstance(segments, InstancesConfig):
         return len(open_instances(dataset))
@@ -123,7 +123,7 @@ def _epoch_length(settings: PretrainSettings, dataset: PreparedDataset) -> float
 def _seconds_of_steps(
     settings: PretrainSettings, model: BertWithHeads, accelerator: Accelerator, choices: Choices
 ) -> list[float]:
-    """Give the seconds of a step of each phase, on the first process; the model stays as it is."""
+    """Measure the seconds per step in each phase, for process 0; the weights are not changed."""
     phase_seconds = []
     model.use(FastWays.of(choices.kernels))
     for segments, micro_sequences in zip(segments_of(settings), choices.micro_sequences, strict=True):
@@ -137,7 +137,7 @@ def _seconds_of_steps(
 
 
 def random_batch(model: BertWithHeads, num_sequences: int, length: int) -> PretrainBatch:
-    """Make a batch of random tokens, all sequences of one length."""
+    """Make a batch of random tokens, in sequences of equal length."""
     size, rng = num_sequences * length, np.random.default_rng(0)
     ids = rng.integers(model.config.vocab_size, size=size)
     masked = np.sort(rng.choice(size, math.ceil(MASKED_SHARE * size), replace=False))
@@ -152,7 +152,7 @@ def random_batch(model: BertWithHeads, num_sequences: int, length: int) -> Pretr
 
 
 def _trial(model: BertWithHeads, num_sequences: int, length: int, precision: str) -> float:
-    """Time one pass through the model and back, over random tokens."""
+    """Measure the seconds of one forward and backward pass on random tokens."""
     batch = random_batch(model, num_sequences, length)
     with torch.random.fork_rng(devices=[]):
         started_at = time.perf_counter()
@@ -164,6 +164,6 @@ def _trial(model: BertWithHeads, num_sequences: int, length: int, precision: str
 
 
 def _rounded(steps: float) -> int:
-    """Round down to two figures, to one step at least."""
+    """Round down to two significant digits, but to at least one step."""
     unit = 10 ** max(0, math.floor(math.log10(max(1, steps))) - 1)
     return max(1, int(steps // unit * unit))

@@ -1,6 +1,6 @@
-"""What a training run starts with: a new model or that of `model_dir`, and perhaps the moments of its optimizer.
+"""The start of a training run: a new model, or the model of `model_dir`, perhaps with the moments of its optimizer.
 
-Also whether a model, a tokenizer, a dataset and the settings fit together.
+Also checks that the model, the tokenizer, the dataset and the settings fit together.
 """
 
 import dataclasses
@@ -40,14 +40,14 @@ from bertkit.train.processes import choose_device
 def settings_of_instances(
     settings: PretrainSettings | EvaluateSettings, dataset: PreparedDataset
 ) -> tuple[InstancesConfig, MaskingConfig]:
-    """Give the settings that the fixed instances of a dataset were made with.
+    """Return the settings from which the fixed instances of a dataset were made.
 
     Raises:
-        InputError: there are no instances, or the command line or its experiment sets other values.
+        InputError: there are no instances, or the command line or an experiment file sets other values.
     """
     if not has_instances(dataset):
         raise InputError(
-            f"data_dir={dataset.directory}: no fixed instances; prepare it with segments=google, or take segments=pairs"
+            f"data_dir={dataset.directory}: no fixed instances; prepare it with segments=google, or set segments=pairs"
         )
     segments, masking = stored_settings(dataset)
     stored = {"segments": to_mapping(segments), "masking": to_mapping(masking)}
@@ -71,27 +71,27 @@ def check_dataset(
     segments: SegmentsConfig | InstancesConfig,
     setting: str = "segments.max_seq_length",
 ) -> None:
-    """Refuse a model and a dataset that do not fit together; `setting` is the name of the sequence length.
+    """Check that a model and a dataset fit together; `setting` is the setting of the sequence length.
 
     Raises:
-        InputError: another vocabulary size, sequences longer than the model's positions, or pairs for one segment type.
+        InputError: the vocabulary sizes differ, a length exceeds the model's positions, or pairs need a second segment type.
     """
     refuse(
         config.vocab_size != dataset.tokenizer.vocab_size
-        and f"the model has a vocabulary of {config.vocab_size}, {dataset.directory} one of {dataset.tokenizer.vocab_size}; "
+        and f"the model has a vocabulary of {config.vocab_size} tokens, {dataset.directory} has {dataset.tokenizer.vocab_size}; "
         "prepare the text with tokenizer.path= set to the model's directory",
         too_long("max_seq_length", segments.max_seq_length, config.max_position_embeddings, setting),
         segments.has_pairs
         and config.type_vocab_size < 2
-        and f"the model has type_vocab_size={config.type_vocab_size}, pairs need 2; take segments=full_sentences",
+        and f"the model has type_vocab_size={config.type_vocab_size}, pairs need 2; set segments=full_sentences",
     )
 
 
 def check_task(settings: FinetuneSettings, config: BertConfig, has_pairs: bool) -> None:
-    """Refuse sequences or pairs that a model cannot take.
+    """Check that the model can process the sequences and pairs of a task.
 
     Raises:
-        InputError: a length exceeds the model's positions, or there are pairs for one segment type.
+        InputError: a length exceeds the model's positions, or there are pairs for a model with one segment type.
     """
     limit, generation = config.max_position_embeddings, settings.task.generation
     lengths = {"task.max_seq_length": settings.task.max_seq_length}
@@ -106,29 +106,29 @@ def check_task(settings: FinetuneSettings, config: BertConfig, has_pairs: bool) 
 
 
 def check_vocabulary(model_dir: Path, dataset: PreparedDataset) -> None:
-    """Refuse a model whose tokenizer gives the tokens other numbers than the dataset's; it may have no tokenizer.
+    """Check that the model and the dataset have the same vocabulary; a model without a tokenizer is accepted.
 
     Raises:
-        InputError: naming the first token that differs.
+        InputError: a token differs.
     """
-    folder = model_dir if model_dir.is_dir() else model_dir.parent  # of a TensorFlow checkpoint's prefix
+    folder = model_dir if model_dir.is_dir() else model_dir.parent  # for the path prefix of a TensorFlow checkpoint
     if not any((folder / name).is_file() for name in ("vocab.txt", "tokenizer.json")):
         return
     theirs, ours = load_tokenizer(folder).vocab, dataset.tokenizer.vocab
     if theirs != ours:
-        place = next((n for n, pair in enumerate(zip(theirs, ours, strict=False)) if pair[0] != pair[1]), None)
-        first = f"token {place} is {theirs[place]!r} and {ours[place]!r}" if place is not None else "one is longer"
+        index = next((n for n, pair in enumerate(zip(theirs, ours, strict=False)) if pair[0] != pair[1]), None)
+        first = f"token {index} is {theirs[index]!r} and {ours[index]!r}" if index is not None else "one is longer"
         raise InputError(
-            f"{folder} and {dataset.directory} have vocabularies of {len(theirs)} and {len(ours)} ({first}); prepare the text "
-            f"with tokenizer.path={folder}"
+            f"{folder} and {dataset.directory} have different vocabularies of {len(theirs)} and {len(ours)} tokens ({first}); "
+            f"prepare the text with tokenizer.path={folder}"
         )
 
 
 def check_tokenizer(model_dir: str, tokenizer: Tokenizer, config: BertConfig) -> None:
-    """Refuse a tokenizer with another number of tokens than its model, or other first and last tokens of a text.
+    """Check that the vocabulary sizes of tokenizer and model are equal, and that a decoder uses [CLS] and [SEP].
 
     Raises:
-        InputError: with both numbers.
+        InputError: they do not match.
     """
     if tokenizer.vocab_size != config.vocab_size:
         raise InputError(
@@ -143,41 +143,41 @@ def check_tokenizer(model_dir: str, tokenizer: Tokenizer, config: BertConfig) ->
         )
 
 
-SCORE = "score"  # the label of a regression
+SCORE = "score"  # the name of the only label in a regression
 
 
 @dataclass(frozen=True)
 class Start:
-    """What a run starts with."""
+    """The starting model of a run."""
 
     model: BertWithHeads
     tokenizer: Tokenizer  # saved in every checkpoint
-    init_from: dict[str, Any] | None  # facts about the starting weights for the manifest; None for a new model
-    moments: dict[str, Tensor] = field(default_factory=dict)  # of the optimizer
-    frozen_depth: int = 0  # how much of the model is not trained, as `model.layers` counts it
-    layer_decay: float = 1.0  # the learning rate of a layer is that of the layer above times this
+    init_from: dict[str, Any] | None  # facts about the starting weights, for the manifest; None for a new model
+    moments: dict[str, Tensor] = field(default_factory=dict)  # the moments of the optimizer, if loaded
+    frozen_depth: int = 0  # which lower layers are frozen (`model.layers`)
+    layer_decay: float = 1.0  # learning rate of a layer, relative to the layer above it
 
     @property
-    def hashes(self) -> dict[str, str] | None:
-        """SHA-256 of the starting weights, by file; None for a new model."""
+    def weights_sha256(self) -> dict[str, str] | None:
+        """The SHA-256 of each file of the starting weights; None for a new model."""
         return None if self.init_from is None else self.init_from["sha256"]
 
     def rate_scale_of(self, name: str) -> float:
-        """Give the factor of a parameter's learning rate."""
+        """Return the factor for the learning rate of a parameter."""
         num_layers = self.model.config.num_hidden_layers
         return float(self.layer_decay ** (num_layers + 1 - depth_of(name, num_layers)))
 
 
 def starting_weights(settings: RunSettings) -> dict[str, Any]:
-    """Give the starting weights as part of a run's identity; empty where they are no longer here."""
+    """Return the hashes of the starting weights, for the identity of a run; empty if the weights no longer exist."""
     if settings.model_dir is None:
         return {"starting_weights": None}
     if not Path(settings.model_dir).expanduser().exists():
         return {}
-    return {"starting_weights": _hashes(settings, resolve_model_dir(settings.model_dir))}
+    return {"starting_weights": _sha256_of_start(settings, resolve_model_dir(settings.model_dir))}
 
 
-def _hashes(settings: RunSettings, source: Path) -> dict[str, str]:
+def _sha256_of_start(settings: RunSettings, source: Path) -> dict[str, str]:
     hashes = hashes_of(source)
     if isinstance(settings, PretrainSettings) and settings.init_moments:
         hashes |= {path.name: sha256_file(path) for path in checkpoint.moment_files(source)}
@@ -185,7 +185,7 @@ def _hashes(settings: RunSettings, source: Path) -> dict[str, str]:
 
 
 def start_pretraining(settings: PretrainSettings, dataset: PreparedDataset) -> Start:
-    """Make a new model, or load that of `model_dir`."""
+    """Make a new model, or load the model of `model_dir`."""
     predicts_next, device = settings.segments.predicts_next, choose_device(settings.device).type
     longest = max(segments.max_seq_length for segments in segments_of(settings))
     heads = PRETRAINING_HEADS if predicts_next else ("masked_lm",)
@@ -197,11 +197,11 @@ def start_pretraining(settings: PretrainSettings, dataset: PreparedDataset) -> S
             check_dataset(model.config, dataset, segments, f"{group}.max_seq_length")
         check_vocabulary(source, dataset)
         if world_from_environment().is_main:
-            say(f"starting from {settings.model_dir}, whose shape replaces model=: {report}")
+            say(f"starting from {settings.model_dir}, whose configuration replaces model=: {report}")
         init_from = {
             "model_dir": settings.model_dir,
             "summary": str(report),
-            "sha256": _hashes(settings, source),
+            "sha256": _sha256_of_start(settings, source),
             "shape": dataclasses.asdict(model.config),
         }
         moments = _read_moments(source, settings, model) if settings.init_moments else {}
@@ -227,43 +227,41 @@ def _new_model(config: BertConfig, heads: tuple[str, ...], with_pooler: bool, se
 
 
 def _read_moments(source: Path, settings: PretrainSettings, model: BertWithHeads) -> dict[str, Tensor]:
-    """Read the moments of the optimizer in a model directory.
+    """Read the moments of the optimizer from a checkpoint.
 
     Raises:
-        InputError: there are none, or they belong to other parameters or another optimizer.
+        InputError: there are none, or they belong to other parameters or to another optimizer.
     """
     if not checkpoint.moment_files(source):
         raise InputError(
-            f"model_dir={settings.model_dir} has no optimizer state; take a run, or set init_moments=false"
+            f"model_dir={settings.model_dir} has no optimizer state; choose a run directory, or set init_moments=false"
         )
     made_by = run_of(source)
     name = None if made_by is None else at(read_manifest(made_by).identity, "optimizer.name")
     if made_by is not None and name != settings.optimizer.name:
         raise InputError(
-            f"model_dir={settings.model_dir} was trained with optimizer={name}, here optimizer={settings.optimizer.name}; "
-            "take the same, or set init_moments=false"
+            f"model_dir={settings.model_dir} was trained with optimizer={name}, but optimizer={settings.optimizer.name} is set; "
+            "set the same, or init_moments=false"
         )
     moments = checkpoint.read_moments(source)
     expected = {f"{name}.{moment}": p.shape for name, p in model.named_parameters() for moment in MOMENTS}
     others = sorted(expected.items() ^ {name: tensor.shape for name, tensor in moments.items()}.items())
     if others:
-        raise InputError(
-            f"{source} has moments of other parameters, such as {others[0][0]}; train its heads, or set init_moments=false"
-        )
+        raise InputError(f"{source} has moments of other parameters, such as {others[0][0]}; set init_moments=false")
     return moments
 
 
 def start_finetuning(
     settings: FinetuneSettings, source: Path | None, tokenizer: Tokenizer, labels: tuple[str, ...]
 ) -> Start:
-    """Load a model with the task's head, a new head unless it has these labels; without a source, make a new model.
+    """Load a model with the task's head, which is new unless the model has these labels; without `source`, make a new model.
 
     Raises:
-        InputError: the tokenizer is not the model's, or it has fewer layers than are frozen or initialised again.
+        InputError: the tokenizer does not fit the model, or the model has too few layers to freeze or initialise again.
     """
     is_main = world_from_environment().is_main
     if source is None:
-        new = _new_generator(settings, tokenizer)
+        new = _new_encoder_decoder(settings, tokenizer)
         if is_main:
             say(f"starting with a new model, decoder={settings.decoder and settings.decoder.kind}")
         return Start(new, tokenizer, None, layer_decay=settings.layer_decay)
@@ -288,11 +286,11 @@ def start_finetuning(
     return Start(model, tokenizer, init_from, frozen_depth=frozen_depth, layer_decay=settings.layer_decay)
 
 
-def _new_generator(settings: FinetuneSettings, tokenizer: Tokenizer) -> BertWithHeads:
-    """Make an encoder and a decoder from nothing."""
+def _new_encoder_decoder(settings: FinetuneSettings, tokenizer: Tokenizer) -> BertWithHeads:
+    """Make a new encoder and decoder."""
     shape, decoder, vocab = settings.model, settings.decoder, tokenizer.facts
-    assert shape is not None, "refused by the settings"
-    assert decoder is not None, "refused by the settings"
+    assert shape is not None, "checked by the settings"
+    assert decoder is not None, "checked by the settings"
     config = BertConfig(
         **dataclasses.asdict(shape) | {"initializer_range": decoder.std_of(shape.hidden_size)},
         vocab_size=vocab.size,

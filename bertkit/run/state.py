@@ -1,7 +1,4 @@
-"""The state of a training run: model, optimizer and checkpoints. It is saved, and resumes from the newest checkpoint.
-
-Every automatic choice is saved too, and kept on resume.
-"""
+"""The state of a training run: model, optimizer, checkpoints, and automatic choices; resumes from the newest checkpoint."""
 
 import contextlib
 import dataclasses
@@ -22,9 +19,9 @@ from bertkit.kernels.fast import NAMES, FastWays
 from bertkit.model.layers import compile_layers, freeze_below
 from bertkit.run.reproducibility import (
     Platform,
-    add_deterministically,
     can_still_compile,
     current_platform,
+    make_sums_deterministic,
     restore_platform,
     should_compile,
 )
@@ -40,42 +37,42 @@ from bertkit.train.processes import Accelerator, ranks_of
 
 @dataclass(frozen=True)
 class Choices:
-    """The automatic choices of a run's first start; a later start keeps them, unless `settings` changed."""
+    """The automatic choices at the first start of a run; a later start keeps them, unless `settings` has changed."""
 
-    cut: tuple[int, ...] | Cut  # micro-batches: sequences of one in each phase of pretraining, or those of fine-tuning
-    num_parts: int | None  # as for `train.loop.Course`
+    cut: tuple[int, ...] | Cut  # how micro-batches are made: in pretraining the number of sequences, for each phase
+    num_parts: int | None  # as in `train.loop.Course`
     kernels: tuple[Literal[NAMES], ...]  # type: ignore[valid-type]
-    is_compiled: bool  # whether the layers run as compiled graphs, with other dropout
-    settings: dict[str, Any]  # on which the choices depend; plain values
+    is_compiled: bool  # whether the layers run as compiled graphs, with different dropout
+    settings: dict[str, Any]  # the settings on which the choices depend; plain values
 
     def __post_init__(self) -> None:
         if isinstance(self.cut, tuple) and min(self.cut, default=0) < 1:
-            raise InputError(f"chosen.cut={list(self.cut)}: expected sequences of a micro-batch")
+            raise InputError(f"chosen.cut={list(self.cut)}: expected positive numbers of sequences")
 
     @property
     def micro_sequences(self) -> tuple[int, ...]:
-        """Sequences of a micro-batch in each phase of pretraining."""
-        assert isinstance(self.cut, tuple), "of pretraining"
+        """The number of sequences in a micro-batch, for each phase of pretraining."""
+        assert isinstance(self.cut, tuple), "only for pretraining"
         return self.cut
 
     @property
     def is_strict(self) -> bool:
-        """Whether gradients are added in one order, for any number of processes."""
+        """Whether gradients are summed in a fixed order (reproducibility=strict)."""
         return self.num_parts is not None
 
 
 def make_choices(
-    settings: RunSettings, accelerator: Accelerator, cut: tuple[int, ...] | Cut, fewest: int, **more: Any
+    settings: RunSettings, accelerator: Accelerator, cut: tuple[int, ...] | Cut, min_micro_batches: int, **more: Any
 ) -> Choices:
-    """Choose kernels, compilation and the order of gradients, for at least `fewest` micro-batches a step.
+    """Choose kernels, compilation and the parts of a batch, for steps with at least `min_micro_batches` micro-batches.
 
-    `more` has the values on which `cut` depends beside the settings of the batch.
+    `more` has the values, other than the batch settings, on which `cut` depends.
 
     Raises:
-        InputError: there are too many processes for a batch, or something that compile=true needs is missing.
+        InputError: there are too many processes for a batch, or a tool that compile=true needs is missing.
     """
-    num_parts = num_parts_for(fewest) if settings.reproducibility == "strict" else None
-    check_num_processes(fewest, num_parts, accelerator.num_processes)
+    num_parts = num_parts_for(min_micro_batches) if settings.reproducibility == "strict" else None
+    check_num_processes(min_micro_batches, num_parts, accelerator.num_processes)
     depends_on = {name: getattr(settings, name) for name in ("kernels", "compile", "reproducibility")}
     return Choices(
         cut=cut,
@@ -88,7 +85,7 @@ def make_choices(
 
 @dataclass(frozen=True)
 class _State:
-    """`state.json`, beside its step."""
+    """`state.json` without its step."""
 
     num_updates: int
     chosen: Choices
@@ -97,23 +94,23 @@ class _State:
 
 
 class TrainingState:
-    """A model and its optimizer, resumed from the newest valid checkpoint of a directory if there is one.
+    """A model and its optimizer, resumed from the newest valid checkpoint in the run directory, if there is one.
 
     Attributes:
-        first_step: steps done by earlier starts.
-        last_step: steps done as of the newest save.
-        started_at: this start, by the monotonic clock.
-        model: with the accelerator's wrapper; `bare_model` is without.
-        optimizer: of the parameters in `names`, which are trained.
-        writer: writes checkpoints, and knows the best of them.
+        first_step: the number of steps before this start.
+        last_step: the step of the newest save.
+        started_at: the time of this start, on the monotonic clock.
+        model: the model in the accelerator's wrapper; `bare_model` is the model itself.
+        optimizer: updates the parameters in `names`, which maps each trained parameter to its name.
+        writer: writes checkpoints, and records which one is the best.
     """
 
     def __init__(self, accelerator: Accelerator, settings: RunSettings, start: Start, choices: Choices) -> None:
-        """Resume, or start; the directory of the run is open, and the first process's choices hold for all.
+        """Resume, or start a new run, in a directory that `open_run` has opened; all processes use the choices of process 0.
 
         Raises:
-            InputError: a process does not see the first one's files, the checkpoint has another model, or compilation or
-                strict reproducibility is impossible here.
+            InputError: the processes do not share a disk, the checkpoint has another model, or compilation or strict
+                reproducibility is impossible here.
             StorageError: every checkpoint is damaged.
         """
         self.accelerator, self.directory = accelerator, Path(settings.output_dir)
@@ -132,10 +129,10 @@ class TrainingState:
         self._make_optimizer(settings, start, newest, num_updates)
 
     def _newest(self) -> Path | None:
-        """Find the newest valid checkpoint, by the first process; print a warning about each newer one."""
+        """Find the newest valid checkpoint, on process 0; print a warning about each newer, damaged one."""
 
         def look() -> tuple[Path | None, list[str]]:
-            with contextlib.suppress(OSError):  # a leftover that cannot be deleted does no harm
+            with contextlib.suppress(OSError):  # a partial directory that cannot be deleted does no harm
                 remove_leftovers(checkpoint.checkpoints_dir(self.directory), checkpoint.NAMES)
             return checkpoint.newest_valid(self.directory)
 
@@ -150,7 +147,7 @@ class TrainingState:
         return newest
 
     def _resume(self, newest: Path) -> int:
-        """Restore choices, history, platform and weights; give the number of updates."""
+        """Restore choices, history, platform and weights; return the number of updates."""
         content = checkpoint.read_state(newest)
         before = checked(_State, content, newest / checkpoint.STATE)
         self.first_step = self.last_step = self.writer.last_good = content["step"]
@@ -162,17 +159,17 @@ class TrainingState:
         )
         best = before.standing.best
         if best is not None and self.ranks.on_first(self.best_dir) is None:
-            self.writer.warn(f"the best checkpoint, of step {best.step}, is gone; a later one takes its place")
+            self.writer.warn(f"the best checkpoint, of step {best.step}, is missing; the best later one replaces it")
             self.writer.history.best = None
         self._load_weights(newest)
         return before.num_updates
 
     def _compute_as_chosen(self, frozen_depth: int) -> None:
-        """Set threads, the order of sums, kernels and compiled layers; freeze the lower part."""
+        """Apply the choices: threads, deterministic sums, kernels, compiled layers; freeze the lower layers."""
         device, choices = self.accelerator.device, self.choices
         torch.set_num_threads(self.platform.num_threads)
         if choices.is_strict:
-            add_deterministically(device)
+            make_sums_deterministic(device)
         self.bare_model.use(FastWays.of(choices.kernels))
         freeze_below(self.bare_model.train(), frozen_depth)
         if choices.is_compiled and can_still_compile(device.type, choices.is_strict, self.directory, self.writer.warn):
@@ -195,14 +192,14 @@ class TrainingState:
             tensor.copy_(saved[name])
 
     def best_dir(self) -> Path | None:
-        """Find the best weights: in their checkpoint, or in the model of a finished run that resumed; None: nowhere."""
+        """Find the best weights: in their checkpoint, or, if a finished run was resumed, in its model; None if missing."""
         if self.writer.history.best is None:
             return None
         places = (checkpoint.step_dir(self.directory, self.writer.history.best.step), self.directory / "model")
         return next((place for place in places if place.is_dir()), None)
 
     def load_best(self) -> int:
-        """Load the best weights into the model, unless those of the last step are the best known; give their step.
+        """Load the best weights into the model, if they are not those of the last step; return their step.
 
         Raises:
             StorageError: their checkpoint is damaged.
@@ -213,15 +210,15 @@ class TrainingState:
         if directory.parent == checkpoint.checkpoints_dir(self.directory):
             fault = self.ranks.on_first(lambda: checkpoint.fault_of(directory))
             if fault is not None:
-                remedy = "restore it, or remove it to take the weights of the last step"
+                remedy = "restore it, or remove it to use the weights of the last step"
                 raise StorageError(f"{directory}, the best checkpoint, is damaged: {fault}; {remedy}")
         self._load_weights(directory)
         return best.step
 
     def save(self, step: int, *, is_required: bool = False) -> None:
-        """Write a checkpoint of the state after `step` steps; every process takes part (`CheckpointWriter.write`)."""
+        """Write a checkpoint of the state after `step` steps; every process calls this (`CheckpointWriter.write`)."""
         self.last_step = step
-        self.writer.wait()  # a failed save changes the best weights, which this checkpoint names
+        self.writer.wait()  # a failed save changes which weights are the best, and this checkpoint records it
         state = _State(self.optimizer.num_updates, self.choices, self.writer.history, self.platform)
         contents = checkpoint.Checkpoint(
             step=step,
@@ -234,10 +231,10 @@ class TrainingState:
 
 
 def _require_same_tensors(directory: Path, saved: dict[str, Tensor], own: dict[str, Tensor]) -> None:
-    """Refuse saved tensors whose names, shapes or types differ from the run's own.
+    """Check that saved tensors have the names, shapes and types that the run expects.
 
     Raises:
-        InputError: naming the first difference.
+        InputError: with the first difference.
     """
     facts = [{name: (tuple(tensor.shape), tensor.dtype) for name, tensor in side.items()} for side in (saved, own)]
     for name in sorted({*saved, *own}):

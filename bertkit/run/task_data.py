@@ -1,4 +1,4 @@
-"""The data of a fine-tuning run: both splits of its task, as features, and how much of the examples the model sees."""
+"""The data of fine-tuning: the train and dev splits of a task, as features; truncation, class weights, number of steps."""
 
 import hashlib
 import itertools
@@ -30,13 +30,13 @@ MAX_NAMED = 3  # examples that a warning names
 
 
 class Coverage:
-    """Counts how much of the examples the model sees, while their features pass.
+    """Counts truncated examples and unknown words while features are made.
 
     Attributes:
-        num_features: of all examples.
-        num_truncated: examples that are partly in no feature.
-        has_pairs: whether an example has a second segment.
-        unknown: numbers of the examples with a text, the first or the second, of [UNK] alone.
+        num_features: the number of features of all examples.
+        num_truncated: the number of examples with a part that is in no feature.
+        has_pairs: whether any example has a second segment.
+        unknown: the numbers of the examples in which the first or second text has only [UNK] tokens.
     """
 
     def __init__(self, facts: VocabFacts) -> None:
@@ -44,8 +44,8 @@ class Coverage:
         self.num_features, self.num_truncated, self.has_pairs = 0, 0, False
         self.unknown: list[int] = []
 
-    def passing(self, features: Iterable[Feature]) -> Iterator[Feature]:
-        """Pass the features on, those of an example together."""
+    def counted(self, features: Iterable[Feature]) -> Iterator[Feature]:
+        """Count features, and yield them unchanged; the features of an example must be adjacent."""
         for example, group in itertools.groupby(features, key=lambda feature: feature.example):
             own = list(group)
             self.num_features += len(own)
@@ -62,25 +62,25 @@ class Coverage:
             yield from own
 
     def warnings(self, examples: Sequence[Any], description: str) -> list[str]:
-        """Warn of texts without any known word."""
+        """Return a warning about texts without any known word."""
         if not self.unknown:
             return []
         ids = ", ".join(examples[number].id for number in self.unknown[:MAX_NAMED])
         return [
-            f"{description}: {len(self.unknown):,} examples have a text of unknown words alone, all [UNK] (ids {ids}); take a "
+            f"{description}: {len(self.unknown):,} examples have a text in which every word is unknown, [UNK] (ids {ids}); choose a "
             "model for their language"
         ]
 
 
 @dataclass(frozen=True)
 class Split:
-    """The examples of a split, and how much of them the model sees."""
+    """The examples of a split, and how many of them are truncated."""
 
     source: Source
     coverage: Coverage
 
     def describe(self) -> list[str]:
-        """Describe the examples and their truncation in a line, followed by warnings."""
+        """Return a line about the examples and their truncation, followed by warnings."""
         source, num_truncated, num_windows = self.source, self.coverage.num_truncated, self.coverage.num_features
         num_examples = len(source.examples)
         windows = f"; {num_windows:,} windows" if num_windows > num_examples else ""
@@ -94,10 +94,10 @@ class Split:
 
 @dataclass(frozen=True)
 class TaskData:
-    """Both splits of a run."""
+    """The train and dev splits of a run."""
 
     train: Split
-    batches: FeatureBatches  # the training features, packed at once, since they may be many
+    batches: FeatureBatches  # the training features, in compact arrays, since there may be many
     dev: Split
     dev_features: list[Feature]
 
@@ -107,11 +107,11 @@ class TaskData:
         return self.train.source.labels
 
     def describe(self, batch_sequences: int) -> list[str]:
-        """Describe both splits, and warn of a batch that is larger than the training split."""
+        """Describe both splits, and warn if a batch is larger than the training split."""
         lines = [*self.train.describe(), *self.dev.describe()]
         if batch_sequences > len(self.batches):
-            examples = f"the {len(self.batches):,} training examples, which every step takes"
-            lines.append(f"warning: batch.sequences={batch_sequences} is more than {examples}")
+            examples = f"{len(self.batches):,} training examples, so every step uses all of them"
+            lines.append(f"warning: batch.sequences={batch_sequences} is more than the {examples}")
         return lines
 
 
@@ -137,11 +137,11 @@ def read_splits(settings: FinetuneSettings) -> tuple[Source, Source]:
 
 
 def tokenizer_of(settings: FinetuneSettings, source: Path | None) -> Tokenizer:
-    """Load the tokenizer of a model, or learn one from the training texts, sources and targets."""
+    """Load the tokenizer of a model; for a new model, load or train the one in the settings."""
     if source is not None:
         return load_tokenizer(source)
     config = settings.tokenizer
-    assert config is not None, "refused by the settings"
+    assert config is not None, "checked by the settings"
     rules: Rules | None = None if config.rules == "auto" else config.rules
     if config.path is not None:
         return load_tokenizer_files(Path(config.path), config.lowercase, rules)
@@ -150,12 +150,12 @@ def tokenizer_of(settings: FinetuneSettings, source: Path | None) -> Tokenizer:
     def texts() -> Iterator[str]:
         return (text for example in examples for text in (example.source, example.target or "") if text)
 
-    is_lowercase = config.lowercase is True  # by default generated texts keep their capitals
+    is_lowercase = config.lowercase is True  # auto means False, so that generated texts have capital letters
     return train_wordpiece(texts, config.vocab_size, is_lowercase, config.min_frequency, rules or "hugging_face")
 
 
 def load_task_data(settings: FinetuneSettings, tokenizer: Tokenizer) -> TaskData:
-    """Read both splits, and make their features."""
+    """Read both splits, and make their features; refuse training examples that all have the same label."""
     task, shape = settings.task, shape_of(settings.task)
     train, dev = (Split(source, Coverage(tokenizer.facts)) for source in read_splits(settings))
     labels = train.source.labels
@@ -164,14 +164,14 @@ def load_task_data(settings: FinetuneSettings, tokenizer: Tokenizer) -> TaskData
             f"{train.source.description}: every label is '{labels[0]}'; add examples, or list all labels in task.labels="
         )
     first, second = (
-        split.coverage.passing(make_features(task, split.source.examples, tokenizer, labels)) for split in (train, dev)
+        split.coverage.counted(make_features(task, split.source.examples, tokenizer, labels)) for split in (train, dev)
     )
     batches = FeatureBatches(first, shape.head, shape.num_choices(train.source.examples))
     return TaskData(train, batches, dev, list(second))
 
 
 def fingerprint(splits: Iterable[Source]) -> list[str]:
-    """Hash the examples of each split, as 32 hexadecimal digits."""
+    """Return a hash of the examples of each split, with 32 hexadecimal digits."""
     digests = []
     for split in splits:
         digests.append(hashlib.blake2b(digest_size=16))
@@ -184,7 +184,7 @@ def weigh_classes(settings: FinetuneSettings, data: TaskData) -> None:
     """Set the class weights of the training batches.
 
     Raises:
-        InputError: there are more or fewer weights than labels.
+        InputError: the numbers of weights and labels differ.
     """
     weights, labels = settings.class_weights, data.labels
     if weights is None:
@@ -193,26 +193,28 @@ def weigh_classes(settings: FinetuneSettings, data: TaskData) -> None:
         assert data.batches.labels is not None, "training examples have labels"
         weights = balanced_weights(data.batches.labels, len(labels))
     if len(weights) != len(labels):
-        raise InputError(f"class_weights={list(weights)}: expected {len(labels)}, of {', '.join(labels)}")
+        raise InputError(f"class_weights={list(weights)}: expected {len(labels)} weights, for {', '.join(labels)}")
     data.batches.class_weights = np.array(weights)
 
 
 def balanced_weights(labels: NDArray[Any], num_labels: int) -> tuple[float, ...]:
-    """Weight each label by n / (labels * its count), so that all have the same total; a label without examples by 1."""
+    """Return n / (num_labels * count) for each label, so that all have the same total weight; without examples 1."""
     counts = np.bincount(labels[labels != IGNORED], minlength=num_labels).tolist()
     return tuple(sum(counts) / (num_labels * count) if count else 1.0 for count in counts)
 
 
 def steps_of(settings: FinetuneSettings, batches: FeatureBatches, num_processes: int) -> int:
-    """Give the number of steps of a run.
+    """Return the number of steps in a run.
 
     Raises:
-        InputError: the warm-up is longer, or the last batch of an epoch has fewer examples than there are processes.
+        InputError: the warm-up is longer than the run, or the last batch of an epoch has fewer examples than processes.
     """
     size = settings.batch.sequences
     steps = math.ceil(settings.num_epochs * -(-len(batches) // size))
     if settings.num_epochs * len(batches) < 1:
-        raise InputError(f"num_epochs={settings.num_epochs:g}: less than one of {len(batches):,} examples; raise it")
+        raise InputError(
+            f"num_epochs={settings.num_epochs:g} of {len(batches):,} examples is less than one example; raise it"
+        )
     if settings.warmup_of(steps) > steps:
         warmup = f"schedule.warmup_steps={settings.schedule.warmup_steps}"
         raise InputError(f"{warmup} exceeds the {steps} steps of the run; lower it")
@@ -225,7 +227,7 @@ def steps_of(settings: FinetuneSettings, batches: FeatureBatches, num_processes:
 
 
 def choose(settings: FinetuneSettings, accelerator: Accelerator) -> Choices:
-    """Choose how a batch is cut, the same for one process and for two, with reproducibility=strict for any number."""
+    """Choose the micro-batches, which are the same for one and two processes, or, if strict, for any number of processes."""
     batch = settings.batch
     fewest = MIN_PARTS if settings.reproducibility == "strict" else accelerator.num_processes
     if batch.micro_sequences != "auto":
@@ -238,8 +240,8 @@ def choose(settings: FinetuneSettings, accelerator: Accelerator) -> Choices:
 
 
 def training_order(settings: FinetuneSettings, data: TaskData, choices: Choices, num_processes: int) -> TrainingOrder:
-    """Lay out the training examples over the steps; refuse too many processes."""
-    assert isinstance(choices.cut, Cut), "of fine-tuning"
+    """Return the training examples of each step; check the number of processes."""
+    assert isinstance(choices.cut, Cut), "only for fine-tuning"
     order = TrainingOrder(data.batches, settings.batch.sequences, settings.seed, choices.cut)
     check_num_processes(order.fewest_parts, choices.num_parts, num_processes)
     return order
@@ -252,7 +254,7 @@ def plan_lines(settings: FinetuneSettings, model: BertWithHeads, steps_per_epoch
     rate = f"{settings.optimizer.peak:g} after {settings.warmup_of(steps):g} steps"
     published, width = settings.task.recipe.peak_learning_rate, model.config.hidden_size
     if settings.optimizer.peak == settings.rate_for(width) != published:
-        rate += f" (the published {published:g} suits a hidden size of {BASE_HIDDEN_SIZE}; here it is {width})"
+        rate += f" (the published {published:g} is for a hidden size of {BASE_HIDDEN_SIZE}; here it is {width})"
     return [
         *frozen,
         f"{steps_per_epoch} steps an epoch, {settings.num_epochs:g} epochs; {settings.batch.sequences} examples a step; "

@@ -1,7 +1,7 @@
-"""From the first step of a run to its last, for pretraining and fine-tuning: `fit`, a generator of steps.
+"""The steps of a run, for pretraining and fine-tuning: `fit`, a generator.
 
-A stage writes `for step in fit(settings, state, plan)`. It evaluates when that is due; `fit` then writes the step's row and
-checkpoint, prints its lines and draws the report.
+A stage loops over `fit(settings, state, plan)`. In the body of the loop it evaluates, if that is due. `fit` then writes the
+log row and the checkpoint of the step, prints its lines and updates the report.
 """
 
 import contextlib
@@ -32,42 +32,41 @@ from bertkit.view import console
 from bertkit.view.console import Progress
 from bertkit.view.report import Curves, write_report
 
-STDOUT = 1  # a file descriptor: a print might be under way
+STDOUT = 1  # a file descriptor; a signal handler must not call print, which it may have interrupted
 
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """What a run learns, when it ends, and how its report is drawn."""
+    """The examples, the losses, the length and the report of a run."""
 
-    label: str  # of the progress bar
-    order: LengthPhases | TrainingOrder  # which examples make up each step
-    losses: Losses  # model and micro-batch -> loss terms
-    steps: int  # where the run ends
-    warmup_steps: float  # the first of them
-    charts: Sequence[Curves]  # of the report
-    baselines: Callable[[int], dict[str, float]]  # drawn in the charts, for the phase of a step counted from 0
-    # for rows with an epoch, and for what is done every epoch; None where epochs are not counted
-    steps_per_epoch: int | None = None
-    patience: int | None = None  # evaluations without a better score after which the run ends; None for no limit
+    label: str  # shown in the progress bar
+    order: LengthPhases | TrainingOrder  # the examples of each step
+    losses: Losses  # takes the model and a micro-batch, returns loss terms
+    steps: int  # the number of steps in the run
+    warmup_steps: float
+    charts: Sequence[Curves]  # the charts of the report
+    baselines: Callable[[int], dict[str, float]]  # takes a step, counted from 0; returns baselines for the charts
+    steps_per_epoch: int | None = None  # None if epochs are not counted
+    patience: int | None = None  # the run ends after so many evaluations without a better score; None for no limit
 
 
 @dataclass
 class FinishedStep:
-    """A step whose row and checkpoint are not yet written; the stage evaluates if that is due, and fills in the rest."""
+    """A step whose log row and checkpoint are not yet written; the stage evaluates if due, and sets the optional fields."""
 
-    step: int  # steps done, this one included
+    step: int  # counted from 1
     evaluation_is_due: bool
     save_is_due: bool
-    metrics: dict[str, float] = field(default_factory=dict)  # of the evaluation; `fit` reads history.num_worse too
-    must_save: bool = False  # asks for a checkpoint that is not due
-    lines: list[str] = field(default_factory=list)  # printed below the step's own
+    metrics: dict[str, float] = field(default_factory=dict)  # the metrics of the evaluation
+    must_save: bool = False  # requests a checkpoint although none is due
+    lines: list[str] = field(default_factory=list)  # printed below the line of the step
 
 
 def fit(settings: RunSettings, state: TrainingState, plan: TrainingPlan) -> Generator[FinishedStep, None, None]:
-    """Train from the current step of a run to its end; close the generator to leave it early.
+    """Train from the current step of a run to its end; yield each step. Close the generator to end early.
 
     Raises:
-        StoppedError: a signal asked the run to stop; its checkpoint is saved.
+        StoppedError: a signal stopped the run; its checkpoint is saved.
         NumericsError: too many steps in a row were skipped.
         StorageError: a checkpoint could not be saved.
     """
@@ -76,16 +75,16 @@ def fit(settings: RunSettings, state: TrainingState, plan: TrainingPlan) -> Gene
     is_due = functools.partial(_is_due, settings, plan)
     progress = Progress(plan.label, plan.steps, done=state.first_step, silent=not is_main)
     rows = _Rows(settings, state, plan, progress)
-    with contextlib.closing(rows), progress, _drawn(state, plan), stop_on_signal() as stop_requested, state.writer:
+    with contextlib.closing(rows), progress, _charts(state, plan), stop_on_signal() as stop_requested, state.writer:
         is_over = _is_over(state.first_step, plan, state)
         reports = train(
             learner,
             _course(settings, state, plan),
             skips=state.writer.history.skips,
-            is_read=lambda step: any(is_due(step, what) for what in ("log", "evaluation", "checkpoint")),
+            should_sync=lambda step: any(is_due(step, what) for what in ("log", "evaluation", "checkpoint")),
             stop_requested=stop_requested,
         )
-        # a run that ended early, out of patience, has nothing left to train when it is started again
+        # a run that has ended because of `patience` trains no further steps when it is started again
         for report in () if is_over else reports:
             step = report.step
             save_is_due = report.stop_requested or step >= plan.steps or is_due(step, "checkpoint")
@@ -98,7 +97,7 @@ def fit(settings: RunSettings, state: TrainingState, plan: TrainingPlan) -> Gene
             if is_saved:
                 state.writer.history.skips = report.skips
                 if rows.log is not None:
-                    rows.log.sync()  # so that a power cut leaves no gap before the checkpoint
+                    rows.log.sync()  # so that no row before the checkpoint is lost in a power cut
                 state.save(step, is_required=report.stop_requested and not is_over)
             progress.advance(step)
             for line in done.lines if is_main else ():
@@ -109,13 +108,13 @@ def fit(settings: RunSettings, state: TrainingState, plan: TrainingPlan) -> Gene
                 break
             if report.stop_requested:
                 raise StoppedError(f"stopped at step {step} of {plan.steps}, which is saved; the same command resumes")
-    if any(state.ranks.on_every(stop_requested)):  # in the last step, which is saved
+    if any(state.ranks.on_every(stop_requested)):  # during the last step, which is saved
         raise StoppedError(stopped_line(state.last_step))
 
 
 @contextlib.contextmanager
-def _drawn(state: TrainingState, plan: TrainingPlan) -> Iterator[None]:
-    """Draw the report when training begins, and once more when it is left early, stopped or by an error."""
+def _charts(state: TrainingState, plan: TrainingPlan) -> Iterator[None]:
+    """Draw the report when training begins, and again if it ends early, by a stop or an error."""
 
     def draw() -> None:
         if state.accelerator.is_main_process:
@@ -125,19 +124,19 @@ def _drawn(state: TrainingState, plan: TrainingPlan) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        with contextlib.suppress(OSError):  # a full disk may be why
+        with contextlib.suppress(OSError):  # a full disk may be the cause of the error
             draw()
         raise
 
 
 @contextlib.contextmanager
 def stop_on_signal() -> Iterator[Callable[[], bool]]:
-    """Turn the first SIGINT, SIGTERM or SIGUSR1 into a request; another one, some seconds later, ends the process at once.
+    """Handle SIGINT, SIGTERM and SIGUSR1: the first signal requests a stop, a later one ends the process at once.
 
-    torchrun and Slurm send their signal more than once, and to all processes; a repetition within seconds is the same
-    request. A launcher passes only the first one on.
+    torchrun and Slurm send a signal to all processes, and more than once, so a repetition within SAME_REQUEST_SECONDS does not
+    count as a second signal.
 
-    Yields a function that tells whether a stop was requested. Only the main thread can receive signals.
+    Yields a function that returns whether a stop was requested. Only the main thread can receive signals.
     """
     received: list[float] = []
     if threading.current_thread() is not threading.main_thread():
@@ -152,7 +151,7 @@ def stop_on_signal() -> Iterator[Callable[[], bool]]:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         elif len(received) == 1 and world_from_environment().is_main:
-            os.write(STDOUT, b"stopping after this step; another signal, later, ends at once\n")
+            os.write(STDOUT, b"stopping after this step; a second signal ends the process at once\n")
 
     for number in before:
         signal.signal(number, remember)
@@ -178,20 +177,20 @@ def _course(settings: RunSettings, state: TrainingState, plan: TrainingPlan) -> 
 
 
 def _is_due(settings: RunSettings, plan: TrainingPlan, step: int, what: str) -> bool:
-    """Tell whether a log row, an evaluation or a checkpoint is due after a step; all are after the last one."""
+    """Return whether a log row, an evaluation or a checkpoint is due after a step; after the last step all are due."""
     every = settings.log.every_of(plan.steps) if what == "log" else getattr(settings, what).every_steps
     every = plan.steps_per_epoch or 1 if every == "epoch" else every
     return bool(step == plan.steps or step % every == 0 or (what == "log" and step == 1))
 
 
 def _is_over(step: int, plan: TrainingPlan, state: TrainingState) -> bool:
-    """Tell whether the last step is done, or the score has not improved for too long."""
+    """Return whether the last step is done, or the score has not improved for `patience` evaluations."""
     num_worse = state.writer.history.num_worse
     return step >= plan.steps or (plan.patience is not None and num_worse >= plan.patience)
 
 
 class _Rows:
-    """The rows of metrics.jsonl and their lines on the console, by the first process."""
+    """Writes the rows of metrics.jsonl and their lines on the console, on process 0."""
 
     def __init__(self, settings: RunSettings, state: TrainingState, plan: TrainingPlan, progress: Progress) -> None:
         self.plan, self.progress = plan, progress
@@ -199,20 +198,20 @@ class _Rows:
         self.log = MetricsLog(state.directory / "metrics.jsonl", state.first_step) if is_main else None
         self.trackers = Trackers(settings.log.trackers if is_main else (), state.directory, to_mapping(settings))
         self.num_tokens, self.seconds = 0, 0.0
-        self.window, self.unread = state.writer.history.window, list[StepReport]()
+        self.window, self.pending = state.writer.history.window, list[StepReport]()
 
     def add(self, report: StepReport, metrics: dict[str, float], is_logged: bool) -> None:
-        """Write the row of a step if it is logged, evaluated, left out or skipped.
+        """Write the row of a step if it is due for logging, or was evaluated, left out or skipped.
 
-        Losses, accuracies and the gradient's norm are means over the steps since the last row; every process computes them.
+        Losses, accuracies and the gradient norm are means over the steps since the last row. Every process computes them.
         """
-        self.unread.append(report)
-        while len(self.unread) > (0 if report.is_read else 1):  # as `train` reads them
-            self.window.add(self.unread.pop(0).measured)
+        self.pending.append(report)
+        while len(self.pending) > (0 if report.is_synced else 1):  # in the same order as `train`
+            self.window.add(self.pending.pop(0).measured)
         self.num_tokens, self.seconds = self.num_tokens + report.num_tokens, self.seconds + report.seconds
         for skipped in report.skipped_before:
             self._write(skipped, {}, None, {})
-        is_skipped = report.is_read and report.fault is not None
+        is_skipped = report.is_synced and report.skip_reason is not None
         if metrics or is_logged or report.is_left_out or is_skipped:
             means = {} if report.is_left_out or is_skipped else self.window.close()
             self._write(report, means, self.num_tokens / self.seconds, metrics)
@@ -221,12 +220,12 @@ class _Rows:
     def _write(
         self, report: StepReport, means: dict[str, float], tokens_per_second: float | None, metrics: dict[str, float]
     ) -> None:
-        """Write a row: means since the last one, the learning rate, the speed and an evaluation; or why it was skipped."""
+        """Write the row of a step, or, for a skipped step, the reason and its examples."""
         if self.log is None:
             return
         row: dict[str, Any] = {"step": report.step, **means}
-        if report.fault is not None:
-            row["skipped"] = report.fault
+        if report.skip_reason is not None:
+            row["skipped"] = report.skip_reason
         row["learning_rate"] = report.learning_rate
         if tokens_per_second is not None:
             row["tokens_per_second"] = round(tokens_per_second, 1)
@@ -234,15 +233,15 @@ class _Rows:
         if self.plan.steps_per_epoch is not None:
             row["epoch"] = round(report.step / self.plan.steps_per_epoch, 4)
         names = list(self.plan.order.names(report.step - 1))
-        if report.fault is not None:
+        if report.skip_reason is not None:
             row["examples"] = names
-        batch = hashlib.blake2b(repr(names).encode(), digest_size=4).hexdigest()  # `compare` tells orders apart by it
+        batch = hashlib.blake2b(repr(names).encode(), digest_size=4).hexdigest()  # lets `compare` detect other examples
         self.log.write({**row, "batch": batch})
         self.trackers.log(row)
         self.progress.line(console.step_line(row, self.plan.steps, self.progress.time_left()))
 
     def close(self) -> None:
-        """Flush the rows to the disk, close the file, and end the trackers."""
+        """Close metrics.jsonl and the trackers."""
         if self.log is not None:
             self.log.close()
         self.trackers.close()

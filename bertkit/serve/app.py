@@ -105,7 +105,7 @@ class RequestMiddleware:
         try:
             await self.app(scope, receive, send_and_record)
         except Exception as error:
-            say(f"error: {scope['path']}: {type(error).__name__}; this is a fault of bertkit", file=sys.stderr)
+            say(f"error: {scope['path']}: {type(error).__name__}; this is a bug in bertkit", file=sys.stderr)
             response = _error_response(500, "failed", "the server failed; its log has the error")
             await response(scope, receive, send_and_record)
         finally:

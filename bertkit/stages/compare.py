@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.base.errors import InputError, say
-from bertkit.run.comparison import Divergence, RunRecord, by_seed, different_settings, diverge, read_run
+from bertkit.run.comparison import Divergence, RunRecord, by_seed, different_settings, find_divergence, read_run
 from bertkit.run.outputs import check_output, write_output
 from bertkit.settings.compare import CompareSettings
 from bertkit.view.report import comparison_page, scores_table, settings_table
@@ -48,7 +48,7 @@ def run(settings: CompareSettings) -> None:
     scores = scores_table(rows)
     different = different_settings([group[0] for group in groups])
     table = settings_table(labels, {key: [_shown(value) for value in values] for key, values in different.items()})
-    lines = _describe(labels, diverge(*records)) if len(records) == 2 else []
+    lines = _describe(labels, find_divergence(*records)) if len(records) == 2 else []
     say(*scores.markdown().split("\n"), "")
     say(*(table.markdown().split("\n") if different else ["no settings differ"]), "", *lines)
     curves = [(label, [record.rows for record in group]) for label, group in zip(labels, groups, strict=True)]

@@ -17,7 +17,7 @@ from bertkit.base.errors import InputError, in_json, say
 from bertkit.predict.chunks import opened_examples, write_results
 from bertkit.predict.embedding import load_embedder
 from bertkit.predict.task_model import task_of_texts
-from bertkit.run.outputs import beginning_of, check_free, opened_output
+from bertkit.run.outputs import check_outputs, opened_output, partial_output
 from bertkit.settings.inputs import EmbedSettings
 from bertkit.tasks.task import shape_of
 
@@ -34,7 +34,7 @@ def run(settings: EmbedSettings) -> None:
     """
     to_file = settings.output != "-"
     if to_file:
-        check_free(settings.output, settings.input, settings.overwrite)
+        check_outputs(settings.output, settings.input, settings.overwrite)
     embed = load_embedder(
         settings.model_dir, settings.pooling, settings.normalize, max_seq_length=settings.max_seq_length,
         device=settings.device, precision=settings.precision, batch_tokens=settings.batch_tokens,
@@ -87,12 +87,12 @@ def _opened_output(name: str, dimension: int) -> Iterator[_Output]:
     path = Path(name)
     with opened_output(path, is_binary=path.suffix != ".jsonl") as file:
         if path.suffix == ".jsonl":
-            yield _Output(functools.partial(_write_lines, file), beginning_of(file))
+            yield _Output(functools.partial(_write_lines, file), partial_output(file))
             return
         if not file.seekable():
             raise InputError(f"output={name} is not a seekable file, as {path.suffix} requires; use .jsonl")
         write, finish = (_begin_npy if path.suffix == ".npy" else _begin_parquet)(file, dimension)
-        output = _Output(write, beginning_of(file))
+        output = _Output(write, partial_output(file))
         try:
             yield output
         finally:  # also after an error

@@ -27,7 +27,7 @@ from bertkit.tasks.scoring.review import eval_json_parts
 from bertkit.tasks.task import check_metrics, make_features
 from bertkit.train.losses import LossTerm
 from bertkit.train.micro_batches import AUTO_MICRO_TOKENS
-from bertkit.train.processes import Accelerator, leaving_together, make_accelerator
+from bertkit.train.processes import Accelerator, ending_together, make_accelerator
 
 
 def run(settings: EvaluateSettings) -> dict[str, Any] | None:
@@ -53,7 +53,7 @@ def run(settings: EvaluateSettings) -> dict[str, Any] | None:
     check_dataset(model.config, dataset, segments)
     check_vocabulary(resolve_model_dir(settings.model_dir), dataset)
     accelerator = make_accelerator(settings.device, world_from_environment().size, settings.launch.hang_timeout_seconds)
-    with leaving_together(accelerator):
+    with ending_together(accelerator):
         return _measure(settings, dataset, model, accelerator)
 
 
@@ -106,9 +106,9 @@ def _evaluate_task(settings: EvaluateSettings) -> dict[str, Any] | None:
             f"split={split}: {source.description}: {num_unlabelled:,} of {len(examples):,} examples have no label; use predict"
         )
     coverage = Coverage(opened.tokenizer.facts)
-    features = list(coverage.passing(make_features(task, examples, opened.tokenizer, opened.labels)))
+    features = list(coverage.counted(make_features(task, examples, opened.tokenizer, opened.labels)))
     accelerator = make_accelerator(settings.device, world_from_environment().size, settings.launch.hang_timeout_seconds)
-    with leaving_together(accelerator):
+    with ending_together(accelerator):
         model = accelerator.prepare_model(opened.model, evaluation_mode=True)
         predictor = opened.predictor(settings.precision, AUTO_MICRO_TOKENS[accelerator.device.type], model)
         losses: list[LossTerm] | None = [] if opened.shape.generates_text else None

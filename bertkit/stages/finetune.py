@@ -80,7 +80,7 @@ def run(settings: FinetuneSettings) -> None:
     identity = identity_of(to_mapping(settings), FINETUNE)
     vocabulary = hashlib.sha256(tokenizer.files(0)["vocab.txt"].encode()).hexdigest()
     identity["data_fingerprint"] = task_data.fingerprint((data.train.source, data.dev.source))
-    identity["starting_weights"] = start.hashes
+    identity["starting_weights"] = start.weights_sha256
     identity |= {"vocabulary": vocabulary} if source is None else {}  # trained again at every start
     facts = {
         "corpus": {"description": data.train.source.description, "has_pairs": data.train.coverage.has_pairs},
@@ -96,7 +96,7 @@ def run(settings: FinetuneSettings) -> None:
         announce(settings, state, steps, lines, [finetuning.largest_batch()])
         with contextlib.closing(fit(settings, state, finetuning.plan())) as finished_steps:
             for done in finished_steps:
-                finetuning.evaluate_if_due(done)
+                finetuning.on_step_end(done)
         finetuning.publish()
 
 
@@ -152,7 +152,7 @@ class _Finetuning:
         num_tokens, by_sequences = self.order.largest_part(PLANNED_STEPS), self.settings.batch.micro_sequences != "auto"
         return LargestBatch(forward, num_tokens, int(batches.lengths.max()), by_sequences)
 
-    def evaluate_if_due(self, done: FinishedStep) -> None:
+    def on_step_end(self, done: FinishedStep) -> None:
         """Evaluate on the dev split if it is due, and keep the weights with the best score."""
         if not done.evaluation_is_due:
             return

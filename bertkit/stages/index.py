@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from bertkit.base.errors import InputError, say
 from bertkit.base.files import BLOCK_BYTES, folder_for
-from bertkit.base.text_files import joined, parse_json, read_lines
+from bertkit.base.text_files import join_lines, parse_json, read_lines
 from bertkit.data.corpus.documents import Corpus
 from bertkit.data.corpus.sources import Span
 from bertkit.search.library import FileChanges, opened_for_writing
@@ -120,7 +120,7 @@ def _squad_documents(path: Path) -> Iterator[LibraryDocument]:
         InputError: the file has another layout.
     """
     try:
-        content = parse_json(joined(path, read_lines(path)))
+        content = parse_json(join_lines(path, read_lines(path)))
     except ValueError as error:
         raise InputError(f"{path}: not JSON ({error}); restore the file") from None
     number = 0

@@ -16,7 +16,7 @@ from bertkit.predict.chunks import opened_examples, write_results
 from bertkit.predict.inference import predict_local
 from bertkit.predict.predictor import open_predictor
 from bertkit.predict.task_model import Predictor
-from bertkit.run.outputs import beginning_of, check_free, is_stream, opened_output
+from bertkit.run.outputs import check_outputs, is_stream, opened_output, partial_output
 from bertkit.settings.inputs import PredictSettings
 from bertkit.tasks.reading.writers import Write, row_writer, write_lines
 from bertkit.tasks.task import ExtraFile
@@ -33,7 +33,7 @@ def run(settings: PredictSettings) -> None:
     """
     to_file = settings.output != "-"
     if to_file:
-        check_free(settings.output, settings.input, settings.overwrite)
+        check_outputs(settings.output, settings.input, settings.overwrite)
     predictor = open_predictor(settings, settings.top_k)
     with contextlib.ExitStack() as stack:
         source = stack.enter_context(
@@ -77,9 +77,9 @@ class _Output:
         path = Path(settings.output)
         beside = () if is_stream(path) else self.shape.extra_files
         places = [path.with_suffix(b.name) if b.name.startswith(".") else path.parent / b.name for b in beside]
-        check_free(settings.output, settings.input, settings.overwrite, places)
+        check_outputs(settings.output, settings.input, settings.overwrite, places)
         file = stack.enter_context(opened_output(path, is_binary=path.suffix.lower() == ".parquet"))
-        self.partial = beginning_of(file)
+        self.partial = partial_output(file)
         self.put = stack.enter_context(row_writer(file, path.suffix, predictor.task.label_separator))
         self.beside = [
             (kind, stack.enter_context(opened_output(place))) for kind, place in zip(beside, places, strict=True)

@@ -66,7 +66,7 @@ def run(settings: PretrainSettings) -> None:
     accelerator = make_accelerator(settings.device, world_from_environment().size, settings.launch.hang_timeout_seconds)
     choices = _choose(settings, accelerator)
     settings, run_length = choose_steps(settings, dataset, start.model, accelerator, choices)
-    content = {"data_fingerprint": dataset.fingerprint, "starting_weights": start.hashes}
+    content = {"data_fingerprint": dataset.fingerprint, "starting_weights": start.weights_sha256}
     identity |= {"steps": settings.num_steps, **content}
     facts = {
         "data_fingerprint": dataset.fingerprint,
@@ -89,7 +89,7 @@ def run(settings: PretrainSettings) -> None:
         announce(settings, state, steps, lines, pretraining.largest_batches())
         with contextlib.closing(fit(settings, state, pretraining.plan())) as finished_steps:
             for done in finished_steps:
-                pretraining.evaluate_if_due(done)
+                pretraining.on_step_end(done)
         pretraining.publish()
 
 
@@ -150,7 +150,7 @@ class _Pretraining:
             batches.append(LargestBatch(functools.partial(forward, length), size * length, length, by_sequences))
         return batches
 
-    def evaluate_if_due(self, done: FinishedStep) -> None:
+    def on_step_end(self, done: FinishedStep) -> None:
         """Measure the losses on held-out text if it is due; the checkpoint with the lowest sum of losses is the best one."""
         phase, history, settings = self.phases.at(done.step - 1), self.state.writer.history, self.settings
         if done.evaluation_is_due:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from bertkit.base.errors import InputError, in_json, say
 from bertkit.predict.predictor import open_predictor
 from bertkit.predict.task_model import general_task
-from bertkit.run.outputs import check_free, opened_output
+from bertkit.run.outputs import check_outputs, opened_output
 from bertkit.search.questions import Question, read_questions
 from bertkit.search.ranking import Candidate, Searcher, fit, in_order, read_glossary, row
 from bertkit.settings.inputs import BothConfig, SearchSettings
@@ -31,7 +31,7 @@ def run(settings: SearchSettings) -> None:
     """
     to_file = settings.output != "-"
     if to_file:
-        check_free(settings.output, settings.input, settings.overwrite)
+        check_outputs(settings.output, settings.input, settings.overwrite)
     glossary = None if settings.glossary is None else read_glossary(Path(settings.glossary))
     searcher = Searcher(
         settings.index, None, settings.both, settings.candidates, glossary

@@ -10,7 +10,7 @@ from bertkit.explain.explain import NO_ALIGNMENT, NO_WEIGHTS, Explanation, expla
 from bertkit.explain.pictures import alignment_picture, attention_page, heads_picture, one_head_picture, png_writer
 from bertkit.predict.chunks import opened_examples
 from bertkit.predict.task_model import Predictor, open_task_model
-from bertkit.run.outputs import check_free, opened_output
+from bertkit.run.outputs import check_outputs, opened_output
 from bertkit.settings.inputs import SET_BOTH, ViewSettings
 from bertkit.train import micro_batches, processes
 
@@ -22,7 +22,7 @@ def run(settings: ViewSettings) -> None:
         InputError: a setting does not fit the model or the input.
         NumericsError: the model's output is not finite.
     """
-    check_free(settings.output, settings.input, settings.overwrite)
+    check_outputs(settings.output, settings.input, settings.overwrite)
     writer = png_writer() if settings.ending == ".png" else None
     device = processes.choose_device(settings.device)
     opened = open_task_model(settings.model_dir, settings.task, settings.task_changes, without_head=True)

@@ -1,4 +1,4 @@
-"""Training: knows a module, batches and a loss; has never heard of BERT.
+"""Training of any module, with any batches and any loss; nothing here depends on BERT.
 
 Doors:
 
@@ -6,13 +6,11 @@ Doors:
     losses             loss terms: a sum and a count
     optimizer          AdamW, LAMB, clipping
     schedule           the learning rate of a step
-    loop               the training step
-    evaluation         losses and accuracies without training
-    gradient_sums      the sum of the gradients of a global batch
-    step_report        what a step did
-    log                metrics.jsonl; its rows for tensorboard, wandb and others
-    micro_batches      which process takes which micro-batches
-    processes          devices, processes and what they say to one another
+    loop               the training step; evaluation of the losses
+    step_report        the result of a step
+    log                metrics.jsonl; trackers such as tensorboard and wandb
+    micro_batches      which process takes which micro-batches, and the sum of their gradients
+    processes          devices, processes, and collectives
     checkpoint         durable saves and strict loads
-    checkpoint_writer  when to save, and which checkpoint is the best
+    checkpoint_writer  saves in the background; the best checkpoint
 """

@@ -1,21 +1,21 @@
-"""Checkpoints: durable saves by any number of processes, strict loads, rotation.
+"""Checkpoints: durable saves by any number of processes, strict loads, deletion of old checkpoints.
 
     checkpoints/step-00001000/
-        model.safetensors       the weights; with config.json and the tokenizer, a model directory by itself
-        optimizer.safetensors   the optimizer's moments; N processes write optimizer-00001-of-0000N.safetensors, ...
-        state.json              the step, and the run's automatic choices
-        manifest.json           size and SHA-256 of every file, and nothing else; written last
+        model.safetensors       the weights; with config.json and the tokenizer, the folder is also a model directory
+        optimizer.safetensors   the moments of the optimizer; N processes write optimizer-00001-of-0000N.safetensors, ...
+        state.json              the step, and the automatic choices of the run
+        manifest.json           size and SHA-256 of every other file; written last
 
-A checkpoint is written in four steps, and a process may be killed, or the power cut, between any two of them:
+A checkpoint is written in four steps; a kill or a power cut at any moment does no harm:
 
-1. The first process deletes leftovers of a crash, checks the free space, and makes `step-00001000.partial`.
-2. Every process writes its part there, flushes it to the disk and hashes it.
-3. The first process writes the manifest, flushes it and the directory, renames the directory, and flushes its parent.
-4. Only then are older checkpoints deleted, each renamed away first.
+1. Process 0 deletes partial directories left by a crash, checks the free space, and makes `step-00001000.partial`.
+2. Every process writes its part there, flushes it to disk and hashes it.
+3. Process 0 writes the manifest, flushes it and the directory, renames the directory, and flushes its parent.
+4. Only then does process 0 delete older checkpoints; it renames each one first.
 
 A directory with the final name is therefore complete. If a process fails in step 2, the save fails on all of them, and
-older checkpoints stay. A checkpoint loads into any number of processes. No generator state is needed, since order, masks
-and dropout are functions of the step.
+older checkpoints stay. A checkpoint can be loaded by any number of processes. It has no random generator state, since
+example order, masks and dropout are functions of the step.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ MANIFEST = "manifest.json"
 WEIGHTS = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
 STATE = "state.json"
-NAMES = r"step-\d+"  # of the checkpoints in their folder
-_known_damaged: set[Path] = set()  # by `newest_valid` in this process, which resumed from an older one
-SPACE_FACTOR = 1.05  # of the bytes to write, for the headers of files and the blocks of the file system
+NAMES = r"step-\d+"  # the names of checkpoint directories
+_known_damaged: set[Path] = set()  # found by `newest_valid` in this process
+SPACE_FACTOR = 1.05  # the space needed on disk, relative to the tensors: file headers, and blocks of the file system
 
 
 @dataclass(frozen=True)
@@ -56,17 +56,17 @@ class Checkpoint:
     """The content of a checkpoint."""
 
     step: int  # optimizer steps done
-    model: dict[str, Tensor]  # the weights, by the names of the model directory's format
-    optimizer: dict[str, Tensor]  # the moments, by parameter
-    state: dict[str, Any]  # plain values
+    model: dict[str, Tensor]  # the weights, named as in the model directory
+    optimizer: dict[str, Tensor]  # the moments, by parameter name
+    state: dict[str, Any]  # plain values for state.json
     files: Mapping[str, str]  # text files that make the directory a model directory
 
     def part(self, rank: int, size: int) -> Part:
-        """Give the part that one process writes: a share of the moments; the first one also the weights and the texts."""
+        """Return the part that one process writes: a share of the moments; process 0 also writes weights and text files."""
         total, before, moments = sum(tensor.nbytes for tensor in self.optimizer.values()), 0, {}
         for name in sorted(self.optimizer):
             tensor = self.optimizer[name]
-            # the middle of a tensor lies in the byte range of its process
+            # each process has a range of the bytes, and takes the tensors whose middle byte lies in it
             if (2 * before + tensor.nbytes) * size // (2 * total) == rank:
                 moments[name] = tensor
             before += tensor.nbytes
@@ -87,12 +87,12 @@ class Part:
 
     @property
     def num_bytes(self) -> int:
-        """The size of all files, without headers."""
+        """The size of all files, without safetensors headers."""
         tensors = sum(tensor.nbytes for group in self.tensors.values() for tensor in group.values())
         return tensors + sum(len(text.encode()) for text in self.texts.values())
 
     def copy(self) -> Part:
-        """Copy the tensors to the CPU, so that training can go on while they are written."""
+        """Copy the tensors to the CPU, so that training can continue while they are written."""
         copies = {
             file: {name: tensor.detach().to("cpu", copy=True) for name, tensor in group.items()}
             for file, group in self.tensors.items()
@@ -100,7 +100,7 @@ class Part:
         return Part(self.step, copies, self.texts)
 
     def write(self, directory: Path) -> dict[str, dict[str, Any]]:
-        """Write the files and flush them to the disk; give the size and the SHA-256 of each.
+        """Write the files and flush them to disk; return the size and SHA-256 of each file.
 
         Raises:
             NumericsError: a tensor is not finite.
@@ -115,16 +115,16 @@ class Part:
             (directory / file).write_text(text, encoding="utf-8")
         for file in (*self.tensors, *self.texts):
             files.flush(directory / file)
-        return {file: facts_of(directory / file) for file in (*self.tensors, *self.texts)}
+        return {file: _size_and_hash(directory / file) for file in (*self.tensors, *self.texts)}
 
 
 def checkpoints_dir(run_dir: Path) -> Path:
-    """Where a run keeps its checkpoints."""
+    """Return the directory of a run's checkpoints."""
     return run_dir / "checkpoints"
 
 
 def step_dir(run_dir: Path, step: int) -> Path:
-    """Where a run keeps the checkpoint of a step."""
+    """Return the directory of the checkpoint of a step."""
     return checkpoints_dir(run_dir) / f"step-{step:08d}"
 
 
@@ -137,9 +137,9 @@ def save(
     best: int | None = None,
     last_good: int | None = None,
 ) -> Path:
-    """Write a checkpoint; once it is safe on the disk, delete older ones (`rotate`). Every process calls this.
+    """Write a checkpoint; when it is safely on disk, delete older ones with `delete_old_checkpoints`. Every process calls this.
 
-    `keep_last` and `best` are as for `rotate`; `last_good`, for an error message, is the step of the newest valid checkpoint.
+    `last_good` is the step of the newest valid checkpoint, for an error message.
 
     Raises:
         StorageError: the disk is full or failed; nothing was deleted.
@@ -152,7 +152,7 @@ def save(
 
     def prepare() -> None:
         directory.mkdir(exist_ok=True)
-        with contextlib.suppress(OSError):  # a leftover does no harm, or the next lines raise
+        with contextlib.suppress(OSError):  # an old partial directory does no harm
             files.remove_leftovers(directory, NAMES)
         files.require_space(directory, need)
         partial.mkdir()
@@ -171,7 +171,7 @@ def save(
     except Exception as error:
         if ranks.rank == 0:
             shutil.rmtree(partial, ignore_errors=True)
-        if isinstance(error, StorageError):  # raised by the check before writing
+        if isinstance(error, StorageError):  # from `require_space`
             reason = str(error)
         elif isinstance(error, OSError) and error.errno == errno.ENOSPC:
             reason = files.no_space(directory, need)
@@ -180,15 +180,15 @@ def save(
         else:
             raise
         raise StorageError(f"step {part.step} is not saved: {reason}; {kept}") from None
-    ranks.on_first(lambda: rotate(run_dir, part.step, keep_last, best))
+    ranks.on_first(lambda: delete_old_checkpoints(run_dir, part.step, keep_last, best))
     return final
 
 
-def rotate(run_dir: Path, step: int, keep_last: int, best: int | None) -> None:
-    """Keep the newest `keep_last` valid checkpoints up to `step`, and the one of step `best`; delete older ones.
+def delete_old_checkpoints(run_dir: Path, step: int, keep_last: int, best: int | None) -> None:
+    """Delete checkpoints up to `step`, except the newest `keep_last` valid ones and the checkpoint of step `best`.
 
-    One that cannot be deleted is named in a warning, and tried again at the next save. Valid means: with a manifest, and not
-    known as damaged, since hashing all of them would cost more than the save. Later steps are neither counted nor deleted.
+    A checkpoint counts as valid here if it has a manifest and is not known to be damaged, since hashing all of them would take
+    longer than the save. If one cannot be deleted, a warning names it, and the next save tries again.
     """
     num_valid = 0
     for path in all_checkpoints(run_dir):
@@ -204,7 +204,7 @@ def rotate(run_dir: Path, step: int, keep_last: int, best: int | None) -> None:
 
 
 def step_of(checkpoint_dir: Path) -> int:
-    """Give the step in the name of a checkpoint."""
+    """Return the step in the name of a checkpoint."""
     return int(checkpoint_dir.name[5:])
 
 
@@ -214,8 +214,8 @@ def all_checkpoints(run_dir: Path) -> list[Path]:
     return sorted(paths, key=step_of, reverse=True)
 
 
-def facts_of(path: Path) -> dict[str, Any]:
-    """Give the size and the hash of a file, for a manifest."""
+def _size_and_hash(path: Path) -> dict[str, Any]:
+    """Return the size and SHA-256 of a file, for a manifest."""
     return {"bytes": path.stat().st_size, "sha256": files.sha256_file(path)}
 
 
@@ -224,9 +224,9 @@ def _manifest(facts: Mapping[str, dict[str, Any]]) -> str:
 
 
 def fault_of(checkpoint_dir: Path) -> str | None:
-    """Describe the damage of a checkpoint on disk; None when every byte is as it was written.
+    """Describe the damage of a checkpoint on disk; None if every byte is as it was written.
 
-    The manifest follows from the other files, so its own damage is detected too.
+    The manifest can be computed from the other files, so damage of the manifest itself is detected too.
     """
     file = MANIFEST
     try:
@@ -236,49 +236,50 @@ def fault_of(checkpoint_dir: Path) -> str | None:
             return f"{', '.join(sorted(present ^ set(listed)))}: missing or unexpected"
         here = {}
         for file, facts in listed.items():
-            if (checkpoint_dir / file).stat().st_size == facts["bytes"]:  # else there is no need to read it
-                here[file] = facts_of(checkpoint_dir / file)
+            if (checkpoint_dir / file).stat().st_size == facts["bytes"]:  # otherwise there is no need to hash the file
+                here[file] = _size_and_hash(checkpoint_dir / file)
             if here.get(file) != facts:
                 return f"{file}: size or SHA-256 differs from the manifest"
         if (checkpoint_dir / MANIFEST).read_bytes() != _manifest(here).encode():
             return f"{MANIFEST}: not as it was written"
         step = read_state(checkpoint_dir)["step"]
         if checkpoint_dir.name.startswith("step-") and step != step_of(checkpoint_dir):
-            return f"{STATE}: of step {step}"
+            return f"{STATE}: it is from step {step}"
     except Exception as error:
         return f"{file}: unreadable ({error})"
     return None
 
 
 def newest_valid(run_dir: Path) -> tuple[Path | None, list[str]]:
-    """Find the newest valid checkpoint; give it with a line about each newer one, which is damaged."""
+    """Find the newest valid checkpoint; return it, or None, and a line about each newer, damaged one."""
     faults: list[str] = []
     for path in all_checkpoints(run_dir):
         fault = fault_of(path)
         if fault is None:
             return path, faults
         _known_damaged.add(path)
-        faults.append(f"{path} is damaged and left aside: {fault}")
+        faults.append(f"{path} is damaged and not used: {fault}")
     return None, faults
 
 
 def moment_files(checkpoint_dir: Path) -> list[Path]:
-    """Find the files with the optimizer's moments, one for each process that wrote the checkpoint."""
+    """List the files with the moments of the optimizer, one for each process that wrote the checkpoint."""
     return sorted(checkpoint_dir.glob("optimizer*.safetensors"))
 
 
 def read_moments(checkpoint_dir: Path) -> dict[str, Tensor]:
-    """Read the optimizer's moments, written by any number of processes."""
+    """Read the moments of the optimizer, written by any number of processes."""
     return {name: tensor for path in moment_files(checkpoint_dir) for name, tensor in files.read_tensors(path).items()}
 
 
 def read_state(checkpoint_dir: Path) -> dict[str, Any]:
-    """Read the plain values of a checkpoint, with its step."""
+    """Read state.json of a checkpoint."""
     content: dict[str, Any] = read_json(checkpoint_dir / STATE)
     checked(_State, content, checkpoint_dir / STATE)
     return content
 
 
 def is_finite(tensor: Tensor) -> bool:
-    """Tell whether a tensor has neither a NaN nor an infinity, by its extremes, 25 times faster than by all numbers."""
+    """Return whether a tensor has no NaN and no infinity."""
+    # the minimum and maximum are enough, and 25 times faster than a test of every number
     return tensor.numel() == 0 or all(math.isfinite(extreme) for extreme in tensor.aminmax())

@@ -1,4 +1,4 @@
-"""Writes checkpoints, perhaps in the background while training goes on, and remembers which of them is the best."""
+"""Writes checkpoints, in the background if requested, and remembers which one is the best."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ class Best:
 
 @dataclass
 class History:
-    """What a run must remember beside its weights; saved in every checkpoint."""
+    """The history of a run, saved in every checkpoint."""
 
-    best: Best | None = None  # so far
+    best: Best | None = None  # the best weights so far
     num_worse: int = 0  # evaluations in a row without a better score
-    skips: Skips = NO_SKIPS  # the steps skipped so far
-    window: Window = field(default_factory=Window)  # means since the last logged line
+    skips: Skips = NO_SKIPS  # counts the steps skipped so far
+    window: Window = field(default_factory=Window)  # averages since the last logged row
 
 
 class CheckpointWriter:
-    """Writes the checkpoints of a run, one at a time; as a context it waits for a background save at the end."""
+    """Writes the checkpoints of a run, one at a time; as a context manager, waits at the end for a save in the background."""
 
     def __init__(self, directory: Path, config: SavingConfig, ranks: Ranks) -> None:
         self.directory, self.config, self.ranks = directory, config, ranks
         self.history = History()  # saved in the next checkpoint
-        self.num_failed = 0  # saves since this start, with `on_save_error=continue`
-        self.last_good: int | None = None  # step of the newest checkpoint on the disk
+        self.num_failed = 0  # failed saves since this start, with `on_save_error=continue`
+        self.last_good: int | None = None  # step of the newest checkpoint on disk
         self._thread: threading.Thread | None = None
         self._failure: Exception | None = None
         self._failed_step: int | None = None
         self._best_before: Best | None = None
 
     def offer_best(self, step: int, score: float) -> bool:
-        """Remember these weights as the best if their score is the highest so far; tell whether it is."""
-        self.wait()  # if the save of the best failed, an earlier one is the best
+        """Record the weights of `step` as the best if their score is the highest so far; return whether it is."""
+        self.wait()  # a failed save may change which weights are the best
         best = self.history.best
         if best is not None and not score > best.score:
             return False
@@ -56,10 +56,10 @@ class CheckpointWriter:
         return True
 
     def write(self, contents: checkpoint.Checkpoint, *, is_required: bool = False) -> None:
-        """Write a checkpoint; every process takes part.
+        """Write a checkpoint; every process calls this.
 
-        With `config.background` a thread writes a copy, and the next call raises its error. With `is_required`, for a run
-        that stops now, the call waits for the end and raises any error.
+        With `config.background` a thread writes a copy; an error there is raised by the next call. With `is_required`, for a
+        run that stops now, the call waits for the write and raises any error.
 
         Raises:
             NumericsError: a weight or a moment is not finite.
@@ -78,7 +78,7 @@ class CheckpointWriter:
             self.wait(is_required)
 
     def _write(self, part: checkpoint.Part, best: int | None) -> None:
-        """Save, and keep an error for `wait`: this may run in a thread."""
+        """Save; store an error for `wait`, since this may run in a thread."""
         try:
             keep_last, last_good = self.config.keep_last, self.last_good
             checkpoint.save(self.directory, part, self.ranks, keep_last=keep_last, best=best, last_good=last_good)
@@ -87,7 +87,7 @@ class CheckpointWriter:
             self._failure, self._failed_step = error, part.step
 
     def wait(self, is_required: bool = False) -> None:
-        """Wait for a save in the background; raise the error of the last save, or print it and continue."""
+        """Wait for a save in the background; if it failed, raise its error, or print it with `on_save_error=continue`."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -95,13 +95,13 @@ class CheckpointWriter:
         if isinstance(failure, StorageError) and self.config.on_save_error == "continue" and not is_required:
             self.num_failed += 1
             if self.history.best is not None and self.history.best.step == self._failed_step:
-                self.history.best = self._best_before  # whose checkpoint is still there
-            self.warn(f"{failure}; training goes on ({self.num_failed} failed save(s) since this start)")
+                self.history.best = self._best_before  # its checkpoint is still on disk
+            self.warn(f"{failure}; training continues ({self.num_failed} failed save(s) since this start)")
         elif failure is not None:
             raise failure
 
     def warn(self, text: str) -> None:
-        """Print a warning, by the first process."""
+        """Print a warning on process 0."""
         if self.ranks.rank == 0:
             say(f"warning: {text}")
 
@@ -114,4 +114,4 @@ class CheckpointWriter:
         except Exception as failure:
             if error is None:
                 raise
-            self.warn(str(failure))  # the error that ends the run has its own line
+            self.warn(str(failure))  # `error` ends the run and is printed elsewhere

@@ -1,4 +1,4 @@
-"""metrics.jsonl, one object per logged step; and Accelerate's trackers, such as tensorboard and wandb, which get its rows."""
+"""metrics.jsonl, one JSON object per logged step; Accelerate's trackers, such as tensorboard and wandb, get the same rows."""
 
 import importlib
 import json
@@ -18,7 +18,7 @@ from bertkit.base.typed_settings import at, dotted_keys
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Read the log, without lines that a crash or a power cut damaged."""
+    """Read metrics.jsonl, skipping lines that a crash or a power cut damaged."""
     if not path.is_file():
         return []
     rows = []
@@ -34,10 +34,10 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 @dataclass
 class Window:
-    """Sums for the means since the last logged line; saved in checkpoints, so that a resumed run logs the same means."""
+    """Averages values since the last logged row; saved in checkpoints, so that a resumed run logs the same means."""
 
-    sums: dict[str, float] = field(default_factory=dict)  # of each value, by its name
-    counts: dict[str, int] = field(default_factory=dict)  # of the steps that had it
+    sums: dict[str, float] = field(default_factory=dict)  # by the name of the value
+    counts: dict[str, int] = field(default_factory=dict)  # the number of steps that had the value
 
     def add(self, values: Mapping[str, float]) -> None:
         """Add the values of one step."""
@@ -46,17 +46,17 @@ class Window:
             self.counts[name] = self.counts.get(name, 0) + 1
 
     def close(self) -> dict[str, float]:
-        """Give the means, and start again."""
+        """Return the means, and reset the sums."""
         means = {name: total / self.counts[name] for name, total in self.sums.items()}
         self.sums, self.counts = {}, {}
         return means
 
 
 class MetricsLog:
-    """Appends to metrics.jsonl; cut back to the checkpoint on resume."""
+    """Appends rows to metrics.jsonl; on resume, rows after the checkpoint are removed."""
 
     def __init__(self, path: Path, last_step: int) -> None:
-        """Open the log and forget every row after `last_step`, which will be trained again."""
+        """Open the log and remove the rows after `last_step`, because these steps are trained again."""
         kept = [json.dumps(row) + "\n" for row in read_metrics(path) if row["step"] <= last_step]
         write_durably(path, "".join(kept))
         self._file = path.open("a", encoding="utf-8")
@@ -69,27 +69,27 @@ class MetricsLog:
         self._is_synced = False
 
     def sync(self) -> None:
-        """Flush the rows to the disk; called before a checkpoint, so that a power cut leaves no gap."""
+        """Flush the rows to disk; called before a checkpoint, so that no earlier row is lost in a power cut."""
         if not self._is_synced:
             os.fsync(self._file.fileno())
             self._is_synced = True
 
     def close(self) -> None:
-        """Flush the rows to the disk, and close the file."""
+        """Flush the rows to disk, and close the file."""
         self.sync()
         self._file.close()
 
 
-FOLDER = "trackers"  # in the directory of the run, for trackers that write files
-PROJECT = "bertkit"  # for trackers with projects or experiments
-LAST_SECONDS = 30.0  # for the last rows of a run
+FOLDER = "trackers"  # in the run directory, for trackers that write files
+PROJECT = "bertkit"  # the name of the project or experiment in trackers
+CLOSE_SECONDS = 30.0  # how long to wait for trackers to write their last rows
 
 
 class Trackers:
-    """The trackers of a run, in its first process."""
+    """The trackers of a run, each in a thread of process 0."""
 
     def __init__(self, names: Sequence[str], directory: Path, settings: Mapping[str, Any]) -> None:
-        """Start them; the settings are those of the run, whose name is that of its directory."""
+        """Start the trackers and log the run's settings to them; the run has the name of its directory."""
         values = {key: at(settings, key) for key in dotted_keys(settings)}
         flat = {key: value for key, value in values.items() if not isinstance(value, Mapping)}
         plain = {
@@ -98,18 +98,18 @@ class Trackers:
         self._threads = [_Tracker(name, directory, plain) for name in names]
 
     def log(self, row: Mapping[str, Any]) -> None:
-        """Hand on a row of metrics.jsonl; returns at once."""
+        """Queue a row of metrics.jsonl for every tracker; return at once."""
         for thread in self._threads:
             thread.rows.put(row)
 
     def close(self) -> None:
-        """Let them write their last rows, for LAST_SECONDS at most."""
-        end = time.monotonic() + LAST_SECONDS
+        """Wait at most CLOSE_SECONDS until the trackers have written their last rows."""
+        end = time.monotonic() + CLOSE_SECONDS
         for thread in self._threads:
             thread.rows.put(None)
             thread.join(max(0.0, end - time.monotonic()))
             if thread.is_alive():
-                thread.warn(f"did not end within {LAST_SECONDS:g} s; its last rows may be missing")
+                thread.warn(f"did not end within {CLOSE_SECONDS:g} s; its last rows may be missing")
 
 
 class _Tracker(threading.Thread):
@@ -127,8 +127,8 @@ class _Tracker(threading.Thread):
                 step = values.pop("step")
                 tracker.log(values, step=step)
             tracker.finish()
-        except Exception as error:  # of its packages, services and disks
-            self.warn(f"gives up ({type(error).__name__}: {' '.join(str(error).split())[:200]})")
+        except Exception as error:  # a tracker calls other packages and services; no error there may stop the run
+            self.warn(f"stopped ({type(error).__name__}: {' '.join(str(error).split())[:200]})")
 
     def _open(self) -> Any:
         from accelerate.tracking import LOGGER_TYPE_TO_CLASS
@@ -152,4 +152,4 @@ class _Tracker(threading.Thread):
         return tracker
 
     def warn(self, text: str) -> None:
-        say(f"warning: log.trackers: {self.name} {text}; the run goes on", file=sys.stderr)
+        say(f"warning: log.trackers: {self.name} {text}; the run continues", file=sys.stderr)

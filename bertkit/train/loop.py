@@ -1,30 +1,31 @@
-"""The training loop: any module, any batches, any losses.
+"""The training loop, and evaluation, for any module, any batches and any losses.
 
-A step of training, whatever the number of processes and micro-batches:
+One training step, for any number of processes and micro-batches:
 
     counts = all_reduce(sum of the loss counts of every micro-batch)        # before any forward pass
     for each micro-batch: backward(sum of term.sum / counts[term.name])
     clip the global norm -> learning rate -> optimizer step, unless a number is not finite -> zero gradients -> StepReport
 
-so the gradient is that of the mean over the whole global batch, exactly, however it is cut up. Whether a step is skipped
-is decided on the device, from numbers summed over all processes; the host reads them later, when the next step is under
-way.
+So the gradient is exactly the gradient of the mean loss over the global batch, for any division into micro-batches. The
+device decides whether a step is skipped, from numbers summed over all processes. The host reads these numbers later, while
+the next step is running.
 """
 
+import contextlib
 import dataclasses
 import hashlib
+import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from bertkit.train.gradient_sums import DataParallelSum, OrderedSum
 from bertkit.train.losses import Losses
-from bertkit.train.micro_batches import NumberedBatches
+from bertkit.train.micro_batches import DataParallelSum, MicroBatch, NumberedBatches, OrderedSum
 from bertkit.train.optimizer import Optimizer, clip_global_norm
-from bertkit.train.processes import Accelerator, sum_over_processes
+from bertkit.train.processes import Accelerator, gather_in_order, sum_over_processes
 from bertkit.train.step_report import NO_SKIPS, Numbers, Skips, StepReport
 
 
@@ -40,15 +41,15 @@ class Learner:
 
 @dataclass(frozen=True)
 class Course:
-    """The steps to take."""
+    """The steps of a training run, with their batches and learning rates."""
 
-    batches: Callable[[int], NumberedBatches]  # step, counted from 0 -> this process's micro-batches
-    learning_rate: Callable[[int], float]  # of a step, counted from 0
+    batches: Callable[[int], NumberedBatches]  # takes a step, counted from 0; returns this process's micro-batches
+    learning_rate: Callable[[int], float]  # takes a step, counted from 0
     first_step: int  # steps done already
-    steps: int  # where to stop
+    steps: int  # the total number of steps when the run ends
     max_grad_norm: float  # the global norm is clipped to this
-    seed: int  # of the dropout, which is a function of (seed, step, micro-batch)
-    num_parts: int | None = None  # of a batch, whose gradients `OrderedSum` adds; None for `DataParallelSum`
+    seed: int  # dropout is a function of (seed, step, micro-batch)
+    num_parts: int | None = None  # parts of a batch in `OrderedSum`; None: `DataParallelSum` adds the gradients
     skip_steps: Sequence[int] = ()  # steps, counted from 1 as in the log, whose batches are left out
 
 
@@ -57,45 +58,45 @@ def train(
     course: Course,
     *,
     skips: Skips = NO_SKIPS,
-    is_read: Callable[[int], bool] = lambda step: True,
+    should_sync: Callable[[int], bool] = lambda step: True,
     stop_requested: Callable[[], bool] = lambda: False,
 ) -> Iterator[StepReport]:
-    """Take the steps of a course; yield a report after each.
+    """Run the steps of a course; yield a report after each step.
 
     Args:
         learner: trained in place.
         course: the steps.
-        skips: of the steps done already.
-        is_read: whether the numbers of a step, counted from 1, will be read at once; the others are read one step later,
-            when the device is done with them, to learn which steps were skipped.
-        stop_requested: called once a step; if true on any process, all reports say so.
+        skips: the skipped steps before the first step.
+        should_sync: takes a step, counted from 1; returns whether to wait until the device has finished it. The numbers of
+            the other steps are read one step later, without waiting.
+        stop_requested: called once a step; if it is true on any process, `stop_requested` is true in all reports.
     """
-    unread: list[StepReport] = []
+    pending: list[StepReport] = []  # their numbers are not read yet
     for step in range(course.first_step, course.steps):
         started_at = time.perf_counter()
         micro_batches = course.batches(step) if step + 1 not in course.skip_steps else ()
         report = optimizer_step(learner, course, step, micro_batches, stop_requested=stop_requested())
         if not report.is_left_out:
-            unread.append(report)
+            pending.append(report)
         skipped_before = []
-        # reading the newest report before the next step would wait for the device
-        reads_all = is_read(step + 1) or report.stop_requested or step + 1 == course.steps
-        while len(unread) > (0 if reads_all else 1):
-            oldest = unread.pop(0)
-            skips = skips.after(oldest.fault is not None)
-            if oldest.fault is not None and oldest is not report:
+        # reading the newest report before the next step would make the host wait for the device
+        is_synced = should_sync(step + 1) or report.stop_requested or step + 1 == course.steps
+        while len(pending) > (0 if is_synced else 1):
+            oldest = pending.pop(0)
+            skips = skips.after(oldest.skip_reason is not None)
+            if oldest.skip_reason is not None and oldest is not report:
                 skipped_before.append(oldest)
         seconds = time.perf_counter() - started_at
         yield dataclasses.replace(
-            report, seconds=seconds, is_read=reads_all, skips=skips, skipped_before=tuple(skipped_before)
+            report, seconds=seconds, is_synced=is_synced, skips=skips, skipped_before=tuple(skipped_before)
         )
 
 
 def optimizer_step(
     learner: Learner, course: Course, step: int, micro_batches: NumberedBatches, *, stop_requested: bool = False
 ) -> StepReport:
-    """Take one step over this process's micro-batches of the global batch; without any, only report."""
-    report, num_micro_batches = _agree(learner, course, step, micro_batches, stop_requested)
+    """Train one step on this process's micro-batches of the global batch; without micro-batches only return a report."""
+    report, num_micro_batches = _sum_counts(learner, course, step, micro_batches, stop_requested)
     if not micro_batches:
         return report
     names, scored = list(report.counts), set()
@@ -108,15 +109,15 @@ def optimizer_step(
             torch.manual_seed(_dropout_seed(course.seed, step, number))
             with gradients.exchange(is_last=number == part[-1][0]):
                 terms = learner.losses(learner.model, batch)
-                # a loss without predictions is 0 with a gradient of 0: every parameter takes part in every step
+                # a loss without predictions is 0, with a gradient of 0, since every parameter needs a gradient in every step
                 loss = sum(terms[name].sum / (report.counts[name] or 1) for name in names)
                 learner.accelerator.backward(loss * gradients.scale)
             for index, name in enumerate(names):
-                right = terms[name].correct
+                correct = terms[name].correct
                 numbers[index] += terms[name].sum.detach()
-                if right is not None:
+                if correct is not None:
                     scored.add(name)
-                    numbers[len(names) + index] += right
+                    numbers[len(names) + index] += correct
         gradients.add(numbers)
     numbers = gradients.finish()
     grad_norm = clip_global_norm(learner.model.parameters(), course.max_grad_norm)
@@ -125,10 +126,10 @@ def optimizer_step(
     return dataclasses.replace(report, scored=frozenset(scored), numbers=Numbers(numbers))
 
 
-def _agree(
+def _sum_counts(
     learner: Learner, course: Course, step: int, micro_batches: NumberedBatches, stop_requested: bool
 ) -> tuple[StepReport, int]:
-    """Sum counts, tokens and requests to stop over all processes; give an unfinished report and the micro-batches."""
+    """Sum counts, tokens and stop requests over all processes; return an unfinished report and the number of micro-batches."""
     names = sorted(micro_batches[0][1].loss_counts) if micro_batches else []
     local: list[float] = [sum(batch.loss_counts[name] for _, batch in micro_batches) for name in names]
     local += [sum(batch.num_tokens for _, batch in micro_batches), len(micro_batches), int(stop_requested)]
@@ -146,7 +147,7 @@ def _agree(
 
 
 def _update(optimizer: Optimizer, learning_rate: float, numbers: Tensor) -> None:
-    """Update the weights, unless a number is not finite; the numbers are the same on every process."""
+    """Update the weights if all numbers are finite; they are the same on every process."""
     optimizer.found_inf = (~torch.isfinite(numbers).all()).to(torch.float32)
     for group in optimizer.param_groups:
         group["lr"] = learning_rate * group["rate_scale"]
@@ -155,6 +156,49 @@ def _update(optimizer: Optimizer, learning_rate: float, numbers: Tensor) -> None
 
 
 def _dropout_seed(seed: int, step: int, number: int) -> int:
-    """A 63-bit seed for the dropout of one micro-batch of one step."""
+    """Return a 63-bit seed for the dropout of one micro-batch in one step."""
     digest = hashlib.blake2b(f"dropout {seed} {step} {number}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """The mean loss and the accuracy over `count` predictions; the accuracy of a regression is NaN."""
+
+    loss: float
+    accuracy: float
+    count: int
+
+
+@contextlib.contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Switch a model to evaluation mode; afterwards restore the mode of each module."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+@torch.no_grad()
+def evaluate(
+    accelerator: Accelerator, model: nn.Module, losses: Losses, batches: Iterable[MicroBatch]
+) -> dict[str, EvaluationResult]:
+    """Evaluate each loss that has predictions, over the batches of all processes; a process may have none."""
+    sums: dict[str, list[float]] = {}
+    with evaluation_mode(model):
+        for batch in batches:
+            for name, term in losses(model, batch).items():
+                total = sums.setdefault(name, [0.0, 0.0, 0.0])
+                correct = math.nan if term.correct is None else float(term.correct)
+                for index, value in enumerate((float(term.sum), correct, float(term.count))):
+                    total[index] += value
+    gathered = gather_in_order([(accelerator.process_index, sums)], accelerator.num_processes)
+    results = {}
+    for name in sorted({name for part in gathered for name in part}):
+        loss, correct, count = (sum(part[name][index] for part in gathered if name in part) for index in range(3))
+        if count:
+            results[name] = EvaluationResult(loss / count, correct / count, int(count))
+    return results

@@ -1,4 +1,4 @@
-"""The update: AdamW as in BERT, LAMB, which parameters decay, clipping of the gradient, and the learning rate of a step."""
+"""The optimizers AdamW (as in BERT) and LAMB, their parameter groups, and gradient clipping."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -13,16 +13,16 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class Optimizer(torch.optim.Optimizer):
-    """An optimizer with Adam's two moments of every parameter, which a checkpoint saves and restores.
+    """An optimizer with Adam's two moments for every parameter; checkpoints save and restore them.
 
     m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2
     """
 
-    # on the device: 1 to skip the next step, 0 or None to update; the name is torch's, whose fused kernel reads it
+    # a tensor on the device: 1 skips the next step; 0, or None, updates. torch's fused kernel reads it under this name
     found_inf: Tensor | None = None
 
     def _begin(self) -> None:
-        """Set the moments and the number of updates to 0."""
+        """Initialise the moments and the number of updates to 0."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 self.state[parameter] = {moment: torch.zeros_like(parameter) for moment in MOMENTS}
@@ -31,18 +31,18 @@ class Optimizer(torch.optim.Optimizer):
 
     @property
     def num_updates(self) -> int:
-        """The number of updates, without skipped ones; reading it waits for the device."""
+        """The number of updates, not counting skipped steps; reading it waits for the device."""
         return int(self._num_updates)
 
     def _count(self) -> None:
         self._num_updates += 1 if self.found_inf is None else 1 - self.found_inf
 
     def tensors(self, names: dict[Tensor, str]) -> dict[str, Tensor]:
-        """Give the moments by parameter name, for a checkpoint."""
+        """Return the moments by parameter name, for a checkpoint."""
         return {f"{names[p]}.{moment}": state[moment] for p, state in self.state.items() for moment in MOMENTS}
 
     def restore(self, tensors: dict[str, Tensor], names: dict[Tensor, str], num_updates: int) -> None:
-        """Take moments by parameter name from a checkpoint."""
+        """Restore the moments, given by parameter name, from a checkpoint."""
         self._num_updates.fill_(num_updates)
         for parameter, name in names.items():
             if f"{name}.exp_avg" in tensors:
@@ -51,12 +51,12 @@ class Optimizer(torch.optim.Optimizer):
 
 
 class AdamW(Optimizer, torch.optim.AdamW):
-    """Decoupled weight decay, with or without Adam's bias correction.
+    """AdamW: Adam with decoupled weight decay, with or without bias correction.
 
         p = p - rate (m / (sqrt(v) + epsilon) + decay p)
 
-    torch's fused kernel, four times faster than an update in Python, always corrects the bias, dividing m by
-    1 - beta1^t and v by 1 - beta2^t. BERT does not; with t infinite both are 1.
+    torch's fused kernel is four times faster than an update in Python, but it always corrects the bias: it divides m by
+    1 - beta1^t and v by 1 - beta2^t. BERT does not correct the bias, so we set t to infinity, which makes both divisors 1.
 
     Source: google-research/bert optimization.py, `AdamWeightDecayOptimizer`.
     """
@@ -74,19 +74,19 @@ class AdamW(Optimizer, torch.optim.AdamW):
         super().step(closure)
 
     def restore(self, tensors: dict[str, Tensor], names: dict[Tensor, str], num_updates: int) -> None:
-        """Take moments by parameter name from a checkpoint."""
+        """Restore the moments, given by parameter name, from a checkpoint."""
         super().restore(tensors, names, num_updates)
         self._set_kernel_count(num_updates)
 
     def _set_kernel_count(self, num_updates: int) -> None:
-        """Set t, which the kernel keeps for each parameter."""
+        """Set t, which the kernel stores for each parameter."""
         count = float(num_updates) if self.bias_correction else math.inf
         for parameter, state in self.state.items():
             state["step"] = torch.tensor(count, device=parameter.device)
 
 
 class Lamb(Optimizer):
-    """Adam's update with decay, rescaled for each weight to the size of the weight: for very large batches.
+    """LAMB, for very large batches: the Adam update of each weight matrix is rescaled to the norm of the matrix.
 
         u = m / c1 / (sqrt(v / c2) + epsilon) + decay p
         p = p - rate (|p| / |u|) u
@@ -94,8 +94,8 @@ class Lamb(Optimizer):
     with c1 = 1 - beta1^t and c2 = 1 - beta2^t, or 1 without bias correction. The trust ratio |p| / |u| is 1 where
     either norm is 0, and for biases and LayerNorm.
 
-    Source: You et al. 2020, algorithm 2, with phi the identity; NVIDIA/DeepLearningExamples
-    PyTorch/LanguageModeling/BERT lamb_amp_opt, with `use_nvlamb` off, for the parameters that are not rescaled.
+    Source: You et al. 2020, algorithm 2, with phi the identity. Which parameters are not rescaled:
+    NVIDIA/DeepLearningExamples PyTorch/LanguageModeling/BERT lamb_amp_opt, with `use_nvlamb` off.
     """
 
     def __init__(self, groups: list[dict[str, Any]], config: OptimizerConfig) -> None:
@@ -108,8 +108,8 @@ class Lamb(Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Update every parameter that has a gradient."""
         self._count()
-        is_left_out = torch.zeros((), device=self._num_updates.device) if self.found_inf is None else self.found_inf
-        is_left_out = is_left_out > 0
+        found_inf = torch.zeros((), device=self._num_updates.device) if self.found_inf is None else self.found_inf
+        is_skipped = found_inf > 0
         for group in self.param_groups:
             beta1, beta2 = group["betas"]
             c1, c2 = (1 - beta**self._num_updates if self.bias_correction else 1.0 for beta in (beta1, beta2))
@@ -128,11 +128,11 @@ class Lamb(Optimizer):
                     (state["exp_avg_sq"], v),
                     (parameter, parameter - group["lr"] * update),
                 ):
-                    old.copy_(torch.where(is_left_out, old, new))
+                    old.copy_(torch.where(is_skipped, old, new))
 
 
 def _trust_ratio(parameter: Tensor, update: Tensor) -> Tensor:
-    """|parameter| / |update|, or 1 where either is 0, without waiting for the device."""
+    """Return |parameter| / |update|, or 1 if either norm is 0; does not wait for the device."""
     weight_norm, update_norm = parameter.norm(), update.norm()
     return torch.where((weight_norm > 0) & (update_norm > 0), weight_norm / update_norm, 1.0)
 
@@ -143,9 +143,9 @@ OPTIMIZERS: dict[str, type[AdamW] | type[Lamb]] = {"adamw": AdamW, "lamb": Lamb}
 def parameter_groups(
     model: nn.Module, weight_decay: float, rate_scale_of: Callable[[str], float] = lambda name: 1.0
 ) -> list[dict[str, Any]]:
-    """Group the trained parameters: weights and embeddings decay; biases and norms do not.
+    """Return parameter groups: weights and embeddings have weight decay; biases and norms have none.
 
-    `rate_scale_of` gives the factor of the learning rate for a parameter's name.
+    `rate_scale_of` takes the name of a parameter and returns the factor for its learning rate.
 
     Source: google-research/bert optimization.py, lines 59-65.
     """
@@ -158,23 +158,23 @@ def parameter_groups(
     parts: dict[float, tuple[list[Tensor], list[Tensor]]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            decayed, kept = parts.setdefault(rate_scale_of(name), ([], []))
-            (kept if parameter in norms or name.endswith("bias") else decayed).append(parameter)
+            decayed, not_decayed = parts.setdefault(rate_scale_of(name), ([], []))
+            (not_decayed if parameter in norms or name.endswith("bias") else decayed).append(parameter)
     return [
         {"params": parameters, "weight_decay": decay, "is_decayed": is_decayed, "rate_scale": scale}
-        for scale, (decayed, kept) in parts.items()
-        for parameters, decay, is_decayed in ((decayed, weight_decay, True), (kept, 0.0, False))
+        for scale, (decayed, not_decayed) in parts.items()
+        for parameters, decay, is_decayed in ((decayed, weight_decay, True), (not_decayed, 0.0, False))
         if parameters
     ]
 
 
 def clip_global_norm(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
-    """Scale all gradients so that their global norm is at most `max_norm`; give the norm before, (), on the device.
+    """Scale all gradients so that their global norm is at most `max_norm`; return the norm before clipping, on the device.
 
         g = g / max(norm / max_norm, 1)
 
     Source: google-research/bert optimization.py, line 74 (`tf.clip_by_global_norm`). torch's own function divides by
-    norm + 1e-6 and so makes every clipped update a millionth smaller.
+    norm + 1e-6, so every clipped update would be smaller by a factor of about 1e-6.
     """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norm = nn.utils.get_total_norm(gradients)

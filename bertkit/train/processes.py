@@ -1,4 +1,4 @@
-"""The processes of a run: how they find each other, and all collectives except those of gradients (gradient_sums.py)."""
+"""Devices, process groups, and all collectives except the sum of gradients (micro_batches.py)."""
 
 import contextlib
 import datetime
@@ -13,21 +13,21 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from accelerate import Accelerator as Accelerator  # its one home; also for annotations elsewhere
+from accelerate import Accelerator as Accelerator  # other files import it from here
 
 from bertkit.base.errors import InputError
 from bertkit.base.files import write_durably
 
 T = TypeVar("T")
 
-SECONDS_TO_SHOW_A_FILE = 10.0
+SHARED_FILE_SECONDS = 10.0  # how long a network file system may take to show a new file on another host
 
 
 def choose_device(device: str) -> torch.device:
-    """Choose between "cpu" and "cuda"; auto takes CUDA where there is one.
+    """Return the device for "cpu", "cuda" or "auto", which prefers CUDA.
 
     Raises:
-        InputError: a CUDA device is asked for and there is none.
+        InputError: device=cuda, but there is no CUDA device.
     """
     has_cuda = torch.cuda.is_available()
     if device == "cuda" and not has_cuda:
@@ -36,10 +36,10 @@ def choose_device(device: str) -> torch.device:
 
 
 def make_accelerator(device: str, num_processes: int, timeout_seconds: float | None = None) -> Accelerator:
-    """Set up the device and, from torchrun's environment, the processes; one that waits longer for the others fails.
+    """Set up the device and, from torchrun's environment variables, the process group with its timeout.
 
     Raises:
-        InputError: there are too few CUDA devices, or another number of processes found each other.
+        InputError: there are too few CUDA devices, or the process group has another number of processes.
     """
     chosen, is_distributed = choose_device(device).type, os.environ.get("WORLD_SIZE", "1") != "1"
     if "RANK" in os.environ and is_distributed and not dist.is_initialized():
@@ -50,21 +50,21 @@ def make_accelerator(device: str, num_processes: int, timeout_seconds: float | N
     accelerator = Accelerator(cpu=chosen == "cpu", gradient_accumulation_steps=1)
     if accelerator.num_processes != num_processes:
         raise InputError(
-            f"{num_processes} processes were started but {accelerator.num_processes} found each other; set "
+            f"{num_processes} processes were started, but {accelerator.num_processes} connected; set "
             f"launch.num_processes={num_processes}, or start them with torchrun"
         )
     return accelerator
 
 
 def check_devices(variables: Mapping[str, str], num_devices: int) -> None:
-    """Refuse more processes on a host than it has CUDA devices.
+    """Check that this host has a CUDA device for each of its processes.
 
     Raises:
-        InputError: with both numbers.
+        InputError: there are too few devices.
     """
     num_here = int(variables.get("LOCAL_WORLD_SIZE", int(variables["LOCAL_RANK"]) + 1))
     if "SLURM_GPUS_PER_TASK" in variables:
-        return  # Slurm gave each its own
+        return  # Slurm has assigned separate devices to each process
     if num_here > num_devices:
         raise InputError(
             f"{num_here} processes on this host for {num_devices} CUDA device(s); set launch.num_processes={num_devices}, "
@@ -73,8 +73,8 @@ def check_devices(variables: Mapping[str, str], num_devices: int) -> None:
 
 
 @contextlib.contextmanager
-def leaving_together(accelerator: Accelerator) -> Iterator[None]:
-    """Let no process end before the others, and close their connections, which could abort the interpreter's exit."""
+def ending_together(accelerator: Accelerator) -> Iterator[None]:
+    """Wait at the end for all processes, then close the process group, which could otherwise crash Python at exit."""
     try:
         yield
         accelerator.wait_for_everyone()
@@ -85,14 +85,14 @@ def leaving_together(accelerator: Accelerator) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Ranks:
-    """The processes that write a checkpoint together, over connections of their own."""
+    """The processes of a run, with collectives for Python objects; checkpoints have a process group of their own."""
 
     rank: int = 0  # of this process
     size: int = 1
     group: Any = None  # a process group for objects on the CPU; None for the default one
 
     def on_every(self, work: Callable[[], T]) -> list[T]:
-        """Call a function on every process; all get all results, or raise the first process's error."""
+        """Call a function on every process; return all results everywhere, or raise the first error everywhere."""
         outcome: list[Any] = [None, None]
         try:
             outcome[0] = work()
@@ -108,14 +108,14 @@ class Ranks:
         return [result for result, _ in outcomes]
 
     def on_first(self, work: Callable[[], T]) -> T:
-        """Call a function on the first process only; all get its result, or raise its error."""
+        """Call a function on process 0 only; return its result, or raise its error, on every process."""
         return self.on_every(lambda: work() if self.rank == 0 else None)[0]  # type: ignore[return-value]
 
     def check_shared(self, directory: Path) -> None:
-        """Refuse a directory that is not on a disk shared by all processes.
+        """Check that a directory is on a disk that all processes share.
 
         Raises:
-            InputError: naming a process, with its host, that does not see a file of the first one.
+            InputError: a process does not see a file that process 0 wrote.
         """
         if self.size == 1:
             return
@@ -129,8 +129,7 @@ class Ranks:
         token, host = self.on_first(write)
 
         def look() -> None:
-            # a network file system may show a new file only after a while
-            give_up_at = time.monotonic() + SECONDS_TO_SHOW_A_FILE
+            give_up_at = time.monotonic() + SHARED_FILE_SECONDS
             while not (place.is_file() and place.read_text() == token):
                 if time.monotonic() > give_up_at:
                     raise InputError(
@@ -150,7 +149,7 @@ ALONE = Ranks()
 
 
 def ranks_of(accelerator: Accelerator, timeout_seconds: float) -> Ranks:
-    """Connect the processes for saving, apart from training, so that both can work at once; every process calls this."""
+    """Make a process group for saving, so that saving can overlap with training; every process calls this."""
     if accelerator.num_processes == 1:
         return ALONE
     group = dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=timeout_seconds))
@@ -158,12 +157,12 @@ def ranks_of(accelerator: Accelerator, timeout_seconds: float) -> Ranks:
 
 
 def on_main_process(accelerator: Accelerator, function: Callable[[], T]) -> T:
-    """Call a function on the main process only; all get its result, or raise its error."""
+    """Call a function on process 0 only; return its result, or raise its error, on every process."""
     return Ranks(accelerator.process_index, accelerator.num_processes).on_first(function)
 
 
 def sum_over_processes(accelerator: Accelerator, values: Sequence[float]) -> list[float]:
-    """Sum numbers over all processes, if possible without waiting for the work of a GPU."""
+    """Sum numbers over all processes; with gloo this does not wait for the GPU."""
     if accelerator.num_processes == 1:
         return list(values)
     device = "cpu" if "cpu:gloo" in dist.get_backend_config() else accelerator.device
@@ -172,9 +171,9 @@ def sum_over_processes(accelerator: Accelerator, values: Sequence[float]) -> lis
 
 
 def gather_in_order(numbered: Iterable[tuple[int, T]], total: int) -> list[T]:
-    """Collect the numbered predictions of all processes, each exactly once, in the order 0 to total - 1.
+    """Gather the numbered items of all processes, each once, in the order 0 to total - 1.
 
-    Every process calls it with its share, which may overlap with others where a last batch was filled up.
+    Every process passes its own items. An item may come from several processes, because the last batch may be padded.
     """
     own = dict(numbered)
     everyone: list[dict[int, T]] = [own]

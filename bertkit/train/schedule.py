@@ -1,35 +1,35 @@
-"""The learning rate over the steps: pure functions of the step, which counts from 0."""
+"""The learning rate as a function of the step, counted from 0."""
 
 from bertkit.train.train_config import ScheduleConfig
 
 
 def learning_rate(step: int, peak: float, config: ScheduleConfig, steps: int, warmup_steps: float) -> float:
-    """Give the learning rate of a step, counted from 0: the peak, times `polynomial` or `inverse`."""
+    """Return the learning rate of a step: the peak times `polynomial` or `inverse`."""
     if config.decay == "inverse":
         return peak * inverse(step, warmup_steps, config.power)
     return peak * polynomial(step, steps, warmup_steps, config.power, config.decay_from)
 
 
 def polynomial(step: int, steps: int, warmup_steps: float, power: float, decay_from: str) -> float:
-    """Rise linearly from 0 over the warm-up, then fall to 0 at `steps`, as a power of the remaining share.
+    """Return a multiplier that rises linearly from 0 during warm-up, then falls to 0 at `steps` with polynomial decay.
 
         step / warmup_steps                             while step < warmup_steps
         ((steps - step) / (steps - first)) ^ power      from then on
 
-    Step 0 of a warm-up has multiplier 0, as in BERT. Power 1 is linear, power 0 constant.
+    With warm-up, step 0 has multiplier 0, as in BERT. Power 1 gives linear decay, power 0 a constant.
 
     Args:
-        step: from 0 to below `steps`.
-        steps: of the whole run.
-        warmup_steps: may be a fraction.
-        power: of the decay.
-        decay_from: "warmup_end", when `first` is `warmup_steps` and nothing jumps; or "start", when it is 0, and the
-            multiplier jumps at the end of the warm-up from 1 down to (1 - warmup_steps / steps) ^ power.
+        step: from 0 to `steps` - 1.
+        steps: the number of steps in the whole run.
+        warmup_steps: the number of warm-up steps; need not be whole.
+        power: the exponent of the decay.
+        decay_from: with "warmup_end", `first` is `warmup_steps` and the multiplier is continuous; with "start", `first` is 0 and
+            the multiplier jumps at the end of the warm-up from 1 down to (1 - warmup_steps / steps) ^ power.
 
     Source: transformers `get_linear_schedule_with_warmup` (power 1, from the end of the warm-up); google-research/bert
     optimization.py, lines 32-54 (power 1, from the start); NVIDIA/DeepLearningExamples PyTorch/LanguageModeling/BERT
-    schedulers.py, `PolyWarmUpScheduler` (power 0.5, from the start), which counts steps from 1: its multiplier of an
-    update is ours of the next one.
+    schedulers.py, `PolyWarmUpScheduler` (power 0.5, from the start), which counts steps from 1: its multiplier at an
+    update is our multiplier at the next update.
     """
     if step < warmup_steps:
         return step / warmup_steps
@@ -38,12 +38,12 @@ def polynomial(step: int, steps: int, warmup_steps: float, power: float, decay_f
 
 
 def inverse(step: int, warmup_steps: float, power: float) -> float:
-    """Rise linearly over the warm-up, then fall as a power of the step: with s = step + 1
+    """Return a multiplier that rises linearly during warm-up, then falls as a power of the step. With s = step + 1:
 
         s / warmup_steps              while s < warmup_steps
         (warmup_steps / s) ^ power    from then on
 
-    Source: Vaswani et al. 2017, equation 3, with power 0.5; the peak is there hidden_size^-0.5 warmup_steps^-0.5.
+    Source: Vaswani et al. 2017, equation 3, with power 0.5; its peak is hidden_size^-0.5 warmup_steps^-0.5.
     """
     number, top = step + 1, max(warmup_steps, 1)
     return number / top if number < top else float((top / number) ** power)

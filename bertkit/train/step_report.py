@@ -1,4 +1,4 @@
-"""The report of an optimizer step, whose numbers are read without holding up the device."""
+"""The report of an optimizer step; its numbers are copied from the device in the background."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bertkit.base.errors import NumericsError
 
 
 class Numbers:
-    """Numbers on their way from the device; reading them waits only for the work before them."""
+    """Numbers that are being copied from the device; `read` waits for the copy, not for later work of the device."""
 
     def __init__(self, values: Tensor) -> None:
         self._values = values.to("cpu", non_blocking=True)
@@ -23,7 +23,7 @@ class Numbers:
             self._arrival.record()
 
     def read(self) -> list[float]:
-        """Give the numbers."""
+        """Wait for the numbers and return them."""
         if self._arrival is not None:
             self._arrival.synchronize()
         return self._values.tolist()
@@ -31,10 +31,10 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Skips:
-    """The number of steps skipped for a number that is not finite."""
+    """How many steps were skipped because a loss or the gradient was not finite."""
 
     total: int = 0
-    in_a_row: int = 0  # up to now
+    in_a_row: int = 0  # up to the newest step
 
     def after(self, is_skipped: bool) -> Skips:
         """Count one more step."""
@@ -46,24 +46,24 @@ NO_SKIPS = Skips()
 
 @dataclass(frozen=True)
 class StepReport:
-    """One optimizer step, over all processes; losses, accuracies, gradient norm and fault are read on demand."""
+    """One optimizer step, over all processes; its numbers are read when a property first needs them."""
 
     step: int  # optimizer steps finished, this one included
     learning_rate: float
-    num_tokens: int  # of the global batch
-    stop_requested: bool  # by a signal to any process
-    counts: dict[str, float]  # the divisor of each loss; empty where the batch was left out
-    scored: frozenset[str]  # the losses that count right predictions
-    # the sum of every loss, then its right predictions, then the gradient's norm; None where the batch was left out
+    num_tokens: int  # in the global batch
+    stop_requested: bool  # whether any process received a signal to stop
+    counts: dict[str, float]  # the divisor of each loss; empty if the batch was left out
+    scored: frozenset[str]  # the losses that have an accuracy
+    # the sums of the losses, the numbers of correct predictions, the gradient norm; None if the batch was left out
     numbers: Numbers | None
     seconds: float = 0.0  # wall-clock time
-    is_read: bool = False  # its numbers are read already
-    skips: Skips = NO_SKIPS  # the skipped steps among those that are read
-    skipped_before: tuple[StepReport, ...] = ()  # earlier steps that are now known to be skipped
+    is_synced: bool = False  # whether the host has waited for this step and read its numbers
+    skips: Skips = NO_SKIPS  # counts the steps whose numbers have been read
+    skipped_before: tuple[StepReport, ...] = ()  # earlier steps, if their numbers now show that they were skipped
 
     @property
     def is_left_out(self) -> bool:
-        """Whether `data.skip_steps` left out the batch."""
+        """Whether the batch was left out because of `data.skip_steps`."""
         return self.numbers is None
 
     @cached_property
@@ -72,15 +72,15 @@ class StepReport:
 
     @property
     def losses(self) -> dict[str, float]:
-        """The mean of each loss with predictions over the global batch, before the update."""
+        """The mean of each loss over its predictions in the global batch, before the update."""
         pairs = zip(self.counts.items(), self._values, strict=False)
         return {name: total / count for (name, count), total in pairs if count}
 
     @property
     def accuracies(self) -> dict[str, float]:
-        """The share of right predictions of each loss that counts them."""
+        """The share of correct predictions, for each loss that has an accuracy."""
         pairs = zip(self.counts.items(), self._values[len(self.counts) :], strict=False)
-        return {name: right / count for (name, count), right in pairs if count and name in self.scored}
+        return {name: correct / count for (name, count), correct in pairs if count and name in self.scored}
 
     @property
     def grad_norm(self) -> float:
@@ -89,8 +89,8 @@ class StepReport:
 
     @property
     def measured(self) -> dict[str, float]:
-        """The numbers of the step by their names in the log; empty where it was left out or skipped."""
-        if self.is_left_out or self.fault is not None:
+        """The numbers of the step by their names in the log; empty if the step was left out or skipped."""
+        if self.is_left_out or self.skip_reason is not None:
             return {}
         losses = self.losses
         return {
@@ -101,15 +101,15 @@ class StepReport:
         }
 
     @property
-    def fault(self) -> str | None:
-        """Why the step was skipped, without a change of weights and moments; None where it was not."""
+    def skip_reason(self) -> str | None:
+        """Why the step was skipped, leaving weights and moments unchanged; None if it was not skipped."""
         names = [f"{name}_loss" for name in self.counts]
         named = zip([*names, "grad_norm"], [*self._values[: len(names)], self.grad_norm], strict=True)
         wrong = [f"{name} {value}" for name, value in named if not math.isfinite(value)]
         return ", ".join(wrong) or None
 
     def check_skips(self, max_in_a_row: int) -> None:
-        """Stop a run that does not recover.
+        """Check that the run recovers after skipped steps.
 
         Raises:
             NumericsError: the last `max_in_a_row` steps were skipped.
@@ -117,6 +117,6 @@ class StepReport:
         if self.skips.in_a_row >= max_in_a_row:
             raise NumericsError(
                 f"step {self.step}: the loss or the gradient was not finite in {self.skips.in_a_row} steps in a row "
-                "(numerics.max_skips_in_a_row); resume with data.skip_steps= the skipped steps of metrics.jsonl, or start "
+                "(numerics.max_skips_in_a_row); resume with data.skip_steps=[...] for the steps marked in metrics.jsonl, or start "
                 "another run with a lower optimizer.peak_learning_rate"
             )

@@ -1,4 +1,4 @@
-"""Settings of the training loop."""
+"""Settings for the training loop."""
 
 import importlib.util
 import math
@@ -29,14 +29,14 @@ class OptimizerConfig:
 
     @property
     def peak(self) -> float:
-        """The peak learning rate of a run that has begun."""
-        assert self.peak_learning_rate != "auto", "chosen before a run begins"
+        """The peak learning rate, after `auto` is resolved."""
+        assert self.peak_learning_rate != "auto", "resolved before a run begins"
         return self.peak_learning_rate
 
 
 @dataclass(frozen=True)
 class ScheduleConfig:
-    """The learning rate over the steps: a linear warm-up, then a decay (train/schedule.py)."""
+    """Learning rate schedule: linear warm-up, then decay (train/schedule.py)."""
 
     power: float
     decay_from: Literal["warmup_end", "start"]
@@ -58,7 +58,7 @@ class ScheduleConfig:
         )
 
     def warmup_of(self, steps: int) -> float:
-        """Give the warm-up steps of a run, perhaps a fraction; auto is a hundredth (Devlin et al. 2019, A.2)."""
+        """Return the number of warm-up steps, not always whole; auto is 1 % of the steps (Devlin et al. 2019, A.2)."""
         if self.warmup_share != "auto":
             return self.warmup_share * steps
         return steps // 100 if self.warmup_steps == "auto" else self.warmup_steps
@@ -66,7 +66,7 @@ class ScheduleConfig:
 
 @dataclass(frozen=True)
 class BatchConfig:
-    """The global batch, and how much of it one forward pass takes."""
+    """The size of the global batch, and of a micro-batch, which is one forward pass."""
 
     sequences: int
     micro_sequences: int | Literal["auto"]
@@ -94,8 +94,8 @@ class NumericsConfig:
 class SavingConfig:
     """How checkpoints are saved."""
 
-    keep_last: int  # besides the best
-    background: bool  # a thread writes a copy of the tensors while training goes on
+    keep_last: int  # in addition to the best checkpoint
+    background: bool  # whether a thread writes a copy of the tensors while training continues
     on_save_error: Literal["stop", "continue"]  # when the disk is full or fails
 
 
@@ -112,18 +112,18 @@ class CheckpointConfig(SavingConfig):
 
 @dataclass(frozen=True)
 class ResumeConfig:
-    """Which fixed settings may change when a run is resumed, by name."""
+    """The names of fixed settings that may change when a run is resumed."""
 
     allow: tuple[str, ...]
 
 
 TRACKERS = ("aim", "clearml", "comet_ml", "dvclive", "mlflow", "swanlab", "tensorboard", "trackio", "wandb")
-LINES_A_RUN = 100  # about so many: enough for a curve, few enough to read
+ROWS_PER_RUN = 100  # approximate, for log.every_steps=auto: enough for a curve, few enough to read
 
 
 @dataclass(frozen=True)
 class LogConfig:
-    """When to write a row, and for which of Accelerate's trackers."""
+    """When to write a row of metrics.jsonl, and Accelerate's trackers that get the rows."""
 
     every_steps: int | Literal["auto"]
     trackers: tuple[str, ...]
@@ -141,16 +141,16 @@ class LogConfig:
         )
 
     def every_of(self, steps: int) -> int:
-        """Give the steps between two rows in a run of `steps`; auto is a round number for about LINES_A_RUN rows."""
+        """Return the number of steps from one row to the next; auto is a round number for about ROWS_PER_RUN rows."""
         if self.every_steps != "auto":
             return self.every_steps
-        power = int(10 ** math.floor(math.log10(max(1, steps / LINES_A_RUN))))
-        return min((power, 2 * power, 5 * power, 10 * power), key=lambda every: abs(steps / every - LINES_A_RUN))
+        power = int(10 ** math.floor(math.log10(max(1, steps / ROWS_PER_RUN))))
+        return min((power, 2 * power, 5 * power, 10 * power), key=lambda every: abs(steps / every - ROWS_PER_RUN))
 
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    """When to evaluate on the held-out documents, and on how many sequences at most."""
+    """When to evaluate on the held-out documents, and on at most how many sequences."""
 
     every_steps: int
     max_sequences: int

@@ -169,7 +169,7 @@ def bertkit(training: Training, precision: str, is_plain: bool = False) -> Ready
         batches = [training.batches.micro_batches(step) for step in training.steps(number)]
         learner = Learner(accelerator, model, optimizer, functools.partial(losses, precision=precision))
         course = Course(lambda step: batches[step], lambda step: 1e-4, 0, len(batches), max_grad_norm=1.0, seed=0)
-        return sum(report.num_tokens for report in loop.train(learner, course, is_read=lambda step: False))
+        return sum(report.num_tokens for report in loop.train(learner, course, should_sync=lambda step: False))
 
     return Ready(first_losses, work)
 

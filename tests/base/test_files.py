@@ -106,7 +106,7 @@ def test_two_who_write_the_same_file(tmp_path: Path) -> None:
             (tmp_path / "second").touch()
             (tmp_path / "second").replace(tmp_path / "a.partial")
 
-    with pytest.raises(InputError, match="another command writes the same file"):
+    with pytest.raises(InputError, match="another command is writing the same file"):
         write()
     assert content(tmp_path) == {"a.partial": ""}
 
@@ -115,7 +115,7 @@ def test_a_lock_that_is_not_bertkits_stays(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("mine")
     for make in (lambda path: path.symlink_to(tmp_path / "notes"), Path.mkdir):
         make(tmp_path / files.LOCK)
-        with pytest.raises(InputError, match="is not bertkit's"), files.locked(tmp_path):
+        with pytest.raises(InputError, match="was not made by bertkit"), files.locked(tmp_path):
             pass
         files.remove(tmp_path / files.LOCK)
     assert (tmp_path / "notes").read_text() == "mine"

@@ -196,7 +196,7 @@ def overrides(folder: Path) -> Path:
 
 def compose(path: Path) -> None:
     words = path.read_bytes().decode("utf-8", "surrogateescape").split("\n")
-    commands.composed("pretrain", [word for word in words if word], None)
+    commands.compose_settings("pretrain", [word for word in words if word], None)
 
 
 def group(folder: Path) -> Path:
@@ -206,7 +206,7 @@ def group(folder: Path) -> Path:
 
 
 def compose_group(path: Path) -> None:
-    commands.composed("pretrain", ["model=own", "data_dir=x", "output_dir=y"], str(path.parent.parent))
+    commands.compose_settings("pretrain", ["model=own", "data_dir=x", "output_dir=y"], str(path.parent.parent))
 
 
 def certificate(folder: Path) -> Path:

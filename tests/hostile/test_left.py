@@ -10,7 +10,7 @@ from conftest import Capsys
 from bertkit.base.errors import InputError
 from bertkit.base.files import building_dir
 from bertkit.cli import run
-from bertkit.run.opening import hold
+from bertkit.run.opening import lock_run
 from bertkit.run.resume_rules import PRETRAIN
 
 CASES = [
@@ -41,7 +41,7 @@ def test_a_refusal_leaves_nothing(case: Case, python: Path, tmp_path: Path, shar
 
 def test_a_run_that_is_refused_after_its_folder_was_made_leaves_none(tmp_path: Path) -> None:
     def begin(directory: Path, with_checkpoint: bool) -> None:
-        with hold(directory, {}, {"steps": 1}, {}, PRETRAIN, []):
+        with lock_run(directory, {}, {"steps": 1}, {}, PRETRAIN, []):
             (directory / "cache").mkdir()
             if with_checkpoint:
                 (directory / "checkpoints" / "step-00000001").mkdir(parents=True)

@@ -41,14 +41,14 @@ HELD: Mapping[str, Mapping[str, Content]] = {  # what a user has of the names th
 }
 REFUSED = [
     Case("predict over notes", [*PREDICT, "output=notes.md"], THERE, files={"notes.md": "mine"}),
-    Case("predict over a linked file", [*PREDICT, "output=o.jsonl", "overwrite=true"], "is a link to notes, which is there",
+    Case("predict over a linked file", [*PREDICT, "output=o.jsonl", "overwrite=true"], "is a link to an existing file",
          files={"notes": "mine", "o.jsonl": link_to("notes")}),
     Case("predict over a model's file", [*PREDICT, "output={shared}/tuned/model/config.json"], THERE),
     Case("predict over weights", [*PREDICT, "output={shared}/tuned/model/model.safetensors"], THERE),
     Case("predict over a checkpoint's file",
          [*PREDICT, "output={shared}/run/checkpoints/step-00000002/state.json"], THERE),
     Case("predict over a run's file, which is wanted", [*PREDICT, "output={shared}/tuned/metrics.jsonl", "overwrite=true"],
-         "belongs to the run"),
+         "belongs to a run"),
     Case("predict over its input", ["predict", "model_dir={shared}/tuned", "input=in.txt", "output=./in.txt",
                                     "overwrite=true"], "is the input", files={"in.txt": "kan"}),
     Case("predict into a file as a folder", [*PREDICT, "output=notes/o.jsonl"], "notes is a file; expected a folder",
@@ -61,7 +61,7 @@ REFUSED = [
     Case("dump over notes", [*PREPARE, "segments=google", "dump=notes.json"], THERE,
          files={"notes.json": "mine", "text.txt": TEXT}),
     Case("a lock that is a link", ["pretrain", "data_dir={shared}/data", "output_dir=out", "steps=2", "device=cpu",
-                                   "schedule.warmup_steps=1", "model=tiny"], r"\.bertkit\.lock is not bertkit's",
+                                   "schedule.warmup_steps=1", "model=tiny"], r"\.bertkit\.lock was not made by bertkit",
          files={"notes": "mine", "out/.bertkit.lock": link_to("../notes")}),
     *(Case(f"prepare beside {name}", PREPARE, r"out\.partial is there already", files={**files, "text.txt": TEXT})
       for name, files in HELD.items()),

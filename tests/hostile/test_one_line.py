@@ -14,7 +14,7 @@ from bertkit.launch.world import tasks_of_host, variables_of_slurm
 TRAIN = ["pretrain", "data_dir={shared}/data", "output_dir=o", *TINY_PRETRAIN]
 TASK = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_JOB_ID": "7", "SLURM_NODELIST": "a"}
 RANK = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29999"}
-WORKER = "--worker is for the processes that launch"
+WORKER = "--worker is only for processes that launch"
 
 QUICK = [
     Case("a worker without a job", ["--worker"], WORKER),
@@ -81,7 +81,7 @@ def test_streams_that_take_nothing(tmp_path: Path) -> None:
     assert shell("--help >&-", tmp_path)[0] == 4
     assert shell("--help >&- | cat", tmp_path)[0] == 0
     closed = shell("prepare --cfg job corpus=python_docs output_dir=o tokenizer.vocab_size=131 >&-", tmp_path)
-    assert closed == (4, ["error: standard output is closed; give it a reader or a file, or > /dev/null"])
+    assert closed == (4, ["error: standard output is closed; redirect it to a file, a pipe or /dev/null"])
     assert shell("pretrain 2>&-", tmp_path) == (2, [])
     assert shell("pretrain 2> /dev/full", tmp_path) == (2, [])
     assert list(tmp_path.iterdir()) == []
@@ -91,7 +91,7 @@ def test_streams_that_take_nothing(tmp_path: Path) -> None:
 def test_streams_of_predictions(tmp_path: Path, tiny_runs: Path) -> None:
     model = f"predict model_dir={tiny_runs / 'fine'} output=-"
     assert shell(f"{model} input=- <&-", tmp_path) == (
-        2, ["error: input=-: standard input is closed; give a file, or a text through a pipe"]
+        2, ["error: input=-: standard input is closed; give a file, or pipe text into the command"]
     )  # fmt: skip
     code, lines = shell(f"{model} input={tiny_runs / 'task' / 'dev.tsv'} > /dev/full", tmp_path)
     assert (code, lines[-1]) == (4, "error: No space left on device")

@@ -42,7 +42,7 @@ def misspelt(key: str, rng: random.Random) -> str:
 
 def words_of(command: str, share: float) -> Iterator[tuple[str, str]]:
     rng = random.Random(command)
-    known = list(leaves(commands.composed(command, EVERY_INPUT[command], None)))
+    known = list(leaves(commands.compose_settings(command, EVERY_INPUT[command], None)))
     assert len(known) > 1
     for key in known:
         wrong = misspelt(key, rng)

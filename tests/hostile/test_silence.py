@@ -32,7 +32,7 @@ CASES = [
     Case("an output without a name", ["predict", "model_dir=m", "input=-", "output="], "missing value: set output="),
     Case("a field of plain text", [*PREPARE, "corpus.path=x.txt", "corpus.field=body"], "corpus.field=body has no effect",
         files={"x.txt": TEXT}),
-    Case("no epoch", [*TUNE, "num_epochs=1e-9"], "num_epochs=1e-09: less than one of 8 examples", files=rows("a", "b")),
+    Case("no epoch", [*TUNE, "num_epochs=1e-9"], "num_epochs=1e-09 of 8 examples", files=rows("a", "b")),
     Case("one class", TUNE, "every label is 'a'", files=rows("a", "a")),
     Case("NaN as a class", TUNE, r"train\.jsonl:1: label: ", files=rows(float("nan"), 1.5)),
     Case("infinity as a class", TUNE, "label.* -inf", files=rows(float("-inf"), 1.5)),

@@ -38,8 +38,8 @@ HUNG = HANG_SECONDS + 5.0
 CASES = {
     "killed": (signal.SIGKILL, False, 6, 5.0, "was killed by SIGKILL; all processes were ended, and the same command"),
     "raising": (signal.SIGWINCH, False, 6, 5.0, "failed: RuntimeError: made to fail; all processes were ended"),
-    "stopped": (signal.SIGSTOP, False, 6, HUNG, "did not answer; rank "),
-    "looping": (signal.SIGVTALRM, False, 6, HUNG, "did not answer; rank "),
+    "stopped": (signal.SIGSTOP, False, 6, HUNG, "did not respond; rank "),
+    "looping": (signal.SIGVTALRM, False, 6, HUNG, "did not respond; rank "),
     "launcher killed": (signal.SIGKILL, True, -signal.SIGKILL, 5.0, ""),
     "SIGTERM": (signal.SIGTERM, True, 75, 10.0, ""),
     "SIGINT": (signal.SIGINT, True, 75, 10.0, ""),

@@ -126,7 +126,7 @@ HOST_FAULTS = {
     "link cut": (6, HANG_SECONDS + 10.0, LOST, LOST),
     "host lost": (6, 10.0, "", LOST),
     "SIGKILL": (6, 10.0, "(process {pid}) was killed by SIGKILL", LOST),
-    "SIGSTOP": (6, HANG_SECONDS + 10.0, "(process {pid}) did not answer", LOST),
+    "SIGSTOP": (6, HANG_SECONDS + 10.0, "(process {pid}) did not respond", LOST),
     "SIGTERM": (75, 10.0, "", ""),
 }
 

@@ -62,12 +62,12 @@ def test_who_starts_processes(
         (
             {"RANK": "0", "WORLD_SIZE": "3"},
             ["launch.num_processes=2"],
-            "launch.num_processes=2 on launch.num_hosts=1 are 2 processes, torchrun or srun started 3",
+            "launch.num_processes=2 on launch.num_hosts=1 are 2 processes, but torchrun or srun started 3",
         ),
         (
             {"RANK": "0", "WORLD_SIZE": "3"},
             [],
-            "LOCAL_RANK, MASTER_ADDR, MASTER_PORT not set beside RANK and WORLD_SIZE",
+            "LOCAL_RANK, MASTER_ADDR, MASTER_PORT not set",
         ),
         ({"RANK": "x", "WORLD_SIZE": "3"}, [], "rank x of 3"),
         ({"RANK": "3", "WORLD_SIZE": "3"}, [], "rank 3 of 3"),

@@ -14,7 +14,7 @@ from bertkit.model import layers
 from bertkit.model.bert_config import AttentionConfig, NormConfig
 from bertkit.model.layers import freeze_below
 from bertkit.run.objective import pretraining_losses
-from bertkit.train import evaluation, loop, processes
+from bertkit.train import loop, processes
 from bertkit.train.loop import Course, Learner
 from bertkit.train.optimizer import AdamW, parameter_groups
 from bertkit.train.train_config import OptimizerConfig
@@ -56,7 +56,7 @@ def train(
         for report in loop.train(learner, course):
             losses.append(sum(report.losses.values()))
             if report.step % 5 == 0:
-                found = evaluation.evaluate(accelerator, model, pretraining_losses, iter([batch_of(100 + report.step)]))
+                found = loop.evaluate(accelerator, model, pretraining_losses, iter([batch_of(100 + report.step)]))
                 losses += [measured.loss for measured in found.values()]
                 torch._dynamo.config.error_on_recompile = True
     finally:

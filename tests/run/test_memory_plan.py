@@ -13,7 +13,7 @@ from bertkit.cli import run
 from bertkit.kernels.fast import NAMES, FastWays
 from bertkit.model.bert_config import AttentionConfig, BertConfig, NormConfig
 from bertkit.model.heads import BertWithHeads
-from bertkit.run.memory_plan import LargestBatch, kept_by_autograd, memory_lines, needs_of, standing_bytes
+from bertkit.run.memory_plan import LargestBatch, buffer_bytes, measure_activations, measure_needs, memory_lines
 from bertkit.run.objective import pretraining_losses
 from bertkit.run.run_length import random_batch
 
@@ -35,7 +35,7 @@ def micro_batch(
         return num_sequences * LENGTH
 
     batch = LargestBatch(forward, num_sequences * LENGTH, LENGTH, by_sequences=True)
-    return model, standing_bytes(model, 1, False, False), batch
+    return model, buffer_bytes(model, 1, False, False), batch
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -54,10 +54,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_one_sequence_tells_of_many(precision: str, variant: str) -> None:
-    model, standing, batch = micro_batch(precision, **VARIANTS[variant])
-    tokens, kept = kept_by_autograd(model, batch.forward, 7)
-    needs = needs_of(model, standing, batch)
-    told = (needs.of(tokens) - 80e6) / 1.25 - standing
+    model, buffers, batch = micro_batch(precision, **VARIANTS[variant])
+    tokens, kept = measure_activations(model, batch.forward, 7)
+    needs = measure_needs(model, buffers, batch)
+    told = (needs.num_bytes(tokens) - 80e6) / 1.25 - buffers
     assert tokens == 7 * LENGTH
     assert 0.98 * kept < told < 1.09 * kept  # a single sequence needs less than its share with linformer
 
@@ -74,7 +74,7 @@ def test_measuring_leaves_nothing() -> None:
     before = torch.get_rng_state()
     gc.disable()
     try:
-        assert kept_by_autograd(model, forward, 2)[1] > 0
+        assert measure_activations(model, forward, 2)[1] > 0
         assert [each() for each in made] == [None, None]
     finally:
         gc.enable()
@@ -89,10 +89,10 @@ def test_what_stands_beside_the_activations() -> None:
     weights = 4 * sum(parameter.numel() for parameter in model.parameters())
     trained = 4 * sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     assert trained < weights
-    assert standing_bytes(model, 1, False, False) == trained
-    assert standing_bytes(model, 2, False, False) == 2 * trained
-    assert standing_bytes(model, 1, True, False) == 4 * trained
-    assert standing_bytes(model, 1, False, True) == 3 * trained + weights
+    assert buffer_bytes(model, 1, False, False) == trained
+    assert buffer_bytes(model, 2, False, False) == 2 * trained
+    assert buffer_bytes(model, 1, True, False) == 4 * trained
+    assert buffer_bytes(model, 1, False, True) == 3 * trained + weights
 
 
 def test_the_lines_before_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,23 +107,23 @@ def test_the_lines_before_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert (here.total, here.free) == (3_000_000_000, 2_000_000_000)
     assert 50e6 < here.held < 20e9
 
-    model, standing, batch = micro_batch()
+    model, buffers, batch = micro_batch()
 
     def lines(*num_sequences: int, by_sequences: bool = True, num_here: int = 1) -> list[str]:
         batches = [LargestBatch(batch.forward, n * LENGTH, LENGTH, by_sequences) for n in num_sequences]
-        return memory_lines(model, standing, batches, num_here)
+        return memory_lines(model, buffers, batches, num_here)
 
     (line,) = lines(2)
     assert line.startswith("expected peak memory ")
     assert line.endswith(" GB of 3.0 GB here")
-    needs = needs_of(model, standing, batch)
-    largest = needs.fitting(2_000_000_000) // LENGTH
-    assert needs.of(largest * LENGTH) <= 2_000_000_000 < needs.of((largest + 1) * LENGTH)
+    needs = measure_needs(model, buffers, batch)
+    largest = needs.max_tokens(2_000_000_000) // LENGTH
+    assert needs.num_bytes(largest * LENGTH) <= 2_000_000_000 < needs.num_bytes((largest + 1) * LENGTH)
     assert len(lines(largest)) == 1
     _, warning = lines(2, largest + 700)
     assert warning.startswith(f"warning: batch.micro_sequences={largest + 700} needs ")
     assert warning.endswith(f"2.0 GB are free; batch.micro_sequences={largest} would fit")
-    advice = f"; batch.micro_tokens={needs.fitting(2_000_000_000)} would fit"
+    advice = f"; batch.micro_tokens={needs.max_tokens(2_000_000_000)} would fit"
     assert lines(largest + 700, by_sequences=False)[1].endswith(advice)
     shared = lines(largest, num_here=2)
     assert " in each of 2 processes of 3.0 GB here" in shared[0]
@@ -151,8 +151,8 @@ def test_a_machine_without_a_limit_is_as_large_as_it_is(tmp_path: Path, monkeypa
     here = memory.memory_here("cpu")
     assert here is not None
     assert 0 < here.free < here.total
-    model, standing, batch = micro_batch()
-    assert memory_lines(model, standing, [batch], 1)[0].endswith(f"of {here.total / 1e9:.1f} GB here")
+    model, buffers, batch = micro_batch()
+    assert memory_lines(model, buffers, [batch], 1)[0].endswith(f"of {here.total / 1e9:.1f} GB here")
 
 
 def test_pretraining_says_what_it_will_need(

@@ -135,7 +135,7 @@ def test_nothing_in_a_step_waits_for_the_device(name: str, num_parts: int | None
         course = Course(lambda step: [], lambda step: 1e-3, 0, 1, max_grad_norm=1.0, seed=0, num_parts=num_parts)
         report = loop.optimizer_step(learner, course, 0, [(number, batch) for number in range(4)])
     assert waits.found == []
-    assert report.fault is None
+    assert report.skip_reason is None
 
 
 def test_waiting_is_noticed() -> None:

@@ -147,7 +147,7 @@ def test_a_run_keeps_its_objective(prepared_dir: Path, albert: Path, tmp_path: P
     assert run(command(prepared_dir, albert, "masking=ngram", allow)) == 2
     said = capsys.readouterr().err
     assert "segments.next_sentence: 'sop' there, 'nsp' here" in said
-    assert "restore its original value of segments.next_sentence" in said
+    assert "restore the original value of segments.next_sentence" in said
     refused(run(command(prepared_dir, albert, "next_sentence=sop")), "masking.max_ngram: 3 there, 1 here", capsys)
 
 

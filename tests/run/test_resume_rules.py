@@ -13,7 +13,7 @@ from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import build, to_mapping
 from bertkit.run import opening
 from bertkit.run.directory import Changed, is_finished, read_manifest
-from bertkit.run.resume_rules import BEGUN, FINETUNE, FIXED, FREE, PRETRAIN, WARN, Change, class_of, identity_of
+from bertkit.run.resume_rules import AT_START, FINETUNE, FIXED, FREE, PRETRAIN, WARN, Change, class_of, identity_of
 from bertkit.settings.compose import compose
 from bertkit.settings.names import schema_of
 
@@ -28,14 +28,14 @@ CLASSES = {  # by hand; the others of a group are as it is
         FREE: ["output_dir", "data_dir", "model_dir", "device", "log.every_steps",
                "checkpoint.every_steps", "checkpoint.keep_last", "checkpoint.background", "evaluation.every_steps"],
         WARN: ["steps", "batch.micro_sequences", "batch.micro_tokens", "data.skip_steps"],
-        BEGUN: ["optimizer.name", "init_moments", "model.hidden_size", "segments.kind", "segments.next_sentence"],
+        AT_START: ["optimizer.name", "init_moments", "model.hidden_size", "segments.kind", "segments.next_sentence"],
         FIXED: ["seed", "batch.sequences", "optimizer.peak_learning_rate",
                 "schedule.warmup_steps", "masking.probability", "masking.max_ngram", "segments.max_seq_length", "precision"]
     },
     "finetune": {
         FREE: ["output_dir", "data_dir", "model_dir", "device", "log.every_steps", "checkpoint.every_steps"],
         WARN: ["batch.micro_sequences", "evaluation.patience"],
-        BEGUN: ["optimizer.name", "freeze", "reinit_layers", "task.labels"],
+        AT_START: ["optimizer.name", "freeze", "reinit_layers", "task.labels"],
         FIXED: ["seed", "num_epochs", "task.max_seq_length", "optimizer.peak_learning_rate", "batch.sequences"]
     },
 }  # fmt: skip
@@ -68,7 +68,7 @@ def changed(mapping: dict[str, Any], key: str) -> tuple[dict[str, Any], Any, Any
 def test_every_setting_when_it_changes(command: str, tmp_path: Path) -> None:
     settings, rules = settings_of(command), RULES[command]
     identity = identity_of(settings, rules) | CONTENT
-    with opening.hold(tmp_path, settings, identity, {}, rules, ()) as changes:
+    with opening.lock_run(tmp_path, settings, identity, {}, rules, ()) as changes:
         assert changes == []
     keys = leaves(settings)
     count: Counter[str] = Counter()
@@ -77,14 +77,14 @@ def test_every_setting_when_it_changes(command: str, tmp_path: Path) -> None:
         theirs = identity_of(other, rules) | CONTENT
         rule = class_of(key, rules)
         count[rule] += 1
-        if rule in (FIXED, BEGUN):
+        if rule in (FIXED, AT_START):
             with pytest.raises(InputError) as error:
                 opening.check(tmp_path, theirs, rules, ())
             assert f"{key}: {old!r} there, {new!r} here" in str(error.value)
-            hint = f"resume.allow=[{key}]" if rule == FIXED else f"restore its original value of {key}"
+            hint = f"resume.allow=[{key}]" if rule == FIXED else f"restore the original value of {key}"
             assert hint in str(error.value)
             assert "\n" not in str(error.value)
-        if rule == BEGUN:
+        if rule == AT_START:
             with pytest.raises(InputError):
                 opening.check(tmp_path, theirs, rules, [key])
             continue
@@ -139,19 +139,19 @@ def test_allowed_by_name(tmp_path: Path, allow: list[str], outcome: bool | str) 
 def test_a_change_is_recorded_with_its_step(tmp_path: Path) -> None:
     """The settings are then those of the run; and a run that goes back behind a change has it from there."""
     settings = settings_of("pretrain")
-    with opening.hold(tmp_path, settings, identity_of(settings, PRETRAIN) | CONTENT, {}, PRETRAIN, ()):
+    with opening.lock_run(tmp_path, settings, identity_of(settings, PRETRAIN) | CONTENT, {}, PRETRAIN, ()):
         pass
     (tmp_path / "eval.json").write_text("{}")
     longer, old, new = changed(settings, "steps")
     identity = identity_of(longer, PRETRAIN) | CONTENT
-    with opening.hold(tmp_path, longer, identity, {}, PRETRAIN, ()) as changes:
+    with opening.lock_run(tmp_path, longer, identity, {}, PRETRAIN, ()) as changes:
         lines = opening.record_changes(tmp_path, changes, 40, longer, identity)
     assert lines == [f"steps: {old} up to step 40, {new} from here on"]
     assert not (tmp_path / "eval.json").exists()
     manifest = read_manifest(tmp_path)
     assert manifest.changes == (Changed("steps", old, new, step=40),)
     assert manifest.identity["steps"] == yaml.safe_load((tmp_path / "config.yaml").read_text())["steps"] == new
-    with opening.hold(tmp_path, longer, identity, {}, PRETRAIN, ()) as changes:
+    with opening.lock_run(tmp_path, longer, identity, {}, PRETRAIN, ()) as changes:
         assert changes == []
         assert opening.record_changes(tmp_path, changes, 30, longer, identity) == []
     assert [entry.step for entry in read_manifest(tmp_path).changes] == [30]

@@ -102,7 +102,7 @@ def test_a_damaged_checkpoint_is_left_aside_and_the_weights_come_out_the_same(
         file.write(b"?")
     assert pretrain(prepared_dir, finished) == 0
     said = capsys.readouterr().out
-    assert "step-00000004 is damaged and left aside: optimizer.safetensors: size or SHA-256 differs" in said
+    assert "step-00000004 is damaged and not used: optimizer.safetensors: size or SHA-256 differs" in said
     assert "resumed from step 3 of 4" in said
     assert sha256_file(finished / "model" / "model.safetensors") == whole
     assert [fault_of(path) for path in all_checkpoints(finished)] == [None] * 3
@@ -116,7 +116,7 @@ def test_a_run_without_any_whole_checkpoint_stops(prepared_dir: Path, finished: 
     assert pretrain(prepared_dir, finished) == 4
     said = capsys.readouterr()
     assert "error: " + str(finished / "checkpoints") + ": 3 checkpoint(s)" in said.err
-    assert said.out.count("is damaged and left aside: state.json") == 3
+    assert said.out.count("is damaged and not used: state.json") == 3
     assert sha256_file(finished / "metrics.jsonl") == before
     assert names(finished) == [4, 3, 2]
 
@@ -182,7 +182,7 @@ def test_a_disk_that_is_too_small(prepared_dir: Path, tmp_path: Path, capsys: Ca
         assert names(run_dir) == []
         assert pretrain(prepared_dir, run_dir, *more, "checkpoint.on_save_error=continue") == 0
         said = capsys.readouterr().out
-        assert [f"training goes on ({n} failed save(s) since this start)" in said for n in (1, 2, 3, 4)] == [
+        assert [f"({n} failed save(s) since this start)" in said for n in (1, 2, 3, 4)] == [
             True, True, True, False,
         ]  # fmt: skip
         assert (run_dir / "model" / "model.safetensors").exists()

@@ -31,7 +31,7 @@ from bertkit.interop.load import load_packed
 from bertkit.model.layers import freeze_below
 from bertkit.settings.compose import compose
 from bertkit.settings.finetune import FinetuneSettings
-from bertkit.train import checkpoint, evaluation
+from bertkit.train import checkpoint, loop
 from bertkit.train.checkpoint import all_checkpoints, read_state, step_dir, step_of
 from bertkit.train.log import read_metrics
 
@@ -137,7 +137,7 @@ def test_a_small_encoder_has_a_rate_that_fits(data: Path, start: Path, tmp_path:
     assert width < 100
     assert rate == 1e-3  # the most
     assert f"learning rate {rate:g} after " in said
-    assert f"(the published 2e-05 suits a hidden size of 768; here it is {width})" in said
+    assert f"(the published 2e-05 is for a hidden size of 768; here it is {width})" in said
     assert finetune(data, start, tmp_path / "run", *given) == 0
     assert capsys.readouterr().out.startswith("done already")
 
@@ -329,7 +329,7 @@ def test_frozen_parts_have_no_dropout() -> None:
     model = small_model(dropout=0.5).train()
     freeze_below(model, 3)
     parts = [model.bert.embeddings, *model.bert.encoder.layers, model.heads]
-    with evaluation.evaluating(model):
+    with loop.evaluation_mode(model):
         assert not any(module.training for module in model.modules())
     assert [{module.training for module in part.modules()} for part in parts] == [{False}] * 3 + [{True}] * 2
     assert [{p.requires_grad for p in part.parameters()} for part in parts] == [{False}] * 3 + [{True}] * 2
@@ -398,7 +398,7 @@ def test_class_weights(data: Path, start: Path, tmp_path: Path, capsys: Capsys) 
     assert balanced_weights(np.array([-100, 1, 1, 0]), 2) == (1.5, 0.75)
     assert finetune(data, start, tmp_path / "run", "class_weights=balanced", "num_epochs=1") == 0
     assert finetune(data, start, tmp_path / "other", "class_weights=[1,2,3]") == 2
-    assert "class_weights=[1.0, 2.0, 3.0]: expected 2, of bad, good" in capsys.readouterr().err
+    assert "class_weights=[1.0, 2.0, 3.0]: expected 2 weights, for bad, good" in capsys.readouterr().err
 
 
 def test_a_regression(start: Path, tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_what_is_covered(
     whole = list(make_features(task, examples, TOKENIZER, labels))
     monkeypatch.setattr(task_module, "EXAMPLES_AT_ONCE", at_once)
     coverage = Coverage(TOKENIZER.facts)
-    assert list(coverage.passing(make_features(task, examples, TOKENIZER, labels))) == whole
+    assert list(coverage.counted(make_features(task, examples, TOKENIZER, labels))) == whole
     assert (coverage.num_features, coverage.num_truncated, coverage.has_pairs, coverage.unknown) == expected
     (line,) = coverage.warnings(examples, "dev.tsv (tsv)")
     ids = ", ".join(f"id{number}" for number in expected[3])
@@ -66,7 +66,7 @@ def test_what_is_cut_is_counted(name: str, examples: list, num_cut: list[int]) -
         {token: n for n, token in enumerate([*SPECIAL_TOKENS, *"abcde", *(f"##{c}" for c in "abcde")])}, lowercase=True
     )
     coverage = Coverage(pieces.facts)
-    features = list(coverage.passing(make_features(task, examples, pieces, ())))
+    features = list(coverage.counted(make_features(task, examples, pieces, ())))
     assert [feature.num_cut for feature in features] == num_cut
     assert coverage.num_truncated == 1
 
@@ -74,7 +74,7 @@ def test_what_is_cut_is_counted(name: str, examples: list, num_cut: list[int]) -
 def test_nothing_to_warn_of() -> None:
     coverage = Coverage(TOKENIZER.facts)
     task = task_config("sequence")
-    batches = FeatureBatches(coverage.passing(make_features(task, [sequence(0, "a")], TOKENIZER, ("x",))), "sequence")
+    batches = FeatureBatches(coverage.counted(make_features(task, [sequence(0, "a")], TOKENIZER, ("x",))), "sequence")
     assert (len(batches), coverage.warnings([], "x")) == (1, [])
 
 

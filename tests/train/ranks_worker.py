@@ -54,7 +54,7 @@ def main() -> None:
     found["saved after"] = save(4).name
     found["kept"] = [path.name for path in all_checkpoints(run_dir)]
 
-    processes.SECONDS_TO_SHOW_A_FILE = 0.2
+    processes.SHARED_FILE_SECONDS = 0.2
     elsewhere = run_dir if rank == 0 else directory / "elsewhere"
     found["not shared"] = error_of(lambda: ranks.check_shared(elsewhere))
     print(json.dumps(found))

@@ -111,7 +111,7 @@ def run(settings: dict[str, Any]) -> dict[str, Any]:
         return [(number, part(step, *shards[number])) for number in mine]
 
     rows, struck = [], []
-    with processes.leaving_together(accelerator):
+    with processes.ending_together(accelerator):
         course = Course(
             batches=batches,
             learning_rate=lambda step: 1e-3 / (1 + step),
@@ -123,7 +123,7 @@ def run(settings: dict[str, Any]) -> dict[str, Any]:
             skip_steps=settings["skip_steps"],
         )
         for report in loop.train(Learner(accelerator, prepared, optimizer, faults.losses), course):
-            rows.append([report.step, report.losses, report.accuracies, report.grad_norm, report.fault])
+            rows.append([report.step, report.losses, report.accuracies, report.grad_norm, report.skip_reason])
             if faults.is_struck:
                 struck.append(report.step)
                 faults.is_struck = False

@@ -71,7 +71,7 @@ def test_the_checks_cost_less_than_a_hundredth_of_a_step() -> None:
         numbers = torch.cat([torch.zeros(4, dtype=torch.float64), norm[None].double()])
         optimizer.found_inf = (~torch.isfinite(numbers).all()).to(torch.float32)
         report = StepReport(1, 1e-4, 4096, False, {"mlm": 608, "nsp": 32}, frozenset(("mlm", "nsp")), Numbers(numbers))
-        assert report.fault is None
+        assert report.skip_reason is None
 
     extra = seconds_of(added, 30)
     print(

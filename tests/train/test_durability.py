@@ -246,7 +246,7 @@ def test_corruptions(tmp_path: Path, num_trials: int) -> None:
             wrong = {file for file in {*before, *after} if before.get(file) != after.get(file)}
             # a manifest that was edited contradicts some other file
             named = {*before, *after} if "manifest.json" in wrong else wrong
-            assert any(file in faults[0].rpartition("left aside")[2] for file in named), (kind, name, faults)
+            assert any(file in faults[0].rpartition("not used")[2] for file in named), (kind, name, faults)
         shutil.rmtree(tmp_path / "run")
     print(f"\n{num_trials} corruptions found: {dict(found)}; {unchanged} tries changed nothing")
     assert min(found.values()) > num_trials / 25

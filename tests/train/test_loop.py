@@ -22,7 +22,7 @@ from bertkit.base.files import read_tensors
 from bertkit.cli import run
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.objective import pretraining_losses
-from bertkit.train import evaluation, loop, micro_batches, processes
+from bertkit.train import loop, micro_batches, processes
 from bertkit.train.log import read_metrics
 from bertkit.train.loop import Course, Learner
 from bertkit.train.losses import LossTerm
@@ -54,7 +54,7 @@ class Recording(AdamW):
 def steps_of(
     model: nn.Module, optimizer: AdamW, micro_sequences: int = 8, first_step: int = 0, steps: int = 1, **changed: Any
 ) -> Iterator[StepReport]:
-    named = {name: changed.pop(name) for name in ("skips", "is_read", "stop_requested") if name in changed}
+    named = {name: changed.pop(name) for name in ("skips", "should_sync", "stop_requested") if name in changed}
     learner = Learner(processes.make_accelerator("cpu", 1), model, optimizer, changed.pop("losses", pretraining_losses))
     settings = {
         "batches": lambda step: numbered(step, micro_sequences),
@@ -134,8 +134,8 @@ def snapshot(model: nn.Module) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-@pytest.mark.parametrize("is_read", [True, False])
-def test_a_step_that_is_not_finite_is_skipped(value: float, is_read: bool) -> None:
+@pytest.mark.parametrize("should_sync", [True, False])
+def test_a_step_that_is_not_finite_is_skipped(value: float, should_sync: bool) -> None:
     """Nothing changes but the learning rate's place in its schedule; told at once, or one step later."""
     model = small_model()
     optimizer = Recording(model)
@@ -153,7 +153,9 @@ def test_a_step_that_is_not_finite_is_skipped(value: float, is_read: bool) -> No
         return terms
 
     states, reports = [(snapshot(model), 0)], []
-    for report in steps_of(model, optimizer, steps=7, losses=losses, batches=batches, is_read=lambda step: is_read):
+    for report in steps_of(
+        model, optimizer, steps=7, losses=losses, batches=batches, should_sync=lambda step: should_sync
+    ):
         states.append((snapshot(model), optimizer.num_updates))
         reports.append(report)
     assert [largest_difference(a, b) > 0 for (a, _), (b, _) in itertools.pairwise(states)] == [
@@ -161,17 +163,17 @@ def test_a_step_that_is_not_finite_is_skipped(value: float, is_read: bool) -> No
     ]  # fmt: skip
     assert [num_updates for _, num_updates in states] == [0, 1, 2, 2, 2, 3, 3, 4]
     assert [report.learning_rate for report in reports] == pytest.approx([1e-3 / n for n in range(1, 8)])
-    assert [report.step for report in reports if report.fault] == [3, 4, 6]
-    assert all("mlm_loss" in (report.fault or "") for report in reports if report.step in (3, 4, 6))
+    assert [report.step for report in reports if report.skip_reason] == [3, 4, 6]
+    assert all("mlm_loss" in (report.skip_reason or "") for report in reports if report.step in (3, 4, 6))
     counted = [(report.skips.total, report.skips.in_a_row) for report in reports]
     found = [[earlier.step for earlier in report.skipped_before] for report in reports]
-    if is_read:
+    if should_sync:
         assert counted == [(0, 0), (0, 0), (1, 1), (2, 2), (2, 0), (3, 1), (3, 0)]
         assert found == [[]] * 7
     else:
         assert counted == [(0, 0), (0, 0), (0, 0), (1, 1), (2, 2), (2, 0), (3, 0)]  # the last one is read at once
         assert found == [[], [], [], [3], [4], [], [6]]
-    assert [report.is_read for report in reports] == [is_read] * 6 + [True]
+    assert [report.is_synced for report in reports] == [should_sync] * 6 + [True]
 
 
 @pytest.mark.parametrize(("in_a_row", "is_stopped"), [(0, False), (4, False), (5, True), (6, True)])
@@ -239,7 +241,7 @@ def test_evaluate_is_the_mean_over_all_predictions() -> None:
     model = small_model(dropout=0.5).train()
     accelerator = processes.make_accelerator("cpu", 1)
     cuts = [[batch for _, batch in numbered(0, size)] for size in (8, 3, 1)]
-    results = [evaluation.evaluate(accelerator, model, pretraining_losses, iter(batches)) for batches in cuts]
+    results = [loop.evaluate(accelerator, model, pretraining_losses, iter(batches)) for batches in cuts]
     assert model.training
     assert {name: measured.count for name, measured in results[0].items()} == {"mlm": sum(MASKED), "nsp": 8}
     terms = pretraining_losses(model.eval(), part(0, 0, 8))
@@ -247,7 +249,7 @@ def test_evaluate_is_the_mean_over_all_predictions() -> None:
         for name, term in terms.items():
             assert result[name].loss == pytest.approx(float(term.sum.detach()) / term.count, abs=1e-5)
             assert result[name].accuracy == float(term.correct) / term.count
-    assert evaluation.evaluate(accelerator, model, pretraining_losses, iter(())) == {}
+    assert loop.evaluate(accelerator, model, pretraining_losses, iter(())) == {}
 
 
 def test_two_processes_take_the_same_steps(tmp_path: Path, prepared_dir: Path, torchrun: list[str]) -> None:

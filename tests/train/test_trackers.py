@@ -43,13 +43,13 @@ def test_one_that_fails_is_named_and_left_alone(
 ) -> None:
     package(tmp_path, "swanlab", "def init(**_): raise OSError('no\\nserver')", monkeypatch)
     assert pretrain(prepared_dir, tmp_path / "run", "swanlab") == 0
-    assert capsys.readouterr().err == "warning: log.trackers: swanlab gives up (OSError: no server); the run goes on\n"
+    assert capsys.readouterr().err == "warning: log.trackers: swanlab stopped (OSError: no server); the run continues\n"
     assert (tmp_path / "run" / "eval.json").exists()
 
 
 def test_no_step_waits_for_a_slow_one(tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     package(tmp_path, "swanlab", "import time\ndef init(**_): time.sleep(1)", monkeypatch)
-    monkeypatch.setattr(log, "LAST_SECONDS", 0.2)
+    monkeypatch.setattr(log, "CLOSE_SECONDS", 0.2)
     slow = Trackers(["swanlab"], tmp_path / "run", {"seed": 0, "batch": {"sequences": 4}})
     began = time.monotonic()
     for step in range(1000):

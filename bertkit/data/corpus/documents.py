@@ -16,7 +16,15 @@ from typing import Any
 from bertkit.base.errors import InputError
 from bertkit.base.files import BLOCK_BYTES
 from bertkit.base.hub_ids import is_offline
-from bertkit.base.text_files import is_blank, joined, line_blocks, parse_json, unpacked, unpacking, without_surrogates
+from bertkit.base.text_files import (
+    is_blank,
+    join_lines,
+    line_blocks,
+    parse_json,
+    unpacked,
+    unpacking,
+    without_surrogates,
+)
 from bertkit.data.corpus.sources import Portion, Span, cut_file, find_files, python_documents, split_sentences
 from bertkit.data.data_config import CorpusConfig
 
@@ -166,7 +174,7 @@ class Corpus:
                 start=span.start,
                 end=span.end,
                 encoding=self.config.encoding,
-                way_out="convert the file or set corpus.encoding",
+                advice="convert the file or set corpus.encoding",
             ):
                 self.bytes_read = before + raw.tell() - span.start
                 yield number, lines
@@ -196,7 +204,7 @@ class Corpus:
             try:
                 record = parse_json(first[1])
             except ValueError:
-                record = parse_json(joined(span.path, itertools.chain([first], lines)))
+                record = parse_json(join_lines(span.path, itertools.chain([first], lines)))
             yield from record if isinstance(record, list) else [record]
             yield from (parse_json(line) for _, line in lines if not is_blank(line))
         except ValueError as error:

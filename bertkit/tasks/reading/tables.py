@@ -133,7 +133,7 @@ def open_table(task: TaskConfig, path: Path, format: str, lines: Lines, short_ro
         case "csv":
             return _delimited(task, name, format, _csv_rows(name, lines), short_rows)
         case "json":
-            return records(name, format, _json(name, text_files.joined(path, lines)), short_rows)
+            return records(name, format, _json(name, text_files.join_lines(path, lines)), short_rows)
     return records(name, format, _json_lines(name, lines, short_rows), short_rows)
 
 

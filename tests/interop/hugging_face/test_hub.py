@@ -59,8 +59,8 @@ def test_a_local_directory_comes_first(cache: Path, tokenizer: Tokenizer, tmp_pa
 @pytest.mark.parametrize("name", ["bert-tiny", "someone/bert_tiny"])
 def test_neither_a_directory_nor_cached(cache: Path, name: str) -> None:
     message = (
-        rf"^init_from={name}: no such directory, and no hub model that is cached or can be fetched "
-        r"\(OfflineModeIsEnabled\); give a local directory, or fetch it .* set HF_HOME to that cache$"
+        rf"^init_from={name}: no such directory, and no hub model that is cached or can be downloaded "
+        r"\(OfflineModeIsEnabled\); give a local directory, or download .* set HF_HOME to that cache$"
     )
     with pytest.raises(InputError, match=message):
         resolve_model_dir(name, "init_from")
