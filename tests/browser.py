@@ -25,8 +25,6 @@ CONTROL = 2  # held down beside a key
 
 
 class Browser:
-    """One tab."""
-
     def __init__(self, to: int, back: int) -> None:
         self.to, self.back, self.number, self.rest = to, back, 0, b""
         self.session: str | None = None
@@ -93,7 +91,6 @@ class Browser:
         return found["result"].get("value")
 
     def press(self, key: str, modifiers: int = 0) -> None:
-        """Press a key, as the keyboard does, wherever the focus is."""
         about = {"key": key, "code": key, "windowsVirtualKeyCode": KEYS[key], "modifiers": modifiers}
         written = {"Enter": "\r", " ": " "}.get(key)
         down = {"type": "keyDown", "text": written} if written else {"type": "rawKeyDown"}
@@ -101,18 +98,15 @@ class Browser:
         self.call("Input.dispatchKeyEvent", type="keyUp", **about)
 
     def type(self, text: str) -> None:
-        """Put text in wherever the focus is, as a keyboard of any language does."""
         self.call("Input.insertText", text=text)
 
     def wait(self, expression: str, seconds: float = 20) -> None:
-        """Wait until something holds."""
         started = time.monotonic()
         while not self.ask(expression):
             assert time.monotonic() - started < seconds, f"{expression} does not come true"
             time.sleep(0.01)
 
     def click(self, selector: str) -> None:
-        """Click in the middle of an element, as the mouse does."""
         box = self.ask(
             f"(() => {{ const e = document.querySelector({selector!r}); e.scrollIntoView({{block: 'center'}}); "
             "const b = e.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2]; })()"
@@ -121,7 +115,6 @@ class Browser:
             self.call("Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1)
 
     def picture(self, path: Path) -> None:
-        """Save what the whole page looks like."""
         found = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(found["data"]))
 

@@ -87,6 +87,13 @@ def refused(code: int, words: str, capsys: Capsys) -> None:
     assert words in lines[-1]
 
 
+def output_of(command: Sequence[object], **options: Any) -> str:
+    """Run a process, which must succeed; return its standard output."""
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, **options)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return str(done.stdout)
+
+
 def real_data(*parts: str) -> Path:
     """A file or folder of real data; the test is skipped, and says so, where it is not there."""
     path = SHARED.joinpath(*parts)
@@ -158,7 +165,6 @@ def tokenizer(documents: list[list[str]]) -> Tokenizer:
 
 @pytest.fixture(scope="session")
 def prepared_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A prepared dataset of made-up text."""
     from bertkit.cli import run
 
     folder = tmp_path_factory.mktemp("prepared")

@@ -184,7 +184,6 @@ def walk(root: Path) -> dict[str, list[str]]:
 
 
 def numbers(root: Path) -> dict[str, object]:
-    """All that can be read off the files."""
     known, graph = modules(root), arrows(root)
     lengths = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in known.items()}
     defined = [(name, *found) for name, path in known.items() for found in functions(path)]

@@ -24,8 +24,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> Pat
 
 
 def weights(change: Callable[[dict[str, Tensor]], object]) -> Callable[[Path], None]:
-    """Change the tensors of a directory in place."""
-
     def apply(directory: Path) -> None:
         tensors = load_file(directory / "model.safetensors")
         change(tensors)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from conftest import Capsys, make_text, refused, small_model, write_text
+from conftest import Capsys, make_text, output_of, refused, small_model, write_text
 
 from bertkit import export_model, load_tokenizer
 from bertkit.base.typed_settings import build, conf_dir
@@ -32,9 +32,8 @@ def test_help_says_what_each_command_needs_and_gives_without_heavy_imports() -> 
         "heavy = {'torch', 'hydra', 'numpy', 'transformers', 'yaml'} & set(sys.modules)\n"
         "sys.exit(str(heavy) if heavy or any(codes) else 0)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("Needs:") == done.stdout.count("Gives:") == len(COMMANDS) == 14
+    said = output_of([sys.executable, "-c", code])
+    assert said.count("Needs:") == said.count("Gives:") == len(COMMANDS) == 14
 
 
 def test_help_may_be_cut_short() -> None:
@@ -173,8 +172,7 @@ def test_a_model_with_another_vocabulary(prepared_dir: Path, tmp_path: Path, cap
     vocab.write_text("".join(f"{token}\n" for token in [*tokenizer.vocab, "onemore"]))
     export_model(small_model(tokenizer.vocab_size + 1), load_tokenizer(vocab), tmp_path / "model")
     arguments = [f"data_dir={prepared_dir}", f"init_from={tmp_path / 'model'}", f"output_dir={tmp_path / 'run'}"]
-    assert run(["pretrain", *arguments, "segments.max_seq_length=32"]) == 2
-    assert f"the model has a vocabulary of {tokenizer.vocab_size + 1}" in capsys.readouterr().err
+    refused(run(["pretrain", *arguments, "segments.max_seq_length=32"]), f"of {tokenizer.vocab_size + 1}", capsys)
     assert run(["evaluate", f"model_dir={tmp_path / 'model'}", f"data_dir={prepared_dir}"]) == 2
     assert "exceeds the model's max_position_embeddings=41" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
@@ -307,7 +305,6 @@ def test_a_sweep_runs_every_combination_in_its_own_directory(tmp_path: Path) -> 
 
 
 def test_the_wheel_holds_everything(tmp_path: Path) -> None:
-    """Built, unpacked elsewhere, and composed from there."""
     root = Path(__file__).resolve().parents[1]
     build_wheel = "from hatchling.build import build_wheel; import sys; print(build_wheel(sys.argv[1]))"
     built = subprocess.run(

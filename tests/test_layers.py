@@ -5,11 +5,11 @@
 
 import ast
 import re
-import subprocess
 import sys
 from collections.abc import Mapping
 
 import pytest
+from conftest import output_of
 from house import ROOT, arrows, circles, file_imports, functions, imports, module_of, modules, numbers, room, walk
 
 from bertkit.commands import COMMANDS
@@ -218,9 +218,7 @@ def test_the_model_imports_only_torch() -> None:
 
 
 def python(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return output_of([sys.executable, "-c", code], cwd=ROOT)
 
 
 @pytest.mark.parametrize("module", [*LIGHT, *CONFIGS])

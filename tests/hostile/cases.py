@@ -35,7 +35,6 @@ class Case:
 
 
 def each(quick: Sequence[Case], slow: Sequence[Case] = ()) -> pytest.MarkDecorator:
-    """Run a test for each case, by its name."""
     params = [pytest.param(case, id=case.name, marks=[]) for case in quick]
     params += [pytest.param(case, id=case.name, marks=[pytest.mark.slow]) for case in slow]
     return pytest.mark.parametrize("case", params)

@@ -65,7 +65,6 @@ WORDS = (  # that were made to hurt somebody's reader
 
 
 def changed(good: bytes, rng: random.Random) -> bytes:
-    """Change a file in one to four places."""
     data = bytearray(good)
     for _ in range(rng.randint(1, 4)):
         at = rng.randrange(len(data) + 1)
@@ -91,8 +90,6 @@ def changed(good: bytes, rng: random.Random) -> bytes:
 
 @dataclass(frozen=True)
 class Reader:
-    """A reader, and a good file for it."""
-
     make: Callable[[Path], Path]  # makes the file in an empty folder, with what belongs to it; gives the one to change
     read: Callable[[Path], Any]
     share: float = 1.0  # of the number of changes; less where one takes long
@@ -163,8 +160,6 @@ def tensorflow(folder: Path) -> Path:
 
 
 def of_run(tiny_runs: Path, name: str, read: Callable[[Path], Any], share: float = 1.0) -> Reader:
-    """A file of a fine-tuned run, found by its name."""
-
     def make(folder: Path) -> Path:
         shutil.copytree(tiny_runs / "fine", folder / "run")
         return next((folder / "run").rglob(name))

@@ -34,7 +34,6 @@ def leaves(composed: Mapping[str, Any], path: str = "") -> Iterator[str]:
 
 
 def misspelt(key: str, rng: random.Random) -> str:
-    """Double, drop or swap a letter."""
     at = rng.randrange(len(key) - 1)
     swapped = key[:at] + key[at + 1] + key[at] + key[at + 2 :]
     return rng.choice((key[: at + 1] + key[at:], key[:at] + key[at + 1 :], swapped))

@@ -37,7 +37,6 @@ TARGET_MASK = (torch.arange(OF_TARGETS) < torch.tensor([3, 11, 7, 1, 5])[:, None
 
 
 def write_pair(directory: Path, **changes: Any) -> Path:
-    """Random weights, written by `transformers`."""
     torch.manual_seed(0)
     encoder = transformers.BertConfig(**SHAPE)
     decoder = transformers.BertConfig(**SHAPE, is_decoder=True, add_cross_attention=True)
@@ -52,7 +51,6 @@ def write_pair(directory: Path, **changes: Any) -> Path:
 
 
 def load_pair(directory: Path) -> Any:
-    """Nothing is missing, and nothing left over."""
     theirs, info = EncoderDecoderModel.from_pretrained(directory, output_loading_info=True, dtype=torch.float64)
     assert {key: value for key, value in info.items() if value} == {}
     return theirs.eval()

@@ -40,7 +40,6 @@ def start(
 
 
 def await_steps(processes: list[subprocess.Popen[str]], output: Path, steps: int) -> None:
-    """Wait until so many steps are logged."""
     until = time.monotonic() + 120
     while (read_metrics(output / "metrics.jsonl") or [{"step": 0}])[-1]["step"] < steps:
         for process in processes:
@@ -50,7 +49,6 @@ def await_steps(processes: list[subprocess.Popen[str]], output: Path, steps: int
 
 
 def workers_of(launcher: subprocess.Popen[str]) -> dict[int, int]:
-    """The launcher's processes by rank."""
     children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
     found = {}
     for pid in map(int, children):
@@ -67,7 +65,6 @@ def alive(pids: list[int]) -> list[int]:
 
 
 def await_end(pids: list[int]) -> None:
-    """Wait until these processes are gone."""
     until = time.monotonic() + 30
     while alive(pids):
         assert time.monotonic() < until, alive(pids)

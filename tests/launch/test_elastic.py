@@ -53,7 +53,6 @@ def finish(process: subprocess.Popen[str]) -> str:
 
 
 def kill_after(process: subprocess.Popen[str], run_dir: Path, step: int) -> None:
-    """Kill all processes of a run once that step is logged."""
     deadline = time.monotonic() + 600
     while not any(row["step"] >= step for row in read_metrics(run_dir / "metrics.jsonl")[-1:]):
         assert process.poll() is None, process.communicate()[0]
@@ -111,8 +110,6 @@ def check_chain(
 
 
 def refuses(process: subprocess.Popen[str], run_dir: Path, line: str) -> None:
-    """The command ends with exit code 2 and leaves every file as it was."""
-
     def contents() -> dict[str, str]:
         return {str(path): sha256_file(path) for path in run_dir.rglob("*") if path.is_file() and path.name != LOCK}
 

@@ -125,7 +125,6 @@ def test_a_run_of_two_processes_stops_and_is_left_alone(
 
 
 def check_reader_leaves(process: subprocess.Popen[str]) -> None:
-    """As `| head -n 1` does."""
     assert process.stdout is not None
     assert process.stderr is not None
     process.stdout.readline()

@@ -43,7 +43,6 @@ def config_of(norm: NormConfig = NormConfig(), pooling: Any = "first", layers: i
 
 
 def fill(model: nn.Module, seed: int = 0) -> None:
-    """Give every parameter values of its own, norms and biases too."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -315,7 +314,6 @@ def test_the_table_of_what_goes_with_what() -> None:
 
 
 def check_kept_weights(model: BertWithHeads, hidden: Tensor) -> None:
-    """Weights add up to 1, are 0 where nobody may look, and give the same output."""
     ids, types, layout = batch(SHORT)
     if model.config.attention.pattern == "linformer":
         with pytest.raises(ValueError, match="linformer has no weights between tokens"):

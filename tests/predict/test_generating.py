@@ -60,7 +60,6 @@ def make_pair() -> EncoderDecoderModel:
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[BertWithHeads, Any]:
-    """Ours and theirs, in float64."""
     folder = tmp_path_factory.mktemp("pair")
     theirs = make_pair()
     theirs.save_pretrained(folder)

@@ -183,8 +183,7 @@ def test_the_micro_batches_of_a_run_stay_as_it_chose_them(
 
 def test_a_final_phase_is_part_of_what_a_run_is(prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     assert pretrain(prepared_dir, tmp_path / "run") == 0
-    assert pretrain(prepared_dir, tmp_path / "run", "final_phase.share=0.3") == 2
-    assert "final_phase.share: 0.4 there, 0.3 here" in capsys.readouterr().err
+    refused(pretrain(prepared_dir, tmp_path / "run", "final_phase.share=0.3"), "final_phase.share: 0.4 there", capsys)
     assert pretrain(prepared_dir, tmp_path / "one", "final_phase.max_seq_length=null") == 0
     assert weights(tmp_path / "one") != weights(tmp_path / "run")
     first = [rows(tmp_path / name)[:6] for name in ("one", "run")]
@@ -205,7 +204,6 @@ REFUSED = [
 
 @pytest.mark.parametrize(("more", "message"), REFUSED)
 def test_refusals(more: list[str], message: str) -> None:
-    """One reason, whatever else of the phase would not do."""
     with pytest.raises(InputError) as error:
         build(PretrainSettings, compose("pretrain", ["data_dir=x", "output_dir=y", *more]))
     assert message in str(error.value)

@@ -41,7 +41,6 @@ def scores(run_dir: Path) -> dict[str, float]:
 
 
 def measured(capsys: Capsys, model: Path, data: Path, *more: str) -> tuple[dict[str, float], str]:
-    """What evaluate gives, and what it says."""
     capsys.readouterr()
     assert run(["evaluate", f"model_dir={model}", f"data_dir={data}", "segments.max_seq_length=24", *more]) == 0
     said = capsys.readouterr()

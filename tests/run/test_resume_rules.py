@@ -53,7 +53,6 @@ def leaves(mapping: Mapping[str, Any], prefix: str = "") -> list[str]:
 
 
 def changed(mapping: dict[str, Any], key: str) -> tuple[dict[str, Any], Any, Any]:
-    """The same mapping with another value of a key; with the value before and after."""
     copy = json.loads(json.dumps(mapping))
     *groups, leaf = key.split(".")
     inner = copy

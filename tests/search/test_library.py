@@ -26,7 +26,6 @@ PLAIN = PassagesConfig(words=13, overlap=5, stemming="none", accents="drop")
 
 
 def made_of(path: Path, texts: Iterable[tuple[str, str]], settings: PassagesConfig = PLAIN) -> Library:
-    """A library of titles and texts."""
     with opened_for_writing(path, settings) as library:
         library.add(
             "memory", None, [document_of_text(text, title, "text", n) for n, (title, text) in enumerate(texts, 1)]
@@ -181,7 +180,6 @@ PLACED = [
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A file of every format."""
     folder = tmp_path / "corpus"
     folder.mkdir()
     for name, text in FILES.items():
@@ -326,12 +324,10 @@ def test_other_settings_and_damage_are_refused(tmp_path: Path, capsys: Capsys) -
     whole = output.read_bytes()
     output.write_bytes(whole[:8192] + b"\x55" * (len(whole) - 8192))
     refused(run(["search", f"index={output}", "question=kan lon"]), f"{output}: damaged", capsys)
-    assert run(["search", f"index={tmp_path / 'none.db'}", "question=kan"]) == 2
-    assert f"index={tmp_path / 'none.db'}: no such file" in capsys.readouterr().err
+    refused(run(["search", f"index={tmp_path / 'none.db'}", "question=kan"]), f"index={tmp_path / 'none.db'}: ", capsys)
 
 
 def test_readers_see_what_was_committed_while_it_grows(tmp_path: Path) -> None:
-    """In threads of their own, too."""
     path = tmp_path / "library.db"
     library = made_of(path, [("", "kan lon")])
     counts: list[int] = []

@@ -29,7 +29,6 @@ class Server:
     said: list[str] = field(default_factory=list)
 
     def wait_for(self, pattern: str) -> re.Match[str]:
-        """Wait until it says something."""
         until = time.monotonic() + SECONDS
         while True:
             for line in list(self.said):
@@ -88,8 +87,6 @@ class Answer:
 
 
 class Connection:
-    """A client's connection."""
-
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), SECONDS)
         self.file = self.socket.makefile("rb")
@@ -143,11 +140,9 @@ def request(path: str, body: Any = None, method: str | None = None, **headers: s
 
 
 def ask(port: int, path: str, body: Any = None, **headers: str | None) -> Answer:
-    """Ask once."""
     with Connection(port) as connection:
         return connection.ask(request(path, body, **headers))
 
 
 def chunked(*chunks: bytes) -> bytes:
-    """Write a body in chunks."""
     return b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in (*chunks, b""))

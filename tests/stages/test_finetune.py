@@ -16,7 +16,7 @@ import pytest
 import torch
 import transformers
 import yaml
-from conftest import Capsys, Page, refused, small_model
+from conftest import Capsys, Page, output_of, refused, small_model
 from forks import KILL
 from safetensors.torch import load_file, save_file
 
@@ -129,7 +129,6 @@ def test_what_went_wrong_quietly_is_said(data: Path, start: Path, tmp_path: Path
 
 
 def test_a_small_encoder_has_a_rate_that_fits(data: Path, start: Path, tmp_path: Path, capsys: Capsys) -> None:
-    """Said with its reason, written into config.yaml, and known when the command is given again."""
     given = ["optimizer.peak_learning_rate=auto", "num_epochs=1"]
     assert finetune(data, start, tmp_path / "run", *given) == 0
     said, width = capsys.readouterr().out, load_model(start).config.hidden_size
@@ -183,7 +182,6 @@ def test_the_report_and_the_result_tell_labels_apart(finished: Path) -> None:
 def test_a_finished_run_is_no_other_run(
     data: Path, start: Path, finished: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
-    """Not one from other weights, on fewer rows, or with another seed."""
     before = final_weights(finished)
     other = shutil.copytree(start, tmp_path / "other model")
     weights = load_file(other / "model.safetensors")
@@ -340,8 +338,7 @@ def test_two_processes_train_as_one(data: Path, start: Path, tmp_path: Path, tor
     more = ["num_epochs=1", "batch.sequences=9"]
     assert finetune(data, start, tmp_path / "one", *more) == 0
     given = [f"data_dir={data}", f"model_dir={start}", f"output_dir={tmp_path / 'two'}"]
-    done = subprocess.run([*torchrun, "finetune", *given, *SMALL, *more], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    output_of([*torchrun, "finetune", *given, *SMALL, *more])
     losses = []
     for name in ("one", "two"):
         rows = read_metrics(tmp_path / name / "metrics.jsonl")
@@ -397,8 +394,7 @@ def test_class_weights(data: Path, start: Path, tmp_path: Path, capsys: Capsys) 
     assert balanced_weights(np.array([0, 0, 0, 2]), 3) == (4 / 9, 1.0, 4 / 3)
     assert balanced_weights(np.array([-100, 1, 1, 0]), 2) == (1.5, 0.75)
     assert finetune(data, start, tmp_path / "run", "class_weights=balanced", "num_epochs=1") == 0
-    assert finetune(data, start, tmp_path / "other", "class_weights=[1,2,3]") == 2
-    assert "class_weights=[1.0, 2.0, 3.0]: expected 2, of bad, good" in capsys.readouterr().err
+    refused(finetune(data, start, tmp_path / "other", "class_weights=[1,2,3]"), "class_weights=[1.0, 2.0, 3.0]", capsys)
 
 
 def test_a_regression(start: Path, tmp_path: Path) -> None:
@@ -525,15 +521,13 @@ def test_a_part_of_train_is_held_out(data: Path, start: Path, tmp_path: Path, ca
 def test_metrics_are_checked_when_the_labels_are_known(start: Path, tmp_path: Path, capsys: Capsys) -> None:
     for name in ("train", "dev"):
         (tmp_path / f"{name}.txt").write_text("kan NN\nlon DT\n")
-    assert finetune(tmp_path, start, tmp_path / "run", "task=tagging") == 2
-    assert "seqeval cannot measure tags that mark no chunks, such as 'DT'; set" in capsys.readouterr().err
+    refused(finetune(tmp_path, start, tmp_path / "run", "task=tagging"), "seqeval cannot measure tags", capsys)
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_missing_device_is_said_before_the_files_are_read(start: Path, tmp_path: Path, capsys: Capsys) -> None:
-    assert finetune(tmp_path / "none", start, tmp_path / "run", "device=cuda") == 2
-    assert "device=cuda: no CUDA device here" in capsys.readouterr().err
+    refused(finetune(tmp_path / "none", start, tmp_path / "run", "device=cuda"), "device=cuda: ", capsys)
 
 
 @pytest.mark.parametrize(("setting", "line"), [
@@ -576,7 +570,6 @@ FAULTS = [  # task, file, its content, the error after the folder; the others ar
 def test_bad_input_is_one_line(
     task: str, name: str, content: str, line: str, start: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
-    """With its file, line and field, before anything is written."""
     (tmp_path / name).write_text(content)
     given = [f"data_dir={tmp_path}", f"model_dir={start}", f"output_dir={tmp_path / 'run'}", "task.max_seq_length=40"]
     more = ["task.spans.max_query_length=9"] if task == "squad1" else []

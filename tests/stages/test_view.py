@@ -4,7 +4,6 @@ import base64
 import dataclasses
 import json
 import re
-import subprocess
 import sys
 import zlib
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from browser import Browser, chromium
-from conftest import Capsys, minilm_dir, refused, small_model
+from conftest import Capsys, minilm_dir, output_of, refused, small_model
 
 from bertkit import export_model, load_model, load_tokenizer
 from bertkit.cli import run
@@ -567,9 +566,8 @@ def test_attributions_are_captums(tmp_path: Path, tmp_path_factory: pytest.TempP
     column = int(found["target"][-1])
     given = json.dumps([str(folder), ids, found["segments"], base, column, 50])
     env = environment("captum", CLIENTS["captum"][0], tmp_path_factory)
-    done = subprocess.run([sys.executable, "-c", _CAPTUM, given], env=env, capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr[-3000:]
-    theirs = np.array(json.loads(done.stdout.splitlines()[-1]))
+    said = output_of([sys.executable, "-c", _CAPTUM, given], env=env, cwd=tmp_path)
+    theirs = np.array(json.loads(said.splitlines()[-1]))
     worst = np.abs(theirs - found["attributions"]["values"]).max()
     print(f"largest difference {worst:.1e} of attributions up to {np.abs(theirs).max():.3f}")
     assert worst < 1e-5

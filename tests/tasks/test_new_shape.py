@@ -118,7 +118,6 @@ def test_it_is_read_checked_and_scored(tmp_path: Path, tokenizer: Tokenizer) -> 
 
 
 def test_it_is_finetuned_evaluated_and_predicted(tmp_path: Path, tokenizer: Tokenizer, capsys: Capsys) -> None:
-    """By the commands, as any other."""
     write(tmp_path)
     model = export_model(small_model(tokenizer.vocab_size, heads=("masked_lm",)), tokenizer, tmp_path / "model")
     task = ["task=sequence", "task.max_seq_length=9", *(f"task.{setting}" for setting in GIVEN)]

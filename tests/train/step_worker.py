@@ -150,7 +150,6 @@ def fork(settings: dict[str, Any], rank: int, output: Path) -> int:
 
 
 def main() -> None:
-    """Run them one after another."""
     found = []
     output = Path(sys.argv[2])
     for settings in json.loads(sys.argv[1]):

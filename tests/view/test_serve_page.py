@@ -67,7 +67,6 @@ def folders(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> d
 
 @contextlib.contextmanager
 def serving(python: Path, *settings: str) -> Iterator[str]:
-    """The address of `bertkit serve`."""
     pytest.importorskip("uvicorn", reason="no server: pip install 'bertkit[serve]'")
     command = [python, "-m", "bertkit", "serve", "port=0", "device=cpu", *settings]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
@@ -87,7 +86,6 @@ def serving(python: Path, *settings: str) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def server(folders: dict[str, Path], python: Path) -> Iterator[str]:
-    """A server with all models."""
     models = f"model_dir=[{','.join(map(str, folders.values()))}]"
     with serving(python, models, "max_view_tokens=61", *SHORT) as address:
         yield address
@@ -106,7 +104,6 @@ class Scripted(BaseHTTPRequestHandler):
     """A server that says of some questions what a real one seldom says."""
 
     def do_GET(self) -> None:
-        """Give the page."""
         model = {"name": "only", "kind": "spans", "columns": ["question", "context"], "needs_pair": True}
         model |= {"labels": [], "examples": []}
         self._send(
@@ -116,7 +113,6 @@ class Scripted(BaseHTTPRequestHandler):
         )
 
     def do_POST(self) -> None:
-        """Answer a question by its word."""
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         word = asked.get("question")
         if word == "gone":
@@ -166,7 +162,6 @@ def browser(one_browser: Browser) -> Iterator[Browser]:
 
 
 def use(browser: Browser, model: str, tool: str | None = None) -> None:
-    """Choose a model, and what to do with it."""
     browser.ask(
         f"(() => {{ const s = document.querySelector('#models'); s.value = [...s.options].find((o) => o.text === {model!r}).value;"
         " s.dispatchEvent(new Event('change')); })()"
@@ -176,7 +171,6 @@ def use(browser: Browser, model: str, tool: str | None = None) -> None:
 
 
 def write(browser: Browser, *texts: str) -> None:
-    """Click on each field, and type in place of what is there."""
     for number, text in enumerate(texts):
         browser.click(f"#field-{number}")
         browser.ask(f"document.querySelector('#field-{number}').select()")

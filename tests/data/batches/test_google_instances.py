@@ -169,7 +169,6 @@ def uncased() -> Tokenizer:
 
 @pytest.fixture(scope="session")
 def split_of(uncased: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Split]:
-    """The tokens of a text on disk."""
     made: dict[str, Split] = {}
 
     def split_of(name: str) -> Split:

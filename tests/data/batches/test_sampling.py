@@ -200,7 +200,6 @@ def test_every_instance_once_an_epoch_in_another_order(instances: Instances) -> 
 
 @pytest.mark.parametrize(("next_sentence", "least", "most"), [("nsp", 0.5, 0.65), ("sop", 0.5, 0.65), ("none", 0, 0)])
 def test_pairs_with_and_without_labels(split: Split, next_sentence: str, least: float, most: float) -> None:
-    """Either way they have two segments."""
     sampler = make_sampler(split, next_sentence=next_sentence)
     size = sampler.epoch_length
     for batch in (sampler.take(np.arange(size)), sampler.in_order(0, size)):

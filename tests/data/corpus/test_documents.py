@@ -250,7 +250,6 @@ def test_results_below_a_folder_are_not_read(tmp_path: Path) -> None:
 
 
 def read_in_portions(corpus: Corpus, num_bytes: int) -> list[list[str]]:
-    """In another order than they are put together in."""
     found = {n: list(corpus.documents(portion)) for n, portion in reversed(list(enumerate(corpus.portions(num_bytes))))}
     return [document for n in sorted(found) for document in found[n]]
 

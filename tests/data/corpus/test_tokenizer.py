@@ -267,7 +267,6 @@ def reference(name: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", REAL)
 def test_every_row_of_the_original_by_googles_rules(name: str) -> None:
-    """In a corpus and in a call."""
     tokenizer = load_tokenizer(real_data("vocab", name), rules="google")
     rows = reference(name)
     texts = [row["text"] for row in rows]
@@ -385,7 +384,6 @@ def test_offsets_of_pieces_are_as_in_the_reference(name: str) -> None:
 
 @pytest.mark.parametrize("rules", ["hugging_face", "google"])
 def test_words_of_running_text(rules: Rules) -> None:
-    """Characters of the text itself, whatever lower-casing and stripping made of it."""
     letters = [chr(ord("a") + n) for n in range(26)]
     vocab = [*SPECIAL_TOKENS, *letters, *(f"##{letter}" for letter in letters)]
     own = Tokenizer({token: number for number, token in enumerate(vocab)}, lowercase=True, rules=rules)

@@ -4,7 +4,6 @@ import base64
 import contextlib
 import json
 import os
-import subprocess
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import HIDDEN, LAYERS, small_config, small_model
+from conftest import HIDDEN, LAYERS, output_of, small_config, small_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -313,7 +312,6 @@ def test_several_checkpoints(tmp_path: Path) -> None:
 
 
 def test_a_model_dir(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    """The directory stands for its checkpoint; a prefix stays one where it must."""
     directory = google_dir(tmp_path / "model", small_model(tokenizer.vocab_size))
     (directory / "vocab.txt").write_text(tokenizer.files(41)["vocab.txt"], encoding="utf-8")
     prefix = directory / "bert_model.ckpt"
@@ -538,13 +536,9 @@ def test_beside_tensorflow(tmp_path: Path, sharded: bool) -> None:
     directory = google_dir(tmp_path / "model")
     ours, theirs = directory / "bert_model.ckpt", tmp_path / "theirs" / "model.ckpt"
     theirs.parent.mkdir()
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        [python, "-c", WITH_TENSORFLOW, str(ours), str(theirs), str(sharded)],
-        capture_output=True, text=True, env=environment,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    facts = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("FACTS "))[6:])
+    command = [python, "-c", WITH_TENSORFLOW, ours, theirs, sharded]
+    said = output_of(command, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+    facts = json.loads(next(line for line in said.splitlines() if line.startswith("FACTS "))[6:])
     written = bundle.read_checkpoint(ours)
     assert len(written) == 3 * (5 + 16 * LAYERS + 2 + 5 + 2) + 1
     assert facts == {

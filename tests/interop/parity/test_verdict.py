@@ -53,7 +53,6 @@ def set_of(module: str, name: str, value: Any) -> Fault:
 
 
 def replaced(module: str, function: Callable[[Any, Any, Any], Any]) -> Fault:
-    """Change what a module gives."""
     return lambda theirs: theirs.get_submodule(module).register_forward_hook(function)
 
 
