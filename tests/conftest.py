@@ -64,6 +64,12 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield program
 
 
+@pytest.fixture
+def quick(python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes of a sweep, which start quickly."""
+    monkeypatch.setattr(sys, "executable", str(python))
+
+
 @pytest.fixture(scope="session")
 def torchrun(python: Path) -> list[str]:
     """The beginning of a command that has torchrun start `bertkit` in two processes."""
@@ -79,10 +85,11 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
 
 
-def refused(code: int, words: str, capsys: Capsys) -> None:
-    """A command ended with code 2 and one line, its last, which has these words in it."""
+def refused(code: int, words: str, capsys: Capsys, alone: bool = False) -> None:
+    """Check that a command ended with code 2 and one error, its last line, which has these words in it; `alone`: its only line."""
     lines = capsys.readouterr().err.splitlines()
     assert code == 2, lines
+    assert len(lines) == 1 or not alone, lines
     assert [line for line in lines if line.startswith("error: ")] == lines[-1:] != [], lines
     assert words in lines[-1]
 
@@ -213,16 +220,21 @@ def small_config(vocab_size: int = 131, dropout: float = 0.0, **changes: Any) ->
 
 
 def small_model(
-    vocab_size: int = 131,
-    dropout: float = 0.0,
-    seed: int = 0,
-    heads: Sequence[str] = PRETRAINING_HEADS,
-    with_pooler: bool = True,
-    **changes: Any,
-) -> BertWithHeads:
+    vocab_size: int = 131, dropout: float = 0.0, seed: int = 0, heads: Sequence[str] = PRETRAINING_HEADS,
+    with_pooler: bool = True, **changes: Any,
+) -> BertWithHeads:  # fmt: skip
     model = BertWithHeads(small_config(vocab_size, dropout, **changes), heads, with_pooler)
     init_weights(model, 0.05, torch.Generator().manual_seed(seed))
     return model
+
+
+@pytest.fixture(scope="session")
+def start(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> Path:
+    """A model to fine-tune, with dropout."""
+    from bertkit import export_model
+
+    model = small_model(tokenizer.vocab_size, dropout=0.1)
+    return export_model(model, tokenizer, tmp_path_factory.mktemp("start") / "model")
 
 
 def strike(monkeypatch: pytest.MonkeyPatch, steps: Sequence[int]) -> None:

@@ -29,17 +29,8 @@ for name, arguments in json.loads(sys.argv[2]):
     importlib.import_module(name).main(arguments)
 """
 MODEL = [
-    "--model",
-    "tiny",
-    "--vocab-size",
-    "300",
-    "--max-seq-length",
-    "48",
-    "--batch-sequences",
-    "3",
-    "--device",
-    "cpu",
-]
+    "--model", "tiny", "--vocab-size", "300", "--max-seq-length", "48", "--batch-sequences", "3", "--device", "cpu",
+]  # fmt: skip
 STEPS = [*MODEL, "--steps-per-round", "1"]
 TEXTS = [*MODEL, "--num-texts", "9"]
 # name of the figures -> script, arguments, and how many systems of Hugging Face and of bertkit are measured

@@ -63,20 +63,12 @@ THIRD_PARTY = {
     "uvloop": ("serve",),
 }
 LIGHT = (
-    "bertkit",
-    "bertkit.cli",
-    "bertkit.help",
-    "bertkit.commands",
-    "bertkit.settings",
-    "bertkit.launch.launcher",
+    "bertkit", "bertkit.cli", "bertkit.help", "bertkit.commands", "bertkit.settings", "bertkit.launch.launcher",
     "bertkit.launch.world",
-)
+)  # fmt: skip
 CONFIGS = (
-    "bertkit.data.data_config",
-    "bertkit.model.bert_config",
-    "bertkit.tasks.task_config",
-    "bertkit.train.train_config",
-)
+    "bertkit.data.data_config", "bertkit.model.bert_config", "bertkit.tasks.task_config", "bertkit.train.train_config",
+)  # fmt: skip
 HEAVY = ("torch", "transformers", "datasets", "tokenizers", "hydra", "omegaconf", "accelerate", "numpy", "yaml")
 
 

@@ -10,28 +10,18 @@ from pathlib import Path
 from bertkit.train.log import read_metrics
 
 SMALL = [
-    "device=cpu",
-    "model=tiny",
-    "model.hidden_size=32",
-    "model.intermediate_size=64",
-    "model.max_position_embeddings=48",
-    "segments.max_seq_length=40",
-    "batch.sequences=12",
-    "batch.micro_sequences=3",
+    "device=cpu", "model=tiny", "model.hidden_size=32", "model.intermediate_size=64",
+    "model.max_position_embeddings=48", "segments.max_seq_length=40", "batch.sequences=12", "batch.micro_sequences=3",
     "log.every_steps=1",
-]
+]  # fmt: skip
 ENDLESS = ["steps=100000", "evaluation.every_steps=100000", "checkpoint.every_steps=100000"]
 HANG_SECONDS = 10
 
 
 def start(
-    data: Path,
-    output: Path,
-    *more: object,
-    prefix: tuple[str, ...] = (),
-    python: Path = Path(sys.executable),
+    data: Path, output: Path, *more: object, prefix: tuple[str, ...] = (), python: Path = Path(sys.executable),
     **variables: str,
-) -> subprocess.Popen[str]:
+) -> subprocess.Popen[str]:  # fmt: skip
     command = [*prefix, str(python), "-m", "bertkit", "pretrain", f"data_dir={data}", f"output_dir={output}", *SMALL]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
     return subprocess.Popen(

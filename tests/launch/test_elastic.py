@@ -39,11 +39,8 @@ def start(python: Path, data: Path, run_dir: Path, world: int, *more: str) -> su
     environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
     return subprocess.Popen(
         [str(python), str(WORKER), str(world), str(port), str(batches), *arguments],
-        env={**environment, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+        env={**environment, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
 
 
 def finish(process: subprocess.Popen[str]) -> str:

@@ -53,12 +53,9 @@ def models(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Pa
             facts = tokenizer.facts
             changes["decoder"] = DecoderConfig(kind="bert", start_token_id=facts.cls, end_token_id=facts.sep)
         model = small_model(
-            tokenizer.vocab_size,
-            heads=heads,
-            with_pooler=name not in ("names", "reader", "writer"),
-            max_position_embeddings=97,
-            **changes,
-        )
+            tokenizer.vocab_size, heads=heads, with_pooler=name not in ("names", "reader", "writer"),
+            max_position_embeddings=97, **changes,
+        )  # fmt: skip
         export_model(model, tokenizer, folder / name)
     text = write_text(folder / "text.txt", make_text(11))
     library = ["index", f"corpus.path={text}", f"output={folder / 'library.db'}"]

@@ -24,10 +24,7 @@ from bertkit.train.log import read_metrics
 
 
 def evaluate(capsys: Capsys, *arguments: object) -> dict[str, Any]:
-    capsys.readouterr()
-    assert run(["evaluate", *map(str, arguments), "segments.max_seq_length=40"]) == 0
-    result: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return result
+    return evaluate_task(capsys, *arguments, "segments.max_seq_length=40")
 
 
 @pytest.fixture

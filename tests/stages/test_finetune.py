@@ -20,11 +20,10 @@ from conftest import Capsys, Page, output_of, refused, small_model
 from forks import KILL
 from safetensors.torch import load_file, save_file
 
-from bertkit import export_model, load_model, load_tokenizer
+from bertkit import load_model, load_tokenizer
 from bertkit.base.files import read_tensors, sha256_file
 from bertkit.base.typed_settings import build
 from bertkit.cli import run
-from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.hugging_face import directory as huggingface
 from bertkit.interop.hugging_face.names import to_hugging_face
 from bertkit.interop.load import load_packed
@@ -56,13 +55,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_split(folder / "train.tsv", 53, 0)
     write_split(folder / "dev.tsv", 23, 1)
     return folder
-
-
-@pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> Path:
-    """A model to start from, with dropout."""
-    model = small_model(tokenizer.vocab_size, dropout=0.1)
-    return export_model(model, tokenizer, tmp_path_factory.mktemp("start") / "model")
 
 
 def finetune(data: Path, start: Path, output: Path, *more: str) -> int:

@@ -81,12 +81,6 @@ def glue_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_glue(tmp_path_factory.mktemp("glue"))
 
 
-@pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> Path:
-    model = small_model(tokenizer.vocab_size, dropout=0.1)
-    return export_model(model, tokenizer, tmp_path_factory.mktemp("start") / "model")
-
-
 def arguments(glue_dir: Path, start: Path, output: Path, *more: str) -> list[str]:
     return ["glue", f"model_dir={start}", f"data_dir={glue_dir}", f"output_dir={output}", "seeds=[0,1]", *SMALL, *more]
 

@@ -420,15 +420,9 @@ REFUSALS = [
 
 @pytest.mark.parametrize(("head", "name", "content", "more", "line"), REFUSALS)
 def test_refusals(
-    head: str,
-    name: str,
-    content: str | bytes | None,
-    more: list[str],
-    line: str,
-    make: Make,
-    tmp_path: Path,
+    head: str, name: str, content: str | bytes | None, more: list[str], line: str, make: Make, tmp_path: Path,
     capsys: Capsys,
-) -> None:
+) -> None:  # fmt: skip
     if content is not None:
         (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
     before = sorted(tmp_path.iterdir())

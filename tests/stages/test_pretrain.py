@@ -98,10 +98,8 @@ def test_a_finished_run_is_done_already_but_not_with_other_settings(
     for data_dir in (prepared_dir, tmp_path / "gone"):
         assert pretrain(data_dir, finished, *TWELVE) == 0
         assert capsys.readouterr().out.startswith("done already")
-    assert pretrain(prepared_dir, finished, *TWELVE, "seed=7", "masking.probability=0.2") == 2
-    said = capsys.readouterr().err
-    assert "seed: 0 there, 7 here" in said
-    assert "masking.probability: 0.15 there, 0.2 here" in said
+    code = pretrain(prepared_dir, finished, *TWELVE, "seed=7", "masking.probability=0.2")
+    refused(code, "seed: 0 there, 7 here; masking.probability: 0.15 there, 0.2 here", capsys)
     assert (sha256_file(finished / "metrics.jsonl"), final_weights(finished)) == before
 
 
@@ -302,10 +300,7 @@ def test_a_finished_run_is_done_for_its_own_data_and_start_alone(
         (prepared_dir, ["steps=2", f"init_from={tmp_path / 'next'}"], "holds another run (starting_weights: None"),
         (prepared_dir, ["steps=2", "segments=google"], "no fixed instances"),
     ):
-        assert pretrain(data, tmp_path / "run", *more) == 2
-        said = capsys.readouterr()
-        assert line in said.err
-        assert "done already" not in said.out
+        refused(pretrain(data, tmp_path / "run", *more), line, capsys)
     refused(pretrain(prepared_dir, tmp_path / "next", "steps=2"), "another run (starting_weights: ", capsys)
 
 
@@ -506,12 +501,9 @@ def is_finishing(process: subprocess.Popen[str], run_dir: Path) -> bool:
     pytest.param(is_finishing, signal.SIGTERM, marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_a_stop_while_there_is_nothing_to_save(
-    prepared_dir: Path,
-    a_finished_run: Path,
-    moment: Callable[[subprocess.Popen[str], Path], bool],
-    number: int,
+    prepared_dir: Path, a_finished_run: Path, moment: Callable[[subprocess.Popen[str], Path], bool], number: int,
     python: Path,
-) -> None:
+) -> None:  # fmt: skip
     """Before the first step and after the last one: what is saved is said, and the same command ends the run."""
     codes = []
     while 75 not in codes and len(codes) < 5:  # the run may end before the signal comes

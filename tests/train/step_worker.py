@@ -42,13 +42,10 @@ def part(step: int, first: int, last: int) -> PretrainBatch:
     nsp = rng.integers(2, size=8)
     begin, end = starts[first], starts[last - 1] + LENGTHS[last - 1]
     return PretrainBatch(
-        input_ids=ids[begin:end],
-        token_type_ids=types[begin:end],
-        sequence_lengths=np.array(LENGTHS[first:last]),
+        input_ids=ids[begin:end], token_type_ids=types[begin:end], sequence_lengths=np.array(LENGTHS[first:last]),
         masked_positions=np.concatenate(positions[first:last]) - begin,
-        masked_labels=np.concatenate(labels[first:last]),
-        next_sentence_labels=nsp[first:last],
-    )
+        masked_labels=np.concatenate(labels[first:last]), next_sentence_labels=nsp[first:last],
+    )  # fmt: skip
 
 
 def state_hash(model: nn.Module, optimizer: Optimizer) -> str:
@@ -113,15 +110,9 @@ def run(settings: dict[str, Any]) -> dict[str, Any]:
     rows, struck = [], []
     with processes.leaving_together(accelerator):
         course = Course(
-            batches=batches,
-            learning_rate=lambda step: 1e-3 / (1 + step),
-            first_step=0,
-            steps=settings["steps"],
-            max_grad_norm=0.5,
-            seed=3,
-            num_parts=settings["num_parts"],
-            skip_steps=settings["skip_steps"],
-        )
+            batches=batches, learning_rate=lambda step: 1e-3 / (1 + step), first_step=0, steps=settings["steps"],
+            max_grad_norm=0.5, seed=3, num_parts=settings["num_parts"], skip_steps=settings["skip_steps"],
+        )  # fmt: skip
         for report in loop.train(Learner(accelerator, prepared, optimizer, faults.losses), course):
             rows.append([report.step, report.losses, report.accuracies, report.grad_norm, report.fault])
             if faults.is_struck:

@@ -24,13 +24,8 @@ WIKI = (
 
 def config(path: Any, **changes: Any) -> CorpusConfig:
     values = {
-        "format": "auto",
-        "field": "text",
-        "sentences": "auto",
-        "encoding": "utf-8",
-        "name": None,
-        "split": "train",
-    }
+        "format": "auto", "field": "text", "sentences": "auto", "encoding": "utf-8", "name": None, "split": "train",
+    }  # fmt: skip
     given = str(path) if isinstance(path, Path) else path
     return CorpusConfig(**{"source": "files", "path": given, **values, **changes})
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import make_text, real_data
+from conftest import make_text, output_of, real_data
 
 from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import SPECIAL_TOKENS, Rules, Tokenizer, load_tokenizer, train_wordpiece
@@ -55,10 +54,9 @@ def test_the_same_text_gives_the_same_vocabulary_in_every_process() -> None:
     here: dict[str, Any] = {}
     exec(script, here)
     environment = {**os.environ, "PYTHONHASHSEED": "3", "TOKENIZERS_PARALLELISM": "true"}
-    command = [sys.executable, "-c", f"{script}print(json.dumps(vocab))"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     vocab = here["vocab"]
-    assert json.loads(done.stdout) == vocab
+    command = [sys.executable, "-c", f"{script}print(json.dumps(vocab))"]
+    assert json.loads(output_of(command, env=environment)) == vocab
     assert len(vocab) == 211
     assert vocab[:5] == list(SPECIAL_TOKENS)
     assert not {"é", "ü"} & set(vocab)

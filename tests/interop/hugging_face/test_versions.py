@@ -24,7 +24,7 @@ VERSIONS = {
     "4.57.6": ("0.36.2", "0.22.2"),
     "installed": None,
 }
-EXPORTS = {heads: name for heads, name in ARCHITECTURES.items() if heads != ("next_sentence",)}
+EXPORTS = {h: name for h, name in ARCHITECTURES.items() if h not in {("next_sentence",), ("generation",)}}
 TEXTS = ["kan lon. min", "Ünïcode, [MASK] and 3.50 €", "mirun 中文 ΑΣ", ""]
 UPSTREAM = ("generative capabilities",)  # 4.48 warns so for every BertForMaskedLM
 
