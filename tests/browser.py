@@ -72,7 +72,7 @@ class Browser:
             self.requests.append(about["request"]["url"][:200])
 
     def open(self, url: str, width: int = 1200, height: int = 900, *, is_dark: bool = False) -> float:
-        """Open a page that says on its root when it is ready; give the seconds that it took."""
+        """Open a page, wait until its root element says that it is ready, and return the seconds that this took."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"}]
         self.call("Emulation.setEmulatedMedia", features=scheme)
@@ -121,7 +121,7 @@ class Browser:
 
 @contextlib.contextmanager
 def chromium(folder: Path) -> Iterator[Browser]:
-    """Start a Chromium with a profile of its own; the test is skipped, and says so, where there is none."""
+    """Start Chromium with its own profile; skip the test if there is none."""
     program = next((found for name in NAMES if (found := shutil.which(name))), None)
     if program is None:
         pytest.skip(f"no browser: none of {', '.join(NAMES)} is installed")

@@ -37,7 +37,7 @@ def test_help_says_what_each_command_needs_and_gives_without_heavy_imports() -> 
 
 
 def test_help_may_be_cut_short() -> None:
-    """As by `head -1`: no traceback, and the code that a shell gives for it."""
+    """As by `head -1`: no traceback, and the exit code of a closed pipe."""
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run([sys.executable, "-m", "bertkit", "pretrain", "--help"], stdout=write, stderr=subprocess.PIPE)
@@ -169,8 +169,8 @@ def test_a_model_with_another_vocabulary(prepared_dir: Path, tmp_path: Path, cap
     export_model(small_model(tokenizer.vocab_size + 1), load_tokenizer(vocab), tmp_path / "model")
     arguments = [f"data_dir={prepared_dir}", f"init_from={tmp_path / 'model'}", f"output_dir={tmp_path / 'run'}"]
     refused(run(["pretrain", *arguments, "segments.max_seq_length=32"]), f"of {tokenizer.vocab_size + 1}", capsys)
-    given = ["evaluate", f"model_dir={tmp_path / 'model'}", f"data_dir={prepared_dir}"]
-    refused(run(given), "exceeds the model's max_position_embeddings=41", capsys)
+    assert run(["evaluate", f"model_dir={tmp_path / 'model'}", f"data_dir={prepared_dir}"]) == 2
+    assert "max_position_embeddings=41" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
@@ -345,7 +345,7 @@ def test_what_is_installed_where(capsys: Capsys) -> None:
 
 
 def test_saved_settings_are_taken_again(tmp_path: Path, capsys: Capsys) -> None:
-    """All of them, but for what the command line names; what an older file lacks has its default."""
+    """The command line overrides them; keys that an older file lacks get their defaults."""
 
     def printed(*arguments: str) -> dict[str, Any]:
         assert run([*arguments, "--cfg=job"]) == 0

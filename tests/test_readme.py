@@ -57,7 +57,7 @@ def code_of(name: str) -> list[tuple[str, str]]:
 
 
 def run_document(name: str, root: Path, python: Path) -> str:
-    """Run what a document prints, in its order; give what was said on standard output."""
+    """Run the code blocks of a document in order; return their standard output."""
     environment = {**os.environ, "PATH": f"{root / '.venv' / 'bin'}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
     said = []
     for language, code in code_of(name):
@@ -103,7 +103,7 @@ def test_guides(name: str, quickstarted: Path, python: Path) -> None:
 
 
 def test_what_the_quickstart_says_is_what_the_readme_prints(quickstarted: Path) -> None:
-    """Numbers and places aside, every line of the printed output is said, in its order."""
+    """Apart from numbers and paths, every printed line of the README appears, in this order."""
     (printed,) = (code for language, code in code_of("README.md") if language == "text")
     lines = [alike(line) for line in printed.splitlines() if line != "..."]
     said = (alike(line) for line in (quickstarted / "said.txt").read_text().splitlines())
@@ -190,7 +190,7 @@ def test_a_clone_has_what_the_readme_starts(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_pip_installs_what_runs(tmp_path: Path) -> None:
-    """As the README says, without what it depends on, beside a Python that has it."""
+    """As in the README, without dependencies, beside a Python that has them."""
     assert "`pip install .`" in (ROOT / "README.md").read_text(encoding="utf-8")
     options = ["-q", "--no-deps", "--no-build-isolation", "--target", tmp_path]
     output_of([sys.executable, "-m", "pip", "install", *options, ROOT])
@@ -240,7 +240,7 @@ def test_every_recipe_is_known_and_says_what_it_takes() -> None:
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What the recipes ask the user for: text, a model with its tokenizer, and the files of a task of each shape."""
+    """The inputs that the recipes need: text, a model with its tokenizer, and files for each shape of task."""
     folder = tmp_path_factory.mktemp("inputs")
     corpus = write_text(folder / "text.txt", make_text(61))
     model = folder / "model"

@@ -20,7 +20,7 @@ Content = bytes | str | Callable[[Path], None]
 
 @dataclass(frozen=True)
 class Case:
-    """A command that nobody should give, and how it has to end."""
+    """A hostile command and its expected end."""
 
     name: str
     arguments: Sequence[str]  # {here} is the case's own folder, the current directory; {shared} what the session made
@@ -99,7 +99,7 @@ def check(case: Case, python: Path, folder: Path, shared: Path) -> None:
 
 
 def listing(folder: Path) -> dict[str, tuple[object, ...]]:
-    """Give every name below a folder, with what would show that it changed; links are not followed."""
+    """Return every name below a folder, with its state, to detect changes; links are not followed."""
     found: dict[str, tuple[object, ...]] = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))

@@ -261,7 +261,7 @@ def in_time() -> Iterator[None]:
 
 
 def attack(name: str, reader: Reader, folder: Path, count: int, says: Any) -> None:
-    """Read so many changed files; tell what went wrong, and how many were refused."""
+    """Read this many changed files; return the failures, and how many files were refused."""
     path = reader.make(folder)
     good = path.read_bytes()
     reader.read(path)  # else nothing is shown
@@ -296,7 +296,7 @@ def attack(name: str, reader: Reader, folder: Path, count: int, says: Any) -> No
 
 
 def run_all(readers: dict[str, Reader], tmp_path: Path, total: int) -> dict[str, tuple[int, int]]:
-    """Change files in so many ways; each reader has a process of its own, for one may end it."""
+    """Run each reader on changed files, in its own process, since a file may crash it."""
     context = multiprocessing.get_context("fork")
     each = total / sum(reader.share for reader in readers.values())
     found, faults = {}, []

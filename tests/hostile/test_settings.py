@@ -52,7 +52,7 @@ def words_of(command: str, share: float) -> Iterator[tuple[str, str]]:
 
 
 def answers(command: str, share: float, capsys: Capsys) -> tuple[int, list[str]]:
-    """Give each word beside good ones; count them, and list what was not answered in one line."""
+    """Set each value in an otherwise valid command; count the commands, and list those that were not refused in one line."""
     count, faults = 0, []
     for what, word in words_of(command, share):
         count += 1

@@ -20,7 +20,7 @@ MASKS = {"right padding": RIGHT, "left padding": RIGHT.flip(1), "holes": HOLES, 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> tuple[PaddedBert, Any]:
-    """The same random weights here and there, in float64."""
+    """The same random weights in both libraries, in float64."""
     from transformers import BertForPreTraining
 
     model = small_model(tokenizer.vocab_size)

@@ -19,9 +19,13 @@ HANG_SECONDS = 10
 
 
 def start(
-    data: Path, output: Path, *more: object, prefix: tuple[str, ...] = (), python: Path = Path(sys.executable),
+    data: Path,
+    output: Path,
+    *more: object,
+    prefix: tuple[str, ...] = (),
+    python: Path = Path(sys.executable),
     **variables: str,
-) -> subprocess.Popen[str]:  # fmt: skip
+) -> subprocess.Popen[str]:
     command = [*prefix, str(python), "-m", "bertkit", "pretrain", f"data_dir={data}", f"output_dir={output}", *SMALL]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
     return subprocess.Popen(
@@ -62,7 +66,7 @@ def await_end(pids: list[int]) -> None:
 
 
 def listening(pids: list[int]) -> set[str]:
-    """The addresses where these processes listen, as /proc has them (hexadecimal, by byte)."""
+    """The addresses where these processes listen, in the format of /proc (hexadecimal, byte by byte)."""
     inodes = set()
     for pid in pids:
         for link in Path(f"/proc/{pid}/fd").iterdir():

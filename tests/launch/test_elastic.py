@@ -60,7 +60,7 @@ def kill_after(process: subprocess.Popen[str], run_dir: Path, step: int) -> None
 
 
 def batches_of(run_dir: Path) -> dict[tuple[int, int], str]:
-    """The hash of every micro-batch of every step, which must be the same whenever it was trained on."""
+    """The hash of every micro-batch of every step, which must not depend on when it was trained."""
     found: dict[tuple[int, int], str] = {}
     for line in run_dir.with_suffix(".batches").read_text().splitlines():
         step, number, digest = line.split()
@@ -85,7 +85,7 @@ def losses_of(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def chain(python: Path, data: Path, run_dir: Path, worlds: list[int], kills: list[int], *more: str) -> None:
-    """Train with each number of processes in turn, killed after these steps; the last one ends the run."""
+    """Train with each number of processes in turn; each run is killed after its step, and the last one finishes."""
     for world, step in zip(worlds, kills, strict=False):
         kill_after(start(python, data, run_dir, world, *more), run_dir, step)
     finish(start(python, data, run_dir, worlds[-1], *more))

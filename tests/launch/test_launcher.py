@@ -75,8 +75,13 @@ def test_who_starts_processes(
     ],
 )
 def test_refusals(
-    variables: dict[str, str], arguments: list[str], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
-) -> None:  # fmt: skip
+    variables: dict[str, str],
+    arguments: list[str],
+    line: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capsys,
+) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     code = run(["pretrain", "data_dir=x", f"output_dir={tmp_path / 'run'}", *arguments])

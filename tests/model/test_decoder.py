@@ -379,7 +379,7 @@ def test_a_shared_decoder_is_the_encoder_twice() -> None:
 
 
 def test_what_a_layout_plans_is_of_the_sources_that_it_was_made_for() -> None:
-    """Other sources may come to lie in memory where those before did."""
+    """Other sources may be at the same address in memory later."""
     _, targets = packed(texts(TARGETS, 2))
     for number in range(50):
         lengths = [1 + (number + place) % 11 for place in range(len(TARGETS))]

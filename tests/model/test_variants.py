@@ -63,7 +63,7 @@ def batch(lengths: Sequence[int] = LENGTHS, vocab_size: int = 19) -> tuple[Tenso
 
 
 def outputs(config: BertConfig, weights: dict[str, Tensor] | None = None, lengths: Sequence[int] = LENGTHS) -> Tensor:
-    """What a model gives with the weights of another, where it has such, all in one."""
+    """The outputs of a model in one tensor, with the weights of another model where the names match."""
     model = model_of(config)
     if weights is not None:
         left = model.load_state_dict({k: v for k, v in weights.items() if k in model.state_dict()}, strict=False)
@@ -316,7 +316,7 @@ def test_the_table_of_what_goes_with_what() -> None:
 def check_kept_weights(model: BertWithHeads, hidden: Tensor) -> None:
     ids, types, layout = batch(SHORT)
     if model.config.attention.pattern == "linformer":
-        with pytest.raises(ValueError, match="linformer has no weights between tokens"):
+        with pytest.raises(ValueError, match="linformer"):
             model(ids, types, layout, output_attentions=True)
         return
     kept = model(ids, types, layout, output_attentions=True)
@@ -341,7 +341,7 @@ def test_kept_weights_are_those_of_their_layer() -> None:
 
 @pytest.mark.parametrize("name", ["bert", "causal", "window", "bigbird", "linformer_none", "everything"])
 def test_another_sequence_changes_nothing(name: str) -> None:
-    """Not one bit, where the runs stay as they are; neither does what stands before it and after it."""
+    """Not one bit while the runs of equal lengths stay the same; earlier and later sequences change nothing either."""
     config = CASES[name]
     model, (ids, types, layout) = model_of(config), batch()
     other = ids.clone()
@@ -389,5 +389,5 @@ def test_a_causal_model_has_no_head_on_its_first_token() -> None:
     BertWithHeads(config, ("masked_lm",), with_pooler=False)
     BertWithHeads(config, ("token",), with_pooler=False)
     for head in ("next_sentence", "sequence", "choice"):
-        with pytest.raises(InputError, match=f"the head {head} would see nothing else; pretrain with pooling=mean"):
+        with pytest.raises(InputError, match=rf"{head} .*pooling=mean"):
             BertWithHeads(config, (head,))

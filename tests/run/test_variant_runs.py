@@ -81,7 +81,7 @@ sys.exit(run(sys.argv[1:]))
 
 @dataclass(frozen=True)
 class Finished:
-    """A run of five steps that nobody changes, and the model that it trained."""
+    """A run of five steps that tests do not change, and its trained model."""
 
     run_dir: Path
     model: BertWithHeads

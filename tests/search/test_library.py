@@ -38,7 +38,7 @@ def index(*arguments: object) -> int:
 
 
 def content(path: Path) -> list[tuple[Any, ...]]:
-    """All that a library says, whatever numbers it gives to what."""
+    """All content of a library, independent of internal numbers."""
     library = Library(path)
     found = library.find("", library.num_passages, fill=True)
     return sorted((hit.passage, hit.title, hit.source, hit.place) for hit in found)

@@ -22,7 +22,7 @@ SECONDS = 60.0  # that nothing here takes
 
 @dataclass
 class Server:
-    """A running `bertkit serve`, and what it has said so far."""
+    """A running `bertkit serve`, and its output so far."""
 
     process: subprocess.Popen[str]
     port: int = 0
@@ -75,7 +75,7 @@ class Answer:
 
     @property
     def code(self) -> str:
-        """The code of an error in JSON, with a message of one line and nothing of Python in it."""
+        """The code of a JSON error, whose message is one line without a traceback."""
         (error,) = self.json.values()
         assert set(self.json) == {"error"}
         assert set(error) == {"code", "message"}
@@ -120,7 +120,7 @@ class Connection:
         return self.answer()
 
     def is_closed(self) -> bool:
-        """Whether the server closes: it does so soon, or never."""
+        """Whether the server closes the connection."""
         try:
             return self.file.read(1) == b""
         except ConnectionError:

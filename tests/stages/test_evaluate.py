@@ -227,8 +227,8 @@ def test_pretraining_refuses_what_does_not_fit(
         (google_dir, ["segments=google", "model.max_position_embeddings=39"], "max_seq_length=40"),
         (prepared_dir, ["segments=google"], "segments=google"),
     ):
-        assert run(["pretrain", f"data_dir={data_dir}", f"output_dir={tmp_path / 'run'}", *SMALL, *more]) == 2
-        assert line in capsys.readouterr().err
+        given = [f"data_dir={data_dir}", f"output_dir={tmp_path / 'run'}", *SMALL, *more]
+        refused(run(["pretrain", *given]), line, capsys)
         assert not (tmp_path / "run").exists()
 
 
@@ -247,7 +247,7 @@ def write_rows(path: Path, rows: list[tuple[str, str]], header: str = "text\tlab
 
 
 def test_what_finetuning_says_of_its_dev_split(tokenizer: Tokenizer, tmp_path: Path, capsys: Capsys) -> None:
-    """Of a run, of its model elsewhere, and of a copy whose labels stand in another order: the same numbers."""
+    """The same numbers for a run, for a copy of its model, and for a copy whose labels have another order."""
     rng = np.random.default_rng(0)
     data = tmp_path / "data"
     data.mkdir()

@@ -132,7 +132,7 @@ def as_sentence_transformer(source: Path, mode: object, output: Path) -> Path:
 
 
 def check_embeddings(output: Path, mode: str, longest: int, normalize: bool) -> torch.Tensor:
-    """Load it there and here, and compare the embeddings; nothing may be logged or warned. Gives the embeddings."""
+    """Load it in both libraries, compare the embeddings, and return them; no warning may appear."""
     from sentence_transformers import SentenceTransformer
 
     said: list[str] = []
@@ -172,7 +172,7 @@ def test_a_real_encoder_as_a_sentence_transformer(mode: object, tmp_path: Path) 
 
 @pytest.mark.parametrize("mode", ["mean", "cls"])
 def test_a_sentence_transformer_there_and_back(mode: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
-    """What a directory says of its pooling is kept when it is exported again."""
+    """The pooling of a directory is kept when it is exported again."""
     source = export_model(small_model(tokenizer.vocab_size, heads=()), tokenizer, tmp_path / "in")
     output = as_sentence_transformer(source, mode, tmp_path / "out")
     check_embeddings(output, mode, small_config().max_position_embeddings, normalize=False)

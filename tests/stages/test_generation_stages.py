@@ -16,12 +16,11 @@ import pytest
 import torch
 import transformers
 import yaml
-from conftest import Capsys, output_of, refused, small_model
+from conftest import Capsys, output_of, refused, small_model, weights_of
 from forks import KILL
 
-from bertkit import export_model, load_embedder, load_model, load_predictor, load_tokenizer
+from bertkit import load_embedder, load_model, load_predictor, load_tokenizer
 from bertkit.base.errors import InputError
-from bertkit.base.files import sha256_file
 from bertkit.base.typed_settings import build
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
@@ -65,21 +64,12 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> Path:
-    return export_model(small_model(tokenizer.vocab_size, 0.1), tokenizer, tmp_path_factory.mktemp("start") / "model")
-
-
 def given(name: str, start: Path) -> list[str]:
     return [*DECODERS[name], *([f"model_dir={start}"] if "decoder=bert" in DECODERS[name] else [])]
 
 
 def finetune(data: Path, output: Path, *more: str) -> int:
     return run(["finetune", f"data_dir={data}", f"output_dir={output}", *SMALL, *more])
-
-
-def weights_of(run_dir: Path) -> str:
-    return sha256_file(run_dir / "model" / "model.safetensors")
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:

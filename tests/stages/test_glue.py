@@ -94,7 +94,7 @@ def test_debug_reaches_the_processes_of_its_runs(glue_dir: Path, start: Path, tm
 
 
 def state_of(directory: Path) -> dict[str, tuple[int, int]]:
-    """Every file below a directory, with its time and inode: what is written again has another."""
+    """Every file below a directory with its time and inode, which change if the file is written again."""
     files = (path for path in directory.rglob("*") if path.is_file() and path.name != LOCK)
     return {str(path.relative_to(directory)): (path.stat().st_mtime_ns, path.stat().st_ino) for path in files}
 
@@ -110,7 +110,7 @@ def kill_half_way(command: list[str | Path], half_way: Path) -> None:
 
 
 def check_resumed(command: list[str], output: Path, done: list[Path]) -> None:
-    """Start again and once more: what was done stays as it is, to the inode."""
+    """Run the command twice more: finished files keep their inodes."""
     before = [state_of(path) for path in done]
     assert all("eval.json" in state for state in before)
     assert run(command) == 0

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from conftest import Capsys, output_of, refused, small_model
+from conftest import LABELS, Capsys, headed_model, output_of, refused
 from task_configs import task_config
 
 from bertkit import export_model, load_model, load_predictor, load_tokenizer
@@ -21,7 +21,6 @@ from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.settings.compose import compose
 from bertkit.train import micro_batches
 
-LABELS = {"sequence": ("bad", "good", "ugly"), "token": ("O", "B-X", "I-X")}
 SPANS = ["task=spans", "task.max_seq_length=40", "task.spans.max_query_length=11", "task.spans.window_step=13"]
 Make = Callable[..., Path]
 
@@ -34,10 +33,7 @@ def make(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Make
     def directory(head: str, **changes: Any) -> Path:
         key = f"{head} {changes}"
         if key not in made:
-            named = {"labels": LABELS[head]} if head in LABELS else {}
-            heads = () if head == "encoder" else (head,)
-            pooler = head not in ("token", "span", "masked_lm")
-            model = small_model(tokenizer.vocab_size, heads=heads, with_pooler=pooler, **{**named, **changes})
+            model = headed_model(tokenizer, *(() if head == "encoder" else (head,)), **changes)
             made[key] = export_model(model, tokenizer, tmp_path_factory.mktemp("model") / "model")
         return made[key]
 
@@ -153,7 +149,7 @@ RUNNING = ["Kan's lon-min, cafe\u0301\u200b!", "", "kan lon kar " * 40]
 
 
 def test_entities_in_running_text(make: Make, tmp_path: Path, tokenizer: Tokenizer) -> None:
-    """Words as the pre-tokenizer finds them, characters that are the entity's, from lines and from columns of texts."""
+    """The words are those of the pre-tokenizer, the characters those of the entity, for lines and for columns."""
     content = "".join(f"{text}\n" for text in RUNNING)
     rows = predict(make("token"), tmp_path / "in.txt", content, "format=text")
     tagged: list[list[list[str]]] = [[]]
@@ -420,9 +416,15 @@ REFUSALS = [
 
 @pytest.mark.parametrize(("head", "name", "content", "more", "line"), REFUSALS)
 def test_refusals(
-    head: str, name: str, content: str | bytes | None, more: list[str], line: str, make: Make, tmp_path: Path,
+    head: str,
+    name: str,
+    content: str | bytes | None,
+    more: list[str],
+    line: str,
+    make: Make,
+    tmp_path: Path,
     capsys: Capsys,
-) -> None:  # fmt: skip
+) -> None:
     if content is not None:
         (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
     before = sorted(tmp_path.iterdir())

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from browser import Browser, chromium
-from conftest import Capsys, minilm_dir, output_of, refused, small_model
+from conftest import Capsys, headed_model, minilm_dir, output_of, refused, small_model
 
 from bertkit import export_model, load_model, load_tokenizer
 from bertkit.cli import run
@@ -30,7 +30,6 @@ from bertkit.kernels.layout import Layout
 from bertkit.model.bert_config import AttentionConfig, DecoderConfig
 from bertkit.tasks.task import Feature
 
-LABELS = {"sequence": ("bad", "good", "ugly"), "token": ("O", "B-X", "I-X")}
 SPANS = ("task=spans", "task.max_seq_length=40", "task.spans.max_query_length=11")
 HOSTILE = "<script>document.title='x'</script> \u202eevil\u202c \x1b[31m \U0001f600 </script><img src=x> " + "a" * 9999
 Make = Callable[..., Path]
@@ -41,15 +40,8 @@ def make(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Make
     """Give the directory of a small model with some heads."""
 
     def directory(*heads: str, **changes: Any) -> Path:
-        named = {"labels": LABELS[heads[0]]} if heads and heads[0] in LABELS else {}
-        pooler = bool({"sequence", "next_sentence", "choice"} & {*heads})
-        # large weights, so that heads and labels differ
-        model = small_model(tokenizer.vocab_size, heads=heads, with_pooler=pooler, **{**named, **changes})
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.mul_(3)
         folder = tmp_path_factory.mktemp("model")
-        write_model(model, tokenizer, folder)
+        write_model(headed_model(tokenizer, *heads, scale=3, **changes), tokenizer, folder)
         return folder
 
     return directory

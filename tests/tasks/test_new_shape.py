@@ -113,7 +113,7 @@ def test_it_is_read_checked_and_scored(tmp_path: Path, tokenizer: Tokenizer) -> 
     assert said == pytest.approx(grades(source.examples))
     assert shape_of(task).score(task, source.examples, said, source.labels)["pearson"] == pytest.approx(1)
     check_metrics(task, source.labels)
-    with pytest.raises(InputError, match=r"task\.metrics: accuracy cannot measure grades"):
+    with pytest.raises(InputError, match=r"task\.metrics: accuracy .*grades"):
         check_metrics(dataclasses.replace(task, metrics=("accuracy",)), source.labels)
 
 

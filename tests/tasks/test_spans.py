@@ -273,9 +273,13 @@ def test_n_best_has_no_text_twice() -> None:
 
 
 def plain_rules(
-    given: SpanExample, features: list[Feature], logits: list[NDArray[np.float64]], n_best: int, longest: int,
+    given: SpanExample,
+    features: list[Feature],
+    logits: list[NDArray[np.float64]],
+    n_best: int,
+    longest: int,
     null: bool,
-) -> tuple[list[tuple[str, float]], float]:  # fmt: skip
+) -> tuple[list[tuple[str, float]], float]:
     """run_squad.py's selection in loops: (texts with their scores, null score)."""
     candidates: list[tuple[float, str]] = []
     null_score = math.inf

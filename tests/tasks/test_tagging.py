@@ -26,9 +26,12 @@ def letters() -> Tokenizer:
 
 
 def make_features(
-    examples: list[TaggingExample], tokenizer: Tokenizer, labels: tuple[str, ...], max_seq_length: int,
+    examples: list[TaggingExample],
+    tokenizer: Tokenizer,
+    labels: tuple[str, ...],
+    max_seq_length: int,
     window_overlap: int | None = None,
-) -> list[Feature]:  # fmt: skip
+) -> list[Feature]:
     tags = TaggingConfig(window_overlap)
     task: Any = SimpleNamespace(max_seq_length=max_seq_length, tagging=tags)  # shorter than any
     return tagging.make_features(task, examples, tokenizer, labels)

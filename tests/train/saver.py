@@ -36,7 +36,7 @@ def contents(step: int, numbers: Tensor) -> Checkpoint:
 
 
 def resume(run_dir: Path) -> int:
-    """Give the step of the newest valid checkpoint, 0 where there is none; a damaged or mixed one ends the process."""
+    """Return the step of the newest valid checkpoint, 0 if there is none; a damaged or mixed one ends the process."""
     remove_leftovers(checkpoint.checkpoints_dir(run_dir), checkpoint.NAMES)
     newest, faults = checkpoint.newest_valid(run_dir)
     assert faults == [], faults

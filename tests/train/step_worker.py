@@ -59,7 +59,7 @@ def state_hash(model: nn.Module, optimizer: Optimizer) -> str:
 
 
 class Faults:
-    """Puts a fault into this process's part of a step: step, counted from 1 -> its kind."""
+    """Puts faults into this process's part of a step: the step, counted from 1, and the kind of fault."""
 
     def __init__(self, model: nn.Module, kinds: dict[str, str]) -> None:
         self.kinds, self.step, self.is_struck = kinds, 0, False

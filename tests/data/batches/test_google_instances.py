@@ -34,7 +34,7 @@ VOCAB = VocabFacts(1009, 0, 1, 2, 3, 4, np.arange(1009) >= 500)  # ids of 500 an
 
 
 class Script(random.Random):
-    """Gives draws written down beforehand, and refuses any other: (method, arguments, result)."""
+    """Returns draws that are written down in advance, and refuses any other: (method, arguments, result)."""
 
     def __init__(self, *draws: tuple[Any, ...]) -> None:
         super().__init__(0)

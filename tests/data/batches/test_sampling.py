@@ -77,7 +77,7 @@ def test_micro_batches_hold_the_same_examples_however_cut(
 
 @pytest.mark.parametrize("kind", ["pairs", "instances"])
 def test_the_examples_of_a_step_are_named(split: Split, instances: Instances, kind: str) -> None:
-    """By epoch and number in the order of the epoch, also where a batch reaches into the next one."""
+    """By epoch and number within the epoch, also if a batch continues into the next epoch."""
     sampler = InstanceSampler(instances, 3) if kind == "instances" else make_sampler(split, kind)
     length = sampler.epoch_length
     step = (length - 5) // 12

@@ -330,7 +330,7 @@ def test_rules_that_cannot_be() -> None:
     with pytest.raises(InputError, match="rules='goggle': expected hugging_face or google"):
         letters("goggle")
     vocab = {token: n for n, token in enumerate(SPECIAL_TOKENS)}
-    with pytest.raises(InputError, match=r"strip_accents=False: by Google's rules .* set tokenizer.rules=hugging_face"):
+    with pytest.raises(InputError, match=r"strip_accents=False: .*tokenizer.rules=hugging_face"):
         Tokenizer(vocab, True, False, "google")
     assert Tokenizer(vocab, True, True, "google").rules == "google"
 

@@ -73,7 +73,7 @@ def test_a_difference_is_seen(exported: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_directory_that_transformers_does_not_load_cleanly(exported: Path) -> None:
-    """It is refused for an export, and compared by way of a copy for `verify`."""
+    """An export refuses it; `verify` compares a copy."""
     tensors = load_file(exported / "model.safetensors")
     save_file({f"module.{name}": t for name, t in tensors.items()}, exported / "model.safetensors", {"format": "pt"})
     with pytest.raises(InputError, match=r"as BertForPreTraining cleanly: .*missing"):
@@ -177,7 +177,7 @@ def test_a_layer_less_in_memory_fails(exported: Path, tmp_path: Path) -> None:
 def test_a_pooler_beside_a_head_that_does_not_look_at_it(
     heads: tuple[str, ...], tmp_path: Path, tokenizer: Tokenizer
 ) -> None:
-    """As older releases of transformers wrote it."""
+    """Older releases of transformers wrote such files."""
     model = small_model(tokenizer.vocab_size, heads=heads)
     directory = export_model(model, tokenizer, tmp_path / "model")
     tensors = load_file(directory / "model.safetensors")
