@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Install bertkit into a virtual environment: install.sh ENVIRONMENT [EXTRAS], for example install.sh .venv '[test]'
 #
-# If torch is already importable, this script keeps it. Otherwise it installs the standard build on a machine with an NVIDIA GPU,
-# and a CPU build elsewhere on Linux: from pip's local files if they have one, otherwise from PyTorch's own index.
+# If torch is already importable, this script keeps it. Otherwise it installs the standard build if there is an NVIDIA GPU or the
+# system is not Linux, else a CPU build: from pip's local files if they have one, otherwise from PyTorch's own index.
 # It uses uv if possible, otherwise pip. If everything is installed, it does nothing. PYTHON=python3.12 chooses the interpreter.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
