@@ -24,7 +24,7 @@ from bertkit.settings.pretrain import PretrainSettings
 from bertkit.view.page import Table
 
 LENGTHS: Options = {
-    "--lengths": {"type": int, "nargs": "+", "default": [64, 128, 256, 512, 1024, 2048], "help": "tokens"},
+    "--lengths": {"type": int, "nargs": "+", "default": [64, 128, 256, 512, 1024, 2048], "help": "tokens per sequence"},
     "--options": {
         "nargs": "+",
         "default": [
@@ -33,7 +33,7 @@ LENGTHS: Options = {
             "attention.pattern=bigbird attention.block_size=32 attention.random_blocks=1",
             "attention.pattern=linformer attention.compressed_size=128",
         ],
-        "help": "settings of attention and norm, such as pretrain has them; those of one option with spaces between them",
+        "help": "settings of attention and norm, as in pretrain; separate several settings of one option by spaces",
     },
 }
 

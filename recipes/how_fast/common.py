@@ -1,4 +1,4 @@
-"""What the comparisons share: their arguments, texts, and new models."""
+"""Arguments, texts and new models for all comparisons."""
 
 import argparse
 import subprocess
@@ -32,30 +32,30 @@ Options = dict[str, dict[str, Any]]
 def new_file(text: str) -> Path:
     """Return the path of a new file; an existing file is refused."""
     if Path(text).exists() or not Path(text).parent.is_dir():
-        raise argparse.ArgumentTypeError(f"{text}: it is there already, or its folder is missing; give another name")
+        raise argparse.ArgumentTypeError(f"{text}: it exists already, or its folder is missing; choose another name")
     return Path(text)
 
 
 ROUNDS: Options = {
-    "--rounds": {"type": int, "default": 5, "help": "those that count, after one that warms up"},
-    "--num-threads": {"type": int, "default": 1, "help": "of each system"},
+    "--rounds": {"type": int, "default": 5, "help": "measured rounds, after one warm-up round"},
+    "--num-threads": {"type": int, "default": 1, "help": "threads per system"},
     "--output": {"type": new_file, "help": "a JSON file for the figures"},
 }
 DATA: Options = {
-    "--data-dir": {"type": Path, "help": "a prepared dataset; else Python's documentation is prepared"},
-    "--max-seq-length": {"type": int, "default": 128, "help": "tokens"},
-    "--batch-sequences": {"type": int, "default": 16, "help": "of a step or, where texts are given, of a call"},
+    "--data-dir": {"type": Path, "help": "a prepared dataset; default: Python's documentation"},
+    "--max-seq-length": {"type": int, "default": 128, "help": "tokens per sequence"},
+    "--batch-sequences": {"type": int, "default": 16, "help": "sequences per step; for texts, texts per call"},
 }
 MODEL: Options = {
-    "--model": {"default": "mini", "choices": SHAPES, "help": "the shape of a new model"},
-    "--vocab-size": {"type": int, "default": 30522, "help": "of the new model, whatever the text has"},
+    "--model": {"default": "mini", "choices": SHAPES, "help": "size of the new model"},
+    "--vocab-size": {"type": int, "default": 30522, "help": "vocabulary of the new model, if the text has less"},
     "--device": {"default": "auto", "choices": ["auto", "cpu", "cuda"]},
     **DATA,
     **ROUNDS,
 }
 PRECISION: Options = {"--precision": {"default": "fp32", "choices": ["fp32", "bf16"]}}
 STEPS: Options = {"--steps-per-round": {"type": int, "default": 3}}
-PLAIN: Options = {"--plain": {"action": "store_true", "help": "also bertkit with kernels=plain"}}
+PLAIN: Options = {"--plain": {"action": "store_true", "help": "also measure bertkit with kernels=plain"}}
 TEXTS: Options = {"--num-texts": {"type": int, "default": 256}}
 
 

@@ -23,7 +23,7 @@ from bertkit.interop.load import load_tokenizer, resolve_model_dir
 from bertkit.predict.embedding import load_embedder
 
 TOLERANCE = {"fp32": 1e-5, "bf16": 1e-2}  # tolerance for an element of a vector of length 1
-ENCODER: Options = {"--model-dir": {"help": "an encoder that takes the mean of all tokens; else a new one"}}
+ENCODER: Options = {"--model-dir": {"help": "an encoder with mean pooling; default: a new one"}}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

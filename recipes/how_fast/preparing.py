@@ -25,7 +25,7 @@ from training import Pairs, transformers, unmasked
 
 TEXT: Options = {
     "what": {"choices": ["text", "batches"]},
-    "--text": {"type": Path, "help": "a file or folder, repeated up to the wanted size; else Python's documentation"},
+    "--text": {"type": Path, "help": "a file or folder, repeated to reach the size; default: Python's documentation"},
     "--text-megabytes": {"type": int, "default": 8},
 }
 

@@ -1,7 +1,7 @@
-"""Systems take turns at the same work, each in a process of its own: medians, ratios, a table, and a file with the figures.
+"""Compare systems that do the same work in turn, each in its own process: medians, ratios, a table, and a file with the figures.
 
-Before any round the systems must agree on a first result. In each round every system works once, forwards in one round and
-backwards in the next, so that whatever else the machine does slows all of them. The first round warms up and is not counted.
+Before the first round, the systems must agree on a first result. In each round every system works once, and the order is reversed
+from round to round, so that other load on the machine slows all systems. The first round is a warm-up and is not counted.
 """
 
 import argparse
@@ -106,7 +106,7 @@ def started(system: System, num_threads: int) -> Iterator[Callable[..., Any]]:
             ours.send((what, arguments))
             return ours.recv()
         except (EOFError, OSError):
-            raise SystemExit(f"error: {system.name} failed; its own error stands above") from None
+            raise SystemExit(f"error: {system.name} failed; its own error is above") from None
 
     try:
         yield ask

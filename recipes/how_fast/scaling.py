@@ -37,7 +37,7 @@ SIZES: Options = {
         "type": int,
         "nargs": "+",
         "default": [64, 128, 256, 512, 1024, 2048],
-        "help": "tokens of length and input",
+        "help": "tokens, for the curves length and input",
     },
     "--batch-sizes": {"type": int, "nargs": "+", "default": [2, 4, 8, 16], "help": "of --max-seq-length tokens each"},
     "--corpus-megabytes": {"type": int, "nargs": "+", "default": [2, 8, 32]},

@@ -2,7 +2,8 @@
 
     python recipes/how_fast/serving.py --model-dir runs/sst2/model --text sentences.txt --num-threads 2 --round-seconds 20
 
-Many clients ask, each again as soon as it has its answer. All servers have as many threads. The other servers are `servers.py`.
+Many clients send requests, each as soon as it has the previous response. All servers have the same number of threads.
+The other servers are in `servers.py`.
 """
 
 import argparse
@@ -38,7 +39,7 @@ SERVERS = {  # kind, and whether there is one process per thread
 }
 FIRST, _, PADDED = tuple(SERVERS)[:3]  # ratios are relative to the first and the third
 CLIENTS: Options = {
-    "--model-dir": {"help": "a classifier; else a new one"},
+    "--model-dir": {"help": "a classifier; default: a new one"},
     "--text": {"type": Path, "help": "a file with a text per line"},
     "--num-clients": {"type": int, "default": 64},
     "--round-seconds": {"type": float, "default": 10.0},

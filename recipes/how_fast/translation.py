@@ -17,7 +17,7 @@ from bertkit.tasks.task import Feature
 
 WORDS = 8192  # in the vocabulary of the user's pairs
 TEXT = {
-    "--text": {"type": Path, "help": "tab-separated sources and targets below a header; else neighbouring sentences"}
+    "--text": {"type": Path, "help": "TSV of sources and targets, with a header; default: neighbouring sentences"}
 }
 
 

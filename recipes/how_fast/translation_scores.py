@@ -2,10 +2,10 @@
 
     OMP_NUM_THREADS=1 python recipes/how_fast/translation_scores.py ../shared/data/translation_en_de runs/translate/bert_start translating
 
-The three are a folder with train.tsv and dev.tsv, of the columns en and de, a small BERT, and a folder for the results. For each
-seed both sides start from one directory: the BERT twice, with new attention between them. Their order of pairs and their
-dropout differ. `bertkit evaluate` scores both, greedily. The plain loop pads each batch to its longest source and target.
-`loss` is that of a token of the references, in nats: the less the better. `seconds` are those of the processor.
+The three arguments are a folder with train.tsv and dev.tsv (columns en and de), a small BERT, and a folder for the results. For
+each seed both sides start from one directory: the BERT twice, with new cross-attention. Their order of pairs and their dropout
+differ. `bertkit evaluate` scores both with greedy search. The plain loop pads each batch to its longest source and target.
+`loss` is the mean loss per reference token, in nats; lower is better. `seconds` are CPU seconds.
 """
 
 import argparse

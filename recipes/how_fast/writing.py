@@ -2,8 +2,8 @@
 
     python recipes/how_fast/writing.py --batch-sequences 32 --num-texts 64
 
-Each search writes an eighth of the texts one per call, and all of them `--batch-sequences` per call. Both libraries must write
-the same texts, but for one in fifty, where two tokens may be equally probable but for rounding.
+Each search generates an eighth of the texts one per call, and all texts `--batch-sequences` per call. Both libraries must
+generate the same texts, except one in fifty, where the probabilities of two tokens may differ only by rounding.
 """
 
 import argparse
@@ -40,8 +40,8 @@ from bertkit.train.micro_batches import AUTO_MICRO_TOKENS
 NUM_TRIED = 32  # texts used to set the end-of-text bias of a new model
 SHARE_OF_TIES = 0.02  # share of the texts that may differ
 SEARCH: Options = {
-    "--num-beams": {"type": int, "default": 4, "help": "beside greedy search; 1: that alone"},
-    "--max-target-length": {"type": int, "default": 32, "help": "the most tokens of a text, with the one that ends it"},
+    "--num-beams": {"type": int, "default": 4, "help": "beams, measured after greedy search; 1: greedy search only"},
+    "--max-target-length": {"type": int, "default": 32, "help": "maximum tokens per text, including [SEP]"},
 }
 
 
