@@ -16,9 +16,7 @@ from bertkit.model.bert_config import DecoderConfig
 from bertkit.tasks.task import Feature
 
 WORDS = 8192  # in the vocabulary of the user's pairs
-TEXT = {
-    "--text": {"type": Path, "help": "TSV of sources and targets, with a header; default: neighbouring sentences"}
-}
+TEXT = {"--text": {"type": Path, "help": "TSV of sources and targets, with a header; default: neighbouring sentences"}}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
