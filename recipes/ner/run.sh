@@ -4,7 +4,7 @@
 # Further settings go to finetune. To resume, run it again.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-: "${MODEL_DIR:?set MODEL_DIR= to the directory of a model}" "${DATA_DIR:?set DATA_DIR= to the folder with CoNLL-2003's files}"
+: "${MODEL_DIR:?set MODEL_DIR= to the directory of a model}" "${DATA_DIR:?set DATA_DIR= to the folder of the CoNLL-2003 files}"
 run=${RUN_DIR:-runs/ner}
 export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}"  # keep downloads inside the checkout
 

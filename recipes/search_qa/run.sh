@@ -5,7 +5,7 @@
 # paths start at the root of the repository. Further settings go to finetune. To resume, run it again.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-: "${MODEL_DIR:?set MODEL_DIR= to the directory of a model}" "${DATA_DIR:?set DATA_DIR= to the folder with SQuAD's files}"
+: "${MODEL_DIR:?set MODEL_DIR= to the directory of a model}" "${DATA_DIR:?set DATA_DIR= to the folder of the SQuAD files}"
 run=${RUN_DIR:-runs/search_qa} task=${TASK:-squad2}
 dev=$(find "$DATA_DIR" -name "dev-v${task#squad}.*.json" | sort | head -n 1)
 export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}"  # keep downloads inside the checkout
