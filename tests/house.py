@@ -103,7 +103,7 @@ def module_of(dotted: str, known: Mapping[str, Path]) -> str | None:
 
 
 def room(module: str) -> str:
-    """The first name below bertkit: `bertkit.data.corpus.documents` -> data; "" for the package's own names."""
+    """The first name below bertkit: `bertkit.data.corpus.documents` -> data; "" for names of the package itself."""
     return [*module.split("."), ""][1]
 
 
@@ -117,7 +117,7 @@ def file_imports(root: Path) -> dict[str, set[str]]:
 
 
 def arrows(root: Path) -> dict[str, set[str]]:
-    """The rooms that each room imports; the command line and the package's own names, imported lazily, are rooms too."""
+    """The rooms that each room imports; the command line and the package itself, imported lazily, count as rooms."""
     graph: dict[str, set[str]] = {}
     for name, targets in file_imports(root).items():
         graph.setdefault(room(name), set()).update({room(target) for target in targets} - {room(name), ""})
@@ -144,7 +144,7 @@ def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
 
 
 def floors(graph: Mapping[str, set[str]]) -> int:
-    """How many rooms the longest way down has."""
+    """The number of rooms on the longest path of imports."""
     depth: dict[str, int] = {}
 
     def of(name: str, above: tuple[str, ...] = ()) -> int:
@@ -184,7 +184,6 @@ def walk(root: Path) -> dict[str, list[str]]:
 
 
 def numbers(root: Path) -> dict[str, object]:
-    """All that can be read off the files."""
     known, graph = modules(root), arrows(root)
     lengths = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in known.items()}
     defined = [(name, *found) for name, path in known.items() for found in functions(path)]

@@ -16,7 +16,6 @@ def prepare(corpus: Path, output: Path, *more: str) -> int:
 
 
 def snapshot(folder: Path) -> dict[str, tuple[str, int]]:
-    """The hash and the time of every file."""
     return {
         path.relative_to(folder).as_posix(): (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns)
         for path in sorted(folder.rglob("*"))

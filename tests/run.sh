@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Install bertkit with its test extras, and pass the tests: lint, format, types, then pytest. Arguments go to pytest.
+# Install bertkit with its test extras, and run ruff, mypy and pytest. Arguments go to pytest.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 cores=$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)

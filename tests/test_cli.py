@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from conftest import Capsys, make_text, refused, small_model, write_text
+from conftest import Capsys, make_text, output_of, refused, small_model, write_text
 
 from bertkit import export_model, load_tokenizer
 from bertkit.base.typed_settings import build, conf_dir
@@ -32,13 +32,12 @@ def test_help_says_what_each_command_needs_and_gives_without_heavy_imports() -> 
         "heavy = {'torch', 'hydra', 'numpy', 'transformers', 'yaml'} & set(sys.modules)\n"
         "sys.exit(str(heavy) if heavy or any(codes) else 0)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("Needs:") == done.stdout.count("Gives:") == len(COMMANDS) == 14
+    said = output_of([sys.executable, "-c", code])
+    assert said.count("Needs:") == said.count("Gives:") == len(COMMANDS) == 14
 
 
 def test_help_may_be_cut_short() -> None:
-    """As by `head -1`: no traceback, and the code that a shell gives for it."""
+    """As by `head -1`: no traceback, and the exit code of a closed pipe."""
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run([sys.executable, "-m", "bertkit", "pretrain", "--help"], stdout=write, stderr=subprocess.PIPE)
@@ -144,11 +143,7 @@ REFUSED = [  # a command; the setting and value that its error names, and the re
 @pytest.mark.parametrize(("command", "line"), REFUSED)
 def test_refusals(command: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run(command.split()) == 2
-    said = capsys.readouterr()
-    assert line in said.err
-    assert said.err.startswith("error: ")
-    assert said.err.count("\n") == 1
+    refused(run(command.split()), line, capsys, alone=True)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -162,8 +157,8 @@ def test_a_vocabulary_without_mask(tmp_path: Path, capsys: Capsys) -> None:
     text = write_text(tmp_path / "text.txt", make_text(3))
     vocab = tmp_path / "vocab.txt"
     vocab.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\nb\n")
-    assert run(["prepare", f"corpus.path={text}", f"tokenizer.path={vocab}", f"output_dir={tmp_path / 'out'}"]) == 2
-    assert "vocabulary of 6 tokens has no [MASK]" in capsys.readouterr().err
+    given = [f"corpus.path={text}", f"tokenizer.path={vocab}", f"output_dir={tmp_path / 'out'}"]
+    refused(run(["prepare", *given]), "vocabulary of 6 tokens has no [MASK]", capsys)
     assert not (tmp_path / "out").exists()
 
 
@@ -173,10 +168,9 @@ def test_a_model_with_another_vocabulary(prepared_dir: Path, tmp_path: Path, cap
     vocab.write_text("".join(f"{token}\n" for token in [*tokenizer.vocab, "onemore"]))
     export_model(small_model(tokenizer.vocab_size + 1), load_tokenizer(vocab), tmp_path / "model")
     arguments = [f"data_dir={prepared_dir}", f"init_from={tmp_path / 'model'}", f"output_dir={tmp_path / 'run'}"]
-    assert run(["pretrain", *arguments, "segments.max_seq_length=32"]) == 2
-    assert f"the model has a vocabulary of {tokenizer.vocab_size + 1}" in capsys.readouterr().err
+    refused(run(["pretrain", *arguments, "segments.max_seq_length=32"]), f"of {tokenizer.vocab_size + 1}", capsys)
     assert run(["evaluate", f"model_dir={tmp_path / 'model'}", f"data_dir={prepared_dir}"]) == 2
-    assert "exceeds the model's max_position_embeddings=41" in capsys.readouterr().err
+    assert "max_position_embeddings=41" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
@@ -200,8 +194,8 @@ def test_damaged_data_is_refused(prepared_dir: Path, tmp_path: Path, capsys: Cap
     content = bytearray(shard.read_bytes())
     content[11] ^= 1
     shard.write_bytes(content)
-    assert run(["pretrain", f"data_dir={tmp_path / 'data'}", f"output_dir={tmp_path / 'run'}", *TINY]) == 2
-    assert "train/tokens-00000.bin changed since prepare wrote them" in capsys.readouterr().err
+    given = ["pretrain", f"data_dir={tmp_path / 'data'}", f"output_dir={tmp_path / 'run'}", *TINY]
+    refused(run(given), "train/tokens-00000.bin ", capsys)
     assert not (tmp_path / "run").exists()
 
 
@@ -281,12 +275,6 @@ def test_users_add_groups_of_their_own(tmp_path: Path) -> None:
     assert compose("pretrain", arguments, str(tmp_path / "conf"))["model"]["hidden_size"] == 62
 
 
-@pytest.fixture
-def quick(python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The runs of a sweep, which are processes of their own, start at once."""
-    monkeypatch.setattr(sys, "executable", str(python))
-
-
 @pytest.mark.usefixtures("quick")
 def test_debug_reaches_the_runs_of_a_sweep(tmp_path: Path, capfd: Capsys) -> None:
     missing = ["-m", "prepare", f"corpus.path={tmp_path / 'none'}", f"output_dir={tmp_path / 'sweep'}"]
@@ -307,15 +295,10 @@ def test_a_sweep_runs_every_combination_in_its_own_directory(tmp_path: Path) -> 
 
 
 def test_the_wheel_holds_everything(tmp_path: Path) -> None:
-    """Built, unpacked elsewhere, and composed from there."""
     root = Path(__file__).resolve().parents[1]
     build_wheel = "from hatchling.build import build_wheel; import sys; print(build_wheel(sys.argv[1]))"
-    built = subprocess.run(
-        [sys.executable, "-c", build_wheel, str(tmp_path)], cwd=root, capture_output=True, text=True, check=True
-    )
-    wheel = tmp_path / built.stdout.split()[-1]
-    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", tmp_path / "site", wheel]
-    subprocess.run(install, check=True, capture_output=True)
+    wheel = tmp_path / output_of([sys.executable, "-c", build_wheel, tmp_path], cwd=root).split()[-1]
+    output_of([sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", tmp_path / "site", wheel])
     script = (
         f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r})\n"
         "import json, bertkit, bertkit.base.typed_settings as config; from bertkit.settings.compose import compose\n"
@@ -324,8 +307,7 @@ def test_the_wheel_holds_everything(tmp_path: Path) -> None:
         "print(json.dumps([bertkit.__file__, str(config.conf_dir()), composed['model']['hidden_size'],"
         " len(list(config.conf_dir().rglob('*.yaml'))), len(render('compare.html', name='', headline='', lines=(), tables=(), charts=()))]))"
     )
-    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
-    package, conf, size, count, page = json.loads(done.stdout)
+    package, conf, size, count, page = json.loads(output_of([sys.executable, "-c", script], cwd=tmp_path))
     assert package.startswith(str(tmp_path / "site"))
     assert conf.startswith(str(tmp_path / "site"))
     assert (size, count) == (1024, len(list((root / "conf").rglob("*.yaml"))))
@@ -363,18 +345,15 @@ def test_what_is_installed_where(capsys: Capsys) -> None:
 
 
 def test_saved_settings_are_taken_again(tmp_path: Path, capsys: Capsys) -> None:
-    """All of them, but for what the command line names; what an older file lacks has its default."""
+    """The command line overrides them; keys that an older file lacks get their defaults."""
 
     def printed(*arguments: str) -> dict[str, Any]:
         assert run([*arguments, "--cfg=job"]) == 0
         found: dict[str, Any] = yaml.safe_load(capsys.readouterr().out)
         return found
 
-    given = [
-        "task=qa", "model_dir=m", "data_dir=d", "output_dir=o", "task.spans.n_best=7", "optimizer=lamb",
-        "log.every_steps=9",
-    ]  # fmt: skip
-    before = printed("finetune", *given)
+    given = ["task=qa", "model_dir=m", "data_dir=d", "output_dir=o"]
+    before = printed("finetune", *given, "task.spans.n_best=7", "optimizer=lamb", "log.every_steps=9")
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(before))
     assert printed("finetune", "--config", str(path)) == before
@@ -397,7 +376,5 @@ def test_saved_settings_are_taken_again(tmp_path: Path, capsys: Capsys) -> None:
     assert (again["segments"]["next_sentence"], again["masking"]["max_ngram"]) == ("none", 1)
     again = printed("pretrain", f"--config={path}", "segments=pairs", "next_sentence=sop", "masking=ngram")
     assert (again["segments"]["next_sentence"], again["masking"]["max_ngram"]) == ("sop", 3)
-    assert run(["pretrain", "--config", str(tmp_path / "none.yaml")]) == 2
-    assert "none.yaml: " in (said := capsys.readouterr().err)
-    assert "pass the config.yaml of a run" in said
+    refused(run(["pretrain", "--config", str(tmp_path / "none.yaml")]), "none.yaml: ", capsys)
     refused(run(["pretrain", "--config", str(path), "stepz=3"]), "unknown key 'stepz'; did you mean 'steps'?", capsys)

@@ -22,7 +22,7 @@ from bertkit.settings.compose import compose, to_overrides
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the examples of the docstrings make, in the order of the steps."""
+    """The files that the examples of the docstrings create, in the order of the steps."""
     folder = tmp_path_factory.mktemp("python")
     write_text(folder / "books.txt", make_text(61))
     names: dict[str, Any] = {"bertkit": bertkit}

@@ -26,7 +26,6 @@ def instructions(text: str) -> list[tuple[str, str]]:
 
 
 def faults(steps: list[tuple[str, str]]) -> list[str]:
-    """What is wrong with an image."""
     found = []
     names = [name for name, _ in steps]
     for name, rest in steps:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import output_of
 
 FOLDER = Path(__file__).resolve().parents[1] / "recipes" / "how_fast"
 HERE = """
@@ -28,17 +29,8 @@ for name, arguments in json.loads(sys.argv[2]):
     importlib.import_module(name).main(arguments)
 """
 MODEL = [
-    "--model",
-    "tiny",
-    "--vocab-size",
-    "300",
-    "--max-seq-length",
-    "48",
-    "--batch-sequences",
-    "3",
-    "--device",
-    "cpu",
-]
+    "--model", "tiny", "--vocab-size", "300", "--max-seq-length", "48", "--batch-sequences", "3", "--device", "cpu",
+]  # fmt: skip
 STEPS = [*MODEL, "--steps-per-round", "1"]
 TEXTS = [*MODEL, "--num-texts", "9"]
 # name of the figures -> script, arguments, and how many systems of Hugging Face and of bertkit are measured
@@ -73,11 +65,10 @@ def test_each_script_measures_both_sides(prepared_dir: Path, tmp_path: Path, pyt
     sizes = ["--curves", "length", "batch", "input", "--lengths", "16", "32", "--batch-sizes", "1", "2"]
     runs.append(("scaling", [*STEPS, *sizes, *shared, str(tmp_path / "scaling")]))
     runs.append(("attention", [*STEPS, "--lengths", "16", "32", *shared, str(tmp_path / "attention")]))
-    done = subprocess.run([python, "-c", HERE, FOLDER, json.dumps(runs)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    said = output_of([python, "-c", HERE, FOLDER, json.dumps(runs)])
     for name, (_, _, *counts) in SCRIPTS.items():
         check(measured(tmp_path / name), *counts)
-    assert done.stdout.count("| bertkit fp32 |") == 3
+    assert said.count("| bertkit fp32 |") == 3
     curves = measured(tmp_path / "scaling")
     assert [len(each["points"]) for each in curves] == [2, 2, 2]
     assert all(value > 0 for curve in curves for point in curve["points"] for value in point.values())
@@ -91,7 +82,6 @@ def run(script: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]
 
 
 def test_systems_in_processes_of_their_own(prepared_dir: Path, python: Path) -> None:
-    """A round each; one fails, and is named."""
     code = f"""
 import argparse, functools, sys
 sys.path.insert(0, {str(FOLDER)!r})
@@ -107,7 +97,7 @@ for name in ("data", "none"):
     done = subprocess.run([python, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "True True True"), done.stderr
     assert "none: no such directory" in done.stderr
-    assert "error: none failed; its own error stands above" in done.stderr
+    assert "error: none failed; " in done.stderr
 
 
 def test_different_work_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,11 +105,9 @@ def test_different_work_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     import rounds
 
     rounds.check_same(["a", "b"], [[1.0, 2.0], [1.05, 2.0]], [0.0, (0.1, 0.0)])
-    with pytest.raises(
-        SystemExit, match=r"^error: b and a do not do the same work: their first results differ by 1\.0e-01; exp"
-    ):
+    with pytest.raises(SystemExit, match=r"^error: b and a .* 1\.0e-01; "):
         rounds.check_same(["a", "b"], [[1.0, 2.0], [1.0, 2.1]], [0.0, (0.1, 0.0)])
-    with pytest.raises(SystemExit, match="do not do the same work"):
+    with pytest.raises(SystemExit, match=r"^error: b and a "):
         rounds.check_same(["a", "b"], [1.0, math.nan], [0.0, 0.0])
 
 
@@ -129,7 +117,7 @@ def test_text_and_servers_are_measured(prepared_dir: Path, tmp_path: Path) -> No
     assert run("preparing", "text", "--text-megabytes", "1", *given, tmp_path / "text").returncode == 0
     check(measured(tmp_path / "text"), 1, 1)
     again = run("preparing", "batches", "--output", tmp_path / "text")
-    assert (again.returncode, "it is there already" in again.stderr) == (2, True)
+    assert (again.returncode, "exists already" in again.stderr) == (2, True)
     load = [*TEXTS, "--num-clients", "3", "--round-seconds", "0.5", "--num-threads", "2"]
     done = run("serving", *load, *given, tmp_path / "serving")
     assert done.returncode == 0, done.stderr
@@ -138,22 +126,8 @@ def test_text_and_servers_are_measured(prepared_dir: Path, tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_attentions_grow_as_they_should(prepared_dir: Path, tmp_path: Path) -> None:
-    """Some two minutes."""
-    sizes = [
-        "--model",
-        "tiny",
-        "--vocab-size",
-        "300",
-        "--lengths",
-        "512",
-        "2048",
-        "4096",
-        "--rounds",
-        "2",
-        "--device",
-        "cpu",
-    ]
-    done = run("attention", *sizes, "--data-dir", prepared_dir, "--output", tmp_path / "attention")
+    sizes = "--model tiny --vocab-size 300 --lengths 512 2048 4096 --rounds 2 --device cpu"
+    done = run("attention", *sizes.split(), "--data-dir", prepared_dir, "--output", tmp_path / "attention")
     assert done.returncode == 0, done.stderr
     full, *sparse = measured(tmp_path / "attention")
     assert min(full["seconds_exponent"], full["megabytes_exponent"]) > 1.2

@@ -5,11 +5,11 @@
 
 import ast
 import re
-import subprocess
 import sys
 from collections.abc import Mapping
 
 import pytest
+from conftest import output_of
 from house import ROOT, arrows, circles, file_imports, functions, imports, module_of, modules, numbers, room, walk
 
 from bertkit.commands import COMMANDS
@@ -63,20 +63,12 @@ THIRD_PARTY = {
     "uvloop": ("serve",),
 }
 LIGHT = (
-    "bertkit",
-    "bertkit.cli",
-    "bertkit.help",
-    "bertkit.commands",
-    "bertkit.settings",
-    "bertkit.launch.launcher",
+    "bertkit", "bertkit.cli", "bertkit.help", "bertkit.commands", "bertkit.settings", "bertkit.launch.launcher",
     "bertkit.launch.world",
-)
+)  # fmt: skip
 CONFIGS = (
-    "bertkit.data.data_config",
-    "bertkit.model.bert_config",
-    "bertkit.tasks.task_config",
-    "bertkit.train.train_config",
-)
+    "bertkit.data.data_config", "bertkit.model.bert_config", "bertkit.tasks.task_config", "bertkit.train.train_config",
+)  # fmt: skip
 HEAVY = ("torch", "transformers", "datasets", "tokenizers", "hydra", "omegaconf", "accelerate", "numpy", "yaml")
 
 
@@ -218,9 +210,7 @@ def test_the_model_imports_only_torch() -> None:
 
 
 def python(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return output_of([sys.executable, "-c", code], cwd=ROOT)
 
 
 @pytest.mark.parametrize("module", [*LIGHT, *CONFIGS])

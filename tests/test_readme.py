@@ -20,7 +20,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pictures
 import pytest
-from conftest import free_port, make_text, small_config, write_text
+from conftest import free_port, make_text, output_of, small_config, write_text
 
 from bertkit import export_model
 from bertkit.base.typed_settings import build
@@ -57,7 +57,7 @@ def code_of(name: str) -> list[tuple[str, str]]:
 
 
 def run_document(name: str, root: Path, python: Path) -> str:
-    """Run what a document prints, in its order; give what was said on standard output."""
+    """Run the code blocks of a document in order; return their standard output."""
     environment = {**os.environ, "PATH": f"{root / '.venv' / 'bin'}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
     said = []
     for language, code in code_of(name):
@@ -103,7 +103,7 @@ def test_guides(name: str, quickstarted: Path, python: Path) -> None:
 
 
 def test_what_the_quickstart_says_is_what_the_readme_prints(quickstarted: Path) -> None:
-    """Numbers and places aside, every line of the printed output is said, in its order."""
+    """Apart from numbers and paths, every printed line of the README appears, in this order."""
     (printed,) = (code for language, code in code_of("README.md") if language == "text")
     lines = [alike(line) for line in printed.splitlines() if line != "..."]
     said = (alike(line) for line in (quickstarted / "said.txt").read_text().splitlines())
@@ -165,7 +165,6 @@ def test_every_test_that_a_claim_names_is_there() -> None:
 
 
 def test_the_pictures_show_the_code_and_a_report(quickstarted: Path) -> None:
-    """`python tests/pictures.py` draws them again."""
     kept = {path.stem: path.read_text(encoding="utf-8") for path in pictures.PICTURES.iterdir()}
     assert kept["architecture"] == pictures.architecture()
     assert kept["house"] == pictures.house()
@@ -191,14 +190,12 @@ def test_a_clone_has_what_the_readme_starts(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_pip_installs_what_runs(tmp_path: Path) -> None:
-    """As the README says, without what it depends on, beside a Python that has it."""
+    """As in the README, without dependencies, beside a Python that has them."""
     assert "`pip install .`" in (ROOT / "README.md").read_text(encoding="utf-8")
     options = ["-q", "--no-deps", "--no-build-isolation", "--target", tmp_path]
-    done = subprocess.run([sys.executable, "-m", "pip", "install", *options, ROOT], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    output_of([sys.executable, "-m", "pip", "install", *options, ROOT])
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run([tmp_path / "bin" / "bertkit", "--help"], env=environment, capture_output=True, text=True)
-    assert "usage: bertkit" in done.stdout
+    assert "usage: bertkit" in output_of([tmp_path / "bin" / "bertkit", "--help"], env=environment)
 
 
 # name -> what the environment needs beside RUN_DIR, the last of them asked for first; the arguments that shorten training; how
@@ -243,7 +240,7 @@ def test_every_recipe_is_known_and_says_what_it_takes() -> None:
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What the recipes ask the user for: text, a model with its tokenizer, and the files of a task of each shape."""
+    """The inputs that the recipes need: text, a model with its tokenizer, and files for each shape of task."""
     folder = tmp_path_factory.mktemp("inputs")
     corpus = write_text(folder / "text.txt", make_text(61))
     model = folder / "model"
@@ -301,9 +298,7 @@ def checkout(tmp_path: Path, python: Path) -> Path:
 def quickstarted(tmp_path_factory: pytest.TempPathFactory, python: Path) -> Path:
     """A checkout in which the quickstart was run, with files such as the README's walkthroughs and the guides read."""
     root = make_checkout(tmp_path_factory.mktemp("readme") / "bertkit", python, SHIM)
-    done = subprocess.run([root / "recipes/quickstart/run.sh"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    (root / "said.txt").write_text(done.stdout)
+    (root / "said.txt").write_text(output_of([root / "recipes/quickstart/run.sh"]))
     (root / ".venv/bin/python").write_text(
         f'#!/bin/sh\nexec {python} "$@" --model tiny --vocab-size 2048 --rounds 1\n'
     )  # of how_fast
@@ -346,10 +341,7 @@ def check_recipe(recipe: str, root: Path, run_dir: Path, inputs: dict[str, str])
     environment = {**os.environ, "RUN_DIR": str(run_dir), **{name: inputs[name] for name in needs}}
     outputs = []
     for _ in range(2):  # again: done already
-        command = [root / "recipes" / recipe / "run.sh", *arguments]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        outputs.append(done.stdout)
+        outputs.append(output_of([root / "recipes" / recipe / "run.sh", *arguments], env=environment))
     assert "done already" not in outputs[0]
     assert outputs[1].count("done already") == num_done
     (path,) = run_dir.glob(given)
@@ -442,11 +434,9 @@ def test_the_slurm_script(tmp_path: Path, inputs: dict[str, str]) -> None:
     ours = {"RUN_DIR": str(tmp_path / "run"), "NPROC": "1", "CORPUS": inputs["CORPUS"]}
     environment = {**os.environ, **{f"SLURM_{name}": value for name, value in slurm.items()}, **ours}
     environment["PATH"] = f"{tmp_path}:{os.environ['PATH']}"
-    arguments = RECIPES["multi_host"][1]
-    done = subprocess.run([script, *arguments], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "2 process(es)" in done.stdout
-    assert done.stdout.count("== prepare") == done.stdout.count("== export") == 1
+    said = output_of([script, *RECIPES["multi_host"][1]], env=environment)
+    assert "2 process(es)" in said
+    assert said.count("== prepare") == said.count("== export") == 1
     assert len(list((tmp_path / "run").glob(PARITY))) == 1
 
 

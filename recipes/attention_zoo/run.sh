@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 : "${CORPUS:?set CORPUS= to files or a folder of text}"
 run=${RUN_DIR:-runs/attention_zoo}
-export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}"  # nothing outside of the checkout
+export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}"  # keep downloads inside the checkout
 options=(
   norm=post norm=pre norm.kind=rms attention.score={dot,general,additive,location}
   attention.positions={sinusoidal,relative,rotary,alibi,none}

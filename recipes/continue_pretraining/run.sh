@@ -6,18 +6,18 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 : "${MODEL_DIR:?set MODEL_DIR= to the directory of a model}" "${CORPUS:?set CORPUS= to files or a folder of text}"
 run=${RUN_DIR:-runs/continue_pretraining}
-export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}"  # nothing outside of the checkout
+export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}"  # keep downloads inside the checkout
 
 bash docker/install.sh .venv
 bertkit=.venv/bin/bertkit
 
 echo "== prepare: text -> token shards, in the model's vocabulary; 5 % of the documents held out"
 $bertkit prepare corpus.path="$CORPUS" tokenizer.path="$MODEL_DIR" held_out_prob=0.05 output_dir="$run/data"
-echo "== evaluate: the model before, on the held-out documents"
+echo "== evaluate: the original model on the held-out documents"
 $bertkit evaluate model_dir="$MODEL_DIR" data_dir="$run/data" split=held_out
-echo "== pretrain: the model goes on, at a lower learning rate"
+echo "== pretrain: continue at a lower learning rate"
 $bertkit pretrain experiment=continue_pretraining model_dir="$MODEL_DIR" data_dir="$run/data" output_dir="$run/model" launch.num_processes="${NPROC:-1}" "$@"
-echo "== evaluate: the model after, on the same documents"
+echo "== evaluate: the new model on the same documents"
 $bertkit evaluate model_dir="$run/model" data_dir="$run/data" split=held_out
-echo "== export: a model for transformers, compared with it"
+echo "== export: a Hugging Face model, compared with transformers"
 $bertkit export model_dir="$run/model" head="${HEAD:-null}" output_dir="$run/exported"

@@ -1,8 +1,8 @@
-"""Patterns of attention: time and memory of a training step of one sequence, by its number of tokens.
+"""Time and memory of a training step for each attention pattern, by the number of tokens of one sequence.
 
     python recipes/how_fast/attention.py --model tiny --vocab-size 1000 --lengths 128 512 2048 8192
 
-Each option and length has a process of its own. Memory is its peak beyond what model and optimizer held before.
+Each option and length is measured in its own process. Memory is its peak beyond what model and optimizer held before.
 """
 
 import functools
@@ -24,7 +24,7 @@ from bertkit.settings.pretrain import PretrainSettings
 from bertkit.view.page import Table
 
 LENGTHS: Options = {
-    "--lengths": {"type": int, "nargs": "+", "default": [64, 128, 256, 512, 1024, 2048], "help": "tokens"},
+    "--lengths": {"type": int, "nargs": "+", "default": [64, 128, 256, 512, 1024, 2048], "help": "tokens per sequence"},
     "--options": {
         "nargs": "+",
         "default": [
@@ -33,13 +33,13 @@ LENGTHS: Options = {
             "attention.pattern=bigbird attention.block_size=32 attention.random_blocks=1",
             "attention.pattern=linformer attention.compressed_size=128",
         ],
-        "help": "settings of attention and norm, such as pretrain has them; those of one option with spaces between them",
+        "help": "settings of attention and norm, as in pretrain; separate several settings of one option by spaces",
     },
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure."""
+    """Run the measurement and print its table."""
     args = parsed(__doc__, arguments, MODEL, PRECISION, STEPS, LENGTHS)
     seconds: dict[str, Points] = {option: [] for option in args.options}
     megabytes: dict[str, Points] = {option: [] for option in args.options}
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for number, option in enumerate(args.options):
             given = build(PretrainSettings, compose("pretrain", ["data_dir=x", "output_dir=x", *option.split()]))
             model_dir = Path(folder) / f"model-{number}"
-            # the mean of all tokens, since [CLS] may see only itself
+            # with causal attention [CLS] sees only itself, so the output is the mean of all tokens
             settings: dict[str, Any] = {"attention": given.attention, "norm": given.norm, "pooling": "mean"}
             new_model(args, dataset.tokenizer, model_dir, PRETRAINING_HEADS, max(args.lengths), **settings)
             for length in args.lengths:
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def table(title: str, lines: Mapping[str, Points], factor: float) -> Table:
-    """Lay out a figure of each option at each length, with its exponent."""
+    """Return a table of one figure: a row for each option, a column for each length, and the exponent."""
     rows = [
         (
             f"{row[0][0]:,}",

@@ -1,4 +1,4 @@
-"""What the comparisons share: their arguments, texts, and new models."""
+"""Arguments, texts and new models for all comparisons."""
 
 import argparse
 import subprocess
@@ -30,37 +30,37 @@ Options = dict[str, dict[str, Any]]
 
 
 def new_file(text: str) -> Path:
-    """Read the name of a file to write; nothing that is there is replaced."""
+    """Return the path of a new file; an existing file is refused."""
     if Path(text).exists() or not Path(text).parent.is_dir():
-        raise argparse.ArgumentTypeError(f"{text}: it is there already, or its folder is missing; give another name")
+        raise argparse.ArgumentTypeError(f"{text}: it exists already, or its folder is missing; choose another name")
     return Path(text)
 
 
 ROUNDS: Options = {
-    "--rounds": {"type": int, "default": 5, "help": "those that count, after one that warms up"},
-    "--num-threads": {"type": int, "default": 1, "help": "of each system"},
+    "--rounds": {"type": int, "default": 5, "help": "measured rounds, after one warm-up round"},
+    "--num-threads": {"type": int, "default": 1, "help": "threads per system"},
     "--output": {"type": new_file, "help": "a JSON file for the figures"},
 }
 DATA: Options = {
-    "--data-dir": {"type": Path, "help": "a prepared dataset; else Python's documentation is prepared"},
-    "--max-seq-length": {"type": int, "default": 128, "help": "tokens"},
-    "--batch-sequences": {"type": int, "default": 16, "help": "of a step or, where texts are given, of a call"},
+    "--data-dir": {"type": Path, "help": "a prepared dataset; default: Python's documentation"},
+    "--max-seq-length": {"type": int, "default": 128, "help": "tokens per sequence"},
+    "--batch-sequences": {"type": int, "default": 16, "help": "sequences per step; for texts, texts per call"},
 }
 MODEL: Options = {
-    "--model": {"default": "mini", "choices": SHAPES, "help": "the shape of a new model"},
-    "--vocab-size": {"type": int, "default": 30522, "help": "of the new model, whatever the text has"},
+    "--model": {"default": "mini", "choices": SHAPES, "help": "size of the new model"},
+    "--vocab-size": {"type": int, "default": 30522, "help": "vocabulary of the new model, if the text has less"},
     "--device": {"default": "auto", "choices": ["auto", "cpu", "cuda"]},
     **DATA,
     **ROUNDS,
 }
 PRECISION: Options = {"--precision": {"default": "fp32", "choices": ["fp32", "bf16"]}}
 STEPS: Options = {"--steps-per-round": {"type": int, "default": 3}}
-PLAIN: Options = {"--plain": {"action": "store_true", "help": "also bertkit with kernels=plain"}}
+PLAIN: Options = {"--plain": {"action": "store_true", "help": "also measure bertkit with kernels=plain"}}
 TEXTS: Options = {"--num-texts": {"type": int, "default": 256}}
 
 
 def parsed(description: str | None, arguments: Sequence[str] | None, *options: Options) -> argparse.Namespace:
-    """Read the command line, or these arguments; `device` becomes cpu or cuda."""
+    """Parse the command line, or `arguments`; resolve `device` to cpu or cuda."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     for group in options:
         for name, settings in group.items():
@@ -81,7 +81,7 @@ def prepared_text(data_dir: Path | None, folder: Path) -> PreparedDataset:
 
 
 def init_as_bert(model: BertWithHeads) -> None:
-    """Draw the weights of a new model."""
+    """Initialise a model's weights as BERT does."""
     init_weights(model, model.config.initializer_range, torch.Generator().manual_seed(0))
 
 
@@ -94,7 +94,7 @@ def new_model(
     init: Callable[[BertWithHeads], None] = init_as_bert,
     **settings: Any,
 ) -> None:
-    """Write a new model with positions for `longest` tokens; its tokenizer gets as many words as the model, by unused ones."""
+    """Write a new model with `longest` positions; unused words fill its vocabulary up to the size in the configuration."""
     shape = yaml.safe_load((conf_dir() / "model" / f"{args.model}.yaml").read_text(encoding="utf-8"))
     shape["max_position_embeddings"] = max(shape["max_position_embeddings"], args.max_seq_length, longest)
     size = max(args.vocab_size, tokenizer.vocab_size)
@@ -108,7 +108,7 @@ def new_model(
 
 
 def sentences(dataset: PreparedDataset, count: int) -> list[str]:
-    """Take sentences from the whole of the prepared text."""
+    """Select sentences that are spread over the whole prepared text."""
     split = dataset.splits["train"]
     places = np.linspace(0, len(split.sentences) - 2, min(count, len(split.sentences) - 1)).astype(int)
     borders = [(int(split.sentences[place]), int(split.sentences[place + 1])) for place in places]
@@ -116,31 +116,31 @@ def sentences(dataset: PreparedDataset, count: int) -> list[str]:
 
 
 def running_text(dataset: PreparedDataset, num_tokens: int) -> NDArray[np.int64]:
-    """Take so many tokens of the prepared text, from its start again where it is shorter."""
+    """Return this number of tokens of the prepared text, which is repeated if it is too short."""
     split = dataset.splits["train"]
     return np.resize(split.tokens(0, min(split.num_tokens, num_tokens)).astype(np.int64), num_tokens)
 
 
 def texts_of_lengths(dataset: PreparedDataset, lengths: NDArray[np.int64]) -> list[str]:
-    """Cut texts of so many tokens each, [CLS] and [SEP] included, wherever they end."""
+    """Cut texts with the given numbers of tokens, [CLS] and [SEP] included; a text may end inside a sentence."""
     ids = running_text(dataset, int((lengths - 2).sum()))
     return [dataset.tokenizer.decode(each.tolist()) for each in np.split(ids, (lengths - 2).cumsum()[:-1])]
 
 
 def texts_of_mixed_lengths(dataset: PreparedDataset, count: int, longest: int) -> list[str]:
-    """Cut texts of 4 to `longest` tokens, as many of each order of length, in a mixed order."""
+    """Cut texts of 4 to `longest` tokens, with lengths spread evenly on a logarithmic scale, in random order."""
     shares = np.random.default_rng(0).permutation(count) / max(1, count - 1)
     return texts_of_lengths(dataset, np.rint(4 * (longest / 4) ** shares).astype(np.int64))
 
 
 def some_lines(path: Path, count: int) -> list[str]:
-    """Take lines from the whole of a file."""
+    """Select lines that are spread over a whole file."""
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     return [lines[place] for place in np.linspace(0, len(lines) - 1, min(count, len(lines))).astype(int)]
 
 
 def write_text(text: Path | None, megabytes: int, folder: Path) -> Path:
-    """Write the user's text, or Python's documentation, a sentence a line, again and again up to the wanted size."""
+    """Write the user's text, or Python's documentation, with a sentence per line, repeated up to the wanted size."""
     name = None if text is None else str(text)
     documents = chain.from_iterable(
         repeat(

@@ -1,8 +1,8 @@
-"""Vectors of texts of 4 to `--max-seq-length` tokens beside sentence-transformers: tokens per second.
+"""Vectors of texts of 4 to `--max-seq-length` tokens, compared with sentence-transformers: tokens per second.
 
     python recipes/how_fast/embedding.py --model-dir all-MiniLM-L6-v2 --num-texts 128
 
-Texts come in calls of `--batch-sequences`, as a service gets them, and in one call, where both can sort them by length.
+Texts come in calls of `--batch-sequences`, as in a service, and all in one call, so that both can sort them by length.
 """
 
 import argparse
@@ -22,12 +22,12 @@ from training import transformers
 from bertkit.interop.load import load_tokenizer, resolve_model_dir
 from bertkit.predict.embedding import load_embedder
 
-TOLERANCE = {"fp32": 1e-5, "bf16": 1e-2}  # of an element of a vector of length 1
-ENCODER: Options = {"--model-dir": {"help": "an encoder that takes the mean of all tokens; else a new one"}}
+TOLERANCE = {"fp32": 1e-5, "bf16": 1e-2}  # tolerance for an element of a vector of length 1
+ENCODER: Options = {"--model-dir": {"help": "an encoder with mean pooling; default: a new one"}}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Compare."""
+    """Run the comparison and print its table."""
     args = parsed(__doc__, arguments, MODEL, PRECISION, TEXTS, ENCODER)
     with tempfile.TemporaryDirectory() as folder:
         dataset, model_dir = prepared_text(args.data_dir, Path(folder)), Path(folder) / "model"
@@ -59,7 +59,7 @@ def ready(
     size: int,
     embed: Callable[[list[str]], NDArray[np.float32]],
 ) -> Ready:
-    """Embed `size` texts per call by a function that gives their vectors."""
+    """Prepare a system that embeds `size` texts per call with the given function."""
     ids = load_tokenizer(model_dir)(texts)["input_ids"]
     num_tokens = sum(min(len(each), args.max_seq_length) for each in ids)
 
@@ -70,14 +70,14 @@ def ready(
 
 
 def bertkit(args: argparse.Namespace, model_dir: Path, texts: list[str], precision: str, size: int) -> Ready:
-    """Embed as the command does."""
+    """Embed with `bertkit.load_embedder`, as the command does."""
     settings = {"max_seq_length": args.max_seq_length, "device": args.device, "precision": args.precision}
     embedder = load_embedder(model_dir, "mean", True, **settings)
     return ready(args, model_dir, texts, size, lambda texts: embedder.embed(texts)[0])
 
 
 def hugging_face(args: argparse.Namespace, model_dir: Path, texts: list[str], precision: str, size: int) -> Ready:
-    """Embed by `encode`, in batches of 32, its default."""
+    """Embed with `encode`, in its default batches of 32."""
     import sentence_transformers
 
     transformers()

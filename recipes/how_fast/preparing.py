@@ -1,4 +1,4 @@
-"""Preparing data beside datasets and transformers: `text` to token ids, or prepared text to masked `batches`.
+"""Preparing data, compared with datasets and transformers: `text` to token ids, or prepared text to masked `batches`.
 
     python recipes/how_fast/preparing.py text --text books.txt --text-megabytes 20
     python recipes/how_fast/preparing.py batches --batch-sequences 32
@@ -25,13 +25,13 @@ from training import Pairs, transformers, unmasked
 
 TEXT: Options = {
     "what": {"choices": ["text", "batches"]},
-    "--text": {"type": Path, "help": "a file or folder, repeated up to the wanted size; else Python's documentation"},
+    "--text": {"type": Path, "help": "a file or folder, repeated to reach the size; default: Python's documentation"},
     "--text-megabytes": {"type": int, "default": 8},
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Compare."""
+    """Run the comparison and print its table."""
     args = parsed(__doc__, arguments, TEXT, DATA, ROUNDS)
     with tempfile.TemporaryDirectory() as folder:
         dataset = prepared_text(args.data_dir, Path(folder))
@@ -46,13 +46,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def systems(args: argparse.Namespace, data_dir: Path, text: Path) -> list[System]:
-    """List what turns text into token ids, with the vocabulary of a prepared dataset."""
+    """List the systems that turn text into token ids, with the vocabulary of a prepared dataset."""
     ways = {"Hugging Face: datasets, map": hugging_face, "bertkit prepare": bertkit}
     return [System(name, functools.partial(load, args, data_dir, text)) for name, load in ways.items()]
 
 
 def bertkit(args: argparse.Namespace, data_dir: Path, text: Path) -> Ready:
-    """Prepare by the command; its start is part of the time."""
+    """Prepare with the command; the time includes its start."""
     command = [*BERTKIT, "prepare", f"corpus.path={text}", f"tokenizer.path={data_dir / 'tokenizer'}"]
 
     def num_tokens() -> int:
@@ -67,7 +67,7 @@ def bertkit(args: argparse.Namespace, data_dir: Path, text: Path) -> Ready:
 
 
 def hugging_face(args: argparse.Namespace, data_dir: Path, text: Path) -> Ready:
-    """Load lines, tokenize and group them by `map`."""
+    """Load lines, tokenize and group them with `map`."""
     import datasets
     import pyarrow.compute
 
@@ -96,7 +96,7 @@ def hugging_face(args: argparse.Namespace, data_dir: Path, text: Path) -> Ready:
 
 
 def our_batches(pairs: Pairs) -> Ready:
-    """Go through an epoch; every round has other pairs in another order."""
+    """Iterate over an epoch; every round has new pairs in a new order."""
     size = pairs.batch_sequences
 
     def work(number: int = 0) -> float:
@@ -108,7 +108,7 @@ def our_batches(pairs: Pairs) -> Ready:
 
 
 def their_batches(pairs: Pairs) -> Ready:
-    """Mask and pad the pairs of bertkit's first epoch by DataCollatorForLanguageModeling."""
+    """Mask and pad the pairs of bertkit's first epoch with DataCollatorForLanguageModeling."""
     import datasets
 
     size = pairs.batch_sequences

@@ -1,4 +1,4 @@
-"""Pretraining steps beside BertForPreTraining of transformers: tokens per second, and peak memory.
+"""Pretraining steps, compared with BertForPreTraining of transformers: tokens per second, and peak memory.
 
 python recipes/how_fast/pretraining.py --model base --precision bf16 --batch-sequences 8
 """
@@ -15,7 +15,7 @@ from bertkit.model.bert_config import PRETRAINING_HEADS
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Compare."""
+    """Run the comparison and print its table."""
     args = parsed(__doc__, arguments, MODEL, PRECISION, STEPS, PLAIN)
     with tempfile.TemporaryDirectory() as folder:
         dataset, model_dir = prepared_text(args.data_dir, Path(folder)), Path(folder) / "model"

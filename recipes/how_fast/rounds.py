@@ -1,7 +1,7 @@
-"""Systems take turns at the same work, each in a process of its own: medians, ratios, a table, and a file with the figures.
+"""Compare systems that do the same work in turn, each in its own process: medians, ratios, a table, and a file with the figures.
 
-Before any round the systems must agree on a first result. In each round every system works once, forwards in one round and
-backwards in the next, so that whatever else the machine does slows all of them. The first round warms up and is not counted.
+Before the first round, the systems must agree on a first result. In each round every system works once, and the order is reversed
+from round to round, so that other load on the machine slows all systems. The first round is a warm-up and is not counted.
 """
 
 import argparse
@@ -31,42 +31,42 @@ from bertkit.view.page import Table
 
 @dataclass(frozen=True)
 class Ready:
-    """A system that has loaded what it needs."""
+    """A loaded system."""
 
-    first_result: Callable[[], Any]  # what all systems must agree on, as a rule numbers
-    work: Callable[[int], float]  # does the work of a round, by its number; says how much it was, such as tokens
+    first_result: Callable[[], Any]  # the result that all systems must agree on, usually numbers
+    work: Callable[[int], float]  # runs the round with this number; returns the amount of work, such as tokens
 
 
 @dataclass(frozen=True)
 class System:
-    """One way to do the work."""
+    """One of the compared systems."""
 
     name: str
-    load: Callable[[], Ready]  # called in the system's process: a function of a module, or a `functools.partial` of one
-    tolerance: float | tuple[float, ...] = 0.0  # for its first result, beside that of the first system
+    load: Callable[[], Ready]  # called in the system's process: a function of a module, or its `functools.partial`
+    tolerance: float | tuple[float, ...] = 0.0  # largest difference from the result of the first system
 
 
 @dataclass(frozen=True)
 class Round:
-    """What a system did in a round."""
+    """The result of a system in one round."""
 
     amount: float
     seconds: float
     megabytes: float  # peak memory so far, of the process or of the GPU
 
 
-Differ = Callable[[Any, Any], Any]  # two first results -> by how much they differ
+Differ = Callable[[Any, Any], Any]  # the difference between two first results
 
 
 def gap(result: Any, reference: Any) -> Any:
-    """Compare two first results, number by number."""
+    """Return the differences between two first results, number by number."""
     return np.abs(np.subtract(result, reference))
 
 
 def measure(
     args: argparse.Namespace, systems: Sequence[System], label: str = "measuring", differ: Differ = gap
 ) -> dict[str, list[Round]]:
-    """Give the rounds of each system, by its name."""
+    """Return the rounds of each system by its name."""
     measured: dict[str, list[Round]] = {system.name: [] for system in systems}
     with contextlib.ExitStack() as stack:
         running = {system.name: stack.enter_context(started(system, args.num_threads)) for system in systems}
@@ -81,7 +81,7 @@ def measure(
 
 
 def check_same(names: Iterable[str], results: Sequence[Any], tolerances: Sequence[Any], differ: Differ = gap) -> None:
-    """Refuse to compare systems that do different work: each result beside the first one."""
+    """Refuse systems that do different work: compare each first result with that of the first system."""
     first, *_ = names = list(names)
     for name, result, tolerance in zip(names, results, tolerances, strict=True):
         found = differ(result, results[0])
@@ -94,24 +94,24 @@ def check_same(names: Iterable[str], results: Sequence[Any], tolerances: Sequenc
 
 @contextlib.contextmanager
 def started(system: System, num_threads: int) -> Iterator[Callable[..., Any]]:
-    """Start the process of a system; give what calls a function there, with the `Ready` system and the arguments."""
+    """Start the process of a system; return a function that calls another function there, with the `Ready` system and arguments."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_answer, args=(system, num_threads, theirs))
     process.start()
-    theirs.close()  # only the process holds its end, so that either side notices when the other one ends
+    theirs.close()  # only that process keeps its end open, so each side notices when the other ends
 
     def ask(what: Callable[..., Any], *arguments: Any) -> Any:
         try:
             ours.send((what, arguments))
             return ours.recv()
         except (EOFError, OSError):
-            raise SystemExit(f"error: {system.name} failed; its own error stands above") from None
+            raise SystemExit(f"error: {system.name} failed; its own error is above") from None
 
     try:
         yield ask
     finally:
-        ours.close()  # ends the process, unless it is at work
+        ours.close()  # ends the process if it is idle
         process.join(timeout=10)
         process.terminate()
 
@@ -127,25 +127,25 @@ def _answer(system: System, num_threads: int, pipe: Connection) -> None:
 
 
 def first_result(ready: Ready) -> Any:
-    """Give what can be compared."""
+    """Return the result that all systems must agree on."""
     return ready.first_result()
 
 
 def one_round(ready: Ready, number: int) -> Round:
-    """Do the work of a round."""
+    """Run and measure one round."""
     started_at = time.perf_counter()
     amount = ready.work(number)
     if _is_on_gpu():
         torch.cuda.synchronize()
         return Round(amount, time.perf_counter() - started_at, torch.cuda.max_memory_allocated() / 1e6)
     seconds = time.perf_counter() - started_at
-    # a system that starts a command is that command; its own process only holds the clock
+    # if a system starts a command, measure the command: the process itself only waits
     kilobytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss or _kilobytes("VmHWM")
     return Round(amount, seconds, kilobytes * 1.024e-3)
 
 
 def held(ready: Ready) -> float:
-    """Give the megabytes that the process holds now, on the GPU where it uses one."""
+    """Return the megabytes that the process uses now; on a GPU, those of the GPU."""
     return torch.cuda.memory_allocated() / 1e6 if _is_on_gpu() else _kilobytes("VmRSS") * 1.024e-3
 
 
@@ -154,14 +154,14 @@ def _is_on_gpu() -> bool:
 
 
 def _kilobytes(name: str) -> int:
-    """Read a figure of this process alone; `ru_maxrss` would include the process that started it."""
+    """Return a memory figure of this process alone; `ru_maxrss` would include the parent process."""
     status = Path("/proc/self/status")
     found = re.search(rf"^{name}:\s*(\d+)", status.read_text() if status.exists() else "", re.MULTILINE)
     return int(found[1]) if found else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def summarise(measured: Mapping[str, Sequence[Round]]) -> list[dict[str, Any]]:
-    """Take medians of the rates and of their ratios: to the first system, and to Hugging Face's fastest, in the same round."""
+    """Return medians of the rates, and of their ratios to the first system and to Hugging Face's fastest, within the same round."""
     rates = {name: [each.amount / each.seconds for each in rounds] for name, rounds in measured.items()}
     first, *others = rates
     theirs = [first, *(name for name in others if not name.startswith("bertkit"))]
@@ -182,7 +182,7 @@ def summarise(measured: Mapping[str, Sequence[Round]]) -> list[dict[str, Any]]:
 
 
 def rates_table(unit: str, results: Sequence[Mapping[str, Any]]) -> Table:
-    """Lay out rates, ratios and memory."""
+    """Return a table of rates, ratios and memory."""
     rows = [
         (
             each["name"],
@@ -203,7 +203,7 @@ def compare(args: argparse.Namespace, unit: str, systems: Sequence[System]) -> N
 
 
 def report(args: argparse.Namespace, unit: str, results: Sequence[Mapping[str, Any]], tables: Sequence[Table]) -> None:
-    """Print tables; write the figures where `--output` asks for them, with what they were measured on."""
+    """Print tables; write the figures and the description of the machine to the file `--output`."""
     for number, table in enumerate(tables):
         print(*[""] * bool(number), *([table.title, ""] if table.title else []), table.markdown(), sep="\n")
     if args.output is None:

@@ -37,12 +37,12 @@ SIZES: Options = {
         "type": int,
         "nargs": "+",
         "default": [64, 128, 256, 512, 1024, 2048],
-        "help": "tokens of length and input",
+        "help": "tokens, for the curves length and input",
     },
     "--batch-sizes": {"type": int, "nargs": "+", "default": [2, 4, 8, 16], "help": "of --max-seq-length tokens each"},
     "--corpus-megabytes": {"type": int, "nargs": "+", "default": [2, 8, 32]},
 }
-Work = tuple[int, list[System], int]  # a size, the systems that do the work, and what their time is divided by
+Work = tuple[int, list[System], int]  # a size, its systems, and the divisor of their time
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def work_of(args: argparse.Namespace, curve: str, folder: Path) -> Iterator[Work]:
-    """Lay out the work at every size of a curve, with its text and its model in a folder."""
+    """Yield every size of a curve with its systems and the divisor of their time; text and model go to a folder."""
     dataset = prepared_text(args.data_dir or next(iter(folder.glob("data")), None), folder)
     if curve == "corpus":
         for size in args.corpus_megabytes:
@@ -97,7 +97,7 @@ def exponent(points: Points) -> float | None:
 
 
 def table(title: str, points: Sequence[Sequence[float]], powers: Sequence[float | None]) -> Table:
-    """Lay out the times and the memory of both, with their ratios."""
+    """Return a table of the times and the memory of both sides, with their ratios."""
     rows = [
         (
             f"{size:,}", *(f"{1000 * seconds:,.3g} ms" for seconds in (slow, fast)), f"{slow / fast:.2f}",

@@ -1,4 +1,4 @@
-"""Scores of bertkit and transformers over paired seeds. The scores of every run are kept in a file; what is there is not run again."""
+"""Scores of bertkit and transformers over paired seeds. The scores of every run are kept in a file; finished runs are not repeated."""
 
 import json
 import resource
@@ -9,11 +9,11 @@ from pathlib import Path
 from bertkit.view.page import Table
 
 SYSTEMS = ("bertkit", "transformers")
-Run = Callable[[], dict[str, float]]  # gives scores by their names
+Run = Callable[[], dict[str, float]]  # returns scores by their names
 
 
 def run_missing(folder: Path, name: str, seed: int, runs: Mapping[str, Run]) -> None:
-    """Run what has no scores yet, and keep its scores with the seconds of the processor that it took."""
+    """Run each side and seed without scores, and keep its scores and its CPU seconds."""
     (folder / "scores").mkdir(parents=True, exist_ok=True)
     for system, run in runs.items():
         result = folder / "scores" / f"{name}.{system}.{seed}.json"
@@ -29,7 +29,7 @@ def run_missing(folder: Path, name: str, seed: int, runs: Mapping[str, Run]) -> 
 
 
 def table(folder: Path, keys: Iterable[tuple[str, str]]) -> Table:
-    """Lay out mean and deviation over the seeds that both have, for the scores of these names and keys."""
+    """Return a table of mean and deviation over the seeds that both sides have, for the scores with these names and keys."""
     rows = []
     for name, key in keys:
         found = [
@@ -48,6 +48,6 @@ def table(folder: Path, keys: Iterable[tuple[str, str]]) -> Table:
 
 
 def _seconds() -> float:
-    """Seconds of the processor, for this process and those that it has started."""
+    """Return the CPU seconds of this process and its children."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in used)

@@ -1,4 +1,4 @@
-"""Servers of a classifier as people write them with FastAPI and transformers: `servers.py KIND MODEL_DIR PORT NUM_PROCESSES`.
+"""Typical servers for a classifier, with FastAPI and transformers: `servers.py KIND MODEL_DIR PORT NUM_PROCESSES`.
 
 They answer as `bertkit serve` does: POST /predict {"inputs": [text]} -> {"predictions": [{"label", "probabilities"}]}.
 """
@@ -13,12 +13,12 @@ import torch
 import transformers
 import uvicorn
 
-MOST_TOGETHER = 64  # texts of a padded batch
-MAX_TOKENS = 128  # of a text, as bertkit takes for a classifier that names no length
+MOST_TOGETHER = 64  # texts per padded batch
+MAX_TOKENS = 128  # tokens per text: bertkit's default for a classifier without a maximum length
 
 
 def pipeline_server(model_dir: str, is_in_turn: bool) -> fastapi.FastAPI:
-    """Serve a pipeline: in FastAPI's forty threads, as its guide has functions that block, or one request after another."""
+    """Serve a pipeline: in FastAPI's forty threads, as its guide advises for blocking functions, or one request after another."""
     classify = transformers.pipeline("text-classification", model=model_dir, top_k=None, device="cpu")
     app = fastapi.FastAPI()
 
@@ -34,7 +34,7 @@ def pipeline_server(model_dir: str, is_in_turn: bool) -> fastapi.FastAPI:
 
 
 def padded_server(model_dir: str) -> fastapi.FastAPI:
-    """Serve by a thread that puts the waiting texts into one batch, padded to the longest of them."""
+    """Serve with a thread that collects the waiting texts in one batch, padded to the longest."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(model_dir)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(model_dir).eval()
     app, waiting = fastapi.FastAPI(), asyncio.Queue[tuple[str, asyncio.Future[Any]]]()
@@ -69,12 +69,12 @@ def padded_server(model_dir: str) -> fastapi.FastAPI:
 
 
 def answer(probabilities: dict[str, float]) -> dict[str, Any]:
-    """Write an answer."""
+    """Return the response for one prediction."""
     return {"label": max(probabilities, key=lambda label: probabilities[label]), "probabilities": probabilities}
 
 
 def app() -> fastapi.FastAPI:
-    """Make the server that the environment names, in one of its processes."""
+    """Create the application that the environment variables name, in one of the server processes."""
     kind, model_dir = os.environ["HOW_FAST_SERVER"].split("\n")
     transformers.logging.disable_progress_bar()
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))

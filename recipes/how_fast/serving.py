@@ -1,8 +1,9 @@
-"""`bertkit serve` beside servers of the same classifier with FastAPI and transformers: requests per second, and their latency.
+"""`bertkit serve`, compared with servers for the same classifier with FastAPI and transformers: requests per second, and their latency.
 
     python recipes/how_fast/serving.py --model-dir runs/sst2/model --text sentences.txt --num-threads 2 --round-seconds 20
 
-Many clients ask, each again as soon as it has its answer. All servers have as many threads. The other servers are `servers.py`.
+Many clients send requests, each as soon as it has the previous response. All servers have the same number of threads.
+The other servers are in `servers.py`.
 """
 
 import argparse
@@ -26,9 +27,9 @@ from rounds import check_same, report
 from bertkit.view.page import Table
 
 SECONDS_TO_START = 120.0
-NUM_CHECKED = 64  # texts whose answers are compared
-TOLERANCE = 1e-4  # of a probability in float32, by other kernels and beside other texts
-SERVERS = {  # kind, and whether it has a process for each thread
+NUM_CHECKED = 64  # texts with compared predictions
+TOLERANCE = 1e-4  # tolerance for a float32 probability with other kernels and in other batches
+SERVERS = {  # kind, and whether there is one process per thread
     "FastAPI and a transformers pipeline": ("pipeline", False),
     "the same, one request after another, in processes": ("in_turn", True),
     "FastAPI and transformers, padded batches": ("padded", False),
@@ -36,9 +37,9 @@ SERVERS = {  # kind, and whether it has a process for each thread
     "bertkit serve": ("bertkit", False),
     "bertkit serve, in workers": ("bertkit", True),
 }
-FIRST, _, PADDED = tuple(SERVERS)[:3]  # the others are compared with the first and the third
+FIRST, _, PADDED = tuple(SERVERS)[:3]  # ratios are relative to the first and the third
 CLIENTS: Options = {
-    "--model-dir": {"help": "a classifier; else a new one"},
+    "--model-dir": {"help": "a classifier; default: a new one"},
     "--text": {"type": Path, "help": "a file with a text per line"},
     "--num-clients": {"type": int, "default": 64},
     "--round-seconds": {"type": float, "default": 10.0},
@@ -46,7 +47,7 @@ CLIENTS: Options = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Load all servers in turn; the first round warms up."""
+    """Send requests to all servers in turn; the first round is a warm-up."""
     args = parsed(__doc__, arguments, MODEL, TEXTS, CLIENTS)
     latencies: dict[str, list[float]] = {name: [] for name in SERVERS}
     rates: dict[str, list[float]] = {name: [] for name in SERVERS}
@@ -83,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def given(args: argparse.Namespace, folder: Path) -> tuple[str, list[str]]:
-    """Give the model and the texts; make what the user does not give."""
+    """Return the model and the texts; create them if the user gives none."""
     if args.model_dir is not None and args.text is not None:
         return args.model_dir, some_lines(args.text, args.num_texts)
     dataset = prepared_text(args.data_dir, folder)
@@ -96,18 +97,18 @@ def given(args: argparse.Namespace, folder: Path) -> tuple[str, list[str]]:
 
 
 def quantile(latencies: Sequence[float], share: float) -> float:
-    """Give the latency that a share of the requests stays within."""
+    """Return a quantile of the latencies."""
     return sorted(latencies)[min(int(share * len(latencies)), len(latencies) - 1)]
 
 
 def ratio(rates: Sequence[float], others: Sequence[float]) -> float:
-    """Compare the rates of two servers in the same rounds."""
+    """Return the median ratio of the rates of two servers in the same rounds."""
     return statistics.median(ours / theirs for ours, theirs in zip(rates, others, strict=True))
 
 
 @contextlib.contextmanager
 def running(name: str, model_dir: str, num_threads: int) -> Iterator[int]:
-    """Run a server; give its port once it answers."""
+    """Run a server; yield its port as soon as it responds."""
     kind, has_processes = SERVERS[name]
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -133,7 +134,7 @@ def running(name: str, model_dir: str, num_threads: int) -> Iterator[int]:
 
 
 def request_of(text: str) -> bytes:
-    """Write a request for one text."""
+    """Return the bytes of a request for one text."""
     body = json.dumps({"inputs": [text]}).encode()
     head = b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
     return head % len(body) + body

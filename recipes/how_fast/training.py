@@ -34,13 +34,13 @@ from bertkit.train.optimizer import AdamW, parameter_groups
 from bertkit.train.train_config import OptimizerConfig
 
 WINDOW = 50  # batches that are sorted by length together; transformers' LengthGroupedSampler, mega_batch_mult
-TOLERANCE = (1e-4, 2e-2)  # of the first loss, relative: in float32 and in the system's precision
+TOLERANCE = (1e-4, 2e-2)  # relative tolerance for the first loss, in float32 and in the system's precision
 Inputs = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Batches of neighbouring parts of the prepared text: masked, or whole and labelled by whether B follows A."""
+    """Batches of sentence pairs: masked, or unmasked with a label that says whether B follows A."""
 
     data_dir: Path
     max_seq_length: int
@@ -49,14 +49,14 @@ class Pairs:
 
     @functools.cached_property
     def sampler(self) -> Sampler:
-        """Draw pairs: long ones, a tenth of them shortened, or, to fine-tune on, pairs of all lengths."""
+        """Draw pairs: long pairs, of which a tenth is shortened; for fine-tuning, pairs of all lengths."""
         dataset = open_prepared(self.data_dir)
         segments = SegmentsConfig("pairs", self.max_seq_length, 0.1 if self.is_masked else 1.0, "nsp")
         masking = MaskingConfig(0.15, False, 0.8, 0.1)
         return Sampler(dataset.splits["train"], dataset.tokenizer.facts, segments, masking, seed=0)
 
     def of_step(self, step: int, num_steps: int = 1) -> PretrainBatch | TaskBatch:
-        """Give the batch of a step, or of several together: packed, the shortest sequence first."""
+        """Return the batch of a step, or of several together: packed, the shortest sequence first."""
         size = self.batch_sequences * num_steps
         batch = self.sampler.take(np.arange(size) + step * size)
         if self.is_masked:
@@ -65,12 +65,12 @@ class Pairs:
         return TaskBatch("sequence", unmasked(batch), batch.token_type_ids, batch.sequence_lengths, labels)
 
     def micro_batches(self, step: int) -> list[tuple[int, PretrainBatch | TaskBatch]]:
-        """Give the batch of a step as its numbered micro-batches: one."""
+        """Return the batch of a step as its numbered micro-batches: one."""
         return [(0, self.of_step(step))]
 
 
 def unmasked(batch: PretrainBatch) -> NDArray[np.int64]:
-    """Give the tokens of a batch as they were before masking."""
+    """Return the tokens of a batch before masking."""
     ids = batch.input_ids.copy()
     ids[batch.masked_positions] = batch.masked_labels
     return ids
@@ -81,7 +81,7 @@ class FullSequences(Pairs):
     """Batches in which all sequences have exactly `max_seq_length` tokens, three in twenty of them masked."""
 
     def of_step(self, step: int, num_steps: int = 1) -> PretrainBatch:
-        """Cut running text."""
+        """Return a batch cut from running text."""
         size, length = self.batch_sequences * num_steps, self.max_seq_length
         dataset = open_prepared(self.data_dir)
         ids = running_text(dataset, size * length)
@@ -94,7 +94,7 @@ class FullSequences(Pairs):
 
 @dataclass(frozen=True)
 class Translations:
-    """Batches of sources and targets, as `finetune` makes them."""
+    """Batches of sources and targets, as in `finetune`."""
 
     features: tuple[Feature, ...]
     batch_sequences: int
@@ -102,23 +102,23 @@ class Translations:
 
     @functools.cached_property
     def order(self) -> TrainingOrder:
-        """Say which pairs belong to a step."""
+        """Return the numbers of the pairs in a step."""
         cut = Cut(AUTO_MICRO_TOKENS[self.device], None, 2)
         return TrainingOrder(FeatureBatches(self.features, "generation"), self.batch_sequences, 0, cut)
 
     def of_step(self, step: int, num_steps: int = 1) -> TaskBatch:
-        """Give the batch of a step, or of several together: packed, the shortest source first."""
+        """Return the batch of a step, or of several together: packed, the shortest source first."""
         items = np.concatenate([self.order.items(step + number) for number in range(num_steps)])
         return self.order.batches.take(self.order.batches.shortest_first(items))
 
     def micro_batches(self, step: int) -> list[tuple[int, TaskBatch]]:
-        """Give the batch of a step as its numbered micro-batches."""
+        """Return the batch of a step as its numbered micro-batches."""
         return self.order.micro_batches(step, 0, 1)
 
 
 @dataclass(frozen=True)
 class Training:
-    """What both libraries train."""
+    """The model and the data that both libraries train."""
 
     batches: Pairs | Translations
     model_dir: Path
@@ -132,7 +132,7 @@ class Training:
 
 
 def systems(args: argparse.Namespace, batches: Pairs | Translations, model_dir: Path, their_class: str) -> list[System]:
-    """List what is compared: Hugging Face at its default first, then its faster ways, then bertkit."""
+    """List the compared systems: Hugging Face with its defaults, its faster variants, bertkit."""
     training, precision = Training(batches, model_dir, their_class, args.device, args.steps_per_round), args.precision
     default = "padded to max_seq_length" if isinstance(batches, Pairs) else "padded to the longest"
     theirs = [(each, way) for each in dict.fromkeys(("fp32", precision)) for way in (default, "grouped by length")]
@@ -147,7 +147,7 @@ def systems(args: argparse.Namespace, batches: Pairs | Translations, model_dir: 
 
 
 def bertkit(training: Training, precision: str, is_plain: bool = False) -> Ready:
-    """Train by the loop of `pretrain` and `finetune`."""
+    """Train with the loop of `pretrain` and `finetune`."""
     is_pretraining = training.their_class == "BertForPreTraining"
     losses: Callable[..., Any] = pretraining_losses if is_pretraining else task_losses
     accelerator = processes.make_accelerator(training.device, 1)
@@ -181,8 +181,8 @@ def hugging_face(training: Training, precision: str, way: str) -> Ready:
     loaded = getattr(transformers(), training.their_class)
     model = loaded.from_pretrained(training.model_dir, attn_implementation="sdpa").to(device)
     if training.their_class == "EncoderDecoderModel":
-        model.decoder.config.use_cache = False  # training has no use for it
-        warnings.filterwarnings("ignore", "Version v4.12.0", FutureWarning)  # about models trained before it
+        model.decoder.config.use_cache = False  # not needed in training
+        warnings.filterwarnings("ignore", "Version v4.12.0", FutureWarning)  # a warning for models of earlier versions
     called = torch.compile(model) if way == "compiled" else model
     optimizer = torch.optim.AdamW(model.train().parameters(), lr=1e-4, fused=True)
 
@@ -205,7 +205,7 @@ def hugging_face(training: Training, precision: str, way: str) -> Ready:
 
     def work(number: int) -> float:
         steps = training.steps(number)
-        if way == "grouped by length":  # batches of all lengths in every round
+        if way == "grouped by length":  # so every round has batches of all lengths
             inputs = [window()[(number + place * WINDOW // len(steps)) % WINDOW] for place in range(len(steps))]
         else:
             inputs = [padded(batches.of_step(step), width, device) for step in steps]
@@ -220,7 +220,7 @@ def hugging_face(training: Training, precision: str, way: str) -> Ready:
 
 
 def transformers() -> Any:
-    """Import transformers, which takes seconds, where it is needed, and keep it quiet."""
+    """Import transformers only where it is needed, since that takes seconds, and switch its messages off."""
     import transformers
 
     transformers.logging.set_verbosity_error()
@@ -231,7 +231,7 @@ def transformers() -> Any:
 def padded(
     batch: PretrainBatch | TaskBatch, width: int | None, device: str = "cpu", chosen: slice = slice(None)
 ) -> Inputs:
-    """Lay out sequences of a packed batch as transformers takes them, padded to `width`, or to the longest."""
+    """Return the sequences of a packed batch padded to `width`, or to the longest, as transformers expects them."""
 
     def rows(values: NDArray[Any] | None, lengths: NDArray[np.int64], padding: int = 0) -> Tensor:
         tokens = list(torch.split(torch.from_numpy(np.asarray(values)), lengths.tolist()))[chosen]

@@ -1,4 +1,4 @@
-"""Training steps of two BERTs, a reader and a writer, beside EncoderDecoderModel of transformers; tokens of both sides count.
+"""Training steps of two BERTs, an encoder and a decoder, compared with EncoderDecoderModel; source and target tokens count.
 
 python recipes/how_fast/translation.py --text train.tsv --vocab-size 8000 --batch-sequences 64
 """
@@ -16,13 +16,11 @@ from bertkit.model.bert_config import DecoderConfig
 from bertkit.tasks.task import Feature
 
 WORDS = 8192  # in the vocabulary of the user's pairs
-TEXT = {
-    "--text": {"type": Path, "help": "tab-separated sources and targets below a header; else neighbouring sentences"}
-}
+TEXT = {"--text": {"type": Path, "help": "TSV of sources and targets, with a header; default: neighbouring sentences"}}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Compare."""
+    """Run the comparison and print its table."""
     args = parsed(__doc__, arguments, MODEL, PRECISION, STEPS, PLAIN, TEXT)
     longest, count = args.max_seq_length, WINDOW * args.batch_sequences
     with tempfile.TemporaryDirectory() as folder:
@@ -45,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def decoder_of(tokenizer: Tokenizer) -> DecoderConfig:
-    """Describe a second BERT that writes texts from [CLS] to [SEP]."""
+    """Return the configuration of a BERT decoder that generates texts from [CLS] to [SEP]."""
     return DecoderConfig(kind="bert", start_token_id=tokenizer.facts.cls, end_token_id=tokenizer.facts.sep)
 
 

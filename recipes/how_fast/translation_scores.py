@@ -1,11 +1,11 @@
-"""BLEU of a pair of BERTs beside a plain loop over EncoderDecoderModel of transformers: the same start, pairs and settings.
+"""BLEU of a pair of BERTs, compared with a plain loop over EncoderDecoderModel: the same start, pairs and settings.
 
     OMP_NUM_THREADS=1 python recipes/how_fast/translation_scores.py ../shared/data/translation_en_de runs/translate/bert_start translating
 
-The three are a folder with train.tsv and dev.tsv, of the columns en and de, a small BERT, and a folder for the results. For each
-seed both sides start from one directory: the BERT twice, with new attention between them. Their order of pairs and their
-dropout differ. `bertkit evaluate` scores both, greedily. The plain loop pads each batch to its longest source and target.
-`loss` is that of a token of the references, in nats: the less the better. `seconds` are those of the processor.
+The three arguments are a folder with train.tsv and dev.tsv (columns en and de), a small BERT, and a folder for the results. For
+each seed both sides start from one directory: the BERT twice, with new cross-attention. Their order of pairs and their dropout
+differ. `bertkit evaluate` scores both with greedy search. The plain loop pads each batch to its longest source and target.
+`loss` is the mean loss per reference token, in nats; lower is better. `seconds` are CPU seconds.
 """
 
 import argparse
@@ -41,7 +41,7 @@ TASK: dict[str, Any] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run what is missing, and print the table."""
+    """Run the missing runs, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("bert")
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def make_start(bert: str, seed: int, target: Path) -> None:
-    """Write the pair where both sides start."""
+    """Write the starting point of both sides: the pair of BERTs."""
     source = resolve_model_dir(bert)
     tokenizer = load_tokenizer(source)
     decoder = DecoderConfig(kind="bert", start_token_id=tokenizer.facts.cls, end_token_id=tokenizer.facts.sep)
@@ -71,7 +71,7 @@ def make_start(bert: str, seed: int, target: Path) -> None:
 
 
 def run_bertkit(start: Path, data: Path, seed: int, num_epochs: float, output: Path) -> dict[str, float]:
-    """Train by the command, and give the scores of its eval.json."""
+    """Train with the command, and return the scores in its eval.json."""
     command = [
         *BERTKIT, "finetune", "task=translation", "decoder=bert", f"model_dir={start}", f"data_dir={data}",
         *(f"{name}={value}" for name, value in TASK.items()), f"output_dir={output}", f"seed={seed}",
@@ -83,7 +83,7 @@ def run_bertkit(start: Path, data: Path, seed: int, num_epochs: float, output: P
 
 
 def run_transformers(start: Path, data: Path, seed: int, num_epochs: float, output: Path) -> dict[str, float]:
-    """Train in a plain loop; the model is scored as bertkit's is."""
+    """Train in a plain loop, and score the model with `bertkit evaluate`."""
     library = transformers()
     library.set_seed(seed)
     model = library.EncoderDecoderModel.from_pretrained(start).train()
@@ -117,7 +117,7 @@ def run_transformers(start: Path, data: Path, seed: int, num_epochs: float, outp
 
 
 def scored(scores: Mapping[str, float]) -> dict[str, float]:
-    """Take the scores that are compared."""
+    """Return the compared scores."""
     return {"bleu": scores["bleu"], "chrf": scores["chrf"], "loss": math.log(scores["perplexity"])}
 
 
@@ -128,7 +128,7 @@ def rows_of(path: Path) -> list[tuple[str, str]]:
 
 
 def padded(tokenizer: Any, rows: list[tuple[str, str]]) -> dict[str, torch.Tensor]:
-    """Lay out pairs as the model takes them."""
+    """Return the padded inputs of the model for these pairs."""
     sources, targets = (
         tokenizer([row[side] for row in rows], padding=True, truncation=True, max_length=length, return_tensors="pt")
         for side, length in ((0, LONGEST), (1, LONGEST_TARGET + 1))

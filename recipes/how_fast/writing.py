@@ -1,9 +1,9 @@
-"""Texts that two BERTs write, greedily and by beam search, beside `generate` of transformers: tokens per second.
+"""Text generation by two BERTs, greedy and with beam search, compared with `generate` of transformers: tokens per second.
 
     python recipes/how_fast/writing.py --batch-sequences 32 --num-texts 64
 
-Each search writes an eighth of the texts one per call, and all of them `--batch-sequences` per call. Both libraries must write
-the same texts, but for one in fifty, where two tokens may be equally probable but for rounding.
+Each search generates an eighth of the texts one per call, and all texts `--batch-sequences` per call. Both libraries must
+generate the same texts, except one in fifty, where the probabilities of two tokens may differ only by rounding.
 """
 
 import argparse
@@ -36,16 +36,16 @@ from bertkit.tasks.task import Feature, make_features
 from bertkit.tasks.task_config import GenerationConfig
 from bertkit.train.micro_batches import AUTO_MICRO_TOKENS
 
-NUM_TRIED = 32  # texts with which a new model's ends are set
-SHARE_OF_TIES = 0.02  # of the texts
+NUM_TRIED = 32  # texts used to set the end-of-text bias of a new model
+SHARE_OF_TIES = 0.02  # share of the texts that may differ
 SEARCH: Options = {
-    "--num-beams": {"type": int, "default": 4, "help": "beside greedy search; 1: that alone"},
-    "--max-target-length": {"type": int, "default": 32, "help": "the most tokens of a text, with the one that ends it"},
+    "--num-beams": {"type": int, "default": 4, "help": "beams, measured after greedy search; 1: greedy search only"},
+    "--max-target-length": {"type": int, "default": 32, "help": "maximum tokens per text, including [SEP]"},
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Compare each search and call, two systems at a time."""
+    """Compare both libraries for each search and number of texts per call."""
     args = parsed(__doc__, arguments, MODEL, TEXTS, SEARCH)
     results = []
     with tempfile.TemporaryDirectory() as folder:
@@ -68,12 +68,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def share_that_differs(found: list[list[int]], reference: list[list[int]]) -> float:
-    """Compare texts."""
+    """Return the share of texts that differ."""
     return sum(ours != theirs for ours, theirs in zip(found, reference, strict=True)) / len(found)
 
 
 def init_writer(model: BertWithHeads, texts: Sequence[str], tokenizer: Tokenizer, longest: int) -> None:
-    """Draw weights that are sure of their words, and let half of the texts end before half of the most tokens, by bisection."""
+    """Initialise weights with confident predictions; bisect a bias so that half of the texts end before half of the maximum length."""
     init_weights(model, model.config.hidden_size**-0.5, torch.Generator().manual_seed(0))
     head: Any = model.eval().heads["generation"]
     ids = [each[: model.config.max_position_embeddings] for each in tokenizer(list(texts))["input_ids"]]
@@ -90,14 +90,14 @@ def init_writer(model: BertWithHeads, texts: Sequence[str], tokenizer: Tokenizer
 
 
 def search_of(longest: int, num_beams: int) -> GenerationConfig:
-    """Search greedily or by beams, without changes to the score."""
+    """Return the settings of greedy search or beam search, with unchanged scores."""
     return GenerationConfig(longest, num_beams, 1.0, 0.0, 1, False, 1.0, None, None)
 
 
 def ready(
     args: argparse.Namespace, texts: list[str], size: int, write: Callable[[list[str]], list[list[int]]]
 ) -> Ready:
-    """Write `size` texts per call by a function that gives their ids, without those that begin and end a text."""
+    """Prepare a system that generates `size` texts per call; the ids come without the first and last special token."""
 
     def answer() -> list[list[int]]:
         return [ids for start in range(0, len(texts), size) for ids in write(texts[start : start + size])]
@@ -106,7 +106,7 @@ def ready(
 
 
 def bertkit(args: argparse.Namespace, model_dir: Path, texts: list[str], num_beams: int, size: int) -> Ready:
-    """Write as the command `predict` does."""
+    """Generate with the code of the command `predict`."""
     search = asdict(search_of(args.max_target_length, num_beams))
     opened = open_task_model(str(model_dir), None, {"max_seq_length": args.max_seq_length, "generation": search})
     opened.model.use(fast.choose("auto"))
@@ -123,7 +123,7 @@ def bertkit(args: argparse.Namespace, model_dir: Path, texts: list[str], num_bea
 
 
 def hugging_face(args: argparse.Namespace, model_dir: Path, texts: list[str], num_beams: int, size: int) -> Ready:
-    """Write by `generate`; the sources of a call are padded to the longest."""
+    """Generate with `generate`; the sources of a call are padded to the longest."""
     model = transformers().EncoderDecoderModel.from_pretrained(model_dir, attn_implementation="sdpa")
     model = model.to(args.device).eval()
     tokenizer = transformers().AutoTokenizer.from_pretrained(model_dir)

@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 : "${MODEL_DIR:?set MODEL_DIR= to the directory of a model}" "${DATA_DIR:?set DATA_DIR= to the folder of the task, or of GLUE}"
 run=${RUN_DIR:-runs/look}
-export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}"  # nothing outside of the checkout
+export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}"  # keep downloads inside the checkout
 text=${TEXT:-The company sold the old ship in May.} pair=${TEXT_PAIR-In May the old ship was bought by the company.}
 
 bash docker/install.sh .venv
@@ -15,9 +15,9 @@ bertkit=.venv/bin/bertkit
 echo "== finetune: the best checkpoint on the dev split"
 $bertkit finetune task="${TASK:-mrpc}" model_dir="$MODEL_DIR" data_dir="$DATA_DIR" output_dir="$run/model" "$@"
 look=($bertkit view model_dir="$run/model" text="$text" ${pair:+text_pair="$pair"} overwrite=true)
-echo "== view: all heads, one of them, one token in all layers, and what the label rests on"
+echo "== view: a page with all heads, one head, one token in all layers, and attributions for the label"
 "${look[@]}" output="$run/attention.html"
-echo "== view: pictures for a paper, of all heads and of one"
+echo "== view: pictures of all heads and of one head, for a paper"
 "${look[@]}" output="$run/heads.svg"
 "${look[@]}" output="$run/head.svg" layer="${LAYER:-1}" head="${HEAD:-1}"
 echo "open $run/attention.html in a browser"

@@ -6,14 +6,14 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 : "${CORPUS:?set CORPUS= to files or a folder of text}"
 run_dir=${RUN_DIR:-runs/multi_host} rank=${HOST_RANK:-0} bertkit=.venv/bin/bertkit job=''
-export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}"  # nothing outside of the checkout
+export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}"  # keep downloads inside the checkout
 # Forward signals to the command and exit with its code; bash would handle a signal only after a foreground command ends.
 pass_on() { [ -n "$job" ] || exit 143; kill -s "$1" "$job" 2> /dev/null || :; }
 trap 'pass_on TERM' TERM; trap 'pass_on INT' INT; trap 'pass_on USR1' USR1
 run() {
   "$@" & job=$! code=0
   while kill -0 "$job" 2> /dev/null; do wait "$job" || :; done
-  wait "$job" || code=$?; [ "$code" != 75 ] || sleep "${GRACE:-0}"  # in slurm.sh, until the other hosts say the same
+  wait "$job" || code=$?; [ "$code" != 75 ] || sleep "${GRACE:-0}"  # in slurm.sh: wait until the other hosts have exited too
   job=''; [ "$code" = 0 ] || exit "$code"
 }
 until [ "$rank" = 0 ] || [ -f "$run_dir/data/manifest.json" ]; do sleep 1; done
@@ -26,5 +26,5 @@ echo "== pretrain: host $rank of ${NUM_HOSTS:-1}, ${NPROC:-1} process(es) here"
 run $bertkit pretrain experiment=bert_base data_dir="$run_dir/data" output_dir="$run_dir/model" launch.num_processes="${NPROC:-1}" \
   launch.num_hosts="${NUM_HOSTS:-1}" launch.host_rank="$rank" launch.address="${ADDRESS:-null}" "$@"
 [ "$rank" = 0 ] || exit 0
-echo "== export: a model for transformers, compared with it"
+echo "== export: a Hugging Face model, compared with transformers"
 run $bertkit export model_dir="$run_dir/model" head=pretraining output_dir="$run_dir/exported"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The same as a Slurm job: CORPUS=/shared/wiki RUN_DIR=/shared/run sbatch recipes/multi_host/slurm.sh precision=bf16
+# recipes/multi_host/run.sh as a Slurm job: CORPUS=/shared/wiki RUN_DIR=/shared/run sbatch recipes/multi_host/slurm.sh precision=bf16
 #SBATCH --job-name=bertkit
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
@@ -13,11 +13,11 @@
 # checkpoint; exit code 75 means that it is saved, and the job is requeued to resume from it.
 # A failing task ends the others, which may wait for its data; a finished task does not, because host 0 exports last.
 set -uo pipefail
-trap : TERM USR1  # of Slurm's to all processes; srun ends first, and this script then says how
+trap : TERM USR1  # Slurm also signals this shell, which must wait for srun's exit code
 cd "$SLURM_SUBMIT_DIR" || exit 2
 ADDRESS=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1):$((20000 + SLURM_JOB_ID % 10000))
 export ADDRESS NUM_HOSTS=$SLURM_NNODES NPROC=${NPROC:-8} GRACE=${GRACE:-10}
-# since Slurm 22.05 srun does not inherit this from the job
+# since Slurm 22.05, srun does not inherit this number from the job
 [ -z "${SLURM_CPUS_PER_TASK:-}" ] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
 # shellcheck disable=SC2016
 srun --kill-on-bad-exit=1 --wait=0 bash -c 'HOST_RANK=$SLURM_NODEID exec recipes/multi_host/run.sh "$@"' run "$@"

@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 : "${CORPUS:?set CORPUS= to files or a folder of text}"
 run=${RUN_DIR:-runs/pretrain_base}
-export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}"  # nothing outside of the checkout
+export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}"  # keep downloads inside the checkout
 
 bash docker/install.sh .venv
 bertkit=.venv/bin/bertkit
@@ -15,5 +15,5 @@ echo "== prepare: text -> tokenizer and token shards"
 $bertkit prepare corpus.path="$CORPUS" ${VOCAB:+tokenizer.path="$VOCAB"} output_dir="$run/data"
 echo "== pretrain: 90 % of the steps at 128 tokens, 10 % at 512"
 $bertkit pretrain experiment=bert_base data_dir="$run/data" output_dir="$run/model" launch.num_processes="${NPROC:-1}" "$@"
-echo "== export: a model for transformers, compared with it"
+echo "== export: a Hugging Face model, compared with transformers"
 $bertkit export model_dir="$run/model" head=pretraining output_dir="$run/exported"

@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 : "${CORPUS:?set CORPUS= to files or a folder of text}"
 run=${RUN_DIR:-runs/pretrain_large_lamb}
-export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}"  # nothing outside of the checkout
+export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}"  # keep downloads inside the checkout
 
 bash docker/install.sh .venv
 bertkit=.venv/bin/bertkit
@@ -18,5 +18,5 @@ $bertkit pretrain experiment=bert_large_lamb_phase1 data_dir="$run/data" output_
 echo "== pretrain, phase 2: 512 tokens, from the weights and the moments of phase 1"
 $bertkit pretrain experiment=bert_large_lamb_phase2 data_dir="$run/data" output_dir="$run/phase2" launch.num_processes="${NPROC:-1}" \
   model_dir="$run/phase1" init_moments=true "$@"
-echo "== export: a model for transformers, compared with it"
+echo "== export: a Hugging Face model, compared with transformers"
 $bertkit export model_dir="$run/phase2" head=pretraining output_dir="$run/exported"

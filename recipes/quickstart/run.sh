@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 run=${RUN_DIR:-runs/quickstart}
-export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}"  # nothing outside of the checkout
+export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}"  # keep downloads inside the checkout
 
 bash docker/install.sh .venv
 bertkit=.venv/bin/bertkit
@@ -13,7 +13,7 @@ echo "== prepare: text -> tokenizer and token shards"
 $bertkit prepare corpus=python_docs tokenizer.vocab_size=2048 held_out_prob=0.05 output_dir="$run/data"
 echo "== pretrain: a tiny BERT, masked LM and next sentence prediction"
 $bertkit pretrain experiment=quickstart data_dir="$run/data" output_dir="$run/tiny" "$@"
-echo "== export: a model for transformers, compared with it"
+echo "== export: a Hugging Face model, compared with transformers"
 $bertkit export model_dir="$run/tiny" head=masked_lm output_dir="$run/tiny-mlm"
 
 cat <<NEXT

@@ -5,20 +5,20 @@
 # paths start at the root of the repository. Further settings go to finetune. To resume, run it again.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-: "${MODEL_DIR:?set MODEL_DIR= to the directory of a model}" "${DATA_DIR:?set DATA_DIR= to the folder of the files of SQuAD}"
+: "${MODEL_DIR:?set MODEL_DIR= to the directory of a model}" "${DATA_DIR:?set DATA_DIR= to the folder of the SQuAD files}"
 run=${RUN_DIR:-runs/search_qa} task=${TASK:-squad2}
 dev=$(find "$DATA_DIR" -name "dev-v${task#squad}.*.json" | sort | head -n 1)
-export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}"  # nothing outside of the checkout
+export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}"  # keep downloads inside the checkout
 
 bash docker/install.sh .venv
 bertkit=.venv/bin/bertkit
 
-echo "== finetune: a reader, which also tells where no answer is"
+echo "== finetune: a reader, which also recognises passages without an answer"
 $bertkit finetune task="$task" model_dir="$MODEL_DIR" data_dir="$DATA_DIR" output_dir="$run/reader" "$@"
 echo "== index: the passages of the dev set"
 $bertkit index corpus.path="$dev" passages.stemming=english output="$run/library.db"
-echo "== search: how often the right passage is first, by each order; both.* is fitted on the other half of the questions"
+echo "== search: the metrics of each order; the weights both.* are fitted on the other half of the questions"
 $bertkit search index="$run/library.db" model_dir="$run/reader" input="$dev" fit=true max_questions="${QUESTIONS:-400}" output="$run/found.jsonl" overwrite=true
-echo "== search: one question, its answers between arrows"
+echo "== search: one question, with the answers between arrows"
 $bertkit search index="$run/library.db" model_dir="$run/reader" question="${QUESTION:-When did the Normans come to France?}" top_k=3
-echo "a page of it: .venv/bin/pip install '.[serve]' && .venv/bin/bertkit serve model_dir=$run/reader index=$run/library.db"
+echo "to search on a web page: .venv/bin/pip install '.[serve]' && .venv/bin/bertkit serve model_dir=$run/reader index=$run/library.db"

@@ -4,14 +4,14 @@
 # Further settings go to finetune. To resume, run it again.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-: "${MODEL_DIR:?set MODEL_DIR= to the directory of a model}" "${DATA_DIR:?set DATA_DIR= to the folder of the files of SQuAD}"
+: "${MODEL_DIR:?set MODEL_DIR= to the directory of a model}" "${DATA_DIR:?set DATA_DIR= to the folder of the SQuAD files}"
 run=${RUN_DIR:-runs/squad}
-export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}"  # nothing outside of the checkout
+export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}"  # keep downloads inside the checkout
 
 bash docker/install.sh .venv
 bertkit=.venv/bin/bertkit
 
 echo "== finetune: the best checkpoint on the dev split, its scores and its predictions"
 $bertkit finetune task="${TASK:-squad1}" model_dir="$MODEL_DIR" data_dir="$DATA_DIR" output_dir="$run/model" launch.num_processes="${NPROC:-1}" "$@"
-echo "== export: a model for transformers, compared with it"
+echo "== export: a Hugging Face model, compared with transformers"
 $bertkit export model_dir="$run/model" head=task output_dir="$run/exported"

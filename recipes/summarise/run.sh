@@ -7,11 +7,11 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 : "${MODEL_DIR:?set MODEL_DIR= to the directory of a BERT}" "${DATA_DIR:?set DATA_DIR= to the folder of train.* and dev.*}"
 run=${RUN_DIR:-runs/summarise}
-export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}"  # nothing outside of the checkout
+export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}"  # keep downloads inside the checkout
 
 bash docker/install.sh .venv '[generation]'
 bertkit=.venv/bin/bertkit
-echo "== finetune: one set of weights reads and writes; attention to what was read is new"
+echo "== finetune: encoder and decoder share one set of weights; only the cross-attention is new"
 $bertkit finetune task=generation decoder=bert decoder.share=true model_dir="$MODEL_DIR" data_dir="$DATA_DIR" \
   task.columns.source="${SOURCE:-document}" task.columns.target="${TARGET:-summary}" output_dir="$run/model" "$@"
 echo "== export: an EncoderDecoderModel, compared with transformers"

@@ -9,9 +9,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 : "${DATA_DIR:?set DATA_DIR= to the folder of train.tsv and dev.tsv}"
 run=${RUN_DIR:-runs/translate} from=${SOURCE:-en} to=${TARGET:-de} seeds=${SEEDS:-0 1 2} size=tokenizer.vocab_size=${VOCAB_SIZE:-8000}
 read -r transformer additive dot none bert <<< "${EPOCHS:-5 5.56 6.47 7 5.45}"
-export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}" bertkit=.venv/bin/bertkit  # nothing outside of the checkout
+export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}" bertkit=.venv/bin/bertkit  # keep downloads inside the checkout
 bash docker/install.sh .venv '[generation]'
-train() { for seed in $seeds; do echo "== finetune: $1, seed $seed"  # a name, its epochs, its settings
+train() { for seed in $seeds; do echo "== finetune: $1, seed $seed"  # arguments: name, epochs, settings
   $bertkit finetune task=translation data_dir="$DATA_DIR" task.columns.source="$from" task.columns.target="$to" task.generation.num_beams=1 \
     num_epochs="${2:-$transformer}" evaluation.every_steps=100000 seed="$seed" output_dir="$run/$1/seed_$seed" "${@:3}"; done; }
 new="model=tiny tokenizer=wordpiece $size schedule=noam" recurrent="decoder=rnn model.num_hidden_layers=1" pair=""
@@ -24,6 +24,6 @@ $bertkit prepare corpus.path="$run/both_sides.txt" "$size" tokenizer.lowercase=f
 $bertkit pretrain data_dir="$run/data" model=tiny segments=full_sentences segments.max_seq_length=64 steps="${STEPS:-3000}" batch.sequences=64 \
   model.initializer_range=0.088 optimizer.peak_learning_rate=2e-3 optimizer.bias_correction=true schedule.warmup_share=0.1 output_dir="$run/bert_start"; fi
 train bert "$bert" decoder=bert model_dir="${MODEL_DIR:-$run/bert_start}" $pair "$@"
-echo "== compare: a table and a page; view: what each written word looks at"
+echo "== compare: a table and a page; view: the source words that each target word attends to"
 $bertkit compare "$run"/*/seed_? output="$run/translators.html" overwrite=true
 $bertkit view model_dir="$run/rnn_additive/seed_${seeds%% *}" text="${TEXT:-The file could not be opened.}" output="$run/alignment.svg" overwrite=true

@@ -41,29 +41,22 @@ def test_building_dir_publishes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-def test_building_dir_leaves_nothing_after_an_error(tmp_path: Path, error: type[BaseException]) -> None:
-    def fail() -> None:
+@pytest.mark.parametrize("old", [{}, {"final/a": "old"}])
+def test_building_dir_leaves_what_was_there_after_an_error(
+    tmp_path: Path, error: type[BaseException], old: dict[str, str]
+) -> None:
+    def build(text: str) -> None:
         with files.building_dir(tmp_path / "final") as partial:
-            (partial / "a").write_text("1")
-            raise error
+            (partial / "a").write_text(text)
+            if text == "new":
+                raise error
 
+    for text in old.values():
+        build(text)
     with pytest.raises(error):
-        fail()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_building_dir_keeps_the_old_state_after_an_error(tmp_path: Path) -> None:
-    with files.building_dir(tmp_path / "final") as partial:
-        (partial / "a").write_text("old")
-
-    def fail() -> None:
-        with files.building_dir(tmp_path / "final") as partial:
-            (partial / "a").write_text("new")
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        fail()
-    assert content(tmp_path) == {"final/a": "old"}
+        build("new")
+    assert content(tmp_path) == old
+    assert len(list(tmp_path.iterdir())) == len(old)
 
 
 def test_building_dir_starts_empty_after_a_crash(tmp_path: Path) -> None:

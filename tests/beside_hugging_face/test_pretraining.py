@@ -114,12 +114,9 @@ def our_steps(model: BertWithHeads, sampler: Sampler, steps: int, rate: float, w
     learner = Learner(accelerator, model, AdamW(parameter_groups(model, 0.01), config), pretraining_losses)
     course = Course(
         batches=lambda step: [(0, sampler.take(np.arange(BATCH) + step * BATCH))],
-        learning_rate=lambda step: rate * linear(step, steps, warmup) if step < steps else 0.0,
-        first_step=0,
-        steps=10**9,
-        max_grad_norm=1.0,
-        seed=0,
-    )
+        learning_rate=lambda step: rate * linear(step, steps, warmup) if step < steps else 0.0, first_step=0,
+        steps=10**9, max_grad_norm=1.0, seed=0,
+    )  # fmt: skip
     return loop.train(learner, course)
 
 

@@ -20,7 +20,7 @@ Content = bytes | str | Callable[[Path], None]
 
 @dataclass(frozen=True)
 class Case:
-    """A command that nobody should give, and how it has to end."""
+    """A hostile command and its expected end."""
 
     name: str
     arguments: Sequence[str]  # {here} is the case's own folder, the current directory; {shared} what the session made
@@ -35,7 +35,6 @@ class Case:
 
 
 def each(quick: Sequence[Case], slow: Sequence[Case] = ()) -> pytest.MarkDecorator:
-    """Run a test for each case, by its name."""
     params = [pytest.param(case, id=case.name, marks=[]) for case in quick]
     params += [pytest.param(case, id=case.name, marks=[pytest.mark.slow]) for case in slow]
     return pytest.mark.parametrize("case", params)
@@ -100,7 +99,7 @@ def check(case: Case, python: Path, folder: Path, shared: Path) -> None:
 
 
 def listing(folder: Path) -> dict[str, tuple[object, ...]]:
-    """Give every name below a folder, with what would show that it changed; links are not followed."""
+    """Return every name below a folder, with its state, to detect changes; links are not followed."""
     found: dict[str, tuple[object, ...]] = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))

@@ -44,7 +44,7 @@ CANARIES = {
 
 @pytest.fixture(scope="module")
 def life(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list[list[str]]], str]:
-    """The folder of all that was made, what the audit saw, and everything that was printed."""
+    """A folder after typical commands, the audited events, and all printed output."""
     folder = tmp_path_factory.mktemp("life")
     write_text(folder / "text.txt", make_text(61))
     for name in ("train", "dev"):

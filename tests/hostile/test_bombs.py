@@ -71,7 +71,7 @@ def test_lines_records_and_archives_have_limits(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(text_files, "LINE_MB", 1)
     path = tmp_path / "long.txt"
     path.write_bytes(b"short\n" + b"a" * 2_000_000)
-    with pytest.raises(InputError, match=r"long.txt:2: a line longer than 64 MB; cut it"):
+    with pytest.raises(InputError, match=r"long.txt:2: .*64 MB"):
         list(read_lines(path))
     with (tmp_path / "sparse.txt").open("wb") as file:
         file.truncate(100_000_000_000)

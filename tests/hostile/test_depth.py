@@ -55,8 +55,6 @@ def test_deep_records(capsys: Capsys, tmp_path: Path) -> None:
 
 
 def at(*path: Any) -> Callable[[Any], Any]:
-    """Put the last of the given at the place of the others."""
-
     def change(content: Any) -> None:
         for key in path[:-2]:
             content = content[key]

@@ -71,7 +71,7 @@ def test_marks(capsys: Capsys) -> None:
 
 
 def test_whatever_is_printed_is_said() -> None:
-    """`print` and the streams themselves are for `errors.say`, and for what a command writes as its result."""
+    """Only `errors.say`, and a command that writes its result, may use `print` and the streams."""
     results = {"stages/predict.py", "stages/embed.py", "data/batches/instances.py"}
     found, files = [], sorted(PACKAGE.rglob("*.py"))
     assert len(files) > 100

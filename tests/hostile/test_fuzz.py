@@ -65,7 +65,6 @@ WORDS = (  # that were made to hurt somebody's reader
 
 
 def changed(good: bytes, rng: random.Random) -> bytes:
-    """Change a file in one to four places."""
     data = bytearray(good)
     for _ in range(rng.randint(1, 4)):
         at = rng.randrange(len(data) + 1)
@@ -91,8 +90,6 @@ def changed(good: bytes, rng: random.Random) -> bytes:
 
 @dataclass(frozen=True)
 class Reader:
-    """A reader, and a good file for it."""
-
     make: Callable[[Path], Path]  # makes the file in an empty folder, with what belongs to it; gives the one to change
     read: Callable[[Path], Any]
     share: float = 1.0  # of the number of changes; less where one takes long
@@ -163,8 +160,6 @@ def tensorflow(folder: Path) -> Path:
 
 
 def of_run(tiny_runs: Path, name: str, read: Callable[[Path], Any], share: float = 1.0) -> Reader:
-    """A file of a fine-tuned run, found by its name."""
-
     def make(folder: Path) -> Path:
         shutil.copytree(tiny_runs / "fine", folder / "run")
         return next((folder / "run").rglob(name))
@@ -266,7 +261,7 @@ def in_time() -> Iterator[None]:
 
 
 def attack(name: str, reader: Reader, folder: Path, count: int, says: Any) -> None:
-    """Read so many changed files; tell what went wrong, and how many were refused."""
+    """Read this many changed files; return the failures, and how many files were refused."""
     path = reader.make(folder)
     good = path.read_bytes()
     reader.read(path)  # else nothing is shown
@@ -301,7 +296,7 @@ def attack(name: str, reader: Reader, folder: Path, count: int, says: Any) -> No
 
 
 def run_all(readers: dict[str, Reader], tmp_path: Path, total: int) -> dict[str, tuple[int, int]]:
-    """Change files in so many ways; each reader has a process of its own, for one may end it."""
+    """Run each reader on changed files, in its own process, since a file may crash it."""
     context = multiprocessing.get_context("fork")
     each = total / sum(reader.share for reader in readers.values())
     found, faults = {}, []

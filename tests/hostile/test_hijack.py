@@ -24,7 +24,7 @@ PATHS = {**os.environ, "PYTHONPATH": str(PACKAGE.parents[1])}
 
 @pytest.fixture
 def trap(tmp_path: Path) -> Path:
-    """A current directory full of modules that leave a mark where they are imported."""
+    """A current directory full of modules that leave a file behind when they are imported."""
     for name in NAMES:
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'hit')!r}, 'a').write({name!r})\n")
     (tmp_path / "bertkit").mkdir()

@@ -51,7 +51,6 @@ def test_tasks_of_slurm() -> None:
 
 
 def test_no_command(capsys: Capsys) -> None:
-    """Nothing at all is a question; an empty word is a mistake, and says what there is."""
     assert run([]) == 0
     assert run([""]) == 2
     assert "first steps:" in capsys.readouterr().out

@@ -64,7 +64,7 @@ def test_without_a_network_a_hub_id_fails_at_once(tmp_path: Path, python: Path, 
 
 
 def test_parquet_is_read_as_it_is(tmp_path: Path) -> None:
-    """With the names that `datasets` notes for numbered labels; in batches; what is damaged is said."""
+    """With the names that `datasets` stores for numbered labels; in batches; damaged files are refused."""
     features = {"label": {"names": ["bad", "good"], "_type": "ClassLabel"}, "text": {"dtype": "string"}}
     features["tags"] = {"feature": {"names": ["O", "B"], "_type": "ClassLabel"}, "_type": "List"}
     table = pa.table({"text": ["a"] * 3000, "label": [1] * 3000, "tags": [[0, 1]] * 3000})

@@ -34,7 +34,6 @@ def leaves(composed: Mapping[str, Any], path: str = "") -> Iterator[str]:
 
 
 def misspelt(key: str, rng: random.Random) -> str:
-    """Double, drop or swap a letter."""
     at = rng.randrange(len(key) - 1)
     swapped = key[:at] + key[at + 1] + key[at] + key[at + 2 :]
     return rng.choice((key[: at + 1] + key[at:], key[:at] + key[at + 1 :], swapped))
@@ -53,7 +52,7 @@ def words_of(command: str, share: float) -> Iterator[tuple[str, str]]:
 
 
 def answers(command: str, share: float, capsys: Capsys) -> tuple[int, list[str]]:
-    """Give each word beside good ones; count them, and list what was not answered in one line."""
+    """Set each value in an otherwise valid command; count the commands, and list those that were not refused in one line."""
     count, faults = 0, []
     for what, word in words_of(command, share):
         count += 1

@@ -73,7 +73,7 @@ def test_a_file_by_several_names_is_read_once(tmp_path: Path, capsys: Capsys) ->
 
 
 def test_a_folder_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As who may read everything runs these tests, the system's refusal is made up."""
+    """Root may read everything, so the system's refusal is simulated."""
     (tmp_path / "a" / "closed").mkdir(parents=True)
     real = os.scandir
 

@@ -20,7 +20,7 @@ MASKS = {"right padding": RIGHT, "left padding": RIGHT.flip(1), "holes": HOLES, 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> tuple[PaddedBert, Any]:
-    """The same random weights here and there, in float64."""
+    """The same random weights in both libraries, in float64."""
     from transformers import BertForPreTraining
 
     model = small_model(tokenizer.vocab_size)
@@ -33,7 +33,6 @@ def models(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> tu
 
 
 def compare(out: BertOutput, reference: Any, poolers: torch.Tensor, is_token: torch.Tensor) -> dict[str, float]:
-    """The largest difference of every output, on the tokens."""
     logits = reference["prediction_logits"], out.logits["masked_lm"]
     pairs = {"masked_lm": logits, "last_hidden_state": (reference["hidden_states"][-1], out.last_hidden_state)}
     assert len(out.hidden_states) == len(reference["hidden_states"]) == LAYERS + 1

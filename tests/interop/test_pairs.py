@@ -37,7 +37,6 @@ TARGET_MASK = (torch.arange(OF_TARGETS) < torch.tensor([3, 11, 7, 1, 5])[:, None
 
 
 def write_pair(directory: Path, **changes: Any) -> Path:
-    """Random weights, written by `transformers`."""
     torch.manual_seed(0)
     encoder = transformers.BertConfig(**SHAPE)
     decoder = transformers.BertConfig(**SHAPE, is_decoder=True, add_cross_attention=True)
@@ -52,7 +51,6 @@ def write_pair(directory: Path, **changes: Any) -> Path:
 
 
 def load_pair(directory: Path) -> Any:
-    """Nothing is missing, and nothing left over."""
     theirs, info = EncoderDecoderModel.from_pretrained(directory, output_loading_info=True, dtype=torch.float64)
     assert {key: value for key, value in info.items() if value} == {}
     return theirs.eval()
@@ -208,7 +206,7 @@ def test_there_and_back(share: bool, tmp_path: Path, tokenizer: Tokenizer) -> No
 
 
 def test_what_transformers_trained_further_is_shared_no_more(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    """It has no word for sharing, and trains two sets of weights; none of them is lost."""
+    """Hugging Face cannot store shared weights and trains two sets; neither is lost."""
     export_model(small_pair(tokenizer, share=True), tokenizer, tmp_path / "ours")
     theirs = EncoderDecoderModel.from_pretrained(tmp_path / "ours")
     with torch.no_grad():
@@ -219,7 +217,7 @@ def test_what_transformers_trained_further_is_shared_no_more(tmp_path: Path, tok
     assert back.config.decoder.share is False
     with torch.no_grad():
         same(back(**given).logits["generation"], theirs.double().eval()(**given).logits)
-    with pytest.raises(InputError, match=r"decoder and encoder .*; set decoder\.share=false"):
+    with pytest.raises(InputError, match=r"decoder\.share=false"):
         load_directory(tmp_path / "theirs", decoder=DecoderConfig(kind="bert", share=True))
 
 
@@ -238,7 +236,7 @@ def test_the_encoder_of_a_pair_is_a_bert(tmp_path: Path, tokenizer: Tokenizer) -
     assert {name.split(".")[1] for name in report.new} == {"pooler", "sequence"}
     assert classifier.config.decoder is None
     bert = export_model(small_model(tokenizer.vocab_size), tokenizer, tmp_path / "bert")
-    with pytest.raises(InputError, match="a model without a decoder; finetune with decoder=bert"):
+    with pytest.raises(InputError, match="decoder=bert"):
         load_model(bert, ["generation"])
 
 
@@ -320,7 +318,7 @@ def test_a_pair_of_a_real_checkpoint(tmp_path: Path) -> None:
     + [("rnn", "post", score) for score in ("additive", "dot", "general", "location", "none")],
 )
 def test_models_of_bertkits_own(kind: Any, norm: Any, score: Any, tmp_path: Path, tokenizer: Tokenizer) -> None:
-    """Written and loaded again bit for bit, refused by the export, and never taken for a BERT."""
+    """They are reloaded bit for bit, refused by the export, and never taken for a BERT."""
     config = small_config(
         tokenizer.vocab_size, norm=NormConfig(placement=norm), hidden_act="relu",
         attention=AttentionConfig(positions="sinusoidal" if kind == "transformer" else "none"),
@@ -336,7 +334,7 @@ def test_models_of_bertkits_own(kind: Any, norm: Any, score: Any, tmp_path: Path
     assert text_files(again, tokenizer)["config.json"] == (tmp_path / "config.json").read_text()
     given = inputs_of(is_padded=True)
     assert bool(again(**given).logits["generation"].any())
-    with pytest.raises(InputError, match=rf"the model: transformers 5 .*decoder={kind};") as error:
+    with pytest.raises(InputError, match=rf"decoder={kind};") as error:
         export_model(model, tokenizer, tmp_path / "out")
     assert "\n" not in str(error.value)
     with pytest.raises(ValueError, match="model type `bertkit`"):

@@ -10,16 +10,10 @@ from pathlib import Path
 from bertkit.train.log import read_metrics
 
 SMALL = [
-    "device=cpu",
-    "model=tiny",
-    "model.hidden_size=32",
-    "model.intermediate_size=64",
-    "model.max_position_embeddings=48",
-    "segments.max_seq_length=40",
-    "batch.sequences=12",
-    "batch.micro_sequences=3",
+    "device=cpu", "model=tiny", "model.hidden_size=32", "model.intermediate_size=64",
+    "model.max_position_embeddings=48", "segments.max_seq_length=40", "batch.sequences=12", "batch.micro_sequences=3",
     "log.every_steps=1",
-]
+]  # fmt: skip
 ENDLESS = ["steps=100000", "evaluation.every_steps=100000", "checkpoint.every_steps=100000"]
 HANG_SECONDS = 10
 
@@ -40,7 +34,6 @@ def start(
 
 
 def await_steps(processes: list[subprocess.Popen[str]], output: Path, steps: int) -> None:
-    """Wait until so many steps are logged."""
     until = time.monotonic() + 120
     while (read_metrics(output / "metrics.jsonl") or [{"step": 0}])[-1]["step"] < steps:
         for process in processes:
@@ -50,7 +43,6 @@ def await_steps(processes: list[subprocess.Popen[str]], output: Path, steps: int
 
 
 def workers_of(launcher: subprocess.Popen[str]) -> dict[int, int]:
-    """The launcher's processes by rank."""
     children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
     found = {}
     for pid in map(int, children):
@@ -67,7 +59,6 @@ def alive(pids: list[int]) -> list[int]:
 
 
 def await_end(pids: list[int]) -> None:
-    """Wait until these processes are gone."""
     until = time.monotonic() + 30
     while alive(pids):
         assert time.monotonic() < until, alive(pids)
@@ -75,7 +66,7 @@ def await_end(pids: list[int]) -> None:
 
 
 def listening(pids: list[int]) -> set[str]:
-    """The addresses where these processes listen, as /proc has them (hexadecimal, by byte)."""
+    """The addresses where these processes listen, in the format of /proc (hexadecimal, byte by byte)."""
     inodes = set()
     for pid in pids:
         for link in Path(f"/proc/{pid}/fd").iterdir():

@@ -39,11 +39,8 @@ def start(python: Path, data: Path, run_dir: Path, world: int, *more: str) -> su
     environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
     return subprocess.Popen(
         [str(python), str(WORKER), str(world), str(port), str(batches), *arguments],
-        env={**environment, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+        env={**environment, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
 
 
 def finish(process: subprocess.Popen[str]) -> str:
@@ -53,7 +50,6 @@ def finish(process: subprocess.Popen[str]) -> str:
 
 
 def kill_after(process: subprocess.Popen[str], run_dir: Path, step: int) -> None:
-    """Kill all processes of a run once that step is logged."""
     deadline = time.monotonic() + 600
     while not any(row["step"] >= step for row in read_metrics(run_dir / "metrics.jsonl")[-1:]):
         assert process.poll() is None, process.communicate()[0]
@@ -64,7 +60,7 @@ def kill_after(process: subprocess.Popen[str], run_dir: Path, step: int) -> None
 
 
 def batches_of(run_dir: Path) -> dict[tuple[int, int], str]:
-    """The hash of every micro-batch of every step, which must be the same whenever it was trained on."""
+    """The hash of every micro-batch of every step, which must not depend on when it was trained."""
     found: dict[tuple[int, int], str] = {}
     for line in run_dir.with_suffix(".batches").read_text().splitlines():
         step, number, digest = line.split()
@@ -89,7 +85,7 @@ def losses_of(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def chain(python: Path, data: Path, run_dir: Path, worlds: list[int], kills: list[int], *more: str) -> None:
-    """Train with each number of processes in turn, killed after these steps; the last one ends the run."""
+    """Train with each number of processes in turn; each run is killed after its step, and the last one finishes."""
     for world, step in zip(worlds, kills, strict=False):
         kill_after(start(python, data, run_dir, world, *more), run_dir, step)
     finish(start(python, data, run_dir, worlds[-1], *more))
@@ -111,8 +107,6 @@ def check_chain(
 
 
 def refuses(process: subprocess.Popen[str], run_dir: Path, line: str) -> None:
-    """The command ends with exit code 2 and leaves every file as it was."""
-
     def contents() -> dict[str, str]:
         return {str(path): sha256_file(path) for path in run_dir.rglob("*") if path.is_file() and path.name != LOCK}
 

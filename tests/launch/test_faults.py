@@ -48,7 +48,7 @@ CASES = {
 
 
 def suffer(name: str, trial: int, data: Path, folder: Path) -> float:
-    """Start a run of two processes, harm it after a few steps, and resume it; give the seconds until all were gone."""
+    """Start a run of two processes, harm it after a few steps, resume it; return the seconds until all processes had ended."""
     number, to_launcher, code, most_seconds, words = CASES[name]
     (folder / "sitecustomize.py").write_text(FAULTS)
     output, victim, temporary = folder / f"run-{trial}", trial % 2, folder / f"tmp-{trial}"

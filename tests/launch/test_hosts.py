@@ -29,7 +29,7 @@ def test_the_interface_to_an_address() -> None:
 
 
 def on_loopback(data: Path, output: Path, ranks: dict[int, str]) -> list[tuple[int, str]]:
-    """How the commands of hosts end, each with a setting of its own."""
+    """Run one command per host on this machine, each with its own setting; return the exit codes and errors."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"launch.address=127.0.0.1:{probe.getsockname()[1]}"

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from conftest import Capsys, refused
 from launched import ENDLESS, SMALL, await_end, await_steps, listening, start, workers_of
 
 from bertkit.base.typed_settings import build
@@ -79,14 +80,12 @@ def test_refusals(
     line: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capsys,
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert run(["pretrain", "data_dir=x", f"output_dir={tmp_path / 'run'}", *arguments]) == 2
-    said = capsys.readouterr().err
-    assert line in said
-    assert said.count("\n") == 1
+    code = run(["pretrain", "data_dir=x", f"output_dir={tmp_path / 'run'}", *arguments])
+    refused(code, line, capsys, alone=True)
     assert not (tmp_path / "run").exists()
 
 
@@ -101,9 +100,7 @@ def test_the_settings_survive_the_way_to_a_worker() -> None:
         assert build(schema_of(command), json.loads(json.dumps(dataclasses.asdict(built)))) == built
 
 
-def test_a_run_of_two_processes_stops_and_is_left_alone(
-    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_of_two_processes_stops_and_is_left_alone(prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     """It listens on 127.0.0.1 alone; a second command in its directory ends with 3; SIGUSR1 saves and ends with 75."""
     output = tmp_path / "run"
     process = start(prepared_dir, output, "launch.num_processes=2", *ENDLESS)
@@ -125,7 +122,6 @@ def test_a_run_of_two_processes_stops_and_is_left_alone(
 
 
 def check_reader_leaves(process: subprocess.Popen[str]) -> None:
-    """As `| head -n 1` does."""
     assert process.stdout is not None
     assert process.stderr is not None
     process.stdout.readline()

@@ -26,7 +26,7 @@ SEEDS = 5
 
 
 def sequences(batch: PretrainBatch | TaskBatch) -> list[bytes]:
-    """Every sequence of a batch with all that belongs to it: ids after masking, what was masked, token types, label."""
+    """Every sequence of a batch with its data: masked ids, masked positions, token types, label."""
     ends = np.cumsum(batch.sequence_lengths)
     columns = [batch.input_ids, batch.token_type_ids]
     if isinstance(batch, PretrainBatch):

@@ -3,7 +3,6 @@
 import json
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,12 +13,6 @@ from bertkit.cli import run
 from bertkit.settings.compose import combinations
 
 TINY = ["model.hidden_size=16", "model.num_attention_heads=2", "model.intermediate_size=16"]
-
-
-@pytest.fixture
-def quick(python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The runs of a sweep, which are processes of their own, start at once."""
-    monkeypatch.setattr(sys, "executable", str(python))
 
 
 @pytest.mark.usefixtures("quick")
@@ -41,12 +34,9 @@ def test_a_signal_saves_the_run_and_ends_the_sweep(
     number: signal.Signals, prepared_dir: Path, tmp_path: Path, python: Path
 ) -> None:
     common = [
-        "steps=100000",
-        "log.every_steps=10",
-        "checkpoint.every_steps=100000",
-        "schedule.warmup_steps=1",
+        "steps=100000", "log.every_steps=10", "checkpoint.every_steps=100000", "schedule.warmup_steps=1",
         f"data_dir={prepared_dir}",
-    ]
+    ]  # fmt: skip
     script = f"import sys; sys.executable = {str(python)!r}; from bertkit.cli import main; main()"
     command = [str(python), "-c", script, "-m", "pretrain", "seed=1,2", *common, f"output_dir={tmp_path}/sweep", *TINY]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as sweep:

@@ -41,7 +41,7 @@ def batch_of(step: int) -> PretrainBatch:
 def train(
     is_compiled: bool, backend: str = "aot_eager", frozen_depth: int = 0, dropout: float = 0.0, **changes: Any
 ) -> list[float]:
-    """Losses of 20 steps with an evaluation after every fifth; after the first one nothing may be compiled."""
+    """Losses of 20 steps with an evaluation after every fifth; after the first evaluation nothing may be compiled."""
     model = small_model(dropout=dropout, **changes).train()
     freeze_below(model, frozen_depth)
     names = list(model.state_dict())

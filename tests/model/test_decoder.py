@@ -54,7 +54,6 @@ def model_of(kind: str, dropout: float = 0.0) -> BertWithHeads:
 
 
 def texts(lengths: Sequence[int], seed: int) -> Texts:
-    """No token twice in a text."""
     rng = np.random.default_rng(seed)
     return [rng.permutation(VOCAB)[:length].tolist() for length in lengths]
 
@@ -70,7 +69,6 @@ def encode(model: BertWithHeads, sources: Texts, num_slack: int = 0) -> tuple[Te
 
 
 def logits_of(model: BertWithHeads, sources: Texts, targets: Texts, slack: tuple[int, int] = (0, 0)) -> Tensor:
-    """Of all real target tokens."""
     ids, layout = packed(sources, slack[0])
     out = model(ids, torch.zeros_like(ids), layout, targets=Targets(*packed(targets, slack[1])))
     logits: Tensor = out.logits["generation"]
@@ -209,7 +207,6 @@ def test_no_gradient_comes_from_later_tokens_nor_from_other_pairs(kind: str) -> 
 
 
 def step_all(model: BertWithHeads, sources: Texts, targets: Texts, num_slack: int = 0) -> Tensor:
-    """Write texts of one length, token after token: (B, T, V)."""
     decoder: Any = model.heads["generation"]
     state = decoder.start(*encode(model, sources, num_slack))
     return torch.stack([decoder.step(column, state) for column in torch.tensor(targets).unbind(1)], 1)
@@ -308,7 +305,6 @@ def test_kept_weights_are_those_of_the_equation() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_shortest_and_longest_texts(kind: str) -> None:
-    """An empty target is [CLS] alone; sources and targets may have all positions."""
     model = model_of(kind)
     sources, targets = texts([POSITIONS, 1, POSITIONS, 1], 1), texts([1, POSITIONS, POSITIONS, 1], 2)
     logits = logits_of(model, sources, targets)
@@ -383,7 +379,7 @@ def test_a_shared_decoder_is_the_encoder_twice() -> None:
 
 
 def test_what_a_layout_plans_is_of_the_sources_that_it_was_made_for() -> None:
-    """Other sources may come to lie in memory where those before did."""
+    """Other sources may be at the same address in memory later."""
     _, targets = packed(texts(TARGETS, 2))
     for number in range(50):
         lengths = [1 + (number + place) % 11 for place in range(len(TARGETS))]

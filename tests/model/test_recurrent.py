@@ -45,7 +45,6 @@ def encode(w: Weights, ids: list[int]) -> list[list[Numbers]]:
 
 
 def look(w: Weights, score: str, s: Numbers, hidden: list[Numbers]) -> tuple[list[Numbers], Numbers]:
-    """The share of each source token, and the context."""
     name, scores = "head.attention", []
     for j, h in enumerate(hidden):
         match score:
@@ -63,7 +62,6 @@ def look(w: Weights, score: str, s: Numbers, hidden: list[Numbers]) -> tuple[lis
 
 
 def decode(w: Weights, score: str, ids: list[int], hidden: list[Numbers]) -> tuple[list[Numbers], list[list[Numbers]]]:
-    """The logits after each token, and the shares of its source."""
     half, logits, shares = HIDDEN // 2, [], []
     backward = hidden[0][half:]
     s = np.tanh(

@@ -12,7 +12,7 @@ import loops
 import numpy as np
 import pytest
 import torch
-from conftest import Capsys
+from conftest import Capsys, refused
 from torch import Tensor, nn
 
 import bertkit.model
@@ -43,7 +43,6 @@ def config_of(norm: NormConfig = NormConfig(), pooling: Any = "first", layers: i
 
 
 def fill(model: nn.Module, seed: int = 0) -> None:
-    """Give every parameter values of its own, norms and biases too."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -64,7 +63,7 @@ def batch(lengths: Sequence[int] = LENGTHS, vocab_size: int = 19) -> tuple[Tenso
 
 
 def outputs(config: BertConfig, weights: dict[str, Tensor] | None = None, lengths: Sequence[int] = LENGTHS) -> Tensor:
-    """What a model gives with the weights of another, where it has such, all in one."""
+    """The outputs of a model in one tensor, with the weights of another model where the names match."""
     model = model_of(config)
     if weights is not None:
         left = model.load_state_dict({k: v for k, v in weights.items() if k in model.state_dict()}, strict=False)
@@ -273,7 +272,7 @@ def test_random_blocks_are_drawn_from_seed_layer_and_number_alone() -> None:
 SHORT = (5, 23, 23, 2)
 
 
-def refused(score: str, positions: str, pattern: str) -> bool:
+def is_refused(score: str, positions: str, pattern: str) -> bool:
     if positions in ("relative", "rotary") and score in ("additive", "location"):
         return True
     return pattern == "linformer" and (score == "location" or positions in ("relative", "rotary", "alibi"))
@@ -285,7 +284,7 @@ def test_the_table_of_what_goes_with_what() -> None:
     ids, types, layout = batch(SHORT)
     for score, positions, pattern in itertools.product(*OPTIONS.values()):
         named = {"score": score, "positions": positions, "pattern": pattern}
-        if refused(score, positions, pattern):
+        if is_refused(score, positions, pattern):
             num_refused += 1
             with pytest.raises(InputError) as error:
                 AttentionConfig(**named)
@@ -315,10 +314,9 @@ def test_the_table_of_what_goes_with_what() -> None:
 
 
 def check_kept_weights(model: BertWithHeads, hidden: Tensor) -> None:
-    """Weights add up to 1, are 0 where nobody may look, and give the same output."""
     ids, types, layout = batch(SHORT)
     if model.config.attention.pattern == "linformer":
-        with pytest.raises(ValueError, match="linformer has no weights between tokens"):
+        with pytest.raises(ValueError, match="linformer"):
             model(ids, types, layout, output_attentions=True)
         return
     kept = model(ids, types, layout, output_attentions=True)
@@ -343,7 +341,7 @@ def test_kept_weights_are_those_of_their_layer() -> None:
 
 @pytest.mark.parametrize("name", ["bert", "causal", "window", "bigbird", "linformer_none", "everything"])
 def test_another_sequence_changes_nothing(name: str) -> None:
-    """Not one bit, where the runs stay as they are; neither does what stands before it and after it."""
+    """Not one bit while the runs of equal lengths stay the same; earlier and later sequences change nothing either."""
     config = CASES[name]
     model, (ids, types, layout) = model_of(config), batch()
     other = ids.clone()
@@ -383,11 +381,7 @@ def test_another_sequence_changes_nothing(name: str) -> None:
     (["pooling=cls"], "pooling"),
 ])  # fmt: skip
 def test_what_has_no_meaning_is_refused_in_one_line(more: list[str], said: str, capsys: Capsys) -> None:
-    assert run(["pretrain", "data_dir=x", "output_dir=y", *more]) == 2
-    line = capsys.readouterr().err
-    assert line.startswith("error: ")
-    assert line.count("\n") == 1
-    assert said in line
+    refused(run(["pretrain", "data_dir=x", "output_dir=y", *more]), said, capsys, alone=True)
 
 
 def test_a_causal_model_has_no_head_on_its_first_token() -> None:
@@ -395,5 +389,5 @@ def test_a_causal_model_has_no_head_on_its_first_token() -> None:
     BertWithHeads(config, ("masked_lm",), with_pooler=False)
     BertWithHeads(config, ("token",), with_pooler=False)
     for head in ("next_sentence", "sequence", "choice"):
-        with pytest.raises(InputError, match=f"the head {head} .*; pretrain with pooling=mean"):
+        with pytest.raises(InputError, match=rf"{head} .*pooling=mean"):
             BertWithHeads(config, (head,))

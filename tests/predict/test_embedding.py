@@ -53,7 +53,6 @@ def test_a_real_model_and_what_version_6_saves_of_it(theirs: Callable[[Path], An
 def test_every_pooling(
     mode: str, normalize: bool, theirs: Callable[[Path], Any], tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
-    """As the directory says it, and as the arguments say it of a plain one."""
     plain = export_model(small_model(tokenizer.vocab_size, heads=(), with_pooler=True), tokenizer, tmp_path / "plain")
     as_said = export_model(small_model(tokenizer.vocab_size, heads=()), tokenizer, tmp_path / "said")
     for name, text in layout_files(Pooling(mode, normalize, 17), HIDDEN, POSITIONS).items():

@@ -35,7 +35,7 @@ def search(**changes: Any) -> GenerationConfig:
 
 
 def make_pair() -> EncoderDecoderModel:
-    """Two random BERTs that look sharply at the source, so that texts differ and end at many lengths."""
+    """Two random BERTs with sharp attention to the source, so that texts differ and end at many lengths."""
     torch.manual_seed(0)
     shape = {
         "vocab_size": VOCAB, "hidden_size": 26, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 37,
@@ -60,7 +60,6 @@ def make_pair() -> EncoderDecoderModel:
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[BertWithHeads, Any]:
-    """Ours and theirs, in float64."""
     folder = tmp_path_factory.mktemp("pair")
     theirs = make_pair()
     theirs.save_pretrained(folder)
@@ -179,7 +178,7 @@ def own_model(kind: Any, score: Any = "additive", norm: Any = "post") -> BertWit
 
 
 def plain_search(model: BertWithHeads, source: list[int], settings: GenerationConfig) -> Written:
-    """The search from its definition: of one source, over whole texts, each scored anew by `forward`."""
+    """The search by its definition: one source at a time, whole texts, each scored again by `forward`."""
     width, limit = settings.num_beams, settings.max_target_length
     layout, ids = Layout.from_lengths(torch.tensor([len(source)])), torch.tensor(source)
     going: list[tuple[list[int], float]] = [([], 0.0)]
@@ -347,7 +346,7 @@ def test_only_the_most_probable_are_drawn_from(blind: tuple[BertWithHeads, Tenso
 
 
 def test_drawn_texts_are_the_models_own(pair: tuple[BertWithHeads, Any]) -> None:
-    """Their scores are those of their tokens; the texts of a source differ; again they are the same; and they are ordered."""
+    """Their scores are those of their tokens; the texts of a source differ, are repeatable, and are sorted."""
     ours, sources = pair[0], sources_of(11)
     written = write(ours, sources, **SEARCHES["drawn"])
     assert written == write(ours, sources, **SEARCHES["drawn"])

@@ -63,7 +63,7 @@ def test_one_sequence_tells_of_many(precision: str, variant: str) -> None:
 
 
 def test_measuring_leaves_nothing() -> None:
-    """Neither numbers drawn, nor gradients, nor activations, which would hold themselves through what made them."""
+    """No random draws, gradients or activations remain."""
     (model, _, _), made = micro_batch("bf16"), []
 
     def forward(num_sequences: int) -> int:

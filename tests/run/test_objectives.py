@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import Capsys, refused
+from conftest import Capsys, refused, weights_of
 
 from bertkit.base.errors import InputError
-from bertkit.base.files import sha256_file
 from bertkit.base.typed_settings import build
 from bertkit.cli import run
 from bertkit.settings.compose import compose
@@ -31,17 +30,12 @@ def command(data: Path, output: Path, *more: str) -> list[str]:
     return ["pretrain", f"data_dir={data}", f"output_dir={output}", *SMALL, *more]
 
 
-def weights(run_dir: Path) -> str:
-    return sha256_file(run_dir / "model" / "model.safetensors")
-
-
 def scores(run_dir: Path) -> dict[str, float]:
     found: dict[str, Any] = json.loads((run_dir / "eval.json").read_text())
     return {name: value for name, value in found.items() if name.startswith(("mlm_", "nsp_"))}
 
 
 def measured(capsys: Capsys, model: Path, data: Path, *more: str) -> tuple[dict[str, float], str]:
-    """What evaluate gives, and what it says."""
     capsys.readouterr()
     assert run(["evaluate", f"model_dir={model}", f"data_dir={data}", "segments.max_seq_length=24", *more]) == 0
     said = capsys.readouterr()
@@ -50,7 +44,7 @@ def measured(capsys: Capsys, model: Path, data: Path, *more: str) -> tuple[dict[
 
 @pytest.fixture(scope="module")
 def albert(prepared_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run with n-grams and sentence order, of one process; never changed."""
+    """A finished run with n-grams and sentence order, in one process; tests do not change it."""
     run_dir = tmp_path_factory.mktemp("albert") / "run"
     assert run(command(prepared_dir, run_dir, *ALBERT)) == 0
     return run_dir
@@ -58,7 +52,7 @@ def albert(prepared_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 @pytest.fixture(scope="module")
 def unlabelled(prepared_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run on pairs without next sentence prediction; never changed."""
+    """A finished run on pairs without next sentence prediction; tests do not change it."""
     run_dir = tmp_path_factory.mktemp("unlabelled") / "run"
     assert run(command(prepared_dir, run_dir, "next_sentence=none")) == 0
     return run_dir
@@ -105,7 +99,7 @@ def test_resumed_bit_for_bit(prepared_dir: Path, albert: Path, tmp_path: Path, c
     assert run(command(prepared_dir, tmp_path / "run", *ALBERT)) == 0
     line = [line for line in capsys.readouterr().out.splitlines() if "guessing" in line][-1]
     assert f"NSP accuracy {scores(albert)['nsp_accuracy']:.3f}, guessing 0." in line  # among the labels of sop
-    assert weights(tmp_path / "run") == weights(albert)
+    assert weights_of(tmp_path / "run") == weights_of(albert)
     rows = [
         [{**row, "tokens_per_second": 0} for row in read_metrics(path / "metrics.jsonl")]
         for path in (albert, tmp_path / "run")
@@ -131,7 +125,7 @@ def test_pairs_without_a_label_train_a_masked_lm_alone(prepared_dir: Path, unlab
 def test_continued_with_another_objective(
     prepared_dir: Path, albert: Path, unlabelled: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
-    """A head that is not there is made, one that is not needed left out; two lengths have the objective of the run."""
+    """A missing head is created, an unneeded one is dropped; both lengths have the objective of the run."""
     more = ["final_phase.max_seq_length=40", "final_phase.share=0.5"]
     assert run(command(prepared_dir, tmp_path / "sop", f"model_dir={unlabelled}", *ALBERT, *more)) == 0
     assert set(scores(tmp_path / "sop")) == {"mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"}

@@ -2,14 +2,13 @@
 
 import json
 import shutil
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from conftest import Capsys, mounted, refused
+from conftest import Capsys, mounted, output_of, refused
 
 from bertkit.base.files import sha256_file
 from bertkit.cli import run
@@ -191,12 +190,8 @@ def test_a_disk_that_is_too_small(prepared_dir: Path, tmp_path: Path, capsys: Ca
 def test_two_processes_save_and_one_goes_on(
     prepared_dir: Path, four_steps: Path, tmp_path: Path, torchrun: list[str]
 ) -> None:
-    command = [
-        *torchrun, "pretrain", f"data_dir={prepared_dir}", f"output_dir={tmp_path / 'run'}", *SMALL, "steps=3",
-        "checkpoint.background=true",
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    given = [f"data_dir={prepared_dir}", f"output_dir={tmp_path / 'run'}", "steps=3", "checkpoint.background=true"]
+    output_of([*torchrun, "pretrain", *SMALL, *given])
     files = sorted(path.name for path in all_checkpoints(tmp_path / "run")[0].glob("optimizer*"))
     assert files == ["optimizer-00001-of-00002.safetensors", "optimizer-00002-of-00002.safetensors"]
     assert pretrain(prepared_dir, tmp_path / "run", "steps=4", "schedule.warmup_steps=0") == 0

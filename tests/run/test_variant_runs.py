@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import TINY_FINETUNE, Capsys, refused, small_config
+from conftest import TINY_FINETUNE, Capsys, output_of, refused, small_config
 
 import bertkit
 from bertkit.base.files import sha256_file
@@ -81,7 +81,7 @@ sys.exit(run(sys.argv[1:]))
 
 @dataclass(frozen=True)
 class Finished:
-    """A run of five steps that nobody changes, and the model that it trained."""
+    """A run of five steps that tests do not change, and its trained model."""
 
     run_dir: Path
     model: BertWithHeads
@@ -138,10 +138,7 @@ def test_two_processes_train_what_one_does(
     for command in ([str(python), "-m", "bertkit"], torchrun):
         output = tmp_path / str(len(found))
         given = ["pretrain", f"data_dir={prepared_dir}", f"output_dir={output}", "reproducibility=strict", "steps=2"]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        words = [*command, *given, *TINY, *RUNS[name]]
-        done = subprocess.run(words, capture_output=True, text=True, env=environment)
-        assert done.returncode == 0, done.stderr
+        output_of([*command, *given, *TINY, *RUNS[name]], env={**os.environ, "OMP_NUM_THREADS": "1"})
         found.append((losses(output), sha256_file(output / "model" / "model.safetensors")))
         manifest = json.loads((output / "manifest.json").read_text())
         assert manifest["world_size"] == len(found)

@@ -26,7 +26,6 @@ PLAIN = PassagesConfig(words=13, overlap=5, stemming="none", accents="drop")
 
 
 def made_of(path: Path, texts: Iterable[tuple[str, str]], settings: PassagesConfig = PLAIN) -> Library:
-    """A library of titles and texts."""
     with opened_for_writing(path, settings) as library:
         library.sync(
             "memory", None, [document_of_text(text, title, "text", n) for n, (title, text) in enumerate(texts, 1)]
@@ -39,7 +38,7 @@ def index(*arguments: object) -> int:
 
 
 def content(path: Path) -> list[tuple[Any, ...]]:
-    """All that a library says, whatever numbers it gives to what."""
+    """All content of a library, independent of internal numbers."""
     library = Library(path)
     found = library.find("", library.num_passages, add_rest=True)
     return sorted((hit.passage, hit.title, hit.source, hit.place) for hit in found)
@@ -96,15 +95,9 @@ def test_bm25_is_the_equation(tmp_path: Path) -> None:
     library = made_of(path, texts)
     whole = library.find("", 10_000, add_rest=True)
     for question in (
-        "kan",
-        "kan LON, mir? kan",
-        "t1",
-        "t2 sor ted",
-        "nothing here",
-        "kan lon mir rur ted sod",
-        "u7 u11 kan",
+        "kan", "kan LON, mir? kan", "t1", "t2 sor ted", "nothing here", "kan lon mir rur ted sod", "u7 u11 kan",
         "t1 u3 u4 lor",
-    ):
+    ):  # fmt: skip
         hits = {hit.id: hit.score for hit in library.find(question, library.num_passages, add_rest=True)}
         expected = bm25(question, [(hit.title, hit.passage) for hit in whole])
         assert any(expected) == (question != "nothing here")
@@ -181,7 +174,6 @@ PLACED = [
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A file of every format."""
     folder = tmp_path / "corpus"
     folder.mkdir()
     for name, text in FILES.items():
@@ -326,12 +318,10 @@ def test_other_settings_and_damage_are_refused(tmp_path: Path, capsys: Capsys) -
     whole = output.read_bytes()
     output.write_bytes(whole[:8192] + b"\x55" * (len(whole) - 8192))
     refused(run(["search", f"index={output}", "question=kan lon"]), f"{output}: damaged", capsys)
-    assert run(["search", f"index={tmp_path / 'none.db'}", "question=kan"]) == 2
-    assert f"index={tmp_path / 'none.db'}: no such file" in capsys.readouterr().err
+    refused(run(["search", f"index={tmp_path / 'none.db'}", "question=kan"]), f"index={tmp_path / 'none.db'}: ", capsys)
 
 
 def test_readers_see_what_was_committed_while_it_grows(tmp_path: Path) -> None:
-    """In threads of their own, too."""
     path = tmp_path / "library.db"
     library = made_of(path, [("", "kan lon")])
     counts: list[int] = []

@@ -22,14 +22,13 @@ SECONDS = 60.0  # that nothing here takes
 
 @dataclass
 class Server:
-    """A running `bertkit serve`, and what it has said so far."""
+    """A running `bertkit serve`, and its output so far."""
 
     process: subprocess.Popen[str]
     port: int = 0
     said: list[str] = field(default_factory=list)
 
     def wait_for(self, pattern: str) -> re.Match[str]:
-        """Wait until it says something."""
         until = time.monotonic() + SECONDS
         while True:
             for line in list(self.said):
@@ -76,7 +75,7 @@ class Answer:
 
     @property
     def code(self) -> str:
-        """The code of an error in JSON, with a message of one line and nothing of Python in it."""
+        """The code of a JSON error, whose message is one line without a traceback."""
         (error,) = self.json.values()
         assert set(self.json) == {"error"}
         assert set(error) == {"code", "message"}
@@ -88,8 +87,6 @@ class Answer:
 
 
 class Connection:
-    """A client's connection."""
-
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), SECONDS)
         self.file = self.socket.makefile("rb")
@@ -123,7 +120,7 @@ class Connection:
         return self.answer()
 
     def is_closed(self) -> bool:
-        """Whether the server closes: it does so soon, or never."""
+        """Whether the server closes the connection."""
         try:
             return self.file.read(1) == b""
         except ConnectionError:
@@ -143,11 +140,9 @@ def request(path: str, body: Any = None, method: str | None = None, **headers: s
 
 
 def ask(port: int, path: str, body: Any = None, **headers: str | None) -> Answer:
-    """Ask once."""
     with Connection(port) as connection:
         return connection.ask(request(path, body, **headers))
 
 
 def chunked(*chunks: bytes) -> bytes:
-    """Write a body in chunks."""
     return b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in (*chunks, b""))

@@ -13,20 +13,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import make_text, small_model, write_text
+from conftest import headed_model, make_text, refused, write_text
 from serving import Connection, Server, ask, chunked, request, serving
 
 from bertkit import export_model, load_embedder, load_predictor
 from bertkit.base.typed_settings import build
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
-from bertkit.model.bert_config import DecoderConfig
 from bertkit.search.ranking import Searcher
 from bertkit.serve.models import open_models
 from bertkit.settings.compose import compose
 from bertkit.settings.serve import ServeSettings
 
-LABELS = {"sequence": ("bad", "good", "ugly"), "token": ("O", "B-X", "I-X")}
 HEADS = {"stars": ("sequence",), "names": ("token",), "reader": ("span",), "endings": ("choice",),
          "words": ("masked_lm", "next_sentence"), "bare": (), "writer": ("generation",)}  # fmt: skip
 SHORT = "task.generation.max_target_length"  # of the texts that are written
@@ -48,18 +46,7 @@ INPUTS: dict[str, list[Any]] = {
 def models(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     for name, heads in HEADS.items():
-        changes: dict[str, Any] = {"labels": LABELS[heads[0]]} if heads and heads[0] in LABELS else {}
-        if name == "writer":
-            facts = tokenizer.facts
-            changes["decoder"] = DecoderConfig(kind="bert", start_token_id=facts.cls, end_token_id=facts.sep)
-        model = small_model(
-            tokenizer.vocab_size,
-            heads=heads,
-            with_pooler=name not in ("names", "reader", "writer"),
-            max_position_embeddings=97,
-            **changes,
-        )
-        export_model(model, tokenizer, folder / name)
+        export_model(headed_model(tokenizer, *heads, max_position_embeddings=97), tokenizer, folder / name)
     text = write_text(folder / "text.txt", make_text(11))
     library = ["index", f"corpus.path={text}", f"output={folder / 'library.db'}"]
     assert run([*library, "passages.words=31", "passages.overlap=0"]) == 0
@@ -80,7 +67,7 @@ def server(python: Path, models: Path, tmp_path_factory: pytest.TempPathFactory)
 
 
 def same(ours: Any, theirs: Any) -> bool:
-    """Equal, numbers to what rounding makes of them in other batches."""
+    """Whether both are equal; numbers may differ by the rounding of other batches."""
     if isinstance(theirs, float):
         return bool(np.isclose(ours, theirs, rtol=0, atol=2e-6))
     if isinstance(theirs, dict):
@@ -91,7 +78,7 @@ def same(ours: Any, theirs: Any) -> bool:
 
 
 def predicted(models: Path, name: str, inputs: list[Any]) -> list[Any]:
-    """What `predict` says of each input by itself, numbered as those of a request are."""
+    """The prediction for each input alone, numbered as in a request."""
     settings = {SHORT: 13} if name == "writer" else {}
     predictor, rows = load_predictor(models / name, device="cpu", **settings), []
     for place, given in enumerate(inputs):
@@ -206,7 +193,7 @@ def test_passages_are_those_of_the_searcher(server: Server, models: Path) -> Non
 
 
 def test_what_takes_long_neither_stops_nor_breaks_predictions(server: Server) -> None:
-    """Views and searches have threads of their own, and use the same models and words."""
+    """Views and searches run in other threads, with the same models and tokenizers."""
     over, statuses = threading.Event(), Counter[int]()
 
     def again(path: str, body: Any) -> None:
@@ -423,14 +410,11 @@ def test_what_cannot_be_served_is_refused(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert run(["serve", f"model_dir={models / 'stars'}", f"port={port}"]) == 2
-        assert f"host=127.0.0.1 port={port}: " in capsys.readouterr().err
-    assert run(["serve", f"model_dir={models / 'none'}", "port=0"]) == 2
-    assert "none" in capsys.readouterr().err
+        refused(run(["serve", f"model_dir={models / 'stars'}", f"port={port}"]), f"port={port}: ", capsys)
+    refused(run(["serve", f"model_dir={models / 'none'}", "port=0"]), "none", capsys)
     for change, line in (("workers=0", "workers=0: "), ("port=70000", "port=70000: "),
                          ("model_dir=[]", "model_dir=[]: "), ("request_seconds=0", "request_seconds=0")):  # fmt: skip
-        assert run(["serve", *([] if "model_dir" in change else ["model_dir=x"]), change]) == 2
-        assert line in capsys.readouterr().err
+        refused(run(["serve", *([] if "model_dir" in change else ["model_dir=x"]), change]), line, capsys)
     monkeypatch.setitem(__import__("sys").modules, "uvloop", None)
     assert run(["serve", f"model_dir={models / 'stars'}", "port=0"]) == 2
     assert re.fullmatch(r"error: .*uvloop.*pip install 'bertkit\[serve\]'\n", capsys.readouterr().err)

@@ -192,7 +192,6 @@ def test_workers_say_once_what_is_wrong(python: Path, tmp_path: Path, capfd: pyt
 
 
 def workers(server: Server) -> list[int]:
-    """The workers that were ready so far, in their order."""
     return [int(found[1]) for line in server.said if (found := re.search(r"^serving .*, worker (\d+);", line))]
 
 

@@ -16,15 +16,14 @@ import pytest
 import torch
 import transformers
 import yaml
-from conftest import Capsys, Page, refused, small_model
+from conftest import Capsys, Page, output_of, refused, small_model, weights_of
 from forks import KILL
 from safetensors.torch import load_file, save_file
 
-from bertkit import export_model, load_model, load_tokenizer
-from bertkit.base.files import read_tensors, sha256_file
+from bertkit import load_model, load_tokenizer
+from bertkit.base.files import read_tensors
 from bertkit.base.typed_settings import build
 from bertkit.cli import run
-from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.hugging_face import directory as huggingface
 from bertkit.interop.hugging_face.names import to_hugging_face
 from bertkit.interop.load import load_packed
@@ -58,24 +57,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> Path:
-    """A model to start from, with dropout."""
-    model = small_model(tokenizer.vocab_size, dropout=0.1)
-    return export_model(model, tokenizer, tmp_path_factory.mktemp("start") / "model")
-
-
 def finetune(data: Path, start: Path, output: Path, *more: str) -> int:
     return run(["finetune", f"data_dir={data}", f"model_dir={start}", f"output_dir={output}", *SMALL, *more])
 
 
-def final_weights(run_dir: Path) -> str:
-    return sha256_file(run_dir / "model" / "model.safetensors")
-
-
 @pytest.fixture(scope="module")
 def two_epochs(data: Path, start: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A finished run of 14 steps, and what it said; tests that change it take a copy."""
+    """A finished run of 14 steps and its output; tests that change the run take a copy."""
     run_dir, said = tmp_path_factory.mktemp("run") / "run", io.StringIO()
     with contextlib.redirect_stdout(said):
         assert finetune(data, start, run_dir) == 0
@@ -111,7 +99,7 @@ def test_what_a_run_prints(two_epochs: tuple[Path, str]) -> None:
 
 
 def test_what_went_wrong_quietly_is_said(data: Path, start: Path, tmp_path: Path, capsys: Capsys) -> None:
-    """A rate at which nothing is learned, and texts of which no end is seen; following the advice ends both."""
+    """A learning rate that learns nothing, and truncated texts, give warnings; following the advice ends them."""
     tiny_rate = ["optimizer.peak_learning_rate=1e-9", "num_epochs=1"]
     assert finetune(data, start, tmp_path / "run", *tiny_rate, "task.max_seq_length=8") == 0
     said = capsys.readouterr().out
@@ -129,7 +117,6 @@ def test_what_went_wrong_quietly_is_said(data: Path, start: Path, tmp_path: Path
 
 
 def test_a_small_encoder_has_a_rate_that_fits(data: Path, start: Path, tmp_path: Path, capsys: Capsys) -> None:
-    """Said with its reason, written into config.yaml, and known when the command is given again."""
     given = ["optimizer.peak_learning_rate=auto", "num_epochs=1"]
     assert finetune(data, start, tmp_path / "run", *given) == 0
     said, width = capsys.readouterr().out, load_model(start).config.hidden_size
@@ -183,8 +170,7 @@ def test_the_report_and_the_result_tell_labels_apart(finished: Path) -> None:
 def test_a_finished_run_is_no_other_run(
     data: Path, start: Path, finished: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
-    """Not one from other weights, on fewer rows, or with another seed."""
-    before = final_weights(finished)
+    before = weights_of(finished)
     other = shutil.copytree(start, tmp_path / "other model")
     weights = load_file(other / "model.safetensors")
     next(iter(weights.values())).add_(1)
@@ -194,7 +180,7 @@ def test_a_finished_run_is_no_other_run(
     for changed in ((data, other), (fewer, start)):
         refused(finetune(*changed, finished), "holds another run", capsys)
     refused(finetune(data, start, finished, "seed=7"), "seed: 0 there, 7 here", capsys)
-    assert final_weights(finished) == before
+    assert weights_of(finished) == before
 
 
 PATIENT = ["num_epochs=20", "evaluation.patience=2", "checkpoint.every_steps=5"]
@@ -245,7 +231,7 @@ def test_the_last_checkpoint_is_not_the_model_when_an_earlier_one_scores_better(
 
 
 def test_the_best_is_one_of_the_checkpoints_until_the_end(patient: Patient) -> None:
-    """The state names it, so that no kill can part the two; the finished run keeps it as its model."""
+    """The state names it, so that a kill cannot separate them; the finished run keeps it as its model."""
     assert len(patient.saves) > 4
     for best, steps in patient.saves:
         assert best in steps
@@ -257,15 +243,15 @@ def test_the_best_is_one_of_the_checkpoints_until_the_end(patient: Patient) -> N
 
 def test_a_run_goes_on_with_the_best_it_had(data: Path, start: Path, a_patient_run: Path, capsys: Capsys) -> None:
     (last,), best = all_checkpoints(a_patient_run), result_of(a_patient_run)["best_step"]
-    weights = final_weights(a_patient_run)
+    weights = weights_of(a_patient_run)
     assert finetune(data, start, a_patient_run, *PATIENT, "num_epochs=21", "resume.allow=[num_epochs]") == 0
     assert f"num_epochs: 20.0 up to step {step_of(last)}, 21.0 from here on" in capsys.readouterr().out
     assert result_of(a_patient_run)["best_step"] == best
-    assert final_weights(a_patient_run) == weights
+    assert weights_of(a_patient_run) == weights
 
 
 def test_a_damaged_best_is_not_taken(data: Path, start: Path, a_patient_run: Path, capsys: Capsys) -> None:
-    """A run that is over but for its end: the best checkpoint was damaged; removed, the last one is taken."""
+    """The best checkpoint of a run that only has to finish is damaged; after its removal, the last one is used."""
     best = step_dir(a_patient_run, result_of(a_patient_run)["best_step"])
     shutil.rmtree(a_patient_run / "model")
     shutil.copytree(all_checkpoints(a_patient_run)[0], best)
@@ -293,7 +279,7 @@ def test_stopped_and_resumed_is_bit_for_bit_the_same(data: Path, start: Path, tm
         codes.append(process.returncode)
     assert codes == [75, -signal.SIGKILL]
     assert finetune(data, start, tmp_path / "stopped", *more) == 0
-    assert final_weights(tmp_path / "stopped") == final_weights(tmp_path / "whole")
+    assert weights_of(tmp_path / "stopped") == weights_of(tmp_path / "whole")
     whole, stopped = (read_metrics(tmp_path / name / "metrics.jsonl") for name in ("whole", "stopped"))
     assert [row | {"tokens_per_second": 0} for row in whole] == [row | {"tokens_per_second": 0} for row in stopped]
 
@@ -340,8 +326,7 @@ def test_two_processes_train_as_one(data: Path, start: Path, tmp_path: Path, tor
     more = ["num_epochs=1", "batch.sequences=9"]
     assert finetune(data, start, tmp_path / "one", *more) == 0
     given = [f"data_dir={data}", f"model_dir={start}", f"output_dir={tmp_path / 'two'}"]
-    done = subprocess.run([*torchrun, "finetune", *given, *SMALL, *more], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    output_of([*torchrun, "finetune", *given, *SMALL, *more])
     losses = []
     for name in ("one", "two"):
         rows = read_metrics(tmp_path / name / "metrics.jsonl")
@@ -397,8 +382,7 @@ def test_class_weights(data: Path, start: Path, tmp_path: Path, capsys: Capsys) 
     assert balanced_weights(np.array([0, 0, 0, 2]), 3) == (4 / 9, 1.0, 4 / 3)
     assert balanced_weights(np.array([-100, 1, 1, 0]), 2) == (1.5, 0.75)
     assert finetune(data, start, tmp_path / "run", "class_weights=balanced", "num_epochs=1") == 0
-    assert finetune(data, start, tmp_path / "other", "class_weights=[1,2,3]") == 2
-    assert "class_weights=[1.0, 2.0, 3.0]: expected 2 weights, for bad, good" in capsys.readouterr().err
+    refused(finetune(data, start, tmp_path / "other", "class_weights=[1,2,3]"), "class_weights=[1.0, 2.0, 3.0]", capsys)
 
 
 def test_a_regression(start: Path, tmp_path: Path) -> None:
@@ -525,15 +509,13 @@ def test_a_part_of_train_is_held_out(data: Path, start: Path, tmp_path: Path, ca
 def test_metrics_are_checked_when_the_labels_are_known(start: Path, tmp_path: Path, capsys: Capsys) -> None:
     for name in ("train", "dev"):
         (tmp_path / f"{name}.txt").write_text("kan NN\nlon DT\n")
-    assert finetune(tmp_path, start, tmp_path / "run", "task=tagging") == 2
-    assert "seqeval cannot measure tags that mark no chunks, such as 'DT'; set" in capsys.readouterr().err
+    refused(finetune(tmp_path, start, tmp_path / "run", "task=tagging"), "seqeval cannot measure tags", capsys)
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_missing_device_is_said_before_the_files_are_read(start: Path, tmp_path: Path, capsys: Capsys) -> None:
-    assert finetune(tmp_path / "none", start, tmp_path / "run", "device=cuda") == 2
-    assert "device=cuda: no CUDA device here" in capsys.readouterr().err
+    refused(finetune(tmp_path / "none", start, tmp_path / "run", "device=cuda"), "device=cuda: ", capsys)
 
 
 @pytest.mark.parametrize(("setting", "line"), [
@@ -576,7 +558,6 @@ FAULTS = [  # task, file, its content, the error after the folder; the others ar
 def test_bad_input_is_one_line(
     task: str, name: str, content: str, line: str, start: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
-    """With its file, line and field, before anything is written."""
     (tmp_path / name).write_text(content)
     given = [f"data_dir={tmp_path}", f"model_dir={start}", f"output_dir={tmp_path / 'run'}", "task.max_seq_length=40"]
     more = ["task.spans.max_query_length=9"] if task == "squad1" else []

@@ -55,9 +55,8 @@ def test_another_dataset_is_left_alone(
     assert prepare(corpus, tmp_path / "data") == 0
     before = snapshot(tmp_path)
     capsys.readouterr()
-    assert prepare(corpus, tmp_path / "data", *change) == 2
-    line = f"output_dir={tmp_path / 'data'} holds another dataset ({named}); choose another one\n"
-    assert capsys.readouterr().err == f"error: {line}"
+    place = f"error: output_dir={tmp_path / 'data'} holds another dataset ({named})"
+    refused(prepare(corpus, tmp_path / "data", *change), place, capsys, alone=True)
     assert snapshot(tmp_path) == before
 
 
@@ -103,10 +102,7 @@ def test_a_foreign_directory_is_left_alone(corpus: Path, tmp_path: Path, name: s
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / name).write_text("{}")
     before = snapshot(tmp_path)
-    assert prepare(corpus, tmp_path / "data") == 2
-    assert capsys.readouterr().err == (
-        f"error: output_dir={tmp_path / 'data'} exists and is not a prepared dataset; choose another one\n"
-    )
+    refused(prepare(corpus, tmp_path / "data"), f"error: output_dir={tmp_path / 'data'} ", capsys, alone=True)
     assert snapshot(tmp_path) == before
 
 
@@ -127,17 +123,14 @@ def test_an_error_in_the_middle_leaves_nothing(tmp_path: Path, given_vocabulary:
     number = text.count(b"\n") + 4
     more = [f"tokenizer.path={write_vocabulary(tmp_path / 'vocab.txt')}"] if given_vocabulary else []
     before = snapshot(tmp_path)
-    assert prepare(tmp_path / "bad.txt", tmp_path / "data", *more) == 2
-    assert capsys.readouterr().err == (
-        f"error: {tmp_path / 'bad.txt'}:{number}: not UTF-8 (byte 0xff at column 5); convert the file or set corpus.encoding\n"
-    )
+    place = f"error: {tmp_path / 'bad.txt'}:{number}: not UTF-8 (byte 0xff at column 5)"
+    refused(prepare(tmp_path / "bad.txt", tmp_path / "data", *more), place, capsys, alone=True)
     assert snapshot(tmp_path) == before
     assert not list(tmp_path.glob("data*"))
 
 
 def test_strict_refuses_what_the_linter_finds(corpus: Path, tmp_path: Path, capsys: Capsys) -> None:
-    assert prepare(corpus, tmp_path / "data", "strict=true") == 2
-    assert "error: little text: 3,270 tokens are enough to try a command" in capsys.readouterr().err
+    refused(prepare(corpus, tmp_path / "data", "strict=true"), "error: little text: 3,270 tokens", capsys)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.txt"]
 
 
@@ -158,8 +151,7 @@ def test_half_a_surrogate_pair_is_read(tmp_path: Path) -> None:
 def test_a_damaged_dataset_is_named_and_left_alone(corpus: Path, tmp_path: Path, capsys: Capsys) -> None:
     assert prepare(corpus, tmp_path / "data") == 0
     (tmp_path / "data" / "train" / "sentences.bin").write_bytes(b"")
-    assert prepare(corpus, tmp_path / "data") == 2
-    assert f"sentences.bin: 0 bytes, expected 2640 bytes; remove {tmp_path / 'data'} and run" in capsys.readouterr().err
+    refused(prepare(corpus, tmp_path / "data"), "sentences.bin: 0 bytes, expected 2640", capsys)
 
 
 def test_shards_do_not_change_the_text(corpus: Path, tmp_path: Path) -> None:

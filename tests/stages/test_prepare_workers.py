@@ -96,7 +96,6 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def own_text(text: Path, tmp_path: Path) -> Path:
-    """The same, to be changed."""
     return shutil.copytree(text, tmp_path / "text")
 
 
@@ -116,7 +115,6 @@ def plain(text: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def with_vocabulary(text: Path, vocab: str) -> dict[str, str]:
-    """The same with a given vocabulary."""
     assert run(arguments(text, text.parent / "with_vocabulary", vocab)) == 0
     return hashes(text.parent / "with_vocabulary")
 
@@ -174,7 +172,6 @@ def kill_midway(command: list[str], encoded: Path) -> None:
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="workers are looked for in /proc")
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_a_killed_command_goes_on(text: Path, plain: dict[str, str], tmp_path: Path, num_workers: int) -> None:
-    """Twice killed, then run to the end: the same bytes as at once."""
     more = [f"num_workers={num_workers}", "part_bytes=2000"]
     encoded = tmp_path / "data.partial" / ".unfinished" / "pieces"
     kill_midway(command(text, tmp_path / "data", *more), encoded)
@@ -224,7 +221,6 @@ def test_a_killed_worker_ends_the_command(text: Path, plain: dict[str, str], tmp
 
 @pytest.fixture(scope="module")
 def shards(text: Path, vocab: str) -> list[Path]:
-    """The three of an array of jobs."""
     folders = [text.parent / f"shard{number}" for number in (1, 2, 3)]
     for number, folder in enumerate(folders, 1):
         assert run(arguments(text, folder, vocab, f"shard={number}/3", "part_bytes=9000")) == 0

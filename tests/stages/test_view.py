@@ -4,7 +4,6 @@ import base64
 import dataclasses
 import json
 import re
-import subprocess
 import sys
 import zlib
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from browser import Browser, chromium
-from conftest import Capsys, minilm_dir, refused, small_model
+from conftest import Capsys, headed_model, minilm_dir, output_of, refused, small_model
 
 from bertkit import export_model, load_model, load_tokenizer
 from bertkit.cli import run
@@ -30,7 +29,6 @@ from bertkit.kernels.layout import Layout
 from bertkit.model.bert_config import AttentionConfig, DecoderConfig
 from bertkit.tasks.task import Feature
 
-LABELS = {"sequence": ("bad", "good", "ugly"), "token": ("O", "B-X", "I-X")}
 SPANS = ("task=spans", "task.max_seq_length=40", "task.spans.max_query_length=11")
 HOSTILE = "<script>document.title='x'</script> \u202eevil\u202c \x1b[31m \U0001f600 </script><img src=x> " + "a" * 9999
 Make = Callable[..., Path]
@@ -41,15 +39,8 @@ def make(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Make
     """Give the directory of a small model with some heads."""
 
     def directory(*heads: str, **changes: Any) -> Path:
-        named = {"labels": LABELS[heads[0]]} if heads and heads[0] in LABELS else {}
-        pooler = bool({"sequence", "next_sentence", "choice"} & {*heads})
-        # large weights, so that heads and labels differ
-        model = small_model(tokenizer.vocab_size, heads=heads, with_pooler=pooler, **{**named, **changes})
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.mul_(3)
         folder = tmp_path_factory.mktemp("model")
-        write_model(model, tokenizer, folder)
+        write_model(headed_model(tokenizer, *heads, scale=3, **changes), tokenizer, folder)
         return folder
 
     return directory
@@ -566,9 +557,8 @@ def test_attributions_are_captums(tmp_path: Path, tmp_path_factory: pytest.TempP
     column = int(found["target"][-1])
     given = json.dumps([str(folder), ids, found["segments"], base, column, 50])
     env = environment("captum", CLIENTS["captum"][0], tmp_path_factory)
-    done = subprocess.run([sys.executable, "-c", _CAPTUM, given], env=env, capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr[-3000:]
-    theirs = np.array(json.loads(done.stdout.splitlines()[-1]))
+    said = output_of([sys.executable, "-c", _CAPTUM, given], env=env, cwd=tmp_path)
+    theirs = np.array(json.loads(said.splitlines()[-1]))
     worst = np.abs(theirs - found["attributions"]["values"]).max()
     print(f"largest difference {worst:.1e} of attributions up to {np.abs(theirs).max():.3f}")
     assert worst < 1e-5

@@ -127,12 +127,11 @@ def test_it_is_read_checked_and_scored(tmp_path: Path, tokenizer: Tokenizer) -> 
     assert said == pytest.approx(grades(source.examples))
     assert shape_of(task).score(task, source.examples, said, source.labels)["pearson"] == pytest.approx(1)
     check_metrics(task, source.labels)
-    with pytest.raises(InputError, match=r"task\.metrics: accuracy cannot measure grades"):
+    with pytest.raises(InputError, match=r"task\.metrics: accuracy .*grades"):
         check_metrics(dataclasses.replace(task, metrics=("accuracy",)), source.labels)
 
 
 def test_it_is_finetuned_evaluated_and_predicted(tmp_path: Path, tokenizer: Tokenizer, capsys: Capsys) -> None:
-    """By the commands, as any other."""
     write(tmp_path)
     model = export_model(small_model(tokenizer.vocab_size, heads=("masked_lm",)), tokenizer, tmp_path / "model")
     task = ["task=sequence", "task.max_seq_length=9", *(f"task.{setting}" for setting in GIVEN)]

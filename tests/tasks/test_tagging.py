@@ -22,7 +22,6 @@ LABELS = ("O", "B-X", "I-X", "B-Y")
 
 @pytest.fixture(scope="module")
 def letters() -> Tokenizer:
-    """Every letter is a piece."""
     return Tokenizer({token: number for number, token in enumerate(TOKENS)}, lowercase=True)
 
 

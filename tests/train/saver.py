@@ -29,16 +29,14 @@ def contents(step: int, numbers: Tensor) -> Checkpoint:
         tensor[-1] = step
     moments = [f"{name}.{moment}" for name in NAMES for moment in ("exp_avg", "exp_avg_sq")]
     return Checkpoint(
-        step=step,
-        model=dict(zip(NAMES, tensors, strict=False)),
-        optimizer=dict(zip(moments, tensors[len(NAMES) :], strict=True)),
-        state={"num_updates": step},
+        step=step, model=dict(zip(NAMES, tensors, strict=False)),
+        optimizer=dict(zip(moments, tensors[len(NAMES) :], strict=True)), state={"num_updates": step},
         files={"config.json": '{"x": 1}\n', "vocab.txt": "a\nb\n"},
-    )
+    )  # fmt: skip
 
 
 def resume(run_dir: Path) -> int:
-    """Give the step of the newest valid checkpoint, 0 where there is none; a damaged or mixed one ends the process."""
+    """Return the step of the newest valid checkpoint, 0 if there is none; a damaged or mixed one ends the process."""
     remove_leftovers(checkpoint.checkpoints_dir(run_dir), checkpoint.NAMES)
     newest, faults = checkpoint.newest_valid(run_dir)
     assert faults == [], faults

@@ -42,13 +42,10 @@ def part(step: int, first: int, last: int) -> PretrainBatch:
     nsp = rng.integers(2, size=8)
     begin, end = starts[first], starts[last - 1] + LENGTHS[last - 1]
     return PretrainBatch(
-        input_ids=ids[begin:end],
-        token_type_ids=types[begin:end],
-        sequence_lengths=np.array(LENGTHS[first:last]),
+        input_ids=ids[begin:end], token_type_ids=types[begin:end], sequence_lengths=np.array(LENGTHS[first:last]),
         masked_positions=np.concatenate(positions[first:last]) - begin,
-        masked_labels=np.concatenate(labels[first:last]),
-        next_sentence_labels=nsp[first:last],
-    )
+        masked_labels=np.concatenate(labels[first:last]), next_sentence_labels=nsp[first:last],
+    )  # fmt: skip
 
 
 def state_hash(model: nn.Module, optimizer: Optimizer) -> str:
@@ -62,7 +59,7 @@ def state_hash(model: nn.Module, optimizer: Optimizer) -> str:
 
 
 class Faults:
-    """Puts a fault into this process's part of a step: step, counted from 1 -> its kind."""
+    """Puts faults into this process's part of a step: the step, counted from 1, and the kind of fault."""
 
     def __init__(self, model: nn.Module, kinds: dict[str, str]) -> None:
         self.kinds, self.step, self.is_struck = kinds, 0, False
@@ -113,15 +110,9 @@ def run(settings: dict[str, Any]) -> dict[str, Any]:
     rows, struck = [], []
     with processes.ending_together(accelerator):
         course = Course(
-            batches=batches,
-            learning_rate=lambda step: 1e-3 / (1 + step),
-            first_step=0,
-            steps=settings["steps"],
-            max_grad_norm=0.5,
-            seed=3,
-            num_parts=settings["num_parts"],
-            skip_steps=settings["skip_steps"],
-        )
+            batches=batches, learning_rate=lambda step: 1e-3 / (1 + step), first_step=0, steps=settings["steps"],
+            max_grad_norm=0.5, seed=3, num_parts=settings["num_parts"], skip_steps=settings["skip_steps"],
+        )  # fmt: skip
         for report in loop.train(Learner(accelerator, prepared, optimizer, faults.losses), course):
             rows.append([report.step, report.losses, report.accuracies, report.grad_norm, report.skip_reason])
             if faults.is_struck:
@@ -150,7 +141,6 @@ def fork(settings: dict[str, Any], rank: int, output: Path) -> int:
 
 
 def main() -> None:
-    """Run them one after another."""
     found = []
     output = Path(sys.argv[2])
     for settings in json.loads(sys.argv[1]):

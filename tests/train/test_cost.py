@@ -44,13 +44,10 @@ def test_the_checks_cost_less_than_a_hundredth_of_a_step() -> None:
 
     def micro_batch(count: int) -> PretrainBatch:
         return PretrainBatch(
-            input_ids=rng.integers(5, 30522, count * 128),
-            token_type_ids=np.zeros(count * 128, np.int64),
-            sequence_lengths=np.full(count, 128),
-            masked_positions=np.sort(rng.permutation(count * 128)[: count * 19]),
-            masked_labels=rng.integers(5, 30522, count * 19),
-            next_sentence_labels=rng.integers(2, size=count),
-        )
+            input_ids=rng.integers(5, 30522, count * 128), token_type_ids=np.zeros(count * 128, np.int64),
+            sequence_lengths=np.full(count, 128), masked_positions=np.sort(rng.permutation(count * 128)[: count * 19]),
+            masked_labels=rng.integers(5, 30522, count * 19), next_sentence_labels=rng.integers(2, size=count),
+        )  # fmt: skip
 
     optimizer = AdamW(parameter_groups(model, 0.01), settings.optimizer)
     micro_batches = [(0, micro_batch(16)), (1, micro_batch(16))]

@@ -4,12 +4,11 @@ import json
 import math
 import os
 import random
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import free_port
+from conftest import free_port, output_of
 
 WORKER = Path(__file__).with_name("step_worker.py")
 KINDS = ("nan loss", "inf loss", "nan added", "gradient")
@@ -24,14 +23,8 @@ def train(python: Path, folder: Path, *runs: dict[str, Any]) -> list[list[dict[s
     """Train each run in its processes; give what each process of each run found."""
     output = folder / "found.json"
     environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
-    done = subprocess.run(
-        [python, WORKER, json.dumps(runs), str(output)],
-        env={**environment, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=1800,
-    )
-    assert done.returncode == 0, done.stderr
+    command = [python, WORKER, json.dumps(runs), output]
+    output_of(command, env={**environment, "OMP_NUM_THREADS": "1"}, timeout=1800)
     return json.loads(output.read_text())  # type: ignore[no-any-return]
 
 

@@ -53,7 +53,7 @@ def test_a_row_cut_short_by_a_crash_is_left_out(tmp_path: Path) -> None:
 
 
 def test_what_a_power_cut_leaves_is_healed(tmp_path: Path) -> None:
-    """Blocks that were given to the file but never written hold zeros, or what was there before."""
+    """Blocks that the file system reserved but never wrote contain zeros or old data."""
     path = tmp_path / "metrics.jsonl"
     for left in (b"\0" * 37, b'{"step": 3, "lo\0\0\0\0\n', b'\xff\xfe{"step": 3}\n', b"17\n", b'{"loss": 1}\n', b"[]"):
         write(path, range(1, 3), 0)

@@ -53,7 +53,6 @@ def gradient(name: str, step: int) -> np.ndarray:
 
 
 def rate(step: int) -> float:
-    """A scheduled rate: from 0 up and down again."""
     return 1e-2 * min(step / 10, (STEPS - step) / 90)
 
 
@@ -93,7 +92,6 @@ def make(rule: str, bias_correction: bool) -> tuple[Small, Optimizer]:
 
 
 def run(model: Small, optimizer: Optimizer, first: int, last: int) -> None:
-    """Do what the loop does after the backward pass."""
     for step in range(first, last):
         for name, parameter in model.named_parameters():
             parameter.grad = torch.from_numpy(gradient(name, step))

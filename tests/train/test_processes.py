@@ -39,11 +39,8 @@ def test_a_process_waits_no_longer_than_it_is_told_to(python: Path, what: str) -
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     variables = {
-        "WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "TORCH_CPP_LOG_LEVEL": "FATAL",
-    }
+        "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCH_CPP_LOG_LEVEL": "FATAL",
+    }  # fmt: skip
     first, second = (
         subprocess.Popen(
             [python, "-c", WORKER, what], stdout=subprocess.PIPE, text=True,

@@ -18,14 +18,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from browser import CONTROL, Browser, chromium
-from conftest import small_model
+from conftest import headed_model
+from serve.serving import serving
 
 from bertkit import load_embedder, load_predictor, load_tokenizer
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.hugging_face.directory import write_model
-from bertkit.model.bert_config import DecoderConfig
 from bertkit.view.page import render, serve_policy
 
 LABELS = {"sequence": ("bad", "good", "<b>ugly</b>"), "token": ("O", "B-X", "I-X", "B-Y", "I-Y")}
@@ -41,7 +40,7 @@ LONG = HOSTILE + "\U0001f600 kan" + " mir lon" * 1250
 
 @pytest.fixture(scope="module")
 def folders(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Small models of every kind, by their names; their weights are large, so that they are of an opinion."""
+    """Small models of every kind, by their names; their weights are large, so that their predictions differ."""
     found, root = {}, tmp_path_factory.mktemp("models")
     for name, heads in HEADS.items():
         changes: dict[str, Any] = {"labels": LABELS[heads[0]]} if heads and heads[0] in LABELS else {}
@@ -49,48 +48,20 @@ def folders(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> d
             changes["problem_type"] = "multi_label_classification"
         if name == "number":
             changes |= {"labels": ("LABEL_0",), "problem_type": "regression"}
-        if name == "writer":
-            facts = tokenizer.facts
-            changes["decoder"] = DecoderConfig(kind="bert", start_token_id=facts.cls, end_token_id=facts.sep)
-        has_pooler = bool({"sequence", "next_sentence", "choice"} & {*heads})
-        seed = {"reader": 1}.get(name, 0)
-        changes |= {"with_pooler": has_pooler, "max_position_embeddings": 101}
-        model = small_model(tokenizer.vocab_size, heads=heads, seed=seed, **changes)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.mul_(3)
+        changes |= {"seed": int(name == "reader"), "max_position_embeddings": 101}
+        model = headed_model(tokenizer, *heads, scale=3, **changes)
         (root / name).mkdir()
         write_model(model, tokenizer, root / name)
         found[name] = root / name
     return found
 
 
-@contextlib.contextmanager
-def serving(python: Path, *settings: str) -> Iterator[str]:
-    """The address of `bertkit serve`."""
-    pytest.importorskip("uvicorn", reason="no server: pip install 'bertkit[serve]'")
-    command = [python, "-m", "bertkit", "serve", "port=0", "device=cpu", *settings]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        assert process.stdout is not None
-        lines = []
-        for line in process.stdout:
-            lines.append(line)
-            if found := re.search(r"http://127\.0\.0\.1:\d+", line):
-                break
-        else:
-            pytest.fail("".join(lines))
-        threading.Thread(target=process.stdout.read, daemon=True).start()
-        yield f"{found[0]}/"
-        process.terminate()
-        assert process.wait(20) == 0
-
-
 @pytest.fixture(scope="module")
 def server(folders: dict[str, Path], python: Path) -> Iterator[str]:
-    """A server with all models."""
     models = f"model_dir=[{','.join(map(str, folders.values()))}]"
-    with serving(python, models, "max_view_tokens=61", *SHORT) as address:
-        yield address
+    with serving(python, models, "max_view_tokens=61", *SHORT) as found:
+        yield f"http://127.0.0.1:{found.port}/"
+        assert found.stop() == 0
 
 
 PASSAGE = "\U0001f600 e\u0301 Ada wrote the notes."
@@ -103,10 +74,9 @@ HITS = [
 
 
 class Scripted(BaseHTTPRequestHandler):
-    """A server that says of some questions what a real one seldom says."""
+    """A server that gives responses which a real one seldom gives."""
 
     def do_GET(self) -> None:
-        """Give the page."""
         model = {"name": "only", "kind": "spans", "columns": ["question", "context"], "needs_pair": True}
         model |= {"labels": [], "examples": []}
         self._send(
@@ -116,7 +86,6 @@ class Scripted(BaseHTTPRequestHandler):
         )
 
     def do_POST(self) -> None:
-        """Answer a question by its word."""
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         word = asked.get("question")
         if word == "gone":
@@ -157,7 +126,7 @@ def one_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture
 def browser(one_browser: Browser) -> Iterator[Browser]:
-    """The console complains of nothing, and nobody but the server of the page is asked for anything."""
+    """Also checks that the console has no errors and that no other server is contacted."""
     one_browser.faults.clear()
     one_browser.requests.clear()
     yield one_browser
@@ -166,7 +135,6 @@ def browser(one_browser: Browser) -> Iterator[Browser]:
 
 
 def use(browser: Browser, model: str, tool: str | None = None) -> None:
-    """Choose a model, and what to do with it."""
     browser.ask(
         f"(() => {{ const s = document.querySelector('#models'); s.value = [...s.options].find((o) => o.text === {model!r}).value;"
         " s.dispatchEvent(new Event('change')); })()"
@@ -176,7 +144,6 @@ def use(browser: Browser, model: str, tool: str | None = None) -> None:
 
 
 def write(browser: Browser, *texts: str) -> None:
-    """Click on each field, and type in place of what is there."""
     for number, text in enumerate(texts):
         browser.click(f"#field-{number}")
         browser.ask(f"document.querySelector('#field-{number}').select()")

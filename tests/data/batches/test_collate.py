@@ -38,7 +38,6 @@ def test_pairs_by_hand(tmp_path: Path) -> None:
 
 
 def test_blocks_by_hand(tmp_path: Path) -> None:
-    """Separators between the segments, one token type, and no label of a next sentence."""
     split, examples = make_split(tmp_path / "split", 100), make_examples([[(5, 4), (0, 3)], [(3, 2)]], None)
     ids, types, lengths = pack_examples(split, examples, VOCAB)
     assert ids.tolist() == [C, 15, 16, 17, 18, S, 10, 11, 12, S, C, 13, 14, S]

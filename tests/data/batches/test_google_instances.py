@@ -34,7 +34,7 @@ VOCAB = VocabFacts(1009, 0, 1, 2, 3, 4, np.arange(1009) >= 500)  # ids of 500 an
 
 
 class Script(random.Random):
-    """Gives draws written down beforehand, and refuses any other: (method, arguments, result)."""
+    """Returns draws that are written down in advance, and refuses any other: (method, arguments, result)."""
 
     def __init__(self, *draws: tuple[Any, ...]) -> None:
         super().__init__(0)
@@ -169,7 +169,6 @@ def uncased() -> Tokenizer:
 
 @pytest.fixture(scope="session")
 def split_of(uncased: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Split]:
-    """The tokens of a text on disk."""
     made: dict[str, Split] = {}
 
     def split_of(name: str) -> Split:

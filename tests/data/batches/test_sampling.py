@@ -77,7 +77,7 @@ def test_micro_batches_hold_the_same_examples_however_cut(
 
 @pytest.mark.parametrize("kind", ["pairs", "instances"])
 def test_the_examples_of_a_step_are_named(split: Split, instances: Instances, kind: str) -> None:
-    """By epoch and number in the order of the epoch, also where a batch reaches into the next one."""
+    """By epoch and number within the epoch, also if a batch continues into the next epoch."""
     sampler = InstanceSampler(instances, 3) if kind == "instances" else make_sampler(split, kind)
     length = sampler.epoch_length
     step = (length - 5) // 12
@@ -200,7 +200,6 @@ def test_every_instance_once_an_epoch_in_another_order(instances: Instances) -> 
 
 @pytest.mark.parametrize(("next_sentence", "least", "most"), [("nsp", 0.5, 0.65), ("sop", 0.5, 0.65), ("none", 0, 0)])
 def test_pairs_with_and_without_labels(split: Split, next_sentence: str, least: float, most: float) -> None:
-    """Either way they have two segments."""
     sampler = make_sampler(split, next_sentence=next_sentence)
     size = sampler.epoch_length
     for batch in (sampler.take(np.arange(size)), sampler.in_order(0, size)):

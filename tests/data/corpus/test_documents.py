@@ -24,13 +24,8 @@ WIKI = (
 
 def config(path: Any, **changes: Any) -> CorpusConfig:
     values = {
-        "format": "auto",
-        "field": "text",
-        "sentences": "auto",
-        "encoding": "utf-8",
-        "name": None,
-        "split": "train",
-    }
+        "format": "auto", "field": "text", "sentences": "auto", "encoding": "utf-8", "name": None, "split": "train",
+    }  # fmt: skip
     given = str(path) if isinstance(path, Path) else path
     return CorpusConfig(**{"source": "files", "path": given, **values, **changes})
 
@@ -250,7 +245,6 @@ def test_results_below_a_folder_are_not_read(tmp_path: Path) -> None:
 
 
 def read_in_portions(corpus: Corpus, num_bytes: int) -> list[list[str]]:
-    """In another order than they are put together in."""
     found = {n: list(corpus.documents(portion)) for n, portion in reversed(list(enumerate(corpus.portions(num_bytes))))}
     return [document for n in sorted(found) for document in found[n]]
 

@@ -23,7 +23,7 @@ def is_punctuation(character: str) -> bool:
 
 
 def original(text: str, lowercase: bool) -> list[str]:
-    """The original's steps, one after another, word by word and character by character."""
+    """The original's steps in order, word by word and character by character."""
     cleaned = ""
     for character in text:
         category = unicodedata.category(character)

@@ -6,14 +6,13 @@ below BERTKIT_CLIENTS_DIR if that is set.
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from conftest import installed_apart, minilm_dir, small_config
+from conftest import installed_apart, minilm_dir, output_of, small_config
 
 from bertkit import export_model, load_embedder, load_model, load_predictor, load_tokenizer
 from bertkit.cli import run
@@ -163,12 +162,9 @@ def test_a_client_gives_the_same_numbers(
 ) -> None:
     packages, script = CLIENTS[name]
     given = json.dumps([{key: str(path) for key, path in models.items()}, TEXTS, PAIRS])
-    done = subprocess.run(
-        [sys.executable, "-c", _FRAME.format(script), given],
-        env=environment(name, packages, tmp_path_factory), capture_output=True, text=True, cwd=tmp_path,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    env = environment(name, packages, tmp_path_factory)
+    said = output_of([sys.executable, "-c", _FRAME.format(script), given], env=env, cwd=tmp_path)
+    found = json.loads(said.splitlines()[-1])
     worst = 0.0
     for what, values in found.items():
         if what == "ids":

@@ -4,7 +4,6 @@ import base64
 import contextlib
 import json
 import os
-import subprocess
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import HIDDEN, LAYERS, small_config, small_model
+from conftest import HIDDEN, LAYERS, output_of, small_config, small_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -87,7 +86,7 @@ def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 
 
 def google_dir(directory: Path, model: BertWithHeads | None = None, **config: Any) -> Path:
-    """A model in Google's layout, with the slots of its optimizer, as run_pretraining.py leaves it."""
+    """A model in Google's layout, with optimizer slots, as run_pretraining.py leaves it."""
     directory.mkdir(exist_ok=True)
     model = small_model() if model is None else model
     tensorflow.write_release(directory, model.config, huggingface.tensors_of(model))
@@ -169,7 +168,7 @@ def cut(ending: str, size: int) -> Callable[[Path], None]:
 
 
 def index(*entries: tuple[str, bytes], header: bytes = b"\x08\x01") -> Callable[[Path], None]:
-    """Write an index whose checksums are right."""
+    """Write an index with correct checksums."""
 
     def damage(prefix: Path) -> None:
         items = [(b"", header), *((name.encode(), message) for name, message in entries)]
@@ -253,7 +252,7 @@ def with_checksums(data: bytearray) -> bytes:
 def test_no_index_does_harm(
     tmp_path_factory: pytest.TempPathFactory, flips: list[tuple[int, int]], ending: str
 ) -> None:
-    """Whatever the index says, it is read or refused, quickly and in little memory; also where its checksums are right."""
+    """Any index is read or refused, quickly and in little memory, even if its checksums are correct."""
     prefix = tmp_path_factory.getbasetemp() / "flipped.ckpt"
     write(prefix, ONE_FILE_BYTES)
     data = bytearray(Path(f"{prefix}.index").read_bytes())
@@ -305,7 +304,7 @@ def test_which_checkpoint(tmp_path: Path, files: tuple[str, ...], checkpoint: st
 
 def test_several_checkpoints(tmp_path: Path) -> None:
     touch(tmp_path, *TWO)
-    with pytest.raises(InputError, match=r"a\.ckpt-1, a\.ckpt-20, .* name one: .*/a.ckpt-1$"):
+    with pytest.raises(InputError, match=r"a\.ckpt-1, a\.ckpt-20, .*/a.ckpt-1$"):
         tensorflow.find_checkpoint(tmp_path)
     touch(tmp_path, checkpoint="a.ckpt-3")
     with pytest.raises(InputError, match=r"names a\.ckpt-3"):
@@ -313,7 +312,6 @@ def test_several_checkpoints(tmp_path: Path) -> None:
 
 
 def test_a_model_dir(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    """The directory stands for its checkpoint; a prefix stays one where it must."""
     directory = google_dir(tmp_path / "model", small_model(tokenizer.vocab_size))
     (directory / "vocab.txt").write_text(tokenizer.files(41)["vocab.txt"], encoding="utf-8")
     prefix = directory / "bert_model.ckpt"
@@ -407,7 +405,7 @@ UNKNOWN = [
 
 @pytest.mark.parametrize(("name", "tensor", "message"), UNKNOWN)
 def test_a_variable_without_a_place(name: str, tensor: Tensor, message: str) -> None:
-    with pytest.raises(InputError, match=f"1 variables .*: {name}: {message}"):
+    with pytest.raises(InputError, match=f"{name}: {message}"):
         tensorflow.as_hugging_face({"bert/pooler/dense/bias": torch.ones(3), name: tensor}, Path("x.ckpt"))
 
 
@@ -488,7 +486,7 @@ def test_the_table_is_one_to_one() -> None:
 
 
 def test_a_weight_that_google_has_no_variable_for() -> None:
-    with pytest.raises(InputError, match=r"no variable for bert\.encoder\.layer\.0\.rotary; export another head"):
+    with pytest.raises(InputError, match=r"bert\.encoder\.layer\.0\.rotary"):
         tensorflow.as_tensorflow({"encoder.layer.0.rotary": torch.ones(2), "pooler.dense.bias": torch.ones(2)})
 
 
@@ -538,13 +536,9 @@ def test_beside_tensorflow(tmp_path: Path, sharded: bool) -> None:
     directory = google_dir(tmp_path / "model")
     ours, theirs = directory / "bert_model.ckpt", tmp_path / "theirs" / "model.ckpt"
     theirs.parent.mkdir()
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        [python, "-c", WITH_TENSORFLOW, str(ours), str(theirs), str(sharded)],
-        capture_output=True, text=True, env=environment,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    facts = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("FACTS "))[6:])
+    command = [python, "-c", WITH_TENSORFLOW, ours, theirs, sharded]
+    said = output_of(command, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+    facts = json.loads(next(line for line in said.splitlines() if line.startswith("FACTS "))[6:])
     written = bundle.read_checkpoint(ours)
     assert len(written) == 3 * (5 + 16 * LAYERS + 2 + 5 + 2) + 1
     assert facts == {

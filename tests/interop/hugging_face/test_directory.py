@@ -118,17 +118,7 @@ def test_shards(tmp_path: Path, tensors: Tensors, index_name: str, save: Callabl
     assert_same_weights(load_directory(directory)[0])
     missing = next(path for path in directory.iterdir() if "-1." in path.name)
     missing.unlink()
-    with pytest.raises(InputError, match=rf"{index_name}: {missing.name} missing; copy the whole directory"):
-        load_directory(directory)
-
-
-@pytest.mark.parametrize("shard", ["../secret.safetensors", "/etc/model.safetensors", "sub/model.safetensors"])
-def test_an_index_that_points_elsewhere_is_refused(tmp_path: Path, tensors: Tensors, shard: str) -> None:
-    directory = write(tmp_path / "model", tensors)
-    (directory / "model.safetensors").rename(tmp_path / "secret.safetensors")
-    index = {"weight_map": dict.fromkeys(tensors, shard)}
-    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(InputError, match="names a file outside of its directory"):
+    with pytest.raises(InputError, match=rf"{index_name}: {missing.name}"):
         load_directory(directory)
 
 
@@ -138,16 +128,23 @@ def test_a_tensor_in_two_shards_is_refused(tmp_path: Path, tensors: Tensors) -> 
     second = load_file(directory / "model-1.safetensors")
     first_name = next(iter(load_file(directory / "model-0.safetensors")))
     save_file({**second, first_name: torch.ones(2)}, directory / "model-1.safetensors")
-    with pytest.raises(InputError, match=f"{first_name} is in another shard"):
+    with pytest.raises(InputError, match=f"{first_name} "):
         load_directory(directory)
 
 
-@pytest.mark.parametrize("content", ["[]", "{}", '{"weight_map": []}'])
-def test_an_index_without_a_map_is_refused(tmp_path: Path, tensors: Tensors, content: str) -> None:
+OUTSIDE = ["../secret.safetensors", "/etc/model.safetensors", "sub/model.safetensors"]
+INDEXES = [
+    *((json.dumps({"weight_map": {WORDS: shard}}), "names a file outside") for shard in OUTSIDE),
+    *((content, r"index\.json: no weight_map") for content in ("[]", "{}", '{"weight_map": []}')),
+]
+
+
+@pytest.mark.parametrize(("content", "message"), INDEXES)
+def test_a_broken_index_is_refused(tmp_path: Path, tensors: Tensors, content: str, message: str) -> None:
     directory = write(tmp_path / "model", tensors)
-    (directory / "model.safetensors").rename(directory / "model-1.safetensors")
+    (directory / "model.safetensors").rename(tmp_path / "secret.safetensors")
     (directory / "model.safetensors.index.json").write_text(content)
-    with pytest.raises(InputError, match=r"index\.json: no weight_map"):
+    with pytest.raises(InputError, match=message):
         load_directory(directory)
 
 
@@ -181,13 +178,6 @@ def test_a_damaged_or_hostile_pickle_is_refused(tmp_path: Path, tensors: Tensors
         load_directory(directory)
     assert "weights_only" not in str(error.value)  # torch's own advice is to run the code
     assert ("it needs exec" in str(error.value)) == (content == "code")
-
-
-def test_a_damaged_safetensors_file_is_refused(tmp_path: Path, tensors: Tensors) -> None:
-    path = write(tmp_path / "model", tensors) / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:-4])
-    with pytest.raises(InputError, match=r"model\.safetensors: damaged"):
-        load_directory(path.parent)
 
 
 def without(name: str) -> Callable[[Tensors], Tensors]:
@@ -253,15 +243,16 @@ def test_misfits_are_listed(
             load_directory(directory)
 
 
-@pytest.mark.parametrize(
-    ("removed", "message"),
-    [("model.safetensors", "no model.safetensors or pytorch_model.bin"), ("config.json", "no such file")],
-)
-def test_an_incomplete_directory(tmp_path: Path, tensors: Tensors, removed: str, message: str) -> None:
-    directory = write(tmp_path / "model", tensors)
-    (directory / removed).unlink()
+@pytest.mark.parametrize(("name", "is_there", "message"), [
+    ("model.safetensors", True, r"model\.safetensors: damaged"),
+    ("model.safetensors", False, "no model.safetensors or pytorch_model.bin"),
+    ("config.json", False, "no such file"),
+])  # fmt: skip
+def test_a_missing_or_damaged_file(tmp_path: Path, tensors: Tensors, name: str, is_there: bool, message: str) -> None:
+    path = write(tmp_path / "model", tensors) / name
+    path.write_bytes(path.read_bytes()[:-4]) if is_there else path.unlink()
     with pytest.raises(InputError, match=message):
-        load_directory(directory)
+        load_directory(path.parent)
 
 
 def test_config_without_optional_keys(tmp_path: Path, tensors: Tensors) -> None:

@@ -1,7 +1,6 @@
 """The variants beside the real classes of `transformers` that compute them, with random weights, in float64."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from conftest import installed_apart, small_config
+from conftest import installed_apart, output_of, small_config
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -173,9 +172,7 @@ def relative_key(tmp_path: Path, folder: str, what: str) -> dict[str, Tensor]:
     ids, types = ids_of(LENGTH)
     weights = torch.randn((*ids.shape, VOCAB), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     save_file({"ids": ids, "types": types, "weights": weights}, tmp_path / "given.safetensors")
-    command = [sys.executable, "-c", _THEIRS, str(tmp_path), what]
-    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": folder}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
+    output_of([sys.executable, "-c", _THEIRS, tmp_path, what], env={**os.environ, "PYTHONPATH": folder})
     return load_file(tmp_path / "found.safetensors")
 
 

@@ -53,7 +53,6 @@ def set_of(module: str, name: str, value: Any) -> Fault:
 
 
 def replaced(module: str, function: Callable[[Any, Any, Any], Any]) -> Fault:
-    """Change what a module gives."""
     return lambda theirs: theirs.get_submodule(module).register_forward_hook(function)
 
 
@@ -156,7 +155,7 @@ def plant(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_found(fault: str, exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the outputs, and not only in the loaded weights."""
+    """In the outputs, not only in the loaded weights."""
     plant(FAULTS[fault], monkeypatch)
     make = comparison.make_inputs
     monkeypatch.setattr(comparison, "make_inputs", lambda *arguments: dict(list(make(*arguments).items())[:1]))
@@ -198,7 +197,7 @@ def random_sets(directory: Path, tokenizer: Tokenizer, numbers: range) -> Iterat
 
 
 def trained_sets(directory: Path, seeds: range, num_steps: int) -> Iterator[Path]:
-    """The checkpoints of quickstarts."""
+    """Weights from checkpoints of quickstart runs."""
     data = f"{directory}/data"
     given = ["corpus=python_docs", "tokenizer.vocab_size=2048", "held_out_prob=0.05", f"output_dir={data}"]
     assert run(["prepare", *given]) == 0

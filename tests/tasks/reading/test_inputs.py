@@ -33,7 +33,6 @@ def opened(
 
 
 def rows_of(inputs: Inputs) -> list[tuple[Any, ...]]:
-    """What an example says, without its id and label."""
     return [tuple(dataclasses.astuple(example)[1:-1]) for chunk in inputs.chunks for example in chunk]
 
 

@@ -51,7 +51,7 @@ def test_many_labels_are_put_together() -> None:
 
 
 def test_a_review_of_labels() -> None:
-    """The mistakes come with their texts, the surest first."""
+    """The mistakes come with their texts, the most confident first."""
     task, labels = task_config("sequence"), ["no", "yes"]
     given = [("a", "no", 0.9), ("b", "yes", 0.7), ("c", "no", 0.6), ("d", "no", 0.8)]
     examples = [SequenceExample(text, text * 3, None if text != "d" else "pair", "yes") for text, _, _ in given]
