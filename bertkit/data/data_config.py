@@ -1,10 +1,10 @@
 """Settings of the data side."""
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
 from bertkit.base.errors import InputError
-from bertkit.base.typed_settings import outside, refuse, unused
+from bertkit.base.typed_settings import IF_SET, Slot, options_of, outside, refuse, unused
 
 MOST_TOKENS = 10_000_000  # in a learned vocabulary; XLM-V's, the largest published one, has a tenth of it
 
@@ -104,6 +104,8 @@ class MaskingConfig:
     mask_prob: float
     random_prob: float
     max_ngram: int = 1  # words chosen together, at most; older datasets do not have this setting
+    kind: Annotated[Literal["bert"], Slot("masking")] = field(default="bert", metadata=IF_SET)
+    options: dict[str, Any] = options_of("masking", "kind")
 
     def __post_init__(self) -> None:
         refuse(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from bertkit.base import plugins
 from bertkit.base.errors import InputError
 from bertkit.kernels.fast import ANYWHERE, FastWays, keep_freed_memory
 from bertkit.kernels.layout import Layout
@@ -56,7 +57,8 @@ def make_head(name: str, config: BertConfig, encoder: Bert) -> nn.Module:
 
     next_sentence tells whether segment B follows A (label 0) or not (1: it is random, or was swapped with A); sequence
     classifies or scores a text or a pair; token labels every token; span finds where an answer starts and ends; choice
-    scores one of several endings; generation writes a text.
+    scores one of several endings; generation writes a text. The head of a plug-in is `head(config, num_outputs)`, and maps
+    (n, D) to (n, num_outputs).
 
     Source: google-research/bert run_pretraining.py `get_next_sentence_output`, run_classifier.py and run_squad.py
     `create_model`; Devlin et al. 2019, figure 4 and section 4.4. Which heads have dropout: transformers modeling_bert.py.
@@ -65,12 +67,13 @@ def make_head(name: str, config: BertConfig, encoder: Bert) -> nn.Module:
     match name:
         case "masked_lm":
             return MaskedLMHead(config)
-        case "next_sentence" | "span":
+        case "next_sentence":
             return LinearHead(config, 2, dropout_prob=0.0)
-        case "sequence" | "token":
-            return LinearHead(config, len(config.labels), dropout_prob)
-        case "choice":
-            return LinearHead(config, 1, dropout_prob)
+        case "sequence" | "token" | "span" | "choice":
+            num_outputs = {"span": 2, "choice": 1}.get(name, len(config.labels))
+            if (plugin := plugins.bind("head", config.head.kind, config.head.options)) is not None:
+                return plugin(config, num_outputs)  # type: ignore[no-any-return]
+            return LinearHead(config, num_outputs, 0.0 if name == "span" else dropout_prob)
         case "generation" if config.decoder is not None:
             if config.decoder.kind == "rnn":
                 return BahdanauDecoder(config) if config.decoder.score == "additive" else LuongDecoder(config)

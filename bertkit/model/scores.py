@@ -4,12 +4,14 @@ Axes: as in attention.py; C keys that a query is compared with, A additive_size.
 heads of a layer share its matrices.
 """
 
+import inspect
 import math
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from bertkit.base import plugins
 from bertkit.model.bert_config import BertConfig
 
 
@@ -76,11 +78,14 @@ def location(query: Tensor, matrix: Tensor, places: Tensor) -> Tensor:
 
 
 class Score(nn.Module):
-    """The score of a layer, with its matrices."""
+    """The score of a layer, with its matrices; a plug-in is a function of query and key, or a module made from the config."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.kind, head_size = config.attention.score, config.hidden_size // config.num_attention_heads
+        self.plugin = plugins.bind("score", self.kind, config.attention.score_options)
+        if inspect.isclass(plugins.find("score", self.kind)) and self.plugin is not None:
+            self.plugin = self.plugin(config)  # a module with weights of its own
         if self.kind == "general":
             self.matrix = nn.Linear(head_size, head_size, bias=False)
         elif self.kind == "additive":
@@ -106,6 +111,8 @@ class Score(nn.Module):
         """Score folded queries (B, N, T, H) for keys (B, N, C, H) at `places` (B or 1, C): (B, N, T, C)."""
         if self.is_scaled_dot:
             return scaled_dot(query, key)
+        if self.plugin is not None:
+            return self.plugin(query, key)  # type: ignore[no-any-return]
         if self.kind == "location":
             return location(query, self.matrix.weight, places[:, None])
         weights = self.of_query.weight, self.of_key.weight, self.of_sum.weight

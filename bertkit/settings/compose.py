@@ -23,6 +23,7 @@ from omegaconf import OmegaConf
 from omegaconf.basecontainer import BaseContainer
 from omegaconf.errors import OmegaConfBaseException
 
+from bertkit.base import plugins
 from bertkit.base.errors import InputError
 from bertkit.base.text_files import TOO_DEEP
 from bertkit.base.typed_settings import at, conf_dir, conf_dirs, dotted_keys, nearest, option_names, refuse
@@ -109,7 +110,8 @@ def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> 
             for one in parsed:
                 if one.key_or_group not in groups:
                     is_change = one.key_or_group.startswith("task.") and composed.get("task") is None
-                    OmegaConf.update(task_changes if is_change else composed, one.key_or_group, one.value(), merge=True)
+                    target, is_new = task_changes if is_change else composed, plugins.has_setting(one.key_or_group)
+                    OmegaConf.update(target, one.key_or_group, one.value(), merge=True, force_add=is_new)
             plain: dict[str, Any] = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
         except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
             raise _explained(error, overrides, groups) from None
@@ -245,6 +247,7 @@ def _refusal(
 ) -> str | None:
     """Say why an override is refused; None if its key and its option exist."""
     keys, key, text = dotted_keys(defaults), override.key_or_group, str(override.input_line)
+    keys += [key] if plugins.has_setting(key) and key.partition(".")[0] in keys else []
     parent, _, leaf = key.rpartition(".")
     if key in keys or key in groups:
         if override.is_sweep_override():
@@ -259,7 +262,8 @@ def _refusal(
         hint = nearest(value, groups[key]) if isinstance(value, str) else ""
         if key == "model" and command == "finetune" and not hint:
             hint = f"; a model to start from is model_dir={value}"
-        return f"unknown option {key}={value}{hint} (one of {', '.join(groups[key])})"
+        options = [*groups[key], *plugins.names_of(key)]
+        return f"unknown option {key}={value}{hint} (one of {', '.join(options)})"
     if leaf in ("kind", "name") and value in groups.get(parent, ()):
         return f"{text}: leaves the other values of {parent} unchanged; choose {parent}={value}"
     if key in keys:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from bertkit.base.errors import InputError
-from bertkit.base.typed_settings import outside, refuse, unused
+from bertkit.base.typed_settings import IF_SET, outside, refuse, unused
 from bertkit.data.data_config import TokenizerConfig
-from bertkit.model.bert_config import BertShape, DecoderConfig, DecoderShape
+from bertkit.model.bert_config import BertShape, DecoderConfig, DecoderShape, HeadConfig
 from bertkit.settings.common import SEED_RANGE, TrainingSettings
 from bertkit.tasks.task_config import TaskConfig
 from bertkit.train.train_config import SavingConfig
@@ -78,6 +78,7 @@ class FinetuneSettings(TrainingSettings):
     decoder: DecoderSettings | None = None
     model: BertShape | None = None
     tokenizer: TokenizerConfig | None = None
+    head: HeadConfig = field(default=HeadConfig(), metadata=IF_SET)
 
     def __post_init__(self) -> None:
         refuse(

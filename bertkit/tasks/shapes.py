@@ -5,6 +5,7 @@ import importlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from bertkit.base import plugins
 from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.tasks.scoring import metrics
@@ -34,7 +35,8 @@ def of_running_text(shape: Shape) -> Shape:
 
 
 def _shape(kind: str) -> Shape:
-    shape: Shape = importlib.import_module(SHAPES[kind]).SHAPE
+    plugin = plugins.find("shape", kind)  # a function that returns a shape
+    shape: Shape = importlib.import_module(SHAPES[kind]).SHAPE if plugin is None else plugin()
     return shape
 
 
@@ -62,16 +64,17 @@ def check_metrics(task: TaskConfig, labels: LabelNames | None = None) -> None:
     Raises:
         InputError: a metric does not fit the shape or labels, or `best_metric` is not among the scores.
     """
-    unknown = [name for name in task.metrics if name not in metrics.METRICS]
-    if unknown:
-        raise InputError(f"task.metrics: unknown {', '.join(unknown)}; expected some of {', '.join(metrics.METRICS)}")
+    own = [name for name in task.metrics if name not in metrics.METRICS]
+    if unknown := [name for name in own if plugins.find("metric", name) is None]:
+        known = [*metrics.METRICS, *plugins.names_of("metric")]
+        raise InputError(f"task.metrics: unknown {', '.join(unknown)}; expected some of {', '.join(known)}")
     measured = shape_of(task).measured(task, labels)
     fitting = measured.metrics
-    if unfit := [name for name in task.metrics if name not in fitting]:
+    if unfit := [name for name in task.metrics if name not in (*fitting, *own)]:
         main = next((name for name in fitting if task.best_metric in metrics.METRICS[name]), None)
         best = "" if main else f" task.best_metric={metrics.METRICS[fitting[0]][0]}"
         usual = f"; expected some of {', '.join(fitting)}: set task.metrics=[{main or fitting[0]}]{best}"
         raise InputError(f"task.metrics: {', '.join(unfit)} cannot measure {measured.what}{measured.way_out or usual}")
-    keys = [key for name in task.metrics for key in metrics.METRICS[name]]
+    keys = metrics.keys_of(task.metrics)
     if task.best_metric not in keys:
         raise InputError(f"task.best_metric={task.best_metric}: expected one of {', '.join(keys)}")

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bertkit.base import plugins
+from bertkit.base.errors import InputError
 from bertkit.train.train_config import OptimizerConfig
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -137,7 +139,47 @@ def _trust_ratio(parameter: Tensor, update: Tensor) -> Tensor:
     return torch.where((weight_norm > 0) & (update_norm > 0), weight_norm / update_norm, 1.0)
 
 
-OPTIMIZERS: dict[str, type[AdamW] | type[Lamb]] = {"adamw": AdamW, "lamb": Lamb}
+class Adapted(Optimizer):
+    """A plug-in's optimizer: any of torch's, with what checkpoints and skipped steps need."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        super().__init__(inner.param_groups, {})
+        inner.param_groups, self.inner, self.state = self.param_groups, inner, inner.state
+        self._num_updates = torch.zeros((), dtype=torch.float64)
+
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Update every parameter that has a gradient; this waits for the device, to learn whether to skip."""
+        if self.found_inf is None or not self.found_inf:
+            self.inner.step()
+            self._num_updates += 1
+
+    def tensors(self, names: dict[Tensor, str]) -> dict[str, Tensor]:
+        """Return all tensors of the state, by the name of the parameter.
+
+        Raises:
+            InputError: a value of the state is no tensor, and would be lost.
+        """
+        rows = [(names[p], key, value) for p, state in self.state.items() for key, value in state.items()]
+        if lost := [key for _, key, value in rows if value is not None and not isinstance(value, Tensor)]:
+            raise InputError(f"optimizer {type(self.inner).__name__}: its state {lost[0]!r} is not a tensor; make it one")
+        return {f"{name}.{key}": value for name, key, value in rows if value is not None}
+
+    def restore(self, tensors: dict[str, Tensor], names: dict[Tensor, str], num_updates: int) -> None:
+        """Set the state from a checkpoint."""
+        self._num_updates.fill_(num_updates)
+        parameters = {name: parameter for parameter, name in names.items()}
+        for full, tensor in tensors.items():
+            name, _, key = full.rpartition(".")
+            device = tensor.device if key == "step" else parameters[name].device  # torch's counts stay on the CPU
+            self.state[parameters[name]][key] = tensor.to(device)
+
+
+def make_optimizer(groups: list[dict[str, Any]], config: OptimizerConfig) -> Optimizer:
+    """Make the optimizer of a run; a plug-in is `optimizer(groups, config)`, and returns one of torch's."""
+    plugin = plugins.bind("optimizer", config.name, config.options)
+    if plugin is not None:
+        return Adapted(plugin(groups, config))
+    return {"adamw": AdamW, "lamb": Lamb}[config.name](groups, config)
 
 
 def parameter_groups(

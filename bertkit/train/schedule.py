@@ -1,10 +1,16 @@
 """The learning rate over the steps: pure functions of the step, which counts from 0."""
 
+from bertkit.base import plugins
 from bertkit.train.train_config import ScheduleConfig
 
 
 def learning_rate(step: int, peak: float, config: ScheduleConfig, steps: int, warmup_steps: float) -> float:
-    """Give the learning rate of a step, counted from 0: the peak, times `polynomial` or `inverse`."""
+    """Return the learning rate of a step, counted from 0: the peak, times `polynomial`, `inverse` or a plug-in.
+
+    A plug-in is `schedule(step, steps, warmup_steps)`, and returns the factor.
+    """
+    if (plugin := plugins.bind("schedule", config.decay, config.options)) is not None:
+        return peak * float(plugin(step, steps, warmup_steps))
     if config.decay == "inverse":
         return peak * inverse(step, warmup_steps, config.power)
     return peak * polynomial(step, steps, warmup_steps, config.power, config.decay_from)

@@ -94,7 +94,7 @@ def config_json(config: BertConfig, architecture: str, dtype: torch.dtype = torc
     if config.decoder is not None and not config.decoder.is_from_scratch:
         return _pair_json(config, config.decoder, dtype)
     content = asdict(config)
-    for name in ("attention", "norm", "pooling", "decoder"):
+    for name in ("attention", "norm", "pooling", "head", "decoder"):
         del content[name]
     labels, problem_type = content.pop("labels"), content.pop("problem_type")
     content |= {
@@ -189,7 +189,7 @@ def read_config(path: Path, tensors: Mapping[str, Tensor] | None = None) -> tupl
         for name, known in groups.items():
             given = content.get(name)
             groups[name] = {**known, **given} if isinstance(given, dict) else given
-        shape["pooling"] = content.get("pooling", "first")
+        shape |= {"pooling": content.get("pooling", "first"), "head": content.get("head", {})}
     else:
         is_causal, places = content.get("is_decoder") or False, shape["max_position_embeddings"]
         kind = content.get("position_embedding_type") or "absolute"

@@ -1,11 +1,13 @@
 """Synonyms of settings, and hints for names from other tools and for settings of another command."""
 
 import functools
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from bertkit.base import plugins
 from bertkit.base.errors import InputError
-from bertkit.base.typed_settings import conf_dir, nearest
+from bertkit.base.typed_settings import conf_dir, nearest, option_names
 
 MODEL_DIR = "model_dir"
 OPTIONS = ("--help", "-h", "-m", "--multirun", "--debug", "--version", "--info")
@@ -70,7 +72,7 @@ def canonical_overrides(command: str, overrides: Sequence[str]) -> list[str]:
     Raises:
         InputError: a setting is set twice.
     """
-    texts = list(overrides)
+    texts = _with_plugins(command, overrides)
     for setting, synonyms in _SYNONYMS_OF.items():
         if setting.partition(".")[0] not in names_of(command):
             continue
@@ -78,6 +80,22 @@ def canonical_overrides(command: str, overrides: Sequence[str]) -> list[str]:
         if len(same) > 1:
             raise InputError(f"{' and '.join(same)}: the same setting; give {setting}= alone, once")
         texts = [f"{setting}={text.partition('=')[2]}" if text in same else text for text in texts]
+    return texts
+
+
+def _with_plugins(command: str, overrides: Sequence[str]) -> list[str]:
+    """Import the modules in `plugins=`, and turn `masking=NAME` with a plug-in's name into `masking.kind=NAME`."""
+    texts, modules = [], list[str]()
+    for text in overrides:
+        key, _, value = text.partition("=")
+        if key == "plugins":
+            modules += [name for name in re.split(r"[\[\],'\" ]+", value) if name]
+        if key != "plugins" or key in names_of(command):
+            texts.append(text)
+    plugins.load(modules)
+    for place, (key, _, value) in enumerate(text.partition("=") for text in texts):
+        if key in plugins.SETTINGS and value not in option_names([conf_dir()]).get(key, ()) and plugins.find(key, value):
+            texts[place] = f"{plugins.SETTINGS[key]}={value}"
     return texts
 
 
