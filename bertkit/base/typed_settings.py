@@ -29,7 +29,8 @@ class Slot:
 
 def options_of(slot: str, setting: str) -> Any:
     """Declare a setting: the options of the plug-in that fills `slot`, whose name is in another setting of the dataclass."""
-    return dataclasses.field(default_factory=dict, metadata={"slot": slot, "named_by": setting, **IF_SET})
+    metadata = {"slot": slot, "named_by": setting, **IF_SET}
+    return dataclasses.field(default_factory=dict, hash=False, metadata=metadata)
 
 
 def conf_dir() -> Path:
@@ -267,9 +268,9 @@ def _build_dataclass(schema: Any, mapping: Mapping[str, Any], path: str, errors:
     values: dict[str, Any] = {}
     for name, field in fields.items():
         if "slot" in field.metadata:
-            named_by = field.metadata["named_by"]
-            kind = mapping.get(named_by, fields[named_by].default)
-            values[name] = _options(field.metadata["slot"], kind, mapping.get(name, {}), _joined(path, name), errors)
+            kind = values.get(field.metadata["named_by"], fields[field.metadata["named_by"]].default)
+            if kind is not None:  # else its name was refused
+                values[name] = _options(field.metadata["slot"], kind, mapping.get(name, {}), _joined(path, name), errors)
         elif name in mapping:
             values[name] = _convert(_hints(schema)[name], mapping[name], _joined(path, name), errors, is_file)
         elif (

@@ -25,7 +25,16 @@ from bertkit.interop.hugging_face.config_json import changed_from_bert, problem_
 from bertkit.interop.hugging_face.names import from_hugging_face, in_decoder, to_hugging_face
 from bertkit.interop.padded import PaddedBert
 from bertkit.model.bert import init_weights
-from bertkit.model.bert_config import HEADS, POOLED_HEADS, BertConfig, DecoderConfig, ProblemType, head_problems
+from bertkit.model.bert_config import (
+    HEADS,
+    POOLED_HEADS,
+    TASK_HEADS,
+    BertConfig,
+    DecoderConfig,
+    HeadConfig,
+    ProblemType,
+    head_problems,
+)
 from bertkit.model.heads import BertWithHeads
 from bertkit.train.checkpoint import checkpoints_dir, fault_of, newest_valid
 
@@ -198,6 +207,7 @@ def load_directory(
     labels: Sequence[str] | None = None,
     problem_type: ProblemType | None = None,
     decoder: DecoderConfig | None = None,
+    head: HeadConfig | None = None,
 ) -> tuple[BertWithHeads, LoadReport]:
     """Build the model in a directory from `resolve_model_dir`, and load its weights.
 
@@ -211,6 +221,7 @@ def load_directory(
         problem_type: goes with `labels`.
         decoder: for a generation head. Without a decoder in the directory, its weights start as copies of the encoder and the
             masked LM head, and its cross-attention is newly initialised.
+        head: of a task; None for the directory's.
 
     Raises:
         InputError: a tensor without a place, a parameter without a tensor, or another shape; all of them are listed.
@@ -222,12 +233,13 @@ def load_directory(
         is_free = held.has("bert.pooler") and tuple(heads) != ("generation",)  # a decoder looks at tokens alone
         with_pooler = is_free or bool(set(heads) & set(POOLED_HEADS))
     begins = decoder is not None and held.config.decoder is None
-    config = dataclasses.replace(held.config, decoder=_decoder_of(held, heads, decoder))
+    head = (head or held.config.head) if set(heads) & set(TASK_HEADS) else HeadConfig()
+    config = dataclasses.replace(held.config, decoder=_decoder_of(held, heads, decoder), head=head)
     if begins:
         held.weights.update({name: tensor for each, tensor in held.weights.items() if (name := in_decoder(each))})
     if labels is not None:
         config = dataclasses.replace(config, labels=tuple(labels), problem_type=problem_type)
-        _relabel(held, heads, config)
+    _relabel(held, heads, config)
     problems = head_problems(config.attention, config.pooling, heads)
     if problems:
         raise InputError(*(f"{held.config_path}: {each}" for each in problems))
@@ -285,15 +297,20 @@ def _read(directory: Path) -> _Held:
 
 
 def _relabel(held: _Held, heads: Sequence[str], wanted: BertConfig) -> None:
-    """Put the rows of a classifier into the order of the labels, or leave it out if it has other labels."""
-    parts = tuple(f"heads.{head}." for head in ("sequence", "token") if head in heads)
-    is_same = set(held.config.labels) == set(wanted.labels) and problem_type_of(held.config) == problem_type_of(wanted)
+    """Put the rows of a classifier into the order of the labels, or leave a head out that differs in more than this order."""
+    here, there = wanted.labels, held.config.labels
+    parts = tuple(f"heads.{head}." for head in TASK_HEADS if head in heads and head != "generation")
+    is_same = held.config.head == wanted.head and problem_type_of(held.config) == problem_type_of(wanted)
+    is_same &= here == there or (set(here) == set(there) and wanted.head.kind == "linear")
     for name in [name for name in held.weights if name.startswith(parts)]:
+        if is_same and here == there:
+            continue
         if is_same:
             held.weights[name] = held.weights[name][[held.config.labels.index(label) for label in wanted.labels]]
         else:
             del held.weights[name]
-            held.skipped[held.theirs[name]] = f"head with other labels: {listed(held.config.labels)}"
+            reason = f"other labels: {listed(there)}" if set(here) != set(there) else f"head={held.config.head.kind}"
+            held.skipped[held.theirs[name]] = f"head with {reason}"
 
 
 def _check_fit(held: _Held, model: BertWithHeads, needs_pooler: bool, begins: bool = False) -> list[str]:

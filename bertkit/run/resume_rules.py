@@ -42,6 +42,7 @@ BOTH = {
     "checkpoint": FREE,
     "log": FREE,
     "launch": FREE,
+    "plugins": FREE,  # where they come from; their names and options are settings of their slots
     "resume": FREE,
 }
 PRETRAIN: Rules = {
@@ -62,6 +63,7 @@ FINETUNE: Rules = {
     "task": FIXED,
     **dict.fromkeys(("task.kind", "task.labels", "task.multi_label"), BEGUN),  # the head has their shape
     **dict.fromkeys(("decoder", "model", "tokenizer"), BEGUN),  # the weights have their shape
+    "head": BEGUN,
     "num_epochs": FIXED,
     "freeze": BEGUN,
     "reinit_layers": BEGUN,

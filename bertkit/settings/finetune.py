@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from bertkit.base.errors import InputError
-from bertkit.base.typed_settings import IF_SET, outside, refuse, unused
+from bertkit.base.typed_settings import outside, refuse, unused
 from bertkit.data.data_config import TokenizerConfig
 from bertkit.model.bert_config import BertShape, DecoderConfig, DecoderShape, HeadConfig
 from bertkit.settings.common import SEED_RANGE, TrainingSettings
@@ -78,7 +78,7 @@ class FinetuneSettings(TrainingSettings):
     decoder: DecoderSettings | None = None
     model: BertShape | None = None
     tokenizer: TokenizerConfig | None = None
-    head: HeadConfig = field(default=HeadConfig(), metadata=IF_SET)
+    head: HeadConfig = HeadConfig()
 
     def __post_init__(self) -> None:
         refuse(
