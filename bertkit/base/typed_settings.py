@@ -27,10 +27,9 @@ class Slot:
     name: str
 
 
-def options_of(slot: str, setting: str) -> Any:
-    """Declare a setting: the options of the plug-in that fills `slot`, whose name is in another setting of the dataclass."""
-    metadata = {"slot": slot, "named_by": setting, **IF_SET}
-    return dataclasses.field(default_factory=dict, hash=False, metadata=metadata)
+def options_of(slot: str, setting: str) -> dict[str, str]:
+    """Return the metadata of a setting: the options of a slot's plug-in, whose name is in another setting of the dataclass."""
+    return {"slot": slot, "named_by": setting, **IF_SET}
 
 
 def conf_dir() -> Path:
@@ -270,7 +269,9 @@ def _build_dataclass(schema: Any, mapping: Mapping[str, Any], path: str, errors:
         if "slot" in field.metadata:
             kind = values.get(field.metadata["named_by"], fields[field.metadata["named_by"]].default)
             if kind is not None:  # else its name was refused
-                values[name] = _options(field.metadata["slot"], kind, mapping.get(name, {}), _joined(path, name), errors)
+                values[name] = _options(
+                    field.metadata["slot"], kind, mapping.get(name, {}), _joined(path, name), errors
+                )
         elif name in mapping:
             values[name] = _convert(_hints(schema)[name], mapping[name], _joined(path, name), errors, is_file)
         elif (

@@ -105,7 +105,7 @@ class MaskingConfig:
     random_prob: float
     max_ngram: int = 1  # words chosen together, at most; older datasets do not have this setting
     kind: Annotated[Literal["bert"], Slot("masking")] = field(default="bert", metadata=IF_SET)
-    options: dict[str, Any] = options_of("masking", "kind")
+    options: dict[str, Any] = field(default_factory=dict, hash=False, metadata=options_of("masking", "kind"))
 
     def __post_init__(self) -> None:
         refuse(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal
 
 from bertkit.base import plugins
@@ -124,12 +124,14 @@ class AttentionConfig:
     """How tokens attend to each other. The defaults are those of BERT; conf/attention/bert.yaml explains each, with its source."""
 
     score: Annotated[Literal["scaled_dot", "dot", "general", "additive", "location"], Slot("score")] = "scaled_dot"
-    score_options: dict[str, Any] = options_of("score", "score")
+    score_options: dict[str, Any] = field(default_factory=dict, hash=False, metadata=options_of("score", "score"))
     additive_size: int = 32
-    positions: Annotated[
-        Literal["learned", "sinusoidal", "relative", "rotary", "alibi", "none"], Slot("positions")
-    ] = "learned"
-    positions_options: dict[str, Any] = options_of("positions", "positions")
+    positions: Annotated[Literal["learned", "sinusoidal", "relative", "rotary", "alibi", "none"], Slot("positions")] = (
+        "learned"
+    )
+    positions_options: dict[str, Any] = field(
+        default_factory=dict, hash=False, metadata=options_of("positions", "positions")
+    )
     max_distance: int = 16
     relative_to: tuple[Literal["keys", "values"], ...] = ("keys", "values")
     pattern: Literal["full", "causal", "window", "bigbird", "linformer"] = "full"
@@ -155,7 +157,7 @@ class HeadConfig:
     """The head of a task: dropout and a linear map, as in BERT, or a plug-in's."""
 
     kind: Annotated[Literal["linear"], Slot("head")] = "linear"
-    options: dict[str, Any] = options_of("head", "kind")
+    options: dict[str, Any] = field(default_factory=dict, hash=False, metadata=options_of("head", "kind"))
 
     @property
     def is_exported(self) -> bool:

@@ -259,10 +259,10 @@ def _refusal(
     if key in groups:
         if value in groups[key] or (value is None and defaults.get(key) is None):
             return None
-        hint = nearest(value, groups[key]) if isinstance(value, str) else ""
+        options = [*groups[key], *plugins.names_of(key)]
+        hint = nearest(value, options) if isinstance(value, str) else ""
         if key == "model" and command == "finetune" and not hint:
             hint = f"; a model to start from is model_dir={value}"
-        options = [*groups[key], *plugins.names_of(key)]
         return f"unknown option {key}={value}{hint} (one of {', '.join(options)})"
     if leaf in ("kind", "name") and value in groups.get(parent, ()):
         return f"{text}: leaves the other values of {parent} unchanged; choose {parent}={value}"

@@ -78,7 +78,7 @@ class FinetuneSettings(TrainingSettings):
     decoder: DecoderSettings | None = None
     model: BertShape | None = None
     tokenizer: TokenizerConfig | None = None
-    head: HeadConfig = HeadConfig()
+    head: HeadConfig
 
     def __post_init__(self) -> None:
         refuse(

@@ -161,7 +161,9 @@ class Adapted(Optimizer):
         """
         rows = [(names[p], key, value) for p, state in self.state.items() for key, value in state.items()]
         if lost := [key for _, key, value in rows if value is not None and not isinstance(value, Tensor)]:
-            raise InputError(f"optimizer {type(self.inner).__name__}: its state {lost[0]!r} is not a tensor; make it one")
+            raise InputError(
+                f"optimizer {type(self.inner).__name__}: its state {lost[0]!r} is not a tensor; make it one"
+            )
         return {f"{name}.{key}": value for name, key, value in rows if value is not None}
 
     def restore(self, tensors: dict[str, Tensor], names: dict[Tensor, str], num_updates: int) -> None:

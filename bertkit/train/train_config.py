@@ -2,7 +2,7 @@
 
 import importlib.util
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from bertkit.base.typed_settings import Slot, nearest, options_of, outside, refuse, unused
@@ -20,7 +20,7 @@ class OptimizerConfig:
     weight_decay: float
     bias_correction: bool
     max_grad_norm: float
-    options: dict[str, Any] = options_of("optimizer", "name")
+    options: dict[str, Any] = field(default_factory=dict, hash=False, metadata=options_of("optimizer", "name"))
 
     def __post_init__(self) -> None:
         refuse(
@@ -44,7 +44,7 @@ class ScheduleConfig:
     warmup_steps: int | Literal["auto"]
     warmup_share: float | Literal["auto"]
     decay: Annotated[Literal["polynomial", "inverse"], Slot("schedule")] = "polynomial"
-    options: dict[str, Any] = options_of("schedule", "decay")
+    options: dict[str, Any] = field(default_factory=dict, hash=False, metadata=options_of("schedule", "decay"))
 
     def __post_init__(self) -> None:
         refuse(

@@ -60,7 +60,11 @@ def mask_tokens(
 
 
 def _by_plugin(
-    choose: Callable[..., Any], sequences: list[Ids], special: NDArray[np.bool_], keys: Ids, policy: MaskingConfig
+    choose: Callable[..., Any],
+    sequences: list[Ids],
+    special: NDArray[np.bool_],
+    keys: NDArray[np.uint64],
+    policy: MaskingConfig,
 ) -> tuple[Ids | None, Ids]:
     """Mask every sequence by a plug-in: `choose(ids (T,), special (T,), rng, policy)`, special being [CLS] and [SEP].
 

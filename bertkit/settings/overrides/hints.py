@@ -72,7 +72,7 @@ def canonical_overrides(command: str, overrides: Sequence[str]) -> list[str]:
     Raises:
         InputError: a setting is set twice.
     """
-    texts = _with_plugins(command, overrides)
+    texts = with_plugins(command, overrides)
     for setting, synonyms in _SYNONYMS_OF.items():
         if setting.partition(".")[0] not in names_of(command):
             continue
@@ -83,7 +83,7 @@ def canonical_overrides(command: str, overrides: Sequence[str]) -> list[str]:
     return texts
 
 
-def _with_plugins(command: str, overrides: Sequence[str]) -> list[str]:
+def with_plugins(command: str, overrides: Sequence[str]) -> list[str]:
     """Import the modules in `plugins=`, and turn `masking=NAME` with a plug-in's name into `masking.kind=NAME`."""
     texts, modules = [], list[str]()
     for text in overrides:
@@ -94,7 +94,11 @@ def _with_plugins(command: str, overrides: Sequence[str]) -> list[str]:
             texts.append(text)
     plugins.load(modules)
     for place, (key, _, value) in enumerate(text.partition("=") for text in texts):
-        if key in plugins.SETTINGS and value not in option_names([conf_dir()]).get(key, ()) and plugins.find(key, value):
+        if (
+            key in plugins.SETTINGS
+            and value not in option_names([conf_dir()]).get(key, ())
+            and plugins.find(key, value)
+        ):
             texts[place] = f"{plugins.SETTINGS[key]}={value}"
     return texts
 
