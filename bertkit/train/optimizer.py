@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from bertkit.base import plugins
-from bertkit.base.errors import InputError
 from bertkit.train.train_config import OptimizerConfig
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -22,6 +21,7 @@ class Optimizer(torch.optim.Optimizer):
 
     # on the device: 1 to skip the next step, 0 or None to update; the name is torch's, whose fused kernel reads it
     found_inf: Tensor | None = None
+    unsaved: tuple[str, ...] = ()  # keys of the state that a checkpoint does not hold
 
     def _begin(self) -> None:
         """Set the moments and the number of updates to 0."""
@@ -40,16 +40,19 @@ class Optimizer(torch.optim.Optimizer):
         self._num_updates += 1 if self.found_inf is None else 1 - self.found_inf
 
     def tensors(self, names: dict[Tensor, str]) -> dict[str, Tensor]:
-        """Give the moments by parameter name, for a checkpoint."""
-        return {f"{names[p]}.{moment}": state[moment] for p, state in self.state.items() for moment in MOMENTS}
+        """Return the tensors of the state by parameter name, for a checkpoint."""
+        items = [(names[p], key, value) for p, state in self.state.items() for key, value in state.items()]
+        return {f"{name}.{key}": value for name, key, value in items if key not in self.unsaved and value is not None}
 
     def restore(self, tensors: dict[str, Tensor], names: dict[Tensor, str], num_updates: int) -> None:
-        """Take moments by parameter name from a checkpoint."""
+        """Restore the tensors of the state by parameter name from a checkpoint."""
         self._num_updates.fill_(num_updates)
-        for parameter, name in names.items():
-            if f"{name}.exp_avg" in tensors:
-                for moment in MOMENTS:
-                    self.state[parameter][moment] = tensors[f"{name}.{moment}"].to(parameter.device)
+        parameters = {name: parameter for parameter, name in names.items()}
+        for full_name, tensor in tensors.items():
+            name, _, key = full_name.rpartition(".")
+            if name in parameters:
+                device = tensor.device if key == "step" else parameters[name].device  # torch counts steps on the CPU
+                self.state[parameters[name]][key] = tensor.to(device)
 
 
 class AdamW(Optimizer, torch.optim.AdamW):
@@ -62,6 +65,8 @@ class AdamW(Optimizer, torch.optim.AdamW):
 
     Source: google-research/bert optimization.py, `AdamWeightDecayOptimizer`.
     """
+
+    unsaved = ("step",)
 
     def __init__(self, groups: list[dict[str, Any]], config: OptimizerConfig) -> None:
         betas = (config.beta1, config.beta2)
@@ -76,7 +81,7 @@ class AdamW(Optimizer, torch.optim.AdamW):
         super().step(closure)
 
     def restore(self, tensors: dict[str, Tensor], names: dict[Tensor, str], num_updates: int) -> None:
-        """Take moments by parameter name from a checkpoint."""
+        """Restore the moments by parameter name from a checkpoint."""
         super().restore(tensors, names, num_updates)
         self._set_kernel_count(num_updates)
 
@@ -153,27 +158,8 @@ class Adapted(Optimizer):
             self.inner.step()
             self._num_updates += 1
 
-    def tensors(self, names: dict[Tensor, str]) -> dict[str, Tensor]:
-        """Return all tensors of the state, by the name of the parameter.
 
-        Raises:
-            InputError: a value of the state is no tensor, and would be lost.
-        """
-        rows = [(names[p], key, value) for p, state in self.state.items() for key, value in state.items()]
-        if lost := [key for _, key, value in rows if value is not None and not isinstance(value, Tensor)]:
-            raise InputError(
-                f"optimizer {type(self.inner).__name__}: its state {lost[0]!r} is not a tensor; make it one"
-            )
-        return {f"{name}.{key}": value for name, key, value in rows if value is not None}
-
-    def restore(self, tensors: dict[str, Tensor], names: dict[Tensor, str], num_updates: int) -> None:
-        """Set the state from a checkpoint."""
-        self._num_updates.fill_(num_updates)
-        parameters = {name: parameter for parameter, name in names.items()}
-        for full, tensor in tensors.items():
-            name, _, key = full.rpartition(".")
-            device = tensor.device if key == "step" else parameters[name].device  # torch's counts stay on the CPU
-            self.state[parameters[name]][key] = tensor.to(device)
+OPTIMIZERS: dict[str, type[AdamW] | type[Lamb]] = {"adamw": AdamW, "lamb": Lamb}
 
 
 def make_optimizer(groups: list[dict[str, Any]], config: OptimizerConfig) -> Optimizer:
@@ -181,7 +167,7 @@ def make_optimizer(groups: list[dict[str, Any]], config: OptimizerConfig) -> Opt
     plugin = plugins.bind("optimizer", config.name, config.options)
     if plugin is not None:
         return Adapted(plugin(groups, config))
-    return {"adamw": AdamW, "lamb": Lamb}[config.name](groups, config)
+    return OPTIMIZERS[config.name](groups, config)
 
 
 def parameter_groups(
