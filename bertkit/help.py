@@ -101,7 +101,7 @@ def _plugin_help(slot: str, settings: Container[str]) -> list[str]:
         return []
     lines = []
     for name in plugins.names_of(slot):
-        options = dataclasses.fields(plugins.options_of(slot, name)) if slot in plugins.OPTIONS else ()  # type: ignore[arg-type]
+        options = dataclasses.fields(plugins.options_of(slot, name)) if slot in plugins.OPTIONS else ()
         lines += ["", f"{plugins.SETTINGS[slot]}={name}  (a plug-in)"]
         lines += [f"  {plugins.OPTIONS[slot]}.{option.name}: {option.default}" for option in options]
     return lines

@@ -121,12 +121,24 @@ def has_setting(key: str) -> bool:
     return key in SETTINGS.values() or any(key.startswith(f"{setting}.") for setting in OPTIONS.values())
 
 
-def options_of(slot: str, name: str) -> type | None:
-    """Return a dataclass with the options of a plug-in, its keyword-only parameters; None for an option of bertkit's own."""
-    made = find(slot, name)
-    if made is None:
-        return None
-    parameters = inspect.signature(made, eval_str=True).parameters.values()
+def get(slot: str, name: str) -> Callable[..., Any]:
+    """Return a plug-in.
+
+    Raises:
+        InputError: its module has not been imported.
+    """
+    if (made := find(slot, name)) is None:
+        raise InputError(f"{SETTINGS[slot]}={name}: a plug-in that is not loaded; set plugins=[its module]")
+    return made
+
+
+def options_of(slot: str, name: str) -> type:
+    """Return a dataclass with the options of a plug-in, its keyword-only parameters.
+
+    Raises:
+        InputError: an option has no type or no default.
+    """
+    parameters = inspect.signature(get(slot, name), eval_str=True).parameters.values()
     options = [p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
     if bare := [p.name for p in options if p.default is p.empty or p.annotation is p.empty]:
         raise InputError(f"{slot} {name!r}: option {bare[0]} needs a type and a default, as in {bare[0]}: int = 3")
@@ -135,7 +147,6 @@ def options_of(slot: str, name: str) -> type | None:
     )
 
 
-def bind(slot: str, name: str, options: Mapping[str, Any]) -> Callable[..., Any] | None:
-    """Return a plug-in with its options set; None for an option of bertkit's own."""
-    made = find(slot, name)
-    return None if made is None else functools.partial(made, **options)
+def bind(slot: str, name: str, options: Mapping[str, Any]) -> functools.partial[Any]:
+    """Return a plug-in with its options set."""
+    return functools.partial(get(slot, name), **options)

@@ -267,11 +267,12 @@ def _build_dataclass(schema: Any, mapping: Mapping[str, Any], path: str, errors:
     values: dict[str, Any] = {}
     for name, field in fields.items():
         if "slot" in field.metadata:
-            kind = values.get(field.metadata["named_by"], fields[field.metadata["named_by"]].default)
-            if kind is not None:  # else its name was refused
-                values[name] = _options(
-                    field.metadata["slot"], kind, mapping.get(name, {}), _joined(path, name), errors
-                )
+            named_by = field.metadata["named_by"]
+            kind = values.get(named_by, fields[named_by].default)
+            is_own = kind is None or kind in get_args(get_args(_hints(schema)[named_by])[0])
+            options = None if is_own else plugins.options_of(field.metadata["slot"], kind)
+            given = {} if kind is None else mapping.get(name, {})  # None: the name was refused
+            values[name] = _options(options, given, _joined(path, name), errors)
         elif name in mapping:
             values[name] = _convert(_hints(schema)[name], mapping[name], _joined(path, name), errors, is_file)
         elif (
@@ -286,11 +287,10 @@ def _build_dataclass(schema: Any, mapping: Mapping[str, Any], path: str, errors:
         return None
 
 
-def _options(slot: str, kind: Any, value: Any, path: str, errors: list[str]) -> dict[str, Any]:
-    """Convert the options of the plug-in `kind`, with its defaults for those that are missing."""
-    schema = plugins.options_of(slot, kind)
+def _options(schema: Any, value: Any, path: str, errors: list[str]) -> dict[str, Any]:
+    """Convert the options of a plug-in, with its defaults for those that are missing; None: an option of bertkit's own."""
     if schema is None:
-        errors += [f"{path}.{name}: has no effect with {plugins.SETTINGS[slot]}={kind}; leave it out" for name in value]
+        errors += [f"{path}.{name}: is for plug-ins; leave it out" for name in value]
         return {}
     converted = _convert(schema, value, path, errors, is_file=False)
     return {} if converted is None else vars(converted)

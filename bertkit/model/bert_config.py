@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from bertkit.base import plugins
 from bertkit.base.typed_settings import Slot, options_of, outside, refuse, to_mapping
@@ -17,6 +17,9 @@ POOLED_HEADS = ("next_sentence", "sequence", "choice")  # they look at the poole
 
 ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
 Pooling = Literal["first", "mean", "feed_forward"]
+Score = Literal["scaled_dot", "dot", "general", "additive", "location"]
+Positions = Literal["learned", "sinusoidal", "relative", "rotary", "alibi", "none"]
+SCORES, POSITIONS = get_args(Score), get_args(Positions)
 
 
 # the rules: intervals of numbers, settings that only one option reads, options that have no meaning together
@@ -123,12 +126,10 @@ def too_long(name: str, length: int, limit: int, setting: str) -> list[str]:
 class AttentionConfig:
     """How tokens attend to each other. The defaults are those of BERT; conf/attention/bert.yaml explains each, with its source."""
 
-    score: Annotated[Literal["scaled_dot", "dot", "general", "additive", "location"], Slot("score")] = "scaled_dot"
+    score: Annotated[Score, Slot("score")] = "scaled_dot"
     score_options: dict[str, Any] = field(default_factory=dict, hash=False, metadata=options_of("score", "score"))
     additive_size: int = 32
-    positions: Annotated[Literal["learned", "sinusoidal", "relative", "rotary", "alibi", "none"], Slot("positions")] = (
-        "learned"
-    )
+    positions: Annotated[Positions, Slot("positions")] = "learned"
     positions_options: dict[str, Any] = field(
         default_factory=dict, hash=False, metadata=options_of("positions", "positions")
     )

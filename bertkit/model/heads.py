@@ -71,9 +71,9 @@ def make_head(name: str, config: BertConfig, encoder: Bert) -> nn.Module:
             return LinearHead(config, 2, dropout_prob=0.0)
         case "sequence" | "token" | "span" | "choice":
             num_outputs = {"span": 2, "choice": 1}.get(name, len(config.labels))
-            if (plugin := plugins.bind("head", config.head.kind, config.head.options)) is not None:
-                return plugin(config, num_outputs)  # type: ignore[no-any-return]
-            return LinearHead(config, num_outputs, 0.0 if name == "span" else dropout_prob)
+            if config.head.kind == "linear":
+                return LinearHead(config, num_outputs, 0.0 if name == "span" else dropout_prob)
+            return plugins.bind("head", config.head.kind, config.head.options)(config, num_outputs)
         case "generation" if config.decoder is not None:
             if config.decoder.kind == "rnn":
                 return BahdanauDecoder(config) if config.decoder.score == "additive" else LuongDecoder(config)

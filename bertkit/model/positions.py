@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from bertkit.base import plugins
 from bertkit.kernels.layout import on_device
-from bertkit.model.bert_config import BertConfig
+from bertkit.model.bert_config import POSITIONS, BertConfig
 
 LONGEST_WAVE = 10_000  # for sinusoidal and rotary positions (Vaswani et al. 2017, section 3.5)
 
@@ -72,14 +72,15 @@ def alibi(distances: Tensor, num_heads: int, like: Tensor) -> Tensor:
 
 
 def make_positions(config: BertConfig) -> Any:
-    """Make a plug-in's positions from the config; None for one of BERT's own options.
+    """Make a plug-in's positions from the config; None for bertkit's own options.
 
     It has one or more of the methods `embed(hidden (S, D), position_ids (S,))`, which replaces learned embeddings;
     `rotate(vectors (S, N, H), position_ids (S,))` for queries and keys; and `scores(query (B, N, T, H), distances
     (B or 1, T, C))`, which is added to the scores, (B, N, T, C).
     """
-    made = plugins.bind("positions", config.attention.positions, config.attention.positions_options)
-    return None if made is None else made(config)
+    if config.attention.positions in POSITIONS:
+        return None
+    return plugins.bind("positions", config.attention.positions, config.attention.positions_options)(config)
 
 
 class Relative(nn.Module):

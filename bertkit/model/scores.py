@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from bertkit.base import plugins
-from bertkit.model.bert_config import BertConfig
+from bertkit.model.bert_config import SCORES, BertConfig
 
 
 def dot(query: Tensor, key: Tensor) -> Tensor:
@@ -83,9 +83,6 @@ class Score(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.kind, head_size = config.attention.score, config.hidden_size // config.num_attention_heads
-        self.plugin = plugins.bind("score", self.kind, config.attention.score_options)
-        if inspect.isclass(plugins.find("score", self.kind)) and self.plugin is not None:
-            self.plugin = self.plugin(config)  # a module with weights of its own
         if self.kind == "general":
             self.matrix = nn.Linear(head_size, head_size, bias=False)
         elif self.kind == "additive":
@@ -95,6 +92,11 @@ class Score(nn.Module):
             self.of_sum = nn.Linear(config.attention.additive_size, 1, bias=False)
         elif self.kind == "location":
             self.matrix = nn.Linear(head_size, config.max_position_embeddings, bias=False)
+        elif self.kind not in SCORES:
+            plugin = plugins.bind("score", self.kind, config.attention.score_options)
+            self.plugin = (
+                plugin(config) if inspect.isclass(plugin.func) else plugin
+            )  # a module with weights, or a function
 
     @property
     def is_scaled_dot(self) -> bool:
@@ -111,10 +113,10 @@ class Score(nn.Module):
         """Score folded queries (B, N, T, H) for keys (B, N, C, H) at `places` (B or 1, C): (B, N, T, C)."""
         if self.is_scaled_dot:
             return scaled_dot(query, key)
-        if self.plugin is not None:
-            return self.plugin(query, key)  # type: ignore[no-any-return]
         if self.kind == "location":
             return location(query, self.matrix.weight, places[:, None])
+        if self.kind not in SCORES:
+            return self.plugin(query, key)  # type: ignore[no-any-return]
         weights = self.of_query.weight, self.of_key.weight, self.of_sum.weight
         by_head = zip(query.unbind(1), key.unbind(1), strict=True)  # head by head, as every score takes A numbers
         return torch.stack(

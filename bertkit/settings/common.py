@@ -1,11 +1,10 @@
 """Settings that several commands share, and how to find those of a command."""
 
 import importlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from bertkit.base.errors import InputError
-from bertkit.base.typed_settings import IF_SET
 from bertkit.launch.launch_config import LaunchConfig
 from bertkit.train.train_config import (
     BatchConfig,
@@ -58,7 +57,7 @@ class TrainingSettings:
     data: SkipConfig
     resume: ResumeConfig
     launch: LaunchConfig
-    plugins: tuple[str, ...] = field(default=(), metadata=IF_SET)  # modules
+    plugins: tuple[str, ...]  # modules
 
 
 @dataclass(frozen=True, kw_only=True)

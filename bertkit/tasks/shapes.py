@@ -35,8 +35,7 @@ def of_running_text(shape: Shape) -> Shape:
 
 
 def _shape(kind: str) -> Shape:
-    plugin = plugins.find("shape", kind)  # a function that returns a shape
-    shape: Shape = importlib.import_module(SHAPES[kind]).SHAPE if plugin is None else plugin()
+    shape: Shape = importlib.import_module(SHAPES[kind]).SHAPE if kind in SHAPES else plugins.get("shape", kind)()
     return shape
 
 

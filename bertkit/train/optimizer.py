@@ -164,10 +164,9 @@ OPTIMIZERS: dict[str, type[AdamW] | type[Lamb]] = {"adamw": AdamW, "lamb": Lamb}
 
 def make_optimizer(groups: list[dict[str, Any]], config: OptimizerConfig) -> Optimizer:
     """Make the optimizer of a run; a plug-in is `optimizer(groups, config)`, and returns one of torch's."""
-    plugin = plugins.bind("optimizer", config.name, config.options)
-    if plugin is not None:
-        return Adapted(plugin(groups, config))
-    return OPTIMIZERS[config.name](groups, config)
+    if config.name in OPTIMIZERS:
+        return OPTIMIZERS[config.name](groups, config)
+    return Adapted(plugins.bind("optimizer", config.name, config.options)(groups, config))
 
 
 def parameter_groups(

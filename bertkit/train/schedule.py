@@ -9,11 +9,11 @@ def learning_rate(step: int, peak: float, config: ScheduleConfig, steps: int, wa
 
     A plug-in is `schedule(step, steps, warmup_steps)`, and returns the factor.
     """
-    if (plugin := plugins.bind("schedule", config.decay, config.options)) is not None:
-        return peak * float(plugin(step, steps, warmup_steps))
     if config.decay == "inverse":
         return peak * inverse(step, warmup_steps, config.power)
-    return peak * polynomial(step, steps, warmup_steps, config.power, config.decay_from)
+    if config.decay == "polynomial":
+        return peak * polynomial(step, steps, warmup_steps, config.power, config.decay_from)
+    return peak * float(plugins.bind("schedule", config.decay, config.options)(step, steps, warmup_steps))
 
 
 def polynomial(step: int, steps: int, warmup_steps: float, power: float, decay_from: str) -> float:

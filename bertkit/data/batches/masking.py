@@ -38,7 +38,8 @@ def mask_tokens(
     quota = np.maximum(1, np.rint(sequence_lengths * policy.probability)).astype(np.int64)  # (B,)
     maskable = ~np.isin(input_ids, (vocab.cls, vocab.sep))  # (S,)
 
-    if (choose := plugins.bind("masking", policy.kind, policy.options)) is not None:
+    if policy.kind != "bert":
+        choose = plugins.bind("masking", policy.kind, policy.options)
         replaced, chosen = _by_plugin(choose, np.split(input_ids, starts[1:]), ~maskable, keys, policy)
         if replaced is not None:
             return replaced, chosen, input_ids[chosen]

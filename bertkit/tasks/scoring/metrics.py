@@ -122,8 +122,8 @@ def score(
 
 def _measured(name: str, predictions: Any, references: Any) -> Iterable[float]:
     """Compute a metric of predictions in the order of the references: a number for each key."""
-    if (plugin := plugins.find("metric", name)) is not None:
-        return [plugin(predictions, references)]
+    if name not in METRICS:
+        return [plugins.get("metric", name)(predictions, references)]
     match name:
         case "pearson" | "spearmanr":
             return [_correlation(name, predictions, references)]
