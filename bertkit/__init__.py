@@ -19,6 +19,7 @@ __all__ = [
     "Run", "__version__", "check_certificate", "evaluate", "export", "export_model", "finetune", "load_embedder", "load_model",
     "load_predictor", "load_tokenizer", "prepare", "pretrain",
 ]  # fmt: skip
+SLOTS = ("masking", "head", "score", "positions", "schedule", "optimizer", "metric", "shape")  # decorators of plug-ins
 _HOMES = {
     **dict.fromkeys(("Run", "evaluate", "export", "finetune", "prepare", "pretrain"), "bertkit.commands"),
     **dict.fromkeys(("load_model", "load_tokenizer"), "bertkit.interop.load"),
@@ -32,6 +33,8 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     import importlib
 
+    if name in SLOTS:
+        return importlib.import_module("bertkit.base.plugins").decorator(name)
     if name not in _HOMES:
         raise AttributeError(f"module 'bertkit' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,12 +1,15 @@
 """The texts of `--help` and `--info`. Settings are read from the configuration files, mostly without Hydra, to be fast."""
 
+import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 
+from bertkit.base import plugins
 from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import conf_dir, conf_dirs, nearest, option_names
 from bertkit.commands import COMMANDS
+from bertkit.settings import names
 
 PACKAGES = (
     "torch", "numpy", "tokenizers", "safetensors", "accelerate", "datasets", "evaluate", "transformers", "hydra-core",
@@ -74,6 +77,7 @@ def command_help(command: str, words: Sequence[str] = (), config_dir: str | None
         if option not in groups[name]:
             hint = nearest(option, groups[name])
             raise InputError(f"unknown option {name}={option}{hint} (one of {', '.join(groups[name])})")
+    names.with_plugins(command, words)
     text = [*head, "", "settings:", *(f"  {line}" for line in settings)]
     if command == "prepare":
         groups["segments"], chosen["segments"] = ["google"], "google"  # the other options are for pretrain
@@ -87,7 +91,20 @@ def command_help(command: str, words: Sequence[str] = (), config_dir: str | None
         elif chosen[name] in options:
             own = (directory / name / f"{chosen[name]}.yaml").read_text(encoding="utf-8").splitlines()
             text += [f"  {name}.{line}" for line in own if line and not line.startswith("#")]
-    return "\n".join(text)
+    top_level = {line.split(":")[0].strip() for line in settings} | groups.keys()
+    return "\n".join([*text, *(line for slot in plugins.SETTINGS for line in _plugin_help(slot, top_level))])
+
+
+def _plugin_help(slot: str, settings: Container[str]) -> list[str]:
+    """List the plug-ins of a slot with their options, if a command has its setting."""
+    if plugins.SETTINGS[slot].partition(".")[0] not in settings:
+        return []
+    lines = []
+    for name in plugins.names_of(slot):
+        options = dataclasses.fields(plugins.options_of(slot, name)) if slot in plugins.OPTIONS else ()
+        lines += ["", f"{plugins.SETTINGS[slot]}={name}  (a plug-in)"]
+        lines += [f"  {plugins.OPTIONS[slot]}.{option.name}: {option.default}" for option in options]
+    return lines
 
 
 def _option_help(group: str, option: str, directories: Sequence[Path], config_dir: str | None) -> list[str]:

@@ -4,6 +4,7 @@ Doors:
 
     batch           the arrays of a batch, shared by data and training
     typed_settings  converts plain mappings to frozen dataclasses, and checks keys and types
+    plugins         the user's own options, by slot and name
     errors          errors with exit codes; safe output to the terminal
     files           durable writes, locks, safetensors
     text_files      reads text, JSON and YAML, with size limits

@@ -12,11 +12,24 @@ import math
 import types
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from bertkit.base import plugins
 from bertkit.base.errors import InputError
 
 T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Slot:
+    """Marks the names that plug-ins add to: `Annotated[Literal["adamw", "lamb"], Slot("optimizer")]`."""
+
+    name: str
+
+
+def options_of(slot: str, setting: str) -> dict[str, str]:
+    """Return the metadata of a setting: the options of a slot's plug-in, whose name is in another setting of the dataclass."""
+    return {"slot": slot, "named_by": setting, **IF_SET}
 
 
 def conf_dir() -> Path:
@@ -61,6 +74,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean '{match[0]}'?" if match else ""
 
 
+IF_SET = {"is_written": "if set"}  # metadata of a setting that is written only if it differs from its default
 # settings that must not be empty, because "" would mean the working directory
 PLACES = ("output_dir", "output", "data_dir", "model_dir", "input", "corpus.path", "tokenizer.path")
 
@@ -154,10 +168,11 @@ def dotted_keys(mapping: Mapping[str, Any], prefix: str = "") -> list[str]:
 
 def to_mapping(value: Any) -> dict[str, Any]:
     """Convert a dataclass to plain dicts and lists, for YAML and JSON."""
-    plain: dict[str, Any] = _plain(dataclasses.asdict(value))
+    plain = {}
     for field in dataclasses.fields(value):
-        if field.metadata == {"is_written": False}:  # information about the settings, such as which ones the user gave
-            del plain[field.name]
+        written, item = field.metadata.get("is_written", True), getattr(value, field.name)
+        if written is True or (written == IF_SET["is_written"] and item not in ({}, (), field.default)):
+            plain[field.name] = _plain(item)
     return plain
 
 
@@ -183,6 +198,8 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
 
 
 def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return to_mapping(value)
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
@@ -237,7 +254,7 @@ def _joined(path: str, name: object) -> str:
     return f"{path}.{name}" if path else str(name)
 
 
-_hints = functools.cache(get_type_hints)
+_hints = functools.cache(functools.partial(get_type_hints, include_extras=True))
 
 
 def _build_dataclass(schema: Any, mapping: Mapping[str, Any], path: str, errors: list[str], is_file: bool) -> Any:
@@ -248,7 +265,14 @@ def _build_dataclass(schema: Any, mapping: Mapping[str, Any], path: str, errors:
         ]
     values: dict[str, Any] = {}
     for name, field in fields.items():
-        if name in mapping:
+        if "slot" in field.metadata:
+            named_by = field.metadata["named_by"]
+            kind = values.get(named_by, fields[named_by].default)
+            is_own = kind is None or kind in get_args(get_args(_hints(schema)[named_by])[0])
+            options = None if is_own else plugins.options_of(field.metadata["slot"], kind)
+            given = {} if kind is None else mapping.get(name, {})  # None: the name was refused
+            values[name] = _options(options, given, _joined(path, name), errors)
+        elif name in mapping:
             values[name] = _convert(_hints(schema)[name], mapping[name], _joined(path, name), errors, is_file)
         elif field.default is field.default_factory is dataclasses.MISSING:  # files older than a field get its default
             place = _joined(path, name)
@@ -258,6 +282,15 @@ def _build_dataclass(schema: Any, mapping: Mapping[str, Any], path: str, errors:
     except InputError as error:
         errors.extend(error.args)
         return None
+
+
+def _options(schema: Any, value: Any, path: str, errors: list[str]) -> dict[str, Any]:
+    """Convert the options of a plug-in, with its defaults for those that are missing; None: an option of bertkit's own."""
+    if schema is None:
+        errors += [f"{path}.{name}: is for plug-ins; leave it out" for name in value]
+        return {}
+    converted = _convert(schema, value, path, errors, is_file=False)
+    return {} if converted is None else vars(converted)
 
 
 def _schema_of_kind(schemas: list[Any], value: Mapping[str, Any], path: str, errors: list[str]) -> tuple[Any, ...]:
@@ -277,6 +310,9 @@ def _match(option: Any, value: Any) -> tuple[bool, Any]:
         return True, value
     if option is type(None):
         return value is None, None
+    if get_origin(option) is Annotated:
+        names, slot = get_args(option)
+        return value in get_args(names) or plugins.find(slot.name, value) is not None, value
     if get_origin(option) is Literal:
         return value in get_args(option), value
     if get_origin(option) is not None or dataclasses.is_dataclass(option):
@@ -295,6 +331,10 @@ def _match(option: Any, value: Any) -> tuple[bool, Any]:
 def _describe(option: Any) -> str:
     if option is type(None):
         return "null"
+    if get_origin(option) is Annotated:
+        names, slot = get_args(option)
+        known = [*get_args(names), *plugins.names_of(slot.name)]
+        return f"{' or '.join(known)}, or a plug-in whose module is in plugins="
     if get_origin(option) is Literal:
         return " or ".join(str(choice) for choice in get_args(option))
     if get_origin(option) is tuple:

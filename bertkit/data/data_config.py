@@ -1,10 +1,10 @@
 """Settings of the corpus, the tokenizer, training examples, masking, and the passages for search."""
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
 from bertkit.base.errors import InputError
-from bertkit.base.typed_settings import outside, refuse, unused
+from bertkit.base.typed_settings import IF_SET, Slot, options_of, outside, refuse, unused
 
 MAX_VOCAB_SIZE = 10_000_000  # ten times the largest published vocabulary, that of XLM-V
 
@@ -104,6 +104,8 @@ class MaskingConfig:
     mask_prob: float
     random_prob: float
     max_ngram: int = 1  # largest number of words masked together; older datasets do not have this setting
+    kind: Annotated[Literal["bert"], Slot("masking")] = field(default="bert", metadata=IF_SET)
+    options: dict[str, Any] = field(default_factory=dict, hash=False, metadata=options_of("masking", "kind"))
 
     def __post_init__(self) -> None:
         refuse(

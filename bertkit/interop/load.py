@@ -25,7 +25,16 @@ from bertkit.interop.hugging_face.config_json import changed_from_bert, problem_
 from bertkit.interop.hugging_face.names import from_hugging_face, in_decoder, to_hugging_face
 from bertkit.interop.padded import PaddedBert
 from bertkit.model.bert import init_weights
-from bertkit.model.bert_config import HEADS, POOLED_HEADS, BertConfig, DecoderConfig, ProblemType, head_problems
+from bertkit.model.bert_config import (
+    HEADS,
+    POOLED_HEADS,
+    TASK_HEADS,
+    BertConfig,
+    DecoderConfig,
+    HeadConfig,
+    ProblemType,
+    head_problems,
+)
 from bertkit.model.heads import BertWithHeads
 from bertkit.train.checkpoint import checkpoints_dir, fault_of, newest_valid
 
@@ -201,6 +210,7 @@ def load_directory(
     labels: Sequence[str] | None = None,
     problem_type: ProblemType | None = None,
     decoder: DecoderConfig | None = None,
+    head: HeadConfig | None = None,
 ) -> tuple[BertWithHeads, LoadReport]:
     """Build the model in a directory from `resolve_model_dir`, and load its weights.
 
@@ -214,6 +224,7 @@ def load_directory(
         problem_type: the task of a sequence head with these `labels`.
         decoder: settings of a generation head. If the directory has no decoder, the decoder starts as a copy of the encoder
             and the masked LM head, with newly initialised cross-attention.
+        head: settings of the head of a task; None for the directory's.
 
     Raises:
         InputError: tensors that the model does not have, parameters without a tensor, or different shapes; all are listed.
@@ -225,12 +236,13 @@ def load_directory(
         is_free = stored.has("bert.pooler") and tuple(heads) != ("generation",)  # a decoder does not use it
         with_pooler = is_free or bool(set(heads) & set(POOLED_HEADS))
     is_new_decoder = decoder is not None and stored.config.decoder is None
-    config = dataclasses.replace(stored.config, decoder=_decoder_of(stored, heads, decoder))
+    head = (head or stored.config.head) if set(heads) & set(TASK_HEADS) else HeadConfig()
+    config = dataclasses.replace(stored.config, decoder=_decoder_of(stored, heads, decoder), head=head)
     if is_new_decoder:
         stored.weights.update({name: tensor for each, tensor in stored.weights.items() if (name := in_decoder(each))})
     if labels is not None:
         config = dataclasses.replace(config, labels=tuple(labels), problem_type=problem_type)
-        _relabel(stored, heads, config)
+    _relabel(stored, heads, config)
     problems = head_problems(config.attention, config.pooling, heads)
     if problems:
         raise InputError(*(f"{stored.config_path}: {each}" for each in problems))
@@ -288,16 +300,20 @@ def _read(directory: Path) -> _Stored:
 
 
 def _relabel(stored: _Stored, heads: Sequence[str], wanted: BertConfig) -> None:
-    """Put the rows of a classifier into the order of the `wanted` labels, or drop the classifier if it has other labels."""
-    parts = tuple(f"heads.{head}." for head in ("sequence", "token") if head in heads)
-    labels = stored.config.labels
-    is_same = set(labels) == set(wanted.labels) and problem_type_of(stored.config) == problem_type_of(wanted)
+    """Put the rows of a classifier into the order of the labels, or drop a head that differs in more than this order."""
+    here, there = wanted.labels, stored.config.labels
+    parts = tuple(f"heads.{head}." for head in TASK_HEADS if head in heads and head != "generation")
+    is_same = stored.config.head == wanted.head and problem_type_of(stored.config) == problem_type_of(wanted)
+    is_same &= here == there or (set(here) == set(there) and wanted.head.kind == "linear")
     for name in [name for name in stored.weights if name.startswith(parts)]:
+        if is_same and here == there:
+            continue
         if is_same:
-            stored.weights[name] = stored.weights[name][[labels.index(label) for label in wanted.labels]]
+            stored.weights[name] = stored.weights[name][[there.index(label) for label in here]]
         else:
             del stored.weights[name]
-            stored.skipped[stored.their_names[name]] = f"head with other labels: {listed(labels)}"
+            reason = f"other labels: {listed(there)}" if set(here) != set(there) else f"head={stored.config.head.kind}"
+            stored.skipped[stored.their_names[name]] = f"head with {reason}"
 
 
 def _check_fit(stored: _Stored, model: BertWithHeads, needs_pooler: bool, is_new_decoder: bool = False) -> list[str]:

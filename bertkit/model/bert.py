@@ -14,7 +14,7 @@ from bertkit.model.attention import MultiHeadAttention
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.geometry import Geometry
 from bertkit.model.patterns import Compression
-from bertkit.model.positions import sinusoidal
+from bertkit.model.positions import make_positions, sinusoidal
 from bertkit.model.recurrent import RecurrentLayers
 
 
@@ -46,6 +46,8 @@ class Embeddings(nn.Module):
         self.positions, size = config.attention.positions, config.hidden_size
         self.token = nn.Embedding(config.vocab_size, size)
         self.position = nn.Embedding(config.max_position_embeddings, size) if self.positions == "learned" else None
+        plugin = make_positions(config)
+        self.plugin = plugin if hasattr(plugin, "embed") else None
         self.segment = nn.Embedding(config.type_vocab_size, size) if is_bert else None
         self.norm = make_norm(config) if is_bert else None
         self.dropout = Dropout(config.hidden_dropout_prob)
@@ -63,6 +65,8 @@ class Embeddings(nn.Module):
             hidden = hidden + self.segment(token_type_ids)
         if self.position is not None:
             hidden = hidden + self.position(position_ids)
+        if self.plugin is not None:
+            hidden = self.plugin.embed(hidden, position_ids)
         return self.dropout(hidden if self.norm is None else self.norm(hidden))  # type: ignore[no-any-return]
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, Literal, get_args
 
-from bertkit.base.typed_settings import outside, refuse
+from bertkit.base import plugins
+from bertkit.base.typed_settings import Slot, options_of, outside, refuse, to_mapping
 
 PRETRAINING_HEADS = ("masked_lm", "next_sentence")
 TASK_HEADS = ("sequence", "token", "span", "choice", "generation")
@@ -16,6 +17,9 @@ POOLED_HEADS = ("next_sentence", "sequence", "choice")  # their input is the poo
 
 ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
 Pooling = Literal["first", "mean", "feed_forward"]
+Score = Literal["scaled_dot", "dot", "general", "additive", "location"]
+Positions = Literal["learned", "sinusoidal", "relative", "rotary", "alibi", "none"]
+SCORES, POSITIONS = get_args(Score), get_args(Positions)
 
 
 # valid intervals of numbers, settings that only one option uses, and options that cannot be combined
@@ -119,9 +123,13 @@ def too_long(name: str, length: int, limit: int, setting: str) -> list[str]:
 class AttentionConfig:
     """How tokens attend to each other. The defaults are those of BERT; conf/attention/bert.yaml explains each, with its source."""
 
-    score: Literal["scaled_dot", "dot", "general", "additive", "location"] = "scaled_dot"
+    score: Annotated[Score, Slot("score")] = "scaled_dot"
+    score_options: dict[str, Any] = field(default_factory=dict, hash=False, metadata=options_of("score", "score"))
     additive_size: int = 32
-    positions: Literal["learned", "sinusoidal", "relative", "rotary", "alibi", "none"] = "learned"
+    positions: Annotated[Positions, Slot("positions")] = "learned"
+    positions_options: dict[str, Any] = field(
+        default_factory=dict, hash=False, metadata=options_of("positions", "positions")
+    )
     max_distance: int = 16
     relative_to: tuple[Literal["keys", "values"], ...] = ("keys", "values")
     pattern: Literal["full", "causal", "window", "bigbird", "linformer"] = "full"
@@ -140,6 +148,19 @@ class AttentionConfig:
         slot, option = ONLY_WITH.get(name, ("score", self.score))
         is_used = getattr(self, slot) == option
         return [] if is_used else [f"attention.{name}: has no effect without attention.{slot}={option}; leave it out"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadConfig:
+    """The head of a task: dropout and a linear map, as in BERT, or a plug-in's."""
+
+    kind: Annotated[Literal["linear"], Slot("head")] = "linear"
+    options: dict[str, Any] = field(default_factory=dict, hash=False, metadata=options_of("head", "kind"))
+
+    @property
+    def is_exported(self) -> bool:
+        """Whether it computes, in evaluation, what the heads of `transformers` do, with a linear map called `dense`."""
+        return self.kind == "linear" or getattr(plugins.find("head", self.kind), "is_exported", False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,6 +227,7 @@ class BertConfig(BertShape):
     attention: AttentionConfig = AttentionConfig()
     norm: NormConfig = NormConfig()
     pooling: Pooling = "first"
+    head: HeadConfig = HeadConfig()
     decoder: DecoderConfig | None = None  # for a generation head
     pad_token_id: int = 0
     # the names of the classes of a sequence or token head, in the order of its logits; a regression has one
@@ -216,16 +238,16 @@ class BertConfig(BertShape):
 
     @property
     def variant(self) -> dict[str, Any]:
-        """All attention, norm, pooling and decoder settings of a model that is not a standard BERT; empty for a BERT."""
-        attention, bert = asdict(self.attention), asdict(AttentionConfig())
+        """All attention, norm, pooling, head and decoder settings of a model that is not a standard BERT; empty for a BERT."""
+        attention, bert = to_mapping(self.attention), to_mapping(AttentionConfig())
         in_effect = {name for name in attention if not self.attention.without_effect(name)}
         own = self.decoder is not None and self.decoder.is_from_scratch
-        is_bert = self.norm == NormConfig() and self.pooling == "first" and not own
-        if is_bert and all(attention[name] == bert[name] for name in in_effect):
+        is_bert = self.norm == NormConfig() and self.pooling == "first" and self.head.is_exported and not own
+        if is_bert and all(attention[name] == bert.get(name) for name in in_effect):
             return {}
-        attention["relative_to"] = list(self.attention.relative_to)  # JSON has no tuples
-        decoder = {} if self.decoder is None else {"decoder": asdict(self.decoder)}
-        return {"attention": attention, "norm": asdict(self.norm), "pooling": self.pooling, **decoder}
+        more = {} if self.decoder is None else {"decoder": asdict(self.decoder)}
+        more |= {} if self.head.is_exported else {"head": to_mapping(self.head)}
+        return {"attention": attention, "norm": asdict(self.norm), "pooling": self.pooling, **more}
 
     @property
     def num_weights(self) -> int:

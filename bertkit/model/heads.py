@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from bertkit.base import plugins
 from bertkit.base.errors import InputError
 from bertkit.kernels.fast import ANYWHERE, FastWays, keep_freed_memory
 from bertkit.kernels.layout import Layout
@@ -62,6 +63,8 @@ def make_head(name: str, config: BertConfig, encoder: Bert) -> nn.Module:
         choice          the score of one of several endings
         generation      a new text
 
+    A plug-in's head for sequence, token, span or choice is `head(config, num_outputs)`: (n, D) -> (n, num_outputs).
+
     Source: google-research/bert run_pretraining.py `get_next_sentence_output`, run_classifier.py and run_squad.py
     `create_model`; Devlin et al. 2019, figure 4 and section 4.4; for dropout transformers modeling_bert.py.
     """
@@ -69,12 +72,13 @@ def make_head(name: str, config: BertConfig, encoder: Bert) -> nn.Module:
     match name:
         case "masked_lm":
             return MaskedLMHead(config)
-        case "next_sentence" | "span":
+        case "next_sentence":
             return LinearHead(config, 2, dropout_prob=0.0)
-        case "sequence" | "token":
-            return LinearHead(config, len(config.labels), dropout_prob)
-        case "choice":
-            return LinearHead(config, 1, dropout_prob)
+        case "sequence" | "token" | "span" | "choice":
+            num_outputs = {"span": 2, "choice": 1}.get(name, len(config.labels))
+            if config.head.kind == "linear":
+                return LinearHead(config, num_outputs, 0.0 if name == "span" else dropout_prob)
+            return plugins.bind("head", config.head.kind, config.head.options)(config, num_outputs)
         case "generation" if config.decoder is not None:
             if config.decoder.kind == "rnn":
                 return BahdanauDecoder(config) if config.decoder.score == "additive" else LuongDecoder(config)

@@ -4,12 +4,14 @@ Axes: as in attention.py; C keys for each query, k max_distance.
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from bertkit.base import plugins
 from bertkit.kernels.layout import on_device
-from bertkit.model.bert_config import BertConfig
+from bertkit.model.bert_config import POSITIONS, BertConfig
 
 LONGEST_WAVE = 10_000  # for sinusoidal and rotary positions (Vaswani et al. 2017, section 3.5)
 
@@ -67,6 +69,18 @@ def alibi(distances: Tensor, num_heads: int, like: Tensor) -> Tensor:
     slopes += [2 ** (-4 * head / power) for head in range(1, 2 * power, 2)]
     slope = on_device(torch.tensor(slopes[:num_heads], dtype=like.dtype), like.device)
     return -slope[:, None, None] * distances.abs()[:, None]
+
+
+def make_positions(config: BertConfig) -> Any:
+    """Make a plug-in's positions from the config; None for bertkit's own options.
+
+    It has one or more of the methods `embed(hidden (S, D), position_ids (S,))`, which replaces learned embeddings;
+    `rotate(vectors (S, N, H), position_ids (S,))` for queries and keys; and `scores(query (B, N, T, H), distances
+    (B or 1, T, C))`, which is added to the scores, (B, N, T, C).
+    """
+    if config.attention.positions in POSITIONS:
+        return None
+    return plugins.bind("positions", config.attention.positions, config.attention.positions_options)(config)
 
 
 class Relative(nn.Module):

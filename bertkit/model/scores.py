@@ -4,13 +4,15 @@ Axes: as in attention.py; C keys for each query, A additive_size. Any number of 
 share the matrices of its score.
 """
 
+import inspect
 import math
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from bertkit.model.bert_config import BertConfig
+from bertkit.base import plugins
+from bertkit.model.bert_config import SCORES, BertConfig
 
 
 def dot(query: Tensor, key: Tensor) -> Tensor:
@@ -76,7 +78,7 @@ def location(query: Tensor, matrix: Tensor, positions: Tensor) -> Tensor:
 
 
 class Score(nn.Module):
-    """The score of a layer, with its matrices."""
+    """The score of a layer, with its matrices; a plug-in is a function of query and key, or a module made from the config."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -90,6 +92,11 @@ class Score(nn.Module):
             self.of_sum = nn.Linear(config.attention.additive_size, 1, bias=False)
         elif self.kind == "location":
             self.matrix = nn.Linear(head_size, config.max_position_embeddings, bias=False)
+        elif self.kind not in SCORES:
+            plugin = plugins.bind("score", self.kind, config.attention.score_options)
+            self.plugin = (
+                plugin(config) if inspect.isclass(plugin.func) else plugin
+            )  # a module with weights, or a function
 
     @property
     def is_scaled_dot(self) -> bool:
@@ -108,6 +115,8 @@ class Score(nn.Module):
             return scaled_dot(query, key)
         if self.kind == "location":
             return location(query, self.matrix.weight, positions[:, None])
+        if self.kind not in SCORES:
+            return self.plugin(query, key)  # type: ignore[no-any-return]
         weights = self.of_query.weight, self.of_key.weight, self.of_sum.weight
         by_head = zip(
             query.unbind(1), key.unbind(1), strict=True

@@ -11,7 +11,7 @@ from bertkit.kernels.layout import Layout
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.geometry import Geometry, Group
 from bertkit.model.patterns import Compression
-from bertkit.model.positions import Relative, alibi, rotate
+from bertkit.model.positions import Relative, alibi, make_positions, rotate
 from bertkit.model.scores import Score
 
 
@@ -32,7 +32,9 @@ class AttentionVariant(nn.Module):
         compression = self.compression if shared is None else shared  # a shared one is a parameter of the encoder only
         self.linformer = None if compression is None else compression.forward
         self.need_keys = config.attention.score != "location"
+        self.plugin = make_positions(config)
         self.has_scores = not self.score.is_scaled_dot or self.positions in ("relative", "alibi")
+        self.has_scores |= hasattr(self.plugin, "scores")
 
     def transform(self, query: Tensor, key: Tensor | None, layout: Layout) -> tuple[Tensor, Tensor]:
         """Change queries and keys (S, N, H) so that their scaled dot product is the score; without keys, return queries twice."""
@@ -41,6 +43,8 @@ class AttentionVariant(nn.Module):
             return query, query
         if self.positions == "rotary":
             query, key = rotate(query, layout.position_ids), rotate(key, layout.position_ids)
+        if hasattr(self.plugin, "rotate"):
+            query, key = (self.plugin.rotate(vectors, layout.position_ids) for vectors in (query, key))
         return query, key
 
     def compress(self, key: Tensor, value: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor, Geometry]:
@@ -63,6 +67,8 @@ class AttentionVariant(nn.Module):
             scores = scores + self.relative.of_scores(query, group.distances)
         if self.positions == "alibi":
             scores = scores + alibi(group.distances, self.num_heads, scores)
+        if hasattr(self.plugin, "scores"):
+            scores = scores + self.plugin.scores(query, group.distances)
         return scores  # type: ignore[no-any-return]
 
     def context(self, weights: Tensor, value: Tensor, group: Group) -> Tensor:

@@ -42,6 +42,7 @@ BOTH = {
     "checkpoint": FREE,
     "log": FREE,
     "launch": FREE,
+    "plugins": FREE,  # where they come from; their names and options are settings of their slots
     "resume": FREE,
 }
 PRETRAIN: Rules = {
@@ -62,6 +63,7 @@ FINETUNE: Rules = {
     "task": FIXED,
     **dict.fromkeys(("task.kind", "task.labels", "task.multi_label"), AT_START),  # the head depends on them
     **dict.fromkeys(("decoder", "model", "tokenizer"), AT_START),  # the shapes of the weights depend on them
+    "head": AT_START,
     "num_epochs": FIXED,
     "freeze": AT_START,
     "reinit_layers": AT_START,

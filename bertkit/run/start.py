@@ -273,6 +273,7 @@ def start_finetuning(
         named["problem_type"] = "multi_label_classification"
     if settings.decoder is not None:
         named = {"decoder": settings.decoder.of_model(tokenizer.facts.cls, tokenizer.facts.sep)}
+    named["head"] = settings.head
     model, report = load_directory(source, (head,), head in POOLED_HEADS, settings.seed, **named)
     num_layers = model.config.num_hidden_layers
     frozen_depth = settings.frozen_depth(num_layers)

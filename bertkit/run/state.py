@@ -31,7 +31,7 @@ from bertkit.tasks.batching import Cut
 from bertkit.train import checkpoint
 from bertkit.train.checkpoint_writer import CheckpointWriter, History
 from bertkit.train.micro_batches import check_num_processes, num_parts_for
-from bertkit.train.optimizer import MOMENTS, OPTIMIZERS, parameter_groups
+from bertkit.train.optimizer import MOMENTS, Adapted, make_optimizer, parameter_groups
 from bertkit.train.processes import Accelerator, ranks_of
 
 
@@ -177,10 +177,10 @@ class TrainingState:
 
     def _make_optimizer(self, settings: RunSettings, start: Start, newest: Path | None, num_updates: int) -> None:
         groups = parameter_groups(self.bare_model, settings.optimizer.weight_decay, start.rate_scale_of)
-        self.optimizer = OPTIMIZERS[settings.optimizer.name](groups, settings.optimizer)
+        self.optimizer = make_optimizer(groups, settings.optimizer)
         self.names: dict[Tensor, str] = {p: name for name, p in self.bare_model.named_parameters() if p.requires_grad}
         moments = start.moments if newest is None else checkpoint.read_moments(newest)
-        if newest is not None and num_updates:
+        if newest is not None and num_updates and not isinstance(self.optimizer, Adapted):
             expected = {f"{name}.{moment}": p for p, name in self.names.items() for moment in MOMENTS}
             _require_same_tensors(newest, moments, expected)
         self.optimizer.restore(moments, self.names, num_updates)

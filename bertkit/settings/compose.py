@@ -23,6 +23,7 @@ from omegaconf import OmegaConf
 from omegaconf.basecontainer import BaseContainer
 from omegaconf.errors import OmegaConfBaseException
 
+from bertkit.base import plugins
 from bertkit.base.errors import InputError
 from bertkit.base.text_files import TOO_DEEP, parse_yaml
 from bertkit.base.typed_settings import at, conf_dir, conf_dirs, dotted_keys, nearest, option_names, refuse
@@ -168,7 +169,8 @@ def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> 
             for one in parsed:
                 if one.key_or_group not in groups:
                     is_change = one.key_or_group.startswith("task.") and composed.get("task") is None
-                    OmegaConf.update(task_changes if is_change else composed, one.key_or_group, one.value(), merge=True)
+                    target, is_new = task_changes if is_change else composed, plugins.has_setting(one.key_or_group)
+                    OmegaConf.update(target, one.key_or_group, one.value(), merge=True, force_add=is_new)
             plain: dict[str, Any] = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
         except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
             raise _readable_error(error, overrides, groups) from None

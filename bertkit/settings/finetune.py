@@ -10,7 +10,7 @@ from typing import Literal
 from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import outside, refuse, unused
 from bertkit.data.data_config import TokenizerConfig
-from bertkit.model.bert_config import BertShape, DecoderConfig, DecoderShape
+from bertkit.model.bert_config import BertShape, DecoderConfig, DecoderShape, HeadConfig
 from bertkit.settings.names import SEED_RANGE
 from bertkit.settings.pretrain import TrainingSettings
 from bertkit.tasks.task_config import TaskConfig
@@ -79,6 +79,7 @@ class FinetuneSettings(TrainingSettings):
     decoder: DecoderSettings | None = None
     model: BertShape | None = None
     tokenizer: TokenizerConfig | None = None
+    head: HeadConfig
 
     def __post_init__(self) -> None:
         refuse(

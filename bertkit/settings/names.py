@@ -5,12 +5,14 @@ A hint translates a name from another tool, or names the command that has the se
 
 import functools
 import importlib
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertkit.base import plugins
 from bertkit.base.errors import InputError
-from bertkit.base.typed_settings import conf_dir, dotted_keys, nearest
+from bertkit.base.typed_settings import conf_dir, dotted_keys, nearest, option_names
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
@@ -89,7 +91,7 @@ def canonical_overrides(command: str, overrides: Sequence[str]) -> list[str]:
     Raises:
         InputError: a setting is set twice.
     """
-    texts = list(overrides)
+    texts = with_plugins(command, overrides)
     for setting, synonyms in _SYNONYMS.items():
         if setting.partition(".")[0] not in settings_of(command):
             continue
@@ -97,6 +99,23 @@ def canonical_overrides(command: str, overrides: Sequence[str]) -> list[str]:
         if len(same) > 1:
             raise InputError(f"{' and '.join(same)}: the same setting; set {setting}= once")
         texts = [f"{setting}={text.partition('=')[2]}" if text in same else text for text in texts]
+    return texts
+
+
+def with_plugins(command: str, overrides: Sequence[str]) -> list[str]:
+    """Import the modules in `plugins=`, and turn `masking=NAME` with a plug-in's name into `masking.kind=NAME`."""
+    texts, modules = [], list[str]()
+    for text in overrides:
+        key, _, value = text.partition("=")
+        if key == "plugins":
+            modules += [name for name in re.split(r"[\[\],'\" ]+", value) if name]
+        if key != "plugins" or key in settings_of(command):
+            texts.append(text)
+    plugins.load(modules)
+    options = option_names([conf_dir()])
+    for place, (key, _, value) in enumerate(text.partition("=") for text in texts):
+        if key in plugins.SETTINGS and value not in options.get(key, ()) and plugins.find(key, value):
+            texts[place] = f"{plugins.SETTINGS[key]}={value}"
     return texts
 
 
@@ -142,6 +161,7 @@ def refusal(
 ) -> str | None:
     """Return the error message for an override whose key or option does not exist; None if both exist."""
     keys, key, text = dotted_keys(defaults), override.key_or_group, str(override.input_line)
+    keys += [key] if plugins.has_setting(key) and key.partition(".")[0] in keys else []
     parent, _, leaf = key.rpartition(".")
     if key in keys or key in groups:
         if override.is_sweep_override():
@@ -153,10 +173,11 @@ def refusal(
     if key in groups:
         if value in groups[key] or (value is None and defaults.get(key) is None):
             return None
-        hint = nearest(value, groups[key]) if isinstance(value, str) else ""
+        options = [*groups[key], *plugins.names_of(key)]
+        hint = nearest(value, options) if isinstance(value, str) else ""
         if key == "model" and command == "finetune" and not hint:
             hint = f"; a model to start from is model_dir={value}"
-        return f"unknown option {key}={value}{hint} (one of {', '.join(groups[key])})"
+        return f"unknown option {key}={value}{hint} (one of {', '.join(options)})"
     if leaf in ("kind", "name") and value in groups.get(parent, ()):
         return f"{text}: leaves the other values of {parent} unchanged; choose {parent}={value}"
     if key in keys:

@@ -52,6 +52,7 @@ class TrainingSettings:
     data: SkipConfig
     resume: train_config.ResumeConfig
     launch: LaunchConfig
+    plugins: tuple[str, ...]  # modules
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from bertkit.tasks.reading import readers
 from bertkit.tasks.reading.source import Source
 from bertkit.tasks.scoring import benchmark
 from bertkit.tasks.scoring.benchmark import LEFT_OUT, Run, best_of, summarise
-from bertkit.tasks.scoring.metrics import METRICS
+from bertkit.tasks.scoring.metrics import keys_of
 from bertkit.tasks.task import make_features, shape_of
 from bertkit.train import processes
 from bertkit.train.micro_batches import AUTO_MICRO_TOKENS
@@ -110,7 +110,7 @@ def _finetune(settings: FinetuneSettings, start: Mapping[str, str], launch: Laun
     except NumericsError as error:
         say(f"warning: {settings.task.name}, seed {settings.seed}: {error}")
         return Run(settings.seed, run_dir, {}, str(error))
-    names = [key for name in settings.task.metrics for key in METRICS[name]]
+    names = keys_of(settings.task.metrics)
     result = read_scores(run_dir, names)
     metrics = {key: result[key] for key in names}
     if settings.task.name == "mnli" and _has_split(settings, "dev_mismatched"):

@@ -20,7 +20,7 @@ import numpy as np
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.tasks.reading.source import Reading, optional_value, required_text
 from bertkit.tasks.scoring import metrics
-from bertkit.tasks.scoring.metrics import METRICS, TEXT_METRICS
+from bertkit.tasks.scoring.metrics import TEXT_METRICS, keys_of
 from bertkit.tasks.scoring.review import NUM_MISTAKES
 from bertkit.tasks.sequence import pieces
 from bertkit.tasks.task import TABLES, Feature, Shape, TaskMetrics, is_constant, json_lines
@@ -166,7 +166,7 @@ def _review(
     _: Sequence[str],
 ) -> dict[str, Any]:
     """Return the score by source length (Bahdanau et al. 2015, figure 2), and the wrong texts with the highest model scores."""
-    main = tuple(name for name in task.metrics if task.best_metric in METRICS[name])
+    main = tuple(name for name in task.metrics if task.best_metric in keys_of([name]))
     only = dataclasses.replace(task, metrics=main)
     lengths = np.array([len(example.source.split()) for example in examples])
     borders = np.unique(np.quantile(lengths, np.arange(1, NUM_GROUPS) / NUM_GROUPS, method="inverted_cdf"))

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from bertkit.base import plugins
 from bertkit.base.batch import PretrainBatch
 from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import Tokenizer
@@ -155,7 +156,7 @@ def shape_of_head(head: str) -> Shape:
 
 
 def _shape(kind: str) -> Shape:
-    shape: Shape = importlib.import_module(SHAPES[kind]).SHAPE
+    shape: Shape = importlib.import_module(SHAPES[kind]).SHAPE if kind in SHAPES else plugins.get("shape", kind)()
     return shape
 
 
@@ -180,18 +181,19 @@ def check_metrics(task: TaskConfig, labels: LabelNames | None = None) -> None:
     Raises:
         InputError: a metric does not fit the shape or labels, or `best_metric` is not among the scores.
     """
-    unknown = [name for name in task.metrics if name not in metrics.METRICS]
-    if unknown:
-        raise InputError(f"task.metrics: unknown {', '.join(unknown)}; expected some of {', '.join(metrics.METRICS)}")
+    own = [name for name in task.metrics if name not in metrics.METRICS]
+    if unknown := [name for name in own if plugins.find("metric", name) is None]:
+        known = [*metrics.METRICS, *plugins.names_of("metric")]
+        raise InputError(f"task.metrics: unknown {', '.join(unknown)}; expected some of {', '.join(known)}")
     fitting_metrics = shape_of(task).fitting_metrics(task, labels)
     fitting = fitting_metrics.metrics
-    if unfit := [name for name in task.metrics if name not in fitting]:
+    if unfit := [name for name in task.metrics if name not in (*fitting, *own)]:
         main = next((name for name in fitting if task.best_metric in metrics.METRICS[name]), None)
         best = "" if main else f" task.best_metric={metrics.METRICS[fitting[0]][0]}"
         usual = f"; expected some of {', '.join(fitting)}: set task.metrics=[{main or fitting[0]}]{best}"
         raise InputError(
             f"task.metrics: {', '.join(unfit)} cannot measure {fitting_metrics.predictions}{fitting_metrics.advice or usual}"
         )
-    keys = [key for name in task.metrics for key in metrics.METRICS[name]]
+    keys = metrics.keys_of(task.metrics)
     if task.best_metric not in keys:
         raise InputError(f"task.best_metric={task.best_metric}: expected one of {', '.join(keys)}")

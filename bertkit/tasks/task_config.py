@@ -6,6 +6,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from bertkit.base import plugins
 from bertkit.base.typed_settings import outside, refuse, unused
 
 Column = str | int | tuple[str, ...] | None
@@ -172,7 +173,9 @@ class TaskConfig:
         overlap = None if self.tagging is None else self.tagging.window_overlap
         room = self.max_seq_length - 2
         refuse(
-            self.kind not in SHAPES and f"task.kind={self.kind!r}: expected {' or '.join(SHAPES)}",
+            self.kind not in SHAPES
+            and plugins.find("shape", self.kind) is None
+            and f"task.kind={self.kind!r}: expected {' or '.join([*SHAPES, *plugins.names_of('shape')])}",
             names is not None
             and len(set(names)) < len(names)
             and f"task.labels={list(names)}: duplicate label; remove one of the two",

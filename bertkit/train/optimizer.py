@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bertkit.base import plugins
 from bertkit.train.train_config import OptimizerConfig
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -20,6 +21,7 @@ class Optimizer(torch.optim.Optimizer):
 
     # a tensor on the device: 1 skips the next step; 0, or None, updates. torch's fused kernel reads it under this name
     found_inf: Tensor | None = None
+    unsaved: tuple[str, ...] = ()  # keys of the state that a checkpoint does not hold
 
     def _begin(self) -> None:
         """Initialise the moments and the number of updates to 0."""
@@ -38,16 +40,19 @@ class Optimizer(torch.optim.Optimizer):
         self._num_updates += 1 if self.found_inf is None else 1 - self.found_inf
 
     def tensors(self, names: dict[Tensor, str]) -> dict[str, Tensor]:
-        """Return the moments by parameter name, for a checkpoint."""
-        return {f"{names[p]}.{moment}": state[moment] for p, state in self.state.items() for moment in MOMENTS}
+        """Return the tensors of the state by parameter name, for a checkpoint."""
+        items = [(names[p], key, value) for p, state in self.state.items() for key, value in state.items()]
+        return {f"{name}.{key}": value for name, key, value in items if key not in self.unsaved and value is not None}
 
     def restore(self, tensors: dict[str, Tensor], names: dict[Tensor, str], num_updates: int) -> None:
-        """Restore the moments, given by parameter name, from a checkpoint."""
+        """Restore the tensors of the state by parameter name from a checkpoint."""
         self._num_updates.fill_(num_updates)
-        for parameter, name in names.items():
-            if f"{name}.exp_avg" in tensors:
-                for moment in MOMENTS:
-                    self.state[parameter][moment] = tensors[f"{name}.{moment}"].to(parameter.device)
+        parameters = {name: parameter for parameter, name in names.items()}
+        for full_name, tensor in tensors.items():
+            name, _, key = full_name.rpartition(".")
+            if name in parameters:
+                device = tensor.device if key == "step" else parameters[name].device  # torch counts steps on the CPU
+                self.state[parameters[name]][key] = tensor.to(device)
 
 
 class AdamW(Optimizer, torch.optim.AdamW):
@@ -60,6 +65,8 @@ class AdamW(Optimizer, torch.optim.AdamW):
 
     Source: google-research/bert optimization.py, `AdamWeightDecayOptimizer`.
     """
+
+    unsaved = ("step",)
 
     def __init__(self, groups: list[dict[str, Any]], config: OptimizerConfig) -> None:
         betas = (config.beta1, config.beta2)
@@ -74,7 +81,7 @@ class AdamW(Optimizer, torch.optim.AdamW):
         super().step(closure)
 
     def restore(self, tensors: dict[str, Tensor], names: dict[Tensor, str], num_updates: int) -> None:
-        """Restore the moments, given by parameter name, from a checkpoint."""
+        """Restore the moments by parameter name from a checkpoint."""
         super().restore(tensors, names, num_updates)
         self._set_kernel_count(num_updates)
 
@@ -137,7 +144,29 @@ def _trust_ratio(parameter: Tensor, update: Tensor) -> Tensor:
     return torch.where((weight_norm > 0) & (update_norm > 0), weight_norm / update_norm, 1.0)
 
 
+class Adapted(Optimizer):
+    """A plug-in's optimizer: any of torch's, with what checkpoints and skipped steps need."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        super().__init__(inner.param_groups, {})
+        inner.param_groups, self.inner, self.state = self.param_groups, inner, inner.state
+        self._num_updates = torch.zeros((), dtype=torch.float64)
+
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Update every parameter that has a gradient; this waits for the device, to learn whether to skip."""
+        if self.found_inf is None or not self.found_inf:
+            self.inner.step()
+            self._num_updates += 1
+
+
 OPTIMIZERS: dict[str, type[AdamW] | type[Lamb]] = {"adamw": AdamW, "lamb": Lamb}
+
+
+def make_optimizer(groups: list[dict[str, Any]], config: OptimizerConfig) -> Optimizer:
+    """Make the optimizer of a run; a plug-in is `optimizer(groups, config)`, and returns one of torch's."""
+    if config.name in OPTIMIZERS:
+        return OPTIMIZERS[config.name](groups, config)
+    return Adapted(plugins.bind("optimizer", config.name, config.options)(groups, config))
 
 
 def parameter_groups(

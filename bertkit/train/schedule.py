@@ -1,13 +1,19 @@
 """The learning rate as a function of the step, counted from 0."""
 
+from bertkit.base import plugins
 from bertkit.train.train_config import ScheduleConfig
 
 
 def learning_rate(step: int, peak: float, config: ScheduleConfig, steps: int, warmup_steps: float) -> float:
-    """Return the learning rate of a step: the peak times `polynomial` or `inverse`."""
+    """Return the learning rate of a step: the peak times `polynomial`, `inverse` or a plug-in.
+
+    A plug-in is `schedule(step, steps, warmup_steps)`, and returns the factor.
+    """
     if config.decay == "inverse":
         return peak * inverse(step, warmup_steps, config.power)
-    return peak * polynomial(step, steps, warmup_steps, config.power, config.decay_from)
+    if config.decay == "polynomial":
+        return peak * polynomial(step, steps, warmup_steps, config.power, config.decay_from)
+    return peak * float(plugins.bind("schedule", config.decay, config.options)(step, steps, warmup_steps))
 
 
 def polynomial(step: int, steps: int, warmup_steps: float, power: float, decay_from: str) -> float:

@@ -2,17 +2,17 @@
 
 import importlib.util
 import math
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
-from bertkit.base.typed_settings import nearest, outside, refuse, unused
+from bertkit.base.typed_settings import Slot, nearest, options_of, outside, refuse, unused
 
 
 @dataclass(frozen=True)
 class OptimizerConfig:
     """AdamW or LAMB, and gradient clipping."""
 
-    name: Literal["adamw", "lamb"]
+    name: Annotated[Literal["adamw", "lamb"], Slot("optimizer")]
     peak_learning_rate: float | Literal["auto"]
     beta1: float
     beta2: float
@@ -20,6 +20,7 @@ class OptimizerConfig:
     weight_decay: float
     bias_correction: bool
     max_grad_norm: float
+    options: dict[str, Any] = field(default_factory=dict, hash=False, metadata=options_of("optimizer", "name"))
 
     def __post_init__(self) -> None:
         refuse(
@@ -42,7 +43,8 @@ class ScheduleConfig:
     decay_from: Literal["warmup_end", "start"]
     warmup_steps: int | Literal["auto"]
     warmup_share: float | Literal["auto"]
-    decay: Literal["polynomial", "inverse"] = "polynomial"
+    decay: Annotated[Literal["polynomial", "inverse"], Slot("schedule")] = "polynomial"
+    options: dict[str, Any] = field(default_factory=dict, hash=False, metadata=options_of("schedule", "decay"))
 
     def __post_init__(self) -> None:
         refuse(

@@ -5,11 +5,14 @@ The masks of a sequence depend only on the sequence and its random key, not on t
 
 import bisect
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bertkit.base import plugins
+from bertkit.base.errors import InputError
 from bertkit.data.batches.keyed_random import Stream, below, bits, uniform
 from bertkit.data.corpus.tokenizer import VocabFacts
 from bertkit.data.data_config import MaskingConfig
@@ -35,7 +38,12 @@ def mask_tokens(
     quota = np.maximum(1, np.rint(sequence_lengths * policy.probability)).astype(np.int64)  # (B,)
     maskable = ~np.isin(input_ids, (vocab.cls, vocab.sep))  # (S,)
 
-    if policy.whole_word:
+    if policy.kind != "bert":
+        choose = plugins.bind("masking", policy.kind, policy.options)
+        replaced, chosen = _by_plugin(choose, np.split(input_ids, starts[1:]), ~maskable, keys, policy)
+        if replaced is not None:
+            return replaced, chosen, input_ids[chosen]
+    elif policy.whole_word:
         chosen = _whole_words(input_ids, starts, sequence_lengths, maskable, quota, keys, policy.max_ngram, vocab)
     else:
         priority = np.where(maskable, uniform(position, after=bits(keys, Stream.MASK_CHOICE)[sequence]), 2.0)
@@ -50,6 +58,40 @@ def mask_tokens(
         kind < policy.mask_prob, vocab.mask, np.where(kind < policy.mask_prob + policy.random_prob, random_ids, labels)
     )
     return masked_ids, chosen, labels
+
+
+def _by_plugin(
+    choose: Callable[..., Any],
+    sequences: list[Ids],
+    special: NDArray[np.bool_],
+    keys: NDArray[np.uint64],
+    policy: MaskingConfig,
+) -> tuple[Ids | None, Ids]:
+    """Mask every sequence by a plug-in: `choose(ids (T,), special (T,), rng, policy)`, special being [CLS] and [SEP].
+
+    It returns the positions to predict, or `(input_ids, labels)`, both (T,), with the label -100 for other tokens.
+
+    Returns:
+        The replaced ids (S,), None if the plug-in left that to `policy`, and the positions to predict (M,).
+
+    Raises:
+        InputError: a position is special, or outside of the sequence.
+    """
+    positions, replaced, start = [], [], 0
+    for ids, key in zip(sequences, bits(keys, Stream.MASK_CHOICE), strict=True):
+        is_special = special[start : start + len(ids)]
+        made = choose(ids.copy(), is_special, np.random.Generator(np.random.Philox(int(key))), policy)
+        if isinstance(made, tuple):
+            replaced.append(np.asarray(made[0], np.int64))
+            made = np.flatnonzero(np.asarray(made[1]) != -100)
+        chosen = np.unique(np.asarray(made, np.int64))
+        if len(chosen) and (chosen[0] < 0 or chosen[-1] >= len(ids) or is_special[chosen].any()):
+            raise InputError(
+                f"masking={policy.kind}: positions {chosen.tolist()} of {len(ids)} tokens; expected none that is special"
+            )
+        positions.append(chosen + start)
+        start += len(ids)
+    return np.concatenate(replaced) if replaced else None, np.concatenate(positions)
 
 
 def _whole_words(

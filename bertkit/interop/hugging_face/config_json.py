@@ -14,7 +14,15 @@ from bertkit.base.files import to_json
 from bertkit.base.text_files import read_json
 from bertkit.base.typed_settings import build, differences, to_mapping
 from bertkit.interop.hugging_face.names import CLASSIFIERS
-from bertkit.model.bert_config import MAX_INT32, AttentionConfig, BertConfig, DecoderConfig, NormConfig, ProblemType
+from bertkit.model.bert_config import (
+    MAX_INT32,
+    AttentionConfig,
+    BertConfig,
+    DecoderConfig,
+    HeadConfig,
+    NormConfig,
+    ProblemType,
+)
 from bertkit.model.heads import BertWithHeads
 
 PAIR, PAIR_TYPE = "EncoderDecoderModel", "encoder-decoder"
@@ -70,16 +78,19 @@ def require_bert(config: BertConfig, where: str) -> None:
         InputError: it cannot; the message names the settings that it does not have.
     """
     if config.variant and not is_decoder(config):
+        changed = changed_from_bert(config)
+        rest = "export head=encoder without the head, or use" if changed[0].startswith("head.") else "use"
         raise InputError(
-            f"{where}: transformers 5 has no BERT with {', '.join(changed_from_bert(config))}; bertkit.load_model, finetune, "
-            "predict and embed can use the model as it is"
+            f"{where}: transformers 5 has no BERT with {', '.join(changed)}; {rest} the model as it is with "
+            "bertkit.load_model, finetune, predict and embed"
         )
 
 
 def changed_from_bert(config: BertConfig) -> list[str]:
     """List the settings that differ from BERT's, as `key=value`."""
     bert = {"attention": to_mapping(AttentionConfig()), "norm": to_mapping(NormConfig()), "pooling": "first"}
-    variant = {key: value for key, value in config.variant.items() if key != "decoder"}
+    bert["head"] = to_mapping(HeadConfig())
+    variant = {"head": bert["head"]} | {key: value for key, value in config.variant.items() if key != "decoder"}
     if config.decoder is not None and config.decoder.is_from_scratch:
         variant["decoder"] = config.decoder.kind
     changed = [f"{key}={value}" for key, _, value in differences(bert, variant)]
@@ -94,7 +105,7 @@ def config_json(config: BertConfig, architecture: str, dtype: torch.dtype = torc
     if config.decoder is not None and not config.decoder.is_from_scratch:
         return _pair_json(config, config.decoder, dtype)
     content = asdict(config)
-    for name in ("attention", "norm", "pooling", "decoder"):
+    for name in ("attention", "norm", "pooling", "head", "decoder"):
         del content[name]
     labels, problem_type = content.pop("labels"), content.pop("problem_type")
     content |= {
@@ -189,7 +200,7 @@ def read_config(path: Path, tensors: Mapping[str, Tensor] | None = None) -> tupl
         for name, known in groups.items():
             own = content.get(name)
             groups[name] = {**known, **own} if isinstance(own, dict) else own
-        shape["pooling"] = content.get("pooling", "first")
+        shape |= {"pooling": content.get("pooling", "first"), "head": content.get("head", {})}
     else:
         is_causal, places = content.get("is_decoder") or False, shape["max_position_embeddings"]
         kind = content.get("position_embedding_type") or "absolute"

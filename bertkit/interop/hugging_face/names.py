@@ -66,6 +66,7 @@ _INVERSES = {
 OWN = re.compile(
     r"\.attention\.slots\.|^bert\.encoder\.(norm|compression)\.|^bert\.pooler\.score\.|^heads\.generation\."
     r"|^bert\.encoder\.layers\.\d+\.(weight|bias)_"  # weights of GRUs
+    r"|^bert\.embeddings\.plugin\.|^heads\.(sequence|token|span|choice)\."
 )
 _ROOTS = ("bert.", "cls.", "classifier.", "qa_outputs.", "decoder.", "heads.")
 

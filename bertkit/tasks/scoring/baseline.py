@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.tasks.scoring.metrics import METRICS
+from bertkit.tasks.scoring.metrics import keys_of
 from bertkit.tasks.task import most_frequent, shape_of
 from bertkit.tasks.task_config import TaskConfig
 
@@ -56,7 +56,7 @@ class Baseline:
         if task.best_metric == "accuracy" and all(len(labels) == 1 for labels in (*true, *predicted, *guessed)):
             gains = [(p == t) - (g == t) for t, p, g in zip(true, predicted, guessed, strict=True)]
             return float(np.std(gains, ddof=1) / math.sqrt(size))
-        best = tuple(name for name in task.metrics if task.best_metric in METRICS[name])
+        best = tuple(name for name in task.metrics if task.best_metric in keys_of([name]))
         task = dataclasses.replace(task, metrics=best)
         num_blocks = min(NUM_BLOCKS, size)
         differences = []

@@ -31,6 +31,7 @@ from typing import Any
 
 import numpy as np
 
+from bertkit.base import plugins
 from bertkit.base.errors import InputError
 from bertkit.tasks.scoring import squad
 
@@ -58,8 +59,8 @@ PACKAGES = {"bleu": "sacrebleu", "chrf": "sacrebleu", "rouge": "rouge_score"}  #
 
 
 def keys_of(names: Iterable[str]) -> list[str]:
-    """Return the keys of the scores of some metrics."""
-    return [key for name in names for key in METRICS[name]]
+    """Return the keys of the scores of some metrics; that of a plug-in is its name."""
+    return [key for name in names for key in METRICS.get(name, (name,))]
 
 
 def require_packages(names: Iterable[str]) -> None:
@@ -101,8 +102,8 @@ def score(
     """
     names = list(names)
     for name in names:
-        if name not in METRICS:
-            raise InputError(f"metric {name!r}: expected one of {', '.join(METRICS)}")
+        if name not in METRICS and plugins.find("metric", name) is None:
+            raise InputError(f"metric {name!r}: expected one of {', '.join([*METRICS, *plugins.names_of('metric')])}")
     if not len(references):
         raise InputError(f"metrics {', '.join(names)}: no references to score against; check the split's labels")
     scores: dict[str, float] = {}
@@ -115,12 +116,14 @@ def score(
             if len(predictions) != len(references):
                 raise InputError(f"metric {name}: {len(predictions)} predictions but {len(references)} references")
             values = _scores_of(name, predictions, references)
-            scores |= {key: float(value) for key, value in zip(METRICS[name], values, strict=True)}
+            scores |= {key: float(value) for key, value in zip(keys_of([name]), values, strict=True)}
     return scores
 
 
 def _scores_of(name: str, predictions: Any, references: Any) -> Iterable[float]:
     """Compute one metric; return a number for each of its keys."""
+    if name not in METRICS:
+        return [plugins.get("metric", name)(predictions, references)]
     match name:
         case "pearson" | "spearmanr":
             return [_correlation(name, predictions, references)]

@@ -1,0 +1,251 @@
+"""Plug-ins from outside of the repository: the guide's module, and an installed package with an entry point."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import TINY_FINETUNE, TINY_PRETRAIN, Capsys, refused, small_config
+from safetensors.torch import load_file
+from torch import nn
+
+import bertkit
+from bertkit.base import plugins
+from bertkit.base.errors import InputError
+from bertkit.cli import run
+from bertkit.data.batches.masking import mask_tokens
+from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.data.data_config import MaskingConfig
+from bertkit.model.heads import BertWithHeads
+
+GUIDE = Path(__file__).resolve().parents[1] / "recipes" / "extend"
+PACKAGE = """
+import torch
+from torch import nn
+import bertkit
+
+
+@bertkit.schedule("valley")
+def valley(step, steps, warmup_steps, *, floor: float = 0.25):
+    return floor + (1 - floor) * abs(1 - 2 * step / steps)
+
+
+@bertkit.optimizer("sgd")
+def sgd(groups, config, *, momentum: float = 0.5):
+    return torch.optim.SGD(groups, lr=config.peak, momentum=momentum)
+
+
+@bertkit.score("cosine")
+def cosine(query, key, *, temperature: float = 0.1):
+    query, key = nn.functional.normalize(query, dim=-1), nn.functional.normalize(key, dim=-1)
+    return query @ key.transpose(-1, -2) / temperature
+
+
+@bertkit.positions("bias")
+class Bias(nn.Module):
+    def __init__(self, config, *, reach: int = 5):
+        super().__init__()
+        self.reach, self.table = reach, nn.Embedding(2 * reach + 1, config.num_attention_heads)
+
+    def scores(self, query, distances):
+        return self.table(distances.clamp(-self.reach, self.reach) + self.reach).permute(0, 3, 1, 2)
+
+
+@bertkit.head("same")
+class Same(nn.Module):
+    is_exported = True
+
+    def __init__(self, config, num_outputs):
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, num_outputs)
+
+    def forward(self, vectors):
+        return self.dense(vectors)
+"""
+OTHERS = (
+    "optimizer=sgd", "optimizer.options.momentum=0.75", "schedule=valley", "attention.score=cosine",
+    "attention.positions=bias", "attention.positions_options.reach=3",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def unloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with the guide's module, as a user's working directory, and no plug-in known yet."""
+    shutil.copy(GUIDE / "my_plugins.py", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(plugins, "_plugins", {})
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv(plugins.MODULES, "")
+    plugins._load_once.cache_clear()
+    for name in ("my_plugins", "package_of_plugins"):
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An installed package: a module, and metadata with its entry point."""
+    place = tmp_path / "site"
+    (place / "package_of_plugins-1.0.dist-info").mkdir(parents=True)
+    (place / "package_of_plugins.py").write_text(PACKAGE)
+    (place / "package_of_plugins-1.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: package-of-plugins\nVersion: 1.0\n"
+    )
+    (place / "package_of_plugins-1.0.dist-info" / "entry_points.txt").write_text(
+        "[bertkit]\nmine = package_of_plugins\n"
+    )
+    monkeypatch.syspath_prepend(str(place))
+    monkeypatch.setenv("PYTHONPATH", str(place))
+    return place
+
+
+def pretrain(tiny_runs: Path, output: str, *more: str) -> int:
+    return run(["pretrain", f"data_dir={tiny_runs / 'data'}", f"output_dir={output}", *TINY_PRETRAIN, *more])
+
+
+def finetune(tiny_runs: Path, output: str, *more: str) -> int:
+    places = f"model_dir={tiny_runs / 'pre'}", f"data_dir={tiny_runs / 'task'}", f"output_dir={output}"
+    return run(["finetune", *places, *TINY_FINETUNE, *more])
+
+
+def test_a_masking(tiny_runs: Path, capsys: Capsys) -> None:
+    chosen = "plugins=[my_plugins]", "masking=block", "masking.options.length=4"
+    assert pretrain(tiny_runs, "run", *chosen) == 0
+    saved = Path("run/config.yaml").read_text()
+    assert "kind: block\n  options:\n    length: 4" in saved
+    assert "plugins:\n- my_plugins" in saved
+    assert run(["pretrain", "--config", "run/config.yaml", "output_dir=again"]) == 0
+    assert Path("again/metrics.jsonl").read_text().count("\n") == 2
+    refused(pretrain(tiny_runs, "run", *chosen[:2]), "masking.options.length", capsys)
+
+
+def test_what_a_masking_returns(tokenizer: Tokenizer) -> None:
+    facts = tokenizer.facts
+    ids = np.array([facts.cls, 7, 8, 9, facts.sep, facts.cls, 10, 11, facts.sep])
+    policy = MaskingConfig(0.5, False, 1.0, 0.0, kind="mine")
+    places: list[int] = [2]
+    bertkit.masking("mine")(lambda ids, special, rng, policy: places)  # type: ignore[attr-defined]
+
+    def masked() -> list[list[int]]:
+        return [x.tolist() for x in mask_tokens(ids, np.array([5, 4]), np.array([1, 2], np.uint64), policy, facts)]
+
+    assert masked()[1:] == [[2, 7], [8, 11]]
+    assert masked()[0] == [facts.cls, 7, facts.mask, 9, facts.sep, facts.cls, 10, facts.mask, facts.sep]
+    places[0] = 0
+    with pytest.raises(InputError, match=r"masking=mine: positions \[0\]"):
+        masked()
+    plugins._plugins["masking", "mine"] = lambda ids, special, rng, policy: (ids + 1, np.where(special, -100, ids))
+    assert masked() == [(ids + 1).tolist(), [1, 2, 3, 6, 7], [7, 8, 9, 10, 11]]
+
+
+def test_a_head_and_a_metric(tiny_runs: Path, capsys: Capsys) -> None:
+    chosen = "plugins=[my_plugins]", "head=two_layers", "head.options.hidden=5"
+    assert finetune(tiny_runs, "run", *chosen, "task.metrics=[accuracy,kappa]", "task.best_metric=kappa") == 0
+    assert "kappa" in json.loads(Path("run/eval.json").read_text())
+    assert load_file("run/model/model.safetensors")["heads.sequence.inner.weight"].shape == (5, 26)
+    capsys.readouterr()
+    predict = ["predict", "model_dir=run", "text=kan lon"]
+    assert run([*predict, "plugins=[my_plugins]"]) == 0
+    assert json.loads(capsys.readouterr().out)["label"] in "ab"
+    refused(run(["export", "model_dir=run", "head=task", "output_dir=hf"]), "head.kind=two_layers", capsys)
+    assert run(["export", "model_dir=run", "head=encoder", "output_dir=hf"]) == 0
+    plugins._plugins.clear()
+    refused(run(predict), "head.kind='two_layers'", capsys)
+
+
+def test_a_package(tiny_runs: Path, package: Path) -> None:
+    """Its options are used without `plugins=`, by one process, by two, and after a stop in the middle."""
+    assert pretrain(tiny_runs, "one", *OTHERS, "steps=4", "checkpoint.every_steps=1") == 0
+    rows = [json.loads(line) for line in Path("one/metrics.jsonl").read_text().splitlines()]
+    assert [row["learning_rate"] for row in rows] == pytest.approx([1e-4, 0.625e-4, 0.25e-4, 0.625e-4])
+    assert run(["evaluate", "model_dir=one", f"data_dir={tiny_runs / 'data'}", "segments.max_seq_length=32"]) == 0
+
+    assert pretrain(tiny_runs, "two", *OTHERS, "steps=4", "checkpoint.every_steps=1") == 0
+    for step in ("step-00000003", "step-00000004"):
+        shutil.rmtree(f"two/checkpoints/{step}")
+    for left in ("two/model", "two/eval.json", "two/report.html"):
+        shutil.rmtree(left) if Path(left).is_dir() else Path(left).unlink()
+    assert pretrain(tiny_runs, "two", *OTHERS, "steps=4", "checkpoint.every_steps=1") == 0
+    name = "model/model.safetensors"
+    assert (Path("two") / name).read_bytes() == (Path("one") / name).read_bytes()
+
+    command = [sys.executable, "-m", "bertkit", "pretrain", f"data_dir={tiny_runs / 'data'}", "output_dir=both"]
+    done = subprocess.run(
+        [*command, *TINY_PRETRAIN, *OTHERS, "steps=4", "launch.num_processes=2"], env=os.environ, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr
+    both, one = (load_file(Path(folder) / name) for folder in ("both", "one"))
+    assert all(torch.allclose(both[key], one[key], atol=1e-6) for key in one)
+    assert set(one) == set(both)
+
+
+def test_a_head_that_is_exported(tiny_runs: Path, package: Path) -> None:
+    assert finetune(tiny_runs, "run", "head=same") == 0
+    assert json.loads(Path("run/model/config.json").read_text())["model_type"] == "bert"
+    assert run(["export", "model_dir=run", "head=task", "output_dir=hf"]) == 0
+
+
+def test_help_lists_them(package: Path, capsys: Capsys) -> None:
+    assert run(["pretrain", "plugins=[my_plugins]", "--help"]) == 0
+    shown = capsys.readouterr().out
+    for expected in ("block", "masking.options.length: 3", "sgd", "attention.score_options.temperature: 0.1"):
+        assert expected in shown
+    assert "two_layers" not in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("masking=block",), "masking=block"),
+        (("plugins=[my_plugins]", "masking=blok"), "'block'"),
+        (("plugins=[my_plugins]", "masking=block", "masking.options.lenght=4"), "'length'"),
+        (("plugins=[my_plugins]", "masking=block", "masking.options.length=four"), "masking.options.length"),
+        (("masking.options.length=4",), "masking.options.length"),
+        (("plugins=[nowhere]",), "plugins=[nowhere]"),
+        (("attention.score=block",), "attention.score='block'"),
+        (("optimizer.name=block",), "optimizer.name='block'"),
+    ],
+)
+def test_mistakes(words: tuple[str, ...], said: str, tiny_runs: Path, capsys: Capsys) -> None:
+    refused(pretrain(tiny_runs, "run", *words), said, capsys)
+    assert not Path("run").exists()
+
+
+def test_two_plug_ins_of_one_name(tmp_path: Path, capsys: Capsys, tiny_runs: Path) -> None:
+    (tmp_path / "mine.py").write_text("import bertkit\nbertkit.masking('block')(print)\n")
+    refused(pretrain(tiny_runs, "run", "plugins=[my_plugins,mine]", "masking=block"), "my_plugins", capsys)
+
+
+def test_options_need_types_and_defaults() -> None:
+    bertkit.schedule("bare")(lambda step, steps, warmup, *, floor: floor)  # type: ignore[attr-defined]
+    with pytest.raises(InputError, match="floor"):
+        plugins.options_of("schedule", "bare")
+
+
+def test_positions_that_rotate_or_embed() -> None:
+    class Doubling(nn.Module):
+        def __init__(self, config: object) -> None:
+            super().__init__()
+
+        def embed(self, hidden: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
+            return hidden + position_ids[:, None]
+
+        def rotate(self, vectors: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
+            return vectors * 2
+
+    bertkit.positions("doubling")(Doubling)  # type: ignore[attr-defined]
+    from bertkit.model.bert_config import AttentionConfig
+
+    config = small_config(attention=AttentionConfig(positions="doubling"))  # type: ignore[arg-type]
+    model = BertWithHeads(config, ("masked_lm",), with_pooler=False).eval()
+    assert model.bert.embeddings.position is None
+    layer = model.bert.encoder.layers[0].attention.slots
+    query = torch.ones(3, 2, 13)
+    from bertkit.kernels.layout import Layout
+
+    layout = Layout.from_lengths(torch.tensor([3]))
+    assert [out.unique().tolist() for out in layer.fill(query, query, layout)] == [[2.0], [2.0]]
