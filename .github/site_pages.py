@@ -24,6 +24,7 @@ STYLE = """
 .md-typeset table:not([class]) :is(th, td) { padding: .6em .9em; min-width: 5rem; }
 .md-typeset table:not([class]) code { word-break: normal; overflow-wrap: normal; }
 @media (max-width: 600px) {
+  .md-code__nav { display: none; }
   .md-typeset p:has(> img:only-child) { overflow-x: auto; }
   .md-typeset p > img:only-child { width: 32rem; max-width: none; }
 }

@@ -207,11 +207,14 @@ def test_the_steps_of_the_image_run_in_a_fresh_debian(tmp_path: Path) -> None:
         name: value for name, value in os.environ.items() if re.match("PIP_|UV_|SSL_|(?i:https?_proxy)", name)
     }
     places = {Path(place) for value in environment.values() for place in re.findall(r"(?:file://|^)(/[^\s:]+)", value)}
-    for place in {*places, Path("/etc/resolv.conf"), Path("/etc/ssl/certs/ca-certificates.crt")}:
-        inner = tmp_path / place.relative_to("/")
-        inner.parent.mkdir(parents=True, exist_ok=True)
-        if place.is_file():
-            shutil.copyfile(place, inner)
-        elif place.is_dir():
-            shutil.copytree(place, inner, symlinks=False, dirs_exist_ok=True)
-    run_image(tmp_path, "", {"PATH": BASE_PATH, **environment})
+    before = []
+    for place in sorted({*places, Path("/etc/resolv.conf"), Path("/etc/ssl/certs/ca-certificates.crt")}):
+        make = "mkdir -p" if place.is_dir() else "touch"
+        if place.exists():
+            before += [
+                f'mkdir -p "$root{place.parent}"',
+                f'{make} "$root{place}"',
+                f'mount --bind {place} "$root{place}"',
+            ]
+    run_image(tmp_path, "\n".join(before), {"PATH": BASE_PATH, **environment})
+    shutil.rmtree(tmp_path)  # a gigabyte

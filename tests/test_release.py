@@ -128,7 +128,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for package in ("mkdocs", "material", "mkdocstrings_handlers"):
         pytest.importorskip(package, reason="needs the packages of bertkit[site]")
     folder = tmp_path_factory.mktemp("site")
-    command = ["mkdocs", "build", "-q", "--strict", "-f", ROOT / ".github/mkdocs.yml", "-d", folder]
+    command = ["mkdocs", "build", "--strict", "-f", ROOT / ".github/mkdocs.yml", "-d", folder]
     run(sys.executable, "-m", *command, env={**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT)})
     return folder
 
