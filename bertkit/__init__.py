@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from bertkit.predict.embedding import load_embedder
     from bertkit.predict.predictor import load_predictor
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Run", "__version__", "check_certificate", "evaluate", "export", "export_model", "finetune", "load_embedder", "load_model",
     "load_predictor", "load_tokenizer", "prepare", "pretrain",

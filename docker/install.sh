@@ -39,7 +39,7 @@ if ! has_torch "$python" && has_torch "$outer"; then
   say "keeping the torch of $("$outer" -c 'import sys; print(sys.prefix)')"
   packages=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
   "$outer" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$packages/outer-torch.pth"
-elif "${installer[@]}" uv 2>/dev/null; then
+elif "${installer[@]}" -c "$pins" uv 2>/dev/null; then
   installer=("$python" -m uv pip install -q --python "$python")  # uv does not see packages of an outer environment
 fi
 

@@ -1,7 +1,6 @@
 """The command line: help, refusals, exit codes; bad input gets one line and leaves nothing behind."""
 
 import itertools
-import json
 import os
 import shutil
 import subprocess
@@ -292,28 +291,6 @@ def test_a_sweep_runs_every_combination_in_its_own_directory(tmp_path: Path) -> 
     assert run(["prepare", "-m", f"corpus.path={text}", *more]) == 0
     names = sorted(path.name for path in (tmp_path / "sweep").iterdir())
     assert names == [f"tokenizer.vocab_size-{a}_shard_tokens-{b}" for a in (120, 140) for b in (1000, 2000)]
-
-
-def test_the_wheel_holds_everything(tmp_path: Path) -> None:
-    root = Path(__file__).resolve().parents[1]
-    build_wheel = "from hatchling.build import build_wheel; import sys; print(build_wheel(sys.argv[1]))"
-    wheel = tmp_path / output_of([sys.executable, "-c", build_wheel, tmp_path], cwd=root).split()[-1]
-    output_of([sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", tmp_path / "site", wheel])
-    script = (
-        f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r})\n"
-        "import json, bertkit, bertkit.base.typed_settings as config; from bertkit.settings.compose import compose\n"
-        "from bertkit.view.page import render\n"
-        "composed = compose('pretrain', ['model=large', 'data_dir=x', 'output_dir=y'])\n"
-        "print(json.dumps([bertkit.__file__, str(config.conf_dir()), composed['model']['hidden_size'],"
-        " len(list(config.conf_dir().rglob('*.yaml'))), len(render('compare.html', name='', headline='', lines=(), tables=(), charts=()))]))"
-    )
-    package, conf, size, count, page = json.loads(output_of([sys.executable, "-c", script], cwd=tmp_path))
-    assert package.startswith(str(tmp_path / "site"))
-    assert conf.startswith(str(tmp_path / "site"))
-    assert (size, count) == (1024, len(list((root / "conf").rglob("*.yaml"))))
-    assert page > 1000
-    entry = (tmp_path / "site" / "bin" / "bertkit").read_text()
-    assert "bertkit.cli" in entry
 
 
 def test_the_help_of_a_task_has_its_composed_settings(tmp_path: Path, capsys: Capsys) -> None:
