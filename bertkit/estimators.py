@@ -34,6 +34,10 @@ MEASURED_ONCE = {"evaluation.every_steps": 10**9, "checkpoint.every_steps": 10**
 ONE_RUN = threading.Lock()  # a run changes the random state, arguments and standard output of its process
 
 
+class InputValueError(InputError, ValueError):
+    """Wrong data: a ValueError too, as callers of scikit-learn expect."""
+
+
 class TrainedModel:
     """A trained model as the files of its run, which can be copied and pickled; the first prediction opens it."""
 
@@ -108,7 +112,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         for number, own in enumerate(texts):
             if len(own) != self.num_texts_ or not all(isinstance(text, str) for text in own):
                 expected = ("a text", "a pair of texts")[self.num_texts_ - 1]
-                raise InputError(f"X[{number}]: {items[number]!r:.80}: expected {expected}; correct it")
+                raise InputValueError(f"X[{number}]: {items[number]!r:.80}: expected {expected}; correct it")
         return texts
 
     def _predictions(self, X: Any) -> list[dict[str, Any]]:
@@ -127,14 +131,14 @@ def _classes(y: Any) -> tuple[NDArray[Any], NDArray[Any]]:
     """Give the different labels in order, and all labels."""
     labels = np.array(y, dtype=object)
     if num_missing := sum(label is None or label != label for label in labels.ravel()):
-        raise InputError(f"y: {num_missing:,} of {labels.size:,} labels are None or NaN; leave these rows out")
+        raise InputValueError(f"y: {num_missing:,} of {labels.size:,} labels are None or NaN; leave these rows out")
     labels = np.array(labels.tolist())
     classes = np.unique(labels)
     if len(classes) < 2:
-        raise InputError(f"y: the labels are {classes.tolist()}; expected two or more; add examples")
+        raise InputValueError(f"y: {len(classes)} class {classes.tolist()}; expected two or more; add examples")
     for name in map(str, classes.tolist()):
         if name.strip() != name or not name:
-            raise InputError(f"y: the label {name!r} is empty, or begins or ends with a blank; correct it")
+            raise InputValueError(f"y: the label {name!r} is empty, or begins or ends with a blank; correct it")
     return classes, labels
 
 
@@ -200,7 +204,7 @@ class BertRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
 def _words(X: Any) -> list[list[str]]:
     for number, item in enumerate(X):
         if isinstance(item, str):
-            raise InputError(f"X[{number}]: {item!r:.80}: expected a list of words; split the text")
+            raise InputValueError(f"X[{number}]: {item!r:.80}: expected a list of words; split the text")
     return [*map(list, X)]
 
 
