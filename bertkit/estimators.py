@@ -1,8 +1,9 @@
-"""scikit-learn's interface: `BertClassifier`, `BertRegressor` and `BertTagger`, for `cross_val_score`, `GridSearchCV`, `Pipeline`.
+"""scikit-learn's interface to fine-tuning and prediction.
 
-X holds texts (a list, Series or array), pairs of texts (tuples, or two columns), or for a tagger lists of words. `fit` is
-`bertkit finetune`: it trains on all rows and keeps the last weights. With `settings={"dev_share": 0.1}` it holds out a tenth
-of the rows, and keeps the weights with the best score on them. `predict` is `bertkit predict`.
+`BertClassifier`, `BertRegressor` and `BertTagger` work in `cross_val_score`, `GridSearchCV` and `Pipeline`. X holds texts (a
+list, Series or array), pairs of texts (tuples, or two columns), or for a tagger lists of words. `fit` is `bertkit finetune`:
+it trains on all rows and keeps the last weights. With `settings={"dev_share": 0.1}` it holds out a tenth of the rows, and
+keeps the weights with the best score on them. `predict` is `bertkit predict`.
 
 Source: scikit-learn's guide "Developing scikit-learn estimators".
 """

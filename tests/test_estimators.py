@@ -213,7 +213,9 @@ def test_wrong_settings_are_refused(tiny: str, made: tuple[Any, Path], tmp_path:
 
 
 def test_a_search_over_learning_rates(tiny: str) -> None:
-    pipeline = Pipeline([("lower", FunctionTransformer(lower)), ("bert", bertkit.BertClassifier(tiny, **FAST))])
+    pipeline = Pipeline(
+        [("lower", FunctionTransformer(lower)), ("bert", bertkit.BertClassifier(tiny, **FAST | {"num_epochs": 12}))]
+    )
     rates = {"bert__peak_learning_rate": [1e-9, 3e-3]}
     search = GridSearchCV(pipeline, rates, cv=2, n_jobs=2, error_score="raise").fit([*map(str.upper, TEXTS)], LABELS)
     worse, better = search.cv_results_["mean_test_score"]
@@ -254,6 +256,7 @@ def test_words(tiny: str) -> None:
         assert tagger.classes_.tolist() == [good, bad]
         assert tagger.predict(words[:3]) == tags[:3]
         assert tagger.score(words, tags) == 1
+    assert cross_val_score(tagger, words, tags, cv=2, error_score="raise").min() > 0.6
     assert pickle.loads(pickle.dumps(tagger)).predict([["kan"], ["mir", "lon"]]) == [[3], [7, 3]]
     with pytest.raises(InputError, match=r"train\.jsonl:1: 2 words but 1 tags"):
         tagger.fit([["kan", "mir"], ["kan"]], [["O"], ["B"]])
@@ -263,13 +266,11 @@ def test_words(tiny: str) -> None:
 
 def test_real_reviews() -> None:
     with open(real_data("glue", "SST-2", "train.tsv"), encoding="utf-8", newline="") as file:
-        rows = [*csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)][:320]
+        rows = [*csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)][:288]
     texts, labels = [row["sentence"] for row in rows], [int(row["label"]) for row in rows]
     sizes = {"batch_sequences": 16, "max_seq_length": 24}
     classifier = bertkit.BertClassifier(minilm_dir(), num_epochs=2, peak_learning_rate=3e-4, **sizes)
-    scores = cross_val_score(classifier, texts, labels, cv=2, error_score="raise")
-    print(scores)
-    assert scores.mean() > 0.65
+    assert classifier.fit(texts[:192], labels[:192]).score(texts[192:], labels[192:]) > 0.65
 
 
 class Spelled:
