@@ -79,11 +79,8 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
     def _train(self, rows: list[dict[str, Any]], **of_task: Any) -> Self:
         own: dict[str, Any] = {}
         for key, value in (self.settings or {}).items():
-            own |= (
-                {f"{key}.{name}": inner for name, inner in value.items()}
-                if isinstance(value, Mapping)
-                else {key: value}
-            )
+            is_group = isinstance(value, Mapping)
+            own |= {f"{key}.{name}": inner for name, inner in value.items()} if is_group else {key: value}
         named = {
             "num_epochs": self.num_epochs,
             "optimizer.peak_learning_rate": self.peak_learning_rate,
@@ -151,8 +148,8 @@ def _rows(texts: list[tuple[str, ...]], labels: list[Any]) -> list[dict[str, Any
 class BertClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
     """Predict a label for each text or pair; or several labels, where y has a column of 0 and 1 for each label.
 
-    >>> classifier = bertkit.BertClassifier(run, num_epochs=1).fit(["a good day", "a bad day"] * 8, ["good", "bad"] * 8)
-    >>> classifier.predict_proba(["a good day"]).shape
+    >>> classifier = bertkit.BertClassifier(run, num_epochs=1, max_seq_length=16)
+    >>> classifier.fit(["a good day", "a bad day"] * 8, ["good", "bad"] * 8).predict_proba(["a good day"]).shape
     (1, 2)
 
     Attributes:
@@ -160,7 +157,12 @@ class BertClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
     """
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Fine-tune the model; raises InputError or ValueError for what cannot be learned from."""
+        """Fine-tune the model.
+
+        Raises:
+            InputError: a setting is wrong, or X or y cannot be learned from.
+            ValueError: by scikit-learn's own checks, such as of their lengths.
+        """
         texts = self._texts(X, reset=True)
         check_consistent_length(texts, y)
         self.classes_, labels = _classes(y)

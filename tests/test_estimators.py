@@ -2,6 +2,7 @@
 
 import copy
 import csv
+import doctest
 import inspect
 import json
 import math
@@ -226,6 +227,13 @@ def test_a_search_over_learning_rates(tiny: str) -> None:
 
 def lower(texts: Any) -> list[str]:
     return [text.lower() for text in texts]
+
+
+def test_the_example_of_the_docstring_runs(tiny: str) -> None:
+    example = doctest.DocTestParser().get_doctest(
+        bertkit.BertClassifier.__doc__, {"bertkit": bertkit, "run": tiny}, "", None, None
+    )
+    assert doctest.DocTestRunner().run(example) == (0, 2)
 
 
 def test_several_labels_at_once(tiny: str) -> None:
