@@ -18,7 +18,7 @@ import joblib
 import numpy as np
 import pytest
 import yaml
-from conftest import minilm_dir, real_data, small_model
+from conftest import Capsys, minilm_dir, real_data, small_model
 from sklearn.base import clone
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.exceptions import NotFittedError
@@ -223,6 +223,17 @@ def test_a_search_over_learning_rates(tiny: str) -> None:
     assert better > worse
     assert search.best_params_ == {"bert__peak_learning_rate": 3e-3}
     assert search.score(*sentences(11, seed=2)) == 1
+
+
+def test_threads_take_turns(tiny: str, capsys: Capsys) -> None:
+    """A run sets the random state, and turns the output of its process away."""
+    classifier = bertkit.BertClassifier(tiny, **FAST | {"peak_learning_rate": 1e-3})
+    one_by_one = cross_val_score(classifier, TEXTS, LABELS, cv=3, scoring="neg_log_loss")
+    with joblib.parallel_config("threading", n_jobs=3):
+        at_once = cross_val_score(classifier, TEXTS, LABELS, cv=3, scoring="neg_log_loss")
+    np.testing.assert_array_equal(at_once, one_by_one)
+    print("here again")
+    assert capsys.readouterr().out == "here again\n"
 
 
 def lower(texts: Any) -> list[str]:
