@@ -151,6 +151,7 @@ def test_every_form_of_texts_and_pairs(made: tuple[Any, Path], tiny: str) -> Non
 LABELS_OF_OTHER_TYPES = [
     (np.array([10, -1, 9]), [-1, 9, 10]),
     ([True, False, True], [False, True]),
+    (["9", "10", "x"], ["10", "9", "x"]),  # bertkit's own order is 9, 10, x
     (pandas.Series([2.0, 1.0, 2.0]), [1.0, 2.0]),
     (pandas.Series([3, 4, 3], dtype="Int64"), [3, 4]),
     (pandas.Series(["b", "a", "c,d"], dtype="category"), ["a", "b", "c,d"]),
