@@ -85,7 +85,7 @@ def test_the_readme(quickstarted: Path, python: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*GUIDES[:3], "multi_host"])
+@pytest.mark.parametrize("name", [*GUIDES[:4], "multi_host"])
 def test_guides(name: str, quickstarted: Path, python: Path) -> None:
     said = run_document(f"recipes/{name}/README.md", quickstarted, python)
     if name == "own_data":
