@@ -12,11 +12,11 @@ from torch import nn
 
 from bertkit.base.errors import InputError
 from bertkit.base.text_files import without_surrogates
-from bertkit.explain.attributions import FOLLOWS
 from bertkit.explain.explain import explain
 from bertkit.explain.pictures import attention_page
 from bertkit.interop.load import resolve_model_dir
 from bertkit.kernels import fast
+from bertkit.model.bert_config import FOLLOWS
 from bertkit.model.heads import BertWithHeads
 from bertkit.predict.embedding import Embedder, pooling_of
 from bertkit.predict.inference import predict_local

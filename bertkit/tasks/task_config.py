@@ -75,7 +75,7 @@ class SpansConfig:
     """How a long context is cut into windows, and how an answer is chosen."""
 
     window_step: int  # tokens from the start of a window to the start of the next one, Google's `doc_stride`
-    max_query_length: int  # pieces of a question; a longer question is truncated
+    max_query_length: int  # tokens of a question; a longer question is truncated
     n_best: int  # the number of candidate answers
     max_answer_length: int  # tokens of an answer
     null_score_diff_threshold: float  # "no answer" is predicted if its score exceeds the best answer's by more
@@ -92,7 +92,7 @@ class SpansConfig:
 class TaggingConfig:
     """How long sentences and documents are cut into windows."""
 
-    window_overlap: int | None  # pieces in two consecutive windows, rounded to whole words; null: half a window
+    window_overlap: int | None  # tokens in two consecutive windows, rounded to whole words; null: half a window
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ class TaskConfig:
             and f"task.{self.kind}=null: kind={self.kind} needs these settings; start from task={self.kind}",
             overlap is not None
             and not 0 <= overlap < room
-            and f"task.tagging.window_overlap={overlap}: expected 0 to {room - 1}, less than the {room} pieces of a window "
+            and f"task.tagging.window_overlap={overlap}: expected 0 to {room - 1}, less than the {room} tokens of a window "
             f"(task.max_seq_length={self.max_seq_length})",
             outside(self, "task.", max_seq_length="[8, inf)"),
         )
