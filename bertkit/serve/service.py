@@ -127,7 +127,7 @@ class Service:
             hint = nearest(name, models) or f"; there are {', '.join(models)}"
             raise RefusedError(404, "no_model", f"no model {name!r:.80}{hint}")
         candidates = models.values() if name is None else [models[name]]
-        model = next((model for model in candidates if model.can_predict or not needs_head), None)
+        model = next((model for model in candidates if model.kind != "embedding" or not needs_head), None)
         if model is None:
             message = "no prediction head" + ("" if name is None else f" in model {name!r}")
             raise RefusedError(400, "no_head", f"{message}; POST /embed gives vectors")

@@ -135,7 +135,7 @@ class RecipeConfig:
 
 @dataclass(frozen=True)
 class TaskConfig:
-    """A task and its dataset: a file of `conf/task/`, with changes from the command line."""
+    """A task and its dataset: a file of `conf/task/`, whose comments explain all fields, with changes from the command line."""
 
     name: str
     kind: str  # the shape of the task, one of `SHAPES`
@@ -146,7 +146,6 @@ class TaskConfig:
     column_names: tuple[str, ...] | None  # the columns of a table without a header
     columns: ColumnsConfig
     needs_pair: bool  # whether the column of the second segment must exist
-    # the labels' names, in the order of their numbers; auto: from the training file; regression: labels are numbers
     labels: Literal["auto", "regression"] | tuple[str, ...] | tuple[int, ...] | None
     labels_in_files: tuple[str, ...] | None  # the labels' names in the files if they differ, in the order of `labels`
     multi_label: bool  # whether an example may have several labels, or none
@@ -154,10 +153,8 @@ class TaskConfig:
     label_range: tuple[float, ...] | None  # the smallest and largest label of a regression
     skip_labels: tuple[str, ...]  # rows with one of these labels are skipped and counted
     skip_short_rows: bool  # whether rows with too few cells are skipped and counted, instead of an error
-    # the tagging scheme of the files; tags are converted to IOB2. auto: detected; none: tags do not mark chunks
     scheme: Literal["auto", "iob1", "iob2", "bioes", "none"]
     documents: bool  # whether examples are documents (`-DOCSTART-`, `# newdoc`) instead of sentences
-    # begins a comment line in CoNLL files; null: `#` if the words are not in column 0 or the file is CoNLL-U, else none
     comment: str | None
     hub: HubConfig
     metrics: tuple[str, ...]
