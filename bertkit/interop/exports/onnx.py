@@ -7,7 +7,6 @@ import contextlib
 import importlib.util
 import io
 import logging
-import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,7 +68,7 @@ def write_onnx(directory: Path, architecture: str, with_pooler: bool, with_int8:
     graph = _TupleOutputs(model).eval()
     example = _inputs(model, (2, 8), seed=0)
     names = list(model(**dict(zip(INPUTS, example, strict=True))).keys())
-    axes = {axis: torch.export.Dim.DYNAMIC for axis in range(example[0].dim())}
+    axes = dict(enumerate(("batch", "sequence") if example[0].dim() == 2 else ("batch", "choices", "sequence")))
     with _quiet():
         program = torch.onnx.export(
             graph, example, input_names=list(INPUTS), output_names=names, dynamo=True, dynamic_shapes=(axes, axes, axes),
@@ -79,7 +78,6 @@ def write_onnx(directory: Path, architecture: str, with_pooler: bool, with_int8:
     proto = program.model_proto
     proto.ir_version = IR_VERSION
     _remove_debug_information(proto)
-    _name_axes(proto)
     path = directory / "onnx" / "model.onnx"
     path.parent.mkdir()
     onnx.save(proto, path)
@@ -149,30 +147,17 @@ def _inputs(model: Any, shape: tuple[int, int], seed: int) -> tuple[Tensor, Tens
 
 
 def _remove_debug_information(proto: Any) -> None:
-    """Remove file names and line numbers that the exporter adds, so that the bytes depend only on the model."""
+    """Remove file names and line numbers, so that the bytes depend only on the model, and the value_info of weights."""
     graphs = (proto.graph, *proto.functions)
     parts = [*proto.graph.initializer, *(part for graph in graphs for part in (*graph.node, *graph.value_info))]
     for part in parts:
         part.doc_string = ""
     for noted in (proto, *graphs, *parts, *proto.graph.input, *proto.graph.output):
         del noted.metadata_props[:]
-
-
-def _name_axes(proto: Any) -> None:
-    """Name the dynamic axes "batch" and "sequence", and remove the value_info of weights, which breaks quantisation."""
-    graph = proto.graph
-    names: dict[str, str] = {}
-    for value in graph.input:
-        axes = [axis.dim_param for axis in value.type.tensor_type.shape.dim]
-        names |= zip(axes, ("batch", "sequence") if len(axes) == 2 else ("batch", "choices", "sequence"), strict=True)
-    weights = {weight.name for weight in graph.initializer}
-    kept = [value for value in graph.value_info if value.name not in weights]
-    del graph.value_info[:]
-    graph.value_info.extend(kept)
-    for value in (*graph.input, *graph.output, *graph.value_info):
-        for axis in value.type.tensor_type.shape.dim:
-            if axis.dim_param:
-                axis.dim_param = re.sub(r"\w+", lambda match: names.get(match[0], match[0]), axis.dim_param)
+    weights = {weight.name for weight in proto.graph.initializer}
+    kept = [value for value in proto.graph.value_info if value.name not in weights]  # those break quantisation
+    del proto.graph.value_info[:]
+    proto.graph.value_info.extend(kept)
 
 
 @contextlib.contextmanager
