@@ -11,13 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import fcntl
 import json
 import logging
 import os
 import signal
 import socket
-import struct
 import subprocess
 import tempfile
 import threading
@@ -27,6 +25,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import psutil
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SubprocessContext
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
@@ -41,7 +40,6 @@ KILL_SECONDS = 5  # how long to wait for a killed process, which may hang in a d
 POLL_SECONDS = 0.05
 OTHER_HOST_SECONDS = 5.0  # after a failure of another host, processes here have this time to end by themselves
 FAILED = "bertkit/failed"  # a key in the store
-SIOCGIFADDR = 0x8915  # linux/sockios.h
 ERRORS = {
     kind.exit_code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, BertkitError)
 }
@@ -198,11 +196,9 @@ def interface_to(host: str, port: int) -> str:
                 f"launch.address={host}:{port}: {error.strerror or error}; give host 0's address"
             ) from None
         own = probe.getsockname()[0]
-        for _, name in socket.if_nameindex():
-            with contextlib.suppress(OSError):
-                reply = fcntl.ioctl(probe, SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-                if socket.inet_ntoa(reply[20:24]) == own:
-                    return name
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(each.address == own for each in addresses):
+            return str(name)
     raise InputError(f"no network interface with the address {own} found; set GLOO_SOCKET_IFNAME in the environment")
 
 
