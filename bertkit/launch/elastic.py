@@ -116,7 +116,8 @@ def run(launch: LaunchConfig, job: dict[str, Any], output_dir: str | None) -> No
         workers.start()
         if workers.stop_signal is not None:  # the signal arrived before there were processes to forward it to
             raise KeyboardInterrupt
-        other_hosts = stack.enter_context(_OtherHosts(launch, address))
+        other_hosts = _OtherHosts(launch, address)
+        stack.callback(other_hosts.ended.set)
         result = None
         while result is None and not other_hosts.failed.is_set():
             result = workers.wait(1.0, POLL_SECONDS)
@@ -155,7 +156,7 @@ class _OtherHosts:
     """Detects failures of the launchers on other hosts; without other hosts it does nothing."""
 
     def __init__(self, launch: LaunchConfig, address: tuple[str, int]) -> None:
-        self.failed, self._ended, self._address = threading.Event(), threading.Event(), address
+        self.failed, self.ended, self._address = threading.Event(), threading.Event(), address
         self._timeout = datetime.timedelta(seconds=launch.hang_timeout_seconds)
         self._store: TCPStore | None = None
         if launch.num_hosts > 1:
@@ -165,7 +166,7 @@ class _OtherHosts:
         with contextlib.suppress(RuntimeError):  # host 0 cannot be reached, or no longer
             self._store = TCPStore(*self._address, is_master=False, wait_for_workers=False, timeout=self._timeout)
             while not self._store.check([FAILED]):
-                if self._ended.wait(1.0):
+                if self.ended.wait(1.0):
                     return
         self.failed.set()
 
@@ -174,12 +175,6 @@ class _OtherHosts:
         with contextlib.suppress(RuntimeError):
             if self._store is not None and not self.failed.is_set():
                 self._store.set(FAILED, "")
-
-    def __enter__(self) -> _OtherHosts:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
 
 
 def interface_to(host: str, port: int) -> str:
