@@ -81,15 +81,8 @@ def attribute(
 
     x are the token embeddings of the input, b those of the baseline; position and segment embeddings are the same in both. The
     baseline has [PAD] instead of each token except [CLS], [SEP] and [MASK], whose attribution is therefore 0. The integral is
-    approximated by Gauss-Legendre quadrature, as by default in captum.
-
-    Args:
-        model: the model, in evaluation mode, with frozen parameters.
-        target: the output F.
-        feature: the input x.
-        baseline: the token ids of b, length T.
-        steps: the number of points; None: doubled until the relative error is at most `MAX_ERROR`, up to `MAX_STEPS`.
-        micro_tokens: the number of tokens in one forward pass.
+    approximated by Gauss-Legendre quadrature, as by default in captum, with `steps` points; None doubles their number until the
+    relative error is at most `MAX_ERROR`, up to `MAX_STEPS`. `micro_tokens` is the number of tokens in one forward pass.
 
     Source: Sundararajan et al. 2017, Axiomatic Attribution for Deep Networks, equation 1; the attributions sum to
     F(x) - F(b) (proposition 1), from which the error is computed.

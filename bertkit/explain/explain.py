@@ -90,13 +90,9 @@ def explain(
 ) -> Explanation:
     """Explain the prediction for one example.
 
-    Args:
-        predictor: a model for a task, for masked LM, or without a head, from `open_task_model`.
-        example: the example.
-        features: the features of this example.
-        target: the label, word or ending to explain; None for the predicted one.
-        steps: the number of points for integrated gradients; None for as many as needed, 0 for no attributions.
-        target_text: for a model that generates text: the text to align with the source; None for the generated text.
+    `target` is the label, word or ending to explain, by default the predicted one. For a model that generates text,
+    `target_text` is aligned with the source, by default the generated text. `steps` is the number of points for integrated
+    gradients: None for as many as needed, 0 for no attributions.
 
     Raises:
         InputError: the model cannot predict this target.

@@ -33,8 +33,7 @@ class SweptRun:
 def run_each(runs: Sequence[SweptRun]) -> int:
     """Run all combinations. If a run fails, the sweep continues; a signal ends the current run and the sweep.
 
-    Returns:
-        The exit code of a stopped run if there is one, otherwise of the first failed run, otherwise 0.
+    The result is the exit code of a stopped run if there is one, otherwise of the first failed run, otherwise 0.
     """
     codes: dict[str, int] = {}
     received: list[int] = []

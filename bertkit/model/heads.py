@@ -158,16 +158,10 @@ class BertWithHeads(nn.Module):
         output_attentions: bool = False,
         targets: Targets | None = None,
     ) -> BertOutput:
-        """Encode packed tokens and apply every head, the generation head only if there are targets.
+        """Encode packed tokens (S,) and apply every head, the generation head only if there are targets.
 
-        Args:
-            input_ids: (S,).
-            token_type_ids: (S,).
-            layout: where the sequences are in the batch.
-            masked_positions: indices into S for the masked LM head, (M,); None for all tokens.
-            output_hidden_states: return the output of every layer.
-            output_attentions: return the attention weights of every layer; T is the longest sequence.
-            targets: the target texts of a generation head.
+        `masked_positions` (M,) are indices into S for the masked LM head; None for all tokens. In attention weights T is the
+        longest sequence.
 
         Raises:
             ValueError: attention weights are requested in training mode.

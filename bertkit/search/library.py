@@ -105,13 +105,9 @@ class Library:
         return connection
 
     def find(self, question: str, num_hits: int, more: Sequence[str] = (), *, add_rest: bool = False) -> list[Hit]:
-        """Return the passages with the highest BM25, the best first.
+        """Return the passages with the highest BM25 for a question and `more` words, the best first.
 
-        Args:
-            question: any text; punctuation is ignored.
-            num_hits: the largest number of passages.
-            more: words added to the question.
-            add_rest: if the library has at most `num_hits` passages, return all; the rest, without such words, score 0.
+        With `add_rest`, if the library has at most `num_hits` passages, return all; the rest, without such words, score 0.
         """
         words = words_of(question, more)
         with translated_errors(self.path):
@@ -223,12 +219,9 @@ class LibraryWriter:
         return hash is not None and self._one("SELECT hash FROM files WHERE path = ?", path) == hash
 
     def sync(self, path: str, hash: str | None, documents: Iterable[LibraryDocument]) -> FileChanges:
-        """Sync a file's documents: add the new ones, remove the missing ones, and keep the others.
+        """Sync a file's documents: add the new ones, remove the missing ones, and keep the others; equal ones are added once.
 
-        Args:
-            path: absolute path of the file.
-            hash: hash of its content and of the settings for reading it; None if unknown.
-            documents: the documents of the file, in order; equal ones are added once.
+        `path` is absolute; `hash` depends on the file's content and the settings for reading it, None if unknown.
         """
         connection, changes = self._connection, FileChanges()
         remaining = iter(documents)

@@ -48,11 +48,8 @@ def check_installed() -> None:
 def write_onnx(directory: Path, architecture: str, with_pooler: bool, with_int8: bool) -> list[dict[str, Any]]:
     """Write `onnx/model.onnx` to a Hugging Face directory, for batches and sequences of any size.
 
-    Args:
-        directory: the model directory.
-        architecture: the model's class in `transformers`.
-        with_pooler: whether the model has a pooler.
-        with_int8: whether to write also `onnx/model_quantized.onnx`, with 8-bit matrices.
+    `architecture` is the model's class in `transformers`; `with_int8` also writes `onnx/model_quantized.onnx`, with 8-bit
+    matrices.
 
     Returns:
         For each file, input shape and output, the largest difference between onnxruntime and `transformers`, and the share of

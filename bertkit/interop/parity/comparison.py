@@ -69,16 +69,9 @@ Row = dict[str, Any]  # a row of the certificate: the name of a compared value, 
 def certify(directory: Path, seed: int = 0, num_sequences: int = 5, rewrite: bool = True) -> dict[str, Any]:
     """Load a model directory with bertkit and with `transformers`, compare them, and return the certificate.
 
-    Args:
-        directory: the model directory.
-        seed: seed of the random inputs.
-        num_sequences: the number of sequences in a batch.
-        rewrite: if `transformers` cannot load the directory cleanly (a TensorFlow checkpoint, unusual names), let it load a
-            copy that bertkit writes, and record the reason in the certificate; else raise an error.
-
-    Returns:
-        Versions, hashes of the files and of every loaded tensor, and for each compared value the largest difference;
-        `within_tolerance` is the verdict.
+    It has versions, hashes of the files and of every loaded tensor, and for each compared value the largest difference;
+    `within_tolerance` is the verdict. If `transformers` cannot load the directory cleanly (a TensorFlow checkpoint, unusual
+    names), `rewrite` lets it load a copy that bertkit writes, and the certificate has the reason; else this is an error.
 
     Raises:
         InputError: tokenizer and embeddings have different sizes, or `transformers` cannot load the directory as the same
