@@ -27,19 +27,12 @@ MAX_ERROR = 0.01  # relative to the difference of the scores; a larger error nee
 
 @dataclass(frozen=True)
 class Target:
-    """The output that is explained: a logit, or the sum of two logits.
+    """The output that is explained: a logit, or the sum of two logits."""
 
-    Attributes:
-        description: the target in words, such as "the label good".
-        head: the model's head that computes the logits.
-        logits: (row, column) of each logit: the row is the token's position for tags and answers, else 0.
-        tokens: the positions of the target's tokens, such as the tokens of an answer, or the explained [MASK].
-    """
-
-    description: str
-    head: str
-    logits: tuple[tuple[int, int], ...]
-    tokens: tuple[int, ...] = ()
+    description: str  # the target in words, such as "the label good"
+    head: str  # the model's head that computes the logits
+    logits: tuple[tuple[int, int], ...]  # (row, column): the row is the token's position for tags and answers, else 0
+    tokens: tuple[int, ...] = ()  # positions of the tokens of an answer or word, or of the explained [MASK]
 
 
 @dataclass(frozen=True)

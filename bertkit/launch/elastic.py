@@ -46,18 +46,13 @@ ERRORS = {
 
 
 class Workers(SubprocessContext):
-    """The processes of this host.
-
-    Attributes:
-        killed: local ranks that were killed after another process had failed.
-        stop_signal: the first signal that asked the run to stop.
-    """
+    """The processes of this host."""
 
     def __init__(self, command: Sequence[str], environments: dict[int, dict[str, str]], folder: str) -> None:
         arguments = dict.fromkeys(environments, tuple(command[1:]))
         super().__init__("worker", command[0], arguments, environments, DefaultLogsSpecs(folder))
-        self.killed: list[int] = []
-        self.stop_signal: int | None = None
+        self.killed: list[int] = []  # local ranks that were killed after another process had failed
+        self.stop_signal: int | None = None  # the first signal that asked the run to stop
         self._stop_at = 0.0
 
     @property

@@ -98,24 +98,18 @@ class Targets:
 class BertOutput:
     """The output of a forward pass, packed from `BertWithHeads`, padded from `interop.padded`.
 
-    Attributes:
-        last_hidden_state: (S, D), or (B, T, D).
-        pooled_output: (B, D); None without a pooler.
-        logits: by head: "masked_lm" (M, V), or (B, T, V); "next_sentence" (B, 2); "sequence" (B, C); "token" (S, C), or
-            (B, T, C); "span" (S, 2), or (B, T, 2); "choice" (B, 1), or (questions, choices); "generation" (S, V), or
-            (B, T, V), for targets.
-        hidden_states: L + 1 times (S, D), or (B, T, D); None unless requested.
-        attentions: L times (B, N, T, T), the weight of each key (last axis) for each query, with zeros in padding; None unless
-            requested.
-        alignments: the weight of each source token (last axis) for each target token, (B, N, T, C), for every layer with
-            attention to the source; None unless requested.
+    The logits are by head: "masked_lm" (M, V), or (B, T, V); "next_sentence" (B, 2); "sequence" (B, C); "token" (S, C), or
+    (B, T, C); "span" (S, 2), or (B, T, 2); "choice" (B, 1), or (questions, choices); "generation" (S, V), or (B, T, V), for
+    targets. The last three attributes are None unless requested.
     """
 
-    last_hidden_state: Tensor
-    pooled_output: Tensor | None
+    last_hidden_state: Tensor  # (S, D), or (B, T, D)
+    pooled_output: Tensor | None  # (B, D); None without a pooler
     logits: dict[str, Tensor]
-    hidden_states: tuple[Tensor, ...] | None = None
+    hidden_states: tuple[Tensor, ...] | None = None  # L + 1 times (S, D), or (B, T, D)
+    # L times (B, N, T, T), the weight of each key (last axis) for each query, with zeros in padding
     attentions: tuple[Tensor, ...] | None = None
+    # for every layer with attention to the source, the weight of each source token for each target token, (B, N, T, C)
     alignments: tuple[Tensor, ...] | None = None
 
 
