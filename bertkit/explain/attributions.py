@@ -3,8 +3,7 @@
 Axes: T tokens of the sequence, D hidden_size, n points on the path from the baseline to the input.
 """
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,7 +114,7 @@ def _integral(
 def _score(model: BertWithHeads, target: Target, feature: Feature, embeddings: Tensor) -> Tensor:
     """Return the target's score, (n,), for the feature with these token embeddings, (n, T, D), instead of its own."""
     count = len(embeddings)
-    with _replaced_embeddings(model, embeddings.flatten(0, 1)):
+    with model.bert.embeddings.token.register_forward_hook(lambda *_: embeddings.flatten(0, 1)):
         masked = target.tokens if target.head == "masked_lm" else ()
         logits = run_copies(model, feature, count, masked).logits[target.head]  # a row for each sequence, mask or token
     rows = logits.view(count, -1, logits.shape[-1])
@@ -134,16 +133,6 @@ def run_copies(
     layout = Layout.from_lengths(torch.full((count,), length), device)
     output: BertOutput = model(ids, types, layout, positions.to(device), output_attentions=output_attentions)
     return output
-
-
-@contextlib.contextmanager
-def _replaced_embeddings(model: BertWithHeads, embeddings: Tensor) -> Iterator[None]:
-    """Replace the output of the model's token embeddings by `embeddings`, (S, D)."""
-    handle = model.bert.embeddings.token.register_forward_hook(lambda *_: embeddings)
-    try:
-        yield
-    finally:
-        handle.remove()
 
 
 NUM_WORDS = 5  # predicted words that are shown for a [MASK]

@@ -204,12 +204,10 @@ def _rounded_differently(model: nn.Module, seed: int) -> Iterator[None]:
         return output
 
     leaves = [module for module in model.modules() if not list(module.children()) and list(module.parameters())]
-    handles = [module.register_forward_hook(hook) for module in leaves]
-    try:
+    with contextlib.ExitStack() as hooks:
+        for module in leaves:
+            hooks.enter_context(module.register_forward_hook(hook))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def tokenizer_fault(directory: Path) -> str | None:
