@@ -305,11 +305,9 @@ def train_wordpiece(
 def load_tokenizer(path: Path, lowercase: bool | None = None, rules: Rules | None = None) -> Tokenizer:
     """Load `vocab.txt`, `tokenizer.json`, or a directory with one of them.
 
-    Args:
-        path: the file or directory.
-        lowercase: None: as in the files (`do_lower_case`, or the normalizer); a `vocab.txt` without these files is cased if
-            it contains an upper-case letter, or is the vocabulary of bert-base-chinese.
-        rules: None: as stored in a prepared dataset; in other directories, Hugging Face's rules.
+    By default, text is lower-cased as the files say (`do_lower_case`, or the normalizer); a `vocab.txt` without these files is
+    cased if it contains an upper-case letter, or is the vocabulary of bert-base-chinese. The default rules are those stored in a
+    prepared dataset, in other directories Hugging Face's.
 
     Raises:
         InputError: there is no such file, or it is not a WordPiece vocabulary that BERT can use.
