@@ -144,10 +144,9 @@ class Library:
     def _num_with(self, word: str) -> int:
         """Return the number of passages with a word; it is cached until the library changes."""
         version = self._connection.execute("PRAGMA data_version").fetchone()
-        counts: dict[str, int] = getattr(self._thread, "counts", {})
-        if getattr(self._thread, "version", None) != version or len(counts) > MAX_CACHED_COUNTS:
-            counts = self._thread.counts = {}
-            self._thread.version = version
+        if getattr(self._thread, "version", None) != version or len(self._thread.counts) > MAX_CACHED_COUNTS:
+            self._thread.version, self._thread.counts = version, {}
+        counts: dict[str, int] = self._thread.counts
         if word not in counts:
             count = "SELECT count(*) FROM words WHERE words MATCH ?"
             (counts[word],) = self._connection.execute(count, (_any([word]),)).fetchone()
