@@ -274,8 +274,7 @@ def _as_sentences(lines: list[str], split: bool) -> Document:
 def parquet_records(path: Path, data: bytes | None = None) -> tuple[dict[str, list[str]], Iterator[dict[str, Any]]]:
     """Open a parquet file, or its content `data`; needs neither a cache nor the network.
 
-    Returns:
-        The label names of each class-label column, if the file was written by `datasets`; and an iterator over the records.
+    Return the label names of each class-label column, if `datasets` wrote the file, and an iterator over the records.
 
     Raises:
         InputError: the file is missing or damaged. The iterator raises it too.

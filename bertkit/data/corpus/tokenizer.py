@@ -129,9 +129,8 @@ class Tokenizer:
     def words(self, texts: list[str]) -> list[list[tuple[int, int]]]:
         """Cut texts into words as the model's pre-tokenizer does: at white space, punctuation and Chinese characters.
 
-        Returns:
-            For each text, the (first, last) character of each word, `last` excluded; a combining accent belongs to the letter
-            before it.
+        Return the (first, last) character of each word of each text, `last` excluded; a combining accent belongs to the letter
+        before it.
         """
         words_of_texts = []
         for text, (encoding, offsets) in zip(texts, self._with_offsets(texts), strict=True):
