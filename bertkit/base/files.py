@@ -201,11 +201,9 @@ def folder_for(directory: Path) -> Iterator[None]:
 def building_dir(final: Path, made_from: str | None = None) -> Iterator[Path]:
     """Yield a partial directory to fill; at the end it is renamed to `final`. An error deletes it.
 
-    Args:
-        final: the directory to make.
-        made_from: a key that identifies everything on which the result depends. With a key, the folder `UNFINISHED` in the
-            partial directory is for intermediate results. After a kill, or an error other than an `InputError` or a disk
-            error, this folder is kept, and the next build with the same key can continue from it.
+    The key `made_from` identifies everything on which the result depends. With a key, the folder `UNFINISHED` in the partial
+    directory is for intermediate results. After a kill, or an error other than an `InputError` or a disk error, this folder is
+    kept, and the next build with the same key can continue from it.
 
     Raises:
         LockedError: another process is building the same directory.

@@ -17,24 +17,17 @@ STOPPED_CODES = (75, INTERRUPTED_CODE)
 
 @dataclass(frozen=True)
 class SweptRun:
-    """One combination of the swept values.
+    """One combination of the swept values."""
 
-    Attributes:
-        name: the swept values, as on the command line.
-        arguments: the command and its overrides.
-        directory: its output directory; None if it has none.
-    """
-
-    name: str
-    arguments: list[str]
-    directory: Path | None
+    name: str  # the swept values, as on the command line
+    arguments: list[str]  # the command and its overrides
+    directory: Path | None  # its output directory; None if it has none
 
 
 def run_each(runs: Sequence[SweptRun]) -> int:
     """Run all combinations. If a run fails, the sweep continues; a signal ends the current run and the sweep.
 
-    Returns:
-        The exit code of a stopped run if there is one, otherwise of the first failed run, otherwise 0.
+    The result is the exit code of a stopped run if there is one, otherwise of the first failed run, otherwise 0.
     """
     codes: dict[str, int] = {}
     received: list[int] = []

@@ -65,14 +65,6 @@ def attention_problems(attention: AttentionConfig) -> list[str]:
     return problems
 
 
-def shape_problems(shape: BertShape) -> list[str]:
-    """Return an error line if the number of heads does not divide the hidden size."""
-    size, heads = shape.hidden_size, shape.num_attention_heads
-    if heads < 1 or size % heads == 0:
-        return []
-    return [f"model.hidden_size={size} is not a multiple of model.num_attention_heads={heads}; change one of them"]
-
-
 def bert_problems(config: BertConfig) -> list[str]:
     """Return error lines for ids outside the vocabulary, missing or repeated labels, and an odd size for GRUs in two directions."""
     ids, problems = {"pad_token_id": config.pad_token_id}, []
@@ -217,7 +209,13 @@ class BertShape:
     layer_norm_eps: float
 
     def __post_init__(self) -> None:
-        refuse(outside(self, "model.", **SHAPE_INTERVALS), shape_problems(self))
+        size, heads = self.hidden_size, self.num_attention_heads
+        refuse(
+            outside(self, "model.", **SHAPE_INTERVALS),
+            heads >= 1
+            and size % heads > 0
+            and f"model.hidden_size={size} is not a multiple of model.num_attention_heads={heads}; change one of them",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

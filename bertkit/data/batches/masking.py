@@ -69,10 +69,8 @@ def _by_plugin(
 ) -> tuple[Ints | None, Ints]:
     """Mask every sequence by a plug-in: `choose(ids (T,), special (T,), rng, policy)`, special being [CLS] and [SEP].
 
-    It returns the positions to predict, or `(input_ids, labels)`, both (T,), with the label -100 for other tokens.
-
-    Returns:
-        The replaced ids (S,), None if the plug-in left that to `policy`, and the positions to predict (M,).
+    It returns the positions to predict, or `(input_ids, labels)`, both (T,), with the label -100 for other tokens. The results
+    are the replaced ids (S,), None if the plug-in left that to `policy`, and the positions to predict (M,).
 
     Raises:
         InputError: a position is special, or outside of the sequence.

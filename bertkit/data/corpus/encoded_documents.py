@@ -161,10 +161,8 @@ class EncodingJob:
 def encode_portions(job: EncodingJob, num_workers: int | None) -> Iterator[int]:
     """Encode the portions that have no `.done` file; the result does not depend on the number of workers.
 
-    By default there is one worker per core, but at least two portions per worker.
-
-    Yields:
-        The number of bytes done, with those that an interrupted command has done.
+    By default there is one worker per core, but at least two portions per worker. Yields the number of bytes done, with those
+    that an interrupted command has done.
 
     Raises:
         InputError: a file is not in its format; reports the first such file in corpus order.
