@@ -162,8 +162,8 @@ class _Finetuning:
         writer.history.num_worse = 0 if done.must_save else writer.history.num_worse + 1
         done.metrics = scores | {"loss": loss}
         if self.state.accelerator.is_main_process:
-            majority = {} if self.baseline is None else self.baseline.scores
-            done.lines.append(f"  dev: {console.scores_line(done.metrics, majority)}")
+            baselines = {} if self.baseline is None else self.baseline.by_name
+            done.lines.append(f"  dev: {console.scores_line(done.metrics, baselines)}")
 
     def publish(self) -> None:
         """Evaluate the best weights, and write the model, its predictions and metrics, and the report."""
