@@ -119,16 +119,12 @@ def check_accelerate(variables: Mapping[str, str], settings: Any) -> None:
     Raises:
         InputError: a variable asks for something else, or for something that bertkit does not do.
     """
-    batch, is_compiled = at(to_mapping(settings), "batch"), getattr(settings, "compile", None) is True
-    micro, use_cpu = at(batch or {}, "micro_sequences"), variables.get("ACCELERATE_USE_CPU", "").lower()
-    parts = batch["sequences"] / (micro * world_from_environment().size) if isinstance(micro, int) else 1
+    values, use_cpu = to_mapping(settings), variables.get("ACCELERATE_USE_CPU", "").lower()
+    micro, size = at(values, "batch.micro_sequences"), world_from_environment().size
+    parts = f"{at(values, 'batch.sequences') / (micro * size):g}" if isinstance(micro, int) else "1"
     known = {  # the value that says the same as the settings, and the settings
         "MIXED_PRECISION": (settings.precision, f"precision={settings.precision}"),
-        "GRADIENT_ACCUMULATION_STEPS": (
-            f"{parts:g}",
-            f"batch.micro_sequences={micro} makes {parts:g} of the global batch",
-        ),
-        "DYNAMO_BACKEND": ("inductor" if is_compiled else "no", f"compile={is_compiled}".lower()),
+        "GRADIENT_ACCUMULATION_STEPS": (parts, f"batch.micro_sequences={micro} makes {parts} of the global batch"),
         "USE_CPU": ("no" if settings.device == "cuda" else use_cpu, f"device={settings.device}"),
     }
     problems = []

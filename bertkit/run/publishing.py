@@ -14,7 +14,7 @@ from bertkit.run.state import TrainingState
 from bertkit.run.task_data import TaskData
 from bertkit.run.trainer import TrainingPlan
 from bertkit.settings.finetune import FinetuneSettings
-from bertkit.tasks.scoring.baseline import GAIN, Baseline, intervals
+from bertkit.tasks.scoring.baseline import GAIN, Baseline
 from bertkit.tasks.scoring.metrics import signatures
 from bertkit.tasks.scoring.review import eval_json_parts
 from bertkit.tasks.task import shape_of
@@ -65,22 +65,16 @@ def publish_task(
     best_step: int,
     scores: dict[str, float],
     predictions: Sequence[Any],
-    baseline: Baseline | None,
+    baseline: Baseline,
 ) -> None:
     """Write the results of fine-tuning: the model, with the weights of `best_step`, and its scores and predictions on dev."""
     task, shape, examples = settings.task, shape_of(settings.task), data.dev.source.examples
-    baselines = {} if baseline is None else baseline.by_name
-    guesses = None if baseline is None else baseline.guesses
-    ranges = intervals(task, examples, predictions, data.labels, scores, guesses)
-    gain = ranges.pop(GAIN, None)
     best_epoch = round(best_step / (plan.steps_per_epoch or 1), 4)
+    ranges = baseline.intervals(predictions, scores)
+    gain = ranges.pop(GAIN, None)
     result: dict[str, Any] = {**scores, "best_step": best_step, "best_epoch": best_epoch, "num_examples": len(examples)}
-    result |= {
-        "intervals": ranges,
-        "majority_baseline": baselines.get("majority"),
-        "tfidf_baseline": baselines.get("TF-IDF"),
-        GAIN: gain,
-    }
+    result |= {"intervals": ranges, GAIN: gain, "majority_baseline": baseline.scores.get("majority")}
+    result |= {"tfidf_baseline": baseline.scores["TF-IDF"]} if "TF-IDF" in baseline.scores else {}
     facts = finetuning_facts(to_mapping(settings), result, scores)
     warnings = []
     if shape.is_degenerate(task, examples, predictions):
@@ -88,7 +82,7 @@ def publish_task(
         warnings.append(
             "the model makes the same prediction for every example; train longer, or with another learning rate"
         )
-    elif baseline is not None:
+    else:
         warnings += baseline.warnings(predictions, scores[task.best_metric], gain)
     result["warnings"] = warnings
     signed = signatures(task.metrics)
@@ -101,12 +95,12 @@ def publish_task(
         facts,
         result | eval_json_parts(review),
         files=shape.eval_files(examples, predictions),
-        line=f"dev: {console.scores_line(scores, baselines, ranges)} (step {best_step}, the best by {task.best_metric})",
+        line=f"dev: {console.scores_line(scores, baseline.scores, ranges)} (step {best_step}, the best by {task.best_metric})",
         review={
             **review,
             "scores": scores,
             "facts": _facts_of_task(settings, state, data, result),
-            "baselines": baselines,
+            "baselines": baseline.scores,
             "intervals": ranges,
             "warnings": warnings,
             "best_metric": task.best_metric,

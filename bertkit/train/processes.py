@@ -51,9 +51,7 @@ def make_accelerator(device: str, num_processes: int, timeout_seconds: float | N
         dist.init_process_group("cpu:gloo,cuda:nccl" if chosen == "cuda" else "gloo", timeout=timeout)
     # the precision, the parts of a batch and compilation are bertkit's own work, whatever Accelerate's variables ask for
     once = GradientAccumulationPlugin(num_steps=1)
-    accelerator = Accelerator(
-        cpu=chosen == "cpu", mixed_precision="no", dynamo_backend="no", gradient_accumulation_plugin=once
-    )
+    accelerator = Accelerator(cpu=chosen == "cpu", mixed_precision="no", gradient_accumulation_plugin=once)
     if accelerator.num_processes != num_processes:
         raise InputError(
             f"{num_processes} processes were started, but {accelerator.num_processes} connected; set "
