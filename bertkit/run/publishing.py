@@ -74,7 +74,8 @@ def publish_task(
     gain = ranges.pop(GAIN, None)
     result: dict[str, Any] = {**scores, "best_step": best_step, "best_epoch": best_epoch, "num_examples": len(examples)}
     result |= {"intervals": ranges, GAIN: gain, "majority_baseline": baseline.scores.get("majority")}
-    result |= {"tfidf_baseline": baseline.scores["TF-IDF"]} if "TF-IDF" in baseline.scores else {}
+    for name in [name for name in baseline.scores if name != "majority"]:
+        result |= {"tfidf_baseline": baseline.scores[name], "tfidf": name}
     facts = finetuning_facts(to_mapping(settings), result, scores)
     warnings = []
     if shape.is_degenerate(task, examples, predictions):

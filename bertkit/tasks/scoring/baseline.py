@@ -34,7 +34,7 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True)
 class Baseline:
-    """The scores of the baselines, by name: "majority" and "TF-IDF"; empty if the shape of the task has none."""
+    """The scores of the baselines, by name: "majority" and "TF-IDF", with its sample; empty if the shape of the task has none."""
 
     task: TaskConfig
     examples: Sequence[Any]  # the split that is scored
@@ -48,7 +48,8 @@ class Baseline:
         guess = shape_of(task).guess
         found: dict[str, Any] = {} if guess is None else {"majority": guess(task, train, examples)}
         if task.kind == "sequence" and not task.is_regression:
-            found["TF-IDF"] = simple_predictions(task, train, examples, found["majority"])
+            sample = f" on {MOST_ROWS:,} of {len(train):,} rows" if len(train) > MOST_ROWS else ""
+            found[f"TF-IDF{sample}"] = simple_predictions(task, train, examples, found["majority"])
         scores = {name: _score(task, examples, items, labels) for name, items in found.items() if items}
         return cls(task, examples, labels, found.get("majority"), scores)
 
@@ -146,7 +147,7 @@ def simple_predictions(
             found = model.predict(words.transform(texts[1]))
     except ValueError:  # a single label, or texts without words
         return None
-    found = sets.inverse_transform(found) if several else found.tolist()
+    found = sets.inverse_transform(found.reshape(len(examples), -1)) if several else found.tolist()
     return [replace(guess, label=label) for guess, label in zip(guesses, found, strict=True)]
 
 
