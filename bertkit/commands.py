@@ -268,6 +268,9 @@ def build_settings(command: str, mapping: dict[str, Any]) -> Any:
 
 def delegate(command: str, settings: Any) -> bool:
     """Return True if other processes run the command: workers, which this call starts and waits for, or rank 0 alone."""
+    for each in settings.runs if command == "glue" else (settings,):
+        if hasattr(each, "launch"):
+            world.check_accelerate(os.environ, each)
     if not hasattr(settings, "launch"):
         return not world.world_from_environment().is_main
     if _run_in_workers(command, settings):
