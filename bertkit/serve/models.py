@@ -25,7 +25,7 @@ from bertkit.predict.task_model import Predictor, TaskModel, as_fill_mask, open_
 from bertkit.serve.queues import RefusedError
 from bertkit.settings.serve import ServeSettings
 from bertkit.tasks import sequence
-from bertkit.tasks.task import Feature
+from bertkit.tasks.task import Feature, rows_of
 from bertkit.train import micro_batches, processes
 
 VIEW_STEPS = 32  # of integrated gradients: 7 s for 128 tokens of a MiniLM on two busy cores
@@ -193,7 +193,8 @@ class ServedModel:
 
     def _row(self, one: _Input, prediction: Any, num_alternatives: int) -> dict[str, Any]:
         """Return the row that `predict` writes; the id of an input without one is its index in the request."""
-        row = one.predictor.shape.row(one.example, prediction)
+        features = [_numbered(feature, 0) for feature in one.features]
+        (row,) = rows_of(one.predictor.shape, [one.example], features, [prediction])
         column = self.predictor.task.columns.id
         names = column if isinstance(column, tuple) else (column,)
         if not isinstance(one.value, dict) or all(one.value.get(str(name)) in (None, "") for name in names):

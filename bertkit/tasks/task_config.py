@@ -167,6 +167,8 @@ class TaskConfig:
     spans: SpansConfig | None  # null for other shapes
     recipe: RecipeConfig
     generation: GenerationConfig | None = None  # null for other shapes
+    # single texts longer than max_seq_length are read in overlapping windows, and the mean or largest logits count; null: cut
+    long_texts: Literal["mean", "max"] | None = None
 
     def __post_init__(self) -> None:
         names, columns = self.label_names, self.columns
@@ -209,6 +211,9 @@ class TaskConfig:
             and f"task.tagging.window_overlap={overlap}: expected 0 to {room - 1}, less than the {room} pieces of a window "
             f"(task.max_seq_length={self.max_seq_length})",
             outside(self, "task.", max_seq_length="[8, inf)"),
+            self.long_texts is not None
+            and (self.kind != "sequence" or self.needs_pair)
+            and f"task.long_texts={self.long_texts}: only for classification and regression of single texts; set it to null",
         )
 
     @property

@@ -4,6 +4,7 @@ They are written in the old format (`sentence_transformers.models.*`), which eve
 the format of version 6. Both formats are read.
 """
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,16 +60,20 @@ def read_pooling(directory: Path) -> Pooling | None:
 
 def max_length_of(directory: Path) -> int | None:
     """Read the number of tokens to which sentence-transformers truncates a text; None for the model's own limit."""
-    for name, key in (("sentence_bert_config.json", "max_seq_length"), ("tokenizer_config.json", "model_max_length")):
-        path = directory / name
-        settings = read_json(path) if path.is_file() else {}
-        max_length = settings.get(key) if isinstance(settings, dict) else 0
-        if max_length is None:
-            continue
-        if not isinstance(max_length, (int, float)) or isinstance(max_length, bool) or max_length < 1:
-            raise InputError(f"{path}: {key}={max_length!r}: expected a whole number")
-        return int(max_length)  # transformers writes 1e30 for no limit
-    return None
+    return _length_in(directory / "sentence_bert_config.json", "max_seq_length") or model_max_length(directory)
+
+
+def model_max_length(directory: Path) -> int | None:
+    """Read the number of tokens to which `transformers` truncates a text with `truncation=True`; None if it is not limited."""
+    return _length_in(directory / "tokenizer_config.json", "model_max_length")
+
+
+def _length_in(path: Path, key: str) -> int | None:
+    settings = read_json(path) if path.is_file() else {}
+    length = settings.get(key) if isinstance(settings, dict) else 0
+    if length is not None and (type(length) not in (int, float) or not 1 <= length < math.inf):
+        raise InputError(f"{path}: {key}={length!r}: expected a whole number")
+    return None if length is None else int(length)  # transformers writes 1e30 for no limit
 
 
 def layout_files(pooling: Pooling, hidden_size: int, longest: int) -> dict[str, str]:

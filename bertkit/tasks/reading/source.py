@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from bertkit.base.errors import InputError
 from bertkit.tasks.reading.labels import Ids, Labels
+from bertkit.tasks.reading.near_duplicates import groups_of
 from bertkit.tasks.reading.tables import Table, names_of
 from bertkit.tasks.task import Shape
 from bertkit.tasks.task_config import Column, TaskConfig
@@ -146,18 +147,36 @@ class Source:
         more = [f"and {len(shares) - MAX_SHARES} more"] if len(shares) > MAX_SHARES else []
         return f"{text}; {', '.join([*shares[:MAX_SHARES], *more])}"
 
-    def hold_out(self, share: float) -> tuple[Source, Source]:
+    def texts(self) -> list[str]:
+        """Return the text of each example: the parts of a pair, or the words of a sentence, with blanks between them."""
+        contents = map(self.shape.content, self.examples)
+        return [
+            content if isinstance(content, str) else " ".join(part for part in content if part) for content in contents
+        ]
+
+    def num_near(self, train: Source) -> int:
+        """Count the examples that are near-duplicates of examples of `train`."""
+        groups, size = groups_of([*train.texts(), *self.texts()]).tolist(), len(train.examples)
+        seen = set(groups[:size])
+        return sum(group in seen for group in groups[size:])
+
+    def hold_out(self, share: float, in_groups: bool = True) -> tuple[Source, Source]:
         """Split the examples by a hash of their texts; return those to train on, and about a `share` of them as held out.
 
-        Examples with the same text (or pair of texts, or context) stay together.
+        Examples with the same text (or pair of texts, or context) stay together; with `in_groups`, all near-duplicates do.
 
         Raises:
             InputError: one of the two parts is empty.
         """
         held, rest = list[Any](), list[Any]()
-        for example in self.examples:
-            content = repr(self.shape.content(example)).encode("utf-8", "surrogatepass")
-            number = int.from_bytes(hashlib.blake2b(content, digest_size=8).digest()) / 2**64
+        contents = [repr(self.shape.content(example)) for example in self.examples]
+        groups: Sequence[object] = groups_of(self.texts()).tolist() if in_groups else contents
+        keys: dict[object, str] = {}  # the smallest content of each group
+        for group, content in zip(groups, contents, strict=True):
+            keys[group] = min(content, keys.get(group, content))
+        for example, group in zip(self.examples, groups, strict=True):
+            key = keys[group].encode("utf-8", "surrogatepass")
+            number = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest()) / 2**64
             (held if number < share else rest).append(example)
         if not held or not rest:
             wrong = f"holds out {len(held)} of the {len(self.examples)} examples of {self.name}"
