@@ -78,8 +78,7 @@ def open_task_model(
     tokenizer = load_tokenizer(source)
     check_tokenizer(model_dir, tokenizer, model.config)
     model.eval()
-    heads = [head for head in TASK_HEADS if head in model.heads]
-    if not heads:
+    if not any(head in model.heads for head in TASK_HEADS):
         if task is not None or not (without_head or "masked_lm" in model.heads):
             what = "prediction" if task is None else f"task={task.name}"
             way_out = "leave task= out for masked LM" if "masked_lm" in model.heads else "use one with a masked LM head"
@@ -88,7 +87,7 @@ def open_task_model(
         texts = _texts_for(model, changes)
         opened = TaskModel(model, shape_of(texts), tokenizer, texts, ())
         return opened if without_head else as_fill_mask(opened)
-    task = _task_for(model_dir, model, heads[0], task, changes, tokenizer.max_length)
+    task = _task_for(model_dir, model, tokenizer, task, changes)
     shape = shape_of(task)
     opened = TaskModel(model, shape, tokenizer, task, labels_of(model) if shape.has_labels else ())
     if task.labels != "auto":
@@ -136,14 +135,9 @@ def check_labels(model_dir: str, opened: TaskModel) -> None:
 
 
 def _task_for(
-    model_dir: str,
-    model: BertWithHeads,
-    head: str,
-    task: TaskConfig | None,
-    changes: Mapping[str, Any],
-    max_length: int | None,
+    model_dir: str, model: BertWithHeads, tokenizer: Tokenizer, task: TaskConfig | None, changes: Mapping[str, Any]
 ) -> TaskConfig:
-    """Return the task of a model; without its run, texts are truncated to `max_length` as by `transformers`."""
+    head = next(head for head in TASK_HEADS if head in model.heads)
     kind = shape_of_head(head).kind
     longest = model.config.max_position_embeddings
     multi_label = head == "sequence" and model.config.problem_type == "multi_label_classification"
@@ -151,7 +145,7 @@ def _task_for(
         settings = task_settings_of_run(model_dir)
         if settings is None:
             settings = _general(kind)
-            length = min(max_length or settings["max_seq_length"], longest)
+            length = min(tokenizer.max_length or settings["max_seq_length"], longest)  # as transformers truncates
             settings |= {"max_seq_length": length, "multi_label": multi_label}
             if search := settings.get("generation"):
                 settings["generation"] = search | {"max_target_length": min(search["max_target_length"], longest)}

@@ -9,7 +9,6 @@ from bertkit.base.errors import InputError, say
 from bertkit.base.files import LOCK, building_dir, refuse_file, sha256_file, to_json
 from bertkit.base.text_files import read_json
 from bertkit.base.typed_settings import at, checked, refuse, to_mapping
-from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.exports import card, onnx, sentence_transformers
 from bertkit.interop.google.checkpoint import write_release
 from bertkit.interop.hugging_face.config_json import is_decoder, require_bert
@@ -59,7 +58,10 @@ def run(settings: ExportSettings) -> None:
         say(f"done already: {final} holds this export")
         return
     with building_dir(final.resolve()) as partial:
-        write_model(model, _tokenizer(settings, source), partial, text_files)
+        tokenizer = load_tokenizer(source)
+        if (run_dir := run_of(settings.model_dir)) is not None:  # earlier versions did not write it into the model
+            tokenizer.max_length = at(read_settings(run_dir), "task.max_seq_length") or tokenizer.max_length
+        write_model(model, tokenizer, partial, text_files)
         result = _certify(settings, partial)
         if settings.google:
             write_release(partial, model.config, tensors_of(model))
@@ -129,14 +131,6 @@ def _text_files(settings: ExportSettings, source: Path, model: BertWithHeads) ->
         config = model.config
         files |= sentence_transformers.layout_files(pooling, config.hidden_size, config.max_position_embeddings)
     return files
-
-
-def _tokenizer(settings: ExportSettings, source: Path) -> Tokenizer:
-    """Load the tokenizer; models of runs by earlier versions lack the length that the model was fine-tuned with."""
-    tokenizer, run_dir = load_tokenizer(source), run_of(settings.model_dir)
-    length = None if run_dir is None else at(read_settings(run_dir), "task.max_seq_length")
-    tokenizer.max_length = length if isinstance(length, int) else tokenizer.max_length
-    return tokenizer
 
 
 def _facts(settings: ExportSettings, source: Path) -> card.CardFacts:

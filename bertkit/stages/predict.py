@@ -19,7 +19,7 @@ from bertkit.predict.task_model import Predictor
 from bertkit.run.outputs import check_outputs, is_stream, opened_output, partial_output
 from bertkit.settings.inputs import PredictSettings
 from bertkit.tasks.reading.writers import Write, row_writer, write_lines
-from bertkit.tasks.task import ExtraFile, rows_of
+from bertkit.tasks.task import ExtraFile, Feature, rows_of
 
 COPIED = ("id", "text", "words")  # fields that a prediction copies from its input
 
@@ -42,10 +42,9 @@ def run(settings: PredictSettings) -> None:
         predictor = dataclasses.replace(predictor, shape=source.inputs.shape)
         output = _Output(settings, predictor, source.inputs.rows, stack)
 
-        def predictions_of(examples: list[Any]) -> tuple[list[Any], list[dict[str, Any]]]:
+        def predictions_of(examples: list[Any]) -> tuple[list[Feature], list[Any]]:
             features = predictor.features(examples)
-            answers = predict_local(predictor, examples, features)
-            return answers, rows_of(predictor.shape, examples, features, answers)
+            return features, predict_local(predictor, examples, features)
 
         if not write_results(source, predictions_of, output, "predictions", not to_file):
             return
@@ -57,21 +56,20 @@ def run(settings: PredictSettings) -> None:
         cells = f"{short_rows.num_rows:,} rows had too few cells, the first at {short_rows.first}"
         say(f"warning: {cells}; the missing cells are treated as empty", file=sys.stderr)
     if output.num_truncated:
-        say(f"warning: {_truncation(predictor, output.num_truncated, output.num_written)}", file=sys.stderr)
+        truncated = f"{output.num_truncated:,} of {output.num_written:,} examples were truncated"
+        say(f"warning: {truncated}, by {_limit(predictor)}", file=sys.stderr)
     if to_file:
         say(f"{output.num_written:,} predictions in {settings.output}", file=sys.stderr)
 
 
-def _truncation(predictor: Predictor, num_truncated: int, num_examples: int) -> str:
-    """Describe how many examples were truncated, and how to read them in full."""
+def _limit(predictor: Predictor) -> str:
+    """Name the setting that limits the length of examples, and how to read long ones in full."""
     task, longest = predictor.task, predictor.model.config.max_position_embeddings
-    name, length = "task.max_seq_length", task.max_seq_length
-    if predictor.shape.answers_questions and task.spans is not None:
-        name, length = "task.spans.max_query_length", task.spans.max_query_length
-    ways = [f"set {name}= (at most {longest})"] if length < longest else []
+    if task.spans is not None:
+        return f"task.spans.max_query_length={task.spans.max_query_length}; raise it"
+    ways = [f"raise it (at most {longest})"] if task.max_seq_length < longest else []
     ways += ["for single texts, set task.long_texts=mean"] if predictor.shape.head == "sequence" else []
-    remedy = ", or ".join(ways) or "shorten them"
-    return f"{num_truncated:,} of {num_examples:,} examples were truncated, by {name}={length}; {remedy}"
+    return f"task.max_seq_length={task.max_seq_length}; {', or '.join(ways) or 'shorten them'}"
 
 
 class _Output:
@@ -84,14 +82,14 @@ class _Output:
         carried: deque[dict[str, Any]],
         stack: contextlib.ExitStack,
     ) -> None:
-        self.carried, self.num_written, self.num_truncated = carried, 0, 0
+        self.shape, self.carried, self.num_written, self.num_truncated = predictor.shape, carried, 0, 0
         self.put: Write = functools.partial(write_lines, sys.stdout)
         self.partial: str | None = None
         self.beside: list[tuple[ExtraFile, TextIO]] = []
         if settings.output == "-":
             return
         path = Path(settings.output)
-        beside = () if is_stream(path) else predictor.shape.extra_files
+        beside = () if is_stream(path) else self.shape.extra_files
         places = [path.with_suffix(b.name) if b.name.startswith(".") else path.parent / b.name for b in beside]
         check_outputs(settings.output, settings.input, settings.overwrite, places)
         file = stack.enter_context(opened_output(path, is_binary=path.suffix.lower() == ".parquet"))
@@ -101,9 +99,10 @@ class _Output:
             (kind, stack.enter_context(opened_output(place))) for kind, place in zip(beside, places, strict=True)
         ]
 
-    def write(self, examples: list[Any], results: tuple[list[Any], list[dict[str, Any]]]) -> None:
-        """Write the predictions and rows of a chunk; with carry_input, each row follows the fields of its input row."""
-        answers, rows = results
+    def write(self, examples: list[Any], results: tuple[list[Feature], list[Any]]) -> None:
+        """Write the predictions of a chunk; with carry_input, each one follows the fields of its input row."""
+        features, answers = results
+        rows = rows_of(self.shape, examples, features, answers)
         self.num_truncated += sum(row["truncated"] for row in rows)
         self.put([_joined(self.carried.popleft(), row) for row in rows] if self.carried else rows)
         for kind, file in self.beside:

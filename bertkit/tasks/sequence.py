@@ -174,10 +174,8 @@ def read(reading: Reading) -> Iterator[SequenceExample]:
     pair = reading.find(task.columns.text_pair, "text_pair", task.needs_pair)
     field, ids, is_labelled = reading.label_field(), reading.ids(), reading.is_labelled
     if pair is not None and task.long_texts is not None:
-        advice = "pairs are cut; set it to null, or for single texts task.columns.text_pair=null"
-        raise InputError(
-            f"task.long_texts={task.long_texts}: {reading.table.name} has pairs of texts (column '{pair}'); {advice}"
-        )
+        where = f"{reading.table.name} has pairs of texts (column '{pair}')"
+        raise InputError(f"task.long_texts={task.long_texts}: {where}, which are cut; leave it out")
     reading.labels = labels = kind.reader(task, field, reading.known_labels, reading.table.is_typed)
 
     def example(row: Any, where: str, line: int) -> SequenceExample | None:

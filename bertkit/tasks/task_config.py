@@ -167,8 +167,7 @@ class TaskConfig:
     spans: SpansConfig | None  # null for other shapes
     recipe: RecipeConfig
     generation: GenerationConfig | None = None  # null for other shapes
-    # single texts longer than max_seq_length are read in overlapping windows, and the mean or largest logits count; null: cut
-    long_texts: Literal["mean", "max"] | None = None
+    long_texts: Literal["mean", "max"] | None = None  # of the logits of a long text's windows; null: long texts are cut
 
     def __post_init__(self) -> None:
         names, columns = self.label_names, self.columns

@@ -73,10 +73,6 @@ import bertkit
 model, tokenizer = bertkit.load_model("DIRECTORY"), bertkit.load_tokenizer("DIRECTORY")
 print(model(**tokenizer(["A text to read."], return_tensors="pt")).last_hidden_state.shape)
 """
-_CAUSAL = (
-    "Each token attends only to itself and to earlier tokens (`is_decoder`). The model was trained to fill masks, not to predict the "
-    "next token: do not load it with `AutoModelForCausalLM`."
-)
 _OF_SENTENCES = ["sentence-transformers", "sentence-similarity", "feature-extraction"]
 
 
@@ -105,7 +101,11 @@ def model_card(model: BertWithHeads, facts: CardFacts) -> str:
         "",
         f"A `{architecture}` with {size / 1e6:.1f} M parameters: {config.num_hidden_layers} layers of "
         f"{config.hidden_size}, {config.num_attention_heads} heads, {config.vocab_size:,} tokens. Made with bertkit {__version__}.",
-        *([_CAUSAL] if is_decoder(config) and "masked_lm" in model.heads else ()),
+        *(
+            ["Each token attends only to earlier tokens. The model fills masks; it does not predict the next token."]
+            if is_decoder(config) and "masked_lm" in model.heads
+            else []
+        ),
         "",
         f"```python\n{_usage_example(model, architecture, facts.is_of_sentences)}```",
     ]
@@ -125,8 +125,8 @@ def _usage_example(model: BertWithHeads, architecture: str, is_of_sentences: boo
         return _WRITES
     if config.variant and not is_decoder(config):
         return _OWN
-    auto = architecture.replace("BertModel", "AutoModel").replace("BertFor", "AutoModelFor")
-    auto = auto.replace(PAIR, "AutoModelForSeq2SeqLM")
+    auto = architecture.replace(PAIR, "AutoModelForSeq2SeqLM").replace("BertModel", "AutoModel")
+    auto = auto.replace("BertFor", "AutoModelFor")
     more = ", add_pooling_layer=False" if architecture == "BertModel" and model.bert.pooler is None else ""
     numbers = _NUMBERS.get(config.problem_type or "") if "sequence" in model.heads else None
     return (

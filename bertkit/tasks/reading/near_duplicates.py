@@ -9,6 +9,7 @@ Source: Broder 1997, On the resemblance and containment of documents.
 import re
 from array import array
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,28 +22,27 @@ MAX_TEXTS = 64  # a shingle in more texts is a common phrase, not a sign of near
 _WORD = re.compile(r"[\u3040-\u9fff]|[^\W\u3040-\u9fff]+")  # Chinese and Japanese have no blanks between words
 
 
-def groups_of(texts: Sequence[str]) -> NDArray[np.int64]:
-    """Return a group number for each text: near-duplicates, and near-duplicates of these, are in the same group."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
+def groups_of(texts: Sequence[Any]) -> NDArray[np.int64]:
+    """Return a group number for each text, or list of texts: near-duplicates, and their near-duplicates, are in one group."""
+    from scipy import sparse
 
     numbers, first_of, words = dict[str, int](), dict[object, int](), array("q")
     firsts, sizes = np.zeros((2, len(texts)), np.int64)
     for place, text in enumerate(texts):
-        own = tuple(numbers.setdefault(word, len(numbers)) for word in _WORD.findall(text.lower()))
-        firsts[place] = first_of.setdefault(own or text, place)
+        whole = text if isinstance(text, str) else " ".join(str(part) for part in text if part)
+        own = tuple(numbers.setdefault(word, len(numbers)) for word in _WORD.findall(whole.lower()))
+        firsts[place] = first_of.setdefault(own or whole, place)
         if firsts[place] == place:
             sizes[place] = len(own)
             words.extend(own)
-    near = _near_duplicates(np.array(words, np.uint64), sizes)
-    pairs = np.concatenate([near, [np.arange(len(texts)), firsts]], axis=1)
-    graph = coo_array((np.ones(pairs.shape[1]), pairs), shape=(len(texts), len(texts)))
-    return np.asarray(connected_components(graph, directed=False)[1], np.int64)
+    pairs = np.hstack([_near_duplicates(np.array(words, np.uint64), sizes), [np.arange(len(texts)), firsts]])
+    graph = sparse.coo_array((np.ones(pairs.shape[1]), pairs), shape=(len(texts), len(texts)))
+    return np.asarray(sparse.csgraph.connected_components(graph, directed=False)[1], np.int64)
 
 
 def _near_duplicates(words: NDArray[np.uint64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return pairs of near-duplicates, (2, n); `words` has the words of all texts, `sizes` their number in each text."""
-    from scipy.sparse import csr_array
+    from scipy import sparse
 
     owners = np.repeat(np.arange(len(sizes)), sizes)
     starts = np.flatnonzero(owners[: 1 - SHINGLE] == owners[SHINGLE - 1 :])
@@ -51,20 +51,19 @@ def _near_duplicates(words: NDArray[np.uint64], sizes: NDArray[np.int64]) -> NDA
         hashes = (hashes ^ (hashes >> np.uint64(29)) ^ words[starts + offset]) * np.uint64(0x9E3779B97F4A7C15)
     values, columns = np.unique(hashes, return_inverse=True)
     order = np.argsort(-sizes, kind="stable")  # the longest text first
-    has = csr_array((np.ones(len(starts), np.int32), (owners[starts], columns)), shape=(len(sizes), len(values)))[order]
+    cells = (np.ones(len(starts), bool), (owners[starts], columns))
+    has = sparse.coo_array(cells, shape=(len(sizes), len(values))).tocsr()[order]  # whether a text has a shingle
     has.sum_duplicates()
-    has.data[:] = 1
     counts, lengths = np.bincount(has.indices, minlength=len(values)), np.diff(has.indptr)
-    rows = np.repeat(np.arange(len(sizes)), lengths)
-    is_sign = (counts[has.indices] > 1) & (counts[has.indices] <= MAX_TEXTS) & (lengths[rows] >= MIN_SHINGLES)
-    rows, columns = rows[is_sign], has.indices[is_sign]
+    rows, columns = np.repeat(np.arange(len(sizes)), lengths), has.indices
+    is_sign = (counts[columns] > 1) & (counts[columns] <= MAX_TEXTS) & (lengths[rows] >= MIN_SHINGLES)
+    rows, columns = rows[is_sign], columns[is_sign]
     by_rarity = np.argsort(rows * (MAX_TEXTS + 1) + counts[columns], kind="stable")
-    rank = np.arange(len(rows)) - np.searchsorted(rows, rows)
-    rows, columns = rows[by_rarity][rank < NUM_RAREST], columns[by_rarity][rank < NUM_RAREST]
-    by_column = has.tocsc()
-    longest = [by_column.indices[by_column.indptr[columns] + place] for place in range(NUM_LONGEST)]
-    found = np.unique(np.concatenate([rows * len(sizes) + others for others in longest if len(others)] or [rows]))
+    by_rarity = by_rarity[np.arange(len(rows)) - np.searchsorted(rows, rows) < NUM_RAREST]
+    rows, columns, by_column = rows[by_rarity], columns[by_rarity], has.tocsc()
+    others = [by_column.indices[by_column.indptr[columns] + place] for place in range(NUM_LONGEST)]
+    found = np.unique(np.tile(rows * len(sizes), NUM_LONGEST) + np.hstack(others))
     long, short = np.sort(np.divmod(found, max(len(sizes), 1)), axis=0)
     shared = has[short].multiply(has[long]).sum(axis=1)
     is_near = (lengths[short] >= MIN_SHINGLES) & (shared >= MIN_SHARE * lengths[short])
-    return np.array([order[short[is_near]], order[long[is_near]]])
+    return order[np.array([short[is_near], long[is_near]])]

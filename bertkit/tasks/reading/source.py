@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from bertkit.base.errors import InputError
 from bertkit.tasks.reading.labels import Ids, Labels
@@ -147,18 +149,14 @@ class Source:
         more = [f"and {len(shares) - MAX_SHARES} more"] if len(shares) > MAX_SHARES else []
         return f"{text}; {', '.join([*shares[:MAX_SHARES], *more])}"
 
-    def texts(self) -> list[str]:
-        """Return the text of each example: the parts of a pair, or the words of a sentence, with blanks between them."""
-        contents = map(self.shape.content, self.examples)
-        return [
-            content if isinstance(content, str) else " ".join(part for part in content if part) for content in contents
-        ]
-
     def num_near(self, train: Source) -> int:
         """Count the examples that are near-duplicates of examples of `train`."""
-        groups, size = groups_of([*train.texts(), *self.texts()]).tolist(), len(train.examples)
-        seen = set(groups[:size])
-        return sum(group in seen for group in groups[size:])
+        groups, size = groups_of([*train.contents(), *self.contents()]), len(train.examples)
+        return int(np.isin(groups[size:], groups[:size]).sum())
+
+    def contents(self) -> list[Any]:
+        """Return the text of each example, without its label and id."""
+        return [self.shape.content(example) for example in self.examples]
 
     def hold_out(self, share: float, in_groups: bool = True) -> tuple[Source, Source]:
         """Split the examples by a hash of their texts; return those to train on, and about a `share` of them as held out.
@@ -169,14 +167,12 @@ class Source:
             InputError: one of the two parts is empty.
         """
         held, rest = list[Any](), list[Any]()
-        contents = [repr(self.shape.content(example)) for example in self.examples]
-        groups: Sequence[object] = groups_of(self.texts()).tolist() if in_groups else contents
-        keys: dict[object, str] = {}  # the smallest content of each group
-        for group, content in zip(groups, contents, strict=True):
-            keys[group] = min(content, keys.get(group, content))
+        contents = list(map(repr, self.contents()))
+        groups = groups_of(self.contents()).tolist() if in_groups else contents
+        smallest = dict(sorted(zip(groups, contents, strict=True), key=lambda pair: pair[1], reverse=True))  # last wins
         for example, group in zip(self.examples, groups, strict=True):
-            key = keys[group].encode("utf-8", "surrogatepass")
-            number = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest()) / 2**64
+            content = smallest[group].encode("utf-8", "surrogatepass")
+            number = int.from_bytes(hashlib.blake2b(content, digest_size=8).digest()) / 2**64
             (held if number < share else rest).append(example)
         if not held or not rest:
             wrong = f"holds out {len(held)} of the {len(self.examples)} examples of {self.name}"
