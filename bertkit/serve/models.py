@@ -223,20 +223,17 @@ def open_models(settings: ServeSettings) -> dict[str, ServedModel]:
             served.load_seconds = time.perf_counter() - started_at
             models[served.name] = served
     for group in settings.task_changes:
-        if not any(_has(model.predictor, group) for model in models.values()):
+        if all(getattr(model.predictor.task, group) is None for model in models.values()):
             raise InputError(f"task.{group}: has no effect on {', '.join(models)}; leave it out")
     return models
-
-
-def _has(opened: TaskModel, setting: str) -> bool:
-    """Whether a setting of tasks has an effect on a model."""
-    return "sequence" in opened.model.heads if setting == "long_texts" else getattr(opened.task, setting) is not None
 
 
 def _open(name: str, directory: str, settings: ServeSettings) -> Iterator[ServedModel]:
     device = processes.choose_device(settings.device)
     opened = open_task_model(directory, None, {}, without_head=True)
-    own = {key: value for key, value in settings.task_changes.items() if _has(opened, key)}
+    groups = {"long_texts"} if "sequence" in opened.model.heads else set[str]()
+    groups |= {key for key in settings.task_changes if getattr(opened.task, key) is not None}
+    own = {key: value for key, value in settings.task_changes.items() if key in groups}
     opened = with_changes(opened, own) if own else opened
     model = opened.model.to(device)
     model.use(fast.choose(settings.kernels))

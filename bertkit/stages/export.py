@@ -68,9 +68,7 @@ def run(settings: ExportSettings) -> None:
         if settings.onnx:
             with_pooler, with_int8 = model.bert.pooler is not None, settings.onnx == "int8"
             result["onnx"] = onnx.write_onnx(partial, result["architecture"], with_pooler, with_int8)
-        result["file_sha256"] = hashes_of(
-            partial
-        )  # again, because the other layouts add files and may change config.json
+        result["file_sha256"] = hashes_of(partial)  # again: other layouts add files and may change config.json
         result["export"] = {**identity, "files": _file_hashes(partial)}
         (partial / CERTIFICATE).write_text(to_json(result), encoding="utf-8")
     say(*summary_of(result).split("\n"), f"exported {result['architecture']} to {final}")

@@ -56,20 +56,13 @@ def run(settings: PredictSettings) -> None:
         cells = f"{short_rows.num_rows:,} rows had too few cells, the first at {short_rows.first}"
         say(f"warning: {cells}; the missing cells are treated as empty", file=sys.stderr)
     if output.num_truncated:
-        truncated = f"{output.num_truncated:,} of {output.num_written:,} examples were truncated"
-        say(f"warning: {truncated}, by {_limit(predictor)}", file=sys.stderr)
+        task, windows = predictor.task, " or set task.long_texts=mean" if predictor.shape.head == "sequence" else ""
+        limit = f"task.max_seq_length={task.max_seq_length}"
+        limit = limit if task.spans is None else f"task.spans.max_query_length={task.spans.max_query_length}"
+        truncated = f"{output.num_truncated:,} of {output.num_written:,} examples were truncated by {limit}"
+        say(f"warning: {truncated}; raise it{windows}", file=sys.stderr)
     if to_file:
         say(f"{output.num_written:,} predictions in {settings.output}", file=sys.stderr)
-
-
-def _limit(predictor: Predictor) -> str:
-    """Name the setting that limits the length of examples, and how to read long ones in full."""
-    task, longest = predictor.task, predictor.model.config.max_position_embeddings
-    if task.spans is not None:
-        return f"task.spans.max_query_length={task.spans.max_query_length}; raise it"
-    ways = [f"raise it (at most {longest})"] if task.max_seq_length < longest else []
-    ways += ["for single texts, set task.long_texts=mean"] if predictor.shape.head == "sequence" else []
-    return f"task.max_seq_length={task.max_seq_length}; {', or '.join(ways) or 'shorten them'}"
 
 
 class _Output:

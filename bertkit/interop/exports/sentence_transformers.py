@@ -4,7 +4,6 @@ They are written in the old format (`sentence_transformers.models.*`), which eve
 the format of version 6. Both formats are read.
 """
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from bertkit.base.text_files import read_json
 
 _MODES = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token", "max": "pooling_mode_max_tokens"}
 _OTHER_MODES = ("pooling_mode_mean_sqrt_len_tokens",)
+MOST = 1e31  # transformers writes 1e30 for no limit
 
 
 @dataclass(frozen=True)
@@ -59,21 +59,17 @@ def read_pooling(directory: Path) -> Pooling | None:
 
 
 def max_length_of(directory: Path) -> int | None:
-    """Read the number of tokens to which sentence-transformers truncates a text; None for the model's own limit."""
-    return _length_in(directory / "sentence_bert_config.json", "max_seq_length") or model_max_length(directory)
-
-
-def model_max_length(directory: Path) -> int | None:
-    """Read the number of tokens to which `transformers` truncates a text with `truncation=True`; None if it is not limited."""
-    return _length_in(directory / "tokenizer_config.json", "model_max_length")
-
-
-def _length_in(path: Path, key: str) -> int | None:
-    settings = read_json(path) if path.is_file() else {}
-    length = settings.get(key) if isinstance(settings, dict) else 0
-    if length is not None and (type(length) not in (int, float) or not 1 <= length < math.inf):
-        raise InputError(f"{path}: {key}={length!r}: expected a whole number")
-    return None if length is None else int(length)  # transformers writes 1e30 for no limit
+    """Read the number of tokens to which sentence-transformers or transformers truncates a text; None for the model's own limit."""
+    for name, key in (("sentence_bert_config.json", "max_seq_length"), ("tokenizer_config.json", "model_max_length")):
+        path = directory / name
+        settings = read_json(path) if path.is_file() else {}
+        max_length = settings.get(key) if isinstance(settings, dict) else 0
+        if max_length is None:
+            continue
+        if type(max_length) not in (int, float) or not 1 <= max_length < MOST:
+            raise InputError(f"{path}: {key}={max_length!r}: expected a whole number")
+        return int(max_length)
+    return None
 
 
 def layout_files(pooling: Pooling, hidden_size: int, longest: int) -> dict[str, str]:
