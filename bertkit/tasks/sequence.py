@@ -221,16 +221,12 @@ def make_features(
             target = None if example.label is None else kind.target(example.label, numbers)
         except ValueError as error:
             raise InputError(f"example {example.id}: {error}") from None
-        windows = _windows(first[place], max_seq_length - 2) if in_windows else [first[place]]
-        for window in windows:
+        room = max_seq_length - 2 if in_windows else len(first[place]) or 1
+        last = max(0, len(first[place]) - room)  # the last window ends with the text
+        for start in [*range(0, last, max(1, room // 2)), last]:
+            window = first[place][start : start + room]
             features.append(make_feature(tokenizer, place, window, second.get(place), target, max_seq_length))
     return features
-
-
-def _windows(ids: list[int], room: int) -> list[list[int]]:
-    """Cut ids into windows of `room` ids; the last one ends with the text."""
-    last = max(0, len(ids) - room)
-    return [ids[start : start + room] for start in [*range(0, last, room // 2), last]]
 
 
 def pieces(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:

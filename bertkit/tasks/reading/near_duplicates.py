@@ -58,4 +58,4 @@ def _near_duplicates(has: Any, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     long, short = np.divmod(np.unique(np.minimum(rows, others) * num_texts + np.maximum(rows, others)), num_texts)
     shared = has[short].multiply(has[long]).sum(axis=1)
     is_near = (lengths[short] >= MIN_SHINGLES) & (shared >= MIN_SHARE * lengths[short])
-    return order[np.array([short[is_near], long[is_near]])]
+    return np.asarray(order[np.array([short[is_near], long[is_near]])], np.int64)
