@@ -18,6 +18,7 @@ from bertkit.base.files import sha256_file
 from bertkit.base.hub_ids import is_id
 from bertkit.data.corpus.tokenizer import Rules, Tokenizer
 from bertkit.data.corpus.tokenizer import load_tokenizer as load_tokenizer_files
+from bertkit.interop.exports.sentence_transformers import max_length_of
 from bertkit.interop.google import bundle
 from bertkit.interop.google import checkpoint as google
 from bertkit.interop.hugging_face import directory as hugging_face
@@ -104,7 +105,9 @@ def load_tokenizer(model_dir: str | Path, rules: Rules | None = None) -> Tokeniz
         return load_tokenizer_files(path / "tokenizer", rules=rules)
     if checkpoints_dir(path).is_dir() or not path.is_dir():
         path = resolve_model_dir(model_dir)
-    return load_tokenizer_files(_folder(path), rules=rules)
+    tokenizer = load_tokenizer_files(_folder(path), rules=rules)
+    tokenizer.max_length = max_length_of(_folder(path))
+    return tokenizer
 
 
 def resolve_model_dir(model_dir: str | Path, setting: str = "model_dir") -> Path:

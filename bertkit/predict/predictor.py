@@ -16,10 +16,11 @@ from bertkit.kernels import fast
 from bertkit.predict.inference import logits_local, predict_local
 from bertkit.predict.task_model import Predictor, open_task_model
 from bertkit.settings.inputs import PredictSettings, SearchSettings
+from bertkit.tasks import sequence
 from bertkit.tasks.reading.readers import read_table
 from bertkit.tasks.reading.source import plain_rows
 from bertkit.tasks.reading.tables import ShortRows, records
-from bertkit.tasks.task import Feature, Shape
+from bertkit.tasks.task import Feature, Shape, rows_of
 from bertkit.tasks.task_config import TaskConfig
 from bertkit.train import micro_batches, processes
 
@@ -83,9 +84,9 @@ class LoadedPredictor:
         if isinstance(inputs, (str, tuple, Mapping)):
             return self([inputs])[0]
         return [
-            predictor.shape.row(example, prediction)
+            row
             for predictor, examples, features in read_inputs(self._predictor, inputs)
-            for example, prediction in zip(examples, predict_local(predictor, examples, features), strict=True)
+            for row in rows_of(predictor.shape, examples, features, predict_local(predictor, examples, features))
         ]
 
     def logits(self, inputs: Any) -> Any:
@@ -113,6 +114,7 @@ class LoadedPredictor:
         logits: list[Any] = []
         for predictor, examples, features in read_inputs(self._predictor, inputs):
             rows, count = logits_local(predictor, examples, features), shape.num_choices(examples)
+            rows = sequence.of_examples(predictor.task, features, rows)
             logits += rows if count == 1 else [np.concatenate(rows[n : n + count]) for n in range(0, len(rows), count)]
         if shape.has_token_logits:
             return logits

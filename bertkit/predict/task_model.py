@@ -78,8 +78,7 @@ def open_task_model(
     tokenizer = load_tokenizer(source)
     check_tokenizer(model_dir, tokenizer, model.config)
     model.eval()
-    heads = [head for head in TASK_HEADS if head in model.heads]
-    if not heads:
+    if not any(head in model.heads for head in TASK_HEADS):
         if task is not None or not (without_head or "masked_lm" in model.heads):
             what = "prediction" if task is None else f"task={task.name}"
             way_out = "leave task= out for masked LM" if "masked_lm" in model.heads else "use one with a masked LM head"
@@ -88,7 +87,7 @@ def open_task_model(
         texts = _texts_for(model, changes)
         opened = TaskModel(model, shape_of(texts), tokenizer, texts, ())
         return opened if without_head else as_fill_mask(opened)
-    task = _task_for(model_dir, model, heads[0], task, changes)
+    task = _task_for(model_dir, model, tokenizer, task, changes)
     shape = shape_of(task)
     opened = TaskModel(model, shape, tokenizer, task, labels_of(model) if shape.has_labels else ())
     if task.labels != "auto":
@@ -106,6 +105,8 @@ def _texts_for(model: BertWithHeads, changes: Mapping[str, Any]) -> TaskConfig:
     """Return a task for a model without a task head: texts and pairs, up to the model's length."""
     longest = model.config.max_position_embeddings
     task = _changed({**_general("sequence"), "max_seq_length": longest}, changes)
+    if task.long_texts is not None:
+        raise InputError(f"task.long_texts={task.long_texts}: this model has no head for classification; leave it out")
     _check_length(task, longest)
     return task
 
@@ -134,8 +135,9 @@ def check_labels(model_dir: str, opened: TaskModel) -> None:
 
 
 def _task_for(
-    model_dir: str, model: BertWithHeads, head: str, task: TaskConfig | None, changes: Mapping[str, Any]
+    model_dir: str, model: BertWithHeads, tokenizer: Tokenizer, task: TaskConfig | None, changes: Mapping[str, Any]
 ) -> TaskConfig:
+    head = next(head for head in TASK_HEADS if head in model.heads)
     kind = shape_of_head(head).kind
     longest = model.config.max_position_embeddings
     multi_label = head == "sequence" and model.config.problem_type == "multi_label_classification"
@@ -143,7 +145,8 @@ def _task_for(
         settings = task_settings_of_run(model_dir)
         if settings is None:
             settings = _general(kind)
-            settings |= {"max_seq_length": min(settings["max_seq_length"], longest), "multi_label": multi_label}
+            length = min(tokenizer.max_length or settings["max_seq_length"], longest)  # as transformers truncates
+            settings |= {"max_seq_length": length, "multi_label": multi_label}
             if search := settings.get("generation"):
                 settings["generation"] = search | {"max_target_length": min(search["max_target_length"], longest)}
         task = _changed(settings, changes)
@@ -229,8 +232,10 @@ def task_settings_of_run(model_dir: str) -> dict[str, Any] | None:
         return None
     task = _kept_inside(without_retired(checked(dict[str, Any], settings["task"], run_dir / "config.yaml")))
     corpus = read_manifest(run_dir).corpus or {}  # older runs lack it
-    has_pairs = corpus.get("has_pairs") and at(task, "columns.text_pair") is not None
-    return {**task, "needs_pair": True} if has_pairs else task
+    if at(task, "columns.text_pair") is None or "has_pairs" not in corpus:
+        return task
+    single = {} if corpus["has_pairs"] else {"columns": {**task["columns"], "text_pair": None}}
+    return {**task, "needs_pair": bool(corpus["has_pairs"]), **single}
 
 
 def _kept_inside(task: dict[str, Any]) -> dict[str, Any]:

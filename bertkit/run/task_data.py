@@ -17,6 +17,7 @@ from bertkit.data.corpus.tokenizer import Rules, Tokenizer, VocabFacts, train_wo
 from bertkit.data.corpus.tokenizer import load_tokenizer as load_tokenizer_files
 from bertkit.interop.load import load_tokenizer
 from bertkit.model.heads import BertWithHeads
+from bertkit.run.directory import saved_identity
 from bertkit.run.state import Choices, make_choices
 from bertkit.settings.finetune import BASE_HIDDEN_SIZE, FinetuneSettings
 from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
@@ -106,13 +107,22 @@ class TaskData:
         """The names of the labels, in the order of their numbers."""
         return self.train.source.labels
 
-    def describe(self, batch_sequences: int) -> list[str]:
-        """Describe both splits, and warn if a batch is larger than the training split."""
-        lines = [*self.train.describe(), *self.dev.describe()]
-        if batch_sequences > len(self.batches):
+    def describe(self, settings: FinetuneSettings) -> list[str]:
+        """Describe both splits; warn about near-duplicates in both, and about a batch larger than the training split."""
+        lines, dev = [*self.train.describe(), *self.dev.describe()], self.dev.source
+        if num_near := 0 if keeps_groups(settings) else dev.num_near(self.train.source):
+            near = f"{num_near:,} of {len(dev.examples):,} examples are near-duplicates of training examples"
+            lines.append(f"warning: {dev.name}: {near}; scores will be lower on new texts")
+        if settings.batch.sequences > len(self.batches):
             examples = f"{len(self.batches):,} training examples, so every step uses all of them"
-            lines.append(f"warning: batch.sequences={batch_sequences} is more than the {examples}")
+            lines.append(f"warning: batch.sequences={settings.batch.sequences} is more than the {examples}")
         return lines
+
+
+def keeps_groups(settings: FinetuneSettings) -> bool:
+    """Whether `dev_share` keeps near-duplicates together; runs that earlier versions began keep their split."""
+    saved = saved_identity(Path(settings.output_dir))
+    return settings.dev_share is not None and (not saved or "dev_split" in saved)
 
 
 def read_splits(settings: FinetuneSettings) -> tuple[Source, Source]:
@@ -124,7 +134,7 @@ def read_splits(settings: FinetuneSettings) -> tuple[Source, Source]:
     task, data_dir = settings.task, settings.data_dir
     train = readers.read_examples(task, data_dir, "train")
     if settings.dev_share is not None:
-        train, dev = train.hold_out(settings.dev_share)
+        train, dev = train.hold_out(settings.dev_share, keeps_groups(settings))
     else:
         try:
             readers.find_file(task, data_dir, "dev")

@@ -25,7 +25,7 @@ from bertkit.predict.task_model import Predictor, TaskModel, as_fill_mask, open_
 from bertkit.serve.queues import RefusedError
 from bertkit.settings.serve import ServeSettings
 from bertkit.tasks import sequence
-from bertkit.tasks.task import Feature
+from bertkit.tasks.task import Feature, rows_of
 from bertkit.train import micro_batches, processes
 
 VIEW_STEPS = 32  # of integrated gradients: 7 s for 128 tokens of a MiniLM on two busy cores
@@ -188,7 +188,8 @@ class ServedModel:
 
     def _row(self, one: _Input, prediction: Any, num_alternatives: int) -> dict[str, Any]:
         """Return the row that `predict` writes; the id of an input without one is its index in the request."""
-        row = one.predictor.shape.row(one.example, prediction)
+        features = [_numbered(feature, 0) for feature in one.features]
+        (row,) = rows_of(one.predictor.shape, [one.example], features, [prediction])
         column = self.predictor.task.columns.id
         names = column if isinstance(column, tuple) else (column,)
         if not isinstance(one.value, dict) or all(one.value.get(str(name)) in (None, "") for name in names):
@@ -221,7 +222,9 @@ def open_models(settings: ServeSettings) -> dict[str, ServedModel]:
 def _open(name: str, directory: str, settings: ServeSettings) -> Iterator[ServedModel]:
     device = processes.choose_device(settings.device)
     opened = open_task_model(directory, None, {}, without_head=True)
-    own = {key: value for key, value in settings.task_changes.items() if getattr(opened.task, key) is not None}
+    groups = {"long_texts"} if "sequence" in opened.model.heads else set[str]()
+    groups |= {key for key in settings.task_changes if getattr(opened.task, key) is not None}
+    own = {key: value for key, value in settings.task_changes.items() if key in groups}
     opened = with_changes(opened, own) if own else opened
     model = opened.model.to(device)
     model.use(fast.choose(settings.kernels))

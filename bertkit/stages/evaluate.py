@@ -118,9 +118,7 @@ def _evaluate_task(settings: EvaluateSettings) -> dict[str, Any] | None:
         return None
     warnings = [*source.warnings, *coverage.warnings(examples, source.description)]
     say(source.describe(), *(f"warning: {warning}" for warning in warnings), file=sys.stderr)
-    labels = (
-        task.label_names or opened.labels
-    )  # in the order of the task, because its second label is the positive class of f1
+    labels = task.label_names or opened.labels  # in the task's order: its second label is the positive class of f1
     metrics = opened.shape.score(task, examples, predictions, labels) | by_loss
     signed = signatures(task.metrics)
     return {

@@ -58,16 +58,17 @@ def run(settings: ExportSettings) -> None:
         say(f"done already: {final} holds this export")
         return
     with building_dir(final.resolve()) as partial:
-        write_model(model, load_tokenizer(source), partial, text_files)
+        tokenizer = load_tokenizer(source)
+        if (run_dir := run_of(settings.model_dir)) is not None:  # earlier versions did not write it into the model
+            tokenizer.max_length = at(read_settings(run_dir), "task.max_seq_length") or tokenizer.max_length
+        write_model(model, tokenizer, partial, text_files)
         result = _certify(settings, partial)
         if settings.google:
             write_release(partial, model.config, tensors_of(model))
         if settings.onnx:
             with_pooler, with_int8 = model.bert.pooler is not None, settings.onnx == "int8"
             result["onnx"] = onnx.write_onnx(partial, result["architecture"], with_pooler, with_int8)
-        result["file_sha256"] = hashes_of(
-            partial
-        )  # again, because the other layouts add files and may change config.json
+        result["file_sha256"] = hashes_of(partial)  # again: other layouts add files and may change config.json
         result["export"] = {**identity, "files": _file_hashes(partial)}
         (partial / CERTIFICATE).write_text(to_json(result), encoding="utf-8")
     say(*summary_of(result).split("\n"), f"exported {result['architecture']} to {final}")

@@ -65,10 +65,11 @@ def run(settings: FinetuneSettings) -> None:
     world = world_from_environment()
     source = None if settings.model_dir is None else resolve_model_dir(settings.model_dir)
     tokenizer = task_data.tokenizer_of(settings, source)
+    tokenizer.max_length = settings.task.max_seq_length  # saved, so that transformers truncates at the same length
     data = task_data.load_task_data(settings, tokenizer)
     check_metrics(settings.task, data.labels)
     if world.is_main:
-        say(*data.describe(settings.batch.sequences))
+        say(*data.describe(settings))
     start = start_finetuning(settings, source, tokenizer, data.labels)
     check_task(settings, start.model.config, data.train.coverage.has_pairs or data.dev.coverage.has_pairs)
     settings = settings.with_rate(settings.rate_for(start.model.config.hidden_size))
@@ -81,6 +82,7 @@ def run(settings: FinetuneSettings) -> None:
     vocabulary = hashlib.sha256(tokenizer.files(0)["vocab.txt"].encode()).hexdigest()
     identity["data_fingerprint"] = task_data.fingerprint((data.train.source, data.dev.source))
     identity["starting_weights"] = start.weights_sha256
+    identity |= {"dev_split": "near-duplicates together"} if task_data.keeps_groups(settings) else {}
     identity |= {"vocabulary": vocabulary} if source is None else {}  # trained again at every start
     facts = {
         "corpus": {"description": data.train.source.description, "has_pairs": data.train.coverage.has_pairs},

@@ -36,9 +36,8 @@ from bertkit.view.report import glue_table
 
 MISMATCHED = "eval_mismatched.json"  # in the run directories of MNLI
 SUMMARY, TABLE, ARCHIVE = "glue.json", "glue.md", "submission.zip"
-Launch = Callable[
-    [str, Any], bool
-]  # runs a command in worker processes and returns True, or returns False if it needs none
+# runs a command in worker processes and returns True, or returns False if it needs none
+Launch = Callable[[str, Any], bool]
 
 
 def run(settings: GlueSettings, launch: Launch) -> None:

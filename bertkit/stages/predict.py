@@ -19,7 +19,7 @@ from bertkit.predict.task_model import Predictor
 from bertkit.run.outputs import check_outputs, is_stream, opened_output, partial_output
 from bertkit.settings.inputs import PredictSettings
 from bertkit.tasks.reading.writers import Write, row_writer, write_lines
-from bertkit.tasks.task import ExtraFile
+from bertkit.tasks.task import ExtraFile, Feature, rows_of
 
 COPIED = ("id", "text", "words")  # fields that a prediction copies from its input
 
@@ -42,8 +42,9 @@ def run(settings: PredictSettings) -> None:
         predictor = dataclasses.replace(predictor, shape=source.inputs.shape)
         output = _Output(settings, predictor, source.inputs.rows, stack)
 
-        def predictions_of(examples: list[Any]) -> list[Any]:
-            return predict_local(predictor, examples, predictor.features(examples))
+        def predictions_of(examples: list[Any]) -> tuple[list[Feature], list[Any]]:
+            features = predictor.features(examples)
+            return features, predict_local(predictor, examples, features)
 
         if not write_results(source, predictions_of, output, "predictions", not to_file):
             return
@@ -54,6 +55,12 @@ def run(settings: PredictSettings) -> None:
     if short_rows.num_rows:
         cells = f"{short_rows.num_rows:,} rows had too few cells, the first at {short_rows.first}"
         say(f"warning: {cells}; the missing cells are treated as empty", file=sys.stderr)
+    if output.num_truncated:
+        task, windows = predictor.task, " or set task.long_texts=mean" if predictor.shape.head == "sequence" else ""
+        limit = f"task.max_seq_length={task.max_seq_length}"
+        limit = limit if task.spans is None else f"task.spans.max_query_length={task.spans.max_query_length}"
+        truncated = f"{output.num_truncated:,} of {output.num_written:,} examples were truncated by {limit}"
+        say(f"warning: {truncated}; raise it{windows}", file=sys.stderr)
     if to_file:
         say(f"{output.num_written:,} predictions in {settings.output}", file=sys.stderr)
 
@@ -68,7 +75,7 @@ class _Output:
         carried: deque[dict[str, Any]],
         stack: contextlib.ExitStack,
     ) -> None:
-        self.shape, self.carried, self.num_written = predictor.shape, carried, 0
+        self.shape, self.carried, self.num_written, self.num_truncated = predictor.shape, carried, 0, 0
         self.put: Write = functools.partial(write_lines, sys.stdout)
         self.partial: str | None = None
         self.beside: list[tuple[ExtraFile, TextIO]] = []
@@ -85,9 +92,11 @@ class _Output:
             (kind, stack.enter_context(opened_output(place))) for kind, place in zip(beside, places, strict=True)
         ]
 
-    def write(self, examples: list[Any], answers: Any) -> None:
+    def write(self, examples: list[Any], results: tuple[list[Feature], list[Any]]) -> None:
         """Write the predictions of a chunk; with carry_input, each one follows the fields of its input row."""
-        rows = [self.shape.row(example, answer) for example, answer in zip(examples, answers, strict=True)]
+        features, answers = results
+        rows = rows_of(self.shape, examples, features, answers)
+        self.num_truncated += sum(row["truncated"] for row in rows)
         self.put([_joined(self.carried.popleft(), row) for row in rows] if self.carried else rows)
         for kind, file in self.beside:
             begin, between, _ = kind.frame

@@ -33,9 +33,8 @@ def run(settings: SearchSettings) -> None:
     if to_file:
         check_outputs(settings.output, settings.input, settings.overwrite)
     glossary = None if settings.glossary is None else read_glossary(Path(settings.glossary))
-    searcher = Searcher(
-        settings.index, None, settings.both, settings.candidates, glossary
-    )  # first without the reader, so that a wrong index fails early
+    # first without the reader, so that a wrong index fails early
+    searcher = Searcher(settings.index, None, settings.both, settings.candidates, glossary)
     if settings.model_dir is not None:
         predictor = open_predictor(settings)
         searcher = Searcher(settings.index, predictor, settings.both, settings.candidates, glossary)
@@ -97,9 +96,8 @@ class _Metrics:
 
     def __init__(self, orders: Sequence[str], has_reader: bool) -> None:
         self.has_reader = has_reader
-        self.ranks: dict[str, list[float]] = {
-            order: [] for order in orders
-        }  # from 1; infinity without a correct passage
+        # from 1; infinity without a correct passage
+        self.ranks: dict[str, list[float]] = {order: [] for order in orders}
         self.answered: dict[str, list[tuple[float, float]]] = {order: [] for order in orders}  # exact match and F1
 
     @property

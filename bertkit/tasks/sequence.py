@@ -7,6 +7,7 @@ Axes: C labels.
 Source: Devlin et al. 2019, figure 4 (a) and (b); google-research/bert run_classifier.py `convert_single_example`.
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -172,6 +173,9 @@ def read(reading: Reading) -> Iterator[SequenceExample]:
     text = reading.find(task.columns.text, "text")
     pair = reading.find(task.columns.text_pair, "text_pair", task.needs_pair)
     field, ids, is_labelled = reading.label_field(), reading.ids(), reading.is_labelled
+    if pair is not None and task.long_texts is not None:
+        where = f"{reading.table.name} has pairs of texts (column '{pair}')"
+        raise InputError(f"task.long_texts={task.long_texts}: {where}, which are cut; leave it out")
     reading.labels = labels = kind.label_checker(task, field, reading.known_labels, reading.table.is_typed)
 
     def example(row: Any, where: str, line: int) -> SequenceExample | None:
@@ -198,8 +202,11 @@ def make_features(
     labels: LabelNames,
     max_seq_length: int,
     kind: LabelKind = ONE_LABEL,
+    in_windows: bool = False,
 ) -> list[Feature]:
     """Turn each example into a feature; long texts are truncated as in `truncated_lengths`.
+
+    With `in_windows`, a long single text becomes several features: windows, each of which shares half with the one before it.
 
     Raises:
         InputError: a label is not in `labels`, or is not a number in a regression.
@@ -214,7 +221,11 @@ def make_features(
             target = None if example.label is None else kind.target(example.label, numbers)
         except ValueError as error:
             raise InputError(f"example {example.id}: {error}") from None
-        features.append(make_feature(tokenizer, place, first[place], second.get(place), target, max_seq_length))
+        room = max_seq_length - 2 if in_windows else len(first[place]) or 1
+        last = max(0, len(first[place]) - room)  # the last window ends with the text
+        for start in [*range(0, last, max(1, room // 2)), last]:
+            window = first[place][start : start + room]
+            features.append(make_feature(tokenizer, place, window, second.get(place), target, max_seq_length))
     return features
 
 
@@ -262,16 +273,24 @@ def truncated_lengths(num_first: int, num_second: int, budget: int) -> tuple[int
     return budget - second, second
 
 
+def of_examples(task: TaskConfig, features: Sequence[Feature], logits: Sequence[Logits]) -> list[Logits]:
+    """Return the logits of each example, (C,): for a text in windows their mean or maximum, by `task.long_texts`."""
+    if task.long_texts is None:
+        return list(logits)
+    combine = np.mean if task.long_texts == "mean" else np.max
+    groups = itertools.groupby(zip(features, logits, strict=True), key=lambda pair: pair[0].example)
+    return [combine([row for _, row in group], axis=0) for _, group in groups]
+
+
 def predictions(
     examples: Sequence[SequenceExample],
-    features: Sequence[Feature],
     logits: Sequence[Logits],
     labels: LabelNames,
     kind: LabelKind = ONE_LABEL,
 ) -> list[SequencePrediction]:
-    """Turn the logits of each feature, (C,), or (1,) in a regression, into a prediction for each example."""
-    pairs = zip(features, logits, strict=True)
-    return [SequencePrediction(examples[feature.example].id, *kind.predicted(row, labels)) for feature, row in pairs]
+    """Turn the logits of each example, (C,), or (1,) in a regression, into a prediction."""
+    pairs = zip(examples, logits, strict=True)
+    return [SequencePrediction(example.id, *kind.predicted(row, labels)) for example, row in pairs]
 
 
 def _labels_of(example: SequenceExample | SequencePrediction) -> Sequence[Any]:
@@ -306,10 +325,10 @@ SHAPE = Shape(
     labels_of=_labels_of,
     is_labelled=lambda example: example.label is not None,
     features=lambda task, examples, tokenizer, labels: make_features(
-        examples, tokenizer, labels, task.max_seq_length, kind_of(task, labels)
+        examples, tokenizer, labels, task.max_seq_length, kind_of(task, labels), task.long_texts is not None
     ),
     predictions=lambda task, examples, features, logits, labels, _: predictions(
-        examples, features, logits, labels, kind_of(task, labels)
+        examples, of_examples(task, features, logits), labels, kind_of(task, labels)
     ),
     fitting_metrics=lambda task, labels: kind_of(task).fitting_metrics(len(labels or ())),
     score=lambda task, examples, predictions, labels: metrics.score(

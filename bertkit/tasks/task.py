@@ -99,7 +99,7 @@ class Shape:
     is_degenerate: Callable[[TaskConfig, Sequence[Any], Sequence[Any]], bool]
     # formats the predictions on a labelled split, by file name
     eval_files: Callable[[Sequence[Any], Sequence[Any]], dict[str, str]]
-    row: Callable[[Any, Any], dict[str, Any]]  # the line that `predict` writes for an example
+    row: Callable[[Any, Any], dict[str, Any]]  # the line that `predict` writes for an example, without `truncated`
     # the settings of the columns that a text, or a pair of texts, fills; empty if an example needs more than two texts
     text_columns: tuple[str, ...] = ("text", "text_pair")
     needs_pair: bool = False  # whether every example needs two texts
@@ -122,6 +122,15 @@ class Shape:
     review: Callable[[TaskConfig, Sequence[Any], Sequence[Any], LabelNames], dict[str, Any]] = lambda *_: {}
     # packs features into masked LM batches; None for all other heads
     pack: Callable[[Sequence[Feature]], PretrainBatch] | None = None
+
+
+def rows_of(
+    shape: Shape, examples: Sequence[Any], features: Sequence[Feature], predictions: Sequence[Any]
+) -> list[dict[str, Any]]:
+    """Return the row that `predict` writes for each example; `truncated` says whether a part of it is in no feature."""
+    truncated = {feature.example for feature in features if feature.num_cut}
+    pairs = zip(examples, predictions, strict=True)
+    return [{**shape.row(*pair), "truncated": number in truncated} for number, pair in enumerate(pairs)]
 
 
 def most_frequent(values: Iterable[Any]) -> Any:

@@ -164,6 +164,7 @@ class TaskConfig:
     spans: SpansConfig | None  # null for other shapes
     recipe: RecipeConfig
     generation: GenerationConfig | None = None  # null for other shapes
+    long_texts: Literal["mean", "max"] | None = None  # of the logits of a long text's windows; null: long texts are cut
 
     def __post_init__(self) -> None:
         names, columns = self.label_names, self.columns
@@ -206,6 +207,9 @@ class TaskConfig:
             and f"task.tagging.window_overlap={overlap}: expected 0 to {room - 1}, less than the {room} tokens of a window "
             f"(task.max_seq_length={self.max_seq_length})",
             outside(self, "task.", max_seq_length="[8, inf)"),
+            self.long_texts is not None
+            and (self.kind != "sequence" or self.needs_pair)
+            and f"task.long_texts={self.long_texts}: only for classification and regression of single texts; set it to null",
         )
 
     @property

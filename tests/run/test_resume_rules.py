@@ -22,7 +22,12 @@ GIVEN = {
     "finetune": ["task=squad1", "model_dir=x", "data_dir=z", "output_dir=y"],
 }
 RULES = {"pretrain": PRETRAIN, "finetune": FINETUNE}
-CONTENT = {"data_fingerprint": "4f", "starting_weights": {"model.safetensors": "a1"}, "vocabulary": "b2"}
+CONTENT = {
+    "data_fingerprint": "4f",
+    "dev_split": "c3",
+    "starting_weights": {"model.safetensors": "a1"},
+    "vocabulary": "b2",
+}
 CLASSES = {  # by hand; the others of a group are as it is
     "pretrain": {
         FREE: ["output_dir", "data_dir", "model_dir", "device", "log.every_steps",

@@ -18,7 +18,7 @@ from bertkit.base.files import sha256_file
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.exports.sentence_transformers import Pooling, layout_files
-from bertkit.model.bert_config import POOLED_HEADS
+from bertkit.model.bert_config import POOLED_HEADS, AttentionConfig
 
 CLASSES = {
     "pretraining": ("AutoModelForPreTraining", "BertForPreTraining"),
@@ -270,6 +270,22 @@ def test_requests_that_do_not_fit(run_dir: Path, tmp_path: Path, capsys: Capsys)
     for arguments, message in cases.items():
         refused(run(["export", f"checkpoint={run_dir}", *arguments, f"output_dir={tmp_path / 'out'}"]), message, capsys)
         assert list(tmp_path.iterdir()) == []
+
+
+def test_a_causal_model_that_fills_masks_is_no_causal_lm(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """Its masked LM loss is compared with that of transformers, too."""
+    model = small_model(tokenizer.vocab_size, heads=["masked_lm"], attention=AttentionConfig(pattern="causal"))
+    export_model(model, tokenizer, tmp_path / "model")
+    given = [f"model_dir={tmp_path / 'model'}", "head=masked_lm", f"output_dir={tmp_path / 'hf'}"]
+    assert run(["export", *given]) == 0
+    config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    assert (config["architectures"], config["is_decoder"]) == (["BertForMaskedLM"], True)
+    certificate = json.loads((tmp_path / "hf" / "parity.json").read_text())
+    assert {row["what"] for row in certificate["comparisons"]} >= {"logits.masked_lm", "loss"}
+    card = (tmp_path / "hf" / "README.md").read_text()
+    assert "AutoModelForMaskedLM.from_pretrained" in card
+    assert "CausalLM" not in card
+    assert "does not predict the next token" in card
 
 
 def test_a_head_that_is_not_there(tokenizer: Tokenizer, tmp_path: Path, capsys: Capsys) -> None:

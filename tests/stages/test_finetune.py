@@ -29,6 +29,7 @@ from bertkit.interop.hugging_face import directory as huggingface
 from bertkit.interop.hugging_face.names import to_hugging_face
 from bertkit.interop.load import load_packed
 from bertkit.model.layers import freeze_below
+from bertkit.run import task_data
 from bertkit.settings.compose import compose
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.train import checkpoint, loop
@@ -512,6 +513,41 @@ def test_a_part_of_train_is_held_out(data: Path, start: Path, tmp_path: Path, ca
     assert 4 <= num_dev <= 18
     assert f"{only}/train.tsv (tsv): {53 - num_dev} rows" in said
     assert f"held out of {only}/train.tsv (tsv): {num_dev} rows" in said
+
+
+def test_near_duplicates_are_counted_and_an_old_run_keeps_its_split(
+    start: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    (tmp_path / "data").mkdir()
+    words = [
+        "kan lon min run ten son karn lorn",
+        "mish rush tesh sosh kad lod mid rud",
+        "ted sod kam lom mim rum tem som",
+    ]
+    lines = [f"{words[n % 3]} {'kan ' * n}\t{'ab'[n % 2]}\n" for n in range(12)]
+    lines += [f"{' '.join(reversed(line.split()[:7]))} {n}\t{'ab'[n % 2]}\n" for n, line in enumerate(lines)]
+    (tmp_path / "data" / "train.tsv").write_text("text\tlabel\n" + "".join(lines))
+    (tmp_path / "data" / "dev.tsv").write_text(
+        "text\tlabel\n" + f"ted {words[0]}\ta\nrun kan run kan run kan run kan\tb\n"
+    )
+    assert finetune(tmp_path / "data", start, tmp_path / "dev", "num_epochs=1") == 0
+    assert "dev.tsv: 1 of 2 examples are near-duplicates of training examples" in capsys.readouterr().out
+    given = (tmp_path / "data", start, tmp_path / "run", "dev_share=0.5", "num_epochs=1")
+    with pytest.MonkeyPatch.context() as patch:  # as an earlier version
+        patch.setattr(task_data, "keeps_groups", lambda settings: False)
+        assert finetune(*given, "log.every_steps=1") == 0
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert "dev_split" not in manifest["identity"]
+    capsys.readouterr()
+    assert finetune(*given) == 0
+    assert "done already" in capsys.readouterr().out
+    assert finetune(*given, "num_epochs=2", "resume.allow=[num_epochs]") == 0
+    assert "are near-duplicates of training examples" in capsys.readouterr().out
+    assert finetune(*given[:2], tmp_path / "new", *given[3:]) == 0
+    assert "near-duplicates" not in capsys.readouterr().out
+    assert json.loads((tmp_path / "new" / "manifest.json").read_text())["identity"]["dev_split"]
+    assert finetune(*given[:2], tmp_path / "new", *given[3:]) == 0
+    assert "done already" in capsys.readouterr().out
 
 
 def test_metrics_are_checked_when_the_labels_are_known(start: Path, tmp_path: Path, capsys: Capsys) -> None:

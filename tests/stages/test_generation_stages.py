@@ -155,7 +155,7 @@ def test_from_python(runs: Path) -> None:
     for name in ("transformer", "none", "shared"):
         predictor = load_predictor(runs / name, device="cpu")
         one, many = predictor("kan lon"), predictor(["kan lon", "mir"])
-        assert set(one) == {"id", "text", "score"}
+        assert set(one) == {"id", "text", "score", "truncated"}
         assert [row["text"] for row in many] == [one["text"], predictor({"source": "mir"})["text"]]
         assert predictor([{"source": "mir", "id": "x"}])[0]["id"] == "x"
         assert predictor([]) == []
@@ -402,6 +402,7 @@ def test_sources_and_texts_at_their_limits(runs: Path, tokenizer: Tokenizer, tmp
         assert len(tokenizer(long)["input_ids"]) == 512
         given = {"task.generation.max_target_length": 11, "device": "cpu"}
         one, cut = load_predictor(tmp_path / kind, **given)([long, longer])
+        assert (one.pop("truncated"), cut.pop("truncated")) == (False, True)
         assert {**one, "id": ""} == {**cut, "id": ""}
         predictor = load_predictor(tmp_path / kind, **given)._predictor
         ((_, examples, features),) = read_inputs(predictor, [long])

@@ -20,7 +20,7 @@ def test_several_labels_at_once() -> None:
     features = make_features(examples, TOKENIZER, ("x", "y", "z"), 8, SEVERAL_LABELS)
     assert [feature.label for feature in features] == [[1.0, 0.0, 1.0], [0.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
     logits = [np.array(row) for row in ([0.1, -0.1, 40.0], [-1.0, 0.0, -800.0], [np.log(3), 0.0, 0.0])]
-    found = sequence.predictions(examples, features, logits, ("x", "y", "z"), SEVERAL_LABELS)
+    found = sequence.predictions(examples, logits, ("x", "y", "z"), SEVERAL_LABELS)
     assert [each.label for each in found] == [("x", "z"), (), ("x",)]
     assert list(found[1].probabilities.values()) == pytest.approx([1 / (1 + np.e), 0.5, 0.0])
     assert found[2].probabilities["x"] == pytest.approx(0.75)
@@ -81,13 +81,12 @@ def test_labels_become_numbers_by_name() -> None:
 
 def test_predictions() -> None:
     examples = [example("a"), example("b")]
-    features = make_features(examples, TOKENIZER, ("no", "yes"), 9)
     logits = [np.array([0.0, np.log(3.0)], np.float32), np.array([800.0, -800.0], np.float32)]
-    first, second = sequence.predictions(examples, features, logits, ("no", "yes"))
+    first, second = sequence.predictions(examples, logits, ("no", "yes"))
     assert (first.id, first.label, second.label) == ("7", "yes", "no")
     assert first.probabilities == pytest.approx({"no": 0.25, "yes": 0.75})
     assert second.probabilities == {"no": 1.0, "yes": 0.0}
-    (score,) = sequence.predictions(examples[:1], features[:1], [np.array([2.5], np.float32)], (), NUMBER)
+    (score,) = sequence.predictions(examples[:1], [np.array([2.5], np.float32)], (), NUMBER)
     assert (score.label, score.probabilities) == (2.5, {})
 
 

@@ -80,6 +80,7 @@ class Tokenizer:
         if sorted(vocab.values()) != list(range(len(vocab))):
             raise InputError(f"vocabulary of {len(vocab)} tokens: its ids are not 0 to {len(vocab) - 1}")
         self.lowercase, self.strip_accents, self.rules = lowercase, strip_accents, rules
+        self.max_length: int | None = None  # tokens that the model reads; None for all its positions
         self.backend = _backend(vocab, lowercase, strip_accents)
         self.corpus_backend = _backend(vocab, lowercase, strip_accents)
         self.corpus_backend.encode_special_tokens = True  # "[MASK]" in a corpus is ordinary text, as in the original
@@ -232,16 +233,17 @@ class Tokenizer:
             backend.no_padding()
             backend.no_truncation()
 
-    def files(self, max_length: int) -> dict[str, str]:
+    def files(self, longest: int) -> dict[str, str]:
         """Return the names and contents of the files that `transformers` and other programs read.
 
+        `longest` is the number of the model's positions.
         They follow Hugging Face's rules, even if this tokenizer has Google's, which these files cannot express.
         """
         specials = {"cls_token": CLS, "mask_token": MASK, "pad_token": PAD, "sep_token": SEP, "unk_token": UNK}
         settings = {
             "clean_up_tokenization_spaces": False,
             "do_lower_case": self.lowercase,
-            "model_max_length": max_length,
+            "model_max_length": min(self.max_length or longest, longest),
             "strip_accents": self.strip_accents,
             "tokenize_chinese_chars": True,
             "tokenizer_class": "BertTokenizer",

@@ -14,7 +14,7 @@ from bertkit.base.typed_settings import at
 from bertkit.interop.hugging_face.config_json import PAIR, architecture_of, is_decoder
 from bertkit.model.heads import BertWithHeads
 
-_READ = 'inputs = tokenizer("A text to read.", return_tensors="pt")\n'
+_READ = 'inputs = tokenizer("A text to read.", truncation=True, return_tensors="pt")\n'
 _FILL = """\
 inputs = tokenizer("Paris is the [MASK] of France.", return_tensors="pt")
 at_mask = inputs["input_ids"][0] == tokenizer.mask_token_id
@@ -24,7 +24,6 @@ print(tokenizer.decode(model(**inputs).logits[0, at_mask].argmax(-1)))
 _TASKS = {
     "BertForPreTraining": ("fill-mask", _FILL.replace(".logits", ".prediction_logits")),
     "BertForMaskedLM": ("fill-mask", _FILL),
-    "BertLMHeadModel": ("fill-mask", _FILL),
     "BertForNextSentencePrediction": ("text-classification", """\
 inputs = tokenizer("A sentence.", "The next one, or not.", return_tensors="pt")
 print(model(**inputs).logits.softmax(-1))  # that it is the next one, that it is not
@@ -102,6 +101,11 @@ def model_card(model: BertWithHeads, facts: CardFacts) -> str:
         "",
         f"A `{architecture}` with {size / 1e6:.1f} M parameters: {config.num_hidden_layers} layers of "
         f"{config.hidden_size}, {config.num_attention_heads} heads, {config.vocab_size:,} tokens. Made with bertkit {__version__}.",
+        *(
+            ["Each token attends only to earlier tokens. The model fills masks; it does not predict the next token."]
+            if is_decoder(config) and "masked_lm" in model.heads
+            else []
+        ),
         "",
         f"```python\n{_usage_example(model, architecture, facts.is_of_sentences)}```",
     ]
@@ -121,8 +125,8 @@ def _usage_example(model: BertWithHeads, architecture: str, is_of_sentences: boo
         return _WRITES
     if config.variant and not is_decoder(config):
         return _OWN
-    auto = architecture.replace("BertModel", "AutoModel").replace("BertFor", "AutoModelFor")
-    auto = auto.replace("BertLMHeadModel", "AutoModelForCausalLM").replace(PAIR, "AutoModelForSeq2SeqLM")
+    auto = architecture.replace(PAIR, "AutoModelForSeq2SeqLM").replace("BertModel", "AutoModel")
+    auto = auto.replace("BertFor", "AutoModelFor")
     more = ", add_pooling_layer=False" if architecture == "BertModel" and model.bert.pooler is None else ""
     numbers = _NUMBERS.get(config.problem_type or "") if "sequence" in model.heads else None
     return (

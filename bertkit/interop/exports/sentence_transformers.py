@@ -13,6 +13,7 @@ from bertkit.base.text_files import read_json
 
 _MODES = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token", "max": "pooling_mode_max_tokens"}
 _OTHER_MODES = ("pooling_mode_mean_sqrt_len_tokens",)
+MOST = 1e31  # transformers writes 1e30 for no limit
 
 
 @dataclass(frozen=True)
@@ -58,16 +59,16 @@ def read_pooling(directory: Path) -> Pooling | None:
 
 
 def max_length_of(directory: Path) -> int | None:
-    """Read the number of tokens to which sentence-transformers truncates a text; None for the model's own limit."""
+    """Read the number of tokens to which sentence-transformers or transformers truncates a text; None for the model's own limit."""
     for name, key in (("sentence_bert_config.json", "max_seq_length"), ("tokenizer_config.json", "model_max_length")):
         path = directory / name
         settings = read_json(path) if path.is_file() else {}
         max_length = settings.get(key) if isinstance(settings, dict) else 0
         if max_length is None:
             continue
-        if not isinstance(max_length, (int, float)) or isinstance(max_length, bool) or max_length < 1:
+        if type(max_length) not in (int, float) or not 1 <= max_length < MOST:
             raise InputError(f"{path}: {key}={max_length!r}: expected a whole number")
-        return int(max_length)  # transformers writes 1e30 for no limit
+        return int(max_length)
     return None
 
 

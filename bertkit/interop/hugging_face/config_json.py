@@ -56,8 +56,6 @@ _ONLY_VALUES = {
 def architecture_of(model: BertWithHeads) -> str:
     """Return the name of the `transformers` class with the same heads."""
     heads = tuple(sorted(model.heads))
-    if heads == ("masked_lm",) and is_decoder(model.config):
-        return "BertLMHeadModel"
     if heads not in ARCHITECTURES:
         raise InputError(
             f"heads {', '.join(heads)}: transformers has no class with these heads; load the model with one of them"

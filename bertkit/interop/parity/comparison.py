@@ -306,5 +306,5 @@ def _strictly(directory: Path, what: str) -> Iterator[None]:
         transformers.logging.set_verbosity(verbosity)
     messages += [str(warning.message) for warning in caught if "transformers" in str(warning.filename)]
     messages += [line for line in printed.getvalue().splitlines() if line.strip()]
-    if messages:
+    if messages and "make sure `config.is_decoder=False`" not in messages[0]:  # it is causal on purpose
         raise InputError(f"{directory}: transformers does not load {what} cleanly: {messages}")

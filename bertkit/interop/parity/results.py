@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from bertkit.base.errors import InputError
 from bertkit.base.memory import require_memory
 from bertkit.data.corpus.tokenizer import load_tokenizer
-from bertkit.interop.hugging_face.config_json import is_decoder, problem_type_of
+from bertkit.interop.hugging_face.config_json import problem_type_of
 from bertkit.interop.padded import PaddedBert
 from bertkit.interop.parity.certificate import full_tensors
 from bertkit.model.bert_config import POOLED_HEADS, BertConfig
@@ -111,8 +111,6 @@ def _with_labels(ids: Tensor, mask: Tensor | None, types: Tensor, config: BertCo
     labels: dict[str, Tensor] = {}
     for head in heads:
         match head:
-            case "masked_lm" if is_decoder(config):
-                continue  # this class of transformers computes the loss of the next token
             case "masked_lm":
                 chosen = (torch.rand(ids.shape, generator=torch.Generator().manual_seed(1)) < 0.15) & is_token
                 chosen[:, 1] = is_token[:, 1]

@@ -9,8 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from bertkit.base.errors import InputError
 from bertkit.tasks.reading.labels import Ids, Labels
+from bertkit.tasks.reading.near_duplicates import groups_of
 from bertkit.tasks.reading.tables import Table, names_of
 from bertkit.tasks.task import Shape
 from bertkit.tasks.task_config import Column, TaskConfig
@@ -146,17 +149,29 @@ class Source:
         more = [f"and {len(shares) - MAX_SHARES} more"] if len(shares) > MAX_SHARES else []
         return f"{text}; {', '.join([*shares[:MAX_SHARES], *more])}"
 
-    def hold_out(self, share: float) -> tuple[Source, Source]:
+    def num_near(self, train: Source) -> int:
+        """Count the examples that are near-duplicates of examples of `train`."""
+        groups, size = groups_of([*train.contents(), *self.contents()]), len(train.examples)
+        return int(np.isin(groups[size:], groups[:size]).sum())
+
+    def contents(self) -> list[Any]:
+        """Return the text of each example, without its label and id."""
+        return [self.shape.content(example) for example in self.examples]
+
+    def hold_out(self, share: float, in_groups: bool = True) -> tuple[Source, Source]:
         """Split the examples by a hash of their texts; return those to train on, and about a `share` of them as held out.
 
-        Examples with the same text (or pair of texts, or context) stay together.
+        Examples with the same text (or pair of texts, or context) stay together; with `in_groups`, all near-duplicates do.
 
         Raises:
             InputError: one of the two parts is empty.
         """
         held, rest = list[Any](), list[Any]()
-        for example in self.examples:
-            content = repr(self.shape.content(example)).encode("utf-8", "surrogatepass")
+        contents = list(map(repr, self.contents()))
+        groups = groups_of(self.contents()).tolist() if in_groups else contents
+        smallest = dict(sorted(zip(groups, contents, strict=True), key=lambda pair: pair[1], reverse=True))  # last wins
+        for example, group in zip(self.examples, groups, strict=True):
+            content = smallest[group].encode("utf-8", "surrogatepass")
             number = int.from_bytes(hashlib.blake2b(content, digest_size=8).digest()) / 2**64
             (held if number < share else rest).append(example)
         if not held or not rest:

@@ -278,7 +278,8 @@
     const values = complete(), tool = state.tool;
     if (values) during("waiting for the reply …", async (signal) => {
       const reply = JSON.parse(await post(tool.path, tool.body(values), signal)), { summary, nodes } = tool.show(reply, values);
-      $("found").replaceChildren(...nodes);
+      const note = reply.predictions?.[0].truncated ? [soft("The model did not read the end of the text, which is too long for it.")] : [];
+      $("found").replaceChildren(...nodes, ...note);
       $("attention").replaceChildren();
       $("reply").textContent = JSON.stringify(reply, null, 1);
       $("raw").hidden = false;

@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from conftest import real_data
 from task_files import SWAG_HEADER, read, rows, write
 
 from bertkit.base.errors import InputError
@@ -36,6 +37,17 @@ def test_a_share_is_held_out_by_a_hash_of_the_texts(tmp_path: Path) -> None:
     assert {row[1] for row in rows(read(tmp_path, "sequence", "train").hold_out(0.2)[1])} == texts[1]
     with pytest.raises(InputError, match=r"dev_share=1e-09: holds out 0 of the 998 examples"):
         source.hold_out(1e-9)
+
+
+def test_near_duplicates_are_held_out_together(tmp_path: Path) -> None:
+    """SST-2's training file has sentences and phrases of them; a split by text alone has them on both sides."""
+    source = read(real_data("glue"), "sst2", "train")
+    source = dataclasses.replace(source, examples=source.examples[:20000])
+    rest, held = source.hold_out(0.1, in_groups=False)
+    assert held.num_near(rest) > 0.4 * len(held.examples)
+    rest, held = source.hold_out(0.1)
+    assert held.num_near(rest) == 0
+    assert 0.08 < len(held.examples) / 20000 < 0.12
 
 
 WARNED = [
