@@ -85,8 +85,9 @@ def command_help(command: str, words: Sequence[str] = (), config_dir: str | None
     top_level = {line.split(":")[0].strip() for line in settings} | groups.keys()
     usual = _usual_settings(directory, command, chosen) if "all" not in words else []
     if usual:
-        head = head[: head.index("", next(number for number, line in enumerate(head) if line.startswith("Gives:")))]
-        text = [*head, "", "usual settings:", *usual, "", f"`bertkit {command} --help all` explains more, and lists all settings."]
+        gives = next(number for number, line in enumerate(head) if line.startswith("Gives:"))
+        more = f"`bertkit {command} --help all` explains more, and lists all settings."
+        text = [*head[: head.index("", gives)], "", "usual settings:", *usual, "", more]
         groups = {name: options for name, options in groups.items() if name in requested}
     elif command == "prepare":
         groups["segments"], chosen["segments"] = ["google"], "google"  # the other options are for pretrain
@@ -100,14 +101,15 @@ def command_help(command: str, words: Sequence[str] = (), config_dir: str | None
         elif chosen[name] in options:
             own = (directory / name / f"{chosen[name]}.yaml").read_text(encoding="utf-8").splitlines()
             text += [f"  {name}.{line}" for line in own if line and not line.startswith("#")]
+    text = [line.replace("  #: ", "  # ") for line in text]
     return "\n".join([*text, *(line for slot in plugins.SETTINGS for line in _plugin_help(slot, top_level))])
 
 
 def _usual_settings(directory: Path, command: str, chosen: Mapping[str, str]) -> list[str]:
     """Return the settings whose comments begin with `#:`, in the file of a command and in the options that it chooses."""
     usual = dict[str, str]()
-    files = {"": directory / f"{command}.yaml"}
-    for prefix, path in (files | {f"{name}.": directory / name / f"{option}.yaml" for name, option in chosen.items()}).items():
+    options = {f"{name}.": directory / name / f"{option}.yaml" for name, option in chosen.items()}
+    for prefix, path in ({"": directory / f"{command}.yaml"} | options).items():
         parent = ""
         for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() and (usual or not prefix) else ():
             if re.match(r"\w+:$", line):
