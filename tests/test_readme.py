@@ -59,14 +59,7 @@ def code_of(name: str) -> list[tuple[str, str]]:
 
 def run_document(name: str, root: Path, python: Path) -> str:
     """Run the code blocks of a document in order; return their standard output."""
-    path = f"{root / '.venv' / 'bin'}:{os.environ['PATH']}"
-    environment = {
-        **os.environ,
-        "PATH": path,
-        "OMP_NUM_THREADS": "1",
-        "HF_HOME": str(root / "hf"),
-        "HF_HUB_OFFLINE": "1",
-    }
+    environment = {**os.environ, "PATH": f"{root / '.venv' / 'bin'}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
     said = []
     for language, code in code_of(name):
         if language == "text":
@@ -305,11 +298,9 @@ def quickstarted(tmp_path_factory: pytest.TempPathFactory, python: Path) -> Path
     )  # of how_fast
     (root / ".venv/bin/python").chmod(0o755)
     write_own_data(root)
-    hub = root / "hf" / "hub" / "models--sentence-transformers--all-MiniLM-L6-v2"
-    for part, content in (("refs/main", "0" * 40), ("snapshots/README", "")):
-        (hub / part).parent.mkdir(parents=True)
-        (hub / part).write_text(content)
-    (hub / "snapshots" / ("0" * 40)).symlink_to(minilm_dir() if with_minilm() else root / "runs/quickstart/tiny-mlm")
+    hub = root / "sentence-transformers"  # an existing directory comes before the hub's model of this name
+    hub.mkdir()
+    (hub / "all-MiniLM-L6-v2").symlink_to(minilm_dir() if with_minilm() else root / "runs/quickstart/tiny-mlm")
     return root
 
 
