@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 
 from bertkit.base import plugins
@@ -20,8 +20,8 @@ usage: bertkit <command> [group=option] [key=value] ...
 {commands}
 
 options:
-  --help             this text; `bertkit <command> --help` (or `bertkit help <command>`) shows a command and its settings;
-                     with an option, such as `bertkit finetune task=ner --help`, also all settings of that option
+  --help             this text; `bertkit <command> --help` (or `bertkit help <command>`) shows a command and its usual settings,
+                     `bertkit <command> --help all` all of them, and with an option, such as task=ner, those of that option
   --config FILE      start from the settings of an earlier run (its config.yaml); the command line overrides them
   --config-dir DIR   add your own configuration groups
   --cfg job          print the composed configuration and stop
@@ -55,7 +55,10 @@ def usage() -> str:
 
 
 def command_help(command: str, words: Sequence[str] = (), config_dir: str | None = None) -> str:
-    """Return the help of a command: the comment in its configuration file, its settings, and the options of its groups.
+    """Return the help of a command: what it needs and gives, with examples, and its usual settings.
+
+    With the word `all`, or for a command without usual settings: the whole comment in its configuration file, all settings,
+    and the options of its groups.
 
     Args:
         command: the name of the command.
@@ -79,7 +82,14 @@ def command_help(command: str, words: Sequence[str] = (), config_dir: str | None
             raise InputError(f"unknown option {name}={option}{hint} (one of {', '.join(groups[name])})")
     names.with_plugins(command, words)
     text = [*head, "", "settings:", *(f"  {line}" for line in settings)]
-    if command == "prepare":
+    top_level = {line.split(":")[0].strip() for line in settings} | groups.keys()
+    usual = _usual_settings(directory, command, chosen) if "all" not in words else []
+    if usual:
+        gives = next(number for number, line in enumerate(head) if line.startswith("Gives:"))
+        more = f"`bertkit {command} --help all` explains more, and lists all settings."
+        text = [*head[: head.index("", gives)], "", "usual settings:", *usual, "", more]
+        groups = {name: options for name, options in groups.items() if name in requested}
+    elif command == "prepare":
         groups["segments"], chosen["segments"] = ["google"], "google"  # the other options are for pretrain
         groups["masking"] = ["bert", "whole_word"]  # for the masks of fixed instances
     for name, options in sorted(groups.items(), key=lambda item: item[0] in requested):  # requested groups come last
@@ -91,8 +101,24 @@ def command_help(command: str, words: Sequence[str] = (), config_dir: str | None
         elif chosen[name] in options:
             own = (directory / name / f"{chosen[name]}.yaml").read_text(encoding="utf-8").splitlines()
             text += [f"  {name}.{line}" for line in own if line and not line.startswith("#")]
-    top_level = {line.split(":")[0].strip() for line in settings} | groups.keys()
+    text = [line.replace("  #: ", "  # ") for line in text]
     return "\n".join([*text, *(line for slot in plugins.SETTINGS for line in _plugin_help(slot, top_level))])
+
+
+def _usual_settings(directory: Path, command: str, chosen: Mapping[str, str]) -> list[str]:
+    """Return the settings whose comments begin with `#:`, in the file of a command and in the options that it chooses."""
+    usual = dict[str, str]()
+    options = {f"{name}.": directory / name / f"{option}.yaml" for name, option in chosen.items()}
+    for prefix, path in ({"": directory / f"{command}.yaml"} | options).items():
+        parent = ""
+        for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() and (usual or not prefix) else ():
+            if re.match(r"\w+:$", line):
+                parent = f"{line[:-1]}."
+            elif match := re.match(r"( *)(\w+): (.*?)  #: (.*)", line):
+                indent, name, value, comment = match.groups()
+                setting = f"{prefix}{parent if indent else ''}{name}={'' if value.startswith('$') else value}"
+                usual.setdefault(setting.partition("=")[0], f"  {setting:<34} {comment}")
+    return list(usual.values())
 
 
 def _plugin_help(slot: str, settings: Container[str]) -> list[str]:
@@ -119,7 +145,7 @@ def _option_help(group: str, option: str, directories: Sequence[Path], config_di
         paths = (directory / group / f"{one}.yaml" for directory in reversed(directories))
         texts.append(next((path.read_text(encoding="utf-8") for path in paths if path.is_file()), ""))
         options += (entry for entry in yaml.safe_load(texts[-1]).get("defaults", ()) if entry != "_self_")
-        for indent, key, comment in re.findall(r"^( *)(\w+):.*?(  # .*)?$", texts[-1], re.MULTILINE):
+        for indent, key, comment in re.findall(r"^( *)(\w+):.*?(  #:? .*)?$", texts[-1], re.MULTILINE):
             parent = parent if indent else f"{key}."
             name = f"{group}.{parent}{key}" if indent else f"{group}.{key}"
             if not comments.get(name):  # the source, in parentheses, of a number is not that of a changed one

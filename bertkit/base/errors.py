@@ -54,6 +54,11 @@ def say(*lines: object, file: TextIO | None = None) -> None:
         raise
 
 
+def install_extra(extra: str) -> str:
+    """Return what installs the packages of an extra, such as `serve`; bertkit itself is on no package index."""
+    return f"pip install '.[{extra}]' in the directory of bertkit"
+
+
 class BertkitError(Exception):
     """A failure with a message for the user: what was wrong, where, what was expected, what to do."""
 

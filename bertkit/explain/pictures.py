@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.base.errors import InputError, shown
+from bertkit.base.errors import InputError, install_extra, shown
 from bertkit.explain.explain import Explanation
 from bertkit.view.page import render
 
@@ -193,7 +193,7 @@ def png_writer() -> Callable[[str], bytes]:
         from resvg_py import svg_to_bytes
     except ImportError:
         raise InputError(
-            "output=: .png needs resvg-py, which is not installed: pip install 'bertkit[view]', or write .svg"
+            f"output=: .png needs resvg-py, which is not installed: {install_extra('view')}, or write .svg"
         ) from None
     return lambda picture: bytes(svg_to_bytes(svg_string=picture, zoom=ZOOM))
 

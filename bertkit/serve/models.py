@@ -188,7 +188,7 @@ class ServedModel:
 
     def _row(self, one: _Input, prediction: Any, num_alternatives: int) -> dict[str, Any]:
         """Return the row that `predict` writes; the id of an input without one is its index in the request."""
-        features = [_numbered(feature, 0) for feature in one.features]
+        features = [dataclasses.replace(feature, example=0) for feature in one.features]
         (row,) = rows_of(one.predictor.shape, [one.example], features, [prediction])
         column = self.predictor.task.columns.id
         names = column if isinstance(column, tuple) else (column,)

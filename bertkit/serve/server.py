@@ -14,7 +14,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from bertkit.base.errors import BertkitError, InputError, say
+from bertkit.base.errors import BertkitError, InputError, install_extra, say
 from bertkit.launch.world import end_with_parent
 from bertkit.settings.serve import ServeSettings
 
@@ -44,7 +44,7 @@ def run(settings: ServeSettings) -> None:
         import uvicorn
         import uvloop  # noqa: F401
     except ModuleNotFoundError as error:
-        raise InputError(f"serve needs {error.name}: pip install 'bertkit[serve]'") from None
+        raise InputError(f"serve needs {error.name}: {install_extra('serve')}") from None
     for name, capacity in KERNEL_CACHES.items():
         os.environ.setdefault(name, capacity)
     with _listener(settings) as listener:

@@ -126,7 +126,7 @@ def running(name: str, model_dir: str, num_threads: int) -> Iterator[int]:
                     asyncio.run(ask(port, ["a text"]))
                     break
                 if process.poll() is not None or time.monotonic() > until:
-                    raise SystemExit(f"error: {name} did not start; pip install fastapi 'bertkit[serve]'")
+                    raise SystemExit(f"error: {name} did not start; pip install '.[serve]' in the directory of bertkit")
                 time.sleep(0.2)
             yield port
         finally:

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # BERT-base on several hosts: the same command on each, with its own HOST_RANK= (0, 1, ...); host 0 prepares and exports.
-# NUM_HOSTS= number of hosts, ADDRESS= HOST:PORT of host 0, NPROC= processes per host, CORPUS= your text, VOCAB= an existing vocabulary,
-# RUN_DIR= a folder shared by all hosts; relative paths start at the root of the repository. Further settings go to pretrain.
+# NUM_HOSTS= number of hosts, ADDRESS= HOST:PORT of host 0, NPROC= processes per host, CORPUS= your text, VOCAB= a vocabulary, MODEL_DIR= a
+# model to continue from, STEP=prepare stops before training, RUN_DIR= a folder shared by all hosts. Further settings go to pretrain.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 : "${CORPUS:?set CORPUS= to files or a folder of text}"
-run_dir=${RUN_DIR:-runs/multi_host} rank=${HOST_RANK:-0} bertkit=.venv/bin/bertkit job=''
+run_dir=${RUN_DIR:-runs/multi_host} rank=${HOST_RANK:-0} vocab=${VOCAB:-${MODEL_DIR:-}} bertkit=.venv/bin/bertkit job=''
 export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}"  # keep downloads inside the checkout
 # Forward signals to the command and exit with its code; bash would handle a signal only after a foreground command ends.
 pass_on() { [ -n "$job" ] || exit 143; kill -s "$1" "$job" 2> /dev/null || :; }
@@ -18,13 +18,13 @@ run() {
 }
 until [ "$rank" = 0 ] || [ -f "$run_dir/data/manifest.json" ]; do sleep 1; done
 bash docker/install.sh .venv
-if [ "$rank" = 0 ]; then
-  echo "== prepare: text -> tokenizer and token shards"
-  run $bertkit prepare corpus.path="$CORPUS" ${VOCAB:+tokenizer.path="$VOCAB"} output_dir="$run_dir/data"
-fi
+[ "$rank" != 0 ] || echo "== prepare: text -> tokenizer and token shards"
+[ "$rank" != 0 ] || run $bertkit prepare corpus.path="$CORPUS" ${vocab:+tokenizer.path="$vocab"} output_dir="$run_dir/data"
+[ "${STEP:-}" != prepare ] || exit 0
 echo "== pretrain: host $rank of ${NUM_HOSTS:-1}, ${NPROC:-1} process(es) here"
-run $bertkit pretrain experiment=bert_base data_dir="$run_dir/data" output_dir="$run_dir/model" launch.num_processes="${NPROC:-1}" \
-  launch.num_hosts="${NUM_HOSTS:-1}" launch.host_rank="$rank" launch.address="${ADDRESS:-null}" "$@"
+start=${MODEL_DIR:+continue_pretraining}
+run $bertkit pretrain experiment="${start:-bert_base}" ${MODEL_DIR:+model_dir="$MODEL_DIR"} data_dir="$run_dir/data" output_dir="$run_dir/model" \
+  launch.num_processes="${NPROC:-1}" launch.num_hosts="${NUM_HOSTS:-1}" launch.host_rank="$rank" launch.address="${ADDRESS:-null}" "$@"
 [ "$rank" = 0 ] || exit 0
 echo "== export: a Hugging Face model, compared with transformers"
-run $bertkit export model_dir="$run_dir/model" head=pretraining output_dir="$run_dir/exported"
+run $bertkit export model_dir="$run_dir/model" output_dir="$run_dir/exported"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # recipes/multi_host/run.sh as a Slurm job: CORPUS=/shared/wiki RUN_DIR=/shared/run sbatch recipes/multi_host/slurm.sh precision=bf16
+# The README's section "Slurm" prepares the text first, in a job of its own, and names account, partition, modules and nodes without a network.
 #SBATCH --job-name=bertkit
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
@@ -11,7 +12,7 @@
 #SBATCH --open-mode=append
 # One task per host, bertkit's launcher, starts the processes there. Five minutes before the time limit SIGUSR1 requests a
 # checkpoint; exit code 75 means that it is saved, and the job is requeued to resume from it.
-# A failing task ends the others, which may wait for its data; a finished task does not, because host 0 exports last.
+# A failing task ends the others; a finished task does not, because host 0 exports last.
 set -uo pipefail
 trap : TERM USR1  # Slurm also signals this shell, which must wait for srun's exit code
 cd "$SLURM_SUBMIT_DIR" || exit 2

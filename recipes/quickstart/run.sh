@@ -6,7 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 run=${RUN_DIR:-runs/quickstart}
 export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}"  # keep downloads inside the checkout
 
-bash docker/install.sh .venv
+bash docker/install.sh .venv '[serve]'
 bertkit=.venv/bin/bertkit
 
 echo "== prepare: text -> tokenizer and token shards"

@@ -21,4 +21,4 @@ echo "== search: the metrics of each order; the weights both.* are fitted on the
 $bertkit search index="$run/library.db" model_dir="$run/reader" input="$dev" fit=true max_questions="${QUESTIONS:-400}" output="$run/found.jsonl" overwrite=true
 echo "== search: one question, with the answers between arrows"
 $bertkit search index="$run/library.db" model_dir="$run/reader" question="${QUESTION:-When did the Normans come to France?}" top_k=3
-echo "to search on a web page: .venv/bin/pip install '.[serve]' && .venv/bin/bertkit serve model_dir=$run/reader index=$run/library.db"
+echo "to search on a web page: docker/install.sh .venv '[serve]' && .venv/bin/bertkit serve model_dir=$run/reader index=$run/library.db"

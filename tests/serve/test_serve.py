@@ -417,7 +417,9 @@ def test_what_cannot_be_served_is_refused(
         refused(run(["serve", *([] if "model_dir" in change else ["model_dir=x"]), change]), line, capsys)
     monkeypatch.setitem(__import__("sys").modules, "uvloop", None)
     assert run(["serve", f"model_dir={models / 'stars'}", "port=0"]) == 2
-    assert re.fullmatch(r"error: .*uvloop.*pip install 'bertkit\[serve\]'\n", capsys.readouterr().err)
+    assert re.fullmatch(
+        r"error: .*uvloop.*pip install '\.\[serve\]' in the directory of bertkit\n", capsys.readouterr().err
+    )
 
 
 def test_names_of_models() -> None:

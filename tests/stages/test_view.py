@@ -353,7 +353,7 @@ def test_pictures(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "resvg_py", None)
         assert run([*given, f"output={tmp_path / 'x.png'}"]) == 2
-    assert "pip install 'bertkit[view]'" in capsys.readouterr().err
+    assert "pip install '.[view]'" in capsys.readouterr().err
     pytest.importorskip("resvg_py")
     assert run([*given, f"output={tmp_path / 'x.png'}"]) == 0
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, install_extra
 from bertkit.base.files import to_json
 from bertkit.base.text_files import read_json
 from bertkit.interop.parity.comparison import load_in_transformers
@@ -29,7 +29,7 @@ def check_installed() -> None:
     """Raise InputError if packages for ONNX are missing."""
     missing = [name for name in ("onnx", "onnxruntime", "onnxscript") if importlib.util.find_spec(name) is None]
     if missing:
-        raise InputError(f"onnx=true needs {', '.join(missing)}: pip install 'bertkit[onnx]'")
+        raise InputError(f"onnx=true needs {', '.join(missing)}: {install_extra('onnx')}")
 
 
 def write_onnx(directory: Path, architecture: str, with_pooler: bool, with_int8: bool) -> list[dict[str, Any]]:

@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.base import plugins
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, install_extra
 from bertkit.tasks.scoring import squad
 
 _SQUAD_V2 = ("exact", "f1", "total")
@@ -68,7 +68,7 @@ def require_packages(names: Iterable[str]) -> None:
     for name in names:
         if name in PACKAGES and importlib.util.find_spec(PACKAGES[name]) is None:
             package = PACKAGES[name].replace("_", "-")
-            raise InputError(f"task.metrics: {name} needs {package}; pip install 'bertkit[generation]'")
+            raise InputError(f"task.metrics: {name} needs {package}: {install_extra('generation')}")
 
 
 def signatures(names: Iterable[str]) -> dict[str, str]:
