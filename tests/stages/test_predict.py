@@ -218,6 +218,7 @@ def test_the_ending_of_the_output_says_how_it_is_written(ending: str, make: Make
     given = [{"id": f"n{n}", "text": text, "label": "good", "stars": n} for n, text in enumerate(texts)]
     content = "".join(json.dumps(row) + "\n" for row in given)
     rows = predict(make("sequence"), tmp_path / "in.jsonl", content, "carry_input=true")
+    assert [list(row)[:4] for row in rows] == [["id", "text", "input_label", "stars"]] * len(rows)
     carried = [{key: row[key] for key in ("id", "text", "stars", "input_label")} for row in rows]
     assert carried == [{**{key: row[key] for key in ("id", "text", "stars")}, "input_label": "good"} for row in given]
     output = tmp_path / f"out.{ending}"
