@@ -26,7 +26,7 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +135,6 @@ class Run:
 @functools.cache
 def function_of(command: str) -> Callable[..., Any]:
     """Return a command as a Python function. The stub `__init__.pyi` has its parameters and its help, made from the settings."""
-
     tree = ast.parse(Path(__file__).with_name("__init__.pyi").read_text(encoding="utf-8"))
     stub = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == command)
     stub.decorator_list = []
@@ -181,7 +180,8 @@ def _call(command: str, settings: dict[str, Any]) -> Any:
             raise InputError(
                 "launch.num_processes: bertkit.evaluate runs in this process; leave it out, or use the command line"
             )
-        stack.enter_context(_written(files))
+        for path, text in files.items():
+            stack.enter_context(_kept(path, text))
         stack.callback(setattr, sys, "argv", sys.argv)
         sys.argv = ["bertkit", command, *overrides]  # a run saves it in its manifest
         with answers.open("a+", encoding="utf-8") as said, contextlib.ExitStack() as streams:
@@ -190,22 +190,19 @@ def _call(command: str, settings: dict[str, Any]) -> Any:
             result = None if delegate(command, checked) else import_stage(command)(checked, *inputs)
         if is_silent and command in RETURNED:
             with answers.open(encoding="utf-8") as lines:
-                return _vectors(lines) if command == "embed" else [json.loads(line) for line in lines]
+                if command != "embed":
+                    return [json.loads(line) for line in lines]
+                import numpy as np
+
+                return np.array([np.array(json.loads(line)["embedding"], np.float32) for line in lines])
     place, output = getattr(checked, "output_dir", None), getattr(checked, "output", None)
     directory = None if place is None else Path(place).absolute()
     model_dir = {"pretrain": "model", "finetune": "model", "export": "."}.get(command)
     if COMMANDS[command].is_training and directory is not None:
         results = directory / ("glue.json" if command == "glue" else "eval.json")
         result = json.loads(results.read_text(encoding="utf-8"))
-    path = None if output in (None, "-") else Path(output).absolute()
-    return Run(directory, directory / model_dir if directory and model_dir else None, result or {}, path)
-
-
-def _vectors(lines: Iterable[str]) -> Any:
-    """Read the vectors that `embed` wrote as JSON lines, (n, D)."""
-    import numpy as np
-
-    return np.array([np.array(json.loads(line)["embedding"], np.float32) for line in lines], np.float32)
+    written = None if output in (None, "-") else Path(output).absolute()
+    return Run(directory, directory / model_dir if directory and model_dir else None, result or {}, written)
 
 
 def _take_rows(command: str, settings: dict[str, Any], folder: Path) -> tuple[list[Any], dict[Path, str]]:
@@ -217,39 +214,44 @@ def _take_rows(command: str, settings: dict[str, Any], folder: Path) -> tuple[li
 
     inputs, files = list[Any](), dict[Path, str]()
     for name in ROWS.get(command, ()):
-        rows, split = settings.pop(name, None), f"task.files.{'dev' if name == 'data' else name}"
-        if isinstance(rows, (str, os.PathLike)):
-            path = Path(rows).expanduser().absolute()
-            if name != "input" and not path.is_file():
-                raise InputError(f"{name}={rows}: no such file; pass a file, or rows")
-            settings["input" if name == "input" else split] = rows if name == "input" else path
-        elif rows is not None and name == "input":
-            inputs, settings[name] = [rows], "-"
+        is_input, rows = name == "input", settings.pop(name, None)
+        setting = name if is_input else f"task.files.{'dev' if name == 'data' else name}"
+        is_file = isinstance(rows, (str, os.PathLike))
+        refuse(
+            is_file
+            and not is_input
+            and not Path(rows).is_file()
+            and f"{name}={rows}: no such file; pass a file, or rows"
+        )
+        if is_file:
+            settings[setting] = rows if is_input else Path(rows).absolute()
+        elif rows is not None and is_input and command != "search":
+            inputs, settings[setting] = [rows], "-"
         elif rows is not None:
-            text = "".join(f"{json.dumps(row)}\n" for row in plain_rows(rows, name))
+            text = "".join(f"{json.dumps(row)}\n" for row in plain_rows(rows, name, "question" if is_input else None))
             refuse(not text and f"{name}: no rows; pass at least one")
             path = folder / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.jsonl"
-            files[path], settings["task.format"] = text, "auto"
-            has_folder = settings.get("data_dir") not in (None, folder)
-            settings |= {split: path.absolute()} if has_folder else {split: path.name, "data_dir": folder}
+            files[path], settings[setting] = text, path.absolute()
+            settings |= {} if is_input else {"task.format": "auto"}
+            if not is_input and settings.get("data_dir") in (None, folder):  # then the run's settings name no place
+                settings |= {setting: path.name, "data_dir": folder}
     return inputs, files
 
 
 @contextlib.contextmanager
-def _written(files: Mapping[Path, str]) -> Iterator[None]:
-    """Write the files that are missing; after an error in the input, remove them again."""
-    missing = [path for path in files if not path.exists()]
-    with contextlib.ExitStack() as stack:
-        for path in missing:
-            stack.enter_context(folder_for(path.parent))
-            own = path.with_name(f"{path.name}.{os.getpid()}")  # several processes may write the same rows
-            write_durably(own, files[path])
-            own.replace(path)
+def _kept(path: Path, text: str) -> Iterator[None]:
+    """Write a file that is missing; after an error in the input, remove it again."""
+    if path.exists():
+        yield
+        return
+    with folder_for(path.parent):
+        own = path.with_name(f"{path.name}.{os.getpid()}")  # several processes may write the same rows
+        write_durably(own, text)
+        own.replace(path)
         try:
             yield
         except InputError:
-            for path in missing:
-                path.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
             raise
 
 

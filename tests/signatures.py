@@ -99,7 +99,7 @@ EXAMPLES = {
         >>> bertkit.export(model_dir=stars, head="task", output_dir="stars-export").model_dir.name
         'stars-export'""",
     "verify": """
-        >>> bertkit.verify(model_dir=stars).scores["within_tolerance"]
+        >>> bertkit.verify(model_dir=stars, sequences=1).scores["within_tolerance"]
         True""",
 }
 RETURNS = {

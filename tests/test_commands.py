@@ -116,8 +116,8 @@ def test_every_form_of_rows(made: dict[str, Any]) -> None:
     np.testing.assert_array_equal(embed({"text": texts[0], "label": "good"}), embed(texts[0]))
     np.testing.assert_array_equal(bertkit.embed(model_dir=made["run"], input=rows, text_column="review"), vectors)
     for unclear, message in (
-        (pandas.DataFrame(rows), "there are: review, label"),
-        ({"text": ["a"]}, "no column of texts"),
+        (pandas.DataFrame(rows), "of texts: review; label"),
+        ({"text": ["a"]}, "no column 'text'"),
         (3, "texts: int: expected texts"),
     ):
         with pytest.raises(InputError, match=message):
@@ -239,7 +239,7 @@ def test_every_command_returns_what_it_makes(made: dict[str, Any], tmp_path: Pat
     found = bertkit.search(index=made["library"], input=["kan lon", "mim"])
     assert [row["question"] for row in found] == ["kan lon", "mim"]
     page = bertkit.view(model_dir=run, input=rows, row=2, steps=0, output=tmp_path / "view.json")
-    assert "bad" in json.loads(page.output.read_text())["tokens"]
+    assert len(json.loads(page.output.read_text())["tokens"]) == 5
     assert set(bertkit.compare(runs=[made["run"], run], output=tmp_path / "c.html").scores) == {"tiny", "stars"}
 
 

@@ -27,11 +27,7 @@ def is_id(name: str) -> bool:
 
 
 def model_path(model_dir: object, setting: str = "model_dir") -> Path:
-    """Return a model directory from Python as a path.
-
-    Raises:
-        InputError: it is no text and no path.
-    """
+    """Return a model directory from Python as a path; raise InputError if it is neither text nor a path."""
     if not isinstance(model_dir, (str, os.PathLike)):
         raise InputError(f"{setting}={model_dir!r:.80}: expected a directory, a run or a hub id")
     return Path(model_dir).expanduser()

@@ -16,7 +16,7 @@ from torch import nn
 
 from bertkit.base import hub_ids
 from bertkit.base.batch import TaskBatch
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, listed
 from bertkit.base.typed_settings import build
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.exports.sentence_transformers import Pooling, max_length_of, read_pooling
@@ -62,7 +62,7 @@ class Embedder:
         """Return a float32 vector for each text, in the same order, (n, D); for a single text or row, a single vector, (D,).
 
         Texts are in a list, array, column or generator; of rows, a data frame or a dataset, the column `text` is used, or the
-        only one with texts. An empty text has the vector of [CLS] [SEP]. A text with more than `max_seq_length` tokens is cut, with a warning.
+        only one with texts. An empty text has the vector of [CLS] [SEP]. A text that is too long is cut, with a warning.
 
         Raises:
             InputError: an element is not a text, or it is not clear which column is meant.
@@ -111,12 +111,8 @@ class Embedder:
 
 
 def texts_of(inputs: Any, column: str | int | None = None) -> list[Any]:
-    """Return the texts of inputs from Python: of rows, their column `text`, or the only column with texts.
-
-    Raises:
-        InputError: the inputs are something else, or there is no such column, or several.
-    """
-    if not isinstance(inputs, Iterable) or isinstance(inputs, (str, bytes, Mapping)):
+    """Return the texts of inputs from Python: of rows, those in their column `text`, or in the only column of texts."""
+    if not isinstance(inputs, Iterable) or isinstance(inputs, (str, bytes)):
         raise InputError(f"texts: {type(inputs).__name__}: expected texts, in a list, a column or a data frame")
     given = inputs if is_frame(inputs) or hasattr(inputs, "column_names") else list(inputs)
     if isinstance(given, list) and not (given and isinstance(given[0], Mapping)):
@@ -124,15 +120,13 @@ def texts_of(inputs: Any, column: str | int | None = None) -> list[Any]:
     rows = list(plain_rows(given, "texts"))
     names = list(rows[0]) if rows else []
     found = [name for name in names if all(isinstance(row.get(name), str) for row in rows)]
-    if column is not None:
-        found = [names[column]] if isinstance(column, int) and column < len(names) else [str(column)]
-    chosen = "text" if column is None and "text" in found else found[0] if len(found) == 1 else None
-    if rows and chosen not in names:
-        wanted = f"no column {column}" if column is not None else "no column 'text'" if found else "no column of texts"
+    chosen = column if column is not None else "text" if "text" in found or len(found) != 1 else found[0]
+    chosen = names[chosen] if isinstance(chosen, int) and chosen < len(names) else chosen
+    if rows and chosen not in found:
         raise InputError(
-            f"texts: {wanted} (there are: {', '.join(names)[:300]}); pass a column, such as frame['review']"
+            f"texts: no column '{chosen}' (of texts: {listed(found)}); pass one of them, as in frame['review']"
         )
-    return [row.get(str(chosen)) for row in rows]
+    return [row[str(chosen)] for row in rows]
 
 
 def check_pooling(mode: str, config: BertConfig, setting: str) -> None:
@@ -186,13 +180,10 @@ def load_embedder(
         InputError: the directory cannot be loaded, or a value is not allowed.
     """
     settings = {
-        "model_dir": str(hub_ids.model_path(model_dir)), "pooling": pooling, "normalize": normalize, "max_seq_length": max_seq_length,
-        "device": device, "precision": precision, "batch_tokens": batch_tokens,
+        "model_dir": str(hub_ids.model_path(model_dir)), "pooling": pooling, "normalize": normalize, "text_column": None,
+        "max_seq_length": max_seq_length, "device": device, "precision": precision, "batch_tokens": batch_tokens,
     }  # fmt: skip
-    build(
-        EmbedSettings,
-        {"input": "-", "output": "-", "overwrite": False, "text_column": None, "format": None, **settings},
-    )
+    build(EmbedSettings, {"input": "-", "output": "-", "overwrite": False, "format": None, **settings})
     chosen, directory = processes.choose_device(device), resolve_model_dir(model_dir)
     changes: dict[str, Any] = {"mode": pooling, "normalize": normalize, "max_length": max_seq_length}
     given = {name: value for name, value in changes.items() if value is not None}

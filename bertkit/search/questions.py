@@ -1,6 +1,5 @@
 """Reading questions for a library, with labels: the answers or the right passage, if known."""
 
-import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,7 @@ from bertkit.base.text_files import is_blank, opened_input, unpacked, unpacking
 from bertkit.search.library import Hit
 from bertkit.tasks.reading.formats import ENDINGS, beginning, json_format, suffix_of
 from bertkit.tasks.reading.readers import input_table
-from bertkit.tasks.reading.source import plain_rows
-from bertkit.tasks.reading.tables import ShortRows, records
+from bertkit.tasks.reading.tables import ShortRows
 from bertkit.tasks.scoring.squad import exact, f1
 from bertkit.tasks.task_config import TaskConfig
 
@@ -45,29 +43,23 @@ class Question:
         return max(exact(gold, answer) for gold in self.answers), max(f1(gold, answer) for gold in self.answers)
 
 
-def read_questions(task: TaskConfig, name: str, most: int | None = None, rows: Any = None) -> list[Question]:
+def read_questions(task: TaskConfig, name: str, most: int | None = None) -> list[Question]:
     """Read questions from a table, from SQuAD's JSON, or from a text with one question per line.
 
     Args:
         task: the general task `spans`.
         name: the path of the input, or "-" for standard input.
         most: the largest number of questions; None for all.
-        rows: questions from Python, instead of the input: texts or rows.
 
     Raises:
         InputError: a line is wrong, or there are no questions.
     """
     path, short_rows, questions = Path(name), ShortRows(are_filled=True), list[Question]()
-    with contextlib.ExitStack() as stack:
-        if rows is None:
-            stream, _ = stack.enter_context(opened_input(name))
-            with unpacking(lambda: name):
-                file = unpacked(stream, path)
-                format = ENDINGS.get(suffix_of(path)) or json_format(beginning(file)) or "text"
-            table = input_table(task, file, path, format, short_rows)
-        else:
-            format, own = "jsonl", plain_rows(rows, "input", text="question")
-            table = records("input", format, enumerate(own, 1), short_rows)
+    with opened_input(name) as (stream, _):
+        with unpacking(lambda: name):
+            file = unpacked(stream, path)
+            format = ENDINGS.get(suffix_of(path)) or json_format(beginning(file)) or "text"
+        table = input_table(task, file, path, format, short_rows)
         field = "text" if format == "text" else "question"
         if table.names and field not in table.names:
             raise InputError(f"{table.place(1)}: no column '{field}' (it has: {', '.join(table.names)[:300]})")

@@ -104,13 +104,7 @@ def _option_of(section: Any) -> str:
 
 
 def to_overrides(settings: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Turn Python values, nested or under dotted names, into overrides as on the command line.
-
-    The mapping of a group may name the group's option: `optimizer={"name": "lamb", "weight_decay": 0.1}`.
-
-    Raises:
-        InputError: a value is not a setting.
-    """
+    """Turn Python values, nested or under dotted names, into overrides; a group's mapping may have its option as `name`."""
     overrides = []
     groups = option_names([conf_dir()])
     for key, value in settings.items():
@@ -134,9 +128,7 @@ def _override_value(value: Any, key: str) -> str:
     if isinstance(value, (int, float)):
         return repr(value)
     if not isinstance(value, (str, os.PathLike)):
-        raise InputError(
-            f"{key}: {type(value).__name__}: expected text, a number, true, false, null, or a list of these"
-        )
+        raise InputError(f"{key}: {type(value).__name__}: expected text, a number, a list or a mapping")
     # escape quotes, backslashes before them, and interpolations
     text = str(os.fspath(value) if isinstance(value, os.PathLike) else value)
     text = re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), text)

@@ -50,7 +50,7 @@ def run(settings: EmbedSettings, inputs: Any = None) -> None:
 
     try:
         with (
-            opened_examples(shape_of(task), task, (), settings, inputs=inputs) as source,
+            opened_examples(shape_of(task), task, (), settings, inputs) as source,
             _opened_output(settings.output, embed.dimension) as output,
         ):
             if not write_results(source, vectors_of, output, "vectors", not to_file):

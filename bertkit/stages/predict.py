@@ -37,7 +37,7 @@ def run(settings: PredictSettings, inputs: Any = None) -> None:
     predictor = open_predictor(settings, settings.top_k)
     with contextlib.ExitStack() as stack:
         source = stack.enter_context(
-            opened_examples(predictor.shape, predictor.task, predictor.labels, settings, settings.carry_input, inputs)
+            opened_examples(predictor.shape, predictor.task, predictor.labels, settings, inputs)
         )
         predictor = dataclasses.replace(predictor, shape=source.inputs.shape)
         output = _Output(settings, predictor, source.inputs.rows, stack)
@@ -100,8 +100,5 @@ class _Output:
 
 
 def _joined(fields: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
-    """Join an input row and its prediction; an input field with the same name, such as a label, becomes `input_NAME`.
-
-    Columns stay in the order of the input.
-    """
+    """Join an input row and its prediction; an input field with the same name, such as a label, becomes `input_NAME`."""
     return {f"input_{name}" if name in row and name not in COPIED else name: fields[name] for name in fields} | row

@@ -23,8 +23,8 @@ AT = (1, 5, 20)  # the values of k in accuracy at k
 NUM_RESAMPLES = 1000  # for the bootstrap intervals
 
 
-def run(settings: SearchSettings, inputs: Any = None) -> None:
-    """Search the library for questions: rows from Python, or else those of `settings`.
+def run(settings: SearchSettings) -> None:
+    """Search the library.
 
     Raises:
         InputError: the index, the model or the input cannot be used.
@@ -47,7 +47,7 @@ def run(settings: SearchSettings, inputs: Any = None) -> None:
         else:
             say(*_readable(answer))
         return
-    questions = read_questions(general_task("spans"), str(settings.input), settings.max_questions, inputs)
+    questions = read_questions(general_task("spans"), str(settings.input), settings.max_questions)
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(opened_output(settings.output)) if to_file else sys.stdout
         progress = stack.enter_context(Progress("searching", len(questions), silent=not to_file, file=sys.stderr))

@@ -201,10 +201,10 @@ def test_one_text_goes_to_standard_output(make: Make, tmp_path: Path, capsys: Ca
         ("sequence", [], "missing value: set text=, or input="),
         ("sequence", ["text=kan", "format=csv"], "format=csv: has no effect with text="),
         ("sequence", ["input=x", "text_pair=kan"], "text_pair=kan: has no effect without text="),
-        ("sequence", ["text=kan", "task.needs_pair=true"], "text_pair: task=sequence needs"),
-        ("span", ["text=kan", *SPANS], "text_pair: task=spans needs"),
-        ("token", ["text=kan", "text_pair=kan"], "text_pair: has no effect"),
-        ("choice", ["text=kan"], "text=: "),
+        ("sequence", ["text=kan", "task.needs_pair=true"], "text=:1: 'kan': a model of kind sequence takes pairs"),
+        ("span", ["text=kan", *SPANS], "text=:1: 'kan': a model of kind spans takes pairs"),
+        ("token", ["text=kan", "text_pair=kan"], "text=:1: ('kan', 'kan'): a model of kind tagging takes single texts"),
+        ("choice", ["text=kan"], "text=:1: 'kan': a model of kind choice takes rows"),
     ):
         refused(run(["predict", f"model_dir={make(head)}", "device=cpu", *given]), f"error: {line}", capsys)
 

@@ -231,7 +231,7 @@ def plain_rows(rows: Any, what: str, text: str | None = None) -> Iterator[dict[s
 
 
 def is_frame(rows: Any) -> bool:
-    """Whether rows are a pandas data frame; a series is a list of values."""
+    """Whether rows are a pandas data frame."""
     return hasattr(rows, "notna") and hasattr(rows, "columns")
 
 
