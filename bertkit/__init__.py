@@ -1,7 +1,8 @@
 """bertkit: pretrain and fine-tune BERT.
 
-Each command, such as `prepare`, `pretrain` or `finetune`, is a function. `load_model`, `load_tokenizer`, `load_predictor` and
-`load_embedder` load the resulting models or any other BERT. Names are imported on first use: `import bertkit` takes milliseconds.
+Each command, such as `prepare` or `finetune`, is a function. `load_model`, `load_tokenizer`, `load_predictor` and `load_embedder`
+load the resulting models or any other BERT. `BertClassifier`, `BertRegressor` and `BertTagger` are scikit-learn's estimators.
+Names are imported on first use: `import bertkit` takes milliseconds.
 """
 
 import importlib
@@ -12,6 +13,7 @@ from typing import Any
 __version__ = "0.2.0"
 _HOMES = {
     "Run": "bertkit.commands",
+    **dict.fromkeys(("BertClassifier", "BertRegressor", "BertTagger"), "bertkit.estimators"),
     **dict.fromkeys(("load_model", "load_tokenizer"), "bertkit.interop.load"),
     "check_certificate": "bertkit.interop.parity.certificate",
     "export_model": "bertkit.interop.hugging_face.directory",

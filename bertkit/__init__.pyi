@@ -5,6 +5,9 @@ from os import PathLike
 from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, overload
 
 from bertkit.commands import Run as Run
+from bertkit.estimators import BertClassifier as BertClassifier
+from bertkit.estimators import BertRegressor as BertRegressor
+from bertkit.estimators import BertTagger as BertTagger
 from bertkit.interop.hugging_face.directory import export_model as export_model
 from bertkit.interop.load import load_model as load_model
 from bertkit.interop.load import load_tokenizer as load_tokenizer
