@@ -137,8 +137,7 @@ def function_of(command: str) -> Callable[..., Any]:
     """Return a command as a Python function. The stub `__init__.pyi` has its parameters and its help, made from the settings."""
     tree = ast.parse(Path(__file__).with_name("__init__.pyi").read_text(encoding="utf-8"))
     stub = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == command)
-    stub.decorator_list = []
-    names: dict[str, Any] = {"__name__": "bertkit"}
+    stub.decorator_list, names = [], dict[str, Any](__name__="bertkit")
     exec(compile(ast.Module([stub], []), "__init__.pyi", "exec", __future__.annotations.compiler_flag), names)
     parameters = inspect.signature(names[command]).parameters
 
@@ -158,8 +157,8 @@ def function_of(command: str) -> Callable[..., Any]:
 
 def _call(command: str, settings: dict[str, Any]) -> Any:
     """Run a command with settings from Python, in the same way as from the command line."""
-    from bertkit.settings import names
     from bertkit.settings.compose import to_overrides
+    from bertkit.settings.names import VERBATIM, schema_of
 
     with contextlib.ExitStack() as stack:
         temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bertkit-")))
@@ -172,21 +171,17 @@ def _call(command: str, settings: dict[str, Any]) -> Any:
             settings["output"] = answers if settings.get("question") else "-"
         if command == "compare":
             settings["runs"] = [getattr(run, "directory", run) for run in settings.get("runs", ())]
-        fields = dataclasses.fields(names.schema_of(command))
-        texts = {field.name: settings.pop(field.name, None) for field in fields if field.metadata == names.VERBATIM}
-        overrides = to_overrides(settings) + [f"{name}={text}" for name, text in texts.items() if text is not None]
+        fields = [field.name for field in dataclasses.fields(schema_of(command)) if field.metadata == VERBATIM]
+        texts = [f"{name}={text}" for name in fields if (text := settings.pop(name, None)) is not None]
+        overrides = to_overrides(settings) + texts
         checked = build_settings(command, compose_settings(command, overrides))
         if command == "evaluate" and launcher.starts_workers(checked.launch):
-            raise InputError(
-                "launch.num_processes: bertkit.evaluate runs in this process; leave it out, or use the command line"
-            )
+            raise InputError("launch.num_processes: leave it out; bertkit.evaluate runs in this process")
         for path, text in files.items():
             stack.enter_context(_kept(path, text))
         stack.callback(setattr, sys, "argv", sys.argv)
         sys.argv = ["bertkit", command, *overrides]  # a run saves it in its manifest
-        with answers.open("a+", encoding="utf-8") as said, contextlib.ExitStack() as streams:
-            if is_silent:
-                streams.enter_context(contextlib.redirect_stdout(said))
+        with answers.open("a", encoding="utf-8") as said, contextlib.redirect_stdout(said if is_silent else sys.stdout):
             result = None if delegate(command, checked) else import_stage(command)(checked, *inputs)
         if is_silent and command in RETURNED:
             with answers.open(encoding="utf-8") as lines:
@@ -217,14 +212,11 @@ def _take_rows(command: str, settings: dict[str, Any], folder: Path) -> tuple[li
         is_input, rows = name == "input", settings.pop(name, None)
         setting = name if is_input else f"task.files.{'dev' if name == 'data' else name}"
         is_file = isinstance(rows, (str, os.PathLike))
-        refuse(
-            is_file
-            and not is_input
-            and not Path(rows).is_file()
-            and f"{name}={rows}: no such file; pass a file, or rows"
-        )
-        if is_file:
-            settings[setting] = rows if is_input else Path(rows).absolute()
+        if is_file and is_input:
+            settings[name] = rows
+        elif is_file:
+            settings[setting] = Path(rows).expanduser().absolute()
+            refuse(not settings[setting].is_file() and f"{name}={rows}: no such file; pass a file, or rows")
         elif rows is not None and is_input and command != "search":
             inputs, settings[setting] = [rows], "-"
         elif rows is not None:

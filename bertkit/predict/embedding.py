@@ -115,13 +115,11 @@ def texts_of(inputs: Any, column: str | int | None = None) -> list[Any]:
     if not isinstance(inputs, Iterable) or isinstance(inputs, (str, bytes)):
         raise InputError(f"texts: {type(inputs).__name__}: expected texts, in a list, a column or a data frame")
     given = inputs if is_frame(inputs) or hasattr(inputs, "column_names") else list(inputs)
-    if isinstance(given, list) and not (given and isinstance(given[0], Mapping)):
+    if isinstance(given, list) and not any(isinstance(one, Mapping) for one in given[:1]):
         return given
     rows = list(plain_rows(given, "texts"))
-    names = list(rows[0]) if rows else []
-    found = [name for name in names if all(isinstance(row.get(name), str) for row in rows)]
+    found = [name for name in next(iter(rows), {}) if all(isinstance(row.get(name), str) for row in rows)]
     chosen = column if column is not None else "text" if "text" in found or len(found) != 1 else found[0]
-    chosen = names[chosen] if isinstance(chosen, int) and chosen < len(names) else chosen
     if rows and chosen not in found:
         raise InputError(
             f"texts: no column '{chosen}' (of texts: {listed(found)}); pass one of them, as in frame['review']"
