@@ -326,7 +326,7 @@ def prepare(
         strict: True: refuse a corpus with warnings
         shard_tokens: tokens per shard file; 256 MiB at two bytes per token
         num_workers: processes; auto: one per core, if the text is large enough
-        part_bytes: text in one part: half a second of work; a kill loses at most the current parts
+        part_bytes: text in one portion: half a second of work; a kill loses at most the current portions
         shard: i/n: prepare only the i-th of n shards of the text, for a later merge; needs tokenizer.path
         merge: the directories of all shards, which also determine the settings
         seed: for the instances of segments=google. Source: google-research/bert create_pretraining_data.py, lines 49-65
@@ -803,7 +803,7 @@ def serve(
         max_inputs: maximum number of inputs in a request; split larger jobs, so that other clients do not wait long
         batch_tokens: tokens in one forward pass, from several requests; None: 2048 on a CPU, 65536 on a GPU, as in predict
         request_seconds: maximum time that a request waits for the model, then status 503; most clients give up by then
-        max_view_tokens: maximum length of an input for /view; of a longer input, the page shows a window
+        max_view_tokens: maximum number of tokens of an input, or of one window of it, for /view; more: status 413
         top_k: predictions for each [MASK]
         log_inputs: True: log the inputs of every request on standard error
         kernels: auto: the fast kernels in bertkit/kernels/fast.py; plain: torch.nn.functional only

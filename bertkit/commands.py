@@ -280,6 +280,9 @@ def build_settings(command: str, mapping: dict[str, Any]) -> Any:
 
 def delegate(command: str, settings: Any) -> bool:
     """Return True if other processes run the command: workers, which this call starts and waits for, or rank 0 alone."""
+    for each in settings.runs if command == "glue" else (settings,):
+        if hasattr(each, "launch"):
+            world.check_accelerate(os.environ, each)
     if not hasattr(settings, "launch"):
         return not world.world_from_environment().is_main
     if _run_in_workers(command, settings):
@@ -291,7 +294,7 @@ def delegate(command: str, settings: Any) -> bool:
 def import_stage(command: str) -> Callable[[Any], Any]:
     """Import the stage of a command; return its function, which takes the settings."""
     _quieten_libraries()
-    stage = importlib.import_module("bertkit.serve.run" if command == "serve" else f"bertkit.stages.{command}")
+    stage = importlib.import_module("bertkit.serve.server" if command == "serve" else f"bertkit.stages.{command}")
     return functools.partial(stage.run, launch=_run_in_workers) if command == "glue" else stage.run
 
 

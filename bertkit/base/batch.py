@@ -15,23 +15,15 @@ IGNORED = -100  # the label of tokens that the loss ignores, as in torch and tra
 
 @dataclass(frozen=True)
 class PretrainBatch:
-    """One packed micro-batch for masked language modelling and, with pairs, next sentence prediction.
+    """One packed micro-batch for masked language modelling and, with pairs, next sentence prediction."""
 
-    Attributes:
-        input_ids: token ids after masking, (S,).
-        token_type_ids: 0 for `[CLS] A [SEP]`, 1 for `B [SEP]`, (S,).
-        sequence_lengths: number of tokens in each sequence, (B,); their sum is S.
-        masked_positions: positions of the tokens to predict, from 0 to S - 1, ascending, (M,).
-        masked_labels: the original ids at those positions, (M,).
-        next_sentence_labels: 0 if B follows A, 1 if B is random or, with next_sentence=sop, if A and B are swapped, (B,);
-            None if there are no pairs, or if the label is not predicted.
-    """
-
-    input_ids: NDArray[np.int64]
-    token_type_ids: NDArray[np.int64]
-    sequence_lengths: NDArray[np.int64]
-    masked_positions: NDArray[np.int64]
-    masked_labels: NDArray[np.int64]
+    input_ids: NDArray[np.int64]  # token ids after masking, (S,)
+    token_type_ids: NDArray[np.int64]  # 0 for `[CLS] A [SEP]`, 1 for `B [SEP]`, (S,)
+    sequence_lengths: NDArray[np.int64]  # number of tokens in each sequence, (B,); their sum is S
+    masked_positions: NDArray[np.int64]  # positions of the tokens to predict, from 0 to S - 1, ascending, (M,)
+    masked_labels: NDArray[np.int64]  # the original ids at those positions, (M,)
+    # 0 if B follows A, 1 if B is random or, with next_sentence=sop, if A and B are swapped, (B,); None if there are no pairs,
+    # or if the label is not predicted
     next_sentence_labels: NDArray[np.int64] | None
 
     @property
@@ -50,32 +42,22 @@ class PretrainBatch:
 
 @dataclass(frozen=True)
 class TaskBatch:
-    """One packed micro-batch of a task.
+    """One packed micro-batch of a task. The labels depend on the head; None if the batch has no labels:
 
-    Attributes:
-        head: "sequence", "token", "span", "choice" or "generation".
-        input_ids: (S,).
-        token_type_ids: (S,).
-        sequence_lengths: number of tokens in each sequence, (B,).
-        labels: depend on the head; None if the batch has no labels.
-            sequence: (B,) label numbers, (B,) floats for regression, or (B, C) floats, 0 or 1, for multi-label tasks;
-            token: (S,) label numbers, `IGNORED` for tokens without a label; span: (B, 2), start and end in each sequence;
-            choice: (B / num_choices,), the correct choice; generation: (S_t,), the token after each of `target_ids`.
-        num_choices: number of adjacent sequences that form one example; 1 for other heads than "choice".
-        class_weights: the weight of each label in the loss, (C,); None if all are 1.
-        target_ids: for generation with labels: the input of the decoder, `[CLS] y1 .. yn` for each target, (S_t,).
-        target_lengths: number of tokens in each target, n + 1, (B,); their sum is S_t.
+    sequence: (B,) label numbers, (B,) floats for regression, or (B, C) floats, 0 or 1, for multi-label tasks;
+    token: (S,) label numbers, `IGNORED` for tokens without a label; span: (B, 2), start and end in each sequence;
+    choice: (B / num_choices,), the correct choice; generation: (S_t,), the token after each of `target_ids`.
     """
 
-    head: str
-    input_ids: NDArray[np.int64]
-    token_type_ids: NDArray[np.int64]
-    sequence_lengths: NDArray[np.int64]
+    head: str  # "sequence", "token", "span", "choice" or "generation"
+    input_ids: NDArray[np.int64]  # (S,)
+    token_type_ids: NDArray[np.int64]  # (S,)
+    sequence_lengths: NDArray[np.int64]  # number of tokens in each sequence, (B,)
     labels: NDArray[np.int64] | NDArray[np.float64] | None
-    num_choices: int = 1
-    class_weights: NDArray[np.float64] | None = None
-    target_ids: NDArray[np.int64] | None = None
-    target_lengths: NDArray[np.int64] | None = None
+    num_choices: int = 1  # number of adjacent sequences that form one example; 1 for other heads than "choice"
+    class_weights: NDArray[np.float64] | None = None  # the weight of each label in the loss, (C,); None if all are 1
+    target_ids: NDArray[np.int64] | None = None  # the decoder's input, `[CLS] y1 .. yn` for each target, (S_t,)
+    target_lengths: NDArray[np.int64] | None = None  # number of tokens in each target, n + 1, (B,); their sum is S_t
 
     @property
     def loss_counts(self) -> dict[str, float]:

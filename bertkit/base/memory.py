@@ -19,23 +19,18 @@ class Memory:
     total: int  # in the machine, the container, or the GPU
 
 
-def memory_here(device: str) -> Memory | None:
-    """Measure a device's memory; None if the system does not report it."""
+def memory_here(device: str) -> Memory:
+    """Measure a device's memory."""
     if device == "cuda":
         import torch
 
         free, total = torch.cuda.mem_get_info()
         held = torch.cuda.memory_allocated()
         return Memory(held, free + torch.cuda.memory_reserved() - held, total)
-    try:
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-        kilobytes = {
-            line.split(":")[0]: int(line.split()[1])
-            for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        }
-    except (OSError, ValueError, IndexError):
-        return None
-    total, free = kilobytes["MemTotal"] * 1024, kilobytes["MemAvailable"] * 1024
+    import psutil
+
+    machine = psutil.virtual_memory()
+    total, free = machine.total, machine.available
     for group in _cgroups():
         limit = _number_in(group / "memory.max")
         if limit is not None:
@@ -43,7 +38,7 @@ def memory_here(device: str) -> Memory | None:
             total, free = min(total, limit), min(free, limit - used)
     for limit, _ in map(resource.getrlimit, (resource.RLIMIT_AS, resource.RLIMIT_DATA)):  # set by `ulimit -v`
         total = total if limit == resource.RLIM_INFINITY else min(total, limit)
-    return Memory(pages * os.sysconf("SC_PAGE_SIZE"), min(free, total), total)
+    return Memory(psutil.Process().memory_info().rss, min(free, total), total)
 
 
 def processes_here(device: str) -> int:
@@ -58,7 +53,7 @@ def require_memory(what: str, num_bytes: int, advice: str, device: str = "cpu") 
         InputError: it cannot fit; the message ends with the advice `advice`.
     """
     here = memory_here(device)
-    if here is not None and num_bytes > here.total:
+    if num_bytes > here.total:
         raise InputError(
             f"{what} would need at least {gigabytes(num_bytes)} of memory, this machine has {gigabytes(here.total)}; {advice}"
         )

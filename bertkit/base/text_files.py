@@ -72,7 +72,7 @@ def join_lines(name: Path, lines: Iterator[tuple[int, str]]) -> str:
     return "\n".join(parts)
 
 
-def check_whole(path: Path) -> None:
+def check_size(path: Path) -> None:
     """Check that a file is small enough to be read as a whole.
 
     Raises:
@@ -246,13 +246,9 @@ def line_blocks(
     Only a line feed ends a line, since U+2028 and similar characters occur inside sentences. If a line is invalid, the lines
     before it are yielded before the error is raised.
 
-    Args:
-        file: at its beginning; the function does not wait for full blocks.
-        where: takes a line number, returns its place for error messages.
-        start: the first byte to read.
-        end: the end of the bytes to read, not included; None reads all.
-        encoding: an encoding in which a line feed is the byte 0x0a.
-        advice: what to do about a file in another encoding.
+    The file is at its beginning; of its bytes, `start` to `end` (excluded) are read, without waiting for full blocks. For
+    error messages `where` returns the place of a line number, and `advice` is what to do about another encoding. In `encoding`
+    a line feed is the byte 0x0a.
 
     Raises:
         InputError: a line is not text, or not in this encoding.

@@ -3,8 +3,7 @@
 Axes: T tokens of the sequence, D hidden_size, n points on the path from the baseline to the input.
 """
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +15,7 @@ from torch import Tensor
 from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import nearest
 from bertkit.kernels.layout import Layout
+from bertkit.model.bert_config import FOLLOWS
 from bertkit.model.heads import BertOutput, BertWithHeads
 from bertkit.predict.inference import require_finite
 from bertkit.predict.task_model import Predictor
@@ -27,19 +27,12 @@ MAX_ERROR = 0.01  # relative to the difference of the scores; a larger error nee
 
 @dataclass(frozen=True)
 class Target:
-    """The output that is explained: a logit, or the sum of two logits.
+    """The output that is explained: a logit, or the sum of two logits."""
 
-    Attributes:
-        description: the target in words, such as "the label good".
-        head: the model's head that computes the logits.
-        logits: (row, column) of each logit: the row is the token's position for tags and answers, else 0.
-        tokens: the positions of the target's tokens, such as the tokens of an answer, or the explained [MASK].
-    """
-
-    description: str
-    head: str
-    logits: tuple[tuple[int, int], ...]
-    tokens: tuple[int, ...] = ()
+    description: str  # the target in words, such as "the label good"
+    head: str  # the model's head that computes the logits
+    logits: tuple[tuple[int, int], ...]  # (row, column): the row is the token's position for tags and answers, else 0
+    tokens: tuple[int, ...] = ()  # positions of the tokens of an answer or word, or of the explained [MASK]
 
 
 @dataclass(frozen=True)
@@ -81,15 +74,8 @@ def attribute(
 
     x are the token embeddings of the input, b those of the baseline; position and segment embeddings are the same in both. The
     baseline has [PAD] instead of each token except [CLS], [SEP] and [MASK], whose attribution is therefore 0. The integral is
-    approximated by Gauss-Legendre quadrature, as by default in captum.
-
-    Args:
-        model: the model, in evaluation mode, with frozen parameters.
-        target: the output F.
-        feature: the input x.
-        baseline: the token ids of b, length T.
-        steps: the number of points; None: doubled until the relative error is at most `MAX_ERROR`, up to `MAX_STEPS`.
-        micro_tokens: the number of tokens in one forward pass.
+    approximated by Gauss-Legendre quadrature, as by default in captum, with `steps` points; None doubles their number until the
+    relative error is at most `MAX_ERROR`, up to `MAX_STEPS`. `micro_tokens` is the number of tokens in one forward pass.
 
     Source: Sundararajan et al. 2017, Axiomatic Attribution for Deep Networks, equation 1; the attributions sum to
     F(x) - F(b) (proposition 1), from which the error is computed.
@@ -129,7 +115,7 @@ def _integral(
 def _score(model: BertWithHeads, target: Target, feature: Feature, embeddings: Tensor) -> Tensor:
     """Return the target's score, (n,), for the feature with these token embeddings, (n, T, D), instead of its own."""
     count = len(embeddings)
-    with _replaced_embeddings(model, embeddings.flatten(0, 1)):
+    with model.bert.embeddings.token.register_forward_hook(lambda *_: embeddings.flatten(0, 1)):
         masked = target.tokens if target.head == "masked_lm" else ()
         logits = run_copies(model, feature, count, masked).logits[target.head]  # a row for each sequence, mask or token
     rows = logits.view(count, -1, logits.shape[-1])
@@ -150,18 +136,7 @@ def run_copies(
     return output
 
 
-@contextlib.contextmanager
-def _replaced_embeddings(model: BertWithHeads, embeddings: Tensor) -> Iterator[None]:
-    """Replace the output of the model's token embeddings by `embeddings`, (S, D)."""
-    handle = model.bert.embeddings.token.register_forward_hook(lambda *_: embeddings)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
 NUM_WORDS = 5  # predicted words that are shown for a [MASK]
-FOLLOWS = ("follows", "does not follow")  # the labels of next sentence prediction
 
 
 def _chosen(target: str | None, names: Sequence[str], predicted: int, what: str) -> int:

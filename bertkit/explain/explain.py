@@ -90,13 +90,9 @@ def explain(
 ) -> Explanation:
     """Explain the prediction for one example.
 
-    Args:
-        predictor: a model for a task, for masked LM, or without a head, from `open_task_model`.
-        example: the example.
-        features: the features of this example.
-        target: the label, word or ending to explain; None for the predicted one.
-        steps: the number of points for integrated gradients; None for as many as needed, 0 for no attributions.
-        target_text: for a model that generates text: the text to align with the source; None for the generated text.
+    `target` is the label, word or ending to explain, by default the predicted one. For a model that generates text,
+    `target_text` is aligned with the source, by default the generated text. `steps` is the number of points for integrated
+    gradients: None for as many as needed, 0 for no attributions.
 
     Raises:
         InputError: the model cannot predict this target.
@@ -240,23 +236,19 @@ def json_parts(explanation: Explanation) -> Iterator[str]:
     names = ("tokens", "token_ids", "segments", "num_layers", "num_heads", "prediction", "target")
     about = {name: getattr(explanation, name) for name in names}
     about |= {"target_tokens": explanation.target_tokens, "attributions": attributions, "notes": explanation.notes()}
-    yield from _open_object(about)
+    yield in_json(json.dumps(about, ensure_ascii=False))[:-1]  # without the closing brace
     yield ', "attentions": '
     yield from _nested(explanation.attentions, "%.9g")
     yield ', "rollout": '
     yield from _nested(explanation.rollout, "%.17g")
     if alignment is not None:
         yield ', "alignment": '
-        yield from _open_object({name: getattr(alignment, name) for name in ("tokens", "token_ids", "is_given")})
+        text = {name: getattr(alignment, name) for name in ("tokens", "token_ids", "is_given")}
+        yield in_json(json.dumps(text, ensure_ascii=False))[:-1]
         yield ', "weights": '
         yield from _nested(alignment.weights, "%.9g")
         yield "}"
     yield "}\n"
-
-
-def _open_object(values: dict[str, Any]) -> Iterator[str]:
-    """Yield a JSON object without its closing brace."""
-    yield in_json(json.dumps(values, ensure_ascii=False))[:-1]
 
 
 def _nested(array: NDArray[np.floating] | None, form: str) -> Iterator[str]:

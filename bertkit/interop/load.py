@@ -46,7 +46,7 @@ class LoadReport:
     """What happened to every parameter and tensor."""
 
     loaded: list[str]  # parameters of the model taken from the directory
-    skipped: dict[str, str]  # tensors of the directory that were left out, with the rule
+    skipped: dict[str, str]  # tensors of the directory that were left out, with the reason
     new: list[str]  # newly initialised parameters, which the directory does not contain
 
     def __str__(self) -> str:
@@ -108,16 +108,11 @@ def load_tokenizer(model_dir: str | Path, rules: Rules | None = None) -> Tokeniz
 
 
 def resolve_model_dir(model_dir: str | Path, setting: str = "model_dir") -> Path:
-    """Find the directory with a configuration and weights.
+    """Find the directory with a configuration and weights; for a prefix whose directory has several checkpoints, the prefix.
 
-    Args:
-        model_dir: a run directory (its newest valid checkpoint; after fine-tuning the final model, its best checkpoint), a
-            checkpoint, a Hugging Face directory, a TensorFlow checkpoint (a directory, or a prefix such as
-            `DIR/bert_model.ckpt`), or a hub id.
-        setting: the name of the setting in messages.
-
-    Returns:
-        The directory; for a prefix, the prefix itself if its directory contains several checkpoints.
+    `model_dir` is a run directory (its newest valid checkpoint; after fine-tuning the final model, its best checkpoint), a
+    checkpoint, a Hugging Face directory, a TensorFlow checkpoint (a directory, or a prefix such as `DIR/bert_model.ckpt`), or a
+    hub id. `setting` is its name in messages.
 
     Raises:
         InputError: there is no such directory, or it contains no model.
@@ -187,7 +182,7 @@ class _Stored:
     tensors: Mapping[str, Tensor]  # all tensors, by Hugging Face's names
     weights: dict[str, Tensor]  # the tensors that bertkit knows, by bertkit's names
     their_names: Mapping[str, str]  # Hugging Face's names by bertkit's names
-    skipped: dict[str, str]  # tensors left out, with the rule
+    skipped: dict[str, str]  # tensors left out, with the reason
 
     def has(self, part: str) -> bool:
         """Whether there are weights for a part of the model."""

@@ -28,31 +28,23 @@ from bertkit.kernels.layout import Layout
 
 @dataclass(frozen=True)
 class FastWays:
-    """Which fast kernels a run uses; saved in its checkpoints. `packed_attention` is for CUDA, all others are for a CPU.
+    """Which fast kernels a run uses; saved in its checkpoints. `packed_attention` is for CUDA, all others are for a CPU."""
 
-    Attributes:
-        onednn_linear: float32 linear maps with oneDNN instead of MKL. MKL is slow on processors that are not Intel's; there
-            `choose` switches oneDNN on.
-        packed_weights: a second copy of a decoder's weights while it generates text, in a memory layout for few rows. A step
-            for a few texts takes as long as reading all weights, and with the usual layout twice as long.
-        short_dropout: dropout from 16 random bits an element instead of 64; the probability is exact to 1/65536.
-        even_rows: the number of tokens in a batch is rounded up, by 1/32 at most. oneDNN compiles a program for each number
-            of rows and keeps it; a run without padding has thousands of different numbers: hundreds of megabytes.
-        loss_in_place: cross-entropy over a vocabulary that overwrites the logits with their gradient.
-        kept_memory: the process keeps freed memory; glibc would return large blocks to the system, and get them back page
-            by page in every step.
-        own_attention: attention with dropout as matrix products and `short_dropout`; torch's kernel is slow with dropout.
-        packed_attention: attention of a whole batch by one kernel: variable-length flash attention in half precision without
-            dropout, else memory-efficient attention over padded sequences with a mask.
-    """
-
+    # float32 linear maps with oneDNN instead of MKL, which is slow on processors that are not Intel's
     onednn_linear: bool = False
+    # a second copy of a decoder's weights while it generates text, in a memory layout for few rows: a step for a few texts takes
+    # as long as reading all weights, and with the usual layout twice as long
     packed_weights: bool = False
-    short_dropout: bool = False
+    short_dropout: bool = False  # from 16 random bits an element instead of 64; the probability is exact to 1/65536
+    # the number of tokens in a batch is rounded up, by 1/32 at most, since oneDNN compiles a program for each number of rows and
+    # keeps it; a run without padding has thousands of different numbers: hundreds of megabytes
     even_rows: bool = False
-    loss_in_place: bool = False
+    loss_in_place: bool = False  # cross-entropy over a vocabulary that overwrites the logits with their gradient
+    # the process keeps freed memory; glibc would return large blocks, and get them back page by page in every step
     kept_memory: bool = False
-    own_attention: bool = False
+    own_attention: bool = False  # matrix products and `short_dropout`, since torch's kernel is slow with dropout
+    # attention of a whole batch by one kernel: variable-length flash attention in half precision without dropout, else
+    # memory-efficient attention over padded sequences with a mask
     packed_attention: bool = False
 
     @classmethod

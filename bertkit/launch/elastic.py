@@ -11,13 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import fcntl
 import json
 import logging
 import os
 import signal
 import socket
-import struct
 import subprocess
 import tempfile
 import threading
@@ -27,6 +25,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import psutil
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SubprocessContext
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
@@ -41,25 +40,19 @@ KILL_SECONDS = 5  # how long to wait for a killed process, which may hang in a d
 POLL_SECONDS = 0.05
 OTHER_HOST_SECONDS = 5.0  # after a failure of another host, processes here have this time to end by themselves
 FAILED = "bertkit/failed"  # a key in the store
-SIOCGIFADDR = 0x8915  # linux/sockios.h
 ERRORS = {
     kind.exit_code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, BertkitError)
 }
 
 
 class Workers(SubprocessContext):
-    """The processes of this host.
-
-    Attributes:
-        killed: local ranks that were killed after another process had failed.
-        stop_signal: the first signal that asked the run to stop.
-    """
+    """The processes of this host."""
 
     def __init__(self, command: Sequence[str], environments: dict[int, dict[str, str]], folder: str) -> None:
         arguments = dict.fromkeys(environments, tuple(command[1:]))
         super().__init__("worker", command[0], arguments, environments, DefaultLogsSpecs(folder))
-        self.killed: list[int] = []
-        self.stop_signal: int | None = None
+        self.killed: list[int] = []  # local ranks that were killed after another process had failed
+        self.stop_signal: int | None = None  # the first signal that asked the run to stop
         self._stop_at = 0.0
 
     @property
@@ -118,7 +111,8 @@ def run(launch: LaunchConfig, job: dict[str, Any], output_dir: str | None) -> No
         workers.start()
         if workers.stop_signal is not None:  # the signal arrived before there were processes to forward it to
             raise KeyboardInterrupt
-        other_hosts = stack.enter_context(_OtherHosts(launch, address))
+        other_hosts = _OtherHosts(launch, address)
+        stack.callback(other_hosts.ended.set)
         result = None
         while result is None and not other_hosts.failed.is_set():
             result = workers.wait(1.0, POLL_SECONDS)
@@ -157,7 +151,7 @@ class _OtherHosts:
     """Detects failures of the launchers on other hosts; without other hosts it does nothing."""
 
     def __init__(self, launch: LaunchConfig, address: tuple[str, int]) -> None:
-        self.failed, self._ended, self._address = threading.Event(), threading.Event(), address
+        self.failed, self.ended, self._address = threading.Event(), threading.Event(), address
         self._timeout = datetime.timedelta(seconds=launch.hang_timeout_seconds)
         self._store: TCPStore | None = None
         if launch.num_hosts > 1:
@@ -167,7 +161,7 @@ class _OtherHosts:
         with contextlib.suppress(RuntimeError):  # host 0 cannot be reached, or no longer
             self._store = TCPStore(*self._address, is_master=False, wait_for_workers=False, timeout=self._timeout)
             while not self._store.check([FAILED]):
-                if self._ended.wait(1.0):
+                if self.ended.wait(1.0):
                     return
         self.failed.set()
 
@@ -176,12 +170,6 @@ class _OtherHosts:
         with contextlib.suppress(RuntimeError):
             if self._store is not None and not self.failed.is_set():
                 self._store.set(FAILED, "")
-
-    def __enter__(self) -> _OtherHosts:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
 
 
 def interface_to(host: str, port: int) -> str:
@@ -198,11 +186,9 @@ def interface_to(host: str, port: int) -> str:
                 f"launch.address={host}:{port}: {error.strerror or error}; give host 0's address"
             ) from None
         own = probe.getsockname()[0]
-        for _, name in socket.if_nameindex():
-            with contextlib.suppress(OSError):
-                reply = fcntl.ioctl(probe, SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-                if socket.inet_ntoa(reply[20:24]) == own:
-                    return name
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(each.address == own for each in addresses):
+            return str(name)
     raise InputError(f"no network interface with the address {own} found; set GLOO_SOCKET_IFNAME in the environment")
 
 

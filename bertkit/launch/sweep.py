@@ -1,11 +1,14 @@
-"""Runs the combinations of a sweep one after another, each in its own process, and prints a table of their scores."""
+"""Runs the combinations of a sweep one after another, each in its own process, and prints their scores, and the means over seeds."""
 
 import contextlib
 import json
+import re
 import subprocess
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean, stdev
 from types import FrameType
 from typing import Any
 
@@ -17,24 +20,17 @@ STOPPED_CODES = (75, INTERRUPTED_CODE)
 
 @dataclass(frozen=True)
 class SweptRun:
-    """One combination of the swept values.
+    """One combination of the swept values."""
 
-    Attributes:
-        name: the swept values, as on the command line.
-        arguments: the command and its overrides.
-        directory: its output directory; None if it has none.
-    """
-
-    name: str
-    arguments: list[str]
-    directory: Path | None
+    name: str  # the swept values, as on the command line
+    arguments: list[str]  # the command and its overrides
+    directory: Path | None  # its output directory; None if it has none
 
 
 def run_each(runs: Sequence[SweptRun]) -> int:
     """Run all combinations. If a run fails, the sweep continues; a signal ends the current run and the sweep.
 
-    Returns:
-        The exit code of a stopped run if there is one, otherwise of the first failed run, otherwise 0.
+    The result is the exit code of a stopped run if there is one, otherwise of the first failed run, otherwise 0.
     """
     codes: dict[str, int] = {}
     received: list[int] = []
@@ -79,6 +75,20 @@ def _table(runs: Sequence[SweptRun], codes: dict[str, int]) -> list[str]:
             row = dict.fromkeys(names, float("nan")) | scores[run.name]
             cells = [f"{row[name]:>{len(name)}.4g}" for name in names] or ["done"]
         lines.append("  ".join([f"{run.name:<{width}}", *cells]))
+    return lines + _over_seeds({name: row for name, row in scores.items() if codes.get(name) == 0 and row})
+
+
+def _over_seeds(scores: dict[str, dict[str, float]]) -> list[str]:
+    """Return a line for each setting with several seeds: the mean and the standard deviation of each score."""
+    groups = defaultdict[str, list[dict[str, float]]](list)
+    for name, row in scores.items():
+        groups[re.sub("(^|_)seed=[0-9]+", "", name).strip("_")].append(row)
+    lines = []
+    for name, rows in groups.items():
+        columns = {key: [row[key] for row in rows] for key in rows[0] if all(key in row for row in rows)}
+        if len(rows) > 1:
+            cells = [f"{key} {fmean(values):.4g} ± {stdev(values):.2g}" for key, values in columns.items()]
+            lines.append(f"{name}{': ' if name else ''}mean of {len(rows)} seeds: {', '.join(cells)}")
     return lines
 
 
@@ -86,4 +96,4 @@ def _scores(directory: Path | None) -> dict[str, float]:
     if directory is None or not (directory / "eval.json").is_file():
         return {}
     values: dict[str, Any] = json.loads((directory / "eval.json").read_text(encoding="utf-8"))
-    return {name: value for name, value in values.items() if isinstance(value, float)}
+    return {name: value for name, value in values.items() if isinstance(value, float) and name != "best_epoch"}

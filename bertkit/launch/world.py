@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import bertkit
 from bertkit.base.errors import InputError
+from bertkit.base.typed_settings import at, refuse, to_mapping
 from bertkit.launch.launch_config import LaunchConfig
 
 PACKAGE = Path(bertkit.__file__)
@@ -41,6 +43,11 @@ LOST_PEER = re.compile(
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 _NUMBER = re.compile("[0-9]{1,9}")
+ACCELERATE = "ACCELERATE_"
+# change no number of a run; DYNAMO_* has no effect without a backend
+HARMLESS = re.compile(
+    "DYNAMO_(MODE|USE_.*)|CPU_AFFINITY|DEBUG_.*|LOG_LEVEL|ENABLE_RICH|BYPASS_DEVICE_MAP|INIT_.*|CONFIG_.*"
+)
 
 
 def child_command(*arguments: str) -> list[str]:
@@ -104,6 +111,29 @@ def enter(launch: LaunchConfig) -> World:
         if not re.fullmatch("[0-9]{1,5}", os.environ[name]):
             raise InputError(f"{name}={os.environ[name]}: expected a number; start with torchrun")
     return world
+
+
+def check_accelerate(variables: Mapping[str, str], settings: Any) -> None:
+    """Check that the variables of `accelerate launch` ask for nothing else than the settings of a run.
+
+    Raises:
+        InputError: a variable asks for something else, or for something that bertkit does not do.
+    """
+    values, use_cpu = to_mapping(settings), variables.get("ACCELERATE_USE_CPU", "").lower()
+    micro, size = at(values, "batch.micro_sequences"), world_from_environment().size
+    parts = f"{at(values, 'batch.sequences') / (micro * size):g}" if isinstance(micro, int) else "1"
+    known = {  # the value that says the same as the settings, and the settings
+        "MIXED_PRECISION": (settings.precision, f"precision={settings.precision}"),
+        "GRADIENT_ACCUMULATION_STEPS": (parts, f"batch.micro_sequences={micro} makes {parts} of the global batch"),
+        "USE_CPU": ("no" if settings.device == "cuda" else use_cpu, f"device={settings.device}"),
+    }
+    problems = []
+    for variable, value in sorted(variables.items()):
+        name = variable.removeprefix(ACCELERATE)
+        same, said = known.get(name, ("no", "bertkit has no setting for it"))
+        if name != variable and not HARMLESS.fullmatch(name) and value.lower() not in ("", "0", "no", "false", same):
+            problems.append(f"{variable}={value}, but {said}; set both alike, or leave it out of accelerate launch")
+    refuse(problems)
 
 
 def world_from_environment() -> World:

@@ -187,15 +187,9 @@ class Bert(nn.Module):
         output_hidden_states: bool = False,
         attentions: list[Tensor] | None = None,
     ) -> tuple[list[Tensor], Tensor | None]:
-        """Encode packed tokens.
+        """Encode packed tokens (S,), with token type 0 for the first segment and 1 for the second.
 
-        Args:
-            input_ids: (S,).
-            token_type_ids: 0 for the first segment, 1 for the second, (S,).
-            layout: where the sequences are in the batch.
-            output_hidden_states: return the output of every layer.
-            attentions: list to which the attention weights of every layer are appended, L times (B, N, T, T) with T of the
-                longest sequence.
+        The attention weights of every layer, L times (B, N, T, T) with T of the longest sequence, are appended to `attentions`.
 
         Returns:
             The last hidden state, (S, D), or all L + 1 hidden states; and the pooled output (B, D), None without a pooler.

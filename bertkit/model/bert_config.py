@@ -13,7 +13,8 @@ PRETRAINING_HEADS = ("masked_lm", "next_sentence")
 TASK_HEADS = ("sequence", "token", "span", "choice", "generation")
 MAX_INT32 = 2**31 - 1
 HEADS = (*PRETRAINING_HEADS, *TASK_HEADS)
-POOLED_HEADS = ("next_sentence", "sequence", "choice")  # their input is the pooled output, the others' every token
+FOLLOWS = ("follows", "does not follow")  # the labels of next sentence prediction
+POOLED_HEADS = ("next_sentence", "sequence", "choice")  # they read the pooled output; the other heads read every token
 
 ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
 Pooling = Literal["first", "mean", "feed_forward"]
@@ -62,14 +63,6 @@ def attention_problems(attention: AttentionConfig) -> list[str]:
     if not sides or len(set(sides)) != len(sides):
         problems.append(f"attention.relative_to=[{','.join(sides)}]: expected keys, values or both, without repeats")
     return problems
-
-
-def shape_problems(shape: BertShape) -> list[str]:
-    """Return an error line if the number of heads does not divide the hidden size."""
-    size, heads = shape.hidden_size, shape.num_attention_heads
-    if heads < 1 or size % heads == 0:
-        return []
-    return [f"model.hidden_size={size} is not a multiple of model.num_attention_heads={heads}; change one of them"]
 
 
 def bert_problems(config: BertConfig) -> list[str]:
@@ -216,7 +209,13 @@ class BertShape:
     layer_norm_eps: float
 
     def __post_init__(self) -> None:
-        refuse(outside(self, "model.", **SHAPE_INTERVALS), shape_problems(self))
+        size, heads = self.hidden_size, self.num_attention_heads
+        refuse(
+            outside(self, "model.", **SHAPE_INTERVALS),
+            heads >= 1
+            and size % heads > 0
+            and f"model.hidden_size={size} is not a multiple of model.num_attention_heads={heads}; change one of them",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

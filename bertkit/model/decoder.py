@@ -147,17 +147,11 @@ class Decoder(nn.Module):
         source_layout: Layout,
         attentions: list[Tensor] | None = None,
     ) -> Tensor:
-        """Score the next token after each target token.
+        """Score the next token after each target token: (S,) -> (S, V).
 
-        Args:
-            input_ids: for each target, [CLS] and all its tokens except the last one, (S,).
-            layout: where the targets are in the batch.
-            source: the output of the encoder, (C, D).
-            source_layout: where the sources are, in the order of the targets.
-            attentions: list to which the cross-attention weights of every layer are appended, L times (B, N, T, C).
-
-        Returns:
-            Logits, (S, V).
+        The inputs are, for each target, [CLS] and all its tokens except the last one. The source is the output of the encoder,
+        (C, D), in the order of the targets. The cross-attention weights of every layer, L times (B, N, T, C), are appended to
+        `attentions`.
         """
         hidden = self.embeddings(input_ids, torch.zeros_like(input_ids), layout.position_ids)
         within = Geometry(layout, layout, CAUSAL, is_padded=True)

@@ -49,24 +49,15 @@ class Part(NamedTuple):
 
 @dataclass(eq=False)  # not frozen: torch.compile would inspect every field, and recompile for each layer
 class Geometry:
-    """Pairs of sequences, one with queries and one with keys, and the pattern of attention within each pair.
-
-    Attributes:
-        queries: the layout of the sequences with queries.
-        keys: the layout of the sequences with keys: the same in self-attention, the source texts in cross-attention, or
-            compressed keys; the pairs are in the order of both layouts.
-        attention: settings, of which the pattern determines which keys of its sequence a query attends to.
-        layer: number of the layer; random blocks differ between layers.
-        is_padded: pad sequences of different lengths to compute them in one group; else a group has equal lengths.
-        is_whole: do not cut sequences into blocks, so that all pairs of tokens have a weight.
-    """
+    """Pairs of sequences, one with queries and one with keys, and the pattern of attention within each pair."""
 
     queries: Layout
+    # in the order of the queries' sequences: the same in self-attention, the sources in cross-attention, or compressed keys
     keys: Layout
-    attention: AttentionConfig = FULL
-    layer: int = 0
-    is_padded: bool = False
-    is_whole: bool = False
+    attention: AttentionConfig = FULL  # its pattern determines which keys of its sequence a query attends to
+    layer: int = 0  # random blocks differ between layers
+    is_padded: bool = False  # pad sequences, to compute different lengths in one group; else a group has equal lengths
+    is_whole: bool = False  # do not cut sequences into blocks, so that all pairs of tokens have a weight
 
     @property
     def is_self_attention(self) -> bool:

@@ -98,24 +98,18 @@ class Targets:
 class BertOutput:
     """The output of a forward pass, packed from `BertWithHeads`, padded from `interop.padded`.
 
-    Attributes:
-        last_hidden_state: (S, D), or (B, T, D).
-        pooled_output: (B, D); None without a pooler.
-        logits: by head: "masked_lm" (M, V), or (B, T, V); "next_sentence" (B, 2); "sequence" (B, C); "token" (S, C), or
-            (B, T, C); "span" (S, 2), or (B, T, 2); "choice" (B, 1), or (questions, choices); "generation" (S, V), or
-            (B, T, V), for targets.
-        hidden_states: L + 1 times (S, D), or (B, T, D); None unless requested.
-        attentions: L times (B, N, T, T), the weight of each key (last axis) for each query, with zeros in padding; None unless
-            requested.
-        alignments: the weight of each source token (last axis) for each target token, (B, N, T, C), for every layer with
-            attention to the source; None unless requested.
+    The logits are by head: "masked_lm" (M, V), or (B, T, V); "next_sentence" (B, 2); "sequence" (B, C); "token" (S, C), or
+    (B, T, C); "span" (S, 2), or (B, T, 2); "choice" (B, 1), or (questions, choices); "generation" (S, V), or (B, T, V), for
+    targets. The last three attributes are None unless requested.
     """
 
-    last_hidden_state: Tensor
-    pooled_output: Tensor | None
+    last_hidden_state: Tensor  # (S, D), or (B, T, D)
+    pooled_output: Tensor | None  # (B, D); None without a pooler
     logits: dict[str, Tensor]
-    hidden_states: tuple[Tensor, ...] | None = None
+    hidden_states: tuple[Tensor, ...] | None = None  # L + 1 times (S, D), or (B, T, D)
+    # L times (B, N, T, T), the weight of each key (last axis) for each query, with zeros in padding
     attentions: tuple[Tensor, ...] | None = None
+    # for every layer with attention to the source, the weight of each source token for each target token, (B, N, T, C)
     alignments: tuple[Tensor, ...] | None = None
 
 
@@ -158,16 +152,10 @@ class BertWithHeads(nn.Module):
         output_attentions: bool = False,
         targets: Targets | None = None,
     ) -> BertOutput:
-        """Encode packed tokens and apply every head, the generation head only if there are targets.
+        """Encode packed tokens (S,) and apply every head, the generation head only if there are targets.
 
-        Args:
-            input_ids: (S,).
-            token_type_ids: (S,).
-            layout: where the sequences are in the batch.
-            masked_positions: indices into S for the masked LM head, (M,); None for all tokens.
-            output_hidden_states: return the output of every layer.
-            output_attentions: return the attention weights of every layer; T is the longest sequence.
-            targets: the target texts of a generation head.
+        `masked_positions` (M,) are indices into S for the masked LM head; None for all tokens. In attention weights T is the
+        longest sequence.
 
         Raises:
             ValueError: attention weights are requested in training mode.

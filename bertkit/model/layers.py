@@ -62,10 +62,8 @@ def missing_for(device_type: str) -> str | None:
         return None if shutil.which(os.environ.get("CXX", "g++")) else "a C++ compiler"
     if importlib.util.find_spec("triton") is None:
         return "the package triton"
-    if not (
-        os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
-    ):  # triton builds its launchers with it
-        return "a C compiler"
+    if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
+        return "a C compiler"  # triton builds its launchers with it
     return None if torch.cuda.get_device_capability() >= (7, 0) else "a GPU of compute capability 7.0 or later"
 
 

@@ -94,9 +94,8 @@ class Score(nn.Module):
             self.matrix = nn.Linear(head_size, config.max_position_embeddings, bias=False)
         elif self.kind not in SCORES:
             plugin = plugins.bind("score", self.kind, config.attention.score_options)
-            self.plugin = (
-                plugin(config) if inspect.isclass(plugin.func) else plugin
-            )  # a module with weights, or a function
+            # a module with weights, or a function
+            self.plugin = plugin(config) if inspect.isclass(plugin.func) else plugin
 
     @property
     def is_scaled_dot(self) -> bool:
@@ -118,10 +117,8 @@ class Score(nn.Module):
         if self.kind not in SCORES:
             return self.plugin(query, key)  # type: ignore[no-any-return]
         weights = self.of_query.weight, self.of_key.weight, self.of_sum.weight
-        by_head = zip(
-            query.unbind(1), key.unbind(1), strict=True
-        )  # head by head, since every score needs memory for A numbers
-        return torch.stack(
-            [checkpoint(additive, *head, *weights, use_reentrant=False, preserve_rng_state=False) for head in by_head],
-            1,
-        )
+        scores = [  # head by head, since every score needs memory for A numbers
+            checkpoint(additive, *head, *weights, use_reentrant=False, preserve_rng_state=False)
+            for head in zip(query.unbind(1), key.unbind(1), strict=True)
+        ]
+        return torch.stack(scores, 1)

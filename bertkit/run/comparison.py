@@ -93,7 +93,7 @@ def by_seed(records: Sequence[RunRecord]) -> list[list[RunRecord]]:
     groups: list[list[RunRecord]] = []
     for record in records:
         for group in groups:
-            if not different_settings([group[0], record]).keys() - {"seed"}:
+            if different_settings([group[0], record]).keys() == {"seed"}:
                 group.append(record)
                 break
         else:

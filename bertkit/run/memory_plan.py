@@ -119,8 +119,6 @@ def measure_needs(model: BertWithHeads, buffers: int, batch: LargestBatch) -> Me
 def memory_lines(model: BertWithHeads, buffers: int, batches: Sequence[LargestBatch], num_here: int) -> list[str]:
     """Describe the expected peak memory, and warn if it exceeds the free memory, divided by the processes on this machine."""
     here = memory_here(next(model.parameters()).device.type)
-    if here is None:
-        return []
     measured = [(batch, measure_needs(model, buffers, batch)) for batch in batches]
     batch, needs = max(measured, key=lambda pair: pair[1].num_bytes(pair[0].num_tokens))
     needed, free = needs.num_bytes(batch.num_tokens), here.free // num_here

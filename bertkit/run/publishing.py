@@ -14,13 +14,14 @@ from bertkit.run.state import TrainingState
 from bertkit.run.task_data import TaskData
 from bertkit.run.trainer import TrainingPlan
 from bertkit.settings.finetune import FinetuneSettings
-from bertkit.tasks.scoring.baseline import Baseline
+from bertkit.tasks.scoring.baseline import GAIN, Baseline
 from bertkit.tasks.scoring.metrics import signatures
 from bertkit.tasks.scoring.review import eval_json_parts
 from bertkit.tasks.task import shape_of
 from bertkit.train.checkpoint import delete_old_checkpoints
 from bertkit.view import console
 from bertkit.view.console import duration
+from bertkit.view.page import Table
 from bertkit.view.report import write_report
 
 
@@ -33,18 +34,19 @@ def publish(
     files: Mapping[str, str] | None = None,
     line: str | None = None,
     review: Mapping[str, Any] | None = None,
+    samples: Table | None = None,
 ) -> None:
     """Write the files of a finished run, on process 0; the final metrics are written last and mark the run as finished.
 
     `facts` are for the model card, `result` has the final metrics, and `files` the predictions by file name (None for
-    pretraining, which keeps its last checkpoints). `line` is printed, and `review` is shown in the report.
+    pretraining, which keeps its last checkpoints). `line` is printed; `review` and `samples` are shown in the report.
     """
     directory = state.directory
     with building_dir(directory / "model") as partial:
         write_model(state.bare_model, state.tokenizer, partial, {"README.md": model_card(state.bare_model, facts)})
     for name, content in (files or {}).items():
         write_durably(directory / name, content)
-    write_report(directory, plan.baselines(plan.steps), plan.charts, review)
+    write_report(directory, plan.baselines(plan.steps), plan.charts, review, samples)
     if files is not None:  # model/ has the best weights, so their checkpoint is no longer needed
         delete_old_checkpoints(directory, plan.steps, state.writer.config.keep_last, best=None)
     write_durably(directory / RESULT, to_json(result))
@@ -63,24 +65,26 @@ def publish_task(
     best_step: int,
     scores: dict[str, float],
     predictions: Sequence[Any],
-    baseline: Baseline | None,
+    baseline: Baseline,
 ) -> None:
     """Write the results of fine-tuning: the model, with the weights of `best_step`, and its scores and predictions on dev."""
     task, shape, examples = settings.task, shape_of(settings.task), data.dev.source.examples
-    majority = {} if baseline is None else baseline.scores
     best_epoch = round(best_step / (plan.steps_per_epoch or 1), 4)
+    ranges = baseline.intervals(predictions, scores)
+    gain = ranges.pop(GAIN, None)
     result: dict[str, Any] = {**scores, "best_step": best_step, "best_epoch": best_epoch, "num_examples": len(examples)}
-    facts = finetuning_facts(to_mapping(settings), result | {"majority_baseline": majority or None}, scores)
+    result |= {"intervals": ranges, GAIN: gain, "majority_baseline": baseline.scores.get("majority")}
+    for name in [name for name in baseline.scores if name != "majority"]:
+        result |= {"tfidf_baseline": baseline.scores[name], "tfidf": name}
+    facts = finetuning_facts(to_mapping(settings), result, scores)
     warnings = []
     if shape.is_degenerate(task, examples, predictions):
         result["is_degenerate"] = True
         warnings.append(
             "the model makes the same prediction for every example; train longer, or with another learning rate"
         )
-    if baseline is not None:
-        error = baseline.standard_error(predictions)
-        warnings += baseline.warnings(predictions, scores[task.best_metric], error)
-        result |= {"majority_baseline": majority, "standard_error": error}
+    else:
+        warnings += baseline.warnings(predictions, scores[task.best_metric], gain)
     result["warnings"] = warnings
     signed = signatures(task.metrics)
     result |= {"signatures": signed} if signed else {}
@@ -92,12 +96,13 @@ def publish_task(
         facts,
         result | eval_json_parts(review),
         files=shape.eval_files(examples, predictions),
-        line=f"dev: {console.scores_line(scores, majority)} (step {best_step}, the best by {task.best_metric})",
+        line=f"dev: {console.scores_line(scores, baseline.scores, ranges)} (step {best_step}, the best by {task.best_metric})",
         review={
             **review,
             "scores": scores,
             "facts": _facts_of_task(settings, state, data, result),
-            "guessing": majority,
+            "baselines": baseline.scores,
+            "intervals": ranges,
             "warnings": warnings,
             "best_metric": task.best_metric,
             "num_examples": len(examples),

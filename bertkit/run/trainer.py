@@ -91,6 +91,7 @@ def fit(settings: RunSettings, state: TrainingState, plan: TrainingPlan) -> Gene
             done = FinishedStep(step, is_due(step, "evaluation"), save_is_due)
             yield done
             is_over = _is_over(step, plan, state)
+            progress.advance(step)
             rows.add(report, done.metrics, is_logged=is_due(step, "log"))
             report.check_skips(settings.numerics.max_skips_in_a_row)
             is_saved = save_is_due or is_over or done.must_save
@@ -99,7 +100,6 @@ def fit(settings: RunSettings, state: TrainingState, plan: TrainingPlan) -> Gene
                 if rows.log is not None:
                     rows.log.sync()  # so that no row before the checkpoint is lost in a power cut
                 state.save(step, is_required=report.stop_requested and not is_over)
-            progress.advance(step)
             for line in done.lines if is_main else ():
                 progress.line(line)
             if is_main and (done.metrics or is_saved):
@@ -194,6 +194,7 @@ class _Rows:
 
     def __init__(self, settings: RunSettings, state: TrainingState, plan: TrainingPlan, progress: Progress) -> None:
         self.plan, self.progress = plan, progress
+        self.is_printed = functools.partial(settings.log.prints, steps=plan.steps)
         is_main = state.accelerator.is_main_process
         self.log = MetricsLog(state.directory / "metrics.jsonl", state.first_step) if is_main else None
         self.trackers = Trackers(settings.log.trackers if is_main else (), state.directory, to_mapping(settings))
@@ -238,7 +239,8 @@ class _Rows:
         batch = hashlib.blake2b(repr(names).encode(), digest_size=4).hexdigest()  # lets `compare` detect other examples
         self.log.write({**row, "batch": batch})
         self.trackers.log(row)
-        self.progress.line(console.step_line(row, self.plan.steps, self.progress.time_left()))
+        if metrics or "loss" not in row or self.is_printed(report.step):
+            self.progress.line(console.step_line(row, self.plan.steps, self.progress.time_left()))
 
     def close(self) -> None:
         """Close metrics.jsonl and the trackers."""

@@ -105,13 +105,9 @@ class Library:
         return connection
 
     def find(self, question: str, num_hits: int, more: Sequence[str] = (), *, add_rest: bool = False) -> list[Hit]:
-        """Return the passages with the highest BM25, the best first.
+        """Return the passages with the highest BM25 for a question and `more` words, the best first.
 
-        Args:
-            question: any text; punctuation is ignored.
-            num_hits: the largest number of passages.
-            more: words added to the question.
-            add_rest: if the library has at most `num_hits` passages, return all; the rest, without such words, score 0.
+        With `add_rest`, if the library has at most `num_hits` passages, return all; the rest, without such words, score 0.
         """
         words = words_of(question, more)
         with translated_errors(self.path):
@@ -148,10 +144,9 @@ class Library:
     def _num_with(self, word: str) -> int:
         """Return the number of passages with a word; it is cached until the library changes."""
         version = self._connection.execute("PRAGMA data_version").fetchone()
-        counts: dict[str, int] = getattr(self._thread, "counts", {})
-        if getattr(self._thread, "version", None) != version or len(counts) > MAX_CACHED_COUNTS:
-            counts = self._thread.counts = {}
-            self._thread.version = version
+        if getattr(self._thread, "version", None) != version or len(self._thread.counts) > MAX_CACHED_COUNTS:
+            self._thread.version, self._thread.counts = version, {}
+        counts: dict[str, int] = self._thread.counts
         if word not in counts:
             count = "SELECT count(*) FROM words WHERE words MATCH ?"
             (counts[word],) = self._connection.execute(count, (_any([word]),)).fetchone()
@@ -223,12 +218,9 @@ class LibraryWriter:
         return hash is not None and self._one("SELECT hash FROM files WHERE path = ?", path) == hash
 
     def sync(self, path: str, hash: str | None, documents: Iterable[LibraryDocument]) -> FileChanges:
-        """Sync a file's documents: add the new ones, remove the missing ones, and keep the others.
+        """Sync a file's documents: add the new ones, remove the missing ones, and keep the others; equal ones are added once.
 
-        Args:
-            path: absolute path of the file.
-            hash: hash of its content and of the settings for reading it; None if unknown.
-            documents: the documents of the file, in order; equal ones are added once.
+        `path` is absolute; `hash` depends on the file's content and the settings for reading it, None if unknown.
         """
         connection, changes = self._connection, FileChanges()
         remaining = iter(documents)

@@ -73,10 +73,5 @@ def connect(path: Path, may_write: bool) -> sqlite3.Connection:
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
     """Commit all statements of the block, or none."""
     connection.execute("BEGIN IMMEDIATE")
-    try:
+    with connection:  # commits, or after an error rolls back, unless SQLite has done so already (full disk)
         yield
-    except BaseException:
-        with contextlib.suppress(sqlite3.Error):  # SQLite has already rolled back if the disk is full
-            connection.execute("ROLLBACK")
-        raise
-    connection.execute("COMMIT")

@@ -44,12 +44,9 @@ class Question:
 
 
 def read_questions(task: TaskConfig, name: str, most: int | None = None) -> list[Question]:
-    """Read questions from a table, from SQuAD's JSON, or from a text with one question per line.
+    """Read all or `most` questions from a table, from SQuAD's JSON, or from a text with one question per line.
 
-    Args:
-        task: the general task `spans`.
-        name: the path of the input, or "-" for standard input.
-        most: the largest number of questions; None for all.
+    `task` is the general task `spans`; `name` is the path of the input, or "-" for standard input.
 
     Raises:
         InputError: a line is wrong, or there are no questions.

@@ -58,14 +58,10 @@ class Searcher:
         num_candidates: int | None = None,
         glossary: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        """Open a library.
+        """Open the library at the path `index`; the reader `predictor` is a question answering model, None for BM25 alone.
 
-        Args:
-            index: path of the library.
-            predictor: the reader, a question answering model; None for BM25 alone.
-            both: the weights of `both`; None for the weights in conf/search.yaml.
-            num_candidates: number of passages for the reader; None for the number in conf/search.yaml.
-            glossary: for a word, as `words_of` writes it, the words to add to every question that contains it.
+        The weights of `both`, and the number of passages for the reader, are by default those in conf/search.yaml. The
+        glossary has, for a word as `words_of` writes it, the words to add to every question that contains it.
 
         Raises:
             InputError: there is no such library, or the model does not answer questions.
@@ -80,12 +76,9 @@ class Searcher:
         self.glossary = glossary or {}
 
     def search(self, question: str, order: str | None, top_k: int) -> dict[str, Any]:
-        """Find passages and answers.
+        """Find at most `top_k` passages and their answers.
 
-        Args:
-            question: any text.
-            order: "search", "bert" or "both"; None for "both" with a reader, else "search".
-            top_k: the largest number of passages.
+        The order is "search", "bert" or "both"; None for "both" with a reader, else "search".
 
         Returns:
             {"answers": [...], "order": order, "seconds": time taken}; the answers are results of `row`.
@@ -169,14 +162,10 @@ def log_both(
 
 
 def fit(questions: Sequence[tuple[Sequence[Candidate], Sequence[bool]]], start: BothConfig) -> BothConfig:
-    """Estimate the weights of `both` by maximum likelihood, with BFGS.
+    """Estimate the weights of `both` by maximum likelihood, with BFGS from the weights `start`; round them to four digits.
 
-    Args:
-        questions: the candidates of each, and whether each candidate is right; at least one must be, or it is ignored.
-        start: the initial weights.
-
-    Returns:
-        The weights, rounded to four digits; `start` if all questions are ignored.
+    A question has candidates, and whether each of them is right; without a right one it is ignored. If all questions are
+    ignored, the result is `start`.
     """
     from scipy.optimize import minimize
 

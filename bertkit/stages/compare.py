@@ -1,6 +1,6 @@
 """Stage: compare the scores, curves and settings of several runs; for two runs, find where they diverge and why.
 
-If several settings have several seeds each, one row shows the mean and standard deviation over the seeds of a setting.
+Runs that differ only in their seed have one row, with the mean and standard deviation; if all runs do, each also has its own.
 """
 
 import dataclasses
@@ -36,16 +36,12 @@ def run(settings: CompareSettings) -> dict[str, Any]:
     records = _with_short_names([record for record in runs.values() if record is not None])
     if len(records) < 2:
         raise InputError(f"runs={list(settings.runs)}: expected at least two run directories, found {len(records)}")
-    groups = by_seed(records)
-    if sum(len(group) > 1 for group in groups) < 2:  # the runs are not several settings with several seeds each
+    rows = groups = by_seed(records)
+    if len(groups) == 1:
         groups = [[record] for record in records]
+        rows = [*groups, records]
     labels = [_label(group) for group in groups]
-    rows = []
-    for label, group in zip(labels, groups, strict=True):
-        slowest = min(group, key=lambda record: record.is_finished)
-        steps = f"{slowest.last_step:,}{'' if slowest.is_finished else ', not finished'}"
-        rows.append((label, steps, [record.scores for record in group]))
-    scores = scores_table(rows)
+    scores = scores_table([(_label(row), _steps(row), [record.scores for record in row]) for row in rows])
     different = different_settings([group[0] for group in groups])
     table = settings_table(labels, {key: [_shown(value) for value in values] for key, values in different.items()})
     lines = _describe(labels, find_divergence(*records)) if len(records) == 2 else []
@@ -71,6 +67,11 @@ def _label(group: Sequence[RunRecord]) -> str:
     if len(group) == 1:
         return name
     return f"{re.sub(r'[/_. -]*seed[/_. -]*[0-9]+$', '', name) or name}, {len(group)} seeds"
+
+
+def _steps(group: Sequence[RunRecord]) -> str:
+    slowest = min(group, key=lambda record: record.is_finished)
+    return f"{slowest.last_step:,}{'' if slowest.is_finished else ', not finished'}"
 
 
 def _shown(value: Any) -> str:

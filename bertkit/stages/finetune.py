@@ -119,8 +119,8 @@ class _Finetuning:
         return Predictor(state.model, shape, state.tokenizer, settings.task, labels, precision, micro_tokens)
 
     @functools.cached_property
-    def baseline(self) -> Baseline | None:
-        """The scores of predicting the most frequent training label for every dev example."""
+    def baseline(self) -> Baseline:
+        """The scores of the baselines on the dev split."""
         train, dev = (split.source.examples for split in (self.data.train, self.data.dev))
         return Baseline.of(self.settings.task, train, dev, self.data.labels)
 
@@ -162,8 +162,7 @@ class _Finetuning:
         writer.history.num_worse = 0 if done.must_save else writer.history.num_worse + 1
         done.metrics = scores | {"loss": loss}
         if self.state.accelerator.is_main_process:
-            majority = {} if self.baseline is None else self.baseline.scores
-            done.lines.append(f"  dev: {console.scores_line(done.metrics, majority)}")
+            done.lines.append(f"  dev: {console.scores_line(done.metrics, self.baseline.scores)}")
 
     def publish(self) -> None:
         """Evaluate the best weights, and write the model, its predictions and metrics, and the report."""

@@ -9,8 +9,11 @@
 import contextlib
 import dataclasses
 import functools
+import math
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from bertkit.base.errors import InputError
 from bertkit.base.files import sha256_file
@@ -25,7 +28,7 @@ from bertkit.predict.inference import measure_split
 from bertkit.run.directory import saved_identity
 from bertkit.run.length_phases import LengthPhases, Phase, choose_micro_sequences, make_phases, segments_of
 from bertkit.run.memory_plan import LargestBatch
-from bertkit.run.objective import pretraining_losses
+from bertkit.run.objective import best_tokens, pretraining_losses
 from bertkit.run.opening import announce, is_done, open_run
 from bertkit.run.publishing import publish
 from bertkit.run.resume_rules import PRETRAIN, identity_of
@@ -34,11 +37,14 @@ from bertkit.run.start import settings_of_instances, start_pretraining
 from bertkit.run.state import Choices, TrainingState, make_choices
 from bertkit.run.trainer import FinishedStep, TrainingPlan, fit
 from bertkit.settings.pretrain import PretrainSettings
+from bertkit.train.loop import evaluation_mode
 from bertkit.train.micro_batches import check_num_processes, micro_batch_ranges
 from bertkit.train.processes import Accelerator, make_accelerator
 from bertkit.view import console
+from bertkit.view.page import Table
 from bertkit.view.report import CHARTS
 
+NUM_SAMPLES = 4  # texts in the report
 EVALUATION_SEQUENCES = 32  # sequences in a forward pass
 
 
@@ -179,7 +185,25 @@ class _Pretraining:
         text = self.dataset.manifest["corpus"]["description"]
         facts = pretraining_facts(to_mapping(settings), text, result, settings.model_dir)
         line = console.health_line(metrics, baselines) if "mlm_loss" in metrics else None
-        publish(self.state, self.plan(), facts, result, line=line)
+        publish(self.state, self.plan(), facts, result, line=line, samples=self._samples(last))
+
+    def _samples(self, phase: Phase) -> Table | None:
+        """Fill in the masks of some held-out texts, as a table for the report."""
+        if phase.held_out is None:
+            return None
+        model, tokenizer, name = self.state.bare_model, self.state.tokenizer, self.state.tokenizer.vocab
+        batch = phase.held_out.in_order(0, min(NUM_SAMPLES, phase.held_out.epoch_length))
+        batch.input_ids[batch.masked_positions] = tokenizer.facts.mask
+        with evaluation_mode(model):
+            best, shares = best_tokens(model, batch, 3, self.settings.precision)
+        ends, filled = np.cumsum(batch.sequence_lengths), []
+        for truth, *pair in zip(batch.masked_labels, best, shares, strict=True):
+            found = ", ".join(f"{name[token]} {share:.0%}" for token, share in zip(*pair, strict=True))
+            filled.append(f"{name[truth]}: {found}")
+        texts = map(tokenizer.decode, np.split(batch.input_ids, ends[:-1]))
+        parts = np.split(np.array(filled), np.searchsorted(batch.masked_positions, ends[:-1]))
+        rows = [(text, "; ".join(part)) for text, part in zip(texts, parts, strict=True)]
+        return Table("Held-out text", ("text", "truth: predictions for each [MASK]"), rows)
 
     def _evaluate(self, phase: Phase) -> dict[str, float]:
         if phase.held_out is None:
@@ -189,9 +213,11 @@ class _Pretraining:
         return {name: value for name, (value, _) in results.items()}
 
     def _baselines(self, phase: Phase) -> dict[str, float]:
-        """Return the unigram entropy of the text, and the accuracy of the more frequent next sentence label."""
+        """Return the unigram entropy, the accuracy of the more frequent next sentence label, and what chance adds to it (5 %)."""
         baselines = {"unigram entropy": self.dataset.manifest["statistics"]["unigram_entropy"]}
         if phase.held_out is not None and "next_sentence" in self.state.bare_model.heads:
             share = phase.held_out.mean_next_sentence_label(self.settings.evaluation.max_sequences)
-            baselines["guessing"] = max(share, 1 - share)
+            num_pairs = min(self.settings.evaluation.max_sequences, phase.held_out.epoch_length)
+            baselines["guessing"] = guessing = max(share, 1 - share)
+            baselines["chance"] = guessing + 1.645 * math.sqrt(guessing * (1 - guessing) / num_pairs)
         return baselines

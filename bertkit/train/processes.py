@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator as Accelerator  # other files import it from here
+from accelerate.utils import GradientAccumulationPlugin, parse_flag_from_env
 
 from bertkit.base.errors import InputError
 from bertkit.base.files import write_durably
@@ -24,7 +25,7 @@ SHARED_FILE_SECONDS = 10.0  # how long a network file system may take to show a 
 
 
 def choose_device(device: str) -> torch.device:
-    """Return the device for "cpu", "cuda" or "auto", which prefers CUDA.
+    """Return the device for "cpu", "cuda" or "auto", which prefers CUDA, except under `accelerate launch --cpu`.
 
     Raises:
         InputError: device=cuda, but there is no CUDA device.
@@ -32,7 +33,8 @@ def choose_device(device: str) -> torch.device:
     has_cuda = torch.cuda.is_available()
     if device == "cuda" and not has_cuda:
         raise InputError("device=cuda: no CUDA device here; set device=cpu or device=auto")
-    return torch.device("cuda" if has_cuda and device != "cpu" else "cpu")
+    on_cpu = device == "cpu" or (device == "auto" and parse_flag_from_env("ACCELERATE_USE_CPU"))
+    return torch.device("cuda" if has_cuda and not on_cpu else "cpu")
 
 
 def make_accelerator(device: str, num_processes: int, timeout_seconds: float | None = None) -> Accelerator:
@@ -47,7 +49,9 @@ def make_accelerator(device: str, num_processes: int, timeout_seconds: float | N
             check_devices(os.environ, torch.cuda.device_count())
         timeout = None if timeout_seconds is None else datetime.timedelta(seconds=timeout_seconds)
         dist.init_process_group("cpu:gloo,cuda:nccl" if chosen == "cuda" else "gloo", timeout=timeout)
-    accelerator = Accelerator(cpu=chosen == "cpu", gradient_accumulation_steps=1)
+    # the precision, the parts of a batch and compilation are bertkit's own work, whatever Accelerate's variables ask for
+    once = GradientAccumulationPlugin(num_steps=1)
+    accelerator = Accelerator(cpu=chosen == "cpu", mixed_precision="no", gradient_accumulation_plugin=once)
     if accelerator.num_processes != num_processes:
         raise InputError(
             f"{num_processes} processes were started, but {accelerator.num_processes} connected; set "

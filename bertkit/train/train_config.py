@@ -120,6 +120,7 @@ class ResumeConfig:
 
 
 TRACKERS = ("aim", "clearml", "comet_ml", "dvclive", "mlflow", "swanlab", "tensorboard", "trackio", "wandb")
+SHORT = 5000  # steps
 ROWS_PER_RUN = 100  # approximate, for log.every_steps=auto: enough for a curve, few enough to read
 
 
@@ -148,6 +149,13 @@ class LogConfig:
             return self.every_steps
         power = int(10 ** math.floor(math.log10(max(1, steps / ROWS_PER_RUN))))
         return min((power, 2 * power, 5 * power, 10 * power), key=lambda every: abs(steps / every - ROWS_PER_RUN))
+
+    def prints(self, step: int, steps: int) -> bool:
+        """Return whether the row of a step is printed too: with auto, about a row in ten of a run of up to SHORT steps."""
+        every = self.every_of(steps)
+        if self.every_steps == "auto" and steps <= SHORT:
+            every *= max(1, round(steps / 10 / every))
+        return step in (1, steps) or step % every == 0
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ def step_line(row: dict[str, Any], steps: int, time_left: str) -> str:
     parts.append(f"lr {row['learning_rate']:.2e}")
     if "tokens_per_second" in row:
         parts.append(f"{row['tokens_per_second']:,.0f} tokens/s")
-    return "  ".join([*parts, f"{time_left} left"])
+    return "  ".join([*parts, *([f"{time_left} left"] if time_left else [])])
 
 
 def skips_line(num_skipped: int) -> str:
@@ -60,20 +60,30 @@ def skips_line(num_skipped: int) -> str:
     return f"{steps} skipped because the loss or gradient was not finite; metrics.jsonl names the examples"
 
 
-def scores_line(metrics: Mapping[str, float], majority: Mapping[str, float]) -> str:
-    """Format a task's metrics; `majority` has the metrics of always predicting the most frequent label."""
-    compared = {name: f" (majority {value:.4f})" for name, value in majority.items()}
-    return ", ".join(f"{name} {value:.4f}{compared.get(name, '')}" for name, value in metrics.items())
+def scores_line(
+    metrics: Mapping[str, float],
+    baselines: Mapping[str, Mapping[str, float]],
+    intervals: Mapping[str, Sequence[float]] | None = None,
+) -> str:
+    """Format a task's metrics, with the same metrics of baselines, and the ends of 95 % intervals."""
+    parts = []
+    for name, value in metrics.items():
+        others = ", ".join(f"{label} {scores[name]:.4f}" for label, scores in baselines.items() if name in scores)
+        ends = "[{:.4f}, {:.4f}]".format(*intervals[name]) if intervals and name in intervals else ""
+        parts.append(" ".join(filter(None, (name, f"{value:.4f}", ends, others and f"({others})"))))
+    return ", ".join(parts)
 
 
 def health_line(metrics: dict[str, float], baselines: dict[str, float]) -> str:
-    """Compare held-out MLM loss with the unigram entropy, and next sentence accuracy with guessing."""
+    """Say whether the model has learned: held-out MLM loss and the unigram entropy, next sentence accuracy and guessing."""
     entropy, loss = baselines["unigram entropy"], metrics["mlm_loss"]
-    verdict = "below it: learning from context" if loss < entropy else "not below it yet"
-    text = f"held-out MLM loss {loss:.3f}, unigram entropy {entropy:.3f} ({verdict})"
+    verdict, relation = ("has learned", "below") if loss < entropy else ("has not learned", "not below")
+    text = f"masked LM {verdict} from context: held-out MLM loss {loss:.3f} is {relation} the unigram entropy {entropy:.3f}"
     text += f", MLM accuracy {metrics['mlm_accuracy']:.3f}"
     if "nsp_accuracy" in metrics and "guessing" in baselines:
-        text += f"; NSP accuracy {metrics['nsp_accuracy']:.3f}, guessing {baselines['guessing']:.3f}"
+        accuracy, guessing = metrics["nsp_accuracy"], baselines["guessing"]
+        verdict = "has learned" if accuracy > baselines["chance"] else "has not learned"
+        text += f"; next sentence prediction {verdict}: NSP accuracy {accuracy:.3f}, guessing {guessing:.3f}"
     return text
 
 
@@ -122,9 +132,9 @@ class Progress:
             say(text, file=self.file)
 
     def time_left(self) -> str:
-        """Estimate the time left from the speed so far."""
+        """Estimate the time left from the speed so far; empty if nothing is done yet."""
         if not self.total or self.done <= self.done_at_start:
-            return "?"
+            return ""
         seconds_per_unit = (time.monotonic() - self.started_at) / (self.done - self.done_at_start)
         return duration(seconds_per_unit * max(0.0, self.total - self.done))
 

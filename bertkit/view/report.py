@@ -1,7 +1,7 @@
 """Write report.html for a run, compare.html for several runs, and glue.md for a GLUE run.
 
-In a report, a review is what `tasks.scoring.review` returns, with the keys `scores`, `guessing` (the baseline's scores),
-`best_metric`, `num_examples`, `warnings` and `facts` added.
+In a report, a review is what `tasks.scoring.review` returns, with the keys `scores`, `baselines` (scores by name),
+`intervals` (95 %, of each score), `best_metric`, `num_examples`, `warnings` and `facts` added.
 """
 
 import math
@@ -59,6 +59,7 @@ def write_report(
     baselines: dict[str, float],
     charts: Sequence[Curves] = CHARTS,
     review: Mapping[str, Any] | None = None,
+    samples: Table | None = None,
 ) -> None:
     """Write report.html for a run so far; charts without values are omitted.
 
@@ -67,6 +68,7 @@ def write_report(
         baselines: "unigram entropy"; with next sentence prediction also "guessing", the accuracy of the more frequent label.
         charts: the charts to draw.
         review: the review of a fine-tuned model's predictions; None for pretraining, and during fine-tuning.
+        samples: held-out texts with predictions; None for fine-tuning, and during pretraining.
     """
     rows = read_metrics(run_dir / "metrics.jsonl")
     last = rows[-1] if rows else {}
@@ -83,7 +85,8 @@ def write_report(
         name=run_dir.resolve().name,
         headline=headline(review) if review else _headline(last, baselines),
         charts=[_chart(rows, curves, baselines) for curves in charts],
-        last=last,
+        samples=samples,
+        last={name: value for name, value in last.items() if name != "batch"},
         facts=facts,
         settings=(run_dir / "config.yaml").read_text(encoding="utf-8"),
         review=review,
@@ -102,10 +105,16 @@ def pictures(review: Mapping[str, Any]) -> list[Figure]:
 def headline(review: Mapping[str, Any]) -> str:
     """Return a sentence with the main score and the baseline's score."""
     name = review["best_metric"]
-    text = f"{metric_name(name)} {format_score(review['scores'][name])} on the dev split"
-    if name in review["guessing"]:
-        text += f"; guessing scores {format_score(review['guessing'][name])}"
+    text = f"{metric_name(name)} {format_score(review['scores'][name])}{interval(review, name)} on the dev split"
+    guessing = review["baselines"].get("majority", {})
+    if name in guessing:
+        text += f"; guessing scores {format_score(guessing[name])}"
     return text[0].upper() + text[1:] + "."
+
+
+def interval(review: Mapping[str, Any], name: str) -> str:
+    """Return the 95 % interval of a score, in brackets; nothing if it has none."""
+    return " [{}, {}]".format(*map(format_score, review["intervals"][name])) if name in review["intervals"] else ""
 
 
 def most_confused(confusion: Mapping[str, Any]) -> list[tuple[str, str, int]]:

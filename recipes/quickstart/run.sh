@@ -11,7 +11,7 @@ bertkit=.venv/bin/bertkit
 
 echo "== prepare: text -> tokenizer and token shards"
 $bertkit prepare corpus=python_docs tokenizer.vocab_size=2048 held_out_prob=0.05 output_dir="$run/data"
-echo "== pretrain: a tiny BERT, masked LM and next sentence prediction"
+echo "== pretrain: a tiny BERT, masked LM"
 $bertkit pretrain experiment=quickstart data_dir="$run/data" output_dir="$run/tiny" "$@"
 echo "== export: a Hugging Face model, compared with transformers"
 $bertkit export model_dir="$run/tiny" head=masked_lm output_dir="$run/tiny-mlm"

@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 from pathlib import Path
+from statistics import fmean, stdev
 
 import pytest
 from conftest import make_text, write_text
@@ -27,6 +28,15 @@ def test_a_run_that_fails_does_not_end_the_others(
     assert failed.split(maxsplit=1) == [f"data_dir={tmp_path / 'none'}", "failed (exit 2)"]
     (scores,) = [json.loads(path.read_text()) for path in tmp_path.glob("sweep/*/eval.json")]
     assert done.split()[:2] == [f"data_dir={prepared_dir}", f"{scores['mlm_loss']:.4g}"]
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_mean_over_seeds(prepared_dir: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    common = ["steps=2", "schedule.warmup_steps=1", f"output_dir={tmp_path / 'sweep'}", *TINY]
+    assert run(["pretrain", "-m", "seed=1,2", f"data_dir={prepared_dir}", *common]) == 0
+    losses = [json.loads(path.read_text())["mlm_loss"] for path in tmp_path.glob("sweep/*/eval.json")]
+    *_, mean = capfd.readouterr().out.splitlines()
+    assert mean.startswith(f"mean of 2 seeds: mlm_loss {fmean(losses):.4g} ± {stdev(losses):.2g}, ")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

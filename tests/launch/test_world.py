@@ -3,12 +3,15 @@
 import os
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from conftest import Capsys, refused
 
 from bertkit.cli import run
 from bertkit.launch import launcher, world
+from bertkit.train.log import read_metrics
 
 pytestmark = pytest.mark.usefixtures("no_launcher")
 SRUN = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_STEP_ID": "0"}
@@ -95,3 +98,55 @@ def test_one_process_of_each_host_says_what_is_wrong(
         monkeypatch.setenv(name, value)
     assert run(["pretrain", "data_dir=x", "output_dir=y", "stepz=1"]) == 2
     assert capsys.readouterr().err.partition(";")[0] == said
+
+
+ASKED = [  # a variable of Accelerate, settings, the words of the refusal; None: the settings say the same
+    ("MIXED_PRECISION=bf16", [], "ACCELERATE_MIXED_PRECISION=bf16, but precision=fp32"),
+    ("MIXED_PRECISION=bf16", ["precision=bf16"], None),
+    ("MIXED_PRECISION=fp16", ["precision=bf16"], "ACCELERATE_MIXED_PRECISION=fp16, but precision=bf16"),
+    ("GRADIENT_ACCUMULATION_STEPS=4", [], "ACCELERATE_GRADIENT_ACCUMULATION_STEPS=4, but "),
+    ("GRADIENT_ACCUMULATION_STEPS=4", ["batch.sequences=32", "batch.micro_sequences=8"], None),
+    ("USE_CPU=True", ["device=cuda"], "ACCELERATE_USE_CPU=True, but device=cuda"),
+    ("USE_CPU=True", ["device=auto"], None),
+    ("USE_FSDP=true", [], "ACCELERATE_USE_FSDP=true, but bertkit has no setting for it"),
+    ("DYNAMO_BACKEND=INDUCTOR", [], "ACCELERATE_DYNAMO_BACKEND=INDUCTOR, but "),
+    ("DYNAMO_MODE=default", [], None),
+]
+
+
+@pytest.mark.parametrize(("variable", "settings", "words"), ASKED)
+def test_accelerates_variables_agree_with_the_settings(
+    variable: str, settings: list[str], words: str | None, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
+) -> None:
+    name, value = variable.split("=")
+    monkeypatch.setenv(f"ACCELERATE_{name}", value)
+    code = run(["pretrain", "data_dir=nowhere", "output_dir=nothing", *settings])
+    refused(code, words or "nowhere", capsys, alone=True)
+
+
+def test_accelerate_launch(prepared_dir: Path, tmp_path: Path, python: Path) -> None:
+    """A real launcher: bf16 in the settings too, or nothing is trained."""
+    launch = [
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
+        "--cpu",
+        "--num_processes=1",
+        "--mixed_precision=bf16",
+        "-m",
+    ]
+    common = ["bertkit", "pretrain", f"data_dir={prepared_dir}", "steps=2", "schedule.warmup_steps=0", "model.hidden_size=16",
+              "model.intermediate_size=16"]  # fmt: skip
+    done = [
+        subprocess.run([*launch, *common, f"output_dir={tmp_path / name}", *more], capture_output=True, text=True)
+        for name, more in (("fp32", []), ("bf16", ["precision=bf16"]))
+    ]
+    assert "error: ACCELERATE_MIXED_PRECISION=bf16, but precision=fp32" in done[0].stderr
+    assert not (tmp_path / "fp32").exists()
+    assert done[1].returncode == 0, done[1].stderr
+    alone = [str(python), "-m", *common, f"output_dir={tmp_path / 'alone'}", "precision=bf16", "device=cpu"]
+    subprocess.run(alone, check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    for first, same in zip(
+        *(read_metrics(tmp_path / name / "metrics.jsonl") for name in ("bf16", "alone")), strict=True
+    ):
+        assert first["loss"] == pytest.approx(same["loss"], abs=1e-6)

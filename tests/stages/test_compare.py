@@ -79,7 +79,7 @@ def test_other_data_is_named(make: Make, tmp_path: Path, capsys: Capsys) -> None
 
 
 def test_the_same_run_twice_and_three_runs(make: Make, tmp_path: Path, capsys: Capsys) -> None:
-    first, second, third = make(), make("checkpoint.keep_last=1"), make("seed=1")
+    first, second, third = make(), make("checkpoint.keep_last=1"), make("masking.probability=0.3")
     text = said(capsys, tmp_path, first, second)
     assert "are identical at all 3 steps that both log\n" in text
     assert "| checkpoint.keep_last | 3 | 1 |" in text
@@ -111,6 +111,19 @@ def test_seeds_of_several_settings_are_summed_up(make: Make, tmp_path: Path, cap
     assert "| seed |" not in text
     page = Page((tmp_path / "page.html").read_text())
     assert page.tags.count("polyline") == 2 * page.tags.count("svg") > 12
+
+
+def test_runs_of_one_setting_with_several_seeds_have_their_mean_below(
+    make: Make, tmp_path: Path, capsys: Capsys
+) -> None:
+    runs = [make(), make("seed=1")]
+    losses = [json.loads((each / "eval.json").read_text())["mlm_loss"] for each in runs]
+    text = said(capsys, tmp_path, *runs)
+    (row,) = [line for line in text.splitlines() if ", 2 seeds | 3 | " in line]
+    assert f"{statistics.fmean(losses):.4g} ± {statistics.stdev(losses):.4f}" in row
+    assert all(f"| {each.name} | 3 | {loss:.4g}" in text for each, loss in zip(runs, losses, strict=True))
+    alone = said(capsys, tmp_path, *runs, make("masking.probability=0.3"))
+    assert alone.count(" seeds | 3 | ") == 1
 
 
 def test_too_few_runs(make: Make, tmp_path: Path, capsys: Capsys) -> None:

@@ -19,6 +19,7 @@ import yaml
 from conftest import Capsys, Page, output_of, refused, small_model, weights_of
 from forks import KILL
 from safetensors.torch import load_file, save_file
+from scipy.stats import binomtest
 
 from bertkit import load_model, load_tokenizer
 from bertkit.base.files import read_tensors
@@ -91,10 +92,15 @@ def test_what_a_run_prints(two_epochs: tuple[Path, str]) -> None:
         assert text in said
     result = result_of(run_dir)
     majority, rows = result["majority_baseline"]["accuracy"], predictions_of(run_dir)
+    tfidf, (low, high) = result["tfidf_baseline"]["accuracy"], result["intervals"]["accuracy"]
     shares = {name: sum(row["reference"] == name for row in rows) / len(rows) for name in WORDS}
     assert majority in shares.values()
-    assert said.count(f" (majority {majority:.4f})") == 3  # after each epoch, and at the end
-    assert 0 < result["standard_error"] < 0.2
+    assert said.count(f" (majority {majority:.4f}, TF-IDF {tfidf:.4f})") == 3  # after each epoch, and at the end
+    assert tfidf == 1.0
+    right = sum(row["reference"] == row["label"] for row in rows)
+    assert (low, high) == pytest.approx(tuple(binomtest(right, len(rows)).proportion_ci(method="wilson")))
+    assert f"accuracy {right / len(rows):.4f} [{low:.4f}, {high:.4f}] (majority" in said.splitlines()[-3]
+    assert result["difference_to_majority"][0] > 0
     assert result["warnings"] == []
 
 
@@ -103,8 +109,9 @@ def test_what_went_wrong_quietly_is_said(data: Path, start: Path, tmp_path: Path
     tiny_rate = ["optimizer.peak_learning_rate=1e-9", "num_epochs=1"]
     assert finetune(data, start, tmp_path / "run", *tiny_rate, "task.max_seq_length=8") == 0
     said = capsys.readouterr().out
-    assert re.search(r"warning: accuracy \S+ is not above guessing \(\S+\) by two standard errors", said)
-    assert any("is not above guessing" in line for line in result_of(tmp_path / "run")["warnings"])
+    (line,) = result_of(tmp_path / "run")["warnings"]
+    assert said.count("warning: ") == said.count(f"warning: {line}\n") == 1
+    assert result_of(tmp_path / "run")["difference_to_majority"][0] <= 0
     long = tmp_path / "long"
     long.mkdir()
     for name in ("train", "dev"):
@@ -161,7 +168,8 @@ def test_the_report_and_the_result_tell_labels_apart(finished: Path) -> None:
     assert 0 <= result["calibration_error"] < 1
     text = "\n".join(Page((finished / "report.html").read_text()).text)
     commonest = max(scores["support"] for scores in result["per_label"].values()) / 23
-    scored = f"Accuracy {result['accuracy']:.4f} on the dev split; guessing scores {commonest:.4f}."
+    low, high = (f"{end:.4f}".replace("1.0000", "1") for end in result["intervals"]["accuracy"])
+    scored = f"Accuracy {result['accuracy']:.4f} [{low}, {high}] on the dev split; guessing scores {commonest:.4f}."
     assert scored in text.replace("Accuracy 1 ", "Accuracy 1.0000 ")
     assert "train: 0 of 53 examples; dev: 0 of 23 examples" in text
     assert "per_label" not in (finished / "model" / "README.md").read_text()

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from conftest import Capsys, make_text, refused, strike, weights_of, write_text
+from conftest import Capsys, Page, make_text, refused, strike, weights_of, write_text
 from forks import KILL
 
 from bertkit import load_model
@@ -59,6 +59,15 @@ def twelve_steps(prepared_dir: Path, tmp_path_factory: pytest.TempPathFactory) -
     return run_dir, said.getvalue()
 
 
+def test_a_short_run_prints_a_line_per_tenth_and_keeps_every_row(
+    prepared_dir: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    assert pretrain(prepared_dir, tmp_path / "run", "steps=43", "log.every_steps=auto") == 0
+    printed = re.findall(r"^step (\d+)/43", capsys.readouterr().out, re.MULTILINE)
+    assert [*map(int, printed)] == [1, *range(4, 43, 4), 43]
+    assert len(read_metrics(tmp_path / "run" / "metrics.jsonl")) == 43
+
+
 @pytest.fixture
 def finished(twelve_steps: tuple[Path, str]) -> Path:
     return twelve_steps[0]
@@ -73,6 +82,13 @@ def test_what_a_run_prints_and_leaves(twelve_steps: tuple[Path, str]) -> None:
     finished, said = twelve_steps
     assert "unigram entropy" in said
     assert "NSP accuracy" in said
+    assert re.search("\nmasked LM has (not )?learned .* next sentence prediction has (not )?learned: ", said)
+    assert "? left" not in said
+    page = "\n".join(Page((finished / "report.html").read_text()).text)
+    shown = page[page.index("Held-out text") : page.index("Last metrics")]
+    assert shown.count("[CLS]") == 4
+    assert shown.count("[MASK]") - 1 == len(re.findall(r"\S+: \S+ \d+%, \S+ \d+%, \S+ \d+%", shown)) > 3
+    assert "batch" not in page[page.index("Last metrics") : page.index("Settings")].split("\n")
     assert yaml.safe_load((finished / "config.yaml").read_text())["steps"] == 12
     assert set(json.loads((finished / "manifest.json").read_text())) >= {
         "packages", "git_revision", "data_fingerprint", "tokenizer_sha256", "world_size", "command_line",

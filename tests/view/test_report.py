@@ -22,7 +22,7 @@ def report(
     (run_dir / "manifest.json").write_text(json.dumps(manifest))
     (run_dir / "config.yaml").write_text(settings)
     (run_dir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    baselines = {"unigram entropy": 4.5, "guessing": 0.625}
+    baselines = {"unigram entropy": 4.5, "guessing": 0.625, "chance": 0.7}
     write_report(run_dir, *((baselines, CHARTS) if review is None else ({}, TASK_CHARTS)), review)
     return Page((run_dir / "report.html").read_text())
 
@@ -75,7 +75,7 @@ def test_flat_single_and_not_finite_values(tmp_path: Path, values: list[float]) 
 def test_the_headline_is_the_health_of_the_run(tmp_path: Path) -> None:
     scores = {"mlm_loss": 4.0, "mlm_accuracy": 0.125, "nsp_accuracy": 0.75}
     page = report(tmp_path / "run", [{"step": 9, **{f"eval_{name}": value for name, value in scores.items()}}])
-    assert f"Step 9: {health_line(scores, {'unigram entropy': 4.5, 'guessing': 0.625})}." in page.text
+    assert f"Step 9: {health_line(scores, {'unigram entropy': 4.5, 'guessing': 0.625, 'chance': 0.7})}." in page.text
 
 
 def test_text_is_escaped(tmp_path: Path) -> None:
@@ -90,7 +90,8 @@ def test_text_is_escaped(tmp_path: Path) -> None:
 
 REVIEW = {
     "scores": {"accuracy": 0.75, "f1": 0.5},
-    "guessing": {"accuracy": 0.625},
+    "baselines": {"majority": {"accuracy": 0.625}, "TF-IDF": {"accuracy": 0.7}},
+    "intervals": {"accuracy": (0.6875, 0.8125)},
     "best_metric": "accuracy",
     "num_examples": 1234,
     "by_label": {"<good>": {"precision": 0.5, "recall": 0.25, "f1": 1 / 3, "support": 8}},
@@ -109,7 +110,7 @@ REVIEW = {
 def test_a_review_opens_with_the_score_and_the_baseline(tmp_path: Path) -> None:
     page = report(tmp_path / "run", rows(["loss", "eval_accuracy"]), review=REVIEW)
     text = "\n".join(page.text)
-    order = ["0.7500", "0.6250", "1,234", "Confusion matrix", "error 0.125", "Predicted and true", "Scores", "By label",
+    order = ["0.7500", "0.6875", "0.6250", "0.7000", "1,234", "Confusion matrix", "error 0.125", "Predicted and true", "Scores", "By label",
              "Most confused", "By length", "<F1>", "The 1 mistake", "</td><b>why?", "3m10s", "Loss of the task's head"]  # fmt: skip
     places = [text.index(part) for part in order]
     assert places == sorted(places)
@@ -140,7 +141,7 @@ def test_light_and_dark_and_any_width(tmp_path: Path) -> None:
 
 
 def test_what_is_not_there_is_left_out(tmp_path: Path) -> None:
-    kept = {key: REVIEW[key] for key in ("scores", "best_metric", "num_examples")} | {"guessing": {}}
+    kept = {key: REVIEW[key] for key in ("scores", "best_metric", "num_examples")} | {"baselines": {}, "intervals": {}}
     page = report(tmp_path / "run", rows(["loss"]), review=kept)
     assert any("0.7500" in part and "guessing" not in part for part in page.text)
     assert page.tags.count("svg") == 1
@@ -169,12 +170,14 @@ def test_a_step() -> None:
     with_pairs = {**row, "nsp_accuracy": 0.5}
     assert step_line(with_pairs, 2400, "1m37s") == said.replace("  lr", "  nsp acc 0.50  lr")
     left_out = {key: row[key] for key in ("step", "learning_rate", "tokens_per_second")}
-    assert step_line(left_out, 2400, "?") == "step 50/2400  left out  lr 9.80e-04  27,043 tokens/s  ? left"
+    assert step_line(left_out, 2400, "") == "step 50/2400  left out  lr 9.80e-04  27,043 tokens/s"
 
 
 def test_health() -> None:
     line = health_line(METRICS, {"unigram entropy": 6.1})
-    assert re.search(r"5\.500.*6\.100 \(below it.*0\.125", line)
-    assert "(not below it yet)" in health_line(METRICS, {"unigram entropy": 5.5})
-    with_pairs = health_line(PAIRS, {"unigram entropy": 6.1, "guessing": 0.572})
-    assert re.search(r"0\.750.*0\.572$", with_pairs.removeprefix(line))
+    assert re.search(r"has learned.*5\.500 is below.*6\.100.*0\.125", line)
+    assert re.search("has not learned.*is not below", health_line(METRICS, {"unigram entropy": 5.5}))
+    pairs = {"unigram entropy": 6.1, "guessing": 0.572, "chance": 0.6}
+    assert re.search(r"has learned.*0\.750.*0\.572$", health_line(PAIRS, pairs).removeprefix(line))
+    chance = health_line({**PAIRS, "nsp_accuracy": 0.59}, pairs)
+    assert "next sentence prediction has not learned: NSP accuracy 0.590" in chance

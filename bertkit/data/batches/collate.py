@@ -14,8 +14,7 @@ from bertkit.data.data_config import MaskingConfig
 def pack_examples(split: Split, examples: Examples, vocab: VocabFacts) -> tuple[NDArray[np.int64], ...]:
     """Write every example as `[CLS] segment [SEP] segment [SEP] ...`, and concatenate the examples.
 
-    Returns:
-        input_ids (S,); token_type_ids (S,), which are 1 for the second segment of a pair; and sequence_lengths (B,).
+    The results are input_ids (S,); token_type_ids (S,), 1 for the second segment of a pair; and sequence_lengths (B,).
     """
     num_segments = np.diff(examples.first_segment)  # (B,)
     example = np.repeat(np.arange(len(examples)), num_segments)  # (segments,)

@@ -13,8 +13,8 @@ import numpy as np
 
 from bertkit.base.errors import InputError
 from bertkit.base.files import sha256_file
-from bertkit.base.text_files import check_whole
-from bertkit.base.typed_settings import differences, to_mapping
+from bertkit.base.text_files import check_size
+from bertkit.base.typed_settings import differences
 from bertkit.data.corpus import manifest
 from bertkit.data.corpus.encoded_documents import FOLDER, encoded_files, load_documents, text_sha256_of_files
 from bertkit.data.corpus.manifest import SPLITS, read_shard_manifest
@@ -109,7 +109,7 @@ def hash_vocabulary(source: Path) -> list[str]:
     names = ("vocab.txt", "tokenizer.json", "tokenizer_config.json")
     files = [path for path in (source, *(source / name for name in names)) if path.is_file()]
     for path in files:
-        check_whole(path)
+        check_size(path)
     return [sha256_file(path) for path in files]
 
 
@@ -141,7 +141,7 @@ def write_dataset(
     held_out = splits["held_out"]["documents"] if identity["held_out_prob"] > 0 else None
     findings = find_faults(statistics, has_document_breaks, continuation_rate, held_out)
     if strict and findings:
-        raise InputError(*(f"{finding.name}: {finding.text}" for finding in findings))
+        raise InputError(*(f"{finding['name']}: {finding['text']}" for finding in findings))
     text_hash = text_sha256_of_files(files)
     return {
         "fingerprint": manifest.fingerprint([identity, text_hash, tokenizer.files(MAX_LENGTH)]),
@@ -149,5 +149,5 @@ def write_dataset(
         "corpus": {**facts["corpus"], "text_sha256": text_hash},
         "splits": splits,
         "statistics": statistics.summary(),
-        "findings": [to_mapping(finding) for finding in findings],
+        "findings": findings,
     }

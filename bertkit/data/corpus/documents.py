@@ -33,12 +33,7 @@ RECORDS_AT_ONCE = 1024  # records of a parquet file in memory
 
 
 class PlacedDocument(list[str]):
-    """A document with its place in its file.
-
-    Attributes:
-        number: number of its first line, or of its record, counted from 1.
-        title: its title, in formats that have titles; else empty.
-    """
+    """A document with its place in its file: the number of its first line or record, from 1; and its title, or ""."""
 
     def __init__(self, lines: Iterable[str] = (), number: int = 0, title: str = "") -> None:
         super().__init__(lines)
@@ -46,14 +41,7 @@ class PlacedDocument(list[str]):
 
 
 class Corpus:
-    """Documents that can be read several times; counts the bytes read.
-
-    Attributes:
-        total_bytes: size of all files; None if there are no files.
-        bytes_read: progress of the current reading.
-        ignored: files in the folders that are not text.
-        num_duplicates: number of further paths to the same files, such as links.
-    """
+    """Documents that can be read several times; counts the bytes read."""
 
     def __init__(self, config: CorpusConfig, leave_out: Iterable[Path] = (), *, join_files: bool = False) -> None:
         """Find the files, except those in `leave_out`, the output of the command.
@@ -65,11 +53,12 @@ class Corpus:
             InputError: a path or pattern matches no file, or no file of a known format.
         """
         self.config, self.join_files = config, join_files
-        self.bytes_read = 0
+        self.bytes_read = 0  # progress of the current reading
+        # `ignored` are files in the folders that are not text; duplicates are further paths to the same files, such as links
         self.files, self.ignored, self.num_duplicates = (
             find_files(config, leave_out) if config.source == "files" else ([], [], 0)
         )
-        self.total_bytes = sum(path.stat().st_size for path, _ in self.files) if self.files else None
+        self.total_bytes = sum(path.stat().st_size for path, _ in self.files) if self.files else None  # None: no files
 
     @property
     def has_document_breaks(self) -> bool:
@@ -285,8 +274,7 @@ def _as_sentences(lines: list[str], split: bool) -> Document:
 def parquet_records(path: Path, data: bytes | None = None) -> tuple[dict[str, list[str]], Iterator[dict[str, Any]]]:
     """Open a parquet file, or its content `data`; needs neither a cache nor the network.
 
-    Returns:
-        The label names of each class-label column, if the file was written by `datasets`; and an iterator over the records.
+    Return the label names of each class-label column, if `datasets` wrote the file, and an iterator over the records.
 
     Raises:
         InputError: the file is missing or damaged. The iterator raises it too.

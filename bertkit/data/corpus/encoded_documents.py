@@ -33,7 +33,7 @@ from bertkit.data.corpus.sources import Portion
 from bertkit.data.corpus.tokenizer import load_tokenizer
 from bertkit.data.corpus.word_cache import WordCache
 
-FOLDER = "pieces"  # the folder of these files in a shard
+FOLDER = "pieces"  # the folder of these files, of portions of the corpus, in a shard
 CHARACTERS_AT_ONCE = 1 << 18  # characters tokenized together
 NUM_CACHED_WORDS = 1 << 18  # in each process, about 60 MB
 MAX_FILE_CHARACTERS = 1 << 24  # a larger portion, such as a compressed file, is written to several files
@@ -161,10 +161,8 @@ class EncodingJob:
 def encode_portions(job: EncodingJob, num_workers: int | None) -> Iterator[int]:
     """Encode the portions that have no `.done` file; the result does not depend on the number of workers.
 
-    By default there is one worker per core, but at least two portions per worker.
-
-    Yields:
-        The number of bytes done, with those that an interrupted command has done.
+    By default there is one worker per core, but at least two portions per worker. Yields the number of bytes done, with those
+    that an interrupted command has done.
 
     Raises:
         InputError: a file is not in its format; reports the first such file in corpus order.

@@ -64,8 +64,7 @@ def parts_of(text: str, rules: str) -> Iterator[str]:
 def shorten_long_runs(text: str) -> tuple[str, Callable[[int], int]]:
     """Shorten runs of letters and digits that are so long that they become [UNK]; keep their beginning and last letter.
 
-    Returns:
-        The shorter text; and a function that maps the place where a word begins or ends in it to the place in `text`.
+    Also return a function that maps the place where a word begins or ends in the shorter text to the place in `text`.
     """
     kept, places, removed, start = [], [], [0], 0
     for match in _TOO_LONG_RUN.finditer(text):

@@ -26,15 +26,12 @@ from bertkit.data.corpus.tokenizer import Tokenizer, load_tokenizer
 
 
 class Split:
-    """The tokens of one split, memory-mapped.
-
-    Attributes:
-        sentences: index of the first token of each sentence, and the number of tokens, (sentences + 1,).
-        documents: index of the first sentence of each document, and the number of sentences, (documents + 1,).
-    """
+    """The tokens of one split, memory-mapped."""
 
     def __init__(self, directory: Path, dtype: np.dtype[Any], shard_tokens: list[int]) -> None:
+        # index of the first token of each sentence, and the number of tokens, (sentences + 1,)
         self.sentences = _map(directory / "sentences.bin", np.dtype("<i8"))
+        # index of the first sentence of each document, and the number of sentences, (documents + 1,)
         self.documents = _map(directory / "documents.bin", np.dtype("<i8"))
         self._shards = [_map(directory / f"tokens-{number:05d}.bin", dtype) for number in range(len(shard_tokens))]
         self._shard_starts = [0, *np.cumsum(shard_tokens).tolist()]

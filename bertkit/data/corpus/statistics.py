@@ -72,21 +72,13 @@ class CorpusStatistics:
         }
 
 
-@dataclass(frozen=True)
-class Finding:
-    """A warning about a corpus."""
-
-    name: str
-    text: str
-
-
 def find_faults(
     statistics: CorpusStatistics,
     blank_lines_expected: bool,
     continuation_rate: float = 0.0,
     held_out: int | None = None,
-) -> list[Finding]:
-    """List the faults of a corpus that would make training fail or its result worthless.
+) -> list[dict[str, str]]:
+    """List the name and the text of each fault of a corpus that would make training fail or its result worthless.
 
     `continuation_rate` is the share of `##` pieces among the tokens; `held_out` is the number of held-out documents, or None if
     no document should be held out.
@@ -125,4 +117,4 @@ def find_faults(
         ("little text", 0 < counts.tokens < 10_000,
          f"{counts.tokens:,} tokens are enough to try a command, not to learn from"),
     ]  # fmt: skip
-    return [Finding(name, text) for name, is_wrong, text in checks if is_wrong]
+    return [{"name": name, "text": text} for name, is_wrong, text in checks if is_wrong]

@@ -129,9 +129,8 @@ class Tokenizer:
     def words(self, texts: list[str]) -> list[list[tuple[int, int]]]:
         """Cut texts into words as the model's pre-tokenizer does: at white space, punctuation and Chinese characters.
 
-        Returns:
-            For each text, the (first, last) character of each word, `last` excluded; a combining accent belongs to the letter
-            before it.
+        Return the (first, last) character of each word of each text, `last` excluded; a combining accent belongs to the letter
+        before it.
         """
         words_of_texts = []
         for text, (encoding, offsets) in zip(texts, self._with_offsets(texts), strict=True):
@@ -305,11 +304,9 @@ def train_wordpiece(
 def load_tokenizer(path: Path, lowercase: bool | None = None, rules: Rules | None = None) -> Tokenizer:
     """Load `vocab.txt`, `tokenizer.json`, or a directory with one of them.
 
-    Args:
-        path: the file or directory.
-        lowercase: None: as in the files (`do_lower_case`, or the normalizer); a `vocab.txt` without these files is cased if
-            it contains an upper-case letter, or is the vocabulary of bert-base-chinese.
-        rules: None: as stored in a prepared dataset; in other directories, Hugging Face's rules.
+    By default, text is lower-cased as the files say (`do_lower_case`, or the normalizer); a `vocab.txt` without these files is
+    cased if it contains an upper-case letter, or is the vocabulary of bert-base-chinese. The default rules are those stored in a
+    prepared dataset, in other directories Hugging Face's.
 
     Raises:
         InputError: there is no such file, or it is not a WordPiece vocabulary that BERT can use.

@@ -7,14 +7,13 @@ import contextlib
 import importlib.util
 import io
 import logging
-import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bertkit.base.errors import InputError
 from bertkit.base.files import to_json
@@ -24,19 +23,6 @@ from bertkit.interop.parity.comparison import load_in_transformers
 TOLERANCE = 1e-4  # float32, absolute; measured below 1e-5
 INT8 = "model_quantized.onnx"
 IR_VERSION = 9  # the newest that onnxruntime 1.17 loads; nothing in the graph needs a newer one
-INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-
-
-class _TupleOutputs(nn.Module):
-    """A `transformers` model that returns a tuple of tensors."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, ...]:
-        out = self.model(input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
-        return tuple(out.to_tuple())
 
 
 def check_installed() -> None:
@@ -49,11 +35,8 @@ def check_installed() -> None:
 def write_onnx(directory: Path, architecture: str, with_pooler: bool, with_int8: bool) -> list[dict[str, Any]]:
     """Write `onnx/model.onnx` to a Hugging Face directory, for batches and sequences of any size.
 
-    Args:
-        directory: the model directory.
-        architecture: the model's class in `transformers`.
-        with_pooler: whether the model has a pooler.
-        with_int8: whether to write also `onnx/model_quantized.onnx`, with 8-bit matrices.
+    `architecture` is the model's class in `transformers`; `with_int8` also writes `onnx/model_quantized.onnx`, with 8-bit
+    matrices.
 
     Returns:
         For each file, input shape and output, the largest difference between onnxruntime and `transformers`, and the share of
@@ -66,24 +49,27 @@ def write_onnx(directory: Path, architecture: str, with_pooler: bool, with_int8:
     import onnx
 
     model = load_in_transformers(directory, architecture, torch.float32, with_pooler)
-    graph = _TupleOutputs(model).eval()
     example = _inputs(model, (2, 8), seed=0)
-    names = list(model(**dict(zip(INPUTS, example, strict=True))).keys())
-    axes = {axis: torch.export.Dim.DYNAMIC for axis in range(example[0].dim())}
+    names = list(model(**example).keys())
+    is_choice = example["input_ids"].dim() == 3
+    axes = dict(enumerate(("batch", "choices", "sequence") if is_choice else ("batch", "sequence")))
     with _quiet():
         program = torch.onnx.export(
-            graph, example, input_names=list(INPUTS), output_names=names, dynamo=True, dynamic_shapes=(axes, axes, axes),
+            model,
+            kwargs=example,
+            output_names=names,
+            dynamo=True,
+            dynamic_shapes=dict.fromkeys(example, axes),
             verbose=False,
-        )  # fmt: skip
+        )
     assert program is not None
     proto = program.model_proto
     proto.ir_version = IR_VERSION
     _remove_debug_information(proto)
-    _name_axes(proto)
     path = directory / "onnx" / "model.onnx"
     path.parent.mkdir()
     onnx.save(proto, path)
-    rows = _compare(path, graph, names)
+    rows = _compare(path, model, names)
     worst = max(rows, key=lambda row: row["max_abs"])
     if not worst["max_abs"] <= TOLERANCE:
         raise InputError(
@@ -95,7 +81,7 @@ def write_onnx(directory: Path, architecture: str, with_pooler: bool, with_int8:
 
         with _quiet():
             quantize_dynamic(path, path.with_name(INT8), weight_type=QuantType.QInt8)
-        return rows + _compare(path.with_name(INT8), graph, names)
+        return rows + _compare(path.with_name(INT8), model, names)
     config = read_json(directory / "config.json")
     config["transformers.js_config"] = {"dtype": "fp32"}  # without it, transformers.js looks for the int8 copy
     (directory / "config.json").write_text(to_json(config), encoding="utf-8")
@@ -112,21 +98,21 @@ def loss_by_int8(rows: list[dict[str, Any]]) -> str:
     )
 
 
-def _compare(path: Path, graph: _TupleOutputs, names: list[str]) -> list[dict[str, Any]]:
+def _compare(path: Path, model: Any, names: list[str]) -> list[dict[str, Any]]:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    longest, rows = graph.model.config.max_position_embeddings, []
+    longest, rows = model.config.max_position_embeddings, []
     for shape in ((1, 7), (3, min(64, longest)), (5, min(128, longest))):
-        inputs = _inputs(graph.model, shape, seed=shape[0])
-        feed = {name: tensor.numpy() for name, tensor in zip(INPUTS, inputs, strict=True)}
-        for name, ours, theirs in zip(names, session.run(names, feed), graph(*inputs), strict=True):
+        inputs = _inputs(model, shape, seed=shape[0])
+        feed = {name: tensor.numpy() for name, tensor in inputs.items()}
+        for name, ours, theirs in zip(names, session.run(names, feed), model(**inputs).to_tuple(), strict=True):
             mine, theirs = torch.from_numpy(ours), theirs.detach()
             same = (mine.argmax(-1) == theirs.argmax(-1)).double().mean()
             rows.append(
                 {
                     "file": path.name,
-                    "shape": list(inputs[0].shape),
+                    "shape": list(inputs["input_ids"].shape),
                     "output": name,
                     "max_abs": float((mine - theirs).abs().max()),
                     "same_largest": float(same),
@@ -135,7 +121,7 @@ def _compare(path: Path, graph: _TupleOutputs, names: list[str]) -> list[dict[st
     return rows
 
 
-def _inputs(model: Any, shape: tuple[int, int], seed: int) -> tuple[Tensor, Tensor, Tensor]:
+def _inputs(model: Any, shape: tuple[int, int], seed: int) -> dict[str, Tensor]:
     """Random ids with padding; (B, T), or (B, 3, T) for a model that chooses."""
     is_choice = type(model).__name__ == "BertForMultipleChoice"
     size = (shape[0], 3, shape[1]) if is_choice else shape
@@ -145,34 +131,21 @@ def _inputs(model: Any, shape: tuple[int, int], seed: int) -> tuple[Tensor, Tens
     lengths = torch.randint(2, size[-1] + 1, size[:-1], generator=generator)
     mask = (torch.arange(size[-1]) < lengths[..., None]).long()
     types = torch.randint(config.type_vocab_size, size, generator=generator)
-    return ids, mask, types
+    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
 
 
 def _remove_debug_information(proto: Any) -> None:
-    """Remove file names and line numbers that the exporter adds, so that the bytes depend only on the model."""
+    """Remove file names and line numbers, so that the bytes depend only on the model, and the value_info of weights."""
     graphs = (proto.graph, *proto.functions)
     parts = [*proto.graph.initializer, *(part for graph in graphs for part in (*graph.node, *graph.value_info))]
     for part in parts:
         part.doc_string = ""
     for noted in (proto, *graphs, *parts, *proto.graph.input, *proto.graph.output):
         del noted.metadata_props[:]
-
-
-def _name_axes(proto: Any) -> None:
-    """Name the dynamic axes "batch" and "sequence", and remove the value_info of weights, which breaks quantisation."""
-    graph = proto.graph
-    names: dict[str, str] = {}
-    for value in graph.input:
-        axes = [axis.dim_param for axis in value.type.tensor_type.shape.dim]
-        names |= zip(axes, ("batch", "sequence") if len(axes) == 2 else ("batch", "choices", "sequence"), strict=True)
-    weights = {weight.name for weight in graph.initializer}
-    kept = [value for value in graph.value_info if value.name not in weights]
-    del graph.value_info[:]
-    graph.value_info.extend(kept)
-    for value in (*graph.input, *graph.output, *graph.value_info):
-        for axis in value.type.tensor_type.shape.dim:
-            if axis.dim_param:
-                axis.dim_param = re.sub(r"\w+", lambda match: names.get(match[0], match[0]), axis.dim_param)
+    weights = {weight.name for weight in proto.graph.initializer}
+    kept = [value for value in proto.graph.value_info if value.name not in weights]  # those break quantisation
+    del proto.graph.value_info[:]
+    proto.graph.value_info.extend(kept)
 
 
 @contextlib.contextmanager

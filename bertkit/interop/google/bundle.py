@@ -17,7 +17,7 @@ tensorflow/core/lib/io/format.cc, table_builder.cc and block.cc.
 
 import math
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,6 @@ _ENTRY = {1: _VARINT, 2: _BYTES, 3: _VARINT, 4: _VARINT, 5: _VARINT, 6: _FIXED32
 _MAGIC = struct.pack("<Q", 0xDB4775248B80FB57)  # the last bytes of a table
 _FOOTER_BYTES = 48
 _TRAILER_BYTES = 5  # after a block: compression and checksum
-_BLOCK_BYTES = 262144  # a data block is closed above this size
 _RESTART_INTERVAL = 16
 _MAX_KEY_BYTES = 1024
 
@@ -300,16 +299,8 @@ def masked_crc32c(data: bytes | npt.NDArray[np.uint8]) -> int:
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def build_table(items: Iterable[tuple[bytes, bytes]], block_bytes: int = _BLOCK_BYTES) -> bytes:
-    """Build a table from (key, value) in order."""
-    blocks: list[list[tuple[bytes, bytes]]] = [[]]
-    size = 0
-    for key, value in items:
-        if size >= block_bytes:
-            blocks.append([])
-            size = 0
-        blocks[-1].append((key, value))
-        size += len(key) + len(value)
+def build_table(*blocks: list[tuple[bytes, bytes]]) -> bytes:
+    """Build a table from blocks of (key, value) in order."""
     table, places = b"", []
 
     def add(block: list[tuple[bytes, bytes]], restart_interval: int) -> bytes:

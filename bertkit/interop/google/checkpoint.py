@@ -30,12 +30,9 @@ SKIPPED = {
 
 
 def find_checkpoint(path: Path) -> Path | None:
-    """Find the checkpoint in a directory, or at a prefix such as `DIR/bert_model.ckpt`.
+    """Return the prefix of the checkpoint in a directory, or at a prefix such as `DIR/bert_model.ckpt`; None without one.
 
     If a directory has several checkpoints, its file `checkpoint` names the newest.
-
-    Returns:
-        The prefix of the checkpoint; None if there is none.
 
     Raises:
         InputError: there are several checkpoints, and the file `checkpoint` names none of them.
@@ -65,7 +62,7 @@ def config_file(prefix: Path) -> Path:
 
 
 def read_weights(prefix: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read a checkpoint's weights by their Hugging Face names; also return the variables left out, each with the rule."""
+    """Read a checkpoint's weights by their Hugging Face names; also return the variables left out, each with the reason."""
     return as_hugging_face(bundle.read_checkpoint(prefix), prefix)
 
 

@@ -74,9 +74,7 @@ def changes(certified: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 def check_certificate(model: PaddedBert | BertWithHeads, certificate_path: str | Path) -> None:
     """Check that a model in memory is the certified one: equal configuration, and every weight equal to the last bit.
 
-    Args:
-        model: a model from `load_model`; it may have fewer heads than the certified model.
-        certificate_path: the output of `bertkit verify`, or the `parity.json` of an export.
+    A certificate is the output of `bertkit verify`, or the `parity.json` of an export; the model may have fewer heads.
 
     Raises:
         ParityError: something differs, or the certified model was not within tolerance.

@@ -18,7 +18,7 @@ import math
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,16 +69,9 @@ Row = dict[str, Any]  # a row of the certificate: the name of a compared value, 
 def certify(directory: Path, seed: int = 0, num_sequences: int = 5, rewrite: bool = True) -> dict[str, Any]:
     """Load a model directory with bertkit and with `transformers`, compare them, and return the certificate.
 
-    Args:
-        directory: the model directory.
-        seed: seed of the random inputs.
-        num_sequences: the number of sequences in a batch.
-        rewrite: if `transformers` cannot load the directory cleanly (a TensorFlow checkpoint, unusual names), let it load a
-            copy that bertkit writes, and record the reason in the certificate; else raise an error.
-
-    Returns:
-        Versions, hashes of the files and of every loaded tensor, and for each compared value the largest difference;
-        `within_tolerance` is the verdict.
+    It has versions, hashes of the files and of every loaded tensor, and for each compared value the largest difference;
+    `within_tolerance` is the verdict. If `transformers` cannot load the directory cleanly (a TensorFlow checkpoint, unusual
+    names), `rewrite` lets it load a copy that bertkit writes, and the certificate has the reason; else this is an error.
 
     Raises:
         InputError: tokenizer and embeddings have different sizes, or `transformers` cannot load the directory as the same
@@ -106,7 +99,7 @@ def certify(directory: Path, seed: int = 0, num_sequences: int = 5, rewrite: boo
             write_tensors(loadable / "model.safetensors", tensors_of(model))
         cases = make_inputs(model, directory, seed, num_sequences)
         comparisons = _compare_all(model, loadable, cases)
-    tokenizer_fault = None if reason else _tokenizer_fault(directory)
+    fault = None if reason else tokenizer_fault(directory)
     versions = {name: importlib.metadata.version(name) for name in ("transformers", "torch", "tokenizers")}
     return {
         "format": FORMAT,
@@ -114,8 +107,8 @@ def certify(directory: Path, seed: int = 0, num_sequences: int = 5, rewrite: boo
         "rewritten_because": reason,
         "versions": {"bertkit": __version__, **versions},
         "seed": seed,
-        "within_tolerance": tokenizer_fault is None and all(row["within_tolerance"] for row in comparisons),
-        "tokenizer_fault": tokenizer_fault,
+        "within_tolerance": fault is None and all(row["within_tolerance"] for row in comparisons),
+        "tokenizer_fault": fault,
         "not_finite": _largest_weights(model) if any(row["max_abs"] >= NOT_FINITE for row in comparisons) else None,
         "tolerances": TOLERANCES,
         "notes": list(NOTES),
@@ -211,22 +204,31 @@ def _rounded_differently(model: nn.Module, seed: int) -> Iterator[None]:
         return output
 
     leaves = [module for module in model.modules() if not list(module.children()) and list(module.parameters())]
-    handles = [module.register_forward_hook(hook) for module in leaves]
-    try:
+    with contextlib.ExitStack() as hooks:
+        for module in leaves:
+            hooks.enter_context(module.register_forward_hook(hook))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
-def _tokenizer_fault(directory: Path) -> str | None:
-    """Describe the difference between the tokenizers of `transformers` and bertkit; None if there is none, or no tokenizer."""
+def tokenizer_fault(directory: Path) -> str | None:
+    """Describe the difference between `AutoTokenizer` and bertkit's tokenizer; None if there is none, or no tokenizer."""
+    import transformers
+
     if not all((directory / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
         return None
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
-        same_ids(directory, TEXTS)
+        with _strictly(directory, "the tokenizer"):
+            reference = transformers.AutoTokenizer.from_pretrained(
+                directory, local_files_only=True, trust_remote_code=False
+            )
+        ours = load_tokenizer(directory)
     except InputError as error:
         return str(error)
+    for texts in TEXTS:
+        theirs = reference(*texts)
+        if any(ids != list(theirs[name]) for name, ids in ours(*texts).items()):
+            return f"{directory}: the tokenizers differ on {texts}"
     return None
 
 
@@ -306,17 +308,3 @@ def _strictly(directory: Path, what: str) -> Iterator[None]:
     messages += [line for line in printed.getvalue().splitlines() if line.strip()]
     if messages:
         raise InputError(f"{directory}: transformers does not load {what} cleanly: {messages}")
-
-
-def same_ids(directory: Path, texts: Sequence[tuple[str, str]]) -> None:
-    """Check that `AutoTokenizer` and bertkit convert texts to the same ids."""
-    import transformers
-
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    with _strictly(directory, "the tokenizer"):
-        theirs = transformers.AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
-    ours = load_tokenizer(directory)
-    for first, second in texts:
-        encoded, reference = ours(first, second), theirs(first, second)
-        if any(encoded[key] != list(reference[key]) for key in encoded):
-            raise InputError(f"{directory}: the tokenizers differ on {first!r}, {second!r}")

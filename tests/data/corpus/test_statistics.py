@@ -34,7 +34,7 @@ def gather(documents: Corpus) -> CorpusStatistics:
 
 
 def names(documents: Corpus, blank_lines_expected: bool = True) -> list[str]:
-    return [finding.name for finding in find_faults(gather(documents), blank_lines_expected)]
+    return [finding["name"] for finding in find_faults(gather(documents), blank_lines_expected)]
 
 
 def make(num_documents: int = 13, num_sentences: int = 101, num_tokens: int = 11, *, unknown: float = 0.0, distinct: bool = True) -> Corpus:  # fmt: skip
