@@ -33,7 +33,20 @@ EXAMPLE = re.compile(r"^>>> .*(?:\n.+)*", re.MULTILINE)  # until an empty line
 
 
 class Examples(griffe.Extension):
-    """The examples of docstrings are code."""
+    """The examples of docstrings are code; the names are those of the stub, also where a folder has the same name."""
+
+    def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
+        """Put in what the stub has."""
+        if pkg.path != "bertkit":
+            return
+        path = ROOT / "bertkit" / "__init__.pyi"
+        stub = griffe.visit("bertkit", filepath=path, code=path.read_text(encoding="utf-8"))
+        found = {name: some[0] for name, some in stub.overloads.items() if some} | dict(stub.functions)
+        for name, member in stub.members.items():
+            if member.is_alias and member.target_path.startswith("bertkit."):
+                found[name] = pkg[member.target_path.removeprefix("bertkit.")]
+        for name, member in found.items():
+            pkg.set_member(name, member)
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """Fence them."""

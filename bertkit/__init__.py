@@ -1,29 +1,18 @@
 """bertkit: pretrain and fine-tune BERT.
 
-`prepare`, `pretrain`, `finetune`, `evaluate` and `export` run the commands. `load_model`, `load_tokenizer`, `load_predictor` and
-`load_embedder` load the resulting models or any other BERT. `BertClassifier`, `BertRegressor` and `BertTagger` are scikit-learn's
-estimators. Names are imported on first use: `import bertkit` takes milliseconds.
+Each command, such as `prepare` or `finetune`, is a function. `load_model`, `load_tokenizer`, `load_predictor` and `load_embedder`
+load the resulting models or any other BERT. `BertClassifier`, `BertRegressor` and `BertTagger` are scikit-learn's estimators.
+Names are imported on first use: `import bertkit` takes milliseconds.
 """
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from bertkit.commands import Run, evaluate, export, finetune, prepare, pretrain
-    from bertkit.estimators import BertClassifier, BertRegressor, BertTagger
-    from bertkit.interop.hugging_face.directory import export_model
-    from bertkit.interop.load import load_model, load_tokenizer
-    from bertkit.interop.parity.certificate import check_certificate
-    from bertkit.predict.embedding import load_embedder
-    from bertkit.predict.predictor import load_predictor
+import importlib
+import sys
+from types import ModuleType
+from typing import Any
 
 __version__ = "0.2.0"
-__all__ = [
-    "BertClassifier", "BertRegressor", "BertTagger", "Run", "__version__", "check_certificate", "evaluate", "export",
-    "export_model", "finetune", "load_embedder", "load_model", "load_predictor", "load_tokenizer", "prepare", "pretrain",
-]  # fmt: skip
-SLOTS = ("masking", "head", "score", "positions", "schedule", "optimizer", "metric", "shape")  # decorators of plug-ins
 _HOMES = {
-    **dict.fromkeys(("Run", "evaluate", "export", "finetune", "prepare", "pretrain"), "bertkit.commands"),
+    "Run": "bertkit.commands",
     **dict.fromkeys(("BertClassifier", "BertRegressor", "BertTagger"), "bertkit.estimators"),
     **dict.fromkeys(("load_model", "load_tokenizer"), "bertkit.interop.load"),
     "check_certificate": "bertkit.interop.parity.certificate",
@@ -31,13 +20,30 @@ _HOMES = {
     "load_embedder": "bertkit.predict.embedding",
     "load_predictor": "bertkit.predict.predictor",
 }
+_COMMANDS = (
+    "prepare", "pretrain", "finetune", "glue", "predict", "embed", "evaluate", "compare", "view", "serve", "index", "search",
+    "export", "verify",
+)  # fmt: skip
+SLOTS = ("masking", "head", "score", "positions", "schedule", "optimizer", "metric", "shape")  # decorators of plug-ins
+__all__ = ["__version__", *_COMMANDS, *_HOMES]
+
+
+class _Package(ModuleType):
+    def __setattr__(self, name: str, value: object) -> None:
+        if name not in _COMMANDS or not isinstance(
+            value, ModuleType
+        ):  # importing bertkit/predict/ leaves the command there
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:
-    import importlib
-
     if name in SLOTS:
         return importlib.import_module("bertkit.base.plugins").decorator(name)
+    if name in _COMMANDS:
+        return importlib.import_module("bertkit.commands").function_of(name)
     if name not in _HOMES:
         raise AttributeError(f"module 'bertkit' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,7 +1,11 @@
 """Python's door: the examples of its docstrings run, and it takes and refuses what the command line does."""
 
+import contextlib
 import doctest
 import json
+import re
+import shutil
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,13 +13,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import signatures
 import torch
-from conftest import Capsys, make_text, write_text
+from conftest import Capsys, make_text, output_of, weights_of, write_text
 
 import bertkit
-from bertkit import commands
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, StoppedError
 from bertkit.cli import run as command_line
+from bertkit.commands import COMMANDS
+from bertkit.run import trainer
 from bertkit.run.trainer import stop_on_signal
 from bertkit.settings.compose import compose, to_overrides
 
@@ -26,18 +32,22 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("python")
     write_text(folder / "books.txt", make_text(61))
     names: dict[str, Any] = {"bertkit": bertkit}
-    steps = [commands.prepare, commands.pretrain, commands.finetune, commands.evaluate, commands.export]
+    steps = [getattr(bertkit, name) for name in COMMANDS]
     num_compared = 0
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         for step in (*steps, bertkit.load_predictor):
-            for example in doctest.DocTestParser().get_examples(step.__doc__ or ""):
+            examples = doctest.DocTestParser().get_examples(step.__doc__ or "")
+            assert examples, step
+            for example in examples:
+                if doctest.SKIP in example.options:
+                    continue
                 if example.want:
                     assert repr(eval(example.source, names)) == example.want.strip(), example.source
                     num_compared += 1
                 else:
                     exec(example.source, names)
-    assert num_compared == 6
+    assert num_compared == 12
     return names
 
 
@@ -83,9 +93,9 @@ def test_every_form_of_rows(made: dict[str, Any]) -> None:
     datasets, pandas = pytest.importorskip("datasets"), pytest.importorskip("pandas")
     rows, run = made["rows"], made["stars"]
     features = datasets.Features(
-        {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["bad", "good"])}
+        {"review": datasets.Value("string"), "label": datasets.ClassLabel(names=["bad", "good"])}
     )
-    numbered = [{"text": row["text"], "label": ["bad", "good"].index(row["label"])} for row in rows]
+    numbered = [{"review": row["review"], "label": ["bad", "good"].index(row["label"])} for row in rows]
     file = run.directory / "rows.jsonl"
     file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     forms = [rows, tuple(rows), datasets.Dataset.from_list(numbered, features=features), pandas.DataFrame(rows), file]
@@ -93,8 +103,25 @@ def test_every_form_of_rows(made: dict[str, Any]) -> None:
     assert found[1:] == found[:-1]
     assert found[0]["num_examples"] == 2
     predictor = made["predictor"]
-    alike = [predictor(form) for form in (rows, pandas.DataFrame(rows), [row["text"] for row in rows])]
-    assert [[row["label"] for row in each] for each in alike] == [[row["label"] for row in alike[0]]] * 3
+    texts, dataset = [row["review"] for row in rows], datasets.Dataset.from_list(rows)
+    forms = [rows, pandas.DataFrame(rows), dataset, (row for row in rows)]
+    columns = [texts, pandas.Series(texts, name="review"), np.array(texts), (text for text in texts), dataset["review"]]
+    expected = [row["label"] for row in predictor(rows)]
+    assert [[row["label"] for row in predictor(form)] for form in [*forms, *columns]] == [expected] * 9
+    columns = [texts, tuple(texts), pandas.Series(texts), np.array(texts), (text for text in texts), dataset["review"]]
+    embed = bertkit.load_embedder(made["run"])
+    vectors = embed(texts)
+    for form in (*columns, pandas.DataFrame(rows)[["review"]], [{"n": 1, "text": text} for text in texts]):
+        np.testing.assert_array_equal(embed(form), vectors)
+    np.testing.assert_array_equal(embed({"text": texts[0], "label": "good"}), embed(texts[0]))
+    np.testing.assert_array_equal(bertkit.embed(model_dir=made["run"], input=rows, text_column="review"), vectors)
+    for unclear, message in (
+        (pandas.DataFrame(rows), "of texts: review; label"),
+        ({"text": ["a"]}, "no column 'text'"),
+        (3, "texts: int: expected texts"),
+    ):
+        with pytest.raises(InputError, match=message):
+            embed(unclear)
     assert predictor([]) == []
     assert predictor.logits([]).shape == (0, 2)
     for wrong, message in (
@@ -119,6 +146,138 @@ def test_logits_give_the_probabilities(made: dict[str, Any]) -> None:
         masked.logits("a [MASK] day")
 
 
+def test_the_same_cell_twice_is_done_already(made: dict[str, Any], tmp_path: Path, capsys: Capsys) -> None:
+    pandas = pytest.importorskip("pandas")
+    run, rows, folder = made["stars"], pandas.DataFrame(made["rows"]), made["stars"].directory
+    cell: dict[str, Any] = {
+        "model_dir": made["run"], "dev": rows, "output_dir": folder, "task": "sequence", "num_epochs": 1, "text_column": "review"
+    }  # fmt: skip
+    train = pandas.concat([rows] * 8)
+    assert bertkit.finetune(train=train, **cell) == run
+    assert "done already" in capsys.readouterr().out
+    assert sorted(path.name.split("-")[0] for path in (folder / "rows").iterdir()) == ["dev", "train"]
+    saved = (folder / "config.yaml").read_text() + json.dumps(
+        json.loads((folder / "manifest.json").read_text())["identity"]
+    )
+    assert "bertkit-" not in saved
+    assert str(folder) not in json.loads((folder / "manifest.json").read_text())["identity"]["task"]["files"]["train"]
+    before = sorted(folder.rglob("*"))
+    with pytest.raises(InputError, match=r"holds another run \(task\.files\.train"):
+        bertkit.finetune(train=train[1:], **cell)
+    assert sorted(folder.rglob("*")) == before
+    with pytest.raises(InputError, match="no column 'nothing'"):
+        bertkit.finetune(train=rows, **{**cell, "output_dir": tmp_path / "new" / "run", "text_column": "nothing"})
+    with pytest.raises(InputError, match="train: no rows"):
+        bertkit.finetune(train=[], **{**cell, "output_dir": tmp_path / "new" / "run"})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_stopped_run_resumes_with_its_rows(start: Path, tmp_path: Path) -> None:
+    """By the same cell, and from the command line with its settings."""
+    cell: dict[str, Any] = {
+        "train": [{"text": f"a good {n} day", "label": "ab"[n % 2]} for n in range(12)], "task": "sequence", "dev_share": 0.4,
+        "model_dir": start, "num_epochs": 2, "batch": {"sequences": 4}, "task.max_seq_length": 32,
+    }  # fmt: skip
+    whole = bertkit.finetune(**{**cell, "output_dir": tmp_path / "whole"})
+    calls = 0
+
+    def stop() -> bool:
+        nonlocal calls
+        calls += 1
+        return calls > 1
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "stop_on_signal", lambda: contextlib.nullcontext(stop))
+        with pytest.raises(StoppedError):
+            bertkit.finetune(**{**cell, "output_dir": tmp_path / "stopped"})
+    assert command_line(["finetune", "--config", str(tmp_path / "stopped" / "config.yaml")]) == 0
+    assert weights_of(tmp_path / "stopped") == weights_of(tmp_path / "whole") != ""
+    again = bertkit.finetune(**{**cell, "output_dir": tmp_path / "stopped"})
+    assert again.scores == whole.scores
+
+
+def test_what_is_misplaced_or_no_setting(made: dict[str, Any], tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame, run = pandas.DataFrame(made["rows"]), made["stars"]
+    for function, given, named, message in (
+        (bertkit.finetune, [frame], {}, r"finetune\(DataFrame\): settings have names; write train="),
+        (bertkit.predict, [["a text"]], {}, r"write input="),
+        (bertkit.evaluate, [run], {}, r"write model_dir="),
+        (bertkit.finetune, [], {"trian": frame, "output_dir": tmp_path}, "unknown key 'trian'; did you mean 'train'"),
+        (
+            bertkit.finetune,
+            [],
+            {"task": "sequence", "seed": frame, "output_dir": tmp_path},
+            "seed: DataFrame: expected",
+        ),
+    ):
+        with pytest.raises(InputError, match=message):
+            function(*given, **named)
+    with pytest.raises(InputError) as error:
+        bertkit.finetune(
+            task="sequence", train=frame, lr=1e-4, epochs=3, bach={"sequences": 2}, output_dir=tmp_path / "x"
+        )
+    assert len(error.value.args) == 3
+    for load in (bertkit.load_model, bertkit.load_tokenizer, bertkit.load_predictor, bertkit.load_embedder):
+        for wrong in (None, 3, {"a": 1}):
+            with pytest.raises(InputError, match=r"^model_dir=.*: expected a directory, a run or a hub id$"):
+                load(wrong)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_command_returns_what_it_makes(made: dict[str, Any], tmp_path: Path) -> None:
+    run, rows = made["stars"], made["rows"]
+    predictions = bertkit.predict(model_dir=run, input=rows, carry_input=True)
+    assert [list(row)[:2] for row in predictions] == [["review", "input_label"]] * 2
+    written = bertkit.predict(model_dir=run, input=rows, carry_input=True, output=tmp_path / "out.jsonl")
+    assert [json.loads(line) for line in Path(written).read_text().splitlines()] == predictions
+    (alone,) = bertkit.predict(model_dir=run, text="it's [good]")
+    assert alone == made["predictor"]("it's [good]")
+    texts = tmp_path / "texts.txt"
+    texts.write_text("a good day\n")
+    assert len(bertkit.predict(model_dir=run, input=texts)) == 1
+    found = bertkit.search(index=made["library"], input=["kan lon", "mim"])
+    assert [row["question"] for row in found] == ["kan lon", "mim"]
+    page = bertkit.view(model_dir=run, input=rows, row=2, steps=0, output=tmp_path / "view.json")
+    assert len(json.loads(page.output.read_text())["tokens"]) == 5
+    assert set(bertkit.compare(runs=[made["run"], run], output=tmp_path / "c.html").scores) == {"tiny", "stars"}
+
+
+def test_the_stub_is_what_the_settings_say(tmp_path: Path) -> None:
+    """`python tests/signatures.py` writes it anew; its functions are those of Python, without torch."""
+    assert signatures.STUB.read_text(encoding="utf-8") == signatures.Stub().text()
+    code = (
+        "import bertkit, inspect, sys; print(*inspect.signature(bertkit.finetune).parameters, 'torch' in sys.modules)"
+    )
+    names = output_of([sys.executable, "-c", code]).split()
+    assert {"train", "optimizer", "text_column", "num_epochs"} < set(names)
+    assert names[-1] == "False"
+    program = (
+        "import bertkit\n"
+        "run = bertkit.finetune(train=[{}], task='sequence', output_dir='x', optimizer={'peak_learning_rate': 1e-4})\n"
+        "bertkit.predict(model_dir=run, input=['a text'])[0]['label']\n"
+        "bertkit.finetune(task='sequence', output_dir='x', num_epoch=3)\n"
+        "bertkit.finetune(task='sequence', output_dir='x', optimizer={'peak_learning_rat': 1e-4})\n"
+        "bertkit.load_predictor(run, topk=3)\n"
+    )
+    (tmp_path / "program.py").write_text(program)
+    checkers = [[sys.executable, "-m", "mypy", "--follow-imports=skip", str(signatures.STUB)]]
+    checkers += [["pyright"]] if shutil.which("pyright") else []
+    for checker in checkers:
+        done = subprocess.run([*checker, tmp_path / "program.py"], capture_output=True, text=True, cwd=tmp_path)
+        assert re.findall(r"program\.py:(\d+):.* error", done.stdout) == ["4", "5", "6"], done.stdout
+
+
+def test_an_option_of_a_group_with_its_settings() -> None:
+    steps, rates = np.int64(7), {"name": "lamb", "peak_learning_rate": np.float64(1e-3)}
+    given = {"data_dir": "a", "output_dir": "b", "steps": steps, "optimizer": rates, "model": {"name": "mini"}}
+    composed = compose("pretrain", to_overrides(given))
+    assert composed == compose(
+        "pretrain",
+        ["data_dir=a", "output_dir=b", "steps=7", "optimizer=lamb", "optimizer.peak_learning_rate=1e-3", "model=mini"],
+    ) | {"explicit_keys": composed["explicit_keys"]}
+
+
 VALUES = ["it's", "a\\", "a\\'b", "${oc.env:HOME}", "a=b,c", "[1,2]", "null", "1e3", " spaced ", 'say "x"', "", "é\n"]
 
 
@@ -131,7 +290,7 @@ def test_any_text_reaches_a_setting_as_it_is(value: str) -> None:
 
 
 def test_it_lists_its_names() -> None:
-    assert set(dir(bertkit)) == set(bertkit.__all__)
+    assert set(dir(bertkit)) == set(bertkit.__all__) > set(COMMANDS)
     assert len(bertkit.__all__) >= 12
     for name in bertkit.__all__:
         assert getattr(bertkit, name) is not None

@@ -66,7 +66,9 @@ def run_document(name: str, root: Path, python: Path) -> str:
             continue
         lines = [line for line in code.splitlines() if line not in INSTALLING]
         command: list[str | Path] = {"bash": ["bash", "-euo", "pipefail", "-c"], "python": [python, "-c"]}[language]
-        done = subprocess.run([*command, "\n".join(lines)], cwd=root, env=environment, capture_output=True, text=True)
+        code = "\n".join(lines)
+        code += f"\n{code}" if language == "python" else ""  # a cell is run twice
+        done = subprocess.run([*command, code], cwd=root, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, code + done.stderr
         said.append(done.stdout)
     return "\n".join(said)

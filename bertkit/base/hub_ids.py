@@ -26,6 +26,13 @@ def is_id(name: str) -> bool:
     return not is_folder and re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name) is not None
 
 
+def model_path(model_dir: object, setting: str = "model_dir") -> Path:
+    """Return a model directory from Python as a path; raise InputError if it is neither text nor a path."""
+    if not isinstance(model_dir, (str, os.PathLike)):
+        raise InputError(f"{setting}={model_dir!r:.80}: expected a directory, a run or a hub id")
+    return Path(model_dir).expanduser()
+
+
 def check_model(name: str, setting: str) -> None:
     """Check that a hub model is cached or the hub is reachable; does not import torch.
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bertkit.base.errors import InputError, listed
 from bertkit.base.files import sha256_file
-from bertkit.base.hub_ids import is_id
+from bertkit.base.hub_ids import is_id, model_path
 from bertkit.data.corpus.tokenizer import Rules, Tokenizer
 from bertkit.data.corpus.tokenizer import load_tokenizer as load_tokenizer_files
 from bertkit.interop.exports.sentence_transformers import max_length_of
@@ -98,7 +98,7 @@ def load_tokenizer(model_dir: str | Path, rules: Rules | None = None) -> Tokeniz
     Raises:
         InputError: there is no tokenizer, or BERT cannot use it.
     """
-    path = Path(model_dir).expanduser()
+    path = model_path(model_dir)
     if path.is_file():
         return load_tokenizer_files(path, rules=rules)
     if (path / "tokenizer").is_dir():
@@ -120,7 +120,7 @@ def resolve_model_dir(model_dir: str | Path, setting: str = "model_dir") -> Path
     Raises:
         InputError: there is no such directory, or it contains no model.
     """
-    path = Path(model_dir).expanduser()
+    path = model_path(model_dir, setting)
     if not path.is_dir():
         prefix = google.find_checkpoint(path)
         if prefix is not None:

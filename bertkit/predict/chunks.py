@@ -1,16 +1,20 @@
 """Reading an input and writing the results one chunk at a time, in constant memory."""
 
 import contextlib
+import dataclasses
+import itertools
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from bertkit.base.errors import InputError
 from bertkit.base.text_files import opened_input
-from bertkit.tasks.reading.readers import Inputs, open_inputs, read_texts
+from bertkit.tasks.reading.readers import Inputs, open_inputs, read_table
+from bertkit.tasks.reading.source import is_frame, plain_rows
+from bertkit.tasks.reading.tables import ShortRows, records
 from bertkit.tasks.task import Shape
 from bertkit.tasks.task_config import TaskConfig
 from bertkit.view.console import Progress
@@ -37,7 +41,7 @@ class Output(Protocol):
 
 @contextlib.contextmanager
 def opened_examples(
-    shape: Shape, task: TaskConfig, labels: tuple[str, ...], settings: Any, keep_rows: bool = False
+    shape: Shape, task: TaskConfig, labels: tuple[str, ...], settings: Any, inputs: Any = None
 ) -> Iterator[OpenInput]:
     """Open the input of a command: `input=`, a file or `-`; or the texts `text=` and `text_pair=`.
 
@@ -45,19 +49,61 @@ def opened_examples(
         shape: the shape of the task.
         task: names the columns of the examples.
         labels: the model's labels, to recognize CoNLL.
-        settings: the command's settings: `input` and `format`; or, if `input` is None, `text` and `text_pair`.
-        keep_rows: whether examples also keep all fields of their rows.
+        settings: the command's settings: `input` and `format`; or, if `input` is None, `text` and `text_pair`; `carry_input`.
+        inputs: texts, pairs or rows from Python, instead of the settings' input.
 
     Raises:
         InputError: the input cannot be opened, or is not in its format.
     """
-    if settings.input is None:
-        pairs = None if settings.text_pair is None else [settings.text_pair]
-        yield OpenInput(read_texts(shape, task, [settings.text or ""], pairs))
+    keep_rows, what = getattr(settings, "carry_input", False), "inputs"
+    if inputs is None and settings.input is None:
+        inputs, what = (
+            [settings.text or "" if settings.text_pair is None else (settings.text, settings.text_pair)],
+            "text=",
+        )
+    if inputs is not None:
+        yield OpenInput(read_rows(shape, task, inputs, keep_rows, what))
         return
     with opened_input(settings.input) as (stream, num_bytes):
         inputs = open_inputs(shape, task, stream, Path(settings.input), settings.format, labels, keep_rows)
         yield OpenInput(inputs, num_bytes, stream.tell)
+
+
+def read_rows(shape: Shape, task: TaskConfig, inputs: Any, keep_rows: bool = False, what: str = "inputs") -> Inputs:
+    """Read texts, pairs, lists of words or rows from Python: in a list, array, frame, dataset, column or generator."""
+    named, task = _with_columns(inputs, shape, task, what)
+    rows = plain_rows(named, what)
+    start = list(itertools.islice(rows, 1))
+    if not start:
+        return Inputs("", iter(()), ShortRows(), shape)
+    table = records(what, "jsonl", enumerate(itertools.chain(start, rows), 1), ShortRows())
+    return read_table(shape, task, table, keep_rows)
+
+
+def _with_columns(inputs: Any, shape: Shape, task: TaskConfig, what: str) -> tuple[Any, TaskConfig]:
+    """Turn texts, pairs and lists of words into rows; return them with a task that names their columns."""
+    if is_frame(inputs) or isinstance(inputs, (str, Mapping)) or not isinstance(inputs, Iterable):
+        return inputs, task
+    values = iter(inputs)
+    start = list(itertools.islice(values, 1))
+    first, inputs = (start or [None])[0], itertools.chain(start, values)
+    if not isinstance(first, (str, tuple, list)):
+        return inputs, task
+    names = ("words",) if shape.is_word_level and not isinstance(first, str) else shape.text_columns
+    if not isinstance(first, tuple) and not (shape.needs_pair or shape.has_choices or task.needs_pair):
+        names = names[:1]
+    expected = f"{'pairs' if len(names) > 1 else 'single texts'} ({', '.join(names)})"
+    if shape.has_choices:
+        expected = "rows with a context and its endings"
+    columns = dataclasses.replace(task.columns, **{"id": None, "text_pair": None, **{name: name for name in names}})
+    rows = []
+    for number, one in enumerate(inputs, start=1):
+        own = one if isinstance(one, tuple) else (one,)
+        if type(one) is not type(first) or not names or len(own) != len(names):
+            kind = f"a model of kind {shape.kind} takes {expected}"
+            raise InputError(f"{what}:{number}: {one!r:.80}: {kind}; give all inputs in the same form")
+        rows.append(dict(zip(names, own, strict=True)))
+    return rows, dataclasses.replace(task, columns=columns)
 
 
 def write_results(

@@ -5,7 +5,7 @@ Texts are sorted by length and packed, so nothing is computed on padding.
 
 import dataclasses
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,8 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from bertkit.base import hub_ids
 from bertkit.base.batch import TaskBatch
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, listed
 from bertkit.base.typed_settings import build
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.exports.sentence_transformers import Pooling, max_length_of, read_pooling
@@ -27,6 +28,7 @@ from bertkit.predict.inference import require_finite
 from bertkit.run.objective import DeviceInputs
 from bertkit.settings.inputs import EmbedSettings
 from bertkit.tasks.batching import FeatureBatches
+from bertkit.tasks.reading.source import is_frame, plain_rows
 from bertkit.tasks.task import Feature
 from bertkit.train import micro_batches, processes
 
@@ -56,16 +58,17 @@ class Embedder:
         longest = self.model.config.max_position_embeddings
         return min(self.pooling.max_length or longest, longest)
 
-    def __call__(self, texts: str | Iterable[str]) -> NDArray[np.float32]:
-        """Return a float32 vector for each text, in the same order, (n, D); for a single string, a single vector, (D,).
+    def __call__(self, texts: Any) -> NDArray[np.float32]:
+        """Return a float32 vector for each text, in the same order, (n, D); for a single text or row, a single vector, (D,).
 
-        An empty text has the vector of [CLS] [SEP]. A text with more than `max_seq_length` tokens is cut, with a warning.
+        Texts are in a list, array, column or generator; of rows, a data frame or a dataset, the column `text` is used, or the
+        only one with texts. An empty text has the vector of [CLS] [SEP]. A text that is too long is cut, with a warning.
 
         Raises:
-            InputError: an element is not a text.
+            InputError: an element is not a text, or it is not clear which column is meant.
         """
-        is_single = isinstance(texts, str)
-        vectors, num_cut = self.embed([texts] if isinstance(texts, str) else list(texts))
+        is_single = isinstance(texts, (str, Mapping))
+        vectors, num_cut = self.embed(texts_of([texts] if is_single else texts))
         if num_cut:
             warnings.warn(self.cut_warning(num_cut, len(vectors)), stacklevel=2)
         return vectors[0] if is_single else vectors
@@ -105,6 +108,23 @@ class Embedder:
                 raise InputError(f"texts[{number}]: contains half of a surrogate pair; remove it")
         encoded: list[list[int]] = self.tokenizer(list(texts))["input_ids"]
         return encoded
+
+
+def texts_of(inputs: Any, column: str | int | None = None) -> list[Any]:
+    """Return the texts of inputs from Python: of rows, those in their column `text`, or in the only column of texts."""
+    if not isinstance(inputs, Iterable) or isinstance(inputs, (str, bytes)):
+        raise InputError(f"texts: {type(inputs).__name__}: expected texts, in a list, a column or a data frame")
+    given = inputs if is_frame(inputs) or hasattr(inputs, "column_names") else list(inputs)
+    if isinstance(given, list) and not any(isinstance(one, Mapping) for one in given[:1]):
+        return given
+    rows = list(plain_rows(given, "texts"))
+    found = [name for name in next(iter(rows), {}) if all(isinstance(row.get(name), str) for row in rows)]
+    chosen = column if column is not None else "text" if "text" in found or len(found) != 1 else found[0]
+    if rows and chosen not in found:
+        raise InputError(
+            f"texts: no column '{chosen}' (of texts: {listed(found)}); pass one of them, as in frame['review']"
+        )
+    return [row[str(chosen)] for row in rows]
 
 
 def check_pooling(mode: str, config: BertConfig, setting: str) -> None:
@@ -158,10 +178,10 @@ def load_embedder(
         InputError: the directory cannot be loaded, or a value is not allowed.
     """
     settings = {
-        "model_dir": str(model_dir), "pooling": pooling, "normalize": normalize, "max_seq_length": max_seq_length,
-        "device": device, "precision": precision, "batch_tokens": batch_tokens,
+        "model_dir": str(hub_ids.model_path(model_dir)), "pooling": pooling, "normalize": normalize, "text_column": None,
+        "max_seq_length": max_seq_length, "device": device, "precision": precision, "batch_tokens": batch_tokens,
     }  # fmt: skip
-    build(EmbedSettings, {"input": "-", "output": "-", "overwrite": False, "column": None, "format": None, **settings})
+    build(EmbedSettings, {"input": "-", "output": "-", "overwrite": False, "format": None, **settings})
     chosen, directory = processes.choose_device(device), resolve_model_dir(model_dir)
     changes: dict[str, Any] = {"mode": pooling, "normalize": normalize, "max_length": max_seq_length}
     given = {name: value for name, value in changes.items() if value is not None}

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from bertkit.base.errors import InputError
+from bertkit.base.hub_ids import model_path
 from bertkit.base.typed_settings import build
 from bertkit.kernels import fast
+from bertkit.predict.chunks import read_rows
 from bertkit.predict.inference import logits_local, predict_local
 from bertkit.predict.task_model import Predictor, open_task_model
 from bertkit.settings.inputs import PredictSettings, SearchSettings
 from bertkit.tasks import sequence
-from bertkit.tasks.reading.readers import read_table
-from bertkit.tasks.reading.source import plain_rows
-from bertkit.tasks.reading.tables import ShortRows, records
-from bertkit.tasks.task import Feature, Shape, rows_of
-from bertkit.tasks.task_config import TaskConfig
+from bertkit.tasks.task import Feature, rows_of
 from bertkit.train import micro_batches, processes
 
 
@@ -39,7 +36,7 @@ def load_predictor(model_dir: str | os.PathLike[str], **settings: Any) -> Loaded
     """
     from bertkit.settings.compose import compose, to_overrides
 
-    overrides = to_overrides({"model_dir": model_dir, "input": "-", "output": "-", **settings})
+    overrides = to_overrides({"model_dir": model_path(model_dir), "input": "-", "output": "-", **settings})
     return LoadedPredictor(build(PredictSettings, compose("predict", overrides)))
 
 
@@ -72,8 +69,8 @@ class LoadedPredictor:
 
         Args:
             inputs: a text; a pair `(text, text_pair)` or `(question, context)`; or a row, which maps columns to values as in
-                a file for `predict`. Or many of these: a list, a `datasets.Dataset`, a pandas data frame. For a tagging model,
-                an element of a list can also be a list of words.
+                a file for `predict`. Or many of these: a list, array, generator, a column or the whole of a pandas data frame or a
+                `datasets.Dataset`. For a tagging model, an element of a list can also be a list of words.
 
         Returns:
             A mapping for each input, in the same order, as `predict` writes it; a single mapping for a single input.
@@ -127,35 +124,7 @@ def read_inputs(predictor: Predictor, inputs: Any) -> Iterator[tuple[Predictor, 
     Raises:
         InputError: an input lacks what the task needs.
     """
-    named, task = _with_columns(inputs, predictor.shape, predictor.task)
-    rows = plain_rows(named, "inputs")
-    first = next(rows, None)
-    if first is None:
-        return
-    table = records("inputs", "jsonl", enumerate(itertools.chain([first], rows), 1), ShortRows())
-    read = read_table(predictor.shape, task, table)
+    read = read_rows(predictor.shape, predictor.task, inputs)
     predictor = dataclasses.replace(predictor, shape=read.shape)  # a tagging model has another shape for plain text
     for examples in read.chunks:
         yield predictor, examples, predictor.features(examples)
-
-
-def _with_columns(inputs: Any, shape: Shape, task: TaskConfig) -> tuple[Any, TaskConfig]:
-    """Turn texts, pairs and lists of words into rows; return them with a task that names their columns."""
-    first = inputs[0] if isinstance(inputs, Sequence) and len(inputs) else None
-    if not isinstance(first, (str, tuple, list)):
-        return inputs, task
-    names = ("words",) if shape.is_word_level and not isinstance(first, str) else shape.text_columns
-    if not isinstance(first, tuple) and not (shape.needs_pair or shape.has_choices or task.needs_pair):
-        names = names[:1]
-    expected = f"{'pairs' if len(names) > 1 else 'single texts'} ({', '.join(names)})"
-    if shape.has_choices:
-        expected = "rows with a context and its endings"
-    columns = dataclasses.replace(task.columns, **{"id": None, "text_pair": None, **{name: name for name in names}})
-    rows = []
-    for number, one in enumerate(inputs, start=1):
-        values = one if isinstance(one, tuple) else (one,)
-        if type(one) is not type(first) or not names or len(values) != len(names):
-            kind = f"a model of kind {shape.kind} takes {expected}"
-            raise InputError(f"inputs:{number}: {one!r:.80}: {kind}; give all inputs in the same form")
-        rows.append(dict(zip(names, values, strict=True)))
-    return rows, dataclasses.replace(task, columns=columns)

@@ -21,7 +21,7 @@ FILES_OF_A_RUN = (
     "config.yaml", "manifest.json", "metrics.jsonl", RESULT, "report.html", "predictions.jsonl", "predictions.txt",
     "predictions.json", "nbest_predictions.json", "null_odds.json",
 )  # fmt: skip
-FOLDERS_OF_A_RUN = ("cache", "checkpoints", "model")
+FOLDERS_OF_A_RUN = ("cache", "checkpoints", "model", "rows")  # rows: those that Python gave
 
 
 @dataclass(frozen=True, kw_only=True)

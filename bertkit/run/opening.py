@@ -154,7 +154,7 @@ def check(directory: Path, identity: dict[str, Any], rules: Rules, allow: Sequen
     if not directory.exists():
         return []
     if not (directory / "manifest.json").is_file():
-        own = {LOCK, "config.yaml", "config.yaml.partial", "manifest.json.partial"}  # left by a run killed at its start
+        own = {LOCK, "rows", "config.yaml", "config.yaml.partial", "manifest.json.partial"}  # left by a killed run
         others = sorted({path.name for path in directory.iterdir()} - own)
         if others:
             raise InputError(f"output_dir={directory} is not a run: it has {', '.join(others[:3])}; choose another one")

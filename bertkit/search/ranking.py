@@ -26,12 +26,12 @@ from numpy.typing import NDArray
 from bertkit.base.errors import InputError
 from bertkit.base.text_files import is_blank, read_lines
 from bertkit.base.typed_settings import conf_dir
+from bertkit.predict.chunks import read_rows
 from bertkit.predict.inference import predict_local
 from bertkit.predict.task_model import Predictor
 from bertkit.search.library import Hit, Library
 from bertkit.search.passages import words_of
 from bertkit.settings.inputs import ORDERS, BothConfig
-from bertkit.tasks.reading.readers import read_texts
 
 MIN_SCORE = -1e4  # lower than any logit, but finite, as JSON and sigmoid require
 
@@ -105,8 +105,7 @@ class Searcher:
         hits = self.library.find(question, num_candidates, more, add_rest=predictor is not None)
         if predictor is None or not hits:
             return [Candidate(hit) for hit in hits]
-        passages = [hit.passage for hit in hits]
-        inputs = read_texts(predictor.shape, predictor.task, [question] * len(hits), passages)
+        inputs = read_rows(predictor.shape, predictor.task, [(question, hit.passage) for hit in hits])
         examples = [example for chunk in inputs.chunks for example in chunk]
         predictions = predict_local(predictor, examples, predictor.features(examples))
         return [_with_answer(hit, prediction) for hit, prediction in zip(hits, predictions, strict=True)]

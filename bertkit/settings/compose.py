@@ -104,26 +104,31 @@ def _option_of(section: Any) -> str:
 
 
 def to_overrides(settings: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Turn Python values, nested or under dotted names, into overrides as on the command line."""
+    """Turn Python values, nested or under dotted names, into overrides; a group's mapping may have its option as `name`."""
     overrides = []
     groups = option_names([conf_dir()])
     for key, value in settings.items():
         if isinstance(value, Mapping):
-            overrides += to_overrides(value, f"{prefix}{key}.")
+            named = next((name for name in ("name", "kind") if value.get(name) in groups.get(prefix + key, ())), None)
+            overrides += [f"{key}={value[named]}"] if named else []
+            overrides += to_overrides({name: value[name] for name in value if name != named}, f"{prefix}{key}.")
         elif isinstance(value, str) and not prefix and key in groups and re.fullmatch(r"[\w./-]+", value):
             overrides.append(f"{key}={value}")  # an option of a group
         else:
-            overrides.append(f"{prefix}{key}={_override_value(value)}")
+            overrides.append(f"{prefix}{key}={_override_value(value, f'{prefix}{key}')}")
     return overrides
 
 
-def _override_value(value: Any) -> str:
+def _override_value(value: Any, key: str) -> str:
+    value = value.tolist() if hasattr(value, "dtype") and hasattr(value, "ndim") else value  # of numpy
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, (list, tuple)):
-        return f"[{','.join(map(_override_value, value))}]"
+        return f"[{','.join(_override_value(item, key) for item in value)}]"
     if isinstance(value, (int, float)):
         return repr(value)
+    if not isinstance(value, (str, os.PathLike)):
+        raise InputError(f"{key}: {type(value).__name__}: expected text, a number, a list or a mapping")
     # escape quotes, backslashes before them, and interpolations
     text = str(os.fspath(value) if isinstance(value, os.PathLike) else value)
     text = re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), text)

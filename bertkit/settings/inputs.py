@@ -152,7 +152,7 @@ class EmbedSettings(InputSettings):
     input: str
     pooling: Literal["mean", "cls", "max"] | None
     normalize: bool | None
-    column: str | int | None
+    text_column: str | int | None
     format: Literal["text", "csv", "tsv", "jsonl", "json", "parquet"] | None
     max_seq_length: int | None
     batch_tokens: int | None
@@ -165,7 +165,7 @@ class EmbedSettings(InputSettings):
             and not self.output.endswith(VECTOR_ENDINGS)
             and f"output={self.output}: expected a name that ends in {', '.join(VECTOR_ENDINGS)}, or - for JSON lines",
             outside(self, "", max_seq_length="[3, inf)", batch_tokens="[1, inf)"),
-            unused(self, "", ("column", self.format == "text", "with format=text")),
+            unused(self, "", ("text_column", self.format == "text", "with format=text")),
         )
 
 

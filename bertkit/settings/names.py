@@ -26,7 +26,12 @@ VALUED_OPTIONS = ("--config-dir", "--config", "--cfg")
 MODEL_DIR = "model_dir"
 MODEL_DIR_SYNONYMS = ("checkpoint", "init_from")
 _NEXT_SENTENCE = "segments.next_sentence"
-_SYNONYMS = {MODEL_DIR: MODEL_DIR_SYNONYMS, _NEXT_SENTENCE: ("next_sentence",)}
+_SYNONYMS = {
+    MODEL_DIR: MODEL_DIR_SYNONYMS,
+    _NEXT_SENTENCE: ("next_sentence",),
+    "text_column": ("column", "task.columns.text"),  # of embed
+    **{f"task.columns.{name}": (f"{name}_column",) for name in ("text", "text_pair", "label")},
+}
 
 # For each name from another tool, mostly transformers' TrainingArguments and scripts, the settings that it may mean; a hint shows
 # the first one that the command has. If a setting is listed with a value, this value replaces the user's.
@@ -62,8 +67,8 @@ _OTHER_TOOLS: dict[str, tuple[str, ...]] = {
     "whole_word_mask": ("masking=whole_word",),
     **dict.fromkeys(("vocab_file", "tokenizer_name"), ("tokenizer.path",)),
     "vocab_size": ("tokenizer.vocab_size",),
-    **dict.fromkeys(("text_column", "text_column_name"), ("task.columns.text",)),
-    **dict.fromkeys(("label_column", "label_column_name"), ("task.columns.label",)),
+    "text_column_name": ("text_column", "task.columns.text"),
+    "label_column_name": ("task.columns.label",),
     "task_name": ("task",),
     "label_list": ("task.labels",),
     "doc_stride": ("task.spans.window_step",),

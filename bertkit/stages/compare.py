@@ -21,8 +21,8 @@ MAX_LENGTH = 60  # characters of a value in the table
 MAX_VALUES = 4  # differing values to show at the step where runs diverge
 
 
-def run(settings: CompareSettings) -> None:
-    """Compare runs.
+def run(settings: CompareSettings) -> dict[str, Any]:
+    """Compare runs; return the scores of each.
 
     Raises:
         InputError: fewer than two of the directories hold a run, or a file of a run is damaged.
@@ -50,6 +50,7 @@ def run(settings: CompareSettings) -> None:
     curves = [(label, [record.rows for record in group]) for label, group in zip(labels, groups, strict=True)]
     write_output(settings.output, comparison_page(curves, lines, [scores, table]))
     say(f"page: {settings.output}")
+    return {record.name: record.scores for record in records}
 
 
 def _with_short_names(records: Sequence[RunRecord]) -> list[RunRecord]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError, in_json, say
 from bertkit.predict.chunks import opened_examples, write_results
-from bertkit.predict.embedding import load_embedder
+from bertkit.predict.embedding import load_embedder, texts_of
 from bertkit.predict.task_model import task_of_texts
 from bertkit.run.outputs import check_outputs, opened_output, partial_output
 from bertkit.settings.inputs import EmbedSettings
@@ -25,8 +25,8 @@ Vectors = NDArray[np.float32]  # (n, D)
 Write = Callable[[Sequence[str], Vectors], object]
 
 
-def run(settings: EmbedSettings) -> None:
-    """Embed texts.
+def run(settings: EmbedSettings, inputs: Any = None) -> None:
+    """Embed texts: those from Python, or else those of `settings`.
 
     Raises:
         InputError: the model, the input or the output cannot be used; after an error in the input, the vectors before it
@@ -39,7 +39,8 @@ def run(settings: EmbedSettings) -> None:
         settings.model_dir, settings.pooling, settings.normalize, max_seq_length=settings.max_seq_length,
         device=settings.device, precision=settings.precision, batch_tokens=settings.batch_tokens,
     )  # fmt: skip
-    task, num_cut = task_of_texts(settings.column), 0
+    task, num_cut = task_of_texts(settings.text_column), 0
+    inputs = None if inputs is None else texts_of(inputs, settings.text_column)
 
     def vectors_of(examples: list[Any]) -> Vectors:
         nonlocal num_cut
@@ -49,13 +50,13 @@ def run(settings: EmbedSettings) -> None:
 
     try:
         with (
-            opened_examples(shape_of(task), task, (), settings) as source,
+            opened_examples(shape_of(task), task, (), settings, inputs) as source,
             _opened_output(settings.output, embed.dimension) as output,
         ):
             if not write_results(source, vectors_of, output, "vectors", not to_file):
                 return
     except InputError as error:  # messages about the input name settings of tasks; embed has its own names
-        message = str(error).replace("task.columns.text", "column").replace("task.format", "format")
+        message = str(error).replace("task.columns.text", "text_column").replace("task.format", "format")
         raise InputError(message) from None
     if not output.num_written:
         say(f"warning: input={settings.input} has no texts; there is nothing to embed", file=sys.stderr)

@@ -24,8 +24,8 @@ from bertkit.tasks.task import ExtraFile, Feature, rows_of
 COPIED = ("id", "text", "words")  # fields that a prediction copies from its input
 
 
-def run(settings: PredictSettings) -> None:
-    """Predict the inputs.
+def run(settings: PredictSettings, inputs: Any = None) -> None:
+    """Predict the inputs: rows from Python, or else those of `settings`.
 
     Raises:
         InputError: the model has no prediction head, or an input is wrong; the predictions before it stay in the partial
@@ -37,7 +37,7 @@ def run(settings: PredictSettings) -> None:
     predictor = open_predictor(settings, settings.top_k)
     with contextlib.ExitStack() as stack:
         source = stack.enter_context(
-            opened_examples(predictor.shape, predictor.task, predictor.labels, settings, settings.carry_input)
+            opened_examples(predictor.shape, predictor.task, predictor.labels, settings, inputs)
         )
         predictor = dataclasses.replace(predictor, shape=source.inputs.shape)
         output = _Output(settings, predictor, source.inputs.rows, stack)
@@ -110,5 +110,4 @@ class _Output:
 
 def _joined(fields: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
     """Join an input row and its prediction; an input field with the same name, such as a label, becomes `input_NAME`."""
-    kept = {name: value for name, value in fields.items() if name not in row or name not in COPIED}
-    return {f"input_{name}" if name in row else name: value for name, value in kept.items()} | row
+    return {f"input_{name}" if name in row and name not in COPIED else name: fields[name] for name in fields} | row

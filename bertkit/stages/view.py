@@ -15,8 +15,8 @@ from bertkit.settings.inputs import SET_BOTH, ViewSettings
 from bertkit.train import micro_batches, processes
 
 
-def run(settings: ViewSettings) -> None:
-    """Explain one input, and write the explanation.
+def run(settings: ViewSettings, inputs: Any = None) -> None:
+    """Explain one input, from Python or else of `settings`, and write the explanation.
 
     Raises:
         InputError: a setting does not fit the model or the input.
@@ -33,7 +33,7 @@ def run(settings: ViewSettings) -> None:
         raise InputError("target_text: has no effect on a model that does not generate text; leave it out")
     _check_picture(settings, opened.model.config, generates)
     predictor = opened.predictor("fp32", micro_batches.AUTO_MICRO_TOKENS[device.type], opened.model.to(device))
-    predictor, example = _example(settings, predictor)
+    predictor, example = _example(settings, predictor, inputs)
     target = None if settings.target is None else str(settings.target)
     features = predictor.features([example])
     explanation = explain(predictor, example, features, target, settings.steps, settings.target_text)
@@ -91,9 +91,9 @@ def _picture(settings: ViewSettings, explanation: Explanation) -> str:
     return one_head_picture(explanation, settings.layer, settings.head)
 
 
-def _example(settings: ViewSettings, predictor: Predictor) -> tuple[Predictor, Any]:
+def _example(settings: ViewSettings, predictor: Predictor, inputs: Any) -> tuple[Predictor, Any]:
     """Return the text, or the chosen row of the input, as an example, and the predictor for its format."""
-    with opened_examples(predictor.shape, predictor.task, predictor.labels, settings) as source:
+    with opened_examples(predictor.shape, predictor.task, predictor.labels, settings, inputs) as source:
         examples: Iterator[Any] = itertools.chain.from_iterable(source.inputs.chunks)
         example = next(itertools.islice(examples, settings.row - 1, None), None)
     if example is None:

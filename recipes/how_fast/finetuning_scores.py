@@ -162,10 +162,8 @@ def run_transformers(task: str, seed: int, start: Path, files: Path, output: Pat
     trainer.train()
     trainer.save_model(target)
     tokenizer.save_pretrained(target)
-    length = {"task.max_seq_length": recipe.max_seq_length}
-    return scored(
-        task, bertkit.evaluate(model_dir=target, task=task, data_dir=str(files), device="cpu", **length).scores
-    )
+    given: dict[str, Any] = {"task": task, "task.max_seq_length": recipe.max_seq_length}
+    return scored(task, bertkit.evaluate(model_dir=target, data_dir=files, device="cpu", **given).scores)
 
 
 def scored(task: str, scores: Mapping[str, float]) -> dict[str, float]:

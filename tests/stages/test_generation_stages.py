@@ -146,7 +146,7 @@ def test_settings_of_the_search_without_a_task(runs: Path, capsys: Capsys) -> No
     for more, message in (
         ("task.spans.n_best=3", "task.spans: has no effect"),
         ("task.generation.max_target_length=24", "task.generation.max_target_length=24"),
-        ("text_pair=a", "text_pair: has no effect"),
+        ("text_pair=a", "takes single texts"),
     ):
         refused(run([*predict, more]), message, capsys)
 

@@ -201,10 +201,10 @@ def test_one_text_goes_to_standard_output(make: Make, tmp_path: Path, capsys: Ca
         ("sequence", [], "missing value: set text=, or input="),
         ("sequence", ["text=kan", "format=csv"], "format=csv: has no effect with text="),
         ("sequence", ["input=x", "text_pair=kan"], "text_pair=kan: has no effect without text="),
-        ("sequence", ["text=kan", "task.needs_pair=true"], "text_pair: task=sequence needs"),
-        ("span", ["text=kan", *SPANS], "text_pair: task=spans needs"),
-        ("token", ["text=kan", "text_pair=kan"], "text_pair: has no effect"),
-        ("choice", ["text=kan"], "text=: "),
+        ("sequence", ["text=kan", "task.needs_pair=true"], "text=:1: 'kan': a model of kind sequence takes pairs"),
+        ("span", ["text=kan", *SPANS], "text=:1: 'kan': a model of kind spans takes pairs"),
+        ("token", ["text=kan", "text_pair=kan"], "text=:1: ('kan', 'kan'): a model of kind tagging takes single texts"),
+        ("choice", ["text=kan"], "text=:1: 'kan': a model of kind choice takes rows"),
     ):
         refused(run(["predict", f"model_dir={make(head)}", "device=cpu", *given]), f"error: {line}", capsys)
 
@@ -218,6 +218,7 @@ def test_the_ending_of_the_output_says_how_it_is_written(ending: str, make: Make
     given = [{"id": f"n{n}", "text": text, "label": "good", "stars": n} for n, text in enumerate(texts)]
     content = "".join(json.dumps(row) + "\n" for row in given)
     rows = predict(make("sequence"), tmp_path / "in.jsonl", content, "carry_input=true")
+    assert [list(row)[:4] for row in rows] == [["id", "text", "input_label", "stars"]] * len(rows)
     carried = [{key: row[key] for key in ("id", "text", "stars", "input_label")} for row in rows]
     assert carried == [{**{key: row[key] for key in ("id", "text", "stars")}, "input_label": "good"} for row in given]
     output = tmp_path / f"out.{ending}"

@@ -318,7 +318,7 @@ def test_pictures_of_an_alignment(writer: Callable[..., Path], tmp_path: Path, c
         ([*given, out, "head=1"], "layer= and head="),
         ([*given, out, "steps=4"], "steps=4: has no effect"),
         ([*given, out, "target=kan"], "target=kan: has no effect"),
-        ([*given, out, "text_pair=a"], "text_pair: has no effect"),
+        ([*given, out, "text_pair=a"], "takes single texts"),
     ):
         refused(run(command), message, capsys)
         assert not (tmp_path / "x.svg").exists()

@@ -17,10 +17,11 @@ from task_files import read, write
 from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import build, to_mapping
 from bertkit.data.corpus.tokenizer import Tokenizer, train_wordpiece
+from bertkit.predict.chunks import read_rows
 from bertkit.tasks import generation
 from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
 from bertkit.tasks.generation import Candidate, GenerationExample, GenerationPrediction, make_features
-from bertkit.tasks.reading.readers import open_inputs, read_texts
+from bertkit.tasks.reading.readers import open_inputs
 from bertkit.tasks.scoring import metrics
 from bertkit.tasks.task import Feature, shape_of
 from bertkit.tasks.task_config import GenerationConfig, TaskConfig
@@ -95,10 +96,10 @@ def test_inputs_need_no_target(name: str, content: bytes, format: str | None, ex
 
 
 def test_texts_in_memory() -> None:
-    (examples,) = read_texts(SHAPE, task("columns.source=en"), ["x", "y"]).chunks
+    (examples,) = read_rows(SHAPE, task("columns.source=en"), ["x", "y"]).chunks
     assert examples == [GenerationExample("0", "x", None), GenerationExample("1", "y", None)]
-    with pytest.raises(InputError, match="text_pair: "):
-        read_texts(SHAPE, task(), ["x"], ["y"])
+    with pytest.raises(InputError, match="takes single texts"):
+        read_rows(SHAPE, task(), [("x", "y")])
 
 
 def test_what_is_held_out_shares_no_source() -> None:

@@ -19,7 +19,7 @@ import dataclasses
 import io
 import itertools
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -159,27 +159,6 @@ def open_inputs(
         if is_guess and shape.plain and not needs_text_pair(task):
             raise InputError(f"{error}; for plain text set format={shape.plain}") from None
         raise
-
-
-def read_texts(shape: Shape, task: TaskConfig, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Inputs:
-    """Read texts, or pairs of texts, from memory: for sequences, running text for a tagger, or questions with contexts.
-
-    Raises:
-        InputError: an example of this shape needs more texts, or fewer.
-    """
-    if shape.has_choices:
-        raise InputError("text=: a choice has several endings; put them into a file, and set input=")
-    shape, names = running_text_shape(shape), shape.text_columns
-    if pairs is None and (shape.needs_pair or needs_text_pair(task)):
-        raise InputError(f"text_pair: task={task.name} needs a second text (a question's context); set it")
-    if pairs is not None and len(names) == 1:
-        raise InputError("text_pair: has no effect, because this model reads single texts; remove it")
-    own = (texts,) if pairs is None else (texts, pairs)
-    rows = ((number, dict(zip(names, values, strict=False))) for number, values in enumerate(zip(*own, strict=True), 1))
-    named = dict(zip(names, (*names[: len(own)], None), strict=False))
-    task = dataclasses.replace(task, columns=dataclasses.replace(task.columns, id=None, **named), needs_pair=False)
-    table = Table("text", "jsonl", names[: len(own)], rows, ShortRows(are_filled=True), is_typed=True)
-    return read_table(shape, task, table)
 
 
 def running_text_shape(shape: Shape) -> Shape:

@@ -223,18 +223,20 @@ def _header_as_row(table: Table, labels: list[Any]) -> list[str]:
     ]
 
 
-def plain_rows(rows: Any, what: str) -> Iterator[dict[str, Any]]:
+def plain_rows(rows: Any, what: str, text: str | None = None) -> Iterator[dict[str, Any]]:
     """Convert rows to mappings with JSON types: text, number, boolean, None, list or mapping.
 
     Args:
         rows: mappings of columns to values, a `datasets.Dataset` (numbers of class labels become names), or a pandas data
             frame (missing values become None).
         what: the name of the rows in messages.
+        text: the column of rows that are bare texts; None to refuse these.
 
     Raises:
         InputError: `rows` has another type, or contains a value of another type.
     """
     for number, row in enumerate(_mappings(rows, what), start=1):
+        row = {text: row} if text is not None and isinstance(row, str) else row
         if not isinstance(row, Mapping):
             raise InputError(f"{what}:{number}: {type(row).__name__}: expected a mapping from columns to values")
         try:
@@ -243,10 +245,15 @@ def plain_rows(rows: Any, what: str) -> Iterator[dict[str, Any]]:
             raise InputError(f"{what}:{number}: {error}; use texts, numbers, and lists of them") from None
 
 
+def is_frame(rows: Any) -> bool:
+    """Whether rows are a pandas data frame."""
+    return hasattr(rows, "notna") and hasattr(rows, "columns")
+
+
 def _mappings(rows: Any, what: str) -> Iterable[Any]:
     if hasattr(rows, "column_names") and hasattr(rows, "features"):
         return with_label_names(rows, label_names(rows.features))
-    if hasattr(rows, "notna") and hasattr(rows, "to_dict"):
+    if is_frame(rows):
         records: list[Any] = rows.astype(object).where(rows.notna(), None).to_dict("records")
         return records
     if isinstance(rows, (str, bytes, Mapping)) or not isinstance(rows, Iterable):
