@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from bertkit.base.errors import InputError
-from bertkit.base.text_files import PEEKED_BYTES, parse_json
+from bertkit.base.text_files import PEEKED_BYTES, parse_json, unpacked
 from bertkit.tasks.reading.conll import BLANKS
 from bertkit.tasks.reading.tables import all_names, names_of
 from bertkit.tasks.task import Shape
@@ -50,6 +50,8 @@ def format_of_file(shape: Shape, task: TaskConfig, path: Path) -> str:
         format = "conll"
     if format is None:
         way_out = "set task.format=tsv, csv, jsonl, json, parquet, label_text, conll or conllu"
+        with path.open("rb", buffering=PEEKED_BYTES) as file:
+            unpacked(file, path)  # refuses Excel's files
         raise InputError(f"{path}: unknown format (ending '{path.suffix}'); {way_out}")
     if format in CONLL_FORMATS and not shape.is_word_level:
         raise InputError(f"{path}: format {format} holds tags, which kind={shape.kind} cannot use; set task.format=")
@@ -91,9 +93,9 @@ def needs_text_pair(task: TaskConfig) -> bool:
     return task.needs_pair or isinstance(task.columns.text_pair, (str, int))
 
 
-def beginning(file: io.BufferedReader) -> str:
+def beginning(file: io.BufferedReader, encoding: str) -> str:
     """Return the first characters of an input, without consuming them."""
-    return file.peek(PEEKED_BYTES)[:PEEKED_BYTES].decode("utf-8", "replace").removeprefix("\ufeff")
+    return file.peek(PEEKED_BYTES)[:PEEKED_BYTES].decode(encoding, "replace").removeprefix("\ufeff")
 
 
 def json_format(beginning: str) -> str | None:

@@ -18,6 +18,7 @@ missing cells of a table are empty texts.
 import dataclasses
 import io
 import itertools
+import shlex
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from typing import Any
 
 from bertkit.base.errors import InputError
 from bertkit.base.hub_ids import is_offline
-from bertkit.base.text_files import is_blank, numbered_lines, read_lines, unpacked, unpacking
+from bertkit.base.text_files import as_utf8, is_blank, numbered_lines, read_lines, unpacked, unpacking
 from bertkit.data.corpus.documents import parquet_records
 from bertkit.tasks import entities
 from bertkit.tasks.reading.formats import (
@@ -51,6 +52,7 @@ OTHER_NAMES = {
     "validation_mismatched": "dev_mismatched",
     "test_matched": "test",
 }
+SET_ENCODING = "; or set task.encoding=cp1252"
 EXAMPLES_AT_ONCE = 1024  # read, predicted and written together
 
 
@@ -92,7 +94,7 @@ def read_file(
         table = _parquet_table(path)
     else:
         short_rows = ShortRows(are_skipped=bool(is_labelled) and task.skip_short_rows)
-        lines = read_lines(path)
+        lines = read_lines(path, **_encoding(task, path))
         head = []
         for numbered in lines:
             head.append(numbered)
@@ -140,8 +142,8 @@ def open_inputs(
     """
     short_rows = ShortRows(are_filled=True, keep_lengths=shape.has_choices)
     with unpacking(lambda: str(name)):
-        file = unpacked(file, name)
-        head = beginning(file)
+        file = as_utf8(unpacked(file, name), name)
+        head = beginning(file, task.encoding)
     if not head:
         return Inputs("", iter(()), short_rows, shape)
     format, is_guess = (set_format, False) if set_format else format_of_input(shape, task, name, head, labels)
@@ -245,6 +247,13 @@ def find_file(task: TaskConfig, data_dir: str | None, split: str) -> Path | None
     )
 
 
+def _encoding(task: TaskConfig, path: Path) -> dict[str, str]:
+    """Return the encoding of a file, and the advice about bytes that do not fit it, for `line_blocks`."""
+    files = f"{shlex.quote(str(path))} > {shlex.quote(f'{path.stem}.utf8{path.suffix}')}"
+    advice = f"convert it: iconv -f WINDOWS-1252 -t UTF-8 {files}{SET_ENCODING}"
+    return {"encoding": task.encoding, "advice": advice if task.encoding == "utf-8" else "set another task.encoding="}
+
+
 def _matches(folder: Path, pattern: str) -> list[Path]:
     if "*" not in pattern or Path(pattern).is_absolute():
         return []
@@ -264,7 +273,7 @@ def input_table(task: TaskConfig, file: io.BufferedReader, name: Path, format: s
         InputError: a line does not fit the format (a later line raises when it is read).
     """
     if format != "parquet":
-        return open_table(task, name, format, numbered_lines(file, name), short_rows)
+        return open_table(task, name, format, numbered_lines(file, name, **_encoding(task, name)), short_rows)
     with unpacking(lambda: str(name)):
         return _parquet_table(name, file.read())
 

@@ -34,6 +34,7 @@ class Reading:
     notes: list[str] = field(default_factory=list)  # remarks on the format, for the description
     file_warnings: list[str] = field(default_factory=list)
     empty: list[str] = field(default_factory=list)  # the places (file and line) of examples with an empty text
+    unlabelled: list[str] = field(default_factory=list)  # the places of rows without the label that they must have
     num_skipped: int = 0  # rows that were skipped because of their label
 
     @property
@@ -178,6 +179,11 @@ def collect_examples(shape: Shape, reading: Reading) -> Source:
     """Read all examples of a table; raises InputError if there is none, or one is wrong."""
     task, table = reading.task, reading.table
     examples = list(shape.read(reading))
+    if reading.unlabelled:
+        ways = "fill them in, or leave these rows out with \"task.skip_labels=['']\""
+        raise InputError(
+            f"{reading.unlabelled[0]}: empty label (rows without one: {len(reading.unlabelled):,}); {ways}"
+        )
     labels = reading.labels.all() if reading.labels is not None else ()
     notes = [] if table.has_header else ["without a header"]
     description = f"{table.name} ({', '.join([table.format, *notes, *reading.notes])})"
