@@ -11,8 +11,8 @@ from bertkit.base import plugins
 from bertkit.base.typed_settings import IF_SET, outside, refuse, unused
 
 Column = str | int | tuple[str, ...] | None
-# usual column names in datasets: for lists of words, and for running text
-WORDS, TEXTS = ("tokens", "words"), ("text", "sentence")
+# usual column names in datasets: for lists of words, their tags, and running text
+WORDS, TAGS, TEXTS = ("tokens", "words"), ("tags", "ner_tags", "ner", "pos_tags"), ("text", "sentence")
 
 # the module that holds the SHAPE of each kind of task; imported on first use
 SHAPES = {

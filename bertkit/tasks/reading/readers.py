@@ -89,21 +89,45 @@ def read_file(
     Raises:
         InputError: the file is wrong.
     """
-    format = format_of_file(shape_of(task), task, path)
-    if format == "parquet":
-        table = _parquet_table(path)
-    else:
-        short_rows = ShortRows(are_skipped=bool(is_labelled) and task.skip_short_rows)
-        lines = read_lines(path, **_encoding(task, path))
-        head = []
-        for numbered in lines:
-            head.append(numbered)
-            if not is_blank(numbered[1]):
-                break
-        else:
-            raise InputError(f"{path}:1: the file is empty; restore it")
-        table = open_table(task, path, format, itertools.chain(head, lines), short_rows)
+    table = open_file(task, path, format_of_file(shape_of(task), task, path), bool(is_labelled))
     return collect_examples(shape_of(task), Reading(task, table, is_labelled, labels))
+
+
+def open_file(task: TaskConfig, path: Path, format: str, is_labelled: bool = True) -> Table:
+    """Open a file as a table; raises InputError if it is empty, or not in this format."""
+    if format == "parquet":
+        return _parquet_table(path)
+    lines, head = read_lines(path, **_encoding(task, path)), []
+    for numbered in lines:
+        head.append(numbered)
+        if not is_blank(numbered[1]):
+            break
+    else:
+        raise InputError(f"{path}:1: the file is empty; restore it")
+    short_rows = ShortRows(are_skipped=is_labelled and task.skip_short_rows)
+    return open_table(task, path, format, itertools.chain(head, lines), short_rows)
+
+
+def read_splits(settings: Any) -> tuple[Source, Source]:
+    """Read the splits for training and for evaluation, for the settings of `finetune`.
+
+    Raises:
+        InputError: one of them is missing or has errors, or all training examples have the same label.
+    """
+    task, data_dir = settings.task, settings.data_dir
+    train = read_examples(task, data_dir, "train")
+    if len(train.labels) == 1 and task.label_names is None and not task.multi_label:
+        every = f"{train.description}: every label is '{train.labels[0]}'"
+        raise InputError(f"{every}; add examples, or list all labels in task.labels=")
+    if settings.dev_share is not None:
+        train, dev = train.hold_out(settings.dev_share)
+    else:
+        try:
+            find_file(task, data_dir, "dev")
+        except InputError as error:
+            raise InputError(f"{error}; finetune needs a dev split: set dev_share=0.1 to take it from train") from None
+        dev = read_examples(task, data_dir, "dev", train.labels or None)
+    return train if settings.max_train_examples is None else train.first(settings.max_train_examples), dev
 
 
 @dataclass(frozen=True)

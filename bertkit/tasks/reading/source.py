@@ -179,12 +179,10 @@ def collect_examples(shape: Shape, reading: Reading) -> Source:
     """Read all examples of a table; raises InputError if there is none, or one is wrong."""
     task, table = reading.task, reading.table
     examples = list(shape.read(reading))
-    if reading.unlabelled:
-        ways = "fill them in, or leave these rows out with \"task.skip_labels=['']\""
-        raise InputError(
-            f"{reading.unlabelled[0]}: empty label (rows without one: {len(reading.unlabelled):,}); {ways}"
-        )
     labels = reading.labels.all() if reading.labels is not None else ()
+    if reading.labels is not None and (missing := reading.unlabelled):
+        wrong = f"empty label (rows without one: {len(missing):,}); expected {reading.labels.expected()}"
+        raise InputError(f"{missing[0]}: {wrong}; fill them in, or skip them with \"task.skip_labels=['']\"")
     notes = [] if table.has_header else ["without a header"]
     description = f"{table.name} ({', '.join([table.format, *notes, *reading.notes])})"
     if not examples:

@@ -127,16 +127,15 @@ def open_table(task: TaskConfig, path: Path, format: str, lines: Lines, short_ro
             return Table(name, format, (), read_conll(task, path, format, lines), short_rows, unit=unit)
         case "label_text":
             cells = ((n, line.partition(" ")) for n, line in lines)
-            rows = ((n, {"label": label, "text": text}) for n, (label, _, text) in cells)
-            return Table(name, format, ("label", "text"), rows, short_rows)
+            labelled = ((n, {"label": label, "text": text}) for n, (label, _, text) in cells)
+            return Table(name, format, ("label", "text"), labelled, short_rows)
         case "tsv" | "csv":
-            first = next(lines)
-            usual = "\t" if format == "tsv" else ","
+            first, usual = next(lines), "\t" if format == "tsv" else ","
             mark = _separator(task, usual, first[1])
             lines = itertools.chain([first], lines)
-            cells = _csv_rows(name, lines, mark) if format == "csv" else ((n, line.split(mark)) for n, line in lines)
+            rows = _csv_rows(name, lines, mark) if format == "csv" else ((n, line.split(mark)) for n, line in lines)
             format += "" if mark == usual else f" separated by {mark!r}"
-            return _delimited(task, name, format, cells, short_rows)
+            return _delimited(task, name, format, rows, short_rows)
         case "json":
             return records(name, format, _json(name, text_files.join_lines(path, lines)), short_rows)
     return records(name, format, _json_lines(name, lines, short_rows), short_rows)
