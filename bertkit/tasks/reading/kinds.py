@@ -53,14 +53,14 @@ def infer_task(task: TaskConfig) -> tuple[list[str], str]:
 
 def _of_labels(task: TaskConfig, labels: Sequence[Any]) -> tuple[list[str], str]:
     """Return the settings for these labels, none if nearly every label is different, and a description of the labels."""
-    texts = {label for label in labels if not isinstance(label, list)}
+    texts = {label for label in labels if not isinstance(label, (list, dict))}
     parts = {part.strip() for text in texts for part in str(text).split(task.label_separator)}
     if len(texts) < len({*map(str, labels)}) or len(parts) < len(texts):
         metrics = ["task.metrics=[f1_micro,f1_macro,accuracy]", "task.best_metric=f1_micro"]
         return ["task=classification", "task.multi_label=true", *metrics], "lists of labels"
     numbers = {as_number(text) for text in texts}
-    if numbers and max(numbers) < float("inf"):
-        if len(numbers) > MAX_NUMBERS or not all(number.is_integer() for number in numbers):
-            return ["task=regression"], f"{len(numbers):,} different numbers"
+    are_classes = len(numbers) <= MAX_NUMBERS and all(number.is_integer() for number in numbers)
+    if numbers and max(numbers) < float("inf") and not are_classes:
+        return ["task=regression"], f"{len(numbers):,} different numbers"
     is_few = len(texts) <= max(2, len(labels) / 2)
     return ["task=classification"] if is_few else [], f"{len(texts):,} different labels"
