@@ -33,10 +33,6 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _GZIP = b"\x1f\x8b"  # RFC 1952; no text starts with these bytes
 _ARCHIVES = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # zip, which .xlsx is, and the container of .xls
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-EXCEL = (
-    "an Excel file (or another archive); save it as CSV, or read it with pandas.read_excel and pass the frame to "
-    "bertkit.finetune(train=...)"
-)
 _INVISIBLE = "".join(chr(n) for n in range(0x3001) if chr(n).isspace()) + "\u200b\u200c\u200d\u2060\ufeff"
 
 
@@ -187,13 +183,10 @@ def opened_input(name: str) -> Iterator[tuple[io.BufferedReader, int | None]]:
 
 
 def unpacked(file: io.BufferedReader, name: Path) -> io.BufferedReader:
-    """Return a stream of the decompressed bytes if a file is gzip by its name or first bytes; otherwise the file itself.
-
-    Raises:
-        InputError: it is another archive, such as Excel's.
-    """
+    """Return a stream of the decompressed bytes if a file is gzip by its name or first bytes; else the file, if it is no archive."""
     if file.peek(4)[:4] in _ARCHIVES:
-        raise InputError(f"{name}: {EXCEL}")
+        way_out = "save it as CSV, or read it with pandas.read_excel and pass the frame to bertkit.finetune(train=...)"
+        raise InputError(f"{name}: an Excel file (or another archive); {way_out}")
     if name.suffix.lower() != ".gz" and file.peek(len(_GZIP))[: len(_GZIP)] != _GZIP:
         return file
     return io.BufferedReader(cast(io.RawIOBase, _Gzip(file, name)), PEEKED_BYTES)

@@ -79,7 +79,7 @@ def publish_task(
         )
     if baseline is not None:
         error = baseline.standard_error(predictions)
-        warnings += baseline.warnings(predictions, scores[task.best_metric], error)
+        warnings = warnings or baseline.warnings(predictions, scores[task.best_metric], error)
         result |= {"majority_baseline": majority, "standard_error": error}
     result["warnings"] = warnings
     signed = signatures(task.metrics)

@@ -293,9 +293,8 @@ def _parse(command: str, overrides: list[str]) -> tuple[list[Override], list[str
             quoted = f"'{value}'"
             if value.startswith("[") and value.endswith("]"):
                 quoted = "[" + ",".join(f"'{item}'" for item in value[1:-1].split(",")) + "]"
-            hint = (
-                f', quote the value twice: "{key}={quoted:.200}"' if has_value else names.hint_for_word(command, text)
-            )
+            twice = f', quote the value twice: "{key}={quoted:.200}"'
+            hint = twice if has_value else names.hint_for_word(command, text)
             malformed.append(f"'{text:.200}': expected key=value or group=option{hint}")
     return parsed, malformed
 

@@ -168,9 +168,7 @@ class TaskConfig:
     spans: SpansConfig | None  # null for other shapes
     recipe: RecipeConfig
     generation: GenerationConfig | None = None  # null for other shapes
-    separator: str = field(
-        default="auto", metadata=IF_SET
-    )  # of the cells of a table; auto: from the format and the header
+    separator: str = field(default="auto", metadata=IF_SET)  # of a table's cells; auto: from the format and the header
     encoding: str = field(default="utf-8", metadata=IF_SET)  # of text files; UTF-16 is detected by its byte order mark
 
     def __post_init__(self) -> None:

@@ -30,9 +30,7 @@ def infer_task(task: TaskConfig) -> tuple[list[str], str]:
     if format in ("tsv", "text"):
         format = conll_format(shape, task, head.splitlines(), ()) or format
     if format == "text":
-        raise InputError(
-            f"{path}: no columns; expected CSV, TSV, JSON lines, parquet, CoNLL or SQuAD's JSON; {_WAY_OUT}"
-        )
+        raise InputError(f"{path}: no columns; expected a table, CoNLL, or SQuAD's JSON; {_WAY_OUT}")
     is_conll, table = format in CONLL_FORMATS, open_file(task, path, format)
     own = [] if suffix_of(path) in ENDINGS or is_conll else [f"task.format={format}"]
     if is_conll or {*WORDS} & {*table.names}:

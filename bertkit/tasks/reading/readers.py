@@ -249,7 +249,8 @@ def find_file(task: TaskConfig, data_dir: str | None, split: str) -> Path | None
     if data_dir is None:
         if task.hub.path is not None:
             return None
-        raise InputError(f"task={task.name}: no data; set data_dir= to the task's folder, or task.hub.path=")
+        missing = next((f"{name}: no such file" for name in names if Path(name).is_absolute()), "no data")
+        raise InputError(f"task={task.name}: {missing}; set data_dir= to the task's folder, or task.hub.path=")
     if not names:
         raise InputError(f"task={task.name} has no {split} split; set task.files.{split}=")
     above = Path(data_dir).expanduser()

@@ -146,8 +146,8 @@ def _separator(task: TaskConfig, usual: str, first_line: str) -> str:
     if task.separator != "auto":
         return task.separator
     cells = {mark: {cell.strip('"') for cell in first_line.split(mark)} for mark in ";\t|" if mark in first_line}
-    others = (mark for mark, names in cells.items() if usual == "," not in first_line and names & all_names(task))
-    return next(others, usual)
+    is_usual = usual == "\t" or usual in first_line
+    return next((mark for mark, names in cells.items() if not is_usual and names & all_names(task)), usual)
 
 
 def _csv_rows(name: str, lines: Lines, separator: str) -> CellRows:
