@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FEWER_STEPS = ["steps=12", "schedule.warmup_steps=2", "evaluation.every_steps=12", "checkpoint.every_steps=12"]
 
 
-GUIDES = ("own_data", "reproducibility", "how_fast", "what_is_shown")  # without a run.sh
+GUIDES = ("own_data", "reproducibility", "how_fast", "extend", "what_is_shown")  # without a run.sh
 INSTALLING = {  # what the README prints beside commands of bertkit; each has a test of its own here or below
     "git clone REPOSITORY_URL bertkit", "cd bertkit", "recipes/quickstart/run.sh", "tests/run.sh",
 }  # fmt: skip
@@ -85,7 +85,7 @@ def test_the_readme(quickstarted: Path, python: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*GUIDES[:3], "multi_host"])
+@pytest.mark.parametrize("name", [*GUIDES[:4], "multi_host"])
 def test_guides(name: str, quickstarted: Path, python: Path) -> None:
     said = run_document(f"recipes/{name}/README.md", quickstarted, python)
     if name == "own_data":
@@ -218,7 +218,7 @@ def test_every_recipe_is_known_and_says_what_it_takes() -> None:
     for name in GUIDES:
         files = {path.name for path in (ROOT / "recipes" / name).iterdir() if path.suffix in (".md", ".sh", ".py")}
         text = (ROOT / "recipes" / name / "README.md").read_text(encoding="utf-8")
-        assert files == {"README.md"} or (name == "how_fast" and all(file in text for file in files - {"README.md"}))
+        assert files == {"README.md"} or (name in ("how_fast", "extend") and all(file in text for file in files - {"README.md"}))
     for name in [*RECIPES, "prepare_on_dask"]:  # the last is in tests/stages/test_prepare_workers.py
         text = (ROOT / "recipes" / name / "README.md").read_text(encoding="utf-8")
         assert all(word.lower() in text.lower() for word in ("**run**", "hardware", "time", "disk", "metrics")), name

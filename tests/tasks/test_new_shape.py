@@ -1,4 +1,4 @@
-"""A shape of one's own is one file that ends with its SHAPE, and a line: here grades, which are trained as labels and
+"""A shape of one's own is one file with its `Shape`, registered as a plug-in: here grades, which are trained as labels and
 predicted as their mean, so that a model may say 2.5.
 """
 
@@ -13,7 +13,9 @@ import pytest
 from conftest import Capsys, small_model
 from task_configs import task_config
 
+import bertkit
 from bertkit import export_model
+from bertkit.base import plugins
 from bertkit.base.errors import InputError
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
@@ -34,7 +36,7 @@ from bertkit.tasks.task import (
     make_features,
     shape_of,
 )
-from bertkit.tasks.task_config import SHAPES, TaskConfig
+from bertkit.tasks.task_config import TaskConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +106,8 @@ GIVEN = ("kind=grades", "metrics=[pearson]", "best_metric=pearson")
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SHAPES, "grades", __name__)  # the line
+    monkeypatch.setattr(plugins, "_plugins", {})
+    bertkit.shape("grades")(lambda: SHAPE)
 
 
 def write(folder: Path) -> None:

@@ -192,7 +192,7 @@ def test_files_that_tokenize_differently_are_refused(exported: Path, capsys: Cap
     lines = (exported / "vocab.txt").read_text().splitlines()
     lines[10], lines[20] = lines[20], lines[10]
     (exported / "vocab.txt").write_text("\n".join(lines) + "\n")
-    refused(run(["verify", f"model_dir={exported}"]), "vocab.txt and tokenizer.json number", capsys)
+    refused(run(["verify", f"model_dir={exported}"]), "vocab.txt and tokenizer.json", capsys)
 
 
 @pytest.mark.parametrize("content", ["[]", "null", '{"format": "bertkit parity certificate 2"}', "{"])

@@ -1,0 +1,239 @@
+"""scikit-learn's interface to fine-tuning and prediction.
+
+`BertClassifier`, `BertRegressor` and `BertTagger` work in `cross_val_score`, `GridSearchCV` and `Pipeline`. X holds texts (a
+list, Series or array), pairs of texts (tuples, or two columns), or for a tagger lists of words. `fit` is `bertkit finetune`:
+it trains on all rows and keeps the last weights. With `settings={"dev_share": 0.1}` it holds out a tenth of the rows, and
+keeps the weights with the best score on them. `predict` is `bertkit predict`.
+
+Source: scikit-learn's guide "Developing scikit-learn estimators".
+"""
+
+import contextlib
+import functools
+import io
+import os
+import tempfile
+import threading
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import check_array, check_consistent_length, column_or_1d
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+import bertkit
+from bertkit.base.errors import InputError
+
+# without held-out rows a few training rows are measured, which finetune needs, and only after the last step
+NUM_MEASURED = 16
+MEASURED_ONCE = {"evaluation.every_steps": 10**9, "checkpoint.every_steps": 10**9}
+ONE_RUN = threading.Lock()  # a run changes the random state, arguments and standard output of its process
+
+
+class InputValueError(InputError, ValueError):
+    """Wrong data: a ValueError too, as callers of scikit-learn expect."""
+
+
+class TrainedModel:
+    """A trained model as the files of its run, which can be copied and pickled; the first prediction opens it."""
+
+    def __init__(self, run_dir: Path, settings: Mapping[str, Any]) -> None:
+        paths = [run_dir / "config.yaml", run_dir / "manifest.json", *(run_dir / "model").iterdir()]
+        self.files = {str(path.relative_to(run_dir)): path.read_bytes() for path in paths}
+        self.settings = settings  # of `bertkit predict`
+
+    @functools.cached_property
+    def predictor(self) -> Any:
+        """Open the model."""
+        with tempfile.TemporaryDirectory(prefix="bertkit-") as folder:
+            (Path(folder) / "model").mkdir()
+            for name, content in self.files.items():
+                (Path(folder) / name).write_bytes(content)
+            return bertkit.load_predictor(f"{folder}/model", **self.settings)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"files": self.files, "settings": self.settings}
+
+
+@dataclass(eq=False, repr=False)
+class _Estimator(BaseEstimator):  # type: ignore[misc]
+    """The parameters of all estimators; None stands for the default of `bertkit finetune`."""
+
+    model_dir: str | os.PathLike[str]
+    _: KW_ONLY
+    num_epochs: float | None = None
+    peak_learning_rate: float | None = None
+    batch_sequences: int | None = None
+    max_seq_length: int | None = None
+    seed: int | None = None
+    output_dir: str | os.PathLike[str] | None = None  # keeps the run of a single `fit`; None for a temporary directory
+    # any others, nested or dotted; device, precision and kernels hold for predictions too
+    settings: Mapping[str, Any] | None = None
+    verbose: bool = False  # print what `bertkit finetune` prints
+
+    def _train(self, rows: list[dict[str, Any]], **of_task: Any) -> Self:
+        own: dict[str, Any] = {}
+        for key, value in (self.settings or {}).items():
+            is_group = isinstance(value, Mapping)
+            own |= {f"{key}.{name}": inner for name, inner in value.items()} if is_group else {key: value}
+        named = {
+            "num_epochs": self.num_epochs,
+            "optimizer.peak_learning_rate": self.peak_learning_rate,
+            "batch.sequences": self.batch_sequences,
+            "task.max_seq_length": self.max_seq_length,
+            "seed": self.seed,
+        }
+        settings = {**of_task, **own, **{name: value for name, value in named.items() if value is not None}}
+        if "dev_share" not in own:
+            settings = {"dev": rows[:NUM_MEASURED], **MEASURED_ONCE, **settings}
+        output = contextlib.nullcontext() if self.verbose else contextlib.redirect_stdout(io.StringIO())
+        with ONE_RUN, tempfile.TemporaryDirectory(prefix="bertkit-") as folder, output:
+            output_dir = self.output_dir or f"{folder}/run"
+            run = bertkit.finetune(train=rows, model_dir=self.model_dir, output_dir=output_dir, **settings)
+            shared = {name: value for name, value in own.items() if name in ("device", "precision", "kernels")}
+            self.model_ = TrainedModel(Path(run).parent, shared)
+        return self
+
+    def _texts(self, X: Any, reset: bool = False) -> list[tuple[str, ...]]:
+        """Give each text or pair as a tuple; refuse other columns than those of `fit`."""
+        if getattr(X, "ndim", 1) == 2:
+            validate_data(self, X, reset=reset, skip_check_array=True)
+        items = np.atleast_1d(np.array(X, dtype=object)).tolist()
+        texts = [tuple(item) if isinstance(item, (tuple, list)) else (item,) for item in items]
+        if reset:
+            self.num_texts_ = 2 if texts and len(texts[0]) == 2 else 1
+        for number, own in enumerate(texts):
+            if len(own) != self.num_texts_ or not all(isinstance(text, str) for text in own):
+                expected = ("a text", "a pair of texts")[self.num_texts_ - 1]
+                raise InputValueError(f"X[{number}]: {items[number]!r:.80}: expected {expected}; correct it")
+        return texts
+
+    def _predictions(self, X: Any) -> list[dict[str, Any]]:
+        check_is_fitted(self, "model_")
+        inputs = [own if len(own) == 2 else own[0] for own in self._texts(X)]
+        predictions: list[dict[str, Any]] = self.model_.predictor(inputs)
+        return predictions
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string, tags.input_tags.two_d_array, tags.target_tags.required = True, False, True
+        return tags
+
+
+def _classes(y: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Give the different labels in order, and all labels."""
+    labels = np.array(y, dtype=object)
+    if num_missing := sum(label is None or label != label for label in labels.ravel()):
+        raise InputValueError(f"y: {num_missing:,} of {labels.size:,} labels are None or NaN; leave these rows out")
+    labels = np.array(labels.tolist())
+    classes = np.unique(labels)
+    if len(classes) < 2:
+        raise InputValueError(f"y: {len(classes)} class {classes.tolist()}; expected two or more; add examples")
+    for name in map(str, classes.tolist()):
+        if name.strip() != name or not name:
+            raise InputValueError(f"y: the label {name!r} is empty, or begins or ends with a blank; correct it")
+    return classes, labels
+
+
+def _rows(texts: list[tuple[str, ...]], labels: list[Any]) -> list[dict[str, Any]]:
+    named = [dict(zip(("text", "text_pair"), own, strict=False)) for own in texts]
+    return [{**row, "label": label} for row, label in zip(named, labels, strict=True)]
+
+
+class BertClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
+    """Predict a label for each text or pair; or several labels, where y has a column of 0 and 1 for each label.
+
+    >>> classifier = bertkit.BertClassifier(run, num_epochs=1, max_seq_length=16)
+    >>> classifier.fit(["a good day", "a bad day"] * 8, ["good", "bad"] * 8).predict_proba(["a good day"]).shape
+    (1, 2)
+
+    Attributes:
+        classes_: the labels, in order; for several labels the numbers of their columns.
+    """
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Fine-tune the model.
+
+        Raises:
+            InputError: a setting is wrong, or X or y cannot be learned from.
+            ValueError: by scikit-learn's own checks, such as of their lengths.
+        """
+        texts = self._texts(X, reset=True)
+        check_consistent_length(texts, y)
+        self.classes_, labels = _classes(y)
+        check_classification_targets(labels)
+        self.is_multi_label_ = type_of_target(labels) == "multilabel-indicator"
+        if self.is_multi_label_:
+            self.classes_ = np.arange(labels.shape[1])
+            own: list[Any] = [[str(column) for column in np.flatnonzero(row)] for row in labels]
+            several = {"task.multi_label": True, "task.metrics": ["f1_micro"], "task.best_metric": "f1_micro"}
+        else:
+            own, several = [*map(str, column_or_1d(labels, warn=True))], {}
+        names = [*map(str, self.classes_)]
+        return self._train(_rows(texts, own), task="sequence", **{"task.labels": names}, **several)
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """Predict the probability of each label, in the order of `classes_`: (n, C)."""
+        rows = [[*prediction["probabilities"].values()] for prediction in self._predictions(X)]
+        return np.array(rows, np.float64).reshape(-1, len(self.classes_))
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Predict the label of each input: (n,), or 0 and 1 for each of several labels: (n, C)."""
+        probabilities = self.predict_proba(X)
+        best: NDArray[Any] = self.classes_[probabilities.argmax(1)]
+        return (probabilities > 0.5).astype(int) if self.is_multi_label_ else best
+
+
+class BertRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
+    """Predict a number for each text or pair; scale large numbers with scikit-learn's `TransformedTargetRegressor`."""
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Fine-tune the model; raises InputError or ValueError for what cannot be learned from."""
+        texts = self._texts(X, reset=True)
+        check_consistent_length(texts, y)
+        numbers = column_or_1d(check_array(y, ensure_2d=False, dtype=np.float64, input_name="y"), warn=True)
+        return self._train(_rows(texts, numbers.tolist()), task="regression")
+
+    def predict(self, X: Any) -> NDArray[np.float64]:
+        """Predict the number of each input: (n,)."""
+        return np.array([prediction["label"] for prediction in self._predictions(X)], np.float64)
+
+
+def _words(X: Any) -> list[list[str]]:
+    for number, item in enumerate(X):
+        if isinstance(item, str):
+            raise InputValueError(f"X[{number}]: {item!r:.80}: expected a list of words; split the text")
+    return [*map(list, X)]
+
+
+class BertTagger(_Estimator):
+    """Predict a tag, such as B-PER or NOUN, for each word: X holds lists of words, y lists of tags.
+
+    Attributes:
+        classes_: the tags, in order.
+    """
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Fine-tune the model; raises InputError or ValueError for what cannot be learned from."""
+        check_consistent_length(X, y)
+        self.classes_, _ = _classes([tag for tags in y for tag in tags])
+        rows = [{"words": words, "tags": [*map(str, tags)]} for words, tags in zip(_words(X), y, strict=True)]
+        metric = {"task.metrics": ["accuracy"], "task.best_metric": "accuracy"}  # also for tags that mark no chunks
+        labels = {"task.labels": [*map(str, self.classes_)], "task.scheme": "none"}  # as they are
+        return self._train(rows, task="tagging", **labels, **metric)
+
+    def predict(self, X: Any) -> list[list[Any]]:
+        """Predict the tags of each list of words."""
+        check_is_fitted(self, "model_")
+        classes = dict(zip(map(str, self.classes_), self.classes_.tolist(), strict=True))
+        return [[classes[tag] for tag in row["tags"]] for row in self.model_.predictor(_words(X))]
+
+    def score(self, X: Any, y: Any) -> float:
+        """Give the share of words with the right tag."""
+        predicted, true = ([tag for tags in rows for tag in tags] for rows in (self.predict(X), y))
+        return float(np.mean([own == tag for own, tag in zip(predicted, true, strict=True)]))
