@@ -297,9 +297,12 @@ def check_files(settings: Any) -> None:
     """Read a task's local files, and open an input, before torch is imported; raises InputError if they are wrong."""
     from bertkit.base.text_files import opened_input, unpacked
     from bertkit.tasks.reading import readers
+    from bertkit.tasks.task import check_metrics
 
-    if hasattr(settings, "dev_share") and readers.find_file(settings.task, settings.data_dir, "train") is not None:
-        readers.read_splits(settings)
+    if hasattr(settings, "dev_share"):
+        check_metrics(settings.task, settings.task.label_names)
+        if readers.find_file(settings.task, settings.data_dir, "train") is not None:
+            readers.read_splits(settings)
     source = getattr(settings, "input", None) or "-"
     if source != "-" and (Path(source).is_file() or Path(source).is_dir() or not Path(source).exists()):  # not a pipe
         with opened_input(source) as (file, _):

@@ -218,7 +218,9 @@ def test_every_recipe_is_known_and_says_what_it_takes() -> None:
     for name in GUIDES:
         files = {path.name for path in (ROOT / "recipes" / name).iterdir() if path.suffix in (".md", ".sh", ".py")}
         text = (ROOT / "recipes" / name / "README.md").read_text(encoding="utf-8")
-        assert files == {"README.md"} or (name in ("how_fast", "extend") and all(file in text for file in files - {"README.md"}))
+        assert files == {"README.md"} or (
+            name in ("how_fast", "extend") and all(file in text for file in files - {"README.md"})
+        )
     for name in [*RECIPES, "prepare_on_dask"]:  # the last is in tests/stages/test_prepare_workers.py
         text = (ROOT / "recipes" / name / "README.md").read_text(encoding="utf-8")
         assert all(word.lower() in text.lower() for word in ("**run**", "hardware", "time", "disk", "metrics")), name

@@ -146,7 +146,7 @@ def refusal(
         hint = f"; here it is {meant}" if meant.startswith(f"{key}=") else hint
         if key == "model" and command == "finetune" and not hint:
             hint = f"; a model to start from is model_dir={value}"
-        return f"unknown option {key}={value}{hint or f' {options_line(key, options)}'}"
+        return f"unknown option {key}={value}{hint}{'' if hint and key == 'task' else f' {options_line(key, options)}'}"
     if leaf in ("kind", "name") and value in groups.get(parent, ()):
         return f"{text}: leaves the other values of {parent} unchanged; choose {parent}={value}"
     if key in keys:

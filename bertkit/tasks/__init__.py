@@ -12,6 +12,7 @@ To add a shape, write a file that ends with its SHAPE, and add a line to `task_c
     batching            packs features into micro-batches
     reading.conll       reads words and tags in columns; chunks and their tagging schemes
     reading.formats     detects the format of a file
+    reading.kinds       infers the task of a training file
     reading.readers     reads files, datasets of the hub, and inputs of `predict` as examples
     reading.source      the examples of a split, and what their reading found
     reading.tables      parses lines into rows
