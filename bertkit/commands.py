@@ -322,7 +322,7 @@ def delegate(command: str, settings: Any) -> bool:
 def import_stage(command: str) -> Callable[[Any], Any]:
     """Import the stage of a command; return its function, which takes the settings."""
     _quieten_libraries()
-    stage = importlib.import_module("bertkit.serve.run" if command == "serve" else f"bertkit.stages.{command}")
+    stage = importlib.import_module("bertkit.serve.server" if command == "serve" else f"bertkit.stages.{command}")
     return functools.partial(stage.run, launch=_run_in_workers) if command == "glue" else stage.run
 
 

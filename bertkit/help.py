@@ -108,13 +108,24 @@ def _plugin_help(slot: str, settings: Container[str]) -> list[str]:
 
 
 def _option_help(group: str, option: str, directories: Sequence[Path], config_dir: str | None) -> list[str]:
-    """Return the comments in the file of an option, and its settings, including inherited ones."""
+    """Return the comments in the file of an option, and its settings with their comments, including inherited ones."""
+    import yaml
+
     from bertkit.settings.compose import option_lines
 
-    settings = option_lines(group, option, config_dir)
-    path = next(path for directory in reversed(directories) if (path := directory / group / f"{option}.yaml").is_file())
-    comments = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
-    return [f"  {line}" for line in (*comments, *settings)]
+    options, texts, parent = [option], list[str](), ""
+    settings, comments = option_lines(group, option, config_dir), dict[str, str]()
+    for one in options:
+        paths = (directory / group / f"{one}.yaml" for directory in reversed(directories))
+        texts.append(next((path.read_text(encoding="utf-8") for path in paths if path.is_file()), ""))
+        options += (entry for entry in yaml.safe_load(texts[-1]).get("defaults", ()) if entry != "_self_")
+        for indent, key, comment in re.findall(r"^( *)(\w+):.*?(  # .*)?$", texts[-1], re.MULTILINE):
+            parent = parent if indent else f"{key}."
+            name = f"{group}.{parent}{key}" if indent else f"{group}.{key}"
+            if not comments.get(name):  # the source, in parentheses, of a number is not that of a changed one
+                comments[name] = re.sub(r" \([^()]*\)$", "", comment) if name in comments else comment
+    head = [line for line in texts[0].splitlines() if line.startswith("#")]
+    return [f"  {line}" for line in (*head, *(line + comments.get(line.partition(":")[0], "") for line in settings))]
 
 
 def info() -> str:

@@ -127,6 +127,15 @@ def test_every_room_has_a_rule_and_every_command_a_page() -> None:
         assert doors(folder) or folder == "stages", folder
 
 
+def test_the_guide_draws_the_rule() -> None:
+    """The line of the floors in CONTRIBUTING.md: a room may import the rooms to its right."""
+    text = (ROOT / ".github" / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    floors = [floor.split(" | ") for floor in re.findall(r"^cli -> .*", text, flags=re.MULTILINE)[0].split(" -> ")]
+    number = {name: place for place, floor in enumerate(floors) for name in floor}
+    assert set(number) == set(RULE)
+    assert [(here, there) for here, rooms in RULE.items() for there in rooms if number[there] <= number[here]] == []
+
+
 FORBIDDEN = [
     ("bertkit.stages.pretrain", "bertkit.stages.evaluate.run"),  # a stage imports a stage
     ("bertkit.run.trainer", "bertkit.stages.pretrain.run"),  # a helper imports a stage

@@ -58,7 +58,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     import safetensors
     from safetensors.torch import load_file
 
-    path.open("rb").close()  # raises the right error for an unreadable file, which the library reports as missing
+    path.open("rb").close()  # raises the right error for an unreadable file, which safetensors reports as missing
     try:
         return dict(load_file(path))
     except safetensors.SafetensorError as error:
@@ -78,13 +78,13 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     try:
         save_file(ordered, path, metadata={"format": "pt"})
     except safetensors.SafetensorError as error:
-        number = re.search(r"\(os error (\d+)\)", str(error))  # the library has it only in the message
+        number = re.search(r"\(os error (\d+)\)", str(error))  # safetensors has it only in the message
         if number is None:
             raise
         raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from None
     umask = os.umask(0)
     os.umask(umask)
-    path.chmod(0o666 & ~umask)  # the library lets only the owner read its files
+    path.chmod(0o666 & ~umask)  # safetensors lets only the owner read its files
 
 
 def write_durably(path: Path, content: str | bytes) -> None:

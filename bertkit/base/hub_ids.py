@@ -37,10 +37,10 @@ def check_model(name: str, setting: str) -> None:
     home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "huggingface")
     cache = Path(os.environ.get("HF_HUB_CACHE") or Path(home, "hub")).expanduser()
     if not (cache / f"models--{name.replace('/', '--')}").is_dir() and is_offline():
-        raise unavailable(name, setting, "no network, or HF_HUB_OFFLINE is set")
+        raise missing_model_error(name, setting, "no network, or HF_HUB_OFFLINE is set")
 
 
-def unavailable(name: str, setting: str, why: str) -> InputError:
+def missing_model_error(name: str, setting: str, why: str) -> InputError:
     """Return the error for a missing model."""
     return InputError(
         f"{setting}={name}: no such directory, and no hub model that is cached or can be downloaded ({why}); give a local "

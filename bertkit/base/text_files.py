@@ -74,7 +74,7 @@ def join_lines(name: Path, lines: Iterator[tuple[int, str]]) -> str:
     return "\n".join(parts)
 
 
-def check_whole(path: Path) -> None:
+def check_size(path: Path) -> None:
     """Check that a file is small enough to be read as a whole.
 
     Raises:

@@ -16,6 +16,7 @@ from torch import Tensor
 from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import nearest
 from bertkit.kernels.layout import Layout
+from bertkit.model.bert_config import FOLLOWS
 from bertkit.model.heads import BertOutput, BertWithHeads
 from bertkit.predict.inference import require_finite
 from bertkit.predict.task_model import Predictor
@@ -161,7 +162,6 @@ def _replaced_embeddings(model: BertWithHeads, embeddings: Tensor) -> Iterator[N
 
 
 NUM_WORDS = 5  # predicted words that are shown for a [MASK]
-FOLLOWS = ("follows", "does not follow")  # the labels of next sentence prediction
 
 
 def _chosen(target: str | None, names: Sequence[str], predicted: int, what: str) -> int:

@@ -224,8 +224,8 @@ def attention_page(explanation: Explanation, model_name: str) -> str:
         values=values.tolist(),
         most=float(np.abs(values).max(initial=0)) or 1.0,
         largest=np.argsort(-np.abs(values), kind="stable")[:NUM_LISTED].tolist(),
-        alignment=None if aligned is None else pack_weights(aligned.copy()),
-        weights=None if explanation.attentions is None else pack_attention(explanation),
+        alignment=None if aligned is None else compress_weights(aligned.copy()),
+        weights=None if explanation.attentions is None else compress_attention(explanation),
     )
 
 
@@ -243,7 +243,7 @@ def _cut(text: str, most: int = 600) -> str:
 
 
 @dataclass(frozen=True)
-class PackedWeights:
+class CompressedWeights:
     """Attention weights as text, for the page's script; `levels` is the number of steps from 0 to 1."""
 
     text: str
@@ -254,16 +254,16 @@ class PackedWeights:
         return math.sqrt(weight) / self.levels + 0.25 / self.levels**2
 
 
-def pack_attention(explanation: Explanation) -> PackedWeights:
-    """Pack attention, with rollout as an additional head: (L, N + 1, T, T)."""
+def compress_attention(explanation: Explanation) -> CompressedWeights:
+    """Compress attention, with rollout as an additional head: (L, N + 1, T, T)."""
     attentions, rollout = explanation.attentions, explanation.rollout
     assert attentions is not None
     assert rollout is not None
-    return pack_weights(np.concatenate([attentions, rollout[:, None].astype(np.float32)], 1))
+    return compress_weights(np.concatenate([attentions, rollout[:, None].astype(np.float32)], 1))
 
 
-def pack_weights(weights: NDArray[np.float32]) -> PackedWeights:
-    """Pack attention weights; overwrites `weights`.
+def compress_weights(weights: NDArray[np.float32]) -> CompressedWeights:
+    """Compress attention weights; overwrites `weights`.
 
     Each weight is stored as one byte: its square root times `levels`, so that small weights stay distinct. The bytes are
     compressed by zlib, which a browser unpacks with DecompressionStream("deflate"), and encoded in base64. If the text would be
@@ -277,4 +277,4 @@ def pack_weights(weights: NDArray[np.float32]) -> PackedWeights:
         compressed = packer.compress(np.rint(roots * levels).astype(np.uint8).tobytes()) + packer.flush()
         if len(compressed) * 4 / 3 <= most or levels == LEVELS[-1]:
             break
-    return PackedWeights(base64.b64encode(compressed).decode(), levels)
+    return CompressedWeights(base64.b64encode(compressed).decode(), levels)

@@ -1,7 +1,7 @@
 """Models in the formats of other libraries: reading, writing, and comparison with `transformers`.
 
 `load` reads every format into the same bertkit model. Models are written as Hugging Face directories, and exports can add the
-files of other formats. Hugging Face's parameter names are in `hugging_face/names.py`, Google's in `google/checkpoint.py`.
+files of other formats. Hugging Face's parameter names are in `hugging_face/names.py`, Google's in `google/checkpoint.py`. Doors:
 
     padded                         a model for callers with padded tensors
     load                           the model and the tokenizer of any model directory or hub id

@@ -46,7 +46,7 @@ class LoadReport:
     """What happened to every parameter and tensor."""
 
     loaded: list[str]  # parameters of the model taken from the directory
-    skipped: dict[str, str]  # tensors of the directory that were left out, with the rule
+    skipped: dict[str, str]  # tensors of the directory that were left out, with the reason
     new: list[str]  # newly initialised parameters, which the directory does not contain
 
     def __str__(self) -> str:
@@ -187,7 +187,7 @@ class _Stored:
     tensors: Mapping[str, Tensor]  # all tensors, by Hugging Face's names
     weights: dict[str, Tensor]  # the tensors that bertkit knows, by bertkit's names
     their_names: Mapping[str, str]  # Hugging Face's names by bertkit's names
-    skipped: dict[str, str]  # tensors left out, with the rule
+    skipped: dict[str, str]  # tensors left out, with the reason
 
     def has(self, part: str) -> bool:
         """Whether there are weights for a part of the model."""

@@ -13,7 +13,8 @@ PRETRAINING_HEADS = ("masked_lm", "next_sentence")
 TASK_HEADS = ("sequence", "token", "span", "choice", "generation")
 MAX_INT32 = 2**31 - 1
 HEADS = (*PRETRAINING_HEADS, *TASK_HEADS)
-POOLED_HEADS = ("next_sentence", "sequence", "choice")  # their input is the pooled output, the others' every token
+FOLLOWS = ("follows", "does not follow")  # the labels of next sentence prediction
+POOLED_HEADS = ("next_sentence", "sequence", "choice")  # they read the pooled output; the other heads read every token
 
 ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
 Pooling = Literal["first", "mean", "feed_forward"]

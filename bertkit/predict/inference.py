@@ -23,7 +23,7 @@ from bertkit.train.loop import evaluate, evaluation_mode
 from bertkit.train.losses import LossTerm
 from bertkit.train.processes import gather_in_order
 
-EXAMPLES_AT_ONCE = 2048  # examples whose logits are in memory together
+PREDICTED_AT_ONCE = 2048  # examples whose logits are in memory together
 MAX_LOSS = 700.0  # exp of a larger number overflows
 
 
@@ -48,8 +48,8 @@ def predict_distributed(
     borders = np.searchsorted([feature.example for feature in features], np.arange(len(examples) + 1))
     predictions: list[tuple[int, Any]] = []
     with evaluation_mode(predictor.model):
-        for start in range(first, last, EXAMPLES_AT_ONCE):
-            stop = min(start + EXAMPLES_AT_ONCE, last)
+        for start in range(first, last, PREDICTED_AT_ONCE):
+            stop = min(start + PREDICTED_AT_ONCE, last)
             mine = [
                 dataclasses.replace(feature, example=feature.example - start)
                 for feature in features[borders[start] : borders[stop]]

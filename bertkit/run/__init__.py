@@ -5,7 +5,7 @@ Doors:
     directory        the metadata files of a run directory
     opening          opens and locks the directory of a run; detects finished runs
     outputs          files named by the user, such as output=
-    resume_rules     which settings may change when a run is resumed
+    resume_rules     which settings may change when a run is resumed (`opening.check` refuses the others)
     start            the starting weights
     task_data        the training and dev examples of a task, as features; truncation
     length_phases    the sequence length of every step of pretraining

@@ -66,7 +66,7 @@ def make_choices(
 ) -> Choices:
     """Choose kernels, compilation and the parts of a batch, for steps with at least `min_micro_batches` micro-batches.
 
-    `more` has the values, other than the batch settings, on which `cut` depends.
+    `more` has the values, other than the batch settings, on which `cut` depends, such as `lengths`.
 
     Raises:
         InputError: there are too many processes for a batch, or a tool that compile=true needs is missing.
@@ -218,7 +218,8 @@ class TrainingState:
     def save(self, step: int, *, is_required: bool = False) -> None:
         """Write a checkpoint of the state after `step` steps; every process calls this (`CheckpointWriter.write`)."""
         self.last_step = step
-        self.writer.wait()  # a failed save changes which weights are the best, and this checkpoint records it
+        # if the save of the best checkpoint failed, another one is now the best, and this checkpoint must record it
+        self.writer.wait()
         state = _State(self.optimizer.num_updates, self.choices, self.writer.history, self.platform)
         contents = checkpoint.Checkpoint(
             step=step,

@@ -153,13 +153,13 @@ async def metrics(request: Request) -> Response:
 
 async def predict(body: bodies.PredictBody, request: Request) -> Response:
     """The row that `predict` writes, for each input."""
-    rows = await _service(request).queue_predict(body.model, body.inputs, await _num_tokens(request), body.alternatives)
+    rows = await _service(request).predict(body.model, body.inputs, await _num_tokens(request), body.alternatives)
     return JSONResponse({"predictions": rows})
 
 
 async def embed(body: bodies.EmbedBody, request: Request) -> Response:
     """A vector for each text."""
-    name, vectors = await _service(request).queue_embed(body.model, body.inputs, await _num_tokens(request))
+    name, vectors = await _service(request).embed(body.model, body.inputs, await _num_tokens(request))
     numbers = ", ".join(["%.9g"] * vectors.shape[1])  # nine digits represent a float32 exactly
     rows = ", ".join(f"[{numbers % tuple(row)}]" for row in vectors.tolist())
     return Response(f'{{"model": {json.dumps(name)}, "vectors": [{rows}]}}', media_type="application/json")
@@ -167,13 +167,13 @@ async def embed(body: bodies.EmbedBody, request: Request) -> Response:
 
 async def view(body: bodies.ViewBody, request: Request) -> Response:
     """A page with a model's attention and the attributions of its prediction."""
-    return HTMLResponse(await _service(request).queue_view(body.model, body.input, await _num_tokens(request)))
+    return HTMLResponse(await _service(request).view(body.model, body.input, await _num_tokens(request)))
 
 
 async def search(body: bodies.SearchBody, request: Request) -> Response:
     """Passages of the library, and the answers in them."""
     service, num_tokens = _service(request), await _num_tokens(request)
-    return JSONResponse(await service.queue_search(body.question, body.order, body.top_k, num_tokens))
+    return JSONResponse(await service.search(body.question, body.order, body.top_k, num_tokens))
 
 
 # matched in this order, so the most frequent path comes first

@@ -12,11 +12,11 @@ from torch import nn
 
 from bertkit.base.errors import InputError
 from bertkit.base.text_files import without_surrogates
-from bertkit.explain.attributions import FOLLOWS
 from bertkit.explain.explain import explain
 from bertkit.explain.pictures import attention_page
 from bertkit.interop.load import resolve_model_dir
 from bertkit.kernels import fast
+from bertkit.model.bert_config import FOLLOWS
 from bertkit.model.heads import BertWithHeads
 from bertkit.predict.embedding import Embedder, pooling_of
 from bertkit.predict.inference import predict_local
@@ -72,11 +72,6 @@ class ServedModel:
         self.explained, self._embedder = explained, embedder
         self._viewer: Predictor | None = None
 
-    @property
-    def can_predict(self) -> bool:
-        """Whether the model has a prediction head."""
-        return self.kind != "embedding"
-
     def predict_requests(self, requests: Sequence[Sequence[Any]], max_tokens: int, num_alternatives: int = 0) -> Batch:
         """Predict the inputs of many requests; the result of a request is a list of rows, or an error.
 
@@ -104,7 +99,7 @@ class ServedModel:
         num_sequences = num_tokens = 0
         for group in groups.values():
             predictor, examples = group[0].predictor, [one.example for one in group]
-            features = [_numbered(feature, n) for n, one in enumerate(group) for feature in one.features]
+            features = [dataclasses.replace(each, example=n) for n, one in enumerate(group) for each in one.features]
             num_sequences += len(features)
             num_tokens += sum(len(feature.input_ids) for feature in features)
             for one, prediction in zip(group, predict_local(predictor, examples, features), strict=True):
@@ -203,10 +198,6 @@ class ServedModel:
             fields = ("text", "probability", "start", "end")
             row["alternatives"] = [{name: getattr(answer, name) for name in fields} for answer in best]
         return row
-
-
-def _numbered(feature: Feature, example: int) -> Feature:
-    return feature if feature.example == example else dataclasses.replace(feature, example=example)
 
 
 def open_models(settings: ServeSettings) -> dict[str, ServedModel]:

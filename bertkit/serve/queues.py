@@ -39,13 +39,13 @@ class Job:
     """A waiting request.
 
     Attributes:
-        kind: jobs of the same kind, such as a method and a model, are computed together.
+        call: such as a method and a model; jobs with the same call are computed together.
         inputs: the inputs of the request.
         size: estimated number of tokens.
         future: receives the result in the event loop.
     """
 
-    kind: Any
+    call: Any
     inputs: Any
     size: int
     future: asyncio.Future[Any]
@@ -55,7 +55,7 @@ class Queue:
     """Waiting requests, with the thread that computes them.
 
     Args:
-        compute: from a kind, and the inputs of each of its jobs, returns a result or an exception for each job.
+        compute: from a call, and the inputs of each of its jobs, returns a result or an exception for each job.
         max_waiting: largest number of waiting jobs; further jobs are refused.
         batch_size: largest total size of jobs that are taken together; a larger job is taken alone.
         max_seconds: longest time that a job waits.
@@ -78,7 +78,7 @@ class Queue:
         """The number of waiting jobs."""
         return len(self._waiting)
 
-    async def submit(self, kind: Any, inputs: Any, size: int) -> Any:
+    async def submit(self, call: Any, inputs: Any, size: int) -> Any:
         """Add a job to the queue, and wait for its result.
 
         Raises:
@@ -89,7 +89,7 @@ class Queue:
             seconds = max(1, math.ceil(len(self._waiting) * self._seconds_per_job))
             message = f"{len(self._waiting)} requests are waiting; try again in {seconds} s"
             raise RefusedError(429, "queue_full", message, {"retry-after": str(seconds)})
-        job = Job(kind, inputs, size, self._loop.create_future())
+        job = Job(call, inputs, size, self._loop.create_future())
         with self._changed:
             self._waiting.append(job)
             self._changed.notify()
@@ -109,10 +109,10 @@ class Queue:
     def _work(self) -> None:
         while jobs := self._take():
             started_at = time.monotonic()
-            for kind in dict.fromkeys(job.kind for job in jobs):
-                alike = [job for job in jobs if job.kind == kind]
+            for call in dict.fromkeys(job.call for job in jobs):
+                alike = [job for job in jobs if job.call == call]
                 try:
-                    results = self._compute(kind, [job.inputs for job in alike])
+                    results = self._compute(call, [job.inputs for job in alike])
                 except Exception as error:
                     results = [_client_error(error, len(alike))] * len(alike)
                 self._loop.call_soon_threadsafe(_set_results, alike, results)

@@ -96,7 +96,7 @@ class Service:
         for queue in self._queues:
             await queue.close()
 
-    async def queue_predict(self, name: str | None, inputs: Sequence[Any], size: int, num_alternatives: int = 0) -> Any:
+    async def predict(self, name: str | None, inputs: Sequence[Any], size: int, num_alternatives: int = 0) -> Any:
         """Return a row for each input; for questions, with `num_alternatives` answers."""
         model = self._model(name, needs_head=True)
         if num_alternatives and not model.predictor.shape.answers_questions:
@@ -105,17 +105,17 @@ class Service:
         self._check_count(inputs)
         return await self._predictions.submit((ServedModel.predict_requests, model, num_alternatives), inputs, size)
 
-    async def queue_embed(self, name: str | None, texts: Sequence[Any], size: int) -> tuple[str, Any]:
+    async def embed(self, name: str | None, texts: Sequence[Any], size: int) -> tuple[str, Any]:
         """Return the name of the model, and the vectors of the texts, (n, D)."""
         model = self._model(name)
         self._check_count(texts)
         return model.name, await self._predictions.submit((ServedModel.embed_requests, model), texts, size)
 
-    async def queue_view(self, name: str | None, value: Any, size: int) -> Any:
+    async def view(self, name: str | None, value: Any, size: int) -> Any:
         """Return the HTML page that explains an input."""
         return await self._views.submit(self._model(name), value, size)
 
-    async def queue_search(self, question: str, order: str | None, top_k: int, size: int) -> Any:
+    async def search(self, question: str, order: str | None, top_k: int, size: int) -> Any:
         """Return passages, and the answers in them."""
         if self._searcher is None:
             raise RefusedError(404, "no_search", "no library to search; start the server with index=library.db")
@@ -127,7 +127,7 @@ class Service:
             hint = nearest(name, models) or f"; there are {', '.join(models)}"
             raise RefusedError(404, "no_model", f"no model {name!r:.80}{hint}")
         candidates = models.values() if name is None else [models[name]]
-        model = next((model for model in candidates if model.can_predict or not needs_head), None)
+        model = next((model for model in candidates if model.kind != "embedding" or not needs_head), None)
         if model is None:
             message = "no prediction head" + ("" if name is None else f" in model {name!r}")
             raise RefusedError(400, "no_head", f"{message}; POST /embed gives vectors")
@@ -154,9 +154,9 @@ class Service:
         for name, model in models.items():
             self.metrics.load_seconds.labels(name).set(model.load_seconds)
 
-    def _compute(self, kind: tuple[Any, ...], requests: list[Any]) -> list[Any]:
-        """Compute requests of the same kind, in the queue's thread."""
-        method, model, *more = kind
+    def _compute(self, call: tuple[Any, ...], requests: list[Any]) -> list[Any]:
+        """Compute requests with the same call, in the queue's thread."""
+        method, model, *more = call
         batch = method(model, requests, self.settings.max_tokens, *more)
         if batch.num_sequences:
             self.metrics.sequences.observe(batch.num_sequences)

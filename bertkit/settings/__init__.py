@@ -1,4 +1,4 @@
-"""The settings of each command: frozen dataclasses with types and rules; Hydra composes their values from `conf/`.
+"""The settings of each command: frozen dataclasses with types and rules; Hydra composes their values from `conf/`. Doors:
 
     names     the names of settings: synonyms, and hints for unknown names
     words     the short form of finetune, predict and embed

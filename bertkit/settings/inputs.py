@@ -190,7 +190,7 @@ class SearchSettings(InputSettings):
     Attributes:
         question: one question, instead of an input.
         order: how passages are ranked; "all" for each order separately.
-        candidates: number of passages that the search engine passes to the reader (the question answering model).
+        candidates: number of passages, the best by BM25, that the reader (the question answering model) reads.
         fit: whether to fit `both` to the labels of the input.
         glossary: a TSV file; each row has a word, and words to add to a question that contains it.
         task_changes: changes to the model's own task, which is used if `task` is None.

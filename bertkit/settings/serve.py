@@ -24,7 +24,7 @@ class ServeSettings:
         max_tokens: maximum number of tokens in a request.
         batch_tokens: tokens in a forward pass; None for a default by device.
         request_seconds: maximum time that a request waits.
-        max_view_tokens: maximum length of an input for `/view`.
+        max_view_tokens: maximum number of tokens of an input, or of one window of it, for `/view`; more: status 413.
         top_k: number of tokens predicted for each mask.
         task_changes: changes to the models' own tasks; `task.spans.*`, for example, applies to the models that have spans.
     """

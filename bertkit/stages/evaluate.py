@@ -143,7 +143,7 @@ def _with_pairs_of_run(settings: EvaluateSettings) -> EvaluateSettings:
     if at(trained, "segments.kind") != segments.kind or next_sentence in (None, segments.next_sentence):
         return settings
     if world_from_environment().is_main:
-        say(f"next_sentence={next_sentence}, as in the run of {settings.model_dir}", file=sys.stderr)
+        say(f"measuring next_sentence={next_sentence}, the objective of {settings.model_dir}", file=sys.stderr)
     return dataclasses.replace(settings, segments=dataclasses.replace(segments, next_sentence=next_sentence))
 
 

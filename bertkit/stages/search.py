@@ -85,7 +85,7 @@ def _candidates_and_weights(
         for question, candidates in whole
     ]
     if not any(any(is_right) for _, is_right in labelled):
-        raise InputError(f"fit: no question of input={settings.input} has a correct passage among its candidates")
+        raise InputError(f"fit: input={settings.input}: no correct candidate; add questions, or raise candidates=")
     fitted = fit(labelled, settings.both)
     say(f"fitted: both.search={fitted.search} both.bert={fitted.bert} both.bias={fitted.bias}", file=sys.stderr)
     others = [fit(labelled[1::2], settings.both), fit(labelled[::2], settings.both)]

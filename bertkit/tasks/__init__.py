@@ -1,7 +1,8 @@
 """Fine-tuning tasks, one file for each shape of task: from the rows of a file to predictions and scores.
 
 A shape of task is a kind of input and output, such as a text with a label. `conf/task/` has the settings of each benchmark.
-To add a shape, write a file that ends with its SHAPE, and add a line to `task_config.SHAPES`.
+To add a shape, write a file that ends with its SHAPE, and add a line to `task_config.SHAPES`, which imports
+the shapes without a door: tagging.py, choice.py and spans/. Doors:
 
     task_config         settings of a task, and the names of the shapes
     task                `Feature` and `Shape`; the features of examples; the check of the metrics

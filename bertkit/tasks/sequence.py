@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import nearest
 from bertkit.data.corpus.tokenizer import Tokenizer
-from bertkit.tasks.reading.labels import Labels, Numbers
+from bertkit.tasks.reading.labels import Labels, NumericLabels
 from bertkit.tasks.reading.source import NO_LABEL, Reading, optional_value, required_text, required_value
 from bertkit.tasks.scoring import metrics, review
 from bertkit.tasks.task import TABLES, Feature, LabelNames, Shape, TaskMetrics, eval_lines, is_constant, most_frequent
@@ -52,7 +52,7 @@ class SequencePrediction:
 class LabelKind:
     """How one of three kinds of labels is read, trained, predicted and scored: one label, several labels, or a number."""
 
-    reader: type[Labels]  # checks the labels of a file
+    label_checker: type[Labels]  # checks the labels of a file
     read: Callable[[Any, Any, str], Any]  # returns the label, from a reader, the value and its place in the file
     # returns the label for the loss; raises ValueError for an unknown label
     target: Callable[[Any, Mapping[str, int]], float | list[float]]
@@ -95,7 +95,7 @@ def _metrics_of_one(num_labels: int) -> TaskMetrics:
 
 
 ONE_LABEL = LabelKind(
-    reader=Labels,
+    label_checker=Labels,
     read=Labels.name_of,
     target=_number_of_label,
     predicted=_most_probable,
@@ -129,7 +129,7 @@ def _review_of_sets(
 
 
 SEVERAL_LABELS = LabelKind(
-    reader=Labels,
+    label_checker=Labels,
     read=Labels.names_of,
     target=lambda label, numbers: [float(name in label) for name in numbers],
     predicted=_above_one_half,
@@ -147,8 +147,8 @@ def _as_number(label: Any, _: Mapping[str, int]) -> float:
 
 
 NUMBER = LabelKind(
-    reader=Numbers,
-    read=Numbers.name_of,
+    label_checker=NumericLabels,
+    read=NumericLabels.name_of,
     target=_as_number,
     predicted=lambda logits, _: (float(logits[0]), {}),
     fitting_metrics=lambda _: TaskMetrics("numbers", ("pearson", "spearmanr")),
@@ -172,7 +172,7 @@ def read(reading: Reading) -> Iterator[SequenceExample]:
     text = reading.find(task.columns.text, "text")
     pair = reading.find(task.columns.text_pair, "text_pair", task.needs_pair)
     field, ids, is_labelled = reading.label_field(), reading.ids(), reading.is_labelled
-    reading.labels = labels = kind.reader(task, field, reading.known_labels, reading.table.is_typed)
+    reading.labels = labels = kind.label_checker(task, field, reading.known_labels, reading.table.is_typed)
 
     def example(row: Any, where: str, line: int) -> SequenceExample | None:
         label: str | float | tuple[str, ...] | None = None

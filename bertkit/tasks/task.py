@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bertkit.tasks.reading.source import Reading
 
 LabelNames = Sequence[str]  # the name of label 0 first
-EXAMPLES_AT_ONCE = 4096  # tokenized together; more would take too much memory
+TOKENIZED_AT_ONCE = 4096  # tokenized together; more would take too much memory
 TABLES = ("tsv", "csv", "jsonl", "json", "parquet")
 
 
@@ -80,7 +80,7 @@ class Shape:
     head: str  # the model's head
     unit: str  # what messages call the examples, in the plural
     formats: tuple[str, ...]  # the file formats that `predict` accepts
-    # reads rows lazily as examples; refuses missing columns before the first row
+    # reads rows lazily as examples; refuses missing columns before the first row; sets `reading.labels`
     read: Callable[[Reading], Iterator[Any]]
     content: Callable[[Any], Any]  # returns the text of an example, without its label and id
     # returns the labels of an example, to be counted; None for an unknown label
@@ -163,12 +163,12 @@ def _shape(kind: str) -> Shape:
 def make_features(
     task: TaskConfig, examples: Sequence[Any], tokenizer: Tokenizer, labels: LabelNames, shape: Shape | None = None
 ) -> Iterator[Feature]:
-    """Turn the examples of a task into features, `EXAMPLES_AT_ONCE` at a time; `shape` is by default the task's."""
+    """Turn the examples of a task into features, `TOKENIZED_AT_ONCE` at a time; `shape` is by default the task's."""
     shape = shape or shape_of(task)
     if examples:
         shape.num_choices(examples)  # refuses a wrong example before any tokenizing
-    for start in range(0, len(examples), EXAMPLES_AT_ONCE):
-        part = examples[start : start + EXAMPLES_AT_ONCE]
+    for start in range(0, len(examples), TOKENIZED_AT_ONCE):
+        part = examples[start : start + TOKENIZED_AT_ONCE]
         for feature in shape.features(task, part, tokenizer, labels):
             yield feature if start == 0 else dataclasses.replace(feature, example=feature.example + start)
 

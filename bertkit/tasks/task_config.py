@@ -76,7 +76,7 @@ class SpansConfig:
     """How a long context is cut into windows, and how an answer is chosen."""
 
     window_step: int  # tokens from the start of a window to the start of the next one, Google's `doc_stride`
-    max_query_length: int  # pieces of a question; a longer question is truncated
+    max_query_length: int  # tokens of a question; a longer question is truncated
     n_best: int  # the number of candidate answers
     max_answer_length: int  # tokens of an answer
     null_score_diff_threshold: float  # "no answer" is predicted if its score exceeds the best answer's by more
@@ -93,7 +93,7 @@ class SpansConfig:
 class TaggingConfig:
     """How long sentences and documents are cut into windows."""
 
-    window_overlap: int | None  # pieces in two consecutive windows, rounded to whole words; null: half a window
+    window_overlap: int | None  # tokens in two consecutive windows, rounded to whole words; null: half a window
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class RecipeConfig:
 
 @dataclass(frozen=True)
 class TaskConfig:
-    """A task and its dataset: a file of `conf/task/`, with changes from the command line."""
+    """A task and its dataset: a file of `conf/task/`, whose comments explain all fields, with changes from the command line."""
 
     name: str
     kind: str  # the shape of the task, one of `SHAPES`
@@ -147,7 +147,6 @@ class TaskConfig:
     column_names: tuple[str, ...] | None  # the columns of a table without a header
     columns: ColumnsConfig
     needs_pair: bool  # whether the column of the second segment must exist
-    # the labels' names, in the order of their numbers; auto: from the training file; regression: labels are numbers
     labels: Literal["auto", "regression"] | tuple[str, ...] | tuple[int, ...] | None
     labels_in_files: tuple[str, ...] | None  # the labels' names in the files if they differ, in the order of `labels`
     multi_label: bool  # whether an example may have several labels, or none
@@ -155,10 +154,8 @@ class TaskConfig:
     label_range: tuple[float, ...] | None  # the smallest and largest label of a regression
     skip_labels: tuple[str, ...]  # rows with one of these labels are skipped and counted
     skip_short_rows: bool  # whether rows with too few cells are skipped and counted, instead of an error
-    # the tagging scheme of the files; tags are converted to IOB2. auto: detected; none: tags do not mark chunks
     scheme: Literal["auto", "iob1", "iob2", "bioes", "none"]
     documents: bool  # whether examples are documents (`-DOCSTART-`, `# newdoc`) instead of sentences
-    # begins a comment line in CoNLL files; null: `#` if the words are not in column 0 or the file is CoNLL-U, else none
     comment: str | None
     hub: HubConfig
     metrics: tuple[str, ...]
@@ -215,7 +212,7 @@ class TaskConfig:
             and f"task.{self.kind}=null: kind={self.kind} needs these settings; start from task={self.kind}",
             overlap is not None
             and not 0 <= overlap < room
-            and f"task.tagging.window_overlap={overlap}: expected 0 to {room - 1}, less than the {room} pieces of a window "
+            and f"task.tagging.window_overlap={overlap}: expected 0 to {room - 1}, less than the {room} tokens of a window "
             f"(task.max_seq_length={self.max_seq_length})",
             outside(self, "task.", max_seq_length="[8, inf)"),
         )

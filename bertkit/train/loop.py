@@ -104,7 +104,7 @@ def optimizer_step(
     if course.num_parts is not None:
         gradients = OrderedSum(learner.accelerator, learner.model, course.num_parts, num_micro_batches)
     for part in gradients.parts(micro_batches):
-        numbers = torch.zeros(2 * len(names), dtype=torch.float64, device=learner.accelerator.device)
+        step_sums = torch.zeros(2 * len(names), dtype=torch.float64, device=learner.accelerator.device)
         for number, batch in part:
             torch.manual_seed(_dropout_seed(course.seed, step, number))
             with gradients.exchange(is_last=number == part[-1][0]):
@@ -114,16 +114,16 @@ def optimizer_step(
                 learner.accelerator.backward(loss * gradients.scale)
             for index, name in enumerate(names):
                 correct = terms[name].correct
-                numbers[index] += terms[name].sum.detach()
+                step_sums[index] += terms[name].sum.detach()
                 if correct is not None:
                     scored.add(name)
-                    numbers[len(names) + index] += correct
-        gradients.add(numbers)
-    numbers = gradients.finish()
+                    step_sums[len(names) + index] += correct
+        gradients.add(step_sums)
+    step_sums = gradients.finish()
     grad_norm = clip_global_norm(learner.model.parameters(), course.max_grad_norm)
-    numbers = gradients.all_reduce(torch.cat([numbers, grad_norm[None].to(numbers)]))
-    _update(learner.optimizer, report.learning_rate, numbers)
-    return dataclasses.replace(report, scored=frozenset(scored), numbers=Numbers(numbers))
+    step_sums = gradients.all_reduce(torch.cat([step_sums, grad_norm[None].to(step_sums)]))
+    _update(learner.optimizer, report.learning_rate, step_sums)
+    return dataclasses.replace(report, scored=frozenset(scored), numbers=Numbers(step_sums))
 
 
 def _sum_counts(

@@ -111,19 +111,19 @@ class DataParallelSum:
         """Exchange gradients once, after the last micro-batch."""
         return nullcontext() if is_last else self.accelerator.no_sync(self.model)
 
-    def add(self, numbers: Tensor) -> None:
-        """Store this process's numbers; its gradient stays in the model."""
-        self.numbers = numbers
+    def add(self, step_sums: Tensor) -> None:
+        """Store this process's sums of losses and of correct predictions; its gradient stays in the model."""
+        self.step_sums = step_sums
 
     def finish(self) -> Tensor:
-        """Return this process's numbers; the model already has the gradient summed over all processes."""
-        return self.numbers
+        """Return this process's sums; the model already has the gradient summed over all processes."""
+        return self.step_sums
 
-    def all_reduce(self, numbers: Tensor) -> Tensor:
-        """Sum numbers over the processes; the last one, the gradient norm, is averaged."""
-        numbers = self.accelerator.reduce(numbers, "sum")
-        numbers[-1] /= self.scale
-        return numbers
+    def all_reduce(self, step_sums: Tensor) -> Tensor:
+        """Sum over the processes; the last number, the gradient norm, is averaged."""
+        step_sums = self.accelerator.reduce(step_sums, "sum")
+        step_sums[-1] /= self.scale
+        return step_sums
 
 
 class OrderedSum:
@@ -135,7 +135,7 @@ class OrderedSum:
         self.accelerator, self.model = accelerator, model
         self.num_parts, self.num_micro_batches = num_parts, num_micro_batches
         self.trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self.gradients, self.numbers = TreeSum(), TreeSum()
+        self.gradients, self.step_sums = TreeSum(), TreeSum()
 
     def parts(self, micro_batches: NumberedBatches) -> list[NumberedBatches]:
         """Group this process's micro-batches by parts, of which some may be empty."""
@@ -148,26 +148,26 @@ class OrderedSum:
         no_exchange: AbstractContextManager[None] = self.accelerator.no_sync(self.model)
         return no_exchange
 
-    def add(self, numbers: Tensor) -> None:
-        """Add a part's numbers, and its gradient, which is removed from the model."""
-        self.numbers.add(numbers)
+    def add(self, step_sums: Tensor) -> None:
+        """Add a part's sums of losses and of correct predictions, and its gradient, which is removed from the model."""
+        self.step_sums.add(step_sums)
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.trained]
         self.gradients.add(torch.cat([gradient.reshape(-1) for gradient in gradients]))
         for parameter in self.trained:
             parameter.grad = None
 
     def finish(self) -> Tensor:
-        """Write the sum of all gradients into the model; return the sum of all numbers."""
+        """Write the sum of all gradients into the model; return the sums of the losses and of correct predictions."""
         rank, size = self.accelerator.process_index, self.accelerator.num_processes
-        gradient, numbers = (exchange_and_add(tree.total(), rank, size) for tree in (self.gradients, self.numbers))
+        gradient, step_sums = (exchange_and_add(tree.total(), rank, size) for tree in (self.gradients, self.step_sums))
         pieces = torch.split(gradient, [parameter.numel() for parameter in self.trained])
         for parameter, piece in zip(self.trained, pieces, strict=True):
             parameter.grad = piece.view_as(parameter)
-        return numbers
+        return step_sums
 
-    def all_reduce(self, numbers: Tensor) -> Tensor:
-        """Return the numbers unchanged, because `finish` has summed them over all processes."""
-        return numbers
+    def all_reduce(self, step_sums: Tensor) -> Tensor:
+        """Return the sums unchanged, because `finish` has summed them over all processes."""
+        return step_sums
 
 
 class TreeSum:

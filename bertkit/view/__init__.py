@@ -1,6 +1,6 @@
 """Reports, tables, charts, and the lines that a command prints.
 
-A page needs no other file and no network.
+A page needs no other file and no network. Doors:
 
     page        fills in the templates of pages/; tables
     charts      draws line charts, calibration and scatter plots as SVG

@@ -78,7 +78,8 @@ def test_evaluate_draws_pairs_as_the_run_did(prepared_dir: Path, albert: Path, c
     """So that the label that is measured is the one that was learned; the command line may ask for another."""
     found, said = measured(capsys, albert, prepared_dir, "masking=ngram")
     assert found == pytest.approx(scores(albert), rel=1e-5)
-    assert f"next_sentence=sop, as in the run of {albert}\n" in said
+    assert "next_sentence=sop" in said
+    assert str(albert) in said
     checkpoint, _ = measured(capsys, all_checkpoints(albert)[0], prepared_dir, "masking=ngram", "next_sentence=sop")
     assert checkpoint == found
     nsp, said = measured(capsys, albert, prepared_dir, "masking=ngram", "next_sentence=nsp")

@@ -31,7 +31,7 @@ def expected(model_dir: Path) -> np.ndarray:
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "EXAMPLES_AT_ONCE", 2)
+    monkeypatch.setattr(readers, "READ_AT_ONCE", 2)
 
 
 def embed(model_dir: Path, given: Path | str, output: Path | str, *more: str) -> int:

@@ -243,7 +243,7 @@ def test_entities_in_parquet_and_csv(make: Make, tmp_path: Path, monkeypatch: py
     """The types of a column show late: its first chunk has no entity at all."""
     import pandas
 
-    monkeypatch.setattr("bertkit.tasks.reading.readers.EXAMPLES_AT_ONCE", 2)
+    monkeypatch.setattr("bertkit.tasks.reading.readers.READ_AT_ONCE", 2)
     content = "".join(f"{text}\n" for text in ["", "", *RUNNING])
     rows = predict(make("token"), tmp_path / "in.txt", content, "format=text")
     given = ["predict", f"model_dir={make('token')}", f"input={tmp_path / 'in.txt'}", "format=text", "device=cpu"]
@@ -341,7 +341,7 @@ def test_order_over_chunks(make: Make, tmp_path: Path, monkeypatch: pytest.Monke
     content = "".join(" ".join(rng.choice(words, rng.integers(0, 30))) + "\n" for _ in range(53))
     lines = "".join(json.dumps({"text": line}) + "\n" for line in content.split("\n")[:-1])
     whole = predict(make("sequence"), tmp_path / "in.jsonl", lines)
-    monkeypatch.setattr("bertkit.tasks.reading.readers.EXAMPLES_AT_ONCE", 7)
+    monkeypatch.setattr("bertkit.tasks.reading.readers.READ_AT_ONCE", 7)
     monkeypatch.setitem(micro_batches.AUTO_MICRO_TOKENS, "cpu", 50)
     for name, text in (("in.jsonl", lines), ("in.txt", content)):
         parts = predict(make("sequence"), tmp_path / name, text)
@@ -378,7 +378,7 @@ def test_a_reader_that_has_seen_enough(make: Make, tmp_path: Path, python: Path)
 def test_a_bad_line_after_good_ones(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
 ) -> None:
-    monkeypatch.setattr("bertkit.tasks.reading.readers.EXAMPLES_AT_ONCE", 3)
+    monkeypatch.setattr("bertkit.tasks.reading.readers.READ_AT_ONCE", 3)
     (tmp_path / "in.jsonl").write_text('{"text": "kan"}\n' * 7 + '{"text": 5}\n' + '{"text": "kan"}\n')
     given = ["predict", f"model_dir={make('sequence')}", f"input={tmp_path / 'in.jsonl'}", "device=cpu"]
     assert run([*given, f"output={tmp_path / 'out.jsonl'}"]) == 2

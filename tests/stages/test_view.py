@@ -22,7 +22,7 @@ from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.explain.attributions import Target, attribute
 from bertkit.explain.explain import Alignment, Explanation, rollout
-from bertkit.explain.pictures import alignment_picture, attention_page, pack_attention
+from bertkit.explain.pictures import alignment_picture, attention_page, compress_attention
 from bertkit.interop.hugging_face.directory import write_model
 from bertkit.interop.load import load_packed
 from bertkit.kernels.layout import Layout
@@ -369,7 +369,7 @@ def made_up(length: int, layers: int = 12, heads: int = 12) -> Explanation:
 
 
 def unpacked(look: Explanation) -> np.ndarray:
-    found = pack_attention(look)
+    found = compress_attention(look)
     content = np.frombuffer(zlib.decompress(base64.b64decode(found.text)), np.uint8)
     length = len(look.tokens)
     return (content.reshape(look.num_layers, look.num_heads + 1, length, length) / found.levels) ** 2

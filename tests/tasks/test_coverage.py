@@ -41,7 +41,7 @@ def test_what_is_covered(
     task = task_config(name, "task.max_seq_length=8", *SMALL.get(name, []))
     labels = ("x", "y") if name == "sequence" else ()
     whole = list(make_features(task, examples, TOKENIZER, labels))
-    monkeypatch.setattr(task_module, "EXAMPLES_AT_ONCE", at_once)
+    monkeypatch.setattr(task_module, "TOKENIZED_AT_ONCE", at_once)
     coverage = Coverage(TOKENIZER.facts)
     assert list(coverage.counted(make_features(task, examples, TOKENIZER, labels))) == whole
     assert (coverage.num_features, coverage.num_truncated, coverage.has_pairs, coverage.unknown) == expected
@@ -79,7 +79,7 @@ def test_nothing_to_warn_of() -> None:
 
 
 def test_another_number_of_endings_is_seen_in_any_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_module, "EXAMPLES_AT_ONCE", 1)
+    monkeypatch.setattr(task_module, "TOKENIZED_AT_ONCE", 1)
     examples = [ChoiceExample("id0", "a", ("a", "b"), 0), ChoiceExample("id1", "a", ("a", "b", "c"), 0)]
     with pytest.raises(InputError, match="example id1: 3 endings"):
         list(make_features(task_config("choice"), examples, TOKENIZER, ()))

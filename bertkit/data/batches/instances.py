@@ -33,7 +33,7 @@ from bertkit.data.corpus.prepared import PreparedDataset, Split, check_offsets, 
 from bertkit.data.corpus.tokenizer import VocabFacts
 from bertkit.data.data_config import InstancesConfig, MaskingConfig
 
-Ids = NDArray[np.int64]
+Ints = NDArray[np.int64]
 INSTANCES_AT_ONCE = 4096
 
 
@@ -54,13 +54,13 @@ def _dtypes(vocab_size: int) -> dict[str, np.dtype[Any]]:
 class Instances:
     """The stored instances, memory-mapped."""
 
-    token_starts: Ids
-    tokens: Ids
-    b_starts: Ids
-    is_random_next: Ids
-    prediction_starts: Ids
-    positions: Ids
-    labels: Ids
+    token_starts: Ints
+    tokens: Ints
+    b_starts: Ints
+    is_random_next: Ints
+    prediction_starts: Ints
+    positions: Ints
+    labels: Ints
 
     def __init__(self, directory: Path, vocab_size: int) -> None:
         """Open the files in a directory."""
@@ -70,11 +70,11 @@ class Instances:
     def __len__(self) -> int:
         return len(self.b_starts)
 
-    def lengths(self, chosen: Ids) -> Ids:
+    def lengths(self, chosen: Ints) -> Ints:
         """Return the lengths of instances in tokens, (B,)."""
         return self.token_starts[chosen + 1] - self.token_starts[chosen]
 
-    def batch(self, chosen: Ids) -> PretrainBatch:
+    def batch(self, chosen: Ints) -> PretrainBatch:
         """Pack instances into a batch."""
         sequence_lengths = self.lengths(chosen)  # (B,)
         starts = np.cumsum(sequence_lengths) - sequence_lengths  # (B,) within the batch
@@ -118,7 +118,7 @@ def stored_masking(masking: MaskingConfig) -> dict[str, Any]:
     return {name: value for name, value in to_mapping(masking).items() if name != "max_ngram"}
 
 
-def _ranges(counts: Ids) -> tuple[Ids, Ids]:
+def _ranges(counts: Ints) -> tuple[Ints, Ints]:
     """Return the row of each item, and its index within the row, for rows with these numbers of items."""
     row = np.repeat(np.arange(len(counts)), counts)
     return row, np.arange(len(row)) - (np.cumsum(counts) - counts)[row]
@@ -194,7 +194,7 @@ class _Writer:
         self.num_tokens, self.num_predictions = array("q"), array("q")  # an entry for each instance
         self.total_tokens = 0
 
-    def write(self, num_tokens: Ids, num_predictions: Ids, **columns: NDArray[Any]) -> None:
+    def write(self, num_tokens: Ints, num_predictions: Ints, **columns: NDArray[Any]) -> None:
         """Append instances; their tokens, positions and labels are concatenated."""
         self.num_tokens.extend(num_tokens.tolist())
         self.num_predictions.extend(num_predictions.tolist())

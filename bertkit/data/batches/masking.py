@@ -17,12 +17,12 @@ from bertkit.data.batches.keyed_random import Stream, below, bits, uniform
 from bertkit.data.corpus.tokenizer import VocabFacts
 from bertkit.data.data_config import MaskingConfig
 
-Ids = NDArray[np.int64]
+Ints = NDArray[np.int64]
 
 
 def mask_tokens(
-    input_ids: Ids, sequence_lengths: Ids, keys: NDArray[np.uint64], policy: MaskingConfig, vocab: VocabFacts
-) -> tuple[Ids, Ids, Ids]:
+    input_ids: Ints, sequence_lengths: Ints, keys: NDArray[np.uint64], policy: MaskingConfig, vocab: VocabFacts
+) -> tuple[Ints, Ints, Ints]:
     """Mask packed sequences; return the masked ids (S,), the positions to predict (M,) and the original ids there (M,).
 
     A sequence of n tokens, with [CLS] and [SEP], has max(1, round(n * probability)) predictions, halves rounded to even.
@@ -62,11 +62,11 @@ def mask_tokens(
 
 def _by_plugin(
     choose: Callable[..., Any],
-    sequences: list[Ids],
+    sequences: list[Ints],
     special: NDArray[np.bool_],
     keys: NDArray[np.uint64],
     policy: MaskingConfig,
-) -> tuple[Ids | None, Ids]:
+) -> tuple[Ints | None, Ints]:
     """Mask every sequence by a plug-in: `choose(ids (T,), special (T,), rng, policy)`, special being [CLS] and [SEP].
 
     It returns the positions to predict, or `(input_ids, labels)`, both (T,), with the label -100 for other tokens.
@@ -95,19 +95,19 @@ def _by_plugin(
 
 
 def _whole_words(
-    input_ids: Ids,
-    starts: Ids,
-    lengths: Ids,
+    input_ids: Ints,
+    starts: Ints,
+    lengths: Ints,
     maskable: NDArray[np.bool_],
-    quota: Ids,
+    quota: Ints,
     keys: NDArray[np.uint64],
     max_ngram: int,
     vocab: VocabFacts,
-) -> Ids:
+) -> Ints:
     """Choose words, or n-grams of words, with at most `quota` tokens per sequence; return the positions of their tokens."""
     begins = maskable & ~vocab.is_continuation[input_ids]
     begins[1:] |= maskable[1:] & ~maskable[:-1]  # a ## piece right after [CLS] or [SEP] also begins a word
-    chosen: list[Ids] = []
+    chosen: list[Ints] = []
     for start, length, limit, key in zip(starts, lengths, quota, keys, strict=True):
         tokens = np.arange(start, start + length)
         tokens = tokens[maskable[tokens]]
@@ -123,7 +123,7 @@ def _whole_words(
     return np.sort(np.concatenate(chosen)) if chosen else np.zeros(0, np.int64)
 
 
-def _words_that_fit(words: list[Ids], order: Ids, room: int) -> Iterator[Ids]:
+def _words_that_fit(words: list[Ints], order: Ints, room: int) -> Iterator[Ints]:
     """Choose words in this order, with at most `room` tokens; a word that does not fit is skipped, not cut."""
     for word in order:
         if len(words[word]) <= room:
@@ -134,8 +134,8 @@ def _words_that_fit(words: list[Ids], order: Ids, room: int) -> Iterator[Ids]:
 
 
 def _ngrams_that_fit(
-    words: list[Ids], order: Ids, draws: NDArray[np.float64], room: int, max_ngram: int
-) -> Iterator[Ids]:
+    words: list[Ints], order: Ints, draws: NDArray[np.float64], room: int, max_ngram: int
+) -> Iterator[Ints]:
     """Choose n-grams, with at most `room` tokens; their first words are tried in this order.
 
     An n-gram has n words with probability p(n) = (1/n) / (1/1 + ... + 1/N). N is max_ngram, or smaller if the segment ends

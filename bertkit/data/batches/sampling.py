@@ -22,7 +22,7 @@ from bertkit.base.typed_settings import to_mapping
 from bertkit.data.batches.collate import collate
 from bertkit.data.batches.instances import Instances
 from bertkit.data.batches.keyed_random import Stream, bits, permute
-from bertkit.data.batches.segments import Examples, Ids, concatenate, examples_of_epoch, select
+from bertkit.data.batches.segments import Examples, Ints, concatenate, examples_of_epoch, select
 from bertkit.data.corpus.manifest import fingerprint
 from bertkit.data.corpus.prepared import Split
 from bertkit.data.corpus.tokenizer import VocabFacts
@@ -41,7 +41,7 @@ class ExampleSource(ABC):
         """Return the number of different examples in an epoch."""
 
     @abstractmethod
-    def _batch(self, chosen: list[tuple[int, Ids]], *, by_length: bool) -> PretrainBatch:
+    def _batch(self, chosen: list[tuple[int, Ints]], *, by_length: bool) -> PretrainBatch:
         """Pack examples, given by epoch and index; with `by_length` the shortest first, else in this order."""
 
     @abstractmethod
@@ -53,7 +53,7 @@ class ExampleSource(ABC):
         """The number of examples that every epoch contributes."""
         return self.size_of(0)
 
-    def take(self, positions: Ids) -> PretrainBatch:
+    def take(self, positions: Ints) -> PretrainBatch:
         """Pack the examples at positions of the sequence of epochs into one batch, the shortest first."""
         return self._batch(self._chosen(positions), by_length=True)
 
@@ -61,7 +61,7 @@ class ExampleSource(ABC):
         """Pack the examples `first` to `last - 1` of epoch 0, unshuffled, for evaluation."""
         return self._batch([(0, np.arange(first, last))], by_length=False)
 
-    def _chosen(self, positions: Ids) -> list[tuple[int, Ids]]:
+    def _chosen(self, positions: Ints) -> list[tuple[int, Ints]]:
         """Return the examples at positions of the sequence of epochs, as (epoch, indices in the epoch)."""
         epochs, chosen = positions // self.epoch_length, []
         for epoch in np.unique(epochs).tolist():
@@ -91,7 +91,7 @@ class InstanceSampler(ExampleSource):
         """Return the number of instances."""
         return len(self.instances)
 
-    def _batch(self, chosen: list[tuple[int, Ids]], *, by_length: bool) -> PretrainBatch:
+    def _batch(self, chosen: list[tuple[int, Ints]], *, by_length: bool) -> PretrainBatch:
         numbers = np.concatenate([numbers for _, numbers in chosen])
         if by_length:
             numbers = numbers[np.argsort(self.instances.lengths(numbers), kind="stable")]
@@ -118,7 +118,7 @@ class Sampler(ExampleSource):
         """Return the number of pairs or blocks in an epoch."""
         return len(self._epoch(epoch))
 
-    def _batch(self, chosen: list[tuple[int, Ids]], *, by_length: bool) -> PretrainBatch:
+    def _batch(self, chosen: list[tuple[int, Ints]], *, by_length: bool) -> PretrainBatch:
         examples = concatenate([select(self._epoch(epoch), numbers) for epoch, numbers in chosen])
         keys = np.concatenate([bits(self.seed, Stream.MASK, epoch, numbers) for epoch, numbers in chosen])
         if by_length:
@@ -145,7 +145,7 @@ class Sampler(ExampleSource):
         return concatenate(list(examples_of_epoch(split.sentences, split.documents, self.segments, self.seed, epoch)))
 
 
-def _shuffled(positions: Ids, size: int, seed: int, epoch: int) -> Ids:
+def _shuffled(positions: Ints, size: int, seed: int, epoch: int) -> Ints:
     """Map positions of an epoch to examples, by blocks of a cached permutation."""
     shuffled, block = np.empty_like(positions), positions // PERMUTED_AT_ONCE
     for number in np.unique(block):
@@ -155,7 +155,7 @@ def _shuffled(positions: Ids, size: int, seed: int, epoch: int) -> Ids:
 
 
 @functools.lru_cache(maxsize=4)
-def _permuted_block(number: int, size: int, seed: int, epoch: int) -> Ids:
+def _permuted_block(number: int, size: int, seed: int, epoch: int) -> Ints:
     first = number * PERMUTED_AT_ONCE
     return permute(np.arange(first, min(first + PERMUTED_AT_ONCE, size)), size, seed, Stream.ORDER, epoch)
 

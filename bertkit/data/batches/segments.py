@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from bertkit.data.batches.keyed_random import Stream, below, bits, num_heads, permute, uniform
 from bertkit.data.data_config import SegmentsConfig
 
-Ids = NDArray[np.int64]
+Ints = NDArray[np.int64]
 Offsets = NDArray[np.int64]
 Bits = NDArray[np.uint64]
 DOCUMENTS_AT_ONCE = 1 << 15
@@ -28,11 +28,11 @@ BLOCKS_AT_ONCE = 1 << 16
 class Examples:
     """Training examples, each a few segments of the text."""
 
-    first_segment: Ids  # index of each example's first segment, and the number of segments, (examples + 1,)
-    segment_start: Ids  # index of the first token of each segment, (segments,)
-    segment_length: Ids  # number of tokens in each segment, (segments,)
+    first_segment: Ints  # index of each example's first segment, and the number of segments, (examples + 1,)
+    segment_start: Ints  # index of the first token of each segment, (segments,)
+    segment_length: Ints  # number of tokens in each segment, (segments,)
     # 0: B follows A; 1: B is random or, with sop, A and B are swapped; (examples,). None for blocks
-    next_sentence_labels: Ids | None = None
+    next_sentence_labels: Ints | None = None
 
     def __len__(self) -> int:
         return len(self.first_segment) - 1
@@ -51,7 +51,7 @@ def examples_of_epoch(
 
 
 def document_pairs(
-    sentences: Offsets, documents: Offsets, chosen: Ids, config: SegmentsConfig, seed: int, epoch: int
+    sentences: Offsets, documents: Offsets, chosen: Ints, config: SegmentsConfig, seed: int, epoch: int
 ) -> Examples:
     """Cut the chosen documents into segment pairs (A, B), in the order of the documents.
 
@@ -112,7 +112,7 @@ def document_pairs(
 
 
 def _random_and_swapped(
-    num_sentences: Ids, document: Ids, turn: int, config: SegmentsConfig, drawn: dict[Stream, Bits]
+    num_sentences: Ints, document: Ints, turn: int, config: SegmentsConfig, drawn: dict[Stream, Bits]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Choose the chunks whose B is random, and the chunks whose A and B are swapped, each as a mask."""
     is_alone = num_sentences == 1
@@ -124,8 +124,8 @@ def _random_and_swapped(
 
 
 def _random_text(
-    sentences: Offsets, documents: Offsets, document: Ids, turn: int, num_tokens: Ids, drawn: dict[Stream, Bits]
-) -> tuple[Ids, Ids]:
+    sentences: Offsets, documents: Offsets, document: Ints, turn: int, num_tokens: Ints, drawn: dict[Stream, Bits]
+) -> tuple[Ints, Ints]:
     """For each document, return sentences (first, end) of another one: from a random sentence on, `num_tokens` tokens."""
     num_documents = len(documents) - 1
     other = below(max(num_documents - 1, 1), document, turn, after=drawn[Stream.RANDOM_DOCUMENT])
@@ -135,7 +135,7 @@ def _random_text(
     return first, np.minimum(np.searchsorted(sentences, sentences[first] + num_tokens), documents[other + 1])
 
 
-def _tokens_to_cut(a_length: Ids, b_length: Ids, max_tokens: int) -> tuple[Ids, Ids]:
+def _tokens_to_cut(a_length: Ints, b_length: Ints, max_tokens: int) -> tuple[Ints, Ints]:
     """Return how many tokens to remove from A and B: one at a time from the longer segment (B if equal) until both fit."""
     excess = np.maximum(a_length + b_length - max_tokens, 0)
     to_equal = np.minimum(excess, np.abs(a_length - b_length))
@@ -190,7 +190,7 @@ def _as_examples(blocks: list[list[tuple[int, int]]]) -> Examples:
     return Examples(first_segment.astype(np.int64), segments[:, 0], segments[:, 1])
 
 
-def select(examples: Examples, chosen: Ids) -> Examples:
+def select(examples: Examples, chosen: Ints) -> Examples:
     """Return the examples with these indices."""
     counts = examples.first_segment[chosen + 1] - examples.first_segment[chosen]
     first_segment = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

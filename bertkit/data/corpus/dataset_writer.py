@@ -13,7 +13,7 @@ import numpy as np
 
 from bertkit.base.errors import InputError
 from bertkit.base.files import sha256_file
-from bertkit.base.text_files import check_whole
+from bertkit.base.text_files import check_size
 from bertkit.base.typed_settings import differences, to_mapping
 from bertkit.data.corpus import manifest
 from bertkit.data.corpus.encoded_documents import FOLDER, encoded_files, load_documents, text_sha256_of_files
@@ -109,7 +109,7 @@ def hash_vocabulary(source: Path) -> list[str]:
     names = ("vocab.txt", "tokenizer.json", "tokenizer_config.json")
     files = [path for path in (source, *(source / name for name in names)) if path.is_file()]
     for path in files:
-        check_whole(path)
+        check_size(path)
     return [sha256_file(path) for path in files]
 
 

@@ -152,7 +152,8 @@ def read_vocabulary(path: Path) -> Vocabulary:
     else:
         ids = _read_vocab_txt(path)
     published = LOWERCASE_OF_PUBLISHED.get(sha256_file(path))
-    choices = (settings.do_lower_case, normalizer.lowercase, published, not _is_cased(ids))
+    is_cased = any(token != token.lower() and token[:1] not in "[<" for token in ids)  # [MASK] and <s> do not count
+    choices = (settings.do_lower_case, normalizer.lowercase, published, not is_cased)
     lowercase = next(choice for choice in choices if choice is not None)
     strip_accents = normalizer.strip_accents if settings.strip_accents is None else settings.strip_accents
     return Vocabulary(path, ids, lowercase, strip_accents)
@@ -198,8 +199,3 @@ def _read_vocab_txt(path: Path) -> dict[str, int]:
             raise InputError(f"{path}:{number + 1}: duplicate of token {json.dumps(token)} on line {vocab[token] + 1}")
         vocab[token] = number
     return vocab
-
-
-def _is_cased(vocab: Iterable[str]) -> bool:
-    """Whether a token other than the special ones, such as [MASK] or <s>, has an upper-case letter."""
-    return any(token != token.lower() and token[:1] not in "[<" for token in vocab)

@@ -65,7 +65,7 @@ def config_file(prefix: Path) -> Path:
 
 
 def read_weights(prefix: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read a checkpoint's weights by their Hugging Face names; also return the variables left out, each with the rule."""
+    """Read a checkpoint's weights by their Hugging Face names; also return the variables left out, each with the reason."""
     return as_hugging_face(bundle.read_checkpoint(prefix), prefix)
 
 

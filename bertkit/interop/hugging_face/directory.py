@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bertkit.base.errors import InputError, listed
 from bertkit.base.files import building_dir, read_tensors, refuse_file, write_tensors
-from bertkit.base.hub_ids import is_offline, unavailable
+from bertkit.base.hub_ids import is_offline, missing_model_error
 from bertkit.base.text_files import read_json
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.hugging_face.config_json import PAIR_TYPE, RELATIVE_KEY, architecture_of, config_json, require_bert
@@ -70,7 +70,7 @@ def fetch(name: str, setting: str) -> Path:
                 return snapshot
     if fault is None:
         raise InputError(f"{setting}={name}: the hub's {name} holds no weights that bertkit reads")
-    raise unavailable(name, setting, type(fault.__cause__ or fault).__name__) from fault
+    raise missing_model_error(name, setting, type(fault.__cause__ or fault).__name__) from fault
 
 
 def export_model(model: PaddedBert | BertWithHeads, tokenizer: Tokenizer, output_dir: str | Path) -> Path:
@@ -179,11 +179,12 @@ def weight_files(directory: Path) -> list[Path]:
         index = _index(directory, name)
         if index.is_file():
             return _shards(index)
-    raise InputError(f"{directory}: no model.safetensors or pytorch_model.bin, and no TensorFlow checkpoint")
+    missing = "no model.safetensors or pytorch_model.bin, and no TensorFlow checkpoint"
+    raise InputError(f"{directory}: {missing}; copy the model's weights there, or choose another model_dir=")
 
 
 def read_weights(directory: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read all tensors, by the full names that they have today; also return the tensors left out, each with the rule.
+    """Read all tensors, by the full names that they have today; also return the tensors left out, each with the reason.
 
     Old names are translated: `gamma` and `beta` of LayerNorm, the `module.` prefix of data-parallel training, and the names
     of an encoder that was saved without the `bert.` prefix.

@@ -7,7 +7,7 @@ column 0, as in GermEval, a line that begins with `#` is a comment.
 CoNLL-U (universaldependencies.org/format.html): ten columns separated by tabs; `#` begins a comment, `# newdoc` a document.
 Multiword ranges such as 1-2 and empty nodes such as 1.1 are not words.
 
-Tags may mark chunks (groups of words, such as names) in the schemes IOB1, IOB2 or BIOES:
+Tags may mark chunks (tagged phrases, such as names) in the schemes IOB1, IOB2 or BIOES:
 
     words   Sue   and  Bob   Bob   in   New   York   City
     iob1    I-PER O    I-PER B-PER O    I-LOC I-LOC  I-LOC     B- only after a chunk of the same type

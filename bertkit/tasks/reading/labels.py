@@ -108,7 +108,7 @@ class Labels:
         return value
 
 
-class Numbers(Labels):
+class NumericLabels(Labels):
     """Check the labels of a regression, and convert them to numbers."""
 
     def name_of(self, value: Any, where: str) -> str | float:

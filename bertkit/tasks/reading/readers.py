@@ -53,7 +53,7 @@ OTHER_NAMES = {
     "test_matched": "test",
 }
 SET_ENCODING = "; or set task.encoding=cp1252"
-EXAMPLES_AT_ONCE = 1024  # read, predicted and written together
+READ_AT_ONCE = 1024  # read, predicted and written together
 
 
 def read_examples(task: TaskConfig, data_dir: str | None, split: str, labels: tuple[str, ...] | None = None) -> Source:
@@ -103,7 +103,7 @@ def open_file(task: TaskConfig, path: Path, format: str, is_labelled: bool = Tru
         if not is_blank(numbered[1]):
             break
     else:
-        raise InputError(f"{path}:1: the file is empty; restore it")
+        raise InputError(f"{path}:1: the file is empty; add examples, or give another file")
     short_rows = ShortRows(are_skipped=is_labelled and task.skip_short_rows)
     return open_table(task, path, format, itertools.chain(head, lines), short_rows)
 
@@ -135,7 +135,7 @@ class Inputs:
     """The examples of an input of `predict`, read chunk by chunk."""
 
     description: str  # how the input is read; empty for an empty input
-    chunks: Iterator[list[Any]]  # the examples in order, up to EXAMPLES_AT_ONCE in a chunk
+    chunks: Iterator[list[Any]]  # the examples in order, up to READ_AT_ONCE in a chunk
     short_rows: ShortRows  # counts the rows with too few cells that were read so far
     shape: Shape  # the shape of the examples: the task's, or the one for running text
     rows: deque[dict[str, Any]] = field(default_factory=deque)  # the rows read so far, if they are kept
@@ -232,7 +232,7 @@ def read_table(shape: Shape, task: TaskConfig, table: Table, keep_rows: bool = F
     reading = Reading(task, dataclasses.replace(table, rows=noted()) if keep_rows else table, is_labelled=False)
     examples = shape.read(reading)
     unit = table.unit or ", ".join(f"{setting} '{column}'" for setting, column in reading.columns)
-    chunks = iter(lambda: list(itertools.islice(examples, EXAMPLES_AT_ONCE)), [])
+    chunks = iter(lambda: list(itertools.islice(examples, READ_AT_ONCE)), [])
     return Inputs(f"{table.name} read as {table.format}: {unit}", chunks, table.short_rows, shape, rows)
 
 

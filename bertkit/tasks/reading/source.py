@@ -186,7 +186,7 @@ def collect_examples(shape: Shape, reading: Reading) -> Source:
     notes = [] if table.has_header else ["without a header"]
     description = f"{table.name} ({', '.join([table.format, *notes, *reading.notes])})"
     if not examples:
-        raise InputError(f"{description}: no examples; restore the file")
+        raise InputError(f"{description}: no examples; add examples, or give another file")
     file_warnings = []
     if reading.num_skipped:
         named = " or ".join(map(repr, task.skip_labels))

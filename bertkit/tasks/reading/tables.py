@@ -232,7 +232,7 @@ def records(name: str, format: str, rows: Iterable[tuple[int, Any]], short_rows:
     own = mappings()
     first = next(own, None)
     if first is None:
-        raise InputError(f"{name}: no records; restore it")
+        raise InputError(f"{name}: no records; add examples, or give another file")
     return Table(name, format, tuple(first[1]), itertools.chain([first], own), short_rows, is_typed=True, counts=counts)
 
 

@@ -14,7 +14,7 @@
 | exact_match_text (equal except for white space) | texts | exact |
 
 As in the official programs, the metrics of SQuAD, bleu and chrf are in per cent; all others are between 0 and 1, correlations
-between -1 and 1. `module` wraps a metric for `evaluate`.
+between -1 and 1. `module` wraps a metric for Hugging Face's library `evaluate`.
 
 Each text has one reference. WordPiece cannot restore every text exactly: it loses some blanks beside punctuation, and an
 uncased vocabulary also case and accents. This limits the BLEU that a model can reach: 687 German messages, encoded and decoded
@@ -114,7 +114,8 @@ def score(
             scores |= squad.squad_v2(predictions, references, no_answer_probs)
         else:
             if len(predictions) != len(references):
-                raise InputError(f"metric {name}: {len(predictions)} predictions but {len(references)} references")
+                wrong = f"{len(predictions)} predictions but {len(references)} references"
+                raise InputError(f"metric {name}: {wrong}; give one prediction for each reference")
             values = _scores_of(name, predictions, references)
             scores |= {key: float(value) for key, value in zip(keys_of([name]), values, strict=True)}
     return scores

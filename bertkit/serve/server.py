@@ -29,7 +29,7 @@ MAX_CONNECTIONS = 1000  # per worker; the usual limit of open files is 1,024
 STOP_SECONDS = 10  # a stop waits for unfinished requests for request_seconds and these seconds
 DEAD_SECONDS = 20  # a worker that does not respond for so long is killed and restarted; importing torch takes less
 RETRY_SECONDS = 5  # until a worker that failed to load its models is restarted
-FAILED_EXIT_CODE = 3  # uvicorn does not restart a worker with this exit code
+FAILED_EXIT_CODE = 3  # inside the server only: uvicorn does not restart a worker with this exit code
 
 
 def run(settings: ServeSettings) -> None:
