@@ -275,6 +275,8 @@ class _TaskConfig(TypedDict, total=False):
     recipe: _RecipeConfig
     generation: _GenerationConfig | None
     long_texts: Literal['mean', 'max'] | None
+    separator: str
+    encoding: str
 
 _TaskOption: TypeAlias = Literal['ax', 'choice', 'classification', 'cola', 'conll2003', 'generation', 'mnli', 'mrpc', 'ner', 'pos', 'qa', 'qnli', 'qqp', 'regression', 'rte', 'sequence', 'spans', 'squad1', 'squad2', 'sst2', 'stsb', 'swag', 'tagging', 'translation', 'wnli']
 

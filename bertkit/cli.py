@@ -28,6 +28,8 @@ from bertkit.commands import COMMANDS
 from bertkit.help import command_help, info, usage
 from bertkit.launch import launcher, world
 from bertkit.settings.names import OPTIONS, VALUED_OPTIONS, unknown_option
+from bertkit.settings.words import OPTIONS as SHORT_OPTIONS
+from bertkit.settings.words import to_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -92,6 +94,7 @@ def run(arguments: list[str]) -> int:
         if "--cfg" in parsed.values:
             return _print(composed)
         settings = commands.build_settings(parsed.command, composed)
+        commands.check_files(settings)
         if commands.delegate(parsed.command, settings):
             return 0
         with _stage(parsed.command, settings) as stage:
@@ -122,14 +125,14 @@ def _run_worker(job_file: str = "") -> int:
 
 
 def _parse(arguments: list[str]) -> _Arguments:
-    """Separate options from the command and its overrides; expand `=~/` to the home directory.
+    """Separate options from the command and its overrides; translate the short form; expand `=~/` to the home directory.
 
     Raises:
         InputError: an option is unknown.
     """
     queue, words = list(arguments), list[str]()
     options, values = set[str](), dict[str, str]()
-    unknown = None
+    short, unknown = list[tuple[str, str]](), list[tuple[str, str]]()
     while queue:
         argument = queue.pop(0)
         name, has_value, value = argument.partition("=")
@@ -137,18 +140,20 @@ def _parse(arguments: list[str]) -> _Arguments:
             options.add("-m" if argument == "--multirun" else argument)
         elif name in VALUED_OPTIONS:
             values[name] = value if has_value else queue.pop(0) if queue else ""
+        elif name in SHORT_OPTIONS:
+            short.append((name, value if has_value else queue.pop(0) if queue else ""))
         elif argument.startswith("-"):
-            unknown = unknown or (argument, queue[0] if queue and "=" not in queue[0] else "")
+            unknown.append((argument, queue[0] if queue and "=" not in queue[0] else ""))
         else:
             words.append(argument.replace("=~/", f"={Path.home()}/", 1))
     if words[:1] == ["help"]:
         words, options = words[1:], {*options, "--help"}
     command, *overrides = words or [""]
-    if unknown is not None:
-        raise InputError(unknown_option(command if command in COMMANDS else None, *unknown))
+    if unknown:
+        raise InputError(*(unknown_option(command if command in COMMANDS else None, *option) for option in unknown))
     if values.get("--cfg", "job") != "job":
         raise InputError(f"--cfg {values['--cfg']}: expected job")
-    return _Arguments(command, overrides, options, values)
+    return _Arguments(command, to_settings(command, overrides, short), options, values)
 
 
 def _help_text(parsed: _Arguments) -> str | None:

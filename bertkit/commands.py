@@ -23,6 +23,7 @@ import importlib.util
 import inspect
 import json
 import os
+import re
 import sys
 import tempfile
 import warnings
@@ -31,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.base import hub_ids
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, say
 from bertkit.base.files import folder_for, write_durably
 from bertkit.base.typed_settings import nearest, refuse
 from bertkit.launch import launcher, world
@@ -179,6 +180,7 @@ def _call(command: str, settings: dict[str, Any]) -> Any:
             raise InputError("launch.num_processes: leave it out; bertkit.evaluate runs in this process")
         for path, text in files.items():
             stack.enter_context(_kept(path, text))
+        check_files(checked)
         stack.callback(setattr, sys, "argv", sys.argv)
         sys.argv = ["bertkit", command, *overrides]  # a run saves it in its manifest
         with answers.open("a", encoding="utf-8") as said, contextlib.redirect_stdout(said if is_silent else sys.stdout):
@@ -259,7 +261,32 @@ def compose_settings(
 
     if config is not None:
         return compose_from_run(command, config, overrides, config_dir)
-    return compose(command, overrides, config_dir)
+    inferred = _infer(overrides, config_dir) if command == "finetune" else []
+    return compose(command, [*inferred, *overrides], config_dir)
+
+
+def _infer(overrides: list[str], config_dir: str | None) -> list[str]:
+    """Infer the task of a training file without `task=`, and the held-out share without a dev file; print both in one line."""
+    keys = {text.partition("=")[0] for text in overrides}
+    if "task.files.train" not in keys or "data_dir" in keys:
+        return []
+    inferred, reasons = list[str](), list[str]()
+    if "task" not in keys:
+        from bertkit.base.typed_settings import build
+        from bertkit.settings.compose import compose
+        from bertkit.tasks.reading.kinds import infer_task
+        from bertkit.tasks.task_config import TaskConfig
+
+        own = [text for text in overrides if re.match(r"plugins=|task\.((columns|files)\.)?\w+=", text)]
+        task = build(TaskConfig, compose("finetune", ["task=sequence", "output_dir=.", *own], config_dir)["task"])
+        inferred, reason = infer_task(task)
+        reasons.append(f"{' '.join(inferred)}, because {reason}")
+    if not keys & {"task.files.dev", "dev_share"}:
+        inferred.append("dev_share=0.1")
+        reasons.append("dev_share=0.1: 10 % of the rows are held out")
+    if reasons and world.world_from_environment().is_main:
+        say("; ".join(reasons), file=sys.stderr)
+    return inferred
 
 
 def build_settings(command: str, mapping: dict[str, Any]) -> Any:
@@ -276,6 +303,22 @@ def build_settings(command: str, mapping: dict[str, Any]) -> Any:
     for model_dir in (model_dirs,) if isinstance(model_dirs, str) else model_dirs:
         hub_ids.check_model(model_dir, "model_dir")
     return settings
+
+
+def check_files(settings: Any) -> None:
+    """Read a task's local files, and open an input, before torch is imported; raises InputError if they are wrong."""
+    from bertkit.base.text_files import opened_input, unpacked
+    from bertkit.tasks.reading import readers
+    from bertkit.tasks.task import check_metrics
+
+    if hasattr(settings, "dev_share"):
+        check_metrics(settings.task, settings.task.label_names)
+        if readers.find_file(settings.task, settings.data_dir, "train") is not None:
+            readers.read_splits(settings)
+    source = getattr(settings, "input", None) or "-"
+    if source != "-" and (Path(source).is_file() or Path(source).is_dir() or not Path(source).exists()):  # not a pipe
+        with opened_input(source) as (file, _):
+            unpacked(file, Path(source))
 
 
 def delegate(command: str, settings: Any) -> bool:

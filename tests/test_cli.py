@@ -89,9 +89,9 @@ REFUSED = [  # a command; the setting and value that its error names, and the re
     ("pretrain stpes=3", "'stpes'; did you mean 'steps'?"),
     ("pretrain steps", "'steps': expected key=value"),
     ("pretrain seed=1,2", "write seed=[1,2] for a list, or add -m"),
-    ("pretrain model=[tiny,mini]", "model=['tiny', 'mini'] (one of base"),
-    ("finetune task=mprc model_dir=x output_dir=y", "task=mprc; did you mean 'mrpc'? (one of ax"),
-    ("finetune model_dir=x output_dir=y", "set task= (one of ax"),
+    ("pretrain model=[tiny,mini]", "model= takes a name (one of base"),
+    ("finetune task=mprc model_dir=x output_dir=y", "task=mprc; did you mean 'mrpc'?"),
+    ("finetune model_dir=x output_dir=y", "set task= (for your own data classification, "),
     ("pretrain model=null", "model=None (one of base"),
     ("pretrain hydra.run.dir=x", "'hydra.run.dir'"),
     ("verify model_dir=x sequences=0", "sequences=0: expected at least 1"),
@@ -152,6 +152,17 @@ REFUSED = [  # a command; the setting and value that its error names, and the re
     ("glue check=x.zip seeds=[1] output_dir=y", "output_dir=y: has no effect with check="),
     ("glue check=x.zip", "x.zip: "),
     ("verify model_dir=no/such", "no/such: no such directory"),
+    ("finetune task=sentiment model_dir=x output_dir=y", "task=sentiment; here it is task=classification"),
+    ("finetune task={a:b} model_dir=x output_dir=y", "task= takes a name (for your own data classification, "),
+    ("finetune no.csv task=sequence model_dir=x output_dir=y", "'no.csv': expected key=value or group=option; no such file"),
+    ("finetune task=sequence per_device_train_batch_size=7", "batch.micro_sequences=7; the global batch is batch.sequences=32"),
+    ("pretrain data_dir=x --per_device_train_batch_size 7", "batch.micro_sequences=7; the global batch is batch.sequences"),
+    ("predict --label stars model_dir=x", "unknown option --label"),
+    ("finetune --text", "--text: expected a value"),
+    ("predict text=a model_dir=x output=y.xlsx", "output=y.xlsx: expected a name that ends in .jsonl, "),
+    ("predict input=no.csv model_dir=x", "input=no.csv: no such file"),
+    ("finetune task=sequence task.separator=ab model_dir=x output_dir=y", "task.separator='ab': expected one character"),
+    ("finetune task=sequence task.encoding=utf-16 model_dir=x output_dir=y", "task.encoding=utf-16: "),
     ("prepare --config-dir no/such", "--config-dir no/such: no such directory"),
 ]  # fmt: skip
 
@@ -167,6 +178,28 @@ def test_all_configuration_errors_come_at_once(capsys: Capsys) -> None:
     assert run(["pretrain", "data_dir=x", "steps=-1", "seed=text", "batch.sequences=0"]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 3, lines
+
+
+WRONG = {  # every wrong setting, also where the task is missing or wrong; a command, and the places of its errors
+    "finetune lr=3 epochs=2 task=sentiment": ["'lr'", "'epochs'", "task=sentiment"],
+    "finetune lr=3 task.columns.text=a task.wat=1": ["set task=", "'lr'", "'task.wat'"],
+    "finetune --lr 3 --seed 1": ["--lr", "--seed"],
+}
+
+
+@pytest.mark.parametrize("command", WRONG)
+def test_all_wrong_names_come_at_once(command: str, capsys: Capsys) -> None:
+    assert run(command.split()) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert [place for place, line in zip(WRONG[command], lines, strict=True) if place not in line] == [], lines
+
+
+@pytest.mark.parametrize(
+    ("command", "setting"), [("view", "input"), ("index", "corpus.path"), ("evaluate", "task.files.dev")]
+)
+def test_a_file_without_its_setting(command: str, setting: str, tmp_path: Path, capsys: Capsys) -> None:
+    (tmp_path / "a.csv").touch()
+    refused(run([command, f"{tmp_path / 'a.csv'}"]), f"did you mean {setting}={tmp_path / 'a.csv'}?", capsys)
 
 
 def test_a_vocabulary_without_mask(tmp_path: Path, capsys: Capsys) -> None:

@@ -31,6 +31,8 @@ UNCHECKED_GZIP_BYTES = 1 << 22  # up to this size, any ratio is allowed: one rep
 PEEKED_BYTES = 1 << 16  # enough to detect the format of a file
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _GZIP = b"\x1f\x8b"  # RFC 1952; no text starts with these bytes
+_ARCHIVES = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # zip, which .xlsx is, and the container of .xls
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _INVISIBLE = "".join(chr(n) for n in range(0x3001) if chr(n).isspace()) + "\u200b\u200c\u200d\u2060\ufeff"
 
 
@@ -143,8 +145,8 @@ def is_deep(value: Any) -> bool:
     return True
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Read the lines of a UTF-8 file or pipe, numbered from 1; decompress gzip.
+def read_lines(path: Path, **encoding: str) -> Iterator[tuple[int, str]]:
+    """Read the lines of a file or pipe, numbered from 1; decompress gzip. The encoding is as for `line_blocks`, by default UTF-8.
 
     Raises:
         InputError: it is missing, damaged or not text; the message has the line number.
@@ -154,7 +156,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     with file:
-        yield from numbered_lines(unpacked(cast(io.BufferedReader, file), path), path)
+        yield from numbered_lines(unpacked(cast(io.BufferedReader, file), path), path, **encoding)
 
 
 @contextlib.contextmanager
@@ -181,7 +183,10 @@ def opened_input(name: str) -> Iterator[tuple[io.BufferedReader, int | None]]:
 
 
 def unpacked(file: io.BufferedReader, name: Path) -> io.BufferedReader:
-    """Return a stream of the decompressed bytes if a file is gzip by its name or first bytes; otherwise the file itself."""
+    """Return a stream of the decompressed bytes if a file is gzip by its name or first bytes; else the file, if it is no archive."""
+    if file.peek(4)[:4] in _ARCHIVES:
+        way_out = "save it as CSV, or read it with pandas.read_excel and pass the frame to bertkit.finetune(train=...)"
+        raise InputError(f"{name}: an Excel file (or another archive); {way_out}")
     if name.suffix.lower() != ".gz" and file.peek(len(_GZIP))[: len(_GZIP)] != _GZIP:
         return file
     return io.BufferedReader(cast(io.RawIOBase, _Gzip(file, name)), PEEKED_BYTES)
@@ -224,10 +229,20 @@ def unpacking(where: Callable[[], str]) -> Iterator[None]:
         raise InputError(f"{where()}: damaged gzip file ({error}); restore it") from None
 
 
-def numbered_lines(file: io.BufferedReader, name: Path) -> Iterator[tuple[int, str]]:
-    """Read UTF-8 lines, numbered from 1, without line ends; `name` is used in error messages."""
+def as_utf8(file: io.BufferedReader, name: Path) -> io.BufferedReader:
+    """Return the text in UTF-8 of a file that begins with UTF-16's byte order mark, as Excel writes it; else the file itself."""
+    if file.peek(2)[:2] not in _UTF_16:
+        return file
+    data = file.read(WHOLE_MB * 1_000_000 + 1)
+    if len(data) > WHOLE_MB * 1_000_000:
+        raise InputError(f"{name}: UTF-16 {TOO_LARGE}; convert it to UTF-8")
+    return io.BufferedReader(cast(io.RawIOBase, io.BytesIO(data.decode("utf-16", "replace").encode())))
+
+
+def numbered_lines(file: io.BufferedReader, name: Path, **encoding: str) -> Iterator[tuple[int, str]]:
+    """Read lines, numbered from 1, without line ends; `name` is used in error messages."""
     with unpacking(lambda: str(name)):
-        for first, lines in line_blocks(file, lambda number: f"{name}:{number}"):
+        for first, lines in line_blocks(as_utf8(file, name), lambda number: f"{name}:{number}", **encoding):  # type: ignore[arg-type]
             for number, line in enumerate(lines, first):
                 yield number, line.removesuffix("\r")
 

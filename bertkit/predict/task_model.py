@@ -245,7 +245,8 @@ def _kept_inside(task: dict[str, Any]) -> dict[str, Any]:
         listed = [names] if isinstance(names, str) else names if isinstance(names, list) else []
         return [name for name in listed if not (isinstance(name, str) and {"/", "..", "~"} & set(Path(name).parts))]
 
-    kept = {**task, "folders": inside(task.get("folders"))}
+    kept = {name: value for name, value in task.items() if name not in ("separator", "encoding")}  # of the old files
+    kept["folders"] = inside(task.get("folders"))
     for group, change in (("files", inside), ("hub", lambda _: None)):
         if isinstance(task.get(group), dict):
             kept[group] = {name: change(value) for name, value in task[group].items()}

@@ -125,27 +125,6 @@ def keeps_groups(settings: FinetuneSettings) -> bool:
     return settings.dev_share is not None and (not saved or "dev_split" in saved)
 
 
-def read_splits(settings: FinetuneSettings) -> tuple[Source, Source]:
-    """Read the splits for training and for evaluation.
-
-    Raises:
-        InputError: one of them is missing or has errors.
-    """
-    task, data_dir = settings.task, settings.data_dir
-    train = readers.read_examples(task, data_dir, "train")
-    if settings.dev_share is not None:
-        train, dev = train.hold_out(settings.dev_share, keeps_groups(settings))
-    else:
-        try:
-            readers.find_file(task, data_dir, "dev")
-        except InputError as error:
-            raise InputError(f"{error}; finetune needs a dev split: set dev_share=0.1 to take it from train") from None
-        dev = readers.read_examples(task, data_dir, "dev", train.labels or None)
-    if settings.max_train_examples is not None:
-        train = train.first(settings.max_train_examples)
-    return train, dev
-
-
 def tokenizer_of(settings: FinetuneSettings, source: Path | None) -> Tokenizer:
     """Load the tokenizer of a model; for a new model, load or train the one in the settings."""
     if source is not None:
@@ -155,7 +134,7 @@ def tokenizer_of(settings: FinetuneSettings, source: Path | None) -> Tokenizer:
     rules: Rules | None = None if config.rules == "auto" else config.rules
     if config.path is not None:
         return load_tokenizer_files(Path(config.path), config.lowercase, rules)
-    examples = read_splits(settings)[0].examples
+    examples = readers.read_splits(settings, keeps_groups(settings))[0].examples
 
     def texts() -> Iterator[str]:
         return (text for example in examples for text in (example.source, example.target or "") if text)
@@ -165,14 +144,12 @@ def tokenizer_of(settings: FinetuneSettings, source: Path | None) -> Tokenizer:
 
 
 def load_task_data(settings: FinetuneSettings, tokenizer: Tokenizer) -> TaskData:
-    """Read both splits, and make their features; refuse training examples that all have the same label."""
+    """Read both splits, and make their features."""
     task, shape = settings.task, shape_of(settings.task)
-    train, dev = (Split(source, Coverage(tokenizer.facts)) for source in read_splits(settings))
+    train, dev = (
+        Split(source, Coverage(tokenizer.facts)) for source in readers.read_splits(settings, keeps_groups(settings))
+    )
     labels = train.source.labels
-    if len(labels) == 1 and task.label_names is None and not task.multi_label:
-        raise InputError(
-            f"{train.source.description}: every label is '{labels[0]}'; add examples, or list all labels in task.labels="
-        )
     first, second = (
         split.coverage.counted(make_features(task, split.source.examples, tokenizer, labels)) for split in (train, dev)
     )

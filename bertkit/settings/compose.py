@@ -26,7 +26,7 @@ from omegaconf.errors import OmegaConfBaseException
 from bertkit.base import plugins
 from bertkit.base.errors import InputError
 from bertkit.base.text_files import TOO_DEEP, parse_yaml
-from bertkit.base.typed_settings import at, conf_dir, conf_dirs, dotted_keys, nearest, option_names, refuse
+from bertkit.base.typed_settings import at, conf_dir, conf_dirs, dotted_keys, option_names, refuse
 from bertkit.settings import names
 from bertkit.settings.glue import GLUE_TASKS
 from bertkit.tasks.task_config import without_retired
@@ -160,15 +160,19 @@ def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> 
     own_names, options_of = names.settings_of(command), option_names(directories)
     groups = {group: options for group, options in options_of.items() if group in own_names}
     with _hydra(directories):
-        parsed, malformed = _parse(overrides)
+        parsed, malformed = _parse(command, overrides)
         choices = {one.key_or_group: one.value() for one in parsed if one.value() in groups.get(one.key_or_group, ())}
         try:
             arguments = [*(f"{group}={option}" for group, option in choices.items()), *_searchpath(directories)]
+            lacks_task = command == "finetune" and "task" not in choices
+            arguments += ["task=sequence"] if lacks_task else []  # to check the other settings
             composed = hydra_compose(command, overrides=arguments)
             known: dict[str, Any] = OmegaConf.to_container(composed, resolve=False)  # type: ignore[assignment]
+            if lacks_task and all(one.key_or_group != "task" for one in parsed):
+                malformed.append(f"missing value: set task= {names.options_line('task', groups['task'])}")
             task_changes = OmegaConf.create({})
             changes_task = "task_changes" in fields and any(text.startswith("task.") for text in overrides)
-            if changes_task and known.get("task") is None:
+            if lacks_task or (changes_task and known.get("task") is None):
                 known["task"] = names.settings_of_tasks()
             refuse(malformed, [line for one in parsed if (line := names.refusal(command, one, known, groups))])
             for one in parsed:
@@ -178,7 +182,7 @@ def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> 
                     OmegaConf.update(target, one.key_or_group, one.value(), merge=True, force_add=is_new)
             plain: dict[str, Any] = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
         except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
-            raise _readable_error(error, overrides, groups) from None
+            raise _readable_error(error) from None
     plain.pop("experiment", None)
     plain |= verbatim
     if "task_changes" in fields:
@@ -189,18 +193,11 @@ def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> 
     return plain
 
 
-def _readable_error(error: Exception, overrides: list[str], groups: Mapping[str, list[str]]) -> InputError:
+def _readable_error(error: Exception) -> InputError:
     """Turn an error from Hydra into one line for the user."""
     reason = " ".join(str(error.__cause__ or error).split())
     if "recursion" in reason:
         return InputError(f"an override: {TOO_DEEP}; quote the value if it is a text")
-    if required := re.match(r"You must specify '(\w+)'", reason):
-        group = required[1]
-        option = next((value for text in overrides for key, _, value in [text.partition("=")] if key == group), None)
-        options = f"(one of {', '.join(groups[group])})"
-        if option is None:
-            return InputError(f"missing value: set {group}= {options}")
-        return InputError(f"unknown option {group}={option}{nearest(option, groups[group])} {options}")
     if resolver := re.match(r"Unsupported interpolation type (\S+)(?: full_key: (\S+))?", reason):
         place = f"{resolver[2]}: " if resolver[2] else ""
         return InputError(
@@ -290,7 +287,7 @@ def _split_verbatim(
     return rest, verbatim | ({words_of: words} if words_of is not None and words else {})
 
 
-def _parse(overrides: list[str]) -> tuple[list[Override], list[str]]:
+def _parse(command: str, overrides: list[str]) -> tuple[list[Override], list[str]]:
     """Parse overrides; return them with an error message for each malformed one."""
     parser, parsed, malformed = OverridesParser.create(), [], []
     for text in overrides:
@@ -301,8 +298,9 @@ def _parse(overrides: list[str]) -> tuple[list[Override], list[str]]:
             quoted = f"'{value}'"
             if value.startswith("[") and value.endswith("]"):
                 quoted = "[" + ",".join(f"'{item}'" for item in value[1:-1].split(",")) + "]"
-            hint = f'quote the value twice: "{key}={quoted:.200}"' if has_value else "such as output_dir=runs/mine"
-            malformed.append(f"'{text:.200}': expected key=value or group=option, {hint}")
+            twice = f', quote the value twice: "{key}={quoted:.200}"'
+            hint = twice if has_value else names.hint_for_word(command, text)
+            malformed.append(f"'{text:.200}': expected key=value or group=option{hint}")
     return parsed, malformed
 
 
@@ -314,7 +312,7 @@ def combinations(command: str, overrides: list[str], config_dir: str | None = No
     Raises:
         InputError: an override is malformed, or a command that needs `output_dir` has none.
     """
-    parsed, malformed = _parse(overrides)
+    parsed, malformed = _parse(command, overrides)
     refuse(malformed)
     groups = option_names(conf_dirs(config_dir))
     choices = [

@@ -10,6 +10,7 @@ from bertkit.tasks.task_config import TaskConfig
 
 SQUAD_FILES = ("predictions.json", "nbest_predictions.json", "null_odds.json")  # written beside the output
 VECTOR_ENDINGS = (".npy", ".parquet", ".jsonl")
+PREDICT_ENDINGS = ("", ".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")  # without an ending: JSON lines
 VIEW_ENDINGS = (".html", ".json", ".svg", ".png")
 SET_BOTH = "layer= and head=: set both, for a picture of one head, or neither"
 ORDERS = ("search", "bert", "both")
@@ -92,8 +93,8 @@ class PredictSettings(TextSettings):
             self.text_problems(),
             unused(self, "", ("carry_input", self.text is not None, "with text=")),
             outside(self, "", top_k="[1, inf)"),
-            self.output.endswith((".conll", ".partial"))
-            and f"output={self.output}: .conll and .partial are the endings of other files of predict; choose a name such as mine.jsonl",
+            Path(self.output).suffix.lower() not in PREDICT_ENDINGS
+            and f"output={self.output}: expected a name that ends in {', '.join(PREDICT_ENDINGS[1:])}, or - for JSON lines",
             self.output.split("/")[-1] in SQUAD_FILES
             and f"output={self.output}: predict writes SQuAD's file under this name; choose another name, such as mine.jsonl",
         )

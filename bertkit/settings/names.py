@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.base import plugins
 from bertkit.base.errors import InputError
-from bertkit.base.typed_settings import conf_dir, dotted_keys, nearest, option_names
+from bertkit.base.typed_settings import at, conf_dir, dotted_keys, nearest, option_names
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
@@ -33,55 +33,20 @@ _SYNONYMS = {
     **{f"task.columns.{name}": (f"{name}_column",) for name in ("text", "text_pair", "label")},
 }
 
-# For each name from another tool, mostly transformers' TrainingArguments and scripts, the settings that it may mean; a hint shows
-# the first one that the command has. If a setting is listed with a value, this value replaces the user's.
 _FILES = {"train_file": "train", "validation_file": "dev", "dev_file": "dev", "eval_file": "dev", "test_file": "test"}
-_LENGTHS, _EPOCHS = ("task.max_seq_length", "segments.max_seq_length"), ("num_epochs", "steps=auto")
-_OTHER_TOOLS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("lr", "learning_rate", "peak_lr", "max_lr"), ("optimizer.peak_learning_rate",)),
-    **dict.fromkeys(("batch_size", "train_batch_size", "global_batch_size"), ("batch.sequences", "batch_sequences")),
-    "per_device_train_batch_size": ("batch.micro_sequences",),
-    **dict.fromkeys(("epochs", "num_train_epochs", "max_epochs", "n_epochs"), _EPOCHS),
-    **dict.fromkeys(("max_steps", "num_steps", "train_steps", "num_train_steps"), ("steps", "num_epochs=3")),
-    **dict.fromkeys(("max_length", "max_seq_length", "max_seq_len", "model_max_length"), _LENGTHS),
-    **dict.fromkeys(("fp16", "bf16", "mixed_precision", "amp"), ("precision=bf16",)),
-    **dict.fromkeys(("no_cuda", "use_cpu", "cpu"), ("device=cpu",)),
-    **dict.fromkeys(("model_name_or_path", "model_name", "model_path", "model", "pretrained_model"), (MODEL_DIR,)),
-    **dict.fromkeys(("out", "out_dir", "save_dir", "output_path"), ("output_dir", "output")),
-    **dict.fromkeys(("input_file", "text_file", "predict_file"), ("input", "corpus.path")),
-    "dataset_name": ("corpus.path", "task.hub.path"),
-    **dict.fromkeys(("warmup", "num_warmup_steps", "warmup_steps"), ("schedule.warmup_steps",)),
-    **dict.fromkeys(("warmup_ratio", "warmup_proportion"), ("schedule.warmup_share",)),
-    "weight_decay": ("optimizer.weight_decay",),
-    "max_grad_norm": ("optimizer.max_grad_norm",),
-    "lr_scheduler_type": ("schedule",),
-    "optim": ("optimizer",),
-    "gradient_accumulation_steps": ("batch.micro_sequences",),
-    "logging_steps": ("log.every_steps",),
-    "save_steps": ("checkpoint.every_steps",),
-    "eval_steps": ("evaluation.every_steps",),
-    "save_total_limit": ("checkpoint.keep_last",),
-    "early_stopping_patience": ("evaluation.patience",),
-    "max_train_samples": ("max_train_examples",),
-    "mlm_probability": ("masking.probability",),
-    "whole_word_mask": ("masking=whole_word",),
-    **dict.fromkeys(("vocab_file", "tokenizer_name"), ("tokenizer.path",)),
-    "vocab_size": ("tokenizer.vocab_size",),
-    "text_column_name": ("text_column", "task.columns.text"),
-    "label_column_name": ("task.columns.label",),
-    "task_name": ("task",),
-    "label_list": ("task.labels",),
-    "doc_stride": ("task.spans.window_step",),
-    **dict.fromkeys(("num_beams", "beam_size"), ("task.generation.num_beams",)),
-    **dict.fromkeys(("label_smoothing", "label_smoothing_factor"), ("task.generation.label_smoothing",)),
-    **dict.fromkeys(("max_target_length", "generation_max_length"), ("task.generation.max_target_length",)),
-    **dict.fromkeys(("num_gpus", "nproc_per_node", "num_devices"), ("launch.num_processes",)),
-    **dict.fromkeys(_FILES, ("corpus.path",)),
-    **dict.fromkeys(("resume_from_checkpoint", "overwrite_output_dir"), ("output_dir",)),
-}
+_OWN_DATA = ("classification", "regression", "ner", "qa", "choice", "translation", "generation")  # tasks for any files
 _COMMANDS_WITH_INPUTS = ("predict", "embed", "view", "search")  # settings/inputs.py holds their settings
 # commands in their usual order, and the setting by which a later command takes their output_dir
 _PIPELINE = {"prepare": "data_dir", "pretrain": MODEL_DIR, "finetune": MODEL_DIR}
+
+
+@functools.cache
+def other_tools() -> dict[str, tuple[str, ...]]:
+    """Return the settings that each name from another tool may mean, from names.yaml."""
+    import yaml
+
+    table = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+    return {name: tuple(settings.split()) for settings, names in table.items() for name in names.split()}
 
 
 def schema_of(command: str) -> Any:
@@ -157,7 +122,7 @@ def unknown_option(command: str | None, option: str, value: str) -> str:
         if setting is None and _top_level(key) in settings_of(command):
             setting = f"{key}={value}"
         if setting is not None:
-            return f"unknown option {option}; settings have no dashes, write {setting}"
+            return f"unknown option {option}; settings have no dashes, write {setting}{_global_batch(setting, {})}"
     return f"unknown option {option}{nearest(option, (*OPTIONS, *VALUED_OPTIONS))}; see bertkit --help"
 
 
@@ -178,11 +143,15 @@ def refusal(
     if key in groups:
         if value in groups[key] or (value is None and defaults.get(key) is None):
             return None
+        if isinstance(value, (dict, list)):
+            return f"'{text}': {key}= takes a name {options_line(key, groups[key])}; its settings are {key}.*"
         options = [*groups[key], *plugins.names_of(key)]
         hint = nearest(value, options) if isinstance(value, str) else ""
+        meant = other_tools().get(str(value).lower().replace("-", "_"), ("",))[0]
+        hint = f"; here it is {meant}" if meant.startswith(f"{key}=") else hint
         if key == "model" and command == "finetune" and not hint:
             hint = f"; a model to start from is model_dir={value}"
-        return f"unknown option {key}={value}{hint} (one of {', '.join(options)})"
+        return f"unknown option {key}={value}{hint}{'' if hint and key == 'task' else f' {options_line(key, options)}'}"
     if leaf in ("kind", "name") and value in groups.get(parent, ()):
         return f"{text}: leaves the other values of {parent} unchanged; choose {parent}={value}"
     if key in keys:
@@ -193,17 +162,17 @@ def refusal(
         return f"'{text}': the instances of segments=google are for nsp, as in the original; leave it out"
     siblings = [known[len(parent) + 1 :] for known in keys if parent and known.startswith(f"{parent}.")]
     leaves = dict.fromkeys(known.rpartition(".")[2] for known in keys)
-    hint = _advice(command, key, text.partition("=")[2]) or nearest(leaf, siblings)
+    hint = _advice(command, key, text.partition("=")[2], defaults) or nearest(leaf, siblings)
     hint = hint or nearest(key, [*keys, *groups]) or nearest(leaf.rpartition("/")[2], leaves)
     return f"unknown key '{key}'{hint or f'; see bertkit {command} --help'}"
 
 
-def _advice(command: str, key: str, value: str) -> str | None:
+def _advice(command: str, key: str, value: str, defaults: Mapping[str, Any]) -> str | None:
     """Name the setting that an unknown key means here, or the command that has such a setting; None if there is none."""
     setting = _translated(command, key, value)
     if setting is not None:
-        return f"; here it is {setting}"
-    candidates = _OTHER_TOOLS.get(key.rpartition(".")[2], ())
+        return f"; here it is {setting}{_global_batch(setting, defaults)}"
+    candidates = other_tools().get(key.rpartition(".")[2], ())
     if candidates and command not in _PIPELINE:
         return f"; bertkit {command} has no such setting"
     commands = [*_PIPELINE, *sorted(path.stem for path in conf_dir().glob("*.yaml") if path.stem not in _PIPELINE)]
@@ -223,9 +192,37 @@ def _translated(command: str, key: str, value: str) -> str | None:
     if name in _FILES and "task" in settings_of(command):
         path = Path(value)
         return f"data_dir={path.parent} task.files.{_FILES[name]}={path.name}"
-    candidates = _OTHER_TOOLS.get(name, ())
+    candidates = other_tools().get(name, ())
     setting = next((other for other in candidates if _top_level(other) in settings_of(command) and other != key), None)
     return setting if setting is None or "=" in setting else f"{setting}={value}"
+
+
+def _global_batch(setting: str, defaults: Mapping[str, Any]) -> str:
+    """Return a hint after the setting for a forward pass: the one for a whole step, with its value if the defaults have it."""
+    if not setting.startswith("batch.micro_sequences"):
+        return ""
+    size = at(defaults, "batch.sequences")
+    size = at(defaults, size[2:-1]) if isinstance(size, str) else size
+    return f"; the global batch is batch.sequences{f'={size}' if size else ''}"
+
+
+def options_line(group: str, options: Sequence[str]) -> str:
+    """Return the options of a group, in brackets; of the tasks, those for one's own data."""
+    if group != "task":
+        return f"(one of {', '.join(options)})"
+    return f"(for your own data {', '.join(_OWN_DATA)}; `bertkit finetune --help` lists the benchmarks)"
+
+
+def hint_for_word(command: str, word: str) -> str:
+    """Return the end of the message about a word without a key: the setting that it may be the value of."""
+    path = Path(word)
+    places = {"input": path.is_file(), "corpus.path": path.exists(), "task.files.dev": path.is_file()}
+    places |= {"data_dir": path.is_dir(), MODEL_DIR: path.exists()}
+    known = settings_of(command)
+    setting = next((name for name, fits in places.items() if fits and _top_level(name) in known), None)
+    if setting is not None:
+        return f"; did you mean {setting}={word}?"
+    return "; no such file" if path.suffix else ", such as output_dir=runs/mine"
 
 
 def _top_level(name: str) -> str:

@@ -19,6 +19,7 @@ from bertkit.predict.embedding import load_embedder, texts_of
 from bertkit.predict.task_model import task_of_texts
 from bertkit.run.outputs import check_outputs, opened_output, partial_output
 from bertkit.settings.inputs import EmbedSettings
+from bertkit.tasks.reading.readers import SET_ENCODING
 from bertkit.tasks.task import shape_of
 
 Vectors = NDArray[np.float32]  # (n, D)
@@ -57,6 +58,7 @@ def run(settings: EmbedSettings, inputs: Any = None) -> None:
                 return
     except InputError as error:  # messages about the input name settings of tasks; embed has its own names
         message = str(error).replace("task.columns.text", "text_column").replace("task.format", "format")
+        message = message.replace(SET_ENCODING, "")
         raise InputError(message) from None
     if not output.num_written:
         say(f"warning: input={settings.input} has no texts; there is nothing to embed", file=sys.stderr)

@@ -54,7 +54,12 @@ def run(settings: ExportSettings) -> None:
     }
     if final.exists() and any(final.iterdir()):
         if not _holds(final, identity):
-            raise InputError(f"output_dir={final} holds another export or something else; choose another one")
+            held = (
+                "an export of another model or with other settings"
+                if (final / CERTIFICATE).is_file()
+                else "other files"
+            )
+            raise InputError(f"output_dir={final} holds {held}; choose another one")
         say(f"done already: {final} holds this export")
         return
     with building_dir(final.resolve()) as partial:

@@ -20,7 +20,6 @@ from bertkit.launch import world
 from bertkit.predict.inference import predict_distributed
 from bertkit.predict.task_model import open_task_model
 from bertkit.run.directory import read_manifest, read_scores
-from bertkit.run.task_data import read_splits
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.glue import GlueSettings
 from bertkit.stages import finetune
@@ -84,7 +83,7 @@ def _check_files(tasks: Sequence[FinetuneSettings]) -> None:
     for settings in tasks:
         try:
             if settings.task.name != "ax":
-                read_splits(settings)
+                readers.read_splits(settings)
             for split in ("dev_mismatched", "test", "test_mismatched"):
                 if _has_split(settings, split):
                     readers.read_examples(settings.task, settings.data_dir, split)

@@ -13,6 +13,7 @@ the shapes without a door: tagging.py, choice.py and spans/. Doors:
     batching            packs features into micro-batches
     reading.conll       reads words and tags in columns; chunks and their tagging schemes
     reading.formats     detects the format of a file
+    reading.kinds       infers the task of a training file
     reading.readers     reads files, datasets of the hub, and inputs of `predict` as examples
     reading.source      the examples of a split, and what their reading found
     reading.tables      parses lines into rows

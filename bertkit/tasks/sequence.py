@@ -182,11 +182,15 @@ def read(reading: Reading) -> Iterator[SequenceExample]:
         label: str | float | tuple[str, ...] | None = None
         if field is not None:
             value = required_value(row, field, where) if is_labelled else row.get(field)
-            if value in task.skip_labels:
+            plain = value.strip() if isinstance(value, str) else "" if value is None else value
+            if plain in task.skip_labels:
                 if is_labelled:
                     reading.num_skipped += 1
                     return None
                 value = None  # a test file keeps all its rows
+            elif is_labelled and plain == "" and kind is not SEVERAL_LABELS:
+                reading.unlabelled.append(f"{where}: {field}")
+                return None
             if value not in (None, "") or is_labelled:
                 label = kind.read(labels, value, where)
         first, second = required_text(row, text, where), None if pair is None else required_text(row, pair, where)

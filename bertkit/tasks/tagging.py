@@ -23,10 +23,9 @@ from bertkit.tasks.reading.labels import Ids, Labels
 from bertkit.tasks.reading.source import Reading, optional_value, required_value
 from bertkit.tasks.scoring import metrics, review
 from bertkit.tasks.task import ExtraFile, Feature, Shape, TaskMetrics, is_constant, json_lines, most_frequent
-from bertkit.tasks.task_config import WORDS, TaskConfig
+from bertkit.tasks.task_config import TAGS, WORDS, TaskConfig
 
 NO_WORD = -1
-TAGS = ("tags", "ner_tags", "ner", "pos_tags")  # usual column names for tags in datasets
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,16 @@
 `conf/task/` has a file for each benchmark.
 """
 
-from dataclasses import dataclass
+import codecs
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from bertkit.base import plugins
-from bertkit.base.typed_settings import outside, refuse, unused
+from bertkit.base.typed_settings import IF_SET, outside, refuse, unused
 
 Column = str | int | tuple[str, ...] | None
-# usual column names in datasets: for lists of words, and for running text
-WORDS, TEXTS = ("tokens", "words"), ("text", "sentence")
+# usual column names in datasets: for lists of words, their tags, and running text
+WORDS, TAGS, TEXTS = ("tokens", "words"), ("tags", "ner_tags", "ner", "pos_tags"), ("text", "sentence")
 
 # the module that holds the SHAPE of each kind of task; imported on first use
 SHAPES = {
@@ -165,6 +166,8 @@ class TaskConfig:
     recipe: RecipeConfig
     generation: GenerationConfig | None = None  # null for other shapes
     long_texts: Literal["mean", "max"] | None = None  # of the logits of a long text's windows; null: long texts are cut
+    separator: str = field(default="auto", metadata=IF_SET)  # of a table's cells; auto: from the format and the header
+    encoding: str = field(default="utf-8", metadata=IF_SET)  # of text files; UTF-16 is detected by its byte order mark
 
     def __post_init__(self) -> None:
         names, columns = self.label_names, self.columns
@@ -196,6 +199,12 @@ class TaskConfig:
             self.multi_label
             and (self.kind != "sequence" or self.is_regression)
             and "task.multi_label=true: expected kind=sequence with labels by name; set it to false",
+            self.separator != "auto"
+            and len(self.separator) != 1
+            and f"task.separator={self.separator!r}: expected one character, such as ';', or auto",
+            not _is_encoding(self.encoding)
+            and f"task.encoding={self.encoding}: not an encoding with one byte for a line feed, such as cp1252; leave it out for "
+            "UTF-8, and for UTF-16 with a byte order mark",
             not self.label_separator and "task.label_separator='': expected a separator, such as ','",
             self.needs_pair
             and columns.text_pair is None
@@ -221,6 +230,13 @@ class TaskConfig:
     def label_names(self) -> tuple[str, ...] | None:
         """The names of the labels in the order of their numbers; None if they come from the data."""
         return tuple(map(str, self.labels)) if isinstance(self.labels, tuple) else None
+
+
+def _is_encoding(name: str) -> bool:
+    try:
+        return "\n".encode(codecs.lookup(name).name) == b"\n"
+    except LookupError:
+        return False
 
 
 # settings of runs by earlier versions, with the values that changed nothing

@@ -558,8 +558,8 @@ def test_metrics_are_checked_when_the_labels_are_known(start: Path, tmp_path: Pa
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_a_missing_device_is_said_before_the_files_are_read(start: Path, tmp_path: Path, capsys: Capsys) -> None:
-    refused(finetune(tmp_path / "none", start, tmp_path / "run", "device=cuda"), "device=cuda: ", capsys)
+def test_a_missing_device_is_said_before_the_model_is_read(data: Path, tmp_path: Path, capsys: Capsys) -> None:
+    refused(finetune(data, tmp_path / "none", tmp_path / "run", "device=cuda"), "device=cuda: ", capsys)
 
 
 @pytest.mark.parametrize(("setting", "line"), [

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from bertkit.base.errors import InputError
-from bertkit.base.text_files import PEEKED_BYTES, parse_json
+from bertkit.base.text_files import PEEKED_BYTES, opened_input, parse_json, unpacked
 from bertkit.tasks.reading.conll import BLANKS
 from bertkit.tasks.reading.tables import all_names, names_of
 from bertkit.tasks.task import Shape
@@ -50,6 +50,8 @@ def format_of_file(shape: Shape, task: TaskConfig, path: Path) -> str:
         format = "conll"
     if format is None:
         way_out = "set task.format=tsv, csv, jsonl, json, parquet, label_text, conll or conllu"
+        with opened_input(str(path)) as (file, _):
+            unpacked(file, path)  # refuses Excel's files
         raise InputError(f"{path}: unknown format (ending '{path.suffix}'); {way_out}")
     if format in CONLL_FORMATS and not shape.is_word_level:
         raise InputError(f"{path}: format {format} holds tags, which kind={shape.kind} cannot use; set task.format=")
@@ -68,7 +70,7 @@ def format_of_input(
         return ending, False
     lines = beginning.split("\n")
     whole = [line.rstrip("\r") for line in lines[:-1] or lines]  # the last line may be incomplete
-    format = json_format(beginning) or _conll_format(shape, task, whole, labels)
+    format = json_format(beginning) or conll_format(shape, task, whole, labels)
     if format is None and shape.plain is None:
         format = task.format if task.format != "auto" else "tsv" if "\t" in whole[0] else "csv"
     if format is None and shape.plain == "text":
@@ -91,9 +93,9 @@ def needs_text_pair(task: TaskConfig) -> bool:
     return task.needs_pair or isinstance(task.columns.text_pair, (str, int))
 
 
-def beginning(file: io.BufferedReader) -> str:
+def beginning(file: io.BufferedReader, encoding: str = "utf-8") -> str:
     """Return the first characters of an input, without consuming them."""
-    return file.peek(PEEKED_BYTES)[:PEEKED_BYTES].decode("utf-8", "replace").removeprefix("\ufeff")
+    return file.peek(PEEKED_BYTES)[:PEEKED_BYTES].decode(encoding, "replace").removeprefix("\ufeff")
 
 
 def json_format(beginning: str) -> str | None:
@@ -111,7 +113,7 @@ def json_format(beginning: str) -> str | None:
     return "json" if isinstance(value, list) and value and isinstance(value[0], dict) else None
 
 
-def _conll_format(shape: Shape, task: TaskConfig, lines: list[str], labels: tuple[str, ...]) -> str | None:
+def conll_format(shape: Shape, task: TaskConfig, lines: list[str], labels: tuple[str, ...]) -> str | None:
     """Detect CoNLL: equally many columns in every line, one of them with tags, and blank lines between sentences."""
     rows = [BLANKS.split(line.strip(" \t")) for line in lines if not line.startswith("#")]
     words = [row for row in rows if row != [""]]

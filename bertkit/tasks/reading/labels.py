@@ -57,7 +57,7 @@ class Labels:
         """Check a label and return its name."""
         value = self._checked(value, where, self.is_typed or self.names is None)
         if isinstance(value, float) and not math.isfinite(value):
-            raise InputError(f"{where}: {self.field}: label {value}; expected {self._expected()}")
+            raise InputError(f"{where}: {self.field}: label {value}; expected {self.expected()}")
         if isinstance(value, bool):
             value = str(value).lower()
         elif isinstance(value, float) and value.is_integer():
@@ -65,7 +65,7 @@ class Labels:
         name = str(value)
         if self.names is not None:
             if name not in self.by_value:
-                unknown = f"unknown label {value!r}; expected {self._expected()}"
+                unknown = f"unknown label {value!r}; expected {self.expected()}"
                 raise InputError(f"{where}: {self.field}: {unknown}; correct it, or set task.labels=")
             name = self.by_value[name]
         self.seen.setdefault(name, where)
@@ -82,7 +82,8 @@ class Labels:
         """Return the names in the order of their numbers: as listed; or else sorted, numbers by value, texts by alphabet."""
         return self.names or tuple(sorted(self.seen, key=lambda name: (as_number(name), name)))
 
-    def _expected(self) -> str:
+    def expected(self) -> str:
+        """Describe the allowed labels, for messages."""
         return " or ".join(map(repr, self.by_value)) if self.names else "a label"
 
     def _checked(self, value: Any, where: str, needs_one_type: bool) -> str | int | float:
@@ -90,9 +91,9 @@ class Labels:
         if isinstance(value, str):
             value = value.strip()
         if value is None or value == "":
-            raise InputError(f"{where}: {self.field}: empty label; expected {self._expected()}")
+            raise InputError(f"{where}: {self.field}: empty label; expected {self.expected()}")
         if not isinstance(value, (str, int, float)):
-            raise InputError(f"{where}: {self.field}: label is {type(value).__name__}; expected {self._expected()}")
+            raise InputError(f"{where}: {self.field}: label is {type(value).__name__}; expected {self.expected()}")
         written = "text"
         if isinstance(value, bool):
             written = "true or false"
@@ -116,14 +117,15 @@ class NumericLabels(Labels):
         number = math.nan if isinstance(value, bool) else as_number(value)
         low, high = self.task.label_range or (-LARGEST, LARGEST)
         if not (math.isfinite(number) and low <= number <= high):
-            raise InputError(f"{where}: {self.field}: label {value!r}; expected {self._expected()}")
+            raise InputError(f"{where}: {self.field}: label {value!r}; expected {self.expected()}")
         return number
 
     def all(self) -> tuple[str, ...]:
         """Return no names: a regression has none."""
         return ()
 
-    def _expected(self) -> str:
+    def expected(self) -> str:
+        """Describe the allowed numbers, for messages."""
         return "a number from {:g} to {:g}".format(*self.task.label_range) if self.task.label_range else "a number"
 
 

@@ -18,6 +18,7 @@ missing cells of a table are empty texts.
 import dataclasses
 import io
 import itertools
+import shlex
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from typing import Any
 
 from bertkit.base.errors import InputError
 from bertkit.base.hub_ids import is_offline
-from bertkit.base.text_files import is_blank, numbered_lines, read_lines, unpacked, unpacking
+from bertkit.base.text_files import as_utf8, is_blank, numbered_lines, read_lines, unpacked, unpacking
 from bertkit.data.corpus.documents import parquet_records
 from bertkit.tasks import entities
 from bertkit.tasks.reading.formats import (
@@ -51,6 +52,7 @@ OTHER_NAMES = {
     "validation_mismatched": "dev_mismatched",
     "test_matched": "test",
 }
+SET_ENCODING = "; or set task.encoding=cp1252"
 READ_AT_ONCE = 1024  # read, predicted and written together
 
 
@@ -87,21 +89,47 @@ def read_file(
     Raises:
         InputError: the file is wrong.
     """
-    format = format_of_file(shape_of(task), task, path)
-    if format == "parquet":
-        table = _parquet_table(path)
-    else:
-        short_rows = ShortRows(are_skipped=bool(is_labelled) and task.skip_short_rows)
-        lines = read_lines(path)
-        head = []
-        for numbered in lines:
-            head.append(numbered)
-            if not is_blank(numbered[1]):
-                break
-        else:
-            raise InputError(f"{path}:1: the file is empty; add examples, or give another file")
-        table = open_table(task, path, format, itertools.chain(head, lines), short_rows)
+    table = open_file(task, path, format_of_file(shape_of(task), task, path), bool(is_labelled))
     return collect_examples(shape_of(task), Reading(task, table, is_labelled, labels))
+
+
+def open_file(task: TaskConfig, path: Path, format: str, is_labelled: bool = True) -> Table:
+    """Open a file as a table; raises InputError if it is empty, or not in this format."""
+    if format == "parquet":
+        return _parquet_table(path)
+    lines, head = read_lines(path, **_encoding(task, path)), []
+    for numbered in lines:
+        head.append(numbered)
+        if not is_blank(numbered[1]):
+            break
+    else:
+        raise InputError(f"{path}:1: the file is empty; add examples, or give another file")
+    short_rows = ShortRows(are_skipped=is_labelled and task.skip_short_rows)
+    return open_table(task, path, format, itertools.chain(head, lines), short_rows)
+
+
+def read_splits(settings: Any, keep_groups: bool = True) -> tuple[Source, Source]:
+    """Read the splits for training and for evaluation, for the settings of `finetune`.
+
+    With `keep_groups`, `dev_share` keeps near-duplicates together.
+
+    Raises:
+        InputError: one of them is missing or has errors, or all training examples have the same label.
+    """
+    task, data_dir = settings.task, settings.data_dir
+    train = read_examples(task, data_dir, "train")
+    if len(train.labels) == 1 and task.label_names is None and not task.multi_label:
+        every = f"{train.description}: every label is '{train.labels[0]}'"
+        raise InputError(f"{every}; add examples, or list all labels in task.labels=")
+    if settings.dev_share is not None:
+        train, dev = train.hold_out(settings.dev_share, keep_groups)
+    else:
+        try:
+            find_file(task, data_dir, "dev")
+        except InputError as error:
+            raise InputError(f"{error}; finetune needs a dev split: set dev_share=0.1 to take it from train") from None
+        dev = read_examples(task, data_dir, "dev", train.labels or None)
+    return train if settings.max_train_examples is None else train.first(settings.max_train_examples), dev
 
 
 @dataclass(frozen=True)
@@ -140,8 +168,8 @@ def open_inputs(
     """
     short_rows = ShortRows(are_filled=True, keep_lengths=shape.has_choices)
     with unpacking(lambda: str(name)):
-        file = unpacked(file, name)
-        head = beginning(file)
+        file = as_utf8(unpacked(file, name), name)
+        head = beginning(file, task.encoding)
     if not head:
         return Inputs("", iter(()), short_rows, shape)
     format, is_guess = (set_format, False) if set_format else format_of_input(shape, task, name, head, labels)
@@ -202,7 +230,8 @@ def find_file(task: TaskConfig, data_dir: str | None, split: str) -> Path | None
     if data_dir is None:
         if task.hub.path is not None:
             return None
-        raise InputError(f"task={task.name}: no data; set data_dir= to the task's folder, or task.hub.path=")
+        missing = next((f"{name}: no such file" for name in names if Path(name).is_absolute()), "no data")
+        raise InputError(f"task={task.name}: {missing}; set data_dir= to the task's folder, or task.hub.path=")
     if not names:
         raise InputError(f"task={task.name} has no {split} split; set task.files.{split}=")
     above = Path(data_dir).expanduser()
@@ -224,6 +253,13 @@ def find_file(task: TaskConfig, data_dir: str | None, split: str) -> Path | None
     )
 
 
+def _encoding(task: TaskConfig, path: Path) -> dict[str, str]:
+    """Return the encoding of a file, and the advice about bytes that do not fit it, for `line_blocks`."""
+    files = f"{shlex.quote(str(path))} > {shlex.quote(f'{path.stem}.utf8{path.suffix}')}"
+    advice = f"convert it: iconv -f WINDOWS-1252 -t UTF-8 {files}{SET_ENCODING}"
+    return {"encoding": task.encoding, "advice": advice if task.encoding == "utf-8" else "set another task.encoding="}
+
+
 def _matches(folder: Path, pattern: str) -> list[Path]:
     if "*" not in pattern or Path(pattern).is_absolute():
         return []
@@ -243,7 +279,7 @@ def input_table(task: TaskConfig, file: io.BufferedReader, name: Path, format: s
         InputError: a line does not fit the format (a later line raises when it is read).
     """
     if format != "parquet":
-        return open_table(task, name, format, numbered_lines(file, name), short_rows)
+        return open_table(task, name, format, numbered_lines(file, name, **_encoding(task, name)), short_rows)
     with unpacking(lambda: str(name)):
         return _parquet_table(name, file.read())
 

@@ -37,6 +37,7 @@ class Reading:
     notes: list[str] = field(default_factory=list)  # remarks on the format, for the description
     file_warnings: list[str] = field(default_factory=list)
     empty: list[str] = field(default_factory=list)  # the places (file and line) of examples with an empty text
+    unlabelled: list[str] = field(default_factory=list)  # the places of rows without the label that they must have
     num_skipped: int = 0  # rows that were skipped because of their label
 
     @property
@@ -194,6 +195,9 @@ def collect_examples(shape: Shape, reading: Reading) -> Source:
     task, table = reading.task, reading.table
     examples = list(shape.read(reading))
     labels = reading.labels.all() if reading.labels is not None else ()
+    if reading.labels is not None and (missing := reading.unlabelled):
+        wrong = f"empty label (rows without one: {len(missing):,}); expected {reading.labels.expected()}"
+        raise InputError(f"{missing[0]}: {wrong}; fill them in, or skip them with \"task.skip_labels=['']\"")
     notes = [] if table.has_header else ["without a header"]
     description = f"{table.name} ({', '.join([table.format, *notes, *reading.notes])})"
     if not examples:

@@ -97,9 +97,10 @@ class Table:
         """Return a hint if the only column's name contains another separator."""
         if self.is_typed or len(self.names) != 1:
             return ""
-        ways = {";": "write the file with commas", "\t": "set task.format=tsv", ",": "set task.format=csv"}
-        hints = (f"; it looks separated by {mark!r}: {way}" for mark, way in ways.items() if mark in self.names[0])
-        return next(hints, "")
+        mark = next((mark for mark in ";\t,|" if mark in self.names[0]), None)
+        ways = {"\t": "set task.format=tsv", ",": "set task.format=csv"}
+        way = ways.get(mark or "", f"set \"task.separator='{mark}'\"")
+        return f"; it looks separated by {mark!r}: {way}" if mark else ""
 
 
 def names_of(column: Column) -> tuple[str, ...]:
@@ -126,18 +127,30 @@ def open_table(task: TaskConfig, path: Path, format: str, lines: Lines, short_ro
             return Table(name, format, (), read_conll(task, path, format, lines), short_rows, unit=unit)
         case "label_text":
             cells = ((n, line.partition(" ")) for n, line in lines)
-            rows = ((n, {"label": label, "text": text}) for n, (label, _, text) in cells)
-            return Table(name, format, ("label", "text"), rows, short_rows)
-        case "tsv":
-            return _delimited(task, name, format, ((n, line.split("\t")) for n, line in lines), short_rows)
-        case "csv":
-            return _delimited(task, name, format, _csv_rows(name, lines), short_rows)
+            labelled = ((n, {"label": label, "text": text}) for n, (label, _, text) in cells)
+            return Table(name, format, ("label", "text"), labelled, short_rows)
+        case "tsv" | "csv":
+            first, usual = next(lines), "\t" if format == "tsv" else ","
+            mark = _separator(task, usual, first[1])
+            lines = itertools.chain([first], lines)
+            rows = _csv_rows(name, lines, mark) if format == "csv" else ((n, line.split(mark)) for n, line in lines)
+            format += "" if mark == usual else f" separated by {mark!r}"
+            return _delimited(task, name, format, rows, short_rows)
         case "json":
             return records(name, format, _json(name, text_files.join_lines(path, lines)), short_rows)
     return records(name, format, _json_lines(name, lines, short_rows), short_rows)
 
 
-def _csv_rows(name: str, lines: Lines) -> CellRows:
+def _separator(task: TaskConfig, usual: str, first_line: str) -> str:
+    """Return the separator of a table; unless it is set, another one is detected if it separates a known column's name."""
+    if task.separator != "auto":
+        return task.separator
+    cells = {mark: {cell.strip('"') for cell in first_line.split(mark)} for mark in ";\t|" if mark in first_line}
+    is_usual = usual == "\t" or usual in first_line
+    return next((mark for mark, names in cells.items() if not is_usual and names & all_names(task)), usual)
+
+
+def _csv_rows(name: str, lines: Lines, separator: str) -> CellRows:
     limit = LINE_MB * 1_000_000
     csv.field_size_limit(limit)  # a cell may hold a whole document
     number, length = 1, 0
@@ -150,7 +163,7 @@ def _csv_rows(name: str, lines: Lines) -> CellRows:
                 raise InputError(f"{name}:{number}: a record {TOO_LONG}, or close its quote")
             yield f"{line}\n"
 
-    reader = csv.reader(of_record(), strict=True)
+    reader = csv.reader(of_record(), strict=True, delimiter=separator)
     try:
         for cells in reader:
             yield number, cells or [""]

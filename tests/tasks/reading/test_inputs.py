@@ -151,7 +151,7 @@ REFUSALS = [
     ("sequence", "-", "EU B-ORG\nrejects O\n\nkan O\n", "format conll"),
     ("sequence", "eng.testb", "-DOCSTART- O\n\nkan O\n", "eng.testb: format conll"),
     ("sequence", "-", '{"text": "kan"} lon\n', "one object per line; for plain text set format=text"),
-    ("sequence", "in.csv", "id;text\n1;kan, lon\n", "separated by ';'"),
+    ("sequence", "in.csv", "n;body\n1;kan, lon\n", "separated by ';'"),
     ("sequence", "in.tsv", "text\tid\nkan\t1\t2\n", "in.tsv:2: too many cells (3, expected 2"),
     ("mrpc", "-", "kan\n", "-: task=mrpc needs pairs of texts"),
     ("mrpc", "in.jsonl", '{"sentence1": "kan"}\n', "in.jsonl:1: no column '#2 String' or 'sentence2'"),

@@ -205,3 +205,21 @@ def test_questions_without_answers(tmp_path: Path) -> None:
     assert source.warnings == (
         f"1 examples have an empty text, the first at {tmp_path}/test-v1.1.json:1: question '5'",
     )
+
+
+SEMICOLONS = "text;label\na, b;good\nc;bad\n"
+OTHER_FILES = [  # the content of train.csv; settings; the description
+    (SEMICOLONS.encode(), [], "csv separated by ';'"),
+    (SEMICOLONS.replace(";", "|").encode(), ["separator='|'"], "csv separated by '|'"),
+    (SEMICOLONS.replace(";", "\t").encode("utf-16"), [], "csv separated by '\\t'"),
+    (b"text,label\n\xe9a,good\nc,bad\n,bad\nx,\n", ["encoding=cp1252", "skip_labels=['']"], "(csv)"),
+]
+
+
+@pytest.mark.parametrize(("content", "overrides", "described"), OTHER_FILES)
+def test_other_separators_and_encodings(tmp_path: Path, content: bytes, overrides: list[str], described: str) -> None:
+    write(tmp_path, "train.csv", content)
+    source = read(tmp_path, "sequence", "train", *overrides)
+    texts = ["\xe9a", "c", ""] if b"\xe9a" in content else ["a, b", "c"]
+    assert [example.text for example in source.examples] == texts
+    assert described in source.description

@@ -1,0 +1,119 @@
+"""The short form of finetune, predict and embed: words and options for files and columns; what is inferred from the file."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from conftest import Capsys, headed_model, refused
+from task_files import write
+
+from bertkit import export_model
+from bertkit.cli import run
+from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.settings.words import to_settings
+
+CSV = "review,stars\n" + "".join(f"kan lon {word},{n}\n" for word in ("min", "kar", "lor") for n in (1, 2, 5))
+MISSING = "no/such/model"
+
+
+def test_the_words_become_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, "a b.csv", CSV)
+    options = [
+        ("--text", "a,b"),
+        ("--label", "-1"),
+        ("--pair", "c"),
+        ("--dev", "d.csv"),
+        ("--test", "e"),
+        ("--output", "o"),
+    ]
+    assert to_settings("finetune", ["seed=1", "a b.csv"], options) == [
+        f"task.files.train='{tmp_path}/a b.csv'", "task.columns.text='a,b'", "task.columns.label=-1",
+        "task.columns.text_pair='c'", f"task.files.dev='{tmp_path}/d.csv'", f"task.files.test='{tmp_path}/e'",
+        "output_dir='o'", "seed=1",
+    ]  # fmt: skip
+    assert to_settings("predict", ["a b.csv"], [("--text", "x")]) == ["input='a b.csv'", "task.columns.text='x'"]
+    assert to_settings("embed", ["a b.csv"], [("--text", "x")]) == ["input='a b.csv'", "column='x'"]
+    assert to_settings("compare", ["a b.csv"], []) == ["a b.csv"]
+
+
+@pytest.mark.parametrize(
+    ("more", "task", "dev_share"),
+    [
+        ([], "classification", 0.1),
+        (["task=regression"], "regression", 0.1),
+        (["--dev", "dev.csv"], "classification", None),
+    ],
+)
+def test_what_is_inferred_is_composed_and_said(
+    more: list[str], task: str, dev_share: float | None, tmp_path: Path, capsys: Capsys
+) -> None:
+    given = [
+        "finetune",
+        str(write(tmp_path, "r.csv", CSV)),
+        "--text",
+        "review",
+        "--label",
+        "stars",
+        *more,
+        "--cfg",
+        "job",
+    ]
+    assert run([*given, f"model_dir={MISSING}", "--output=o"]) == 0
+    said = capsys.readouterr()
+    composed = yaml.safe_load(said.out)
+    assert (composed["task"]["name"], composed["dev_share"], composed["output_dir"]) == (task, dev_share, "o")
+    assert composed["task"]["columns"]["text"] == "review"
+    assert said.err.count("\n") == 1
+    assert ("task=classification" in said.err) == (task == "classification")
+    assert ("dev_share=0.1" in said.err) == (dev_share is not None)
+
+
+def test_two_files(tmp_path: Path, capsys: Capsys) -> None:
+    one, two = (str(write(tmp_path, name, CSV)) for name in ("a.csv", "b.csv"))
+    refused(run(["finetune", one, two]), f"--dev {two}", capsys, alone=True)
+
+
+FAULTS = [  # the content of a training file; more words; the place and value that the error names
+    (CSV, ["--label", "star"], ":1: no column 'star'"),
+    (
+        CSV.replace("min", "m\xefn").encode("cp1252"),
+        [],
+        ":2: not UTF-8 (byte 0xef at column 10); convert it: iconv -f ",
+    ),
+    (CSV, ["task=classification", "task.labels=[1,2]"], ":4: stars: unknown label '5'"),
+    (CSV.replace(",5\n", ",\n"), [], ":4: stars: empty label (rows without one: 3)"),
+    (CSV.replace("kar,2", "kar"), [], ":6: too few cells"),
+    (b"PK\x03\x04" + CSV.encode(), [], ": an Excel file"),
+    (CSV, ["--dev", "no.csv"], "/no.csv: no such file"),
+]
+
+
+def test_wrong_files_are_refused_before_torch_is_imported(tmp_path: Path) -> None:
+    commands = []
+    for number, (content, more, _) in enumerate(FAULTS):
+        words = [str(write(tmp_path, f"{number}.csv", content)), "--text", "review", "--label", "stars", *more]
+        commands.append(["finetune", *words, f"model_dir={MISSING}", "--output=o"])
+    code = (
+        "import json, sys; from bertkit.cli import run\n"
+        "codes = [run(words) for words in json.loads(sys.argv[1])]\n"
+        "sys.exit('torch' in sys.modules or set(codes) != {2})"
+    )
+    done = subprocess.run([sys.executable, "-c", code, json.dumps(commands)], capture_output=True, text=True)
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert done.returncode == 0, done.stderr
+    wrong = [line for line, (_, _, words) in zip(errors, FAULTS, strict=True) if words not in line]
+    assert wrong == []
+
+
+def test_predict_and_embed_take_the_same_words(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    model = export_model(headed_model(tokenizer, "sequence"), tokenizer, tmp_path / "model")
+    given = [str(write(tmp_path, "new.csv", CSV)), "--text", "review", f"model_dir={model}", "device=cpu"]
+    assert run(["predict", *given, "--output", str(tmp_path / "out.jsonl")]) == 0
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 9
+    assert run(["embed", *given, "--output", str(tmp_path / "out.npy")]) == 0
+    assert np.load(tmp_path / "out.npy").shape[0] == 9
