@@ -12,7 +12,7 @@ from typing import Any
 
 __version__ = "0.2.0"
 _HOMES = {
-    "Run": "bertkit.commands",
+    "Run": "bertkit.functions",
     **dict.fromkeys(("BertClassifier", "BertRegressor", "BertTagger"), "bertkit.estimators"),
     **dict.fromkeys(("load_model", "load_tokenizer"), "bertkit.interop.load"),
     "check_certificate": "bertkit.interop.parity.certificate",
@@ -43,7 +43,7 @@ def __getattr__(name: str) -> Any:
     if name in SLOTS:
         return importlib.import_module("bertkit.base.plugins").decorator(name)
     if name in _COMMANDS:
-        return importlib.import_module("bertkit.commands").function_of(name)
+        return importlib.import_module("bertkit.functions").function_of(name)
     if name not in _HOMES:
         raise AttributeError(f"module 'bertkit' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

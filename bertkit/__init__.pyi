@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
 from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, overload
 
-from bertkit.commands import Run as Run
+from bertkit.functions import Run as Run
 from bertkit.estimators import BertClassifier as BertClassifier
 from bertkit.estimators import BertRegressor as BertRegressor
 from bertkit.estimators import BertTagger as BertTagger

@@ -14,7 +14,8 @@ import yaml
 
 from bertkit.base import plugins
 from bertkit.base.typed_settings import conf_dir, option_names
-from bertkit.commands import COMMANDS, RETURNED, ROWS
+from bertkit.commands import COMMANDS
+from bertkit.functions import RETURNED, ROWS
 from bertkit.predict.predictor import load_predictor
 from bertkit.settings.names import schema_of
 
@@ -25,7 +26,7 @@ from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
 from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, overload
 
-from bertkit.commands import Run as Run
+from bertkit.functions import Run as Run
 from bertkit.estimators import BertClassifier as BertClassifier
 from bertkit.estimators import BertRegressor as BertRegressor
 from bertkit.estimators import BertTagger as BertTagger

@@ -19,7 +19,8 @@ CORE = ("data", "model", "train", "kernels", "base")
 RULE = {
     "cli": ("help", "commands", "settings", "launch", "base"),
     "help": ("commands", "settings", "base"),
-    "estimators": ("commands", "predict", "base"),
+    "estimators": ("functions", "predict", "base"),
+    "functions": ("commands", "settings", "launch", "tasks", "base"),
     "commands": ("settings", "stages", "serve", "launch", "tasks", "base"),
     "stages": ("settings", "explain", "search", "predict", "run", "launch", "tasks", "interop", "view", *CORE),
     "serve": ("settings", "explain", "search", "predict", "run", "launch", "tasks", "interop", "view", *CORE),
@@ -102,7 +103,11 @@ def faults(found: Mapping[str, set[str]]) -> list[str]:
                 wrong.append(f"{module} imports {name}: {here} may not look into {there}")
             elif here == "settings" and there != "base" and not target.endswith("config"):
                 wrong.append(f"{module} imports {name}: of other rooms only their settings")
-            elif here not in ("cli", "commands") and there == "launch" and target.startswith("bertkit.launch.launcher"):
+            elif (
+                here not in ("cli", "commands", "functions")
+                and there == "launch"
+                and target.startswith("bertkit.launch.launcher")
+            ):
                 wrong.append(f"{module} imports {name}: the launcher is the command line's")
             elif there in rooms and target not in doors(there) and target != f"bertkit.{there}":
                 wrong.append(f"{module} imports {name}: no door of {there}")
@@ -118,7 +123,7 @@ def test_imports_point_down() -> None:
 
 def test_every_room_has_a_rule_and_every_command_a_page() -> None:
     folders = {path.name for path in (ROOT / "bertkit").iterdir() if (path / "__init__.py").is_file()}
-    assert folders | {"cli", "help", "commands", "estimators"} == set(RULE)
+    assert folders | {"cli", "help", "commands", "estimators", "functions"} == set(RULE)
     assert {*RULE, "", "__main__"} >= set(arrows(ROOT))
     pages = {name.removeprefix("bertkit.stages.") for name in modules(ROOT) if name.startswith("bertkit.stages.")}
     assert pages | {"serve"} == set(COMMANDS)

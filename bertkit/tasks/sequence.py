@@ -250,15 +250,13 @@ def make_feature(
     max_seq_length: int,
 ) -> Feature:
     """Build `[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]` from token ids, truncated to `max_seq_length`."""
-    facts = tokenizer.facts
-    if second is None:
-        num_first, num_second = min(len(first), max_seq_length - 2), 0
-        input_ids = [facts.cls, *first[:num_first], facts.sep]
-        token_type_ids = [0] * len(input_ids)
-    else:
-        num_first, num_second = truncated_lengths(len(first), len(second), max_seq_length - 3)
-        input_ids = [facts.cls, *first[:num_first], facts.sep, *second[:num_second], facts.sep]
-        token_type_ids = [0] * (num_first + 2) + [1] * (num_second + 1)
+    facts, budget = tokenizer.facts, max_seq_length - (2 if second is None else 3)
+    num_first, num_second = truncated_lengths(len(first), len(second or ()), budget)
+    input_ids = [facts.cls, *first[:num_first], facts.sep]
+    token_type_ids = [0] * len(input_ids)
+    if second is not None:
+        input_ids += [*second[:num_second], facts.sep]
+        token_type_ids += [1] * (num_second + 1)
     num_cut = len(first) + len(second or ()) - num_first - num_second
     return Feature(example, input_ids, token_type_ids, label, num_cut=num_cut)
 
@@ -287,10 +285,7 @@ def of_examples(task: TaskConfig, features: Sequence[Feature], logits: Sequence[
 
 
 def predictions(
-    examples: Sequence[SequenceExample],
-    logits: Sequence[Logits],
-    labels: LabelNames,
-    kind: LabelKind = ONE_LABEL,
+    examples: Sequence[SequenceExample], logits: Sequence[Logits], labels: LabelNames, kind: LabelKind = ONE_LABEL
 ) -> list[SequencePrediction]:
     """Turn the logits of each example, (C,), or (1,) in a regression, into a prediction."""
     pairs = zip(examples, logits, strict=True)
