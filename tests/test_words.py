@@ -37,7 +37,7 @@ def test_the_words_become_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "output_dir='o'", "seed=1",
     ]  # fmt: skip
     assert to_settings("predict", ["a b.csv"], [("--text", "x")]) == ["input='a b.csv'", "task.columns.text='x'"]
-    assert to_settings("embed", ["a b.csv"], [("--text", "x")]) == ["input='a b.csv'", "column='x'"]
+    assert to_settings("embed", ["a b.csv"], [("--text", "x")]) == ["input='a b.csv'", "text_column='x'"]
     assert to_settings("compare", ["a b.csv"], []) == ["a b.csv"]
 
 

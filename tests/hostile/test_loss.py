@@ -40,11 +40,11 @@ HELD: Mapping[str, Mapping[str, Content]] = {  # what a user has of the names th
     "a file": {"out.partial": "mine"},
 }
 REFUSED = [
-    Case("predict over notes", [*PREDICT, "output=notes.md"], THERE, files={"notes.md": "mine"}),
+    Case("predict over notes", [*PREDICT, "output=notes.jsonl"], THERE, files={"notes.jsonl": "mine"}),
     Case("predict over a linked file", [*PREDICT, "output=o.jsonl", "overwrite=true"], "is a link to an existing file",
          files={"notes": "mine", "o.jsonl": link_to("notes")}),
     Case("predict over a model's file", [*PREDICT, "output={shared}/tuned/model/config.json"], THERE),
-    Case("predict over weights", [*PREDICT, "output={shared}/tuned/model/model.safetensors"], THERE),
+    Case("predict over weights", [*PREDICT, "output={shared}/tuned/model/model.safetensors"], r"output=.*model\.safetensors"),
     Case("predict over a checkpoint's file",
          [*PREDICT, "output={shared}/run/checkpoints/step-00000002/state.json"], THERE),
     Case("predict over a run's file, which is wanted", [*PREDICT, "output={shared}/tuned/metrics.jsonl", "overwrite=true"],

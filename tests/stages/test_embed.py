@@ -148,7 +148,7 @@ def test_refused(model_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
         (table, table.with_suffix(".npy"), ["column=a", "format=text"], "column=a: has no effect"),
         (tmp_path / "none.txt", tmp_path / "out.npy", [], "none.txt"),
         (tmp_path / "a.jsonl", tmp_path / "a.jsonl", [], "output="),
-        (tmp_path / "folder/../a.jsonl", tmp_path / "a.jsonl", [], "output="),
+        (tmp_path / "folder/../a.jsonl", tmp_path / "a.jsonl", [], "a.jsonl"),
         (folder, tmp_path / "out.npy", [], f"input={folder} "),
     ]  # fmt: skip
     for given, output, more, message in cases:

@@ -90,7 +90,7 @@ def test_export_is_idempotent_and_refuses_another(run_dir: Path, exports: Path, 
     arguments = ["export", f"checkpoint={run_dir}", f"output_dir={tmp_path / 'out'}"]
     assert run([*arguments, "head=encoder"]) == 0
     assert "done already" in capsys.readouterr().out
-    refused(run([*arguments, "head=masked_lm"]), "holds another export", capsys)
+    refused(run([*arguments, "head=masked_lm"]), "out holds an export", capsys)
     (tmp_path / "out" / "config.json").write_text("{}")
     refused(run([*arguments, "head=encoder"]), "config.json changed", capsys)
 
@@ -104,7 +104,7 @@ def test_another_source_is_another_export(run_dir: Path, tmp_path: Path, capsys:
         torch.save(weights, tmp_path / name / "pytorch_model.bin")
     assert run(["export", f"checkpoint={tmp_path / 'one'}", "head=encoder", f"output_dir={tmp_path / 'out'}"]) == 0
     assert run(["export", f"checkpoint={tmp_path / 'two'}", "head=encoder", f"output_dir={tmp_path / 'out'}"]) == 2
-    assert "holds another export" in capsys.readouterr().err
+    assert "out holds an export" in capsys.readouterr().err
 
 
 def test_the_card_speaks_of_the_exported_step(exports: Path) -> None:

@@ -111,7 +111,7 @@ def test_what_went_wrong_quietly_is_said(data: Path, start: Path, tmp_path: Path
     assert finetune(data, start, tmp_path / "run", *tiny_rate, "task.max_seq_length=8") == 0
     said = capsys.readouterr().out
     (line,) = result_of(tmp_path / "run")["warnings"]
-    assert said.count("warning: ") == said.count(f"warning: {line}\n") == 1
+    assert said.count(f"warning: {line}\n") == 1
     assert result_of(tmp_path / "run")["difference_to_majority"][0] <= 0
     long = tmp_path / "long"
     long.mkdir()

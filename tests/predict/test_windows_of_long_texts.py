@@ -121,7 +121,7 @@ def test_long_texts_in_windows(how: str, tuned: Path, capsys: Capsys) -> None:
     with pytest.raises(InputError, match=f"task.long_texts={how}: inputs has pairs of texts"):
         predictor([("kan", "lon")])
     refused(run(["predict", f"model_dir={tuned}", "text=kan", "text_pair=lon", f"task.long_texts={how}"]),
-            f"task.long_texts={how}: text has pairs of texts", capsys)  # fmt: skip
+            f"task.long_texts={how}", capsys)  # fmt: skip
 
 
 def test_the_server_says_what_was_cut_and_shows_one_field(tuned: Path, tmp_path: Path) -> None:
