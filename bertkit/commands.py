@@ -9,7 +9,6 @@ A command raises the errors of `bertkit.base.errors`. The stages import torch, a
 import dataclasses
 import functools
 import importlib
-import importlib.util
 import os
 import re
 import sys
@@ -25,19 +24,12 @@ from bertkit.launch import launcher, world
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """A command of the command line.
-
-    Attributes:
-        name: the name that the user types.
-        needs: its input, for `bertkit --help`.
-        gives: its output, for `bertkit --help`.
-        is_training: whether it saves checkpoints; then a signal stops it after a step, and it can resume.
-    """
+    """A command of the command line."""
 
     name: str
-    needs: str
-    gives: str
-    is_training: bool = False
+    needs: str  # for `bertkit --help`
+    gives: str  # for `bertkit --help`
+    is_training: bool = False  # whether it saves checkpoints; then a signal stops it after a step, and it can resume
 
 
 _ALL = (

@@ -15,7 +15,6 @@ import dataclasses
 import functools
 import hashlib
 import html
-import importlib
 import importlib.util
 import inspect
 import json
@@ -41,19 +40,12 @@ RETURNED = ("predict", "embed", "search")
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """The result of a command; it can be passed as a setting that takes a model or a dataset.
+    """The result of a command; it can be passed as a setting that takes a model or a dataset."""
 
-    Attributes:
-        directory: the `output_dir`; None if the command has none.
-        model_dir: the directory of the model; None if the command makes no model.
-        scores: the final metrics.
-        output: the file that the command wrote; None if it has a directory or returns its results.
-    """
-
-    directory: Path | None
-    model_dir: Path | None
-    scores: dict[str, Any]
-    output: Path | None = None
+    directory: Path | None  # the `output_dir`; None if the command has none
+    model_dir: Path | None  # the directory of the model; None if the command makes no model
+    scores: dict[str, Any]  # the final metrics
+    output: Path | None = None  # the file that the command wrote; None if it has a directory or returns its results
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
