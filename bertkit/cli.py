@@ -24,6 +24,7 @@ from bertkit.base.errors import (
     say,
     shown,
 )
+from bertkit.base.typed_settings import nearest
 from bertkit.commands import COMMANDS
 from bertkit.help import command_help, info, usage
 from bertkit.launch import launcher, world
@@ -46,10 +47,6 @@ class _Arguments:
     overrides: list[str]
     options: set[str]
     values: dict[str, str]
-
-    @property
-    def config_dir(self) -> str | None:
-        return self.values.get("--config-dir")
 
 
 def main() -> None:
@@ -171,16 +168,16 @@ def _help_text(parsed: _Arguments) -> str | None:
     if not parsed.command:
         return usage()
     if parsed.command not in COMMANDS:
-        from bertkit.base.typed_settings import nearest
-
         raise InputError(f"unknown command '{parsed.command}'{nearest(parsed.command, COMMANDS)}; see bertkit --help")
     if not {"--help", "-h"} & parsed.options:
         return None
-    return command_help(parsed.command, parsed.overrides, parsed.config_dir)
+    return command_help(parsed.command, parsed.overrides, parsed.values.get("--config-dir"))
 
 
 def _compose(parsed: _Arguments, overrides: list[str]) -> dict[str, Any]:
-    return commands.compose_settings(parsed.command, overrides, parsed.config_dir, parsed.values.get("--config"))
+    return commands.compose_settings(
+        parsed.command, overrides, parsed.values.get("--config-dir"), parsed.values.get("--config")
+    )
 
 
 def _print(composed: dict[str, Any]) -> int:
@@ -235,7 +232,7 @@ def _sweep(parsed: _Arguments) -> int:
 
     runs, options = [], ["--debug"] if launcher.shows_tracebacks else []
     options += [word for pair in parsed.values.items() if pair[0] in ("--config-dir", "--config") for word in pair]
-    for name, overrides in combinations(parsed.command, parsed.overrides, parsed.config_dir):
+    for name, overrides in combinations(parsed.command, parsed.overrides, parsed.values.get("--config-dir")):
         composed = _compose(parsed, overrides)
         if "--cfg" in parsed.values:
             say(f"# {name}")
