@@ -142,7 +142,12 @@ def delegate(command: str, settings: Any) -> bool:
 
 def import_stage(command: str) -> Callable[[Any], Any]:
     """Import the stage of a command; return its function, which takes the settings."""
-    _quieten_libraries()
+    # without the progress bars and notices of libraries
+    for name in ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS"):
+        os.environ.setdefault(name, "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    warnings.filterwarnings("ignore", module=r"(torch|accelerate|datasets|transformers|huggingface_hub)\b.*")
     stage = importlib.import_module("bertkit.serve.server" if command == "serve" else f"bertkit.stages.{command}")
     return functools.partial(stage.run, launch=_run_in_workers) if command == "glue" else stage.run
 
@@ -153,12 +158,3 @@ def _run_in_workers(command: str, settings: Any) -> bool:
         return False
     launcher.start(command, settings)
     return True
-
-
-def _quieten_libraries() -> None:
-    """Switch off progress bars and notices of third-party libraries."""
-    for name in ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS"):
-        os.environ.setdefault(name, "1")
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    warnings.filterwarnings("ignore", module=r"(torch|accelerate|datasets|transformers|huggingface_hub)\b.*")
