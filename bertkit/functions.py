@@ -50,17 +50,15 @@ class Run:
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """The rows of `metrics.jsonl`: a mapping for each logged step."""
-        path = self._file("metrics.jsonl")
-        return [] if path is None else [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        path = None if self.directory is None else self.directory / "metrics.jsonl"
+        lines = [] if path is None or not path.is_file() else path.read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines]
 
     @property
     def report(self) -> Path | None:
         """The page with the curves and scores."""
-        return self.output if self.output and self.output.suffix == ".html" else self._file("report.html")
-
-    def _file(self, name: str) -> Path | None:
-        path = None if self.directory is None else self.directory / name
-        return path if path is not None and path.is_file() else None
+        page = self.output if self.directory is None else self.directory / "report.html"
+        return page if page is not None and page.suffix == ".html" and page.is_file() else None
 
     def __fspath__(self) -> str:
         """Return the path of the model, or, without a model, of the directory or the file.
