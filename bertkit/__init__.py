@@ -5,6 +5,7 @@ load the resulting models or any other BERT. `BertClassifier`, `BertRegressor` a
 Names are imported on first use: `import bertkit` takes milliseconds.
 """
 
+import functools
 import importlib
 import sys
 from types import ModuleType
@@ -30,9 +31,8 @@ __all__ = ["__version__", *_COMMANDS, *_HOMES]
 
 class _Package(ModuleType):
     def __setattr__(self, name: str, value: object) -> None:
-        if name not in _COMMANDS or not isinstance(
-            value, ModuleType
-        ):  # importing bertkit/predict/ leaves the command there
+        # importing bertkit/predict/ leaves the command there
+        if name not in _COMMANDS or not isinstance(value, ModuleType):
             super().__setattr__(name, value)
 
 
@@ -41,7 +41,7 @@ sys.modules[__name__].__class__ = _Package
 
 def __getattr__(name: str) -> Any:
     if name in SLOTS:
-        return importlib.import_module("bertkit.base.plugins").decorator(name)
+        return functools.partial(importlib.import_module("bertkit.base.plugins").add, name)
     if name in _COMMANDS:
         return importlib.import_module("bertkit.functions").function_of(name)
     if name not in _HOMES:

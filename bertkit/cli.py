@@ -14,16 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit import commands
-from bertkit.base.errors import (
-    MAX_FINDINGS,
-    BertkitError,
-    InputError,
-    PeerError,
-    StoppedError,
-    StorageError,
-    say,
-    shown,
-)
+from bertkit.base import errors
+from bertkit.base.errors import InputError, StoppedError, StorageError, say, shown
+from bertkit.base.typed_settings import nearest
 from bertkit.commands import COMMANDS
 from bertkit.help import command_help, info, usage
 from bertkit.launch import launcher, world
@@ -46,10 +39,6 @@ class _Arguments:
     overrides: list[str]
     options: set[str]
     values: dict[str, str]
-
-    @property
-    def config_dir(self) -> str | None:
-        return self.values.get("--config-dir")
 
 
 def main() -> None:
@@ -171,16 +160,16 @@ def _help_text(parsed: _Arguments) -> str | None:
     if not parsed.command:
         return usage()
     if parsed.command not in COMMANDS:
-        from bertkit.base.typed_settings import nearest
-
         raise InputError(f"unknown command '{parsed.command}'{nearest(parsed.command, COMMANDS)}; see bertkit --help")
     if not {"--help", "-h"} & parsed.options:
         return None
-    return command_help(parsed.command, parsed.overrides, parsed.config_dir)
+    return command_help(parsed.command, parsed.overrides, parsed.values.get("--config-dir"))
 
 
 def _compose(parsed: _Arguments, overrides: list[str]) -> dict[str, Any]:
-    return commands.compose_settings(parsed.command, overrides, parsed.config_dir, parsed.values.get("--config"))
+    return commands.compose_settings(
+        parsed.command, overrides, parsed.values.get("--config-dir"), parsed.values.get("--config")
+    )
 
 
 def _print(composed: dict[str, Any]) -> int:
@@ -235,7 +224,7 @@ def _sweep(parsed: _Arguments) -> int:
 
     runs, options = [], ["--debug"] if launcher.shows_tracebacks else []
     options += [word for pair in parsed.values.items() if pair[0] in ("--config-dir", "--config") for word in pair]
-    for name, overrides in combinations(parsed.command, parsed.overrides, parsed.config_dir):
+    for name, overrides in combinations(parsed.command, parsed.overrides, parsed.values.get("--config-dir")):
         composed = _compose(parsed, overrides)
         if "--cfg" in parsed.values:
             say(f"# {name}")
@@ -258,7 +247,7 @@ def _report(error: BaseException) -> int:
         return error.exit_code
     from bertkit.base.files import DISK_ERRORS  # imported here: a signal may arrive during the imports above
 
-    if isinstance(error, BertkitError):
+    if isinstance(error, errors.BertkitError):
         return _fail(str(error), error.exit_code)
     if isinstance(error, OSError):
         code = StorageError.exit_code if error.errno in DISK_ERRORS else InputError.exit_code
@@ -266,7 +255,7 @@ def _report(error: BaseException) -> int:
         return _fail(shown(f"{where}{error.strerror or error}"), code)
     message = shown(f"{type(error).__name__}: {' '.join(str(error).split())}")
     if world.is_lost_peer(error) and world.world_from_environment().size > 1:
-        return _fail(f"{world.LOST} ({message})", PeerError.exit_code)
+        return _fail(f"{world.LOST} ({message})", errors.PeerError.exit_code)
     if not launcher.report_error(message):
         # every process prints this error, since other processes only know that the connection was lost
         say(f"error: {message}; this is a bug in bertkit, --debug shows where", file=sys.stderr)
@@ -279,9 +268,9 @@ def _fail(message: str, code: int) -> int:
     if not launcher.report_error(message) and (is_main or world.is_first_of_host()):
         where = "" if is_main else f" (on {socket.gethostname()})"
         lines = message.split("\n")
-        more = [f"and {len(lines) - MAX_FINDINGS:,} more"] if len(lines) > MAX_FINDINGS else []
+        more = [f"and {len(lines) - errors.MAX_FINDINGS:,} more"] if len(lines) > errors.MAX_FINDINGS else []
         with contextlib.suppress(OSError):  # standard error is closed
-            say(*(f"error{where}: {line}" for line in [*lines[:MAX_FINDINGS], *more]), file=sys.stderr)
+            say(*(f"error{where}: {line}" for line in [*lines[: errors.MAX_FINDINGS], *more]), file=sys.stderr)
     return code
 
 

@@ -9,7 +9,6 @@ A command raises the errors of `bertkit.base.errors`. The stages import torch, a
 import dataclasses
 import functools
 import importlib
-import importlib.util
 import os
 import re
 import sys
@@ -25,19 +24,12 @@ from bertkit.launch import launcher, world
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """A command of the command line.
-
-    Attributes:
-        name: the name that the user types.
-        needs: its input, for `bertkit --help`.
-        gives: its output, for `bertkit --help`.
-        is_training: whether it saves checkpoints; then a signal stops it after a step, and it can resume.
-    """
+    """A command of the command line."""
 
     name: str
-    needs: str
-    gives: str
-    is_training: bool = False
+    needs: str  # for `bertkit --help`
+    gives: str  # for `bertkit --help`
+    is_training: bool = False  # whether it saves checkpoints; then a signal stops it after a step, and it can resume
 
 
 _ALL = (
@@ -150,7 +142,12 @@ def delegate(command: str, settings: Any) -> bool:
 
 def import_stage(command: str) -> Callable[[Any], Any]:
     """Import the stage of a command; return its function, which takes the settings."""
-    _quieten_libraries()
+    # without the progress bars and notices of libraries
+    for name in ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS"):
+        os.environ.setdefault(name, "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    warnings.filterwarnings("ignore", module=r"(torch|accelerate|datasets|transformers|huggingface_hub)\b.*")
     stage = importlib.import_module("bertkit.serve.server" if command == "serve" else f"bertkit.stages.{command}")
     return functools.partial(stage.run, launch=_run_in_workers) if command == "glue" else stage.run
 
@@ -161,12 +158,3 @@ def _run_in_workers(command: str, settings: Any) -> bool:
         return False
     launcher.start(command, settings)
     return True
-
-
-def _quieten_libraries() -> None:
-    """Switch off progress bars and notices of third-party libraries."""
-    for name in ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS"):
-        os.environ.setdefault(name, "1")
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    warnings.filterwarnings("ignore", module=r"(torch|accelerate|datasets|transformers|huggingface_hub)\b.*")

@@ -157,12 +157,7 @@ class BertClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
     """
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Fine-tune the model.
-
-        Raises:
-            InputError: a setting is wrong, or X or y cannot be learned from.
-            ValueError: by scikit-learn's own checks, such as of their lengths.
-        """
+        """Fine-tune the model; raises InputError or ValueError for what cannot be learned from."""
         texts = self._texts(X, reset=True)
         check_consistent_length(texts, y)
         self.classes_, labels = _classes(y)
@@ -212,11 +207,7 @@ def _words(X: Any) -> list[list[str]]:
 
 
 class BertTagger(_Estimator):
-    """Predict a tag, such as B-PER or NOUN, for each word: X holds lists of words, y lists of tags.
-
-    Attributes:
-        classes_: the tags, in order.
-    """
+    """Predict a tag, such as B-PER or NOUN, for each word: X holds lists of words, y lists of tags, `classes_` the tags in order."""
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fine-tune the model; raises InputError or ValueError for what cannot be learned from."""

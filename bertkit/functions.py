@@ -15,7 +15,6 @@ import dataclasses
 import functools
 import hashlib
 import html
-import importlib
 import importlib.util
 import inspect
 import json
@@ -41,34 +40,25 @@ RETURNED = ("predict", "embed", "search")
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """The result of a command; it can be passed as a setting that takes a model or a dataset.
+    """The result of a command; it can be passed as a setting that takes a model or a dataset."""
 
-    Attributes:
-        directory: the `output_dir`; None if the command has none.
-        model_dir: the directory of the model; None if the command makes no model.
-        scores: the final metrics.
-        output: the file that the command wrote; None if it has a directory or returns its results.
-    """
-
-    directory: Path | None
-    model_dir: Path | None
-    scores: dict[str, Any]
-    output: Path | None = None
+    directory: Path | None  # the `output_dir`; None if the command has none
+    model_dir: Path | None  # the directory of the model; None if the command makes no model
+    scores: dict[str, Any]  # the final metrics
+    output: Path | None = None  # the file that the command wrote; None if it has a directory or returns its results
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """The rows of `metrics.jsonl`: a mapping for each logged step."""
-        path = self._file("metrics.jsonl")
-        return [] if path is None else [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        path = None if self.directory is None else self.directory / "metrics.jsonl"
+        lines = [] if path is None or not path.is_file() else path.read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines]
 
     @property
     def report(self) -> Path | None:
         """The page with the curves and scores."""
-        return self.output if self.output and self.output.suffix == ".html" else self._file("report.html")
-
-    def _file(self, name: str) -> Path | None:
-        path = None if self.directory is None else self.directory / name
-        return path if path is not None and path.is_file() else None
+        page = self.output if self.directory is None else self.directory / "report.html"
+        return page if page is not None and page.suffix == ".html" and page.is_file() else None
 
     def __fspath__(self) -> str:
         """Return the path of the model, or, without a model, of the directory or the file.

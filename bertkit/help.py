@@ -58,12 +58,7 @@ def command_help(command: str, words: Sequence[str] = (), config_dir: str | None
     """Return the help of a command: what it needs and gives, with examples, and its usual settings.
 
     With the word `all`, or for a command without usual settings: the whole comment in its configuration file, all settings,
-    and the options of its groups.
-
-    Args:
-        command: the name of the command.
-        words: the rest of the command line; an option in it, such as task=ner, adds the settings of that option.
-        config_dir: the directory of the user's own groups.
+    and the options of its groups. An option in the words, such as task=ner, adds the settings of that option.
 
     Raises:
         InputError: an option or the directory does not exist.

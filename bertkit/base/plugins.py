@@ -33,38 +33,28 @@ SETTINGS = {  # slot -> the setting with the name of the plug-in
     "shape": "task.kind",
 }
 OPTIONS = {  # slot -> the setting with the options of the plug-in
-    "masking": "masking.options",
-    "head": "head.options",
-    "score": "attention.score_options",
-    "positions": "attention.positions_options",
-    "schedule": "schedule.options",
-    "optimizer": "optimizer.options",
+    **{slot: f"{slot}.options" for slot in ("masking", "head", "schedule", "optimizer")},
+    **{slot: f"attention.{slot}_options" for slot in ("score", "positions")},
 }
 MODULES = "BERTKIT_PLUGINS"  # environment variable: the modules that every process imports, separated by commas
-ENTRY_POINTS = "bertkit"
 _plugins: dict[tuple[str, str], Callable[..., Any]] = {}
 
 
-def decorator(slot: str) -> Callable[[str], Callable[[Made], Made]]:
-    """Return the decorator of a slot, which takes the plug-in's name.
+def add(slot: str, name: str) -> Callable[[Made], Made]:
+    """Return the decorator that adds a plug-in to a slot.
 
     Raises:
         InputError: another module has a plug-in with this name.
     """
 
-    def named(name: str) -> Callable[[Made], Made]:
-        def add(made: Made) -> Made:
-            other = _plugins.get((slot, name), made)
-            if other.__module__ != made.__module__:
-                raise InputError(
-                    f"{slot} {name!r}: a plug-in in {other.__module__} and in {made.__module__}; rename one of them"
-                )
-            _plugins[slot, name] = made
-            return made
+    def decorator(made: Made) -> Made:
+        other = _plugins.get((slot, name), made).__module__
+        if other != made.__module__:
+            raise InputError(f"{slot} {name!r}: a plug-in in {other} and in {made.__module__}; rename one of them")
+        _plugins[slot, name] = made
+        return made
 
-        return add
-
-    return named
+    return decorator
 
 
 def load(modules: Iterable[str]) -> None:
@@ -87,7 +77,7 @@ def load(modules: Iterable[str]) -> None:
 def _load_once() -> None:
     """Import the modules that the parent process named, and those of installed packages."""
     load(())
-    for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
+    for entry in importlib.metadata.entry_points(group="bertkit"):
         _import(f"the plug-in {entry.name} of an installed package", entry.load)
 
 

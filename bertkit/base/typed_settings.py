@@ -12,7 +12,7 @@ import math
 import types
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NewType, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from bertkit.base import plugins
 from bertkit.base.errors import InputError
@@ -20,11 +20,8 @@ from bertkit.base.errors import InputError
 T = TypeVar("T")
 
 
-@dataclasses.dataclass(frozen=True)
-class Slot:
-    """Marks the names that plug-ins add to: `Annotated[Literal["adamw", "lamb"], Slot("optimizer")]`."""
-
-    name: str
+# marks the names that plug-ins add to: `Annotated[Literal["adamw", "lamb"], Slot("optimizer")]`
+Slot = NewType("Slot", str)
 
 
 def options_of(slot: str, setting: str) -> dict[str, str]:
@@ -141,10 +138,7 @@ def outside(settings: object, group: str, **intervals: str) -> list[str]:
 def unused(settings: object, group: str, *rows: tuple[Any, ...]) -> list[str]:
     """List settings that the user set although they have no effect.
 
-    Args:
-        settings: the dataclass.
-        group: the prefix of the names, with a dot.
-        *rows: for each setting: its name, whether it has no effect, why, and its default if that is not null or false.
+    A row has a setting's name, whether it has no effect, why, and its default if that is not null or false.
     """
     problems = []
     for name, is_unused, why, *default in rows:
@@ -269,9 +263,18 @@ def _build_dataclass(schema: Any, mapping: Mapping[str, Any], path: str, errors:
             named_by = field.metadata["named_by"]
             kind = values.get(named_by, fields[named_by].default)
             is_own = kind is None or kind in get_args(get_args(_hints(schema)[named_by])[0])
-            options = None if is_own else plugins.options_of(field.metadata["slot"], kind)
-            given = {} if kind is None else mapping.get(name, {})  # None: the name was refused
-            values[name] = _options(options, given, _joined(path, name), errors)
+            place, given = (
+                _joined(path, name),
+                {} if kind is None else mapping.get(name, {}),
+            )  # None: the name was refused
+            if is_own:
+                errors += [f"{place}.{option}: is for plug-ins; leave it out" for option in given]
+                values[name] = {}
+            else:
+                options = _convert(
+                    plugins.options_of(field.metadata["slot"], kind), given, place, errors, is_file=False
+                )
+                values[name] = {} if options is None else vars(options)
         elif name in mapping:
             values[name] = _convert(_hints(schema)[name], mapping[name], _joined(path, name), errors, is_file)
         elif field.default is field.default_factory is dataclasses.MISSING:  # files older than a field get its default
@@ -282,15 +285,6 @@ def _build_dataclass(schema: Any, mapping: Mapping[str, Any], path: str, errors:
     except InputError as error:
         errors.extend(error.args)
         return None
-
-
-def _options(schema: Any, value: Any, path: str, errors: list[str]) -> dict[str, Any]:
-    """Convert the options of a plug-in, with its defaults for those that are missing; None: an option of bertkit's own."""
-    if schema is None:
-        errors += [f"{path}.{name}: is for plug-ins; leave it out" for name in value]
-        return {}
-    converted = _convert(schema, value, path, errors, is_file=False)
-    return {} if converted is None else vars(converted)
 
 
 def _schema_of_kind(schemas: list[Any], value: Mapping[str, Any], path: str, errors: list[str]) -> tuple[Any, ...]:
@@ -312,7 +306,7 @@ def _match(option: Any, value: Any) -> tuple[bool, Any]:
         return value is None, None
     if get_origin(option) is Annotated:
         names, slot = get_args(option)
-        return value in get_args(names) or plugins.find(slot.name, value) is not None, value
+        return value in get_args(names) or plugins.find(slot, value) is not None, value
     if get_origin(option) is Literal:
         return value in get_args(option), value
     if get_origin(option) is not None or dataclasses.is_dataclass(option):
@@ -333,7 +327,7 @@ def _describe(option: Any) -> str:
         return "null"
     if get_origin(option) is Annotated:
         names, slot = get_args(option)
-        known = [*get_args(names), *plugins.names_of(slot.name)]
+        known = [*get_args(names), *plugins.names_of(slot)]
         return f"{' or '.join(known)}, or a plug-in whose module is in plugins="
     if get_origin(option) is Literal:
         return " or ".join(str(choice) for choice in get_args(option))

@@ -43,7 +43,6 @@ LOST_PEER = re.compile(
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 _NUMBER = re.compile("[0-9]{1,9}")
-ACCELERATE = "ACCELERATE_"
 # change no number of a run; DYNAMO_* has no effect without a backend
 HARMLESS = re.compile(
     "DYNAMO_(MODE|USE_.*)|CPU_AFFINITY|DEBUG_.*|LOG_LEVEL|ENABLE_RICH|BYPASS_DEVICE_MAP|INIT_.*|CONFIG_.*"
@@ -129,7 +128,7 @@ def check_accelerate(variables: Mapping[str, str], settings: Any) -> None:
     }
     problems = []
     for variable, value in sorted(variables.items()):
-        name = variable.removeprefix(ACCELERATE)
+        name = variable.removeprefix("ACCELERATE_")
         same, said = known.get(name, ("no", "bertkit has no setting for it"))
         if name != variable and not HARMLESS.fullmatch(name) and value.lower() not in ("", "0", "no", "false", same):
             problems.append(f"{variable}={value}, but {said}; set both alike, or leave it out of accelerate launch")

@@ -16,15 +16,11 @@ _ONLY_PREPARED = ("segments", "masking", "seed", "max_sequences", "batch_sequenc
 
 @dataclass(frozen=True)
 class EvaluateSettings:
-    """`bertkit evaluate`.
-
-    Attributes:
-        task_changes: changes to the model's own task, which is used if `task` is None.
-    """
+    """`bertkit evaluate`."""
 
     model_dir: str
     task: TaskConfig | None
-    task_changes: dict[str, Any]
+    task_changes: dict[str, Any]  # changes to the model's own task, which is used if `task` is None
     data_dir: str | None
     split: str
     seed: int

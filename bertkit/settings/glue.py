@@ -10,11 +10,7 @@ GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnl
 
 @dataclass(frozen=True)
 class GlueSettings:
-    """`bertkit glue`.
-
-    Attributes:
-        runs: the fine-tuning settings of each task; the stage sets the seed and the directory.
-    """
+    """`bertkit glue`."""
 
     model_dir: str | None
     data_dir: str | None
@@ -22,7 +18,7 @@ class GlueSettings:
     tasks: tuple[str, ...]
     seeds: tuple[int, ...]
     check: str | None
-    runs: tuple[FinetuneSettings, ...]
+    runs: tuple[FinetuneSettings, ...]  # of each task; the stage sets the seed and the directory
 
     def __post_init__(self) -> None:
         places, lists = ("model_dir", "output_dir"), {"tasks": self.tasks, "seeds": self.seeds}

@@ -18,16 +18,11 @@ ORDERS = ("search", "bert", "both")
 
 @dataclass(frozen=True, kw_only=True)
 class InputSettings:
-    """The settings that all commands with a model and inputs share.
-
-    Attributes:
-        input: a file, or - for standard input.
-        output: a file, or - for standard output.
-    """
+    """The settings that all commands with a model and inputs share."""
 
     model_dir: str | None
-    input: str | None
-    output: str
+    input: str | None  # a file, or - for standard input
+    output: str  # a file, or - for standard output
     overwrite: bool
     device: Literal["auto", "cpu", "cuda"]
 
@@ -47,19 +42,13 @@ class InputSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class TextSettings(InputSettings):
-    """The settings that `bertkit predict` and `bertkit view` share.
-
-    Attributes:
-        text: one text, instead of an input.
-        text_pair: the second text of a pair.
-        task_changes: changes to the model's own task, which is used if `task` is None.
-    """
+    """The settings that `bertkit predict` and `bertkit view` share."""
 
     model_dir: str
-    text: str | None = field(metadata=VERBATIM)
-    text_pair: str | None = field(metadata=VERBATIM)
+    text: str | None = field(metadata=VERBATIM)  # one text, instead of an input
+    text_pair: str | None = field(metadata=VERBATIM)  # the second text of a pair
     task: TaskConfig | None
-    task_changes: dict[str, Any]
+    task_changes: dict[str, Any]  # changes to the model's own task, which is used if `task` is None
     format: (
         Literal["text", "words", "tsv", "csv", "jsonl", "json", "squad", "conll", "conllu", "parquet", "label_text"]
         | None
@@ -77,13 +66,9 @@ class TextSettings(InputSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class PredictSettings(TextSettings):
-    """`bertkit predict`.
+    """`bertkit predict`."""
 
-    Attributes:
-        carry_input: whether each prediction is preceded by the fields of its input row.
-    """
-
-    carry_input: bool
+    carry_input: bool  # whether each prediction is preceded by the fields of its input row
     top_k: int
     precision: Literal["fp32", "bf16"]
     kernels: Literal["auto", "plain"]
@@ -102,23 +87,14 @@ class PredictSettings(TextSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class ViewSettings(TextSettings):
-    """`bertkit view`.
+    """`bertkit view`."""
 
-    Attributes:
-        row: the number of the example to show, from 1.
-        target: the prediction to explain; None for the model's prediction.
-        steps: number of steps for integrated gradients; None to choose it automatically, 0 for no attributions.
-        layer: the layer to draw in a picture of one head, from 1.
-        head: the head to draw in such a picture, from 1.
-        target_text: for an encoder-decoder, the text to align with the input; None for the generated text.
-    """
-
-    row: int
-    target: str | int | None
-    steps: int | None
-    layer: int | None
-    head: int | None
-    target_text: str | None = field(metadata=VERBATIM)
+    row: int  # the number of the example to show, from 1
+    target: str | int | None  # the prediction to explain; None for the model's prediction
+    steps: int | None  # of integrated gradients; None to choose the number automatically, 0 for no attributions
+    layer: int | None  # the layer to draw in a picture of one head, from 1
+    head: int | None  # the head to draw in such a picture, from 1
+    target_text: str | None = field(metadata=VERBATIM)  # of an encoder-decoder; None for the generated text
 
     @property
     def ending(self) -> str:
@@ -185,28 +161,19 @@ class BothConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchSettings(InputSettings):
-    """`bertkit search`.
-
-    Attributes:
-        question: one question, instead of an input.
-        order: how passages are ranked; "all" for each order separately.
-        candidates: number of passages, the best by BM25, that the reader (the question answering model) reads.
-        fit: whether to fit `both` to the labels of the input.
-        glossary: a TSV file; each row has a word, and words to add to a question that contains it.
-        task_changes: changes to the model's own task, which is used if `task` is None.
-    """
+    """`bertkit search`."""
 
     index: str
-    question: str | None = field(metadata=VERBATIM)
-    order: Literal["search", "bert", "both", "all"] | None
+    question: str | None = field(metadata=VERBATIM)  # one question, instead of an input
+    order: Literal["search", "bert", "both", "all"] | None  # how passages are ranked; "all" for each order separately
     top_k: int
-    candidates: int
+    candidates: int  # number of passages, the best by BM25, that the reader (the question answering model) reads
     both: BothConfig
-    fit: bool
-    glossary: str | None
+    fit: bool  # whether to fit `both` to the labels of the input
+    glossary: str | None  # a TSV file; each row has a word, and words to add to a question that contains it
     max_questions: int | None
     task: TaskConfig | None
-    task_changes: dict[str, Any]
+    task_changes: dict[str, Any]  # changes to the model's own task, which is used if `task` is None
     precision: Literal["fp32", "bf16"]
     kernels: Literal["auto", "plain"]
 

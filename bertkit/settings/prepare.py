@@ -12,11 +12,7 @@ from bertkit.settings.names import SEED_RANGE
 
 @dataclass(frozen=True)
 class PrepareSettings:
-    """`bertkit prepare`.
-
-    Attributes:
-        explicit_keys: the keys and groups that the command line or its experiment sets.
-    """
+    """`bertkit prepare`."""
 
     corpus: CorpusConfig
     tokenizer: TokenizerConfig
@@ -33,7 +29,7 @@ class PrepareSettings:
     seed: int
     dump: str | None
     overwrite: bool
-    explicit_keys: tuple[str, ...] = field(metadata={"is_written": False})
+    explicit_keys: tuple[str, ...] = field(metadata={"is_written": False})  # of the command line or its experiment
 
     def __post_init__(self) -> None:
         refuse(

@@ -7,15 +7,7 @@ from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import outside, refuse, unused
 from bertkit.data.data_config import InstancesConfig, MaskingConfig, SegmentsConfig
 from bertkit.launch.launch_config import LaunchConfig
-from bertkit.model.bert_config import (
-    AttentionConfig,
-    BertShape,
-    NormConfig,
-    Pooling,
-    head_problems,
-    size_problems,
-    too_long,
-)
+from bertkit.model import bert_config
 from bertkit.settings.names import SEED_RANGE
 from bertkit.train import train_config
 
@@ -77,10 +69,10 @@ class PretrainSettings(TrainingSettings):
     data_dir: str
     init_moments: bool
     steps: int | Literal["auto"]
-    model: BertShape
-    attention: AttentionConfig
-    norm: NormConfig
-    pooling: Pooling
+    model: bert_config.BertShape
+    attention: bert_config.AttentionConfig
+    norm: bert_config.NormConfig
+    pooling: bert_config.Pooling
     segments: SegmentsConfig | InstancesConfig
     final_phase: FinalPhaseConfig
     masking: MaskingConfig
@@ -116,10 +108,10 @@ class PretrainSettings(TrainingSettings):
         ]
         if isinstance(self.segments, SegmentsConfig):
             length, limit = self.segments.max_seq_length, shape.max_position_embeddings
-            problems += too_long("max_seq_length", length, limit, "segments.max_seq_length")
-        problems += size_problems(shape, self.attention)
+            problems += bert_config.too_long("max_seq_length", length, limit, "segments.max_seq_length")
+        problems += bert_config.size_problems(shape, self.attention)
         heads = ["next_sentence"] if self.segments.predicts_next else []
-        problems += head_problems(self.attention, self.pooling, heads)
+        problems += bert_config.head_problems(self.attention, self.pooling, heads)
         if self.segments.has_pairs and shape.type_vocab_size < 2:
             problems.append(
                 f"model.type_vocab_size={shape.type_vocab_size}: segment pairs need 2; set it, or use segments=full_sentences"
@@ -153,7 +145,7 @@ class PretrainSettings(TrainingSettings):
             )
         if self.model_dir is None:
             limit = self.model.max_position_embeddings
-            problems += too_long("max_seq_length", longest, limit, "final_phase.max_seq_length")
+            problems += bert_config.too_long("max_seq_length", longest, limit, "final_phase.max_seq_length")
         if self.steps != "auto" and self.steps >= 1 and not 0 < self.final_phase.first_step(self.steps) < self.steps:
             problems.append(
                 f"final_phase.share={self.final_phase.share} of steps={self.steps} leaves a phase without steps; train "

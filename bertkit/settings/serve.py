@@ -13,43 +13,29 @@ AT_LEAST_1 = ("workers", "queue_requests", "max_body_bytes", "max_inputs", "top_
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """`bertkit serve`.
-
-    Attributes:
-        candidates, both, glossary: as in `SearchSettings`; None means the default of `search`.
-        workers: number of processes; each has all the models.
-        queue_requests: maximum number of requests that wait.
-        max_body_bytes: maximum size of a request.
-        max_inputs: maximum number of inputs in a request.
-        max_tokens: maximum number of tokens in a request.
-        batch_tokens: tokens in a forward pass; None for a default by device.
-        request_seconds: maximum time that a request waits.
-        max_view_tokens: maximum number of tokens of an input, or of one window of it, for `/view`; more: status 413.
-        top_k: number of tokens predicted for each mask.
-        task_changes: changes to the models' own tasks; `task.spans.*`, for example, applies to the models that have spans.
-    """
+    """`bertkit serve`."""
 
     model_dir: str | tuple[str, ...]
     index: str | None
-    candidates: int | None
-    both: BothConfig | None
-    glossary: str | None
+    candidates: int | None  # as in `SearchSettings`; None means the default of `search`
+    both: BothConfig | None  # likewise
+    glossary: str | None  # likewise
     host: str
     port: int
-    workers: int
-    queue_requests: int
-    max_body_bytes: int
-    max_inputs: int
-    max_tokens: int
-    batch_tokens: int | None
-    request_seconds: float
-    max_view_tokens: int
-    top_k: int
+    workers: int  # number of processes; each has all the models
+    queue_requests: int  # maximum number of requests that wait
+    max_body_bytes: int  # maximum size of a request
+    max_inputs: int  # maximum number of inputs in a request
+    max_tokens: int  # maximum number of tokens in a request
+    batch_tokens: int | None  # tokens in a forward pass; None for a default by device
+    request_seconds: float  # maximum time that a request waits
+    max_view_tokens: int  # maximum number of tokens of an input, or of one window of it, for `/view`; more: status 413
+    top_k: int  # number of tokens predicted for each mask
     log_inputs: bool
     kernels: Literal["auto", "plain"]
     precision: Literal["fp32", "bf16"]
     device: Literal["auto", "cpu", "cuda"]
-    task_changes: dict[str, Any]
+    task_changes: dict[str, Any]  # of the models' own tasks; `task.spans.*` applies to the models that have spans
 
     def __post_init__(self) -> None:
         refuse(

@@ -92,9 +92,7 @@ class Trackers:
         """Start the trackers and log the run's settings to them; the run has the name of its directory."""
         values = {key: at(settings, key) for key in dotted_keys(settings)}
         flat = {key: value for key, value in values.items() if not isinstance(value, Mapping)}
-        plain = {
-            key: value if isinstance(value, (bool, int, float, str)) else str(value) for key, value in flat.items()
-        }
+        plain = {key: value if isinstance(value, (int, float, str)) else str(value) for key, value in flat.items()}
         self._threads = [_Tracker(name, directory, plain) for name in names]
 
     def log(self, row: Mapping[str, Any]) -> None:

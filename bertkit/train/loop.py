@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from bertkit.train.losses import Losses
 from bertkit.train.micro_batches import DataParallelSum, MicroBatch, NumberedBatches, OrderedSum
@@ -63,13 +63,9 @@ def train(
 ) -> Iterator[StepReport]:
     """Run the steps of a course; yield a report after each step.
 
-    Args:
-        learner: trained in place.
-        course: the steps.
-        skips: the skipped steps before the first step.
-        should_sync: takes a step, counted from 1; returns whether to wait until the device has finished it. The numbers of
-            the other steps are read one step later, without waiting.
-        stop_requested: called once a step; if it is true on any process, `stop_requested` is true in all reports.
+    `skips` counts the skipped steps before the first step. `should_sync` takes a step, counted from 1; it returns whether to wait
+    until the device has finished it. The numbers of the other steps are read one step later, without waiting. `stop_requested`
+    is called once a step; if it is true on any process, `stop_requested` is true in all reports.
     """
     pending: list[StepReport] = []  # their numbers are not read yet
     for step in range(course.first_step, course.steps):
@@ -122,7 +118,12 @@ def optimizer_step(
     step_sums = gradients.finish()
     grad_norm = clip_global_norm(learner.model.parameters(), course.max_grad_norm)
     step_sums = gradients.all_reduce(torch.cat([step_sums, grad_norm[None].to(step_sums)]))
-    _update(learner.optimizer, report.learning_rate, step_sums)
+    optimizer = learner.optimizer  # updates the weights if all numbers are finite; they are the same on every process
+    optimizer.found_inf = (~torch.isfinite(step_sums).all()).to(torch.float32)
+    for group in optimizer.param_groups:
+        group["lr"] = report.learning_rate * group["rate_scale"]
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
     return dataclasses.replace(report, scored=frozenset(scored), numbers=Numbers(step_sums))
 
 
@@ -144,15 +145,6 @@ def _sum_counts(
         numbers=None,
     )
     return report, int(num_micro_batches)
-
-
-def _update(optimizer: Optimizer, learning_rate: float, numbers: Tensor) -> None:
-    """Update the weights if all numbers are finite; they are the same on every process."""
-    optimizer.found_inf = (~torch.isfinite(numbers).all()).to(torch.float32)
-    for group in optimizer.param_groups:
-        group["lr"] = learning_rate * group["rate_scale"]
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
 
 
 def _dropout_seed(seed: int, step: int, number: int) -> int:

@@ -145,8 +145,7 @@ class OrderedSum:
 
     def exchange(self, is_last: bool) -> AbstractContextManager[None]:
         """Switch off the exchange of data-parallel training; `finish` exchanges the gradients."""
-        no_exchange: AbstractContextManager[None] = self.accelerator.no_sync(self.model)
-        return no_exchange
+        return self.accelerator.no_sync(self.model)  # type: ignore[no-any-return]
 
     def add(self, step_sums: Tensor) -> None:
         """Add a part's sums of losses and of correct predictions, and its gradient, which is removed from the model."""

@@ -128,20 +128,16 @@ class Lamb(Optimizer):
                 v = beta2 * state["exp_avg_sq"] + (1 - beta2) * parameter.grad**2
                 update = (m / c1).div_((v / c2).sqrt_().add_(group["eps"]))
                 update.add_(parameter, alpha=group["weight_decay"])
-                if group["is_decayed"]:
-                    update.mul_(_trust_ratio(parameter, update))
+                if group["is_decayed"]:  # without waiting for the device
+                    weight_norm, update_norm = parameter.norm(), update.norm()
+                    has_norms = (weight_norm > 0) & (update_norm > 0)
+                    update.mul_(torch.where(has_norms, weight_norm / update_norm, 1.0))
                 for old, new in (
                     (state["exp_avg"], m),
                     (state["exp_avg_sq"], v),
                     (parameter, parameter - group["lr"] * update),
                 ):
                     old.copy_(torch.where(is_skipped, old, new))
-
-
-def _trust_ratio(parameter: Tensor, update: Tensor) -> Tensor:
-    """Return |parameter| / |update|, or 1 if either norm is 0; does not wait for the device."""
-    weight_norm, update_norm = parameter.norm(), update.norm()
-    return torch.where((weight_norm > 0) & (update_norm > 0), weight_norm / update_norm, 1.0)
 
 
 class Adapted(Optimizer):

@@ -24,13 +24,8 @@ def polynomial(step: int, steps: int, warmup_steps: float, power: float, decay_f
 
     With warm-up, step 0 has multiplier 0, as in BERT. Power 1 gives linear decay, power 0 a constant.
 
-    Args:
-        step: from 0 to `steps` - 1.
-        steps: the number of steps in the whole run.
-        warmup_steps: the number of warm-up steps; need not be whole.
-        power: the exponent of the decay.
-        decay_from: with "warmup_end", `first` is `warmup_steps` and the multiplier is continuous; with "start", `first` is 0 and
-            the multiplier jumps at the end of the warm-up from 1 down to (1 - warmup_steps / steps) ^ power.
+    `warmup_steps` need not be whole. With `decay_from` "warmup_end", `first` is `warmup_steps` and the multiplier is continuous;
+    with "start", `first` is 0 and the multiplier jumps at the end of the warm-up from 1 down to (1 - warmup_steps / steps) ^ power.
 
     Source: transformers `get_linear_schedule_with_warmup` (power 1, from the end of the warm-up); google-research/bert
     optimization.py, lines 32-54 (power 1, from the start); NVIDIA/DeepLearningExamples PyTorch/LanguageModeling/BERT
