@@ -58,11 +58,7 @@ class GenerationPrediction:
 
 
 def read(reading: Reading) -> Iterator[GenerationExample]:
-    """Read an example from each row; each line of a plain text file is a source text.
-
-    Raises:
-        InputError: a column is missing, or a row is wrong (raised when that row is read).
-    """
+    """Read an example from each row, or line of plain text; raises InputError if a column is missing or a row is wrong."""
     columns, is_plain = reading.task.columns, reading.is_input and reading.table.names == ("text",)
     source = reading.find("text" if is_plain else columns.source, "source")
     target = None

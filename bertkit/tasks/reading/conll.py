@@ -46,11 +46,7 @@ def parts_of(tag: str) -> tuple[str, str] | None:
 
 
 def chunks_of(tags: Sequence[str]) -> list[Chunk]:
-    """Return the chunks that the tags of a sentence mark, in any scheme.
-
-    Raises:
-        ValueError: a tag has no valid prefix; the message is the tag.
-    """
+    """Return the chunks that tags mark, in any scheme; raises ValueError(tag) if a tag has no valid prefix."""
     chunks: list[Chunk] = []
     start, open_kind = 0, None
     for place, tag in enumerate(tags):
@@ -145,9 +141,8 @@ def read_conll(
 ) -> Iterator[tuple[int, Sentence]]:
     """Yield sentences, or documents, with the line where each begins.
 
-    Raises:
-        InputError: a line has too few or too many cells, or an empty word or tag; or task.documents=true, but no line begins a
-            document.
+    Raises InputError if a line has too few or too many cells, or an empty word or tag; or if task.documents=true, but no line
+    begins a document.
     """
     is_conllu, columns = format == "conllu", task.columns
     words, tags = (FORM, UPOS) if is_conllu else (0, -1)

@@ -35,11 +35,7 @@ def suffix_of(path: Path) -> str:
 
 
 def format_of_file(shape: Shape, task: TaskConfig, path: Path) -> str:
-    """Return the format of a file with labels.
-
-    Raises:
-        InputError: the format is unknown, or is one for another shape.
-    """
+    """Return the format of a file with labels; raises InputError if it is unknown, or is one for another shape."""
     suffix = suffix_of(path)
     format = ENDINGS.get(suffix)
     if task.format != "auto":

@@ -42,11 +42,7 @@ class SpanExample:
 
 
 def read(reading: Reading) -> Iterator[SpanExample]:
-    """Read an example from each row, such as a question of SQuAD.
-
-    Raises:
-        InputError: a column is missing, or a row is wrong (raised when that row is read).
-    """
+    """Read a question from each row; raises InputError if a column is missing or a row is wrong."""
     task, is_input = reading.task, reading.is_input
     question = reading.find(task.columns.question, "question")
     context = reading.find(task.columns.context, "context")
