@@ -45,26 +45,19 @@ from bertkit.tasks.task import Shape, shape_of
 from bertkit.tasks.task_config import TEXTS, WORDS, TaskConfig
 
 SPLITS = ("train", "dev", "test", "dev_mismatched", "test_mismatched")
-OTHER_NAMES = {
-    "validation": "dev",
-    "dev_matched": "dev",
-    "validation_matched": "dev",
-    "validation_mismatched": "dev_mismatched",
-    "test_matched": "test",
-}
 SET_ENCODING = "; or set task.encoding=cp1252"
 READ_AT_ONCE = 1024  # read, predicted and written together
 
 
 def read_examples(task: TaskConfig, data_dir: str | None, split: str, labels: tuple[str, ...] | None = None) -> Source:
-    """Read a split, one of `SPLITS` or `OTHER_NAMES`; raises InputError if a file is missing or wrong.
+    """Read a split, one of `SPLITS`, or `validation` or `dev_matched`; raises InputError if a file is missing or wrong.
 
     `data_dir` is the task's folder or the one above it; None for the hub. `labels` are those of the model or the training
     file, if the task lists none; None uses the labels in this file.
     """
-    split = OTHER_NAMES.get(split, split)
+    given, split = split, split.replace("validation", "dev").removesuffix("_matched")
     if split not in SPLITS:
-        raise InputError(f"split={split}: expected {', '.join(SPLITS)}")
+        raise InputError(f"split={given}: expected {', '.join(SPLITS)}")
     path = find_file(task, data_dir, split)
     is_labelled = True if not split.startswith("test") else None
     if path is not None:
