@@ -10,7 +10,7 @@ trains on the same micro-batches.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -104,7 +104,7 @@ class FeatureBatches:
         # of all features (tagging: of all tokens); None if unknown, and for generation
         self.labels: NDArray[np.int64] | NDArray[np.float64] | None = None
         if labels:
-            self.labels = np.array(token_labels, np.int64) if head == "token" else _labels_of(labels)
+            self.labels = np.array(token_labels, np.int64) if head == "token" else np.array(labels)
         # the tokens of each item, including the decoder's input
         self.lengths: NDArray[np.int64] = self._inputs.lengths.reshape(-1, num_choices).sum(1)
         if self._targets is not None:
@@ -200,9 +200,3 @@ class TrainingOrder:
         parts = self._parts(step)
         own = range(len(parts) * process // num_processes, len(parts) * (process + 1) // num_processes)
         return [(number, self.batches.take(parts[number])) for number in own]
-
-
-def _labels_of(labels: Sequence[object]) -> NDArray[np.int64] | NDArray[np.float64]:
-    """Convert label numbers, pairs of positions, or floats to an array."""
-    array = np.array(labels)
-    return array.astype(np.float64) if array.dtype.kind == "f" else array.astype(np.int64)
