@@ -148,8 +148,8 @@ def open_inputs(
         return Inputs("", iter(()), short_rows, shape)
     format, is_guess = (set_format, False) if set_format else format_of_input(shape, task, name, head, labels)
     format = "json" if format == "squad" else format
-    if format in ("text", "csv", "tsv"):
-        shape = running_text_shape(shape)
+    if shape.is_word_level and format in ("text", "csv", "tsv"):
+        shape = entities.SHAPE
     check_input(shape, task, format, name)
     if format == "text":
         columns = dataclasses.replace(task.columns, text="text", text_pair=None, id=None)
@@ -163,16 +163,11 @@ def open_inputs(
         raise
 
 
-def running_text_shape(shape: Shape) -> Shape:
-    """Return the shape that reads running text: entities for a tagger, any other shape itself."""
-    return entities.SHAPE if shape.is_word_level else shape
-
-
 def read_table(shape: Shape, task: TaskConfig, table: Table, keep_rows: bool = False) -> Inputs:
     """Read the rows of a table for `predict`; raises InputError for a missing column, or when a wrong row is read."""
-    columns = task.columns
-    if table.names and shape.is_word_level and not {*names_of(columns.words or WORDS)} & {*table.names}:
-        shape = running_text_shape(shape) if {*names_of(columns.text or TEXTS)} & {*table.names} else shape
+    words, texts = names_of(task.columns.words or WORDS), names_of(task.columns.text or TEXTS)
+    if shape.is_word_level and {*texts} & {*table.names} and not {*words} & {*table.names}:
+        shape = entities.SHAPE
     rows: deque[dict[str, Any]] = deque()
 
     def noted() -> Rows:
