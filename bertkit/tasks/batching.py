@@ -10,7 +10,7 @@ trains on the same micro-batches.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,13 +74,7 @@ class Ragged:
 
 
 class FeatureBatches:
-    """The features of a split, stored as arrays, from which batches are packed.
-
-    Attributes:
-        labels: the labels of all features (tagging: of all tokens); None if unknown, and for generation.
-        lengths: the number of tokens of each item, including the decoder's input.
-        class_weights: the weight of each label in the loss, (C,); None for equal weights.
-    """
+    """The features of a split, stored as arrays, from which batches are packed."""
 
     def __init__(self, features: Iterable[Feature], head: str, num_choices: int = 1) -> None:
         """Copy at least one feature. All have labels or none has, except sentences without words.
@@ -88,7 +82,7 @@ class FeatureBatches:
         `head` is the model's head that the labels are for; `num_choices` consecutive features form an item.
         """
         self.head, self.num_choices = head, num_choices
-        self.class_weights: NDArray[np.float64] | None = None
+        self.class_weights: NDArray[np.float64] | None = None  # of each label in the loss, (C,); None for equal weights
         sizes, input_ids, token_type_ids, token_labels = (array(code) for code in "qibq")
         target_sizes, target_ids = array("q"), array("i")
         labels: list[object] = []
@@ -107,9 +101,11 @@ class FeatureBatches:
         self._inputs = Ragged(sizes, input_ids)
         self._token_type_ids = np.array(token_type_ids, np.int8)
         self._targets = Ragged(target_sizes, target_ids) if target_sizes else None
+        # of all features (tagging: of all tokens); None if unknown, and for generation
         self.labels: NDArray[np.int64] | NDArray[np.float64] | None = None
         if labels:
-            self.labels = np.array(token_labels, np.int64) if head == "token" else _labels_of(labels)
+            self.labels = np.array(token_labels, np.int64) if head == "token" else np.array(labels)
+        # the tokens of each item, including the decoder's input
         self.lengths: NDArray[np.int64] = self._inputs.lengths.reshape(-1, num_choices).sum(1)
         if self._targets is not None:
             self.lengths += self._targets.lengths - 1
@@ -204,9 +200,3 @@ class TrainingOrder:
         parts = self._parts(step)
         own = range(len(parts) * process // num_processes, len(parts) * (process + 1) // num_processes)
         return [(number, self.batches.take(parts[number])) for number in own]
-
-
-def _labels_of(labels: Sequence[object]) -> NDArray[np.int64] | NDArray[np.float64]:
-    """Convert label numbers, pairs of positions, or floats to an array."""
-    array = np.array(labels)
-    return array.astype(np.float64) if array.dtype.kind == "f" else array.astype(np.int64)

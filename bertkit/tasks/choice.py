@@ -89,8 +89,7 @@ def num_choices_of(examples: Sequence[ChoiceExample]) -> int:
 def make_features(examples: Sequence[ChoiceExample], tokenizer: Tokenizer, max_seq_length: int) -> list[Feature]:
     """Turn each ending into a feature, truncated as in `truncated_lengths`; the features of an example are consecutive.
 
-    Raises:
-        InputError: the number of endings differs between examples, or a label is not the number of an ending.
+    Raises InputError if the number of endings differs between examples, or a label is not the number of an ending.
     """
     num_choices = num_choices_of(examples)
     contexts = pieces(tokenizer, [example.context for example in examples])

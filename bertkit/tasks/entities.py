@@ -54,11 +54,7 @@ class TextPrediction:
 
 
 def read(reading: Reading) -> Iterator[TextExample]:
-    """Read a text from each row.
-
-    Raises:
-        InputError: the column is missing, or a row is wrong (raised when that row is read).
-    """
+    """Read a text from each row; raises InputError if the column is missing or a row is wrong."""
     text, ids = reading.find(reading.task.columns.text or TEXTS, "text"), reading.ids()
     return reading.each(
         lambda row, where, line: TextExample(

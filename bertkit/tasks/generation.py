@@ -19,6 +19,7 @@ import numpy as np
 
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.tasks.reading.source import Reading, optional_value, required_text
+from bertkit.tasks.reading.tables import names_of
 from bertkit.tasks.scoring import metrics
 from bertkit.tasks.scoring.metrics import TEXT_METRICS, keys_of
 from bertkit.tasks.scoring.review import NUM_MISTAKES
@@ -58,19 +59,12 @@ class GenerationPrediction:
 
 
 def read(reading: Reading) -> Iterator[GenerationExample]:
-    """Read an example from each row; each line of a plain text file is a source text.
-
-    Raises:
-        InputError: a column is missing, or a row is wrong (raised when that row is read).
-    """
+    """Read an example from each row, or line of plain text; raises InputError if a column is missing or a row is wrong."""
     columns, is_plain = reading.task.columns, reading.is_input and reading.table.names == ("text",)
     source = reading.find("text" if is_plain else columns.source, "source")
-    target = None
-    if reading.is_labelled:
-        target = reading.find(columns.target, "target")
-    elif not reading.is_input:
-        names = (columns.target,) if isinstance(columns.target, str) else columns.target
-        target = reading.find(names, "target", False)
+    needed = bool(reading.is_labelled)
+    column = columns.target if needed else names_of(columns.target) or columns.target  # a list of names may be missing
+    target = None if reading.is_input else reading.find(column, "target", needed)
     ids = reading.ids()
 
     def example(row: Any, where: str, line: int) -> GenerationExample:

@@ -211,9 +211,7 @@ def make_features(
     """Turn each example into a feature; long texts are truncated as in `truncated_lengths`.
 
     With `in_windows`, a long single text becomes several features: windows, each of which shares half with the one before it.
-
-    Raises:
-        InputError: a label is not in `labels`, or is not a number in a regression.
+    Raises InputError if a label is not in `labels`, or is not a number in a regression.
     """
     numbers = {name: number for number, name in enumerate(labels)}
     first = pieces(tokenizer, [example.text for example in examples])

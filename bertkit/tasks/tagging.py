@@ -49,9 +49,7 @@ def read(reading: Reading) -> Iterator[TaggingExample]:
     """Read an example from each sentence, or from each row of a table with lists of words.
 
     An input of `predict` is read sentence by sentence. A file with tags is read as a whole, to detect the tagging scheme.
-
-    Raises:
-        InputError: a column is missing, or a sentence is wrong (raised when that sentence is read).
+    Raises InputError if a column is missing, or when a wrong sentence is read.
     """
     reading.expected_labels = reading.task.label_names or ()
     has_columns = bool(reading.table.names)
@@ -133,10 +131,7 @@ def make_features(
     one feature.
 
     The features of an example are consecutive. `origins` holds for each of the T tokens the number of the word that begins
-    there, or -1.
-
-    Raises:
-        InputError: a tag is not a label.
+    there, or -1. Raises InputError if a tag is not a label.
     """
     room = task.max_seq_length - 2
     setting = None if task.tagging is None else task.tagging.window_overlap

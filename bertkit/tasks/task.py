@@ -185,10 +185,8 @@ def make_features(
 def check_metrics(task: TaskConfig, labels: LabelNames | None = None) -> None:
     """Check before training that the task's metrics exist and can score its predictions.
 
-    `labels` is None before the data is read; checks that need the labels are then skipped.
-
-    Raises:
-        InputError: a metric does not fit the shape or labels, or `best_metric` is not among the scores.
+    `labels` is None before the data is read; checks that need the labels are then skipped. Raises InputError if a metric does
+    not fit the shape or labels, or `best_metric` is not among the scores.
     """
     own = [name for name in task.metrics if name not in metrics.METRICS]
     if unknown := [name for name in own if plugins.find("metric", name) is None]:

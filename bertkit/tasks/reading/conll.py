@@ -20,7 +20,7 @@ the CoNLL evaluation (conlleval; Ramshaw and Marcus 1995, Ratinov and Roth 2009)
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,11 +46,7 @@ def parts_of(tag: str) -> tuple[str, str] | None:
 
 
 def chunks_of(tags: Sequence[str]) -> list[Chunk]:
-    """Return the chunks that the tags of a sentence mark, in any scheme.
-
-    Raises:
-        ValueError: a tag has no valid prefix; the message is the tag.
-    """
+    """Return the chunks that tags mark, in any scheme; raises ValueError(tag) if a tag has no valid prefix."""
     chunks: list[Chunk] = []
     start, open_kind = 0, None
     for place, tag in enumerate(tags):
@@ -71,25 +67,18 @@ def chunks_of(tags: Sequence[str]) -> list[Chunk]:
     return chunks
 
 
-def tags_of_chunks(chunks: Iterable[Chunk], num_words: int, scheme: str) -> list[str]:
-    """Return the tags of `num_words` words that mark these chunks, in the scheme "iob1", "iob2" or "bioes"."""
-    tags = ["O"] * num_words
-    before: Chunk | None = None
-    for kind, start, end in chunks:
-        for place in range(start, end):
-            tags[place] = f"I-{kind}"
-        if scheme == "bioes":
-            tags[start] = f"B-{kind}"
-            tags[end - 1] = f"E-{kind}" if end - start > 1 else f"S-{kind}"
-        elif scheme == "iob2" or (before is not None and before[2] == start and before[0] == kind):
-            tags[start] = f"B-{kind}"
-        before = (kind, start, end)
-    return tags
-
-
 def convert(tags: Sequence[str], scheme: str) -> list[str]:
-    """Convert the tags of a sentence to another scheme; raises ValueError if a tag has no valid prefix."""
-    return tags_of_chunks(chunks_of(tags), len(tags), scheme)
+    """Convert a sentence's tags to the scheme "iob1", "iob2" or "bioes"; raises ValueError if a tag has no valid prefix."""
+    converted, before = ["O"] * len(tags), ("", 0)  # the type and end of the chunk before
+    for kind, start, end in chunks_of(tags):
+        converted[start:end] = [f"I-{kind}"] * (end - start)
+        if scheme == "bioes":
+            converted[start] = f"B-{kind}"
+            converted[end - 1] = f"E-{kind}" if end - start > 1 else f"S-{kind}"
+        elif scheme == "iob2" or before == (kind, start):
+            converted[start] = f"B-{kind}"
+        before = (kind, end)
+    return converted
 
 
 def first_break(tags: Sequence[str], scheme: str) -> int | None:
@@ -145,9 +134,8 @@ def read_conll(
 ) -> Iterator[tuple[int, Sentence]]:
     """Yield sentences, or documents, with the line where each begins.
 
-    Raises:
-        InputError: a line has too few or too many cells, or an empty word or tag; or task.documents=true, but no line begins a
-            document.
+    Raises InputError if a line has too few or too many cells, or an empty word or tag; or if task.documents=true, but no line
+    begins a document.
     """
     is_conllu, columns = format == "conllu", task.columns
     words, tags = (FORM, UPOS) if is_conllu else (0, -1)
@@ -217,13 +205,12 @@ def to_iob2(
     If the settings name the scheme, every tag must follow it. If the scheme is detected, tags that break it are counted, and
     interpreted as in the CoNLL evaluation. A chunk ends with its sentence, also inside a document.
     """
-    warnings: list[str] = []
     tagged = [sentence for sentence in sentences if sentence.tags]
     scheme: str = task.scheme
     if scheme == "auto":
         scheme = detect_scheme([sentence.tags[words] for sentence in tagged for words in sentence.sentences()])
     if scheme == "none":
-        return scheme, warnings
+        return scheme, []
     breaks: list[tuple[str, int]] = []
     for sentence in tagged:
         for tag, line in zip(sentence.tags, sentence.lines, strict=True):
@@ -238,12 +225,10 @@ def to_iob2(
             if at is not None:
                 breaks.append((tags[at], sentence.lines[words][at]))
             sentence.tags[words] = convert(tags, "iob2")
-    if breaks:
-        tag, line = breaks[0]
-        if task.scheme != "auto":
-            raise InputError(f"{place(line)}: tag '{tag}' breaks {scheme.upper()}; correct it, or set task.scheme=auto")
-        warnings.append(
-            f"{name}: sentences with a tag that breaks {scheme.upper()}: {len(breaks):,} (first '{tag}' at "
-            f"{place(line)}); interpreted as in the CoNLL evaluation"
-        )
-    return scheme, warnings
+    if not breaks:
+        return scheme, []
+    tag, line = breaks[0]
+    if task.scheme != "auto":
+        raise InputError(f"{place(line)}: tag '{tag}' breaks {scheme.upper()}; correct it, or set task.scheme=auto")
+    broken = f"sentences with a tag that breaks {scheme.upper()}: {len(breaks):,} (first '{tag}' at {place(line)})"
+    return scheme, [f"{name}: {broken}; interpreted as in the CoNLL evaluation"]

@@ -10,20 +10,11 @@ from bertkit.base.errors import InputError
 from bertkit.base.text_files import PEEKED_BYTES, opened_input, parse_json, unpacked
 from bertkit.tasks.reading.conll import BLANKS
 from bertkit.tasks.reading.tables import all_names, names_of
-from bertkit.tasks.task import Shape
+from bertkit.tasks.task import TABLES, Shape
 from bertkit.tasks.task_config import TaskConfig
 
-ENDINGS = {
-    ".tsv": "tsv",
-    ".csv": "csv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "json",
-    ".parquet": "parquet",
-    ".conllu": "conllu",
-    ".conll": "conll",
-}
 CONLL_FORMATS = ("conll", "conllu")
+ENDINGS = {f".{format}": format for format in (*TABLES, *CONLL_FORMATS)} | {".ndjson": "jsonl"}
 _TAG = re.compile(r"O|[BIES]-\S+")
 _JSON = re.compile(r'(\{|\[\s*\{)\s*"([^"\\]|\\.)*"\s*:')  # an object with a key, or an array of objects
 _QUOTED_CELLS = re.compile(r'"[^"]*"(,"[^"]*")+')
@@ -35,11 +26,7 @@ def suffix_of(path: Path) -> str:
 
 
 def format_of_file(shape: Shape, task: TaskConfig, path: Path) -> str:
-    """Return the format of a file with labels.
-
-    Raises:
-        InputError: the format is unknown, or is one for another shape.
-    """
+    """Return the format of a file with labels; raises InputError if it is unknown, or is one for another shape."""
     suffix = suffix_of(path)
     format = ENDINGS.get(suffix)
     if task.format != "auto":

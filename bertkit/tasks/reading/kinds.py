@@ -19,8 +19,7 @@ _WAY_OUT = "set task=, such as task=classification"
 def infer_task(task: TaskConfig) -> tuple[list[str], str]:
     """Infer the settings for the training file of `task`, a task for sequences; return overrides, and the reason.
 
-    Raises:
-        InputError: the file cannot be read, has no column of labels, or too many different labels.
+    Raises InputError if the file cannot be read, has no column of labels, or too many different labels.
     """
     path, shape = find_file(task, None, "train"), shape_of(task)
     assert path is not None, "sequence has no dataset on the hub"

@@ -37,20 +37,15 @@ class Ids:
 
 
 class Labels:
-    """Check the labels of a file, and convert them to names.
-
-    Attributes:
-        names: the allowed labels, in the order of their numbers; None to take the labels from this file.
-        seen: the place where each label occurs first.
-    """
+    """Check the labels of a file, and convert them to names."""
 
     def __init__(self, task: TaskConfig, field: str | None, labels: tuple[str, ...] | None, is_typed: bool) -> None:
         self.task, self.field, self.is_typed = task, field, is_typed
-        self.names = task.label_names or labels
+        self.names = task.label_names or labels  # in the order of their numbers; None to take the labels from this file
         self.by_value = {name: name for name in self.names or ()}
         if task.labels_in_files is not None and self.names is not None:
             self.by_value |= dict(zip(task.labels_in_files, self.names, strict=True))
-        self.seen: dict[str, str] = {}
+        self.seen: dict[str, str] = {}  # the place where each label occurs first
         self._first_type: tuple[str, str, Any] | None = None  # type, place and value
 
     def name_of(self, value: Any, where: str) -> str | float:

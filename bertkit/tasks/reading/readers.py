@@ -45,32 +45,19 @@ from bertkit.tasks.task import Shape, shape_of
 from bertkit.tasks.task_config import TEXTS, WORDS, TaskConfig
 
 SPLITS = ("train", "dev", "test", "dev_mismatched", "test_mismatched")
-OTHER_NAMES = {
-    "validation": "dev",
-    "dev_matched": "dev",
-    "validation_matched": "dev",
-    "validation_mismatched": "dev_mismatched",
-    "test_matched": "test",
-}
 SET_ENCODING = "; or set task.encoding=cp1252"
 READ_AT_ONCE = 1024  # read, predicted and written together
 
 
 def read_examples(task: TaskConfig, data_dir: str | None, split: str, labels: tuple[str, ...] | None = None) -> Source:
-    """Read a split of a task.
+    """Read a split, one of `SPLITS`, or `validation` or `dev_matched`; raises InputError if a file is missing or wrong.
 
-    Args:
-        task: the task.
-        data_dir: the task's folder or the one above it; None for the hub.
-        split: one of `SPLITS` or `OTHER_NAMES`.
-        labels: the labels of the model or the training file, if the task lists none; None uses the labels in this file.
-
-    Raises:
-        InputError: a file is missing or wrong.
+    `data_dir` is the task's folder or the one above it; None for the hub. `labels` are those of the model or the training
+    file, if the task lists none; None uses the labels in this file.
     """
-    split = OTHER_NAMES.get(split, split)
+    given, split = split, split.replace("validation", "dev").removesuffix("_matched")
     if split not in SPLITS:
-        raise InputError(f"split={split}: expected {', '.join(SPLITS)}")
+        raise InputError(f"split={given}: expected {', '.join(SPLITS)}")
     path = find_file(task, data_dir, split)
     is_labelled = True if not split.startswith("test") else None
     if path is not None:
@@ -84,11 +71,7 @@ def read_examples(task: TaskConfig, data_dir: str | None, split: str, labels: tu
 def read_file(
     task: TaskConfig, path: Path, is_labelled: bool | None = None, labels: tuple[str, ...] | None = None
 ) -> Source:
-    """Read a file; see `Reading` for `is_labelled`, and `read_examples` for `labels`.
-
-    Raises:
-        InputError: the file is wrong.
-    """
+    """Read a file; see `Reading` for `is_labelled`, and `read_examples` for `labels`; raises InputError if it is wrong."""
     table = open_file(task, path, format_of_file(shape_of(task), task, path), bool(is_labelled))
     return collect_examples(shape_of(task), Reading(task, table, is_labelled, labels))
 
@@ -111,10 +94,8 @@ def open_file(task: TaskConfig, path: Path, format: str, is_labelled: bool = Tru
 def read_splits(settings: Any, keep_groups: bool = True) -> tuple[Source, Source]:
     """Read the splits for training and for evaluation, for the settings of `finetune`.
 
-    With `keep_groups`, `dev_share` keeps near-duplicates together.
-
-    Raises:
-        InputError: one of them is missing or has errors, or all training examples have the same label.
+    With `keep_groups`, `dev_share` keeps near-duplicates together. Raises InputError if a split is missing or has errors, or
+    all training examples have the same label.
     """
     task, data_dir = settings.task, settings.data_dir
     train = read_examples(task, data_dir, "train")
@@ -152,19 +133,12 @@ def open_inputs(
     labels: tuple[str, ...],
     keep_rows: bool = False,
 ) -> Inputs:
-    """Open an input of `predict`: detect its format and find its columns.
+    """Open an input of `predict`, of which nothing has been read yet: detect its format and find its columns.
 
-    Args:
-        shape: the shape of the examples.
-        task: the task of the model.
-        file: the input; nothing has been read from it yet.
-        name: the name of the file, for its ending and for messages; `-` for standard input.
-        set_format: the setting format=; None to detect it from the ending, or else from the first lines.
-        labels: the model's labels; lines of words that end with one of these are CoNLL.
-        keep_rows: whether to keep the rows in `Inputs.rows`.
+    `name` is `-` for standard input. `set_format` is the setting format=; None detects it from the ending, or else from the
+    first lines, where lines of words that end with one of the model's `labels` are CoNLL. `keep_rows` fills `Inputs.rows`.
 
-    Raises:
-        InputError: the input is wrong (a wrong line raises when it is read).
+    Raises InputError if the input is wrong (a wrong line raises when it is read).
     """
     short_rows = ShortRows(are_filled=True, keep_lengths=shape.has_choices)
     with unpacking(lambda: str(name)):
@@ -174,8 +148,8 @@ def open_inputs(
         return Inputs("", iter(()), short_rows, shape)
     format, is_guess = (set_format, False) if set_format else format_of_input(shape, task, name, head, labels)
     format = "json" if format == "squad" else format
-    if format in ("text", "csv", "tsv"):
-        shape = running_text_shape(shape)
+    if shape.is_word_level and format in ("text", "csv", "tsv"):
+        shape = entities.SHAPE
     check_input(shape, task, format, name)
     if format == "text":
         columns = dataclasses.replace(task.columns, text="text", text_pair=None, id=None)
@@ -189,20 +163,11 @@ def open_inputs(
         raise
 
 
-def running_text_shape(shape: Shape) -> Shape:
-    """Return the shape that reads running text: entities for a tagger, any other shape itself."""
-    return entities.SHAPE if shape.is_word_level else shape
-
-
 def read_table(shape: Shape, task: TaskConfig, table: Table, keep_rows: bool = False) -> Inputs:
-    """Read the rows of a table as examples for `predict`.
-
-    Raises:
-        InputError: a column is missing, or a row is wrong (raised when that row is read).
-    """
-    columns = task.columns
-    if table.names and shape.is_word_level and not {*names_of(columns.words or WORDS)} & {*table.names}:
-        shape = running_text_shape(shape) if {*names_of(columns.text or TEXTS)} & {*table.names} else shape
+    """Read the rows of a table for `predict`; raises InputError for a missing column, or when a wrong row is read."""
+    words, texts = names_of(task.columns.words or WORDS), names_of(task.columns.text or TEXTS)
+    if shape.is_word_level and {*texts} & {*table.names} and not {*words} & {*table.names}:
+        shape = entities.SHAPE
     rows: deque[dict[str, Any]] = deque()
 
     def noted() -> Rows:
@@ -218,11 +183,7 @@ def read_table(shape: Shape, task: TaskConfig, table: Table, keep_rows: bool = F
 
 
 def find_file(task: TaskConfig, data_dir: str | None, split: str) -> Path | None:
-    """Return the file of a split; None if the split comes from the hub.
-
-    Raises:
-        InputError: no file matches, or several do.
-    """
+    """Return the file of a split; None if it comes from the hub; raises InputError if no file matches, or several do."""
     names = names_of(getattr(task.files, split))
     for path in map(Path, names):
         if path.is_file() and (path.is_absolute() or (data_dir is None and task.hub.path is None)):
@@ -273,11 +234,7 @@ def _parquet_table(path: Path, data: bytes | None = None) -> Table:
 
 
 def input_table(task: TaskConfig, file: io.BufferedReader, name: Path, format: str, short_rows: ShortRows) -> Table:
-    """Open an uncompressed file or pipe as a table.
-
-    Raises:
-        InputError: a line does not fit the format (a later line raises when it is read).
-    """
+    """Open an uncompressed file or pipe as a table; raises InputError for a line that does not fit, when it is read."""
     if format != "parquet":
         return open_table(task, name, format, numbered_lines(file, name, **_encoding(task, name)), short_rows)
     with unpacking(lambda: str(name)):

@@ -163,9 +163,7 @@ class Source:
         """Split the examples by a hash of their texts; return those to train on, and about a `share` of them as held out.
 
         Examples with the same text (or pair of texts, or context) stay together; with `in_groups`, all near-duplicates do.
-
-        Raises:
-            InputError: one of the two parts is empty.
+        Raises InputError if one of the two parts is empty.
         """
         held, rest = list[Any](), list[Any]()
         contents = list(map(repr, self.contents()))
@@ -228,16 +226,11 @@ def _header_as_row(table: Table, labels: list[Any]) -> list[str]:
 
 
 def plain_rows(rows: Any, what: str, text: str | None = None) -> Iterator[dict[str, Any]]:
-    """Convert rows to mappings with JSON types: text, number, boolean, None, list or mapping.
+    """Convert rows to mappings with JSON types: text, number, boolean, None, list or mapping; raises InputError for others.
 
-    Args:
-        rows: mappings of columns to values, a `datasets.Dataset` (numbers of class labels become names), or a pandas data
-            frame (missing values become None).
-        what: the name of the rows in messages.
-        text: the column of rows that are bare texts; None to refuse these.
-
-    Raises:
-        InputError: `rows` has another type, or contains a value of another type.
+    `rows` are mappings of columns to values, a `datasets.Dataset` (numbers of class labels become names), or a pandas data
+    frame (missing values become None). `what` names them in messages. `text` is the column of rows that are bare texts; None
+    refuses these.
     """
     for number, row in enumerate(_mappings(rows, what), start=1):
         row = {text: row} if text is not None and isinstance(row, str) else row

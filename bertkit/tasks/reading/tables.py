@@ -67,11 +67,7 @@ class Table:
         return f"{self.name}:{self.counts}{number}"
 
     def find(self, column: Column, setting: str, needed: bool = True) -> str | None:
-        """Return the name of the column that a setting asks for.
-
-        Raises:
-            InputError: the column is needed and missing, or two columns have its name.
-        """
+        """Return a setting's column; raises InputError if it is needed and missing, or two columns have its name."""
         if column is None and not needed:
             return None
         if isinstance(column, int):
@@ -217,11 +213,7 @@ def _named_cells(
 
 
 def records(name: str, format: str, rows: Iterable[tuple[int, Any]], short_rows: ShortRows, counts: str = "") -> Table:
-    """Open mappings as rows; the keys of the first mapping are the columns.
-
-    Raises:
-        InputError: there is no record, or a record is not a mapping.
-    """
+    """Open mappings, at least one, as rows; the keys of the first are the columns; raises InputError for any other record."""
 
     def mappings() -> Iterator[tuple[int, Mapping[str, Any]]]:
         for number, row in rows:

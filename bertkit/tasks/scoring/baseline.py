@@ -101,12 +101,9 @@ class Baseline:
 
     def warnings(self, predictions: Sequence[Any], score: float, gain: Interval | None) -> list[str]:
         """Return a warning if the score is not clearly above the baseline's, or one label is predicted almost always."""
-        faults, name, guessed = (
-            [],
-            self.task.best_metric,
-            self.scores.get("majority", {}).get(self.task.best_metric, 0.0),
-        )
+        faults, name = [], self.task.best_metric
         if gain is not None and gain[0] <= 0:
+            guessed = self.scores["majority"][name]
             faults.append(
                 f"{name} {score:.4f} is not clearly above guessing ({guessed:.4f}; 95 % interval of the difference "
                 f"{gain[0]:.4f} to {gain[1]:.4f})"
@@ -132,22 +129,22 @@ def simple_predictions(
     from sklearn.feature_extraction.text import TfidfVectorizer  # takes seconds
     from sklearn.linear_model import LogisticRegression
     from sklearn.multiclass import OneVsRestClassifier
+    from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import MultiLabelBinarizer
 
     if len(train) > MOST_ROWS:
         train = [train[row] for row in np.random.default_rng(0).choice(len(train), MOST_ROWS, replace=False)]
-    words, sets, several = TfidfVectorizer(token_pattern=r"\w+"), MultiLabelBinarizer(), task.multi_label
+    sets, model = MultiLabelBinarizer() if task.multi_label else None, LogisticRegression(max_iter=200)
+    model = make_pipeline(TfidfVectorizer(token_pattern=r"\w+"), OneVsRestClassifier(model) if sets else model)
     texts = [[" ".join(filter(None, shape_of(task).content(row))) for row in rows] for rows in (train, examples)]
-    true, model = [row.label for row in train], LogisticRegression(max_iter=200)
+    true = [row.label for row in train]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # labels that all rows or no rows have; no convergence
-            model = OneVsRestClassifier(model) if several else model
-            model.fit(words.fit_transform(texts[0]), sets.fit_transform(true) if several else true)
-            found = model.predict(words.transform(texts[1]))
+            found = model.fit(texts[0], sets.fit_transform(true) if sets else true).predict(texts[1])
     except ValueError:  # a single label, or texts without words
         return None
-    found = sets.inverse_transform(found.reshape(len(examples), -1)) if several else found.tolist()
+    found = sets.inverse_transform(found.reshape(len(examples), -1)) if sets else found.tolist()
     return [replace(guess, label=label) for guess, label in zip(guesses, found, strict=True)]
 
 

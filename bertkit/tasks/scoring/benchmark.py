@@ -71,13 +71,7 @@ def table(task: TaskConfig, predictions: Sequence[SequencePrediction]) -> str:
 
 
 def write_archive(path: Path, tables: Mapping[str, str], indices: Mapping[str, Sequence[str]]) -> None:
-    """Check the archive and write it; equal tables give equal bytes.
-
-    `tables` holds the text of each sheet by its name; for `indices` see `check_archive`.
-
-    Raises:
-        InputError: the server would reject a table.
-    """
+    """Write the text of each sheet by its name; equal tables give equal bytes; for errors and `indices` see `check_archive`."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, text in tables.items():
@@ -94,10 +88,7 @@ def check_archive(
     """Check that the server would accept and understand an archive; return the number of predictions of each sheet.
 
     `indices` holds the ids in the test file of each sheet; by default they count from 0. `content` holds the bytes of an
-    archive that is not written yet.
-
-    Raises:
-        InputError: the archive is wrong; the message has a line for each wrong file, with its first error.
+    archive that is not written yet. If the archive is wrong, InputError has a line for each wrong file, with its first error.
     """
     if content is None:
         try:

@@ -85,16 +85,10 @@ def signatures(names: Iterable[str]) -> dict[str, str]:
 def score(
     names: Iterable[str], predictions: Any, references: Any, no_answer_probs: Mapping[str, float] | None = None
 ) -> dict[str, float]:
-    """Compute metrics.
+    """Compute metrics; return the scores by the keys in `METRICS`, in the order of the names.
 
-    Args:
-        names: metrics in `METRICS`.
-        predictions: as in the table above, in the order of the references; mappings may be in any order.
-        references: as in the table above.
-        no_answer_probs: for squad_v2, the probability of no answer by question id; None: no best_* scores.
-
-    Returns:
-        The scores by the keys in `METRICS`, in the order of the names.
+    Predictions and references are those of the table above, in the same order; mappings may be in any order. For squad_v2
+    without `no_answer_probs`, by question id, there are no best_* scores.
 
     Raises:
         InputError: a metric is unknown, does not fit the labels, or its package is not installed; there are no references,

@@ -79,14 +79,8 @@ def review_of_numbers(cases: Sequence[Case]) -> dict[str, Any]:
     worst = sorted(cases, key=lambda case: -abs(case.gold - case.predicted))[:NUM_MISTAKES]
     columns = ["id", *_names(cases), "true", "predicted", "error"]
     rows = [
-        [
-            case.example,
-            *case.texts.values(),
-            f"{case.gold:.3g}",
-            f"{case.predicted:.3g}",
-            f"{case.predicted - case.gold:+.3g}",
-        ]
-        for case in worst
+        [c.example, *c.texts.values(), f"{c.gold:.3g}", f"{c.predicted:.3g}", f"{c.predicted - c.gold:+.3g}"]
+        for c in worst
     ]
     errors = np.array([case.predicted - case.gold for case in cases])
     return {
@@ -130,12 +124,8 @@ def scores_by_entity(sentences: Iterable[tuple[Any, Any, Sequence[str], Sequence
     """Score the entities of each type; an entity is right if its type and both borders are right."""
     right, predicted, true = Counter[str](), Counter[str](), Counter[str]()
     for _, _, gold_tags, predicted_tags, _ in sentences:
-        gold_chunks, predicted_chunks = ({*chunks_of(tags)} for tags in (gold_tags, predicted_tags))
-        for counts, chunks in (
-            (right, gold_chunks & predicted_chunks),
-            (predicted, predicted_chunks),
-            (true, gold_chunks),
-        ):
+        gold, found = {*chunks_of(gold_tags)}, {*chunks_of(predicted_tags)}
+        for counts, chunks in ((right, gold & found), (predicted, found), (true, gold)):
             counts.update(kind for kind, _, _ in chunks)
     return {kind: _scores(right[kind], predicted[kind], true[kind]) for kind in sorted({*predicted, *true})}
 
@@ -230,13 +220,8 @@ def calibration(predictions: Iterable[tuple[float, bool]]) -> dict[str, Any]:
 
 def mistakes(cases: Sequence[Case], which: str = "") -> dict[str, Any]:
     """List the wrong predictions with the highest confidence."""
-    wrong = sorted((case for case in cases if case.gold != case.predicted), key=lambda case: -case.confidence)[
-        :NUM_MISTAKES
-    ]
-    rows = [
-        [case.example, *case.texts.values(), str(case.gold), str(case.predicted), f"{case.confidence:.3f}"]
-        for case in wrong
-    ]
+    wrong = sorted((c for c in cases if c.gold != c.predicted), key=lambda c: -c.confidence)[:NUM_MISTAKES]
+    rows = [[c.example, *c.texts.values(), str(c.gold), str(c.predicted), f"{c.confidence:.3f}"] for c in wrong]
     return {
         "title": f"The {len(rows)} most confident mistakes{which}",
         "columns": ["id", *_names(cases), "true", "predicted", "confidence"],

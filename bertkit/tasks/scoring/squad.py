@@ -59,15 +59,8 @@ def squad_v2(
     """Return the scores of SQuAD 2.0: `exact`, `f1` and `total`, also for questions with and without an answer.
 
     With `no_answer_probs` also `best_exact`, `best_exact_thresh`, `best_f1` and `best_f1_thresh`: the best scores if "" is
-    predicted above a threshold. As in the official script, a threshold may divide questions with equal probabilities.
-
-    Args:
-        predictions: the answer by question id; "" for no answer. For useful thresholds, give the best answer to each question.
-        golds: the accepted answers by question id.
-        no_answer_probs: the probability of no answer by question id.
-
-    Raises:
-        InputError: a question has no prediction.
+    predicted above a threshold. As in the official script, a threshold may divide questions with equal probabilities. For
+    useful thresholds, predict the best answer to each question. Raises InputError if a question has no prediction.
     """
     if missing := [key for key in golds if key not in predictions]:
         raise InputError(

@@ -42,11 +42,7 @@ class SpanExample:
 
 
 def read(reading: Reading) -> Iterator[SpanExample]:
-    """Read an example from each row, such as a question of SQuAD.
-
-    Raises:
-        InputError: a column is missing, or a row is wrong (raised when that row is read).
-    """
+    """Read a question from each row; raises InputError if a column is missing or a row is wrong."""
     task, is_input = reading.task, reading.is_input
     question = reading.find(task.columns.question, "question")
     context = reading.find(task.columns.context, "context")
@@ -115,10 +111,8 @@ def make_features(
     """Turn each question into one feature for each window of its context; a question keeps its first `max_query_length` pieces.
 
     An empty context has one window. The features of an example are consecutive. `origins` holds a `ContextToken` for each of
-    the T tokens, or None for the question and for special tokens.
-
-    Raises:
-        InputError: `max_query_length` leaves no room for the context.
+    the T tokens, or None for the question and for special tokens. Raises InputError if `max_query_length` leaves no room for
+    the context.
     """
     settings, max_seq_length = settings_of(task), task.max_seq_length
     if max_seq_length - settings.max_query_length - 3 < 1:
