@@ -31,19 +31,13 @@ MAX_NAMED = 3  # examples that a warning names
 
 
 class Coverage:
-    """Counts truncated examples and unknown words while features are made.
-
-    Attributes:
-        num_features: the number of features of all examples.
-        num_truncated: the number of examples with a part that is in no feature.
-        has_pairs: whether any example has a second segment.
-        unknown: the numbers of the examples in which the first or second text has only [UNK] tokens.
-    """
+    """Counts truncated examples and unknown words while features are made."""
 
     def __init__(self, facts: VocabFacts) -> None:
         self._special, self._unknown = {facts.cls, facts.sep}, {facts.unk}
-        self.num_features, self.num_truncated, self.has_pairs = 0, 0, False
-        self.unknown: list[int] = []
+        self.num_features, self.has_pairs = 0, False
+        self.num_truncated = 0  # examples with a part that is in no feature
+        self.unknown: list[int] = []  # the numbers of examples in which the first or second text has only [UNK] tokens
 
     def counted(self, features: Iterable[Feature]) -> Iterator[Feature]:
         """Count features, and yield them unchanged; the features of an example must be adjacent."""

@@ -63,12 +63,8 @@ def write_report(
 ) -> None:
     """Write report.html for a run so far; charts without values are omitted.
 
-    Args:
-        run_dir: the directory of the run.
-        baselines: "unigram entropy"; with next sentence prediction also "guessing", the accuracy of the more frequent label.
-        charts: the charts to draw.
-        review: the review of a fine-tuned model's predictions; None for pretraining, and during fine-tuning.
-        samples: held-out texts with predictions; None for fine-tuning, and during pretraining.
+    The baselines are "unigram entropy" and, with next sentence prediction, "guessing", the accuracy of the more frequent label.
+    Only a finished run has a review of its predictions (fine-tuning), or samples: held-out texts with predictions (pretraining).
     """
     rows = read_metrics(run_dir / "metrics.jsonl")
     last = rows[-1] if rows else {}
