@@ -89,11 +89,7 @@ def open_run(
 
 
 def _check_same(accelerator: Accelerator, ours: Mapping[str, Any]) -> None:
-    """Check that all processes, on all hosts, have the same settings and data as process 0.
-
-    Raises:
-        InputError: in every process, with the first difference.
-    """
+    """Raise InputError in every process, on all hosts, if the settings and data of one differ from those of process 0."""
     first = on_main_process(accelerator, lambda: ours)
 
     def compare() -> None:

@@ -227,11 +227,7 @@ class TrainingState:
 
 
 def _require_same_tensors(directory: Path, saved: dict[str, Tensor], own: dict[str, Tensor]) -> None:
-    """Check that saved tensors have the names, shapes and types that the run expects.
-
-    Raises:
-        InputError: with the first difference.
-    """
+    """Raise InputError with the first difference if saved tensors have other names, shapes or types than the run expects."""
     facts = [{name: (tuple(tensor.shape), tensor.dtype) for name, tensor in side.items()} for side in (saved, own)]
     for name in sorted({*saved, *own}):
         if facts[0].get(name) != facts[1].get(name):

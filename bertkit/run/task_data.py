@@ -162,11 +162,7 @@ def fingerprint(splits: Iterable[Source]) -> list[str]:
 
 
 def weigh_classes(settings: FinetuneSettings, data: TaskData) -> None:
-    """Set the class weights of the training batches.
-
-    Raises:
-        InputError: the numbers of weights and labels differ.
-    """
+    """Set the class weights of the training batches; raise InputError if the numbers of weights and labels differ."""
     weights, labels = settings.class_weights, data.labels
     if weights is None:
         return
