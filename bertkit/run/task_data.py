@@ -113,6 +113,11 @@ class TaskData:
         return lines
 
 
+def splits_of(settings: FinetuneSettings) -> tuple[Source, Source]:
+    """Read both splits."""
+    return readers.read_splits(settings, keeps_groups(settings))
+
+
 def keeps_groups(settings: FinetuneSettings) -> bool:
     """Whether `dev_share` keeps near-duplicates together; runs that earlier versions began keep their split."""
     saved = saved_identity(Path(settings.output_dir))
@@ -128,7 +133,7 @@ def tokenizer_of(settings: FinetuneSettings, source: Path | None) -> Tokenizer:
     rules: Rules | None = None if config.rules == "auto" else config.rules
     if config.path is not None:
         return load_tokenizer_files(Path(config.path), config.lowercase, rules)
-    examples = readers.read_splits(settings, keeps_groups(settings))[0].examples
+    examples = splits_of(settings)[0].examples
 
     def texts() -> Iterator[str]:
         return (text for example in examples for text in (example.source, example.target or "") if text)
@@ -140,9 +145,7 @@ def tokenizer_of(settings: FinetuneSettings, source: Path | None) -> Tokenizer:
 def load_task_data(settings: FinetuneSettings, tokenizer: Tokenizer) -> TaskData:
     """Read both splits, and make their features."""
     task, shape = settings.task, shape_of(settings.task)
-    train, dev = (
-        Split(source, Coverage(tokenizer.facts)) for source in readers.read_splits(settings, keeps_groups(settings))
-    )
+    train, dev = (Split(source, Coverage(tokenizer.facts)) for source in splits_of(settings))
     labels = train.source.labels
     first, second = (
         split.coverage.counted(make_features(task, split.source.examples, tokenizer, labels)) for split in (train, dev)
