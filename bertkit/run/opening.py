@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import platform
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -220,13 +221,9 @@ def _write_settings(directory: Path, settings: dict[str, Any]) -> None:
 def _git_revision() -> str | None:
     """Return the git revision of bertkit; None if it is not installed from a git checkout."""
     checkout = Path(__file__).resolve().parents[2]
-    if not (checkout / ".git").exists():
+    if not (checkout / ".git").exists() or shutil.which("git") is None:
         return None
-    command = ["git", "-C", str(checkout), "rev-parse", "HEAD"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
+    done = subprocess.run(["git", "-C", str(checkout), "rev-parse", "HEAD"], capture_output=True, text=True)
     return done.stdout.strip() or None
 
 
