@@ -212,17 +212,10 @@ def load_directory(
 ) -> tuple[BertWithHeads, LoadReport]:
     """Build the model in a directory from `resolve_model_dir`, and load its weights.
 
-    Args:
-        directory: the directory with configuration and weights.
-        heads: the heads to build; None for all heads in the directory.
-        with_pooler: whether to build a pooler; None: if the directory has one or the heads need one.
-        seed: seed for the initialisation of new parameters.
-        labels: labels of a sequence or token head; None for the directory's. The rows of a head with the same labels are put
-            into this order; a head with other labels is newly initialised.
-        problem_type: the task of a sequence head with these `labels`.
-        decoder: settings of a generation head. If the directory has no decoder, the decoder starts as a copy of the encoder
-            and the masked LM head, with newly initialised cross-attention.
-        head: settings of the head of a task; None for the directory's.
+    What is None comes from the directory: all its heads, their labels and settings, and a pooler, which there is also if the
+    heads need it. The rows of a sequence or token head with the same `labels` are put into this order; a head with other ones
+    is newly initialised. If the directory has no decoder, `decoder` starts as a copy of the encoder and the masked LM head,
+    with newly initialised cross-attention.
 
     Raises:
         InputError: tensors that the model does not have, parameters without a tensor, or different shapes; all are listed.

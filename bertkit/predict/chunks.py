@@ -43,24 +43,17 @@ class Output(Protocol):
 def opened_examples(
     shape: Shape, task: TaskConfig, labels: tuple[str, ...], settings: Any, inputs: Any = None
 ) -> Iterator[OpenInput]:
-    """Open the input of a command: `input=`, a file or `-`; or the texts `text=` and `text_pair=`.
+    """Open the input of a command: `inputs` from Python; or `input=`, a file or `-`; or the texts `text=` and `text_pair=`.
 
-    Args:
-        shape: the shape of the task.
-        task: names the columns of the examples.
-        labels: the model's labels, to recognize CoNLL.
-        settings: the command's settings: `input` and `format`; or, if `input` is None, `text` and `text_pair`; `carry_input`.
-        inputs: texts, pairs or rows from Python, instead of the settings' input.
+    The `labels` of the model serve to recognize CoNLL.
 
     Raises:
         InputError: the input cannot be opened, or is not in its format.
     """
     keep_rows, what = getattr(settings, "carry_input", False), "inputs"
     if inputs is None and settings.input is None:
-        inputs, what = (
-            [settings.text or "" if settings.text_pair is None else (settings.text, settings.text_pair)],
-            "text=",
-        )
+        text = settings.text or "" if settings.text_pair is None else (settings.text, settings.text_pair)
+        inputs, what = [text], "text="
     if inputs is not None:
         yield OpenInput(read_rows(shape, task, inputs, keep_rows, what))
         return
@@ -109,17 +102,9 @@ def _with_columns(inputs: Any, shape: Shape, task: TaskConfig, what: str) -> tup
 def write_results(
     source: OpenInput, compute: Callable[[list[Any]], Any], output: Output, what: str, is_silent: bool
 ) -> bool:
-    """Compute and write the results of all examples.
+    """Compute and write the results of all examples; return False if standard output was closed early, as `head` does.
 
-    Args:
-        source: the examples.
-        compute: returns the results of a chunk of examples.
-        output: receives the results.
-        what: the name of the results in messages, such as "predictions".
-        is_silent: whether to hide the progress bar.
-
-    Returns:
-        False if standard output was closed early, as `head` does.
+    `compute` takes a chunk of examples, and `what` is the name of its results in messages, such as "predictions".
 
     Raises:
         InputError: an example is wrong; the message names the file with the results before it.

@@ -38,11 +38,7 @@ TEXTS_AT_ONCE = 4096  # texts tokenized, and sorted by length, together
 class Embedder:
     """An encoder as a function of texts; `load_embedder` makes one.
 
-    Attributes:
-        pooling: how token vectors are combined, whether the result is normalized, and the largest number of tokens.
-        dimension: D, the size of a vector.
-        precision: precision of the matrix products.
-        batch_tokens: number of tokens in one forward pass; a single text may have more.
+    Its vectors have `dimension` numbers, D. A forward pass has up to `batch_tokens` tokens; a single text may have more.
     """
 
     def __init__(

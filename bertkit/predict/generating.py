@@ -132,8 +132,7 @@ def _greedy(logits: Tensor, sources: Sequence[_Source], step: _Step) -> list[lis
 def _beams(logits: Tensor, sources: Sequence[_Source], step: _Step) -> list[list[int]]:
     """Keep the W best unfinished texts of each source; finish the texts among its W best continuations that end.
 
-    Returns:
-        For each source, the rows of the previous step that its new rows continue.
+    Returns for each source the rows of the previous step that its new rows continue.
     """
     width = step.search.num_beams
     best, tokens = largest(logits, 2 * width)  # (R, 2 W), or (R, V) for a smaller vocabulary

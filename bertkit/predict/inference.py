@@ -36,12 +36,8 @@ def predict_distributed(
 ) -> list[Any]:
     """Predict examples in all processes; each process predicts a share and returns all predictions, in order.
 
-    Args:
-        accelerator: has prepared the model.
-        predictor: the model with its task; its training mode is restored at the end.
-        examples: at least one.
-        features: the tokenized examples, in the same order.
-        losses: a list to which the loss of every batch of this process is added; all features then need labels.
+    The accelerator has prepared the model. The features are those of the examples, of which there is at least one, in the same
+    order. The loss of every batch of this process is added to the list `losses`; all features then need labels.
     """
     rank, size = accelerator.process_index, accelerator.num_processes
     first, last = len(examples) * rank // size, len(examples) * (rank + 1) // size

@@ -56,8 +56,7 @@ def open_predictor(settings: PredictSettings | SearchSettings, top_k: int = 1) -
 class LoadedPredictor:
     """A function from texts, pairs of texts or rows to predictions, as `bertkit predict` writes them.
 
-    Attributes:
-        labels: label names in the order of the logits; empty if the model predicts no labels.
+    The names in `labels` have the order of the logits; there are none if the model predicts no labels.
     """
 
     def __init__(self, settings: PredictSettings) -> None:
@@ -65,15 +64,11 @@ class LoadedPredictor:
         self.labels = tuple(self._predictor.labels)
 
     def __call__(self, inputs: Any) -> Any:
-        """Return the predictions for one input or for many.
+        """Return a mapping for each input, in the same order, as `predict` writes it; a single mapping for a single input.
 
-        Args:
-            inputs: a text; a pair `(text, text_pair)` or `(question, context)`; or a row, which maps columns to values as in
-                a file for `predict`. Or many of these: a list, array, generator, a column or the whole of a pandas data frame or a
-                `datasets.Dataset`. For a tagging model, an element of a list can also be a list of words.
-
-        Returns:
-            A mapping for each input, in the same order, as `predict` writes it; a single mapping for a single input.
+        An input is a text; a pair `(text, text_pair)` or `(question, context)`; or a row, which maps columns to values as in a
+        file for `predict`. Many are in a list, array, generator, a column or the whole of a pandas data frame or a
+        `datasets.Dataset`. For a tagging model, an element of a list can also be a list of words.
 
         Raises:
             InputError: an input lacks what the task needs.
@@ -87,14 +82,10 @@ class LoadedPredictor:
         ]
 
     def logits(self, inputs: Any) -> Any:
-        """Return the model's logits.
+        """Return the model's logits for n inputs, as for a call.
 
-        Args:
-            inputs: n inputs, as for a call.
-
-        Returns:
-            (n, C) for labels, (n, 1) for regression, (n, choices) for multiple choice. For tagging and question answering, a
-            list of (T, C) or (T, 2), one for each sequence of T tokens; a long input has several sequences, its windows.
+        They are (n, C) for labels, (n, 1) for regression, (n, choices) for multiple choice. For tagging and question answering
+        they are a list of (T, C) or (T, 2), one for each sequence of T tokens; a long input has several, its windows.
 
         Raises:
             InputError: the model generates text or fills masks, so it has no logits for a whole input; or an input lacks what

@@ -62,13 +62,10 @@ class Predictor(TaskModel):
 def open_task_model(
     model_dir: str, task: TaskConfig | None, changes: Mapping[str, Any], without_head: bool = False
 ) -> TaskModel:
-    """Load any model directory with its head and task.
+    """Load any model directory with its head and task; `changes` are new values of the task's settings.
 
-    Args:
-        model_dir: any model directory.
-        task: None for the task that the model was fine-tuned on; if this is unknown, the general task for the model's head.
-        changes: new values of the task's settings, by name; a group is a nested mapping.
-        without_head: whether to accept a model without a task head, whose examples are texts and pairs.
+    Without `task`, it is the one that the model was fine-tuned on; if this is unknown, the general task for the model's head.
+    `without_head` accepts a model without a task head, whose examples are texts and pairs.
 
     Raises:
         InputError: the model has no head for the task, or has other labels; or a size exceeds the model's.

@@ -43,12 +43,9 @@ class LargestBatch:
 
 
 def check_size(config: BertConfig, batch_sequences: int, max_seq_length: int, device: str) -> None:
-    """Check that a model and a batch can fit into the memory of this machine, before they are made.
+    """Raise InputError if a model and a batch cannot fit into the memory of this machine, before they are made.
 
     A weight needs at least four float32 numbers: itself, its gradient, and two moments.
-
-    Raises:
-        InputError: they cannot fit.
     """
     names = ("hidden_size", "num_hidden_layers", "intermediate_size", "max_position_embeddings", "type_vocab_size")
     shape = ", ".join(f"{name}={getattr(config, name)}" for name in names)

@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import platform
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -89,11 +90,7 @@ def open_run(
 
 
 def _check_same(accelerator: Accelerator, ours: Mapping[str, Any]) -> None:
-    """Check that all processes, on all hosts, have the same settings and data as process 0.
-
-    Raises:
-        InputError: in every process, with the first difference.
-    """
+    """Raise InputError in every process, on all hosts, if the settings and data of one differ from those of process 0."""
     first = on_main_process(accelerator, lambda: ours)
 
     def compare() -> None:
@@ -224,13 +221,9 @@ def _write_settings(directory: Path, settings: dict[str, Any]) -> None:
 def _git_revision() -> str | None:
     """Return the git revision of bertkit; None if it is not installed from a git checkout."""
     checkout = Path(__file__).resolve().parents[2]
-    if not (checkout / ".git").exists():
+    if not (checkout / ".git").exists() or shutil.which("git") is None:
         return None
-    command = ["git", "-C", str(checkout), "rev-parse", "HEAD"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
+    done = subprocess.run(["git", "-C", str(checkout), "rev-parse", "HEAD"], capture_output=True, text=True)
     return done.stdout.strip() or None
 
 

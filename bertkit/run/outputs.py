@@ -17,11 +17,7 @@ from bertkit.run.directory import FILES_OF_A_RUN, run_of
 
 
 def check_output(name: str | Path, overwrite: bool, setting: str = "output") -> None:
-    """Check that a file can be written, and does not exist unless `overwrite`; an empty file may be replaced.
-
-    Raises:
-        InputError: it cannot be written, or exists already.
-    """
+    """Raise InputError if a file cannot be written, or exists without `overwrite`; an empty file may be replaced."""
     path = Path(name)
     if path.is_dir():
         raise InputError(f"{setting}={name} is a folder; give a file in it")
@@ -94,12 +90,9 @@ def partial_output(file: Any) -> str | None:
 
 
 def check_outputs(output: str, source: str | None, overwrite: bool, beside: Sequence[Path] = ()) -> None:
-    """Check that no output overwrites the input `source`, a run's own file, or, without `overwrite`, an existing file.
+    """Raise InputError if an output overwrites the input `source`, a run's own file, or, without `overwrite`, another file.
 
     `beside` lists further files that are written together with the output.
-
-    Raises:
-        InputError: an output would overwrite such a file.
     """
     path = Path(output)
     in_run = run_of(path.parent) == path.parent.resolve()

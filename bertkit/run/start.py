@@ -71,11 +71,7 @@ def check_dataset(
     segments: SegmentsConfig | InstancesConfig,
     setting: str = "segments.max_seq_length",
 ) -> None:
-    """Check that a model and a dataset fit together; `setting` is the setting of the sequence length.
-
-    Raises:
-        InputError: the vocabulary sizes differ, a length exceeds the model's positions, or pairs need a second segment type.
-    """
+    """Raise InputError if vocabulary sizes differ, `setting` exceeds the model's positions, or pairs need a second segment type."""
     refuse(
         config.vocab_size != dataset.tokenizer.vocab_size
         and f"the model has a vocabulary of {config.vocab_size} tokens, {dataset.directory} has {dataset.tokenizer.vocab_size}; "
@@ -88,11 +84,7 @@ def check_dataset(
 
 
 def check_task(settings: FinetuneSettings, config: BertConfig, has_pairs: bool) -> None:
-    """Check that the model can process the sequences and pairs of a task.
-
-    Raises:
-        InputError: a length exceeds the model's positions, or there are pairs for a model with one segment type.
-    """
+    """Raise InputError if a length exceeds the model's positions, or there are pairs for a model with one segment type."""
     limit, generation = config.max_position_embeddings, settings.task.generation
     lengths = {"task.max_seq_length": settings.task.max_seq_length}
     if generation is not None:
@@ -106,11 +98,7 @@ def check_task(settings: FinetuneSettings, config: BertConfig, has_pairs: bool) 
 
 
 def check_vocabulary(model_dir: Path, dataset: PreparedDataset) -> None:
-    """Check that the model and the dataset have the same vocabulary; a model without a tokenizer is accepted.
-
-    Raises:
-        InputError: a token differs.
-    """
+    """Raise InputError if the model and the dataset have different vocabularies; a model without a tokenizer is accepted."""
     folder = model_dir if model_dir.is_dir() else model_dir.parent  # for the path prefix of a TensorFlow checkpoint
     if not any((folder / name).is_file() for name in ("vocab.txt", "tokenizer.json")):
         return
@@ -125,11 +113,7 @@ def check_vocabulary(model_dir: Path, dataset: PreparedDataset) -> None:
 
 
 def check_tokenizer(model_dir: str, tokenizer: Tokenizer, config: BertConfig) -> None:
-    """Check that the vocabulary sizes of tokenizer and model are equal, and that a decoder uses [CLS] and [SEP].
-
-    Raises:
-        InputError: they do not match.
-    """
+    """Raise InputError if tokenizer and model have different vocabulary sizes, or a decoder does not use [CLS] and [SEP]."""
     if tokenizer.vocab_size != config.vocab_size:
         raise InputError(
             f"model_dir={model_dir}: the tokenizer has {tokenizer.vocab_size} tokens, the model {config.vocab_size}; "

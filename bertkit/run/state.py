@@ -96,13 +96,8 @@ class _State:
 class TrainingState:
     """A model and its optimizer, resumed from the newest valid checkpoint in the run directory, if there is one.
 
-    Attributes:
-        first_step: the number of steps before this start.
-        last_step: the step of the newest save.
-        started_at: the time of this start, on the monotonic clock.
-        model: the model in the accelerator's wrapper; `bare_model` is the model itself.
-        optimizer: updates the parameters in `names`, which maps each trained parameter to its name.
-        writer: writes checkpoints, and records which one is the best.
+    `first_step` is the number of steps before this start, at the monotonic time `started_at`, and `last_step` the step of the
+    newest save. `model` is in the accelerator's wrapper; `bare_model` is the model itself. `names` has its trained parameters.
     """
 
     def __init__(self, accelerator: Accelerator, settings: RunSettings, start: Start, choices: Choices) -> None:
@@ -232,11 +227,7 @@ class TrainingState:
 
 
 def _require_same_tensors(directory: Path, saved: dict[str, Tensor], own: dict[str, Tensor]) -> None:
-    """Check that saved tensors have the names, shapes and types that the run expects.
-
-    Raises:
-        InputError: with the first difference.
-    """
+    """Raise InputError with the first difference if saved tensors have other names, shapes or types than the run expects."""
     facts = [{name: (tuple(tensor.shape), tensor.dtype) for name, tensor in side.items()} for side in (saved, own)]
     for name in sorted({*saved, *own}):
         if facts[0].get(name) != facts[1].get(name):

@@ -31,19 +31,13 @@ MAX_NAMED = 3  # examples that a warning names
 
 
 class Coverage:
-    """Counts truncated examples and unknown words while features are made.
-
-    Attributes:
-        num_features: the number of features of all examples.
-        num_truncated: the number of examples with a part that is in no feature.
-        has_pairs: whether any example has a second segment.
-        unknown: the numbers of the examples in which the first or second text has only [UNK] tokens.
-    """
+    """Counts truncated examples and unknown words while features are made."""
 
     def __init__(self, facts: VocabFacts) -> None:
         self._special, self._unknown = {facts.cls, facts.sep}, {facts.unk}
-        self.num_features, self.num_truncated, self.has_pairs = 0, 0, False
-        self.unknown: list[int] = []
+        self.num_features, self.has_pairs = 0, False
+        self.num_truncated = 0  # examples with a part that is in no feature
+        self.unknown: list[int] = []  # the numbers of examples in which the first or second text has only [UNK] tokens
 
     def counted(self, features: Iterable[Feature]) -> Iterator[Feature]:
         """Count features, and yield them unchanged; the features of an example must be adjacent."""
@@ -119,6 +113,11 @@ class TaskData:
         return lines
 
 
+def splits_of(settings: FinetuneSettings) -> tuple[Source, Source]:
+    """Read both splits."""
+    return readers.read_splits(settings, keeps_groups(settings))
+
+
 def keeps_groups(settings: FinetuneSettings) -> bool:
     """Whether `dev_share` keeps near-duplicates together; runs that earlier versions began keep their split."""
     saved = saved_identity(Path(settings.output_dir))
@@ -134,7 +133,7 @@ def tokenizer_of(settings: FinetuneSettings, source: Path | None) -> Tokenizer:
     rules: Rules | None = None if config.rules == "auto" else config.rules
     if config.path is not None:
         return load_tokenizer_files(Path(config.path), config.lowercase, rules)
-    examples = readers.read_splits(settings, keeps_groups(settings))[0].examples
+    examples = splits_of(settings)[0].examples
 
     def texts() -> Iterator[str]:
         return (text for example in examples for text in (example.source, example.target or "") if text)
@@ -146,9 +145,7 @@ def tokenizer_of(settings: FinetuneSettings, source: Path | None) -> Tokenizer:
 def load_task_data(settings: FinetuneSettings, tokenizer: Tokenizer) -> TaskData:
     """Read both splits, and make their features."""
     task, shape = settings.task, shape_of(settings.task)
-    train, dev = (
-        Split(source, Coverage(tokenizer.facts)) for source in readers.read_splits(settings, keeps_groups(settings))
-    )
+    train, dev = (Split(source, Coverage(tokenizer.facts)) for source in splits_of(settings))
     labels = train.source.labels
     first, second = (
         split.coverage.counted(make_features(task, split.source.examples, tokenizer, labels)) for split in (train, dev)
@@ -168,11 +165,7 @@ def fingerprint(splits: Iterable[Source]) -> list[str]:
 
 
 def weigh_classes(settings: FinetuneSettings, data: TaskData) -> None:
-    """Set the class weights of the training batches.
-
-    Raises:
-        InputError: the numbers of weights and labels differ.
-    """
+    """Set the class weights of the training batches; raise InputError if the numbers of weights and labels differ."""
     weights, labels = settings.class_weights, data.labels
     if weights is None:
         return

@@ -57,12 +57,8 @@ class Batch:
 class ServedModel:
     """A model for `/predict`, `/embed` and `/view`.
 
-    Attributes:
-        name: the name of the model in requests.
-        kind: sequence, tagging, spans, choice, generation, fill_mask, next_sentence; embedding for a model without a head.
-        predictor: the model with its task; if the model has no head, it is only used to read inputs.
-        explained: the predictor for `view`, which also accepts pairs if the model is a masked LM.
-        load_seconds: loading time.
+    Its kind is sequence, tagging, spans, choice, generation, fill_mask or next_sentence; without a head, it is embedding, and
+    the predictor is only used to read inputs. `explained`, the predictor for `view`, also accepts pairs for a masked LM.
     """
 
     def __init__(
@@ -74,11 +70,6 @@ class ServedModel:
 
     def predict_requests(self, requests: Sequence[Sequence[Any]], max_tokens: int, num_alternatives: int = 0) -> Batch:
         """Predict the inputs of many requests; the result of a request is a list of rows, or an error.
-
-        Args:
-            requests: the inputs of each request.
-            max_tokens: largest number of tokens in a request.
-            num_alternatives: number of answers to each question.
 
         Raises:
             NumericsError: the model's output is not finite.

@@ -17,14 +17,7 @@ from bertkit.base.errors import BertkitError, InputError, say
 
 
 class RefusedError(HTTPException):
-    """An HTTP error: the server refuses a request.
-
-    Args:
-        status: the HTTP status.
-        code: a short code for programs.
-        message: a line for people.
-        headers: additional headers of the response.
-    """
+    """An HTTP error: the server refuses a request, with a short code for programs and a line for people."""
 
     def __init__(self, status: int, code: str, message: str, headers: dict[str, str] | None = None) -> None:
         super().__init__(status, message, headers)
@@ -36,29 +29,19 @@ class RefusedError(HTTPException):
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """A waiting request.
+    """A waiting request."""
 
-    Attributes:
-        call: such as a method and a model; jobs with the same call are computed together.
-        inputs: the inputs of the request.
-        size: estimated number of tokens.
-        future: receives the result in the event loop.
-    """
-
-    call: Any
+    call: Any  # such as a method and a model; jobs with the same call are computed together
     inputs: Any
-    size: int
-    future: asyncio.Future[Any]
+    size: int  # estimated number of tokens
+    future: asyncio.Future[Any]  # receives the result in the event loop
 
 
 class Queue:
     """Waiting requests, with the thread that computes them.
 
-    Args:
-        compute: from a call, and the inputs of each of its jobs, returns a result or an exception for each job.
-        max_waiting: largest number of waiting jobs; further jobs are refused.
-        batch_size: largest total size of jobs that are taken together; a larger job is taken alone.
-        max_seconds: longest time that a job waits.
+    From a call, and the inputs of each of its jobs, `compute` returns a result or an exception for each job. When `max_waiting`
+    jobs wait, further ones are refused. Jobs of up to `batch_size` in total are taken together; a larger job is taken alone.
     """
 
     def __init__(

@@ -28,12 +28,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # the `_created` tim
 
 
 class Metrics:
-    """The metrics of one worker.
-
-    Args:
-        num_workers: number of workers of the server; GET /metrics shows the metrics of one of them.
-        num_waiting: returns the number of waiting requests.
-    """
+    """The metrics of one of the server's workers; GET /metrics shows those of the worker that answers."""
 
     def __init__(self, num_workers: int, num_waiting: Callable[[], int]) -> None:
         of = "" if num_workers == 1 else f", for one of {num_workers} workers"

@@ -15,7 +15,8 @@ from bertkit.base.errors import InputError, say
 from bertkit.run.comparison import Divergence, RunRecord, by_seed, different_settings, find_divergence, read_run
 from bertkit.run.outputs import check_output, write_output
 from bertkit.settings.compare import CompareSettings
-from bertkit.view.report import comparison_page, scores_table, settings_table
+from bertkit.view.page import Table
+from bertkit.view.report import comparison_page, scores_table
 
 MAX_LENGTH = 60  # characters of a value in the table
 MAX_VALUES = 4  # differing values to show at the step where runs diverge
@@ -43,7 +44,8 @@ def run(settings: CompareSettings) -> dict[str, Any]:
     labels = [_label(group) for group in groups]
     scores = scores_table([(_label(row), _steps(row), [record.scores for record in row]) for row in rows])
     different = different_settings([group[0] for group in groups])
-    table = settings_table(labels, {key: [_shown(value) for value in values] for key, values in different.items()})
+    differing = [(key, *map(_shown, values)) for key, values in different.items()]
+    table = Table("What differs", ("setting", *labels), differing)
     lines = _describe(labels, find_divergence(*records)) if len(records) == 2 else []
     say(*scores.markdown().split("\n"), "")
     say(*(table.markdown().split("\n") if different else ["no settings differ"]), "", *lines)

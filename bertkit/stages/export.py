@@ -54,11 +54,8 @@ def run(settings: ExportSettings) -> None:
     }
     if final.exists() and any(final.iterdir()):
         if not _holds(final, identity):
-            held = (
-                "an export of another model or with other settings"
-                if (final / CERTIFICATE).is_file()
-                else "other files"
-            )
+            is_export = (final / CERTIFICATE).is_file()
+            held = "an export of another model or with other settings" if is_export else "other files"
             raise InputError(f"output_dir={final} holds {held}; choose another one")
         say(f"done already: {final} holds this export")
         return

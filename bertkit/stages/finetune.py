@@ -34,7 +34,6 @@ from bertkit.run.task_data import TaskData
 from bertkit.run.trainer import FinishedStep, TrainingPlan, fit
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.tasks.batching import TrainingOrder
-from bertkit.tasks.reading.readers import read_splits
 from bertkit.tasks.scoring.baseline import Baseline
 from bertkit.tasks.task import check_metrics, shape_of
 from bertkit.train.losses import LossTerm
@@ -59,12 +58,7 @@ def run(settings: FinetuneSettings) -> None:
     rate = at(saved_identity(Path(settings.output_dir)), "optimizer.peak_learning_rate")
     settings = settings.with_rate(rate) if isinstance(rate, float) else settings  # a resumed run keeps its rate
     identity = identity_of(to_mapping(settings), FINETUNE)
-    if is_done(
-        settings,
-        identity,
-        FINETUNE,
-        lambda: task_data.fingerprint(read_splits(settings, task_data.keeps_groups(settings))),
-    ):
+    if is_done(settings, identity, FINETUNE, lambda: task_data.fingerprint(task_data.splits_of(settings))):
         return
     choose_device(settings.device)  # fail before reading all the files
     check_metrics(settings.task, settings.task.label_names)

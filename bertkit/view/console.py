@@ -21,15 +21,7 @@ def model_line(num_parameters: int, num_layers: int, hidden_size: int, heads: Se
 def phase_line(
     steps: range, max_seq_length: int | None, batch_size: int, epoch_length: int, num_micro_batches: int
 ) -> str:
-    """Describe a phase of a run: its epochs and micro-batches.
-
-    Args:
-        steps: the steps of the phase, counted from 0.
-        max_seq_length: in tokens; None in a run with one phase.
-        batch_size: sequences in a step.
-        epoch_length: examples in an epoch.
-        num_micro_batches: micro-batches in a step.
-    """
+    """Describe a phase of a run: its steps, counted from 0, its length (None if it is the only phase), epochs and micro-batches."""
     where = f"steps {steps.start + 1} to {steps.stop}, sequences of up to {max_seq_length} tokens: "
     return (
         f"{where if max_seq_length else ''}{epoch_length:,} examples an epoch, {len(steps) * batch_size / epoch_length:.1f} "

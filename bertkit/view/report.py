@@ -63,12 +63,8 @@ def write_report(
 ) -> None:
     """Write report.html for a run so far; charts without values are omitted.
 
-    Args:
-        run_dir: the directory of the run.
-        baselines: "unigram entropy"; with next sentence prediction also "guessing", the accuracy of the more frequent label.
-        charts: the charts to draw.
-        review: the review of a fine-tuned model's predictions; None for pretraining, and during fine-tuning.
-        samples: held-out texts with predictions; None for fine-tuning, and during pretraining.
+    The baselines are "unigram entropy" and, with next sentence prediction, "guessing", the accuracy of the more frequent label.
+    Only a finished run has a review of its predictions (fine-tuning), or samples: held-out texts with predictions (pretraining).
     """
     rows = read_metrics(run_dir / "metrics.jsonl")
     last = rows[-1] if rows else {}
@@ -103,18 +99,15 @@ def pictures(review: Mapping[str, Any]) -> list[Figure]:
 
 
 def headline(review: Mapping[str, Any]) -> str:
-    """Return a sentence with the main score and the baseline's score."""
+    """Return a sentence with the main score, its 95 % interval if there is one, and the baseline's score."""
     name = review["best_metric"]
-    text = f"{metric_name(name)} {format_score(review['scores'][name])}{interval(review, name)} on the dev split"
+    ends = ", ".join(map(format_score, review["intervals"].get(name, ())))
+    interval = f" [{ends}]" if ends else ""
+    text = f"{metric_name(name)} {format_score(review['scores'][name])}{interval} on the dev split"
     guessing = review["baselines"].get("majority", {})
     if name in guessing:
         text += f"; guessing scores {format_score(guessing[name])}"
     return text[0].upper() + text[1:] + "."
-
-
-def interval(review: Mapping[str, Any], name: str) -> str:
-    """Return the 95 % interval of a score, in brackets; nothing if it has none."""
-    return " [{}, {}]".format(*map(format_score, review["intervals"][name])) if name in review["intervals"] else ""
 
 
 def most_confused(confusion: Mapping[str, Any]) -> list[tuple[str, str, int]]:
@@ -167,11 +160,6 @@ def _cell(values: Sequence[float]) -> str:
     if len(values) == 1:
         return format_score(values[0])
     return f"{format_score(statistics.fmean(values))} ± {format_score(statistics.stdev(values))}"
-
-
-def settings_table(names: Sequence[str], rows: Mapping[str, Sequence[str]]) -> Table:
-    """Return the table of the settings that differ."""
-    return Table("What differs", ("setting", *names), [(key, *values) for key, values in rows.items()])
 
 
 def comparison_page(runs: Sequence[tuple[str, Sequence[Rows]]], lines: Sequence[str], tables: Sequence[Table]) -> str:

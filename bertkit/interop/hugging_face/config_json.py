@@ -70,11 +70,7 @@ def is_decoder(config: BertConfig) -> bool:
 
 
 def require_bert(config: BertConfig, where: str) -> None:
-    """Check that `transformers` can compute a model.
-
-    Raises:
-        InputError: it cannot; the message names the settings that it does not have.
-    """
+    """Raise InputError, which names the settings that `transformers` does not have, if it cannot compute a model."""
     if config.variant and not is_decoder(config):
         changed = changed_from_bert(config)
         rest = "export head=encoder without the head, or use" if changed[0].startswith("head.") else "use"
@@ -174,10 +170,8 @@ def _of_pair(path: Path, content: dict[str, Any]) -> dict[str, Any]:
 def read_config(path: Path, tensors: Mapping[str, Tensor] | None = None) -> tuple[BertConfig, str]:
     """Read `config.json`, or Google's `bert_config.json`.
 
-    If the file has no labels, their number comes from the shape of the classifier's weights.
-
-    Returns:
-        The configuration, and the head that the weights called `classifier` belong to.
+    Returns also the head that the weights called `classifier` belong to. If the file has no labels, their number comes from
+    the shape of these weights.
 
     Raises:
         InputError: there is no such file, it is not a BERT's, or bertkit does not support its settings.

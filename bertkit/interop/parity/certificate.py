@@ -30,7 +30,7 @@ class _Certificate:
 
 def identity_of(model: BertWithHeads) -> dict[str, Any]:
     """Return a model's configuration, without unused groups of settings, and a hash of every weight."""
-    unused = [] if model.config.variant else ["attention", "norm", "pooling"]
+    unused = ["head"] if model.config.variant else ["attention", "norm", "pooling", "head"]
     unused += [] if model.config.decoder else ["decoder"]
     config = {key: value for key, value in to_mapping(model.config).items() if key not in unused}
     return {"config": config, "tensor_sha256": {name: _hash(x) for name, x in sorted(full_tensors(model).items())}}

@@ -165,6 +165,14 @@ def test_verify_sees_another_configuration_and_tokenizer(
             check_certificate(load_model(exported), tmp_path / "parity.json")
 
 
+def test_a_certificate_without_the_settings_of_a_head_still_holds(exported: Path, tmp_path: Path) -> None:
+    """Earlier versions wrote none; a certified head is a linear map."""
+    content = parity.certify(exported)
+    content["config"].pop("head", None)
+    (tmp_path / "parity.json").write_text(json.dumps(content))
+    check_certificate(load_model(exported), tmp_path / "parity.json")
+
+
 def test_a_layer_less_in_memory_fails(exported: Path, tmp_path: Path) -> None:
     assert run(["verify", f"model_dir={exported}", f"output={tmp_path / 'parity.json'}"]) == 0
     model = load_model(exported)
