@@ -180,16 +180,16 @@ def _take_rows(command: str, settings: dict[str, Any], folder: Path) -> tuple[li
 
 @contextlib.contextmanager
 def _kept(path: Path, text: str) -> Iterator[None]:
-    """Write a file that is missing; after an error in the input, remove it again."""
-    if path.exists():
-        yield
-        return
+    """Write a file that is missing; after an error in the input, remove it again, and name the rows as the user does."""
+    is_new = not path.exists()
     with folder_for(path.parent):
-        own = path.with_name(f"{path.name}.{os.getpid()}")  # several processes may write the same rows
-        write_durably(own, text)
-        own.replace(path)
+        if is_new:
+            own = path.with_name(f"{path.name}.{os.getpid()}")  # several processes may write the same rows
+            write_durably(own, text)
+            own.replace(path)
         try:
             yield
-        except InputError:
-            path.unlink(missing_ok=True)
-            raise
+        except InputError as error:
+            if is_new:
+                path.unlink(missing_ok=True)
+            raise InputError(*(line.replace(str(path), path.name.split("-")[0]) for line in error.args)) from None
