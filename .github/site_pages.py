@@ -33,7 +33,7 @@ EXAMPLE = re.compile(r"^>>> .*(?:\n.+)*", re.MULTILINE)  # until an empty line
 
 
 class Examples(griffe.Extension):
-    """The examples of docstrings are code; the names are those of the stub, also where a folder has the same name."""
+    """Show examples in docstrings as code; take names from the stub, even where a folder has the same name."""
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         """Put in what the stub has."""

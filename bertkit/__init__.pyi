@@ -706,7 +706,7 @@ def compare(
         overwrite: True: replace an existing file
 
     Returns:
-        A run whose `report` is the page, and whose `scores` are those of each run, by its name.
+        A run: its `report` is the page, and its `scores` hold the scores of each run by name.
     """
 
 def view(

@@ -114,7 +114,7 @@ RETURNS = {
     "predict": "A mapping for each input; with `output`, a run that names the file.",
     "embed": "The vectors, float32 (n, D); with `output`, a run that names the file.",
     "evaluate": "A run that has only `scores`.",
-    "compare": "A run whose `report` is the page, and whose `scores` are those of each run, by its name.",
+    "compare": "A run: its `report` is the page, and its `scores` hold the scores of each run by name.",
     "view": "A run whose `output` is the page or picture.",
     "serve": "Only after the server is stopped.",
     "index": "A run whose `output` is the library.",

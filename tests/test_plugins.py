@@ -17,10 +17,12 @@ from torch import nn
 import bertkit
 from bertkit.base import plugins
 from bertkit.base.errors import InputError
+from bertkit.base.typed_settings import build
 from bertkit.cli import run
 from bertkit.data.batches.masking import mask_tokens
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.data.data_config import MaskingConfig
+from bertkit.model.bert_config import HeadConfig
 from bertkit.model.heads import BertWithHeads
 
 GUIDE = Path(__file__).resolve().parents[1] / "recipes" / "extend"
@@ -204,7 +206,7 @@ def test_help_lists_them(package: Path, capsys: Capsys) -> None:
         (("plugins=[my_plugins]", "masking=blok"), "'block'"),
         (("plugins=[my_plugins]", "masking=block", "masking.options.lenght=4"), "'length'"),
         (("plugins=[my_plugins]", "masking=block", "masking.options.length=four"), "masking.options.length"),
-        (("masking.options.length=4",), "masking.options.length"),
+        (("masking.options.length=4",), "masking.options={'length': 4}"),
         (("plugins=[nowhere]",), "plugins=[nowhere]"),
         (("attention.score=block",), "attention.score='block'"),
         (("optimizer.name=block",), "optimizer.name='block'"),
@@ -249,3 +251,10 @@ def test_positions_that_rotate_or_embed() -> None:
 
     layout = Layout.from_lengths(torch.tensor([3]))
     assert [out.unique().tolist() for out in layer.transform(query, query, layout)] == [[2.0], [2.0]]
+
+
+def test_options_that_are_no_mapping() -> None:
+    """As in the config.json of a model from elsewhere."""
+    for kind in ("linear", "nowhere"):
+        with pytest.raises(InputError, match=r"options=3|kind='nowhere'"):
+            build(HeadConfig, {"kind": kind, "options": 3})

@@ -1,4 +1,4 @@
-"""Plug-ins: a user's functions and classes, each of which adds an option to a slot of bertkit.
+"""Plug-ins: a user's function or class adds an option to a slot of bertkit, such as a masking policy.
 
     @bertkit.masking("block")
     def block(ids, special, rng, policy, *, length: int = 3): ...
@@ -75,7 +75,7 @@ def load(modules: Iterable[str]) -> None:
 
 @functools.cache
 def _load_once() -> None:
-    """Import the modules that the parent process named, and those of installed packages."""
+    """Import the modules that the parent process named, and the entry points of installed packages."""
     load(())
     for entry in importlib.metadata.entry_points(group="bertkit"):
         _import(f"the plug-in {entry.name} of an installed package", entry.load)

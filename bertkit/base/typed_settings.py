@@ -263,13 +263,11 @@ def _build_dataclass(schema: Any, mapping: Mapping[str, Any], path: str, errors:
             named_by = field.metadata["named_by"]
             kind = values.get(named_by, fields[named_by].default)
             is_own = kind is None or kind in get_args(get_args(_hints(schema)[named_by])[0])
-            place, given = (
-                _joined(path, name),
-                {} if kind is None else mapping.get(name, {}),
-            )  # None: the name was refused
+            place, given = _joined(path, name), mapping.get(name, {})
             if is_own:
-                errors += [f"{place}.{option}: is for plug-ins; leave it out" for option in given]
                 values[name] = {}
+                if given and kind is not None:  # None: the name was refused
+                    errors.append(f"{place}={given!r:.60}: is for plug-ins; leave it out")
             else:
                 options = _convert(
                     plugins.options_of(field.metadata["slot"], kind), given, place, errors, is_file=False

@@ -29,7 +29,7 @@ from bertkit.data.data_config import InstancesConfig, MaskingConfig
 Sentence = list[int]
 Document = Sequence[Sentence]
 MASK_PROB = 0.8  # probability that a chosen token becomes [MASK]
-KEEP_PROB = 0.5  # probability that another chosen token stays as it is
+KEEP_PROB = 0.5  # probability that a chosen token without [MASK] stays unchanged
 TRIES_FOR_ANOTHER_DOCUMENT = 10
 
 

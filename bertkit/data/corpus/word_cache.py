@@ -29,7 +29,7 @@ class WordCache:
     """Encodes sentences as the tokenizer does, in constant memory."""
 
     def __init__(self, tokenizer: Tokenizer, num_entries: int) -> None:
-        """Make empty caches of `num_entries` runs and words; those of the current sentences may exceed this number."""
+        """Make empty caches for `num_entries` runs and words; the words of the current sentences may exceed this number."""
         self.tokenizer = tokenizer
         self._runs = _Cache("\n", num_entries)
         self._words = _Cache(" ", num_entries)
