@@ -262,7 +262,7 @@ def test_the_stub_is_what_the_settings_say(tmp_path: Path) -> None:
     )
     (tmp_path / "program.py").write_text(program)
     checkers = [[sys.executable, "-m", "mypy", "--follow-imports=skip", str(signatures.STUB)]]
-    checkers += [["pyright"]] if shutil.which("pyright") else []
+    checkers += [["pyright", "--pythonpath", sys.executable]] if shutil.which("pyright") else []
     for checker in checkers:
         done = subprocess.run([*checker, tmp_path / "program.py"], capture_output=True, text=True, cwd=tmp_path)
         assert re.findall(r"program\.py:(\d+):.* error", done.stdout) == ["4", "5", "6"], done.stdout
