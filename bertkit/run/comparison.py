@@ -107,9 +107,14 @@ def _short_hash(value: Any) -> str | None:
 
 
 def different_settings(records: Sequence[RunRecord]) -> dict[str, list[Any]]:
-    """Return the settings and facts that are not the same in all runs, with the value in each run."""
+    """Return the settings and facts that are not the same in all runs, with the value in each run.
+
+    `model.*` is left out if a run began with `model_dir`, whose shape replaces it.
+    """
     wholes = [{**record.settings, **record.facts, "output_dir": None} for record in records]
-    keys = {key: None for other in wholes[1:] for key, _, _ in differences(wholes[0], other)}
+    ignored = "model." if any(whole.get("model_dir") for whole in wholes) else "output_dir"
+    found = {key: None for other in wholes[1:] for key, _, _ in differences(wholes[0], other)}
+    keys = [key for key in found if not key.startswith(ignored)]
     return {key: [at(whole, key) for whole in wholes] for key in keys}
 
 

@@ -106,7 +106,7 @@ def headline(review: Mapping[str, Any]) -> str:
     text = f"{metric_name(name)} {format_score(review['scores'][name])}{interval} on the dev split"
     guessing = review["baselines"].get("majority", {})
     if name in guessing:
-        text += f"; guessing scores {format_score(guessing[name])}"
+        text += f"; the majority baseline scores {format_score(guessing[name])}"
     return text[0].upper() + text[1:] + "."
 
 

@@ -103,7 +103,7 @@ def test_a_run_knows_its_columns_and_sizes(make: Make, tmp_path: Path, capsys: C
     content = "review,text_pair\n" + "kan lon min kar lor,mir\n" + "kan lon min kar lor mir kan,mir\n"
     rows = predict(tmp_path / "run" / "model", tmp_path / "in.csv", content)
     assert rows[0]["probabilities"] == pytest.approx(rows[1]["probabilities"], abs=1e-6)  # both are cut to five pieces
-    assert "in.csv read as csv: text 'review', text_pair 'text_pair'\n" in capsys.readouterr().err
+    assert "in.csv read as csv: text in column 'review', text_pair in column 'text_pair'\n" in capsys.readouterr().err
     longer = predict(tmp_path / "run" / "model", tmp_path / "in.csv", content, "task.max_seq_length=40")
     assert longer[0]["probabilities"] != pytest.approx(longer[1]["probabilities"], abs=1e-6)
     other = predict(tmp_path / "run" / "model", tmp_path / "x.tsv", "b\ta\nmir\tkan lon min kar lor\n",
