@@ -457,7 +457,7 @@ def test_rows_with_gaps_and_empty_ones_have_a_line(make: Make, tmp_path: Path, c
     rows = predict(make("sequence"), tmp_path / "in.tsv", "text\ttext_pair\nkan\tlon\n\nmin\n")
     assert [row["id"] for row in rows] == ["0", "1", "2"]
     said = capsys.readouterr().err.splitlines()
-    assert said[0] == f"{tmp_path / 'in.tsv'} read as tsv: text 'text', text_pair 'text_pair'"
+    assert said[0] == f"{tmp_path / 'in.tsv'} read as tsv: text in column 'text', text_pair in column 'text_pair'"
     assert said[1].startswith("warning: 1 rows")
     assert f"{tmp_path / 'in.tsv'}:4" in said[1]
 

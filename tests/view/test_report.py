@@ -145,7 +145,9 @@ def test_no_report_scrolls_sideways(tmp_path: Path) -> None:
     """On a phone and on a desk, also with long names."""
     long = "a_name_without_a_space_" * 20
     confusion = {"labels": [f"{n}_{long[:40]}" for n in range(30)], "counts": [[n] * 30 for n in range(30)]}
-    report(tmp_path / "tuned", rows(["loss"]), review={**REVIEW, "confusion": confusion, "facts": {"started from": long}})
+    report(
+        tmp_path / "tuned", rows(["loss"]), review={**REVIEW, "confusion": confusion, "facts": {"started from": long}}
+    )
     report(tmp_path / long[:200], rows(KEYS), corpus=long, settings=f"data_dir: {long}\n")
     with chromium(tmp_path / "profile") as browser:
         for page in (tmp_path / "tuned", tmp_path / long[:200]):
