@@ -36,7 +36,7 @@ are synonyms of model_dir=.
 first steps:
   bertkit prepare corpus=python_docs tokenizer.vocab_size=4096 output_dir=runs/docs
   bertkit pretrain experiment=quickstart data_dir=runs/docs output_dir=runs/tiny
-  bertkit finetune task=mrpc model_dir=runs/tiny data_dir=glue output_dir=runs/mrpc
+  bertkit finetune reviews.csv --text review --label stars model_dir=runs/tiny --output runs/stars
   bertkit export model_dir=runs/tiny head=masked_lm output_dir=runs/tiny-mlm
 
 exit codes:

@@ -107,10 +107,11 @@ def _short_hash(value: Any) -> str | None:
 
 
 def different_settings(records: Sequence[RunRecord]) -> dict[str, list[Any]]:
-    """Return the settings and facts that are not the same in all runs, with the value in each run."""
+    """Return the settings and facts that differ, with the value in each run; `model.*` has no effect beside `model_dir`."""
     wholes = [{**record.settings, **record.facts, "output_dir": None} for record in records]
-    keys = {key: None for other in wholes[1:] for key, _, _ in differences(wholes[0], other)}
-    return {key: [at(whole, key) for whole in wholes] for key in keys}
+    skipped = "model." if any(whole.get("model_dir") for whole in wholes) else "output_dir"
+    keys = dict.fromkeys(key for other in wholes[1:] for key, _, _ in differences(wholes[0], other))
+    return {key: [at(whole, key) for whole in wholes] for key in keys if not key.startswith(skipped)}
 
 
 def find_divergence(first: RunRecord, second: RunRecord) -> Divergence:

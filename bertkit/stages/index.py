@@ -83,8 +83,8 @@ def _with_progress(source: _Source, corpus: Corpus, progress: Progress) -> Itera
 
 
 def _describe(changes: FileChanges) -> str:
-    parts = [(changes.num_new, "new"), (changes.num_same, "unchanged"), (changes.num_removed, "removed")]
-    return (", ".join(f"{count:,} {what}" for count, what in parts if count) or "no") + " documents"
+    parts = [(changes.num_new, "new"), (changes.num_same, "already stored"), (changes.num_removed, "removed")]
+    return "documents: " + (", ".join(f"{count:,} {what}" for count, what in parts if count) or "none")
 
 
 def _sources_of(corpus: Corpus, settings: IndexSettings) -> list[_Source]:

@@ -104,9 +104,8 @@ def headline(review: Mapping[str, Any]) -> str:
     ends = ", ".join(map(format_score, review["intervals"].get(name, ())))
     interval = f" [{ends}]" if ends else ""
     text = f"{metric_name(name)} {format_score(review['scores'][name])}{interval} on the dev split"
-    guessing = review["baselines"].get("majority", {})
-    if name in guessing:
-        text += f"; guessing scores {format_score(guessing[name])}"
+    if name in (majority := review["baselines"].get("majority", {})):
+        text += f"; the majority baseline scores {format_score(majority[name])}"
     return text[0].upper() + text[1:] + "."
 
 

@@ -170,7 +170,7 @@ def test_the_report_and_the_result_tell_labels_apart(finished: Path) -> None:
     text = "\n".join(Page((finished / "report.html").read_text()).text)
     commonest = max(scores["support"] for scores in result["per_label"].values()) / 23
     low, high = (f"{end:.4f}".replace("1.0000", "1") for end in result["intervals"]["accuracy"])
-    scored = f"Accuracy {result['accuracy']:.4f} [{low}, {high}] on the dev split; guessing scores {commonest:.4f}."
+    scored = f"Accuracy {result['accuracy']:.4f} [{low}, {high}] on the dev split; the majority baseline scores {commonest:.4f}."
     assert scored in text.replace("Accuracy 1 ", "Accuracy 1.0000 ")
     assert "train: 0 of 53 examples; dev: 0 of 23 examples" in text
     assert "per_label" not in (finished / "model" / "README.md").read_text()

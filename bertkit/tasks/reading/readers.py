@@ -177,7 +177,7 @@ def read_table(shape: Shape, task: TaskConfig, table: Table, keep_rows: bool = F
 
     reading = Reading(task, dataclasses.replace(table, rows=noted()) if keep_rows else table, is_labelled=False)
     examples = shape.read(reading)
-    unit = table.unit or ", ".join(f"{setting} '{column}'" for setting, column in reading.columns)
+    unit = table.unit or ", ".join(f"{setting} in column '{column}'" for setting, column in reading.columns)
     chunks = iter(lambda: list(itertools.islice(examples, READ_AT_ONCE)), [])
     return Inputs(f"{table.name} read as {table.format}: {unit}", chunks, table.short_rows, shape, rows)
 
