@@ -9,8 +9,8 @@ It has these tables:
     passages   the passages of the documents, with their text
     words      FTS5's index of the passages, without another copy of the text
 
-Documents are added in transactions. If `index` is killed, the next run recognizes the committed documents by their hashes, and
-the result is the same as that of a single run.
+Documents are added in transactions, to a copy that replaces the library at the end. If `index` is killed, the next run
+continues from this copy; it recognizes the committed documents by their hashes, and the result is that of a single run.
 
 BM25 in FTS5 (sqlite.org/fts5.html, "The bm25() function") is the sum, over the words q of a question, of
 
@@ -25,11 +25,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
+import functools
 import math
 import os
+import shutil
 import sqlite3
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -37,24 +37,16 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.base.errors import InputError
+from bertkit.base.files import UNFINISHED, flush, partial_dir, writing
+from bertkit.base.text_files import parse_json
 from bertkit.data.data_config import PassagesConfig
-from bertkit.search.library_file import APPLICATION, VERSION, check_library, connect, transaction, translated_errors
+from bertkit.search.library_file import make_tables, open_library, reading, transaction, translated_errors
 from bertkit.search.passages import LibraryDocument, Passage, cut, place_of, searchable, words_of
 
 K1 = 1.2  # BM25's k1, which FTS5 fixes
 FREQUENT_SHARE = 0.2  # words in more of the passages are frequent; 0.2 has the lowest p99 latency with 100,000 passages
 MAX_CACHED_COUNTS = 100_000
 TRANSACTION_SECONDS = 2.0  # the most work that is lost if the process is killed
-_TABLES = """
-CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE files (id INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, hash TEXT);
-CREATE TABLE documents (id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, title TEXT NOT NULL, unit TEXT NOT NULL);
-CREATE TABLE places (document INTEGER, file INTEGER, number INTEGER NOT NULL, PRIMARY KEY (document, file)) WITHOUT ROWID;
-CREATE INDEX places_of_file ON places (file);
-CREATE TABLE passages (id INTEGER PRIMARY KEY, document INTEGER NOT NULL, text TEXT NOT NULL, start INTEGER NOT NULL,
-                       end INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL);
-CREATE INDEX passages_of_document ON passages (document);
-"""
 
 
 @dataclass(frozen=True)
@@ -79,7 +71,7 @@ class FileChanges:
 
 
 class Library:
-    """A library open for reading; each thread has its own connection."""
+    """A library open for reading, by one thread at a time; when `index` replaces the file, the next search opens it again."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Open a library.
@@ -87,22 +79,29 @@ class Library:
         Raises:
             InputError: there is no such file, or it is not a library.
         """
-        self.path = Path(path)
-        if not self.path.is_file():
+        self.path, self._version = Path(path), (0, 0)
+        if not self.path.exists():
             raise InputError(f"index={path}: no such file; make it with bertkit index corpus.path=... output={path}")
-        check_library(self.path, "index")
-        self._thread = threading.local()
-        with translated_errors(self.path):
-            (self.num_passages,) = self._connection.execute("SELECT count(*) FROM passages").fetchone()
-        if not self.num_passages:
-            raise InputError(f"index={path}: no passages in this library; run bertkit index again")
+        self._open()
 
-    @property
-    def _connection(self) -> sqlite3.Connection:
-        connection: sqlite3.Connection | None = getattr(self._thread, "connection", None)
-        if connection is None:
-            connection = self._thread.connection = connect(self.path, may_write=False)
-        return connection
+    def _open(self) -> None:
+        """Open the file, if it is another one than before."""
+        state = self.path.stat()
+        if self._version == (state.st_ino, state.st_mtime_ns):
+            return
+        connection = open_library(self.path, "index")
+        with reading(connection, self.path):  # not count(*), which cannot be interrupted
+            (num_passages,) = connection.execute("SELECT count(document) FROM passages").fetchone()
+        if not num_passages:
+            raise InputError(f"index={self.path}: no passages in this library; run bertkit index again")
+
+        @functools.lru_cache(MAX_CACHED_COUNTS)
+        def num_with(word: str) -> int:
+            count = "SELECT count(*) FROM words WHERE words MATCH ?"
+            return int(connection.execute(count, (_any([word]),)).fetchone()[0])
+
+        self._connection, self._num_with, self.num_passages = connection, num_with, int(num_passages)
+        self._version = (state.st_ino, state.st_mtime_ns)
 
     def find(self, question: str, num_hits: int, more: Sequence[str] = (), *, add_rest: bool = False) -> list[Hit]:
         """Return the passages with the highest BM25 for a question and `more` words, the best first.
@@ -110,11 +109,15 @@ class Library:
         With `add_rest`, if the library has at most `num_hits` passages, return all; the rest, without such words, score 0.
         """
         words = words_of(question, more)
-        with translated_errors(self.path):
+        with contextlib.suppress(OSError, InputError):  # without another library that can be read, this one stays
+            self._open()
+        with reading(self._connection, self.path):
             rows = self._best(words, num_hits) if words else []
             if add_rest and len(rows) < self.num_passages <= num_hits:
                 seen = {row[0] for row in rows}
                 rows += [row for row in self._connection.execute(_ALL) if row[0] not in seen]
+            if any(tuple(map(type, row[: len(_TYPES)])) != _TYPES for row in rows):
+                raise sqlite3.DataError("a value of another type than its column")
         return [
             Hit(number, text, title, source or "", place_of(unit, place or 0, Passage(*where)), score)
             for number, score, text, title, unit, *where, source, place in rows
@@ -127,8 +130,8 @@ class Library:
         first. If `num_hits` of them score more than the highest possible score of the frequent words alone, they are the best
         (Turtle and Flood 1995, "max score"). Otherwise all matching passages are scored.
         """
-        execute, counts = self._connection.execute, {word: self._num_with(word) for word in words}
-        (total,) = execute("SELECT count(*) FROM passages").fetchone()
+        execute, total = self._connection.execute, self.num_passages
+        counts = {word: self._num_with(word) for word in words}
         frequent = [word for word, count in counts.items() if count > FREQUENT_SHARE * total]
         rare = [word for word, count in counts.items() if word not in frequent and count]
         if frequent and rare:
@@ -141,23 +144,13 @@ class Library:
                 return rows
         return execute(_FIND, (_any(words), num_hits)).fetchall()
 
-    def _num_with(self, word: str) -> int:
-        """Return the number of passages with a word; it is cached until the library changes."""
-        version = self._connection.execute("PRAGMA data_version").fetchone()
-        if getattr(self._thread, "version", None) != version or len(self._thread.counts) > MAX_CACHED_COUNTS:
-            self._thread.version, self._thread.counts = version, {}
-        counts: dict[str, int] = self._thread.counts
-        if word not in counts:
-            count = "SELECT count(*) FROM words WHERE words MATCH ?"
-            (counts[word],) = self._connection.execute(count, (_any([word]),)).fetchone()
-        return counts[word]
-
 
 def _any(words: Sequence[str]) -> str:
     """Return an FTS5 query for passages with any of the words."""
     return " OR ".join(f'"{word}"' for word in words)
 
 
+_TYPES = (int, float, str, str, str, int, int, int, int)  # of the columns below, without `path` and `number`
 _PARTS = """p.text, d.title, d.unit, p.start, p.end, p.first, p.last, f.path, l.number
 FROM {} JOIN passages p ON p.id = {} JOIN documents d ON d.id = p.document
 LEFT JOIN places l ON l.document = d.id AND l.file = (
@@ -170,41 +163,55 @@ _FIND = f"SELECT p.id, score, {_PARTS.format(_FOUND, 'place')} ORDER BY score DE
 _ALL = f"SELECT p.id, 0.0, {_PARTS.format('(SELECT id AS place FROM passages)', 'place')} ORDER BY p.id"
 
 
-@contextlib.contextmanager
-def opened_for_writing(path: Path, settings: PassagesConfig) -> Iterator[LibraryWriter]:
-    """Open a library for writing, or create it.
+def stored_hashes(path: Path, settings: PassagesConfig) -> dict[str, str | None]:
+    """Return the files of a library with their hashes; none if the library is yet to be made.
 
     Raises:
-        InputError: the file is not a library, or the library was made with other settings.
+        InputError: the file is not a library, or damaged, or made with other settings.
     """
-    if path.exists():
-        check_library(path, "output")
-    with translated_errors(path), contextlib.closing(connect(path, may_write=True)) as connection:
-        connection.execute("PRAGMA cache_size = -65536")  # 64 MiB
-        with transaction(connection):
-            if connection.execute("PRAGMA application_id").fetchone() == (0,):
-                _make_tables(connection, settings)
-        (made,) = connection.execute("SELECT value FROM settings WHERE name = 'passages'").fetchone()
-        if json.loads(made) != dataclasses.asdict(settings):
-            was = " ".join(f"passages.{name}={value}" for name, value in json.loads(made).items())
+    if not path.exists() or (path.is_file() and not path.stat().st_size):
+        return {}
+    with contextlib.closing(open_library(path, "output")) as connection, reading(connection, path):
+        connection.set_progress_handler(None, 0)
+        (fault,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        row = connection.execute("SELECT value FROM settings WHERE name = 'passages'").fetchone()
+        try:
+            made = PassagesConfig(**parse_json(str(row and row[0])))
+        except (ValueError, TypeError, InputError):
+            fault = "no settings"
+        if fault != "ok":
+            raise sqlite3.DatabaseError(fault)
+        if made != settings:
+            was = " ".join(f"passages.{name}={value}" for name, value in dataclasses.asdict(made).items())
             raise InputError(f"output={path} was made with {was}; repeat them, or choose another file")
-        connection.execute("CREATE TEMP TABLE seen (document INTEGER PRIMARY KEY)")
-        yield LibraryWriter(connection, settings)
+        return dict(connection.execute("SELECT path, hash FROM files"))
 
 
-def _make_tables(connection: sqlite3.Connection, settings: PassagesConfig) -> None:
-    for statement in filter(str.strip, _TABLES.split(";")):
-        connection.execute(statement)
-    # a word consists of letters, numbers and combining marks, which Hindi needs; FTS5's default leaves the marks out
-    drop = 2 if settings.accents == "drop" else 0
-    tokenize = f"unicode61 remove_diacritics {drop} categories ''L* N* M* Co''"
-    if settings.stemming == "english":
-        tokenize = f"porter {tokenize}"
-    connection.execute(f"CREATE VIRTUAL TABLE words USING fts5(title, text, content='', tokenize='{tokenize}')")
-    made = json.dumps(dataclasses.asdict(settings))
-    connection.execute("INSERT INTO settings VALUES ('passages', ?)", (made,))
-    connection.execute(f"PRAGMA application_id = {APPLICATION}")
-    connection.execute(f"PRAGMA user_version = {VERSION}")
+@contextlib.contextmanager
+def opened_for_writing(path: Path, settings: PassagesConfig, made_from: str = "") -> Iterator[LibraryWriter]:
+    """Make a library, or change a copy of one that `stored_hashes` accepts; at the end it gets its name.
+
+    After a kill, the next call with the same `made_from` continues.
+    """
+    path = path.resolve()  # a link stays
+    state = path.stat() if path.exists() and path.stat().st_size else None
+    made_from += repr((settings, state and (state.st_ino, state.st_size, state.st_mtime_ns)))
+    with partial_dir(path, made_from) as folder:
+        file = folder / UNFINISHED / "library.db"
+        if state is not None and not file.exists():
+            with path.open("rb") as old, writing(file, is_binary=True) as new:
+                shutil.copyfileobj(old, new)
+            shutil.copymode(path, file)
+        with translated_errors(path), contextlib.closing(sqlite3.connect(file, isolation_level=None)) as connection:
+            connection.execute("PRAGMA cache_size = -65536")  # 64 MiB
+            with transaction(connection):
+                if connection.execute("PRAGMA application_id").fetchone() == (0,):
+                    make_tables(connection, settings)
+            connection.execute("CREATE TEMP TABLE seen (document INTEGER PRIMARY KEY)")
+            yield LibraryWriter(connection, settings)
+        file.replace(path)
+        flush(path.parent)
+        shutil.rmtree(folder)
 
 
 class LibraryWriter:
@@ -257,10 +264,6 @@ class LibraryWriter:
         """Optimize the index for size and speed; return the numbers of files, documents and passages."""
         with transaction(self._connection):
             self._connection.execute("INSERT INTO words (words) VALUES ('optimize')")
-        return self.counts()
-
-    def counts(self) -> dict[str, int]:
-        """Return the numbers of files, documents and passages."""
         return {name: self._one(f"SELECT count(*) FROM {name}") for name in ("files", "documents", "passages")}
 
     def _add(self, document: LibraryDocument, file: int, changes: FileChanges) -> None:
@@ -296,11 +299,11 @@ class LibraryWriter:
             connection.execute("DELETE FROM places WHERE document = ? AND file = ?", (document, file))
             if self._one("SELECT 1 FROM places WHERE document = ?", document) is not None:
                 continue
-            title = searchable(self._one("SELECT title FROM documents WHERE id = ?", document))
+            title = searchable(str(self._one("SELECT title FROM documents WHERE id = ?", document)))
             for number, text in connection.execute(
                 "SELECT id, text FROM passages WHERE document = ?", (document,)
             ).fetchall():
-                row = (number, title, searchable(text))  # FTS5 has no copy of the text to delete
+                row = (number, title, searchable(str(text)))  # FTS5 has no copy of the text to delete
                 connection.execute("INSERT INTO words (words, rowid, title, text) VALUES ('delete', ?, ?, ?)", row)
             connection.execute("DELETE FROM passages WHERE document = ?", (document,))
             connection.execute("DELETE FROM documents WHERE id = ?", (document,))

@@ -1,4 +1,4 @@
-"""Stage: split text into passages, and add them to a library for full-text search, one file per transaction."""
+"""Stage: split text into passages, and add them to a library for full-text search."""
 
 import hashlib
 import re
@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertkit.base.errors import InputError, say
-from bertkit.base.files import BLOCK_BYTES, folder_for
-from bertkit.base.text_files import join_lines, parse_json, read_lines
+from bertkit.base.files import BLOCK_BYTES, partial_path
+from bertkit.base.text_files import join_lines, parse_json, read_lines, without_surrogates
 from bertkit.data.corpus.documents import Corpus
 from bertkit.data.corpus.sources import Span
-from bertkit.search.library import FileChanges, opened_for_writing
-from bertkit.search.library_file import check_library
+from bertkit.search.library import FileChanges, Library, opened_for_writing, stored_hashes
 from bertkit.search.passages import LibraryDocument, document_of, document_of_text
 from bertkit.settings.index import IndexSettings
 from bertkit.view.console import Progress
@@ -33,46 +32,40 @@ def run(settings: IndexSettings) -> None:
     """Add the corpus to the library.
 
     Raises:
-        InputError: a file is not in its format (the library keeps the files before it), or the output is not a library.
-        StorageError: the disk is full; committed documents are kept.
+        InputError: a file is not in its format, or the output is not a library; the output stays as it was.
+        StorageError: the disk is full; the same command continues from the committed documents.
     """
     output = Path(settings.output)
-    if output.is_dir():
-        raise InputError(f"output={output} is a folder; choose a file in it, such as {output / 'library.db'}")
-    if output.exists():
-        check_library(output, "output")
-    corpus = Corpus(settings.corpus, [output])
+    stored = stored_hashes(output, settings.passages)
+    corpus = Corpus(settings.corpus, [output, partial_path(output.resolve())])
     sources = _sources_of(corpus, settings)
     say(f"reading {corpus.describe()}")
+    hashes = {source.name: _hash(source, settings) for source in sources}
+    is_known = all(known is not None and known == stored.get(name) for name, known in hashes.items())
+    if is_known and not (settings.remove and stored.keys() - hashes.keys()):
+        totals = f"{len(stored):,} files, {Library(output).num_passages:,} passages"
+        say(f"{output}: done already, no file has changed; {totals}")
+        return
+    num_removed = done_bytes = 0
     with (
-        folder_for(output.absolute().parent),
-        opened_for_writing(output, settings.passages) as library,
+        opened_for_writing(output, settings.passages, repr(settings)) as library,
         Progress("indexing", corpus.total_bytes) as progress,
     ):
-        before = library.counts()
-        num_done = num_removed = done_bytes = 0
         for source in sources:
-            content_hash = _hash(source, settings)
-            if library.has(source.name, content_hash):
-                num_done += 1
-            else:
+            if not library.has(source.name, hashes[source.name]):
                 corpus.bytes_read = done_bytes  # the total after this file is read again
-                changes = library.sync(source.name, content_hash, _with_progress(source, corpus, progress))
+                changes = library.sync(source.name, hashes[source.name], _with_progress(source, corpus, progress))
                 progress.line(f"{source.name}: {_describe(changes)}")
             done_bytes += source.path.stat().st_size if source.path else 0
             progress.advance(done_bytes)
         if settings.remove:
-            num_removed = library.remove_others([source.name for source in sources])
-        has_changed = num_done < len(sources) or num_removed > 0
-        counts = library.finish() if has_changed else before
-    if not counts["passages"]:
-        raise InputError(f"{corpus.describe()}: no text in it; output={output} has no passages")
-    totals = ", ".join(f"{count:,} {name}" for name, count in counts.items())
-    if not has_changed:
-        say(f"{output}: done already, no file has changed; {totals}")
-        return
+            num_removed = library.remove_others(hashes)
+        counts = library.finish()
+        if not counts["passages"]:
+            raise InputError(f"{corpus.describe()}: no text in it; output={output} would have no passages")
     if num_removed:
         say(f"{num_removed:,} missing files removed")
+    totals = ", ".join(f"{count:,} {name}" for name, count in counts.items())
     say(f"{output}: {totals}; {output.stat().st_size / 1e6:,.1f} MB")
 
 
@@ -93,7 +86,11 @@ def _sources_of(corpus: Corpus, settings: IndexSettings) -> list[_Source]:
         return [_Source("python_docs" if settings.corpus.source == "python_docs" else f"hub:{settings.corpus.path}")]
     if settings.corpus.format == "auto":
         corpus.files = [(path, "squad" if _is_squad(path, kind) else kind) for path, kind in corpus.files]
-    return [_Source(str(path.absolute()), path, kind) for path, kind in corpus.files]
+    sources = [_Source(str(path.absolute()), path, kind) for path, kind in corpus.files]
+    for source in sources:
+        if without_surrogates(source.name) != source.name:
+            raise InputError(f"{source.name}: this name is not UTF-8; rename the file or its folder")
+    return sources
 
 
 def _is_squad(path: Path, kind: str) -> bool:

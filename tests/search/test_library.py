@@ -1,7 +1,9 @@
 """Libraries: what passages are, that BM25 is the equation, that they grow and shrink to what one run makes."""
 
+import contextlib
 import json
 import math
+import os
 import re
 import resource
 import shutil
@@ -17,8 +19,10 @@ from typing import Any
 import pytest
 from conftest import Capsys, make_text, refused, write_text
 
+from bertkit.base.errors import InputError
 from bertkit.cli import run
 from bertkit.data.data_config import PassagesConfig
+from bertkit.search import library_file
 from bertkit.search.library import Library, opened_for_writing
 from bertkit.search.passages import MAX_QUERY_WORDS, LibraryDocument, cut, document_of, document_of_text, words_of
 
@@ -253,12 +257,14 @@ def test_a_killed_index_goes_on(python: Path, tmp_path: Path) -> None:
     counts = [0]
     for moment in (3, 805, 6):
         assert subprocess.run([python, "-c", KILLED, str(moment), "index", *given, f"output={output}"]).returncode
-        with sqlite3.connect(output) as connection:
+        assert not output.exists()
+        with sqlite3.connect(tmp_path / "killed.db.partial" / ".unfinished" / "library.db") as connection:
             counts.append(connection.execute("SELECT count(*) FROM documents").fetchone()[0])
     assert counts == sorted(counts)
     assert 50 < counts[2] <= counts[3] < 450
     assert index(*given, f"output={output}") == index(*given, f"output={whole}") == 0
     assert content(output) == content(whole)
+    assert sorted(path.name for path in tmp_path.glob("*.db*")) == ["killed.db", "whole.db"]
     scores = [{hit.passage: hit.score for hit in Library(path).find("kan lon mir", 50)} for path in (output, whole)]
     assert scores[0] == pytest.approx(scores[1])
 
@@ -292,10 +298,92 @@ def write_other_database(path: Path) -> None:
         connection.execute("CREATE TABLE thesis (text)")
 
 
+def test_files_of_sqlite_beside_a_library_are_the_users(tmp_path: Path) -> None:
+    """Also a journal with which SQLite would change the library; in a folder whose name has to be quoted."""
+    folder = tmp_path / "a?b#c%41 é"
+    folder.mkdir()
+    text, output = write_text(folder / "a.txt", make_text(7)), folder / "library.db"
+    mine = {folder / f"library.db-{ending}": b"mine" for ending in ("journal", "wal", "shm")}
+    for path, content in mine.items():
+        path.write_bytes(content)
+    for num_documents in (7, 11):
+        write_text(text, make_text(num_documents))
+        assert index(f"corpus.path='{text}'", f"output='{output}'") == 0
+        output.chmod(0o640)
+        assert run(["search", f"index='{output}'", "question=kan"]) == 0
+        assert {path: path.read_bytes() for path in mine} == mine
+    assert sorted(folder.iterdir()) == sorted([text, output, *mine])
+    assert output.stat().st_mode & 0o777 == 0o640
+
+    other = shutil.copy(output, tmp_path / "other.db")
+    with contextlib.closing(sqlite3.connect(other, isolation_level=None)) as connection:
+        connection.execute("PRAGMA synchronous = OFF")  # else the header comes later
+        connection.execute("BEGIN")
+        connection.execute("UPDATE passages SET text = upper(text)")
+        connection.execute("PRAGMA cache_size = 1")
+        shutil.copy(f"{other}-journal", f"{output}-journal")
+        connection.execute("COMMIT")
+    shutil.copy(other, output)
+    before = output.read_bytes()
+    assert run(["search", f"index='{output}'", "question=kan"]) == 0
+    assert output.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["empty.txt", b"caf\xff.txt"])
+def test_an_index_that_fails_leaves_nothing(name: Any, tmp_path: Path, capsys: Capsys) -> None:
+    path = tmp_path / "corpus" / os.fsdecode(name)
+    path.parent.mkdir()
+    path.write_text("" if name == "empty.txt" else "kan\n")
+    for output in ("library.db", "a/b/library.db"):
+        given = (f"corpus.path={path.parent}", "corpus.format=text", f"output={tmp_path / output}")
+        refused(index(*given), "no text in it" if name == "empty.txt" else "not UTF-8", capsys)
+        assert list(tmp_path.iterdir()) == [path.parent]
+
+
+ENDLESS = (
+    "DROP TABLE passages; CREATE VIEW passages AS WITH RECURSIVE n(id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM n) "
+)
+CHANGES = [
+    (ENDLESS + "SELECT id, 1 AS document, 'kan' AS text, 1 AS start, 2 AS end, 3 AS first, 4 AS last FROM n", 3),
+    ("DROP TABLE passages", 3),
+    ("UPDATE passages SET text = CAST(text AS BLOB)", 1),
+    ("UPDATE passages SET start = 'a'", 1),
+    ("CREATE TRIGGER t AFTER INSERT ON passages BEGIN SELECT 1; END", 3),
+    ("UPDATE settings SET value = '[1]'", 2),
+    ("DELETE FROM settings", 2),
+]  # and what refuses it: 1 search, 2 index, 3 both
+
+
+@pytest.mark.parametrize(("change", "who"), CHANGES)
+def test_a_library_of_somebody_else_is_refused(change: str, who: int, tmp_path: Path, capsys: Capsys) -> None:
+    text, output = write_text(tmp_path / "a.txt", make_text(7)), tmp_path / "library.db"
+    assert index(f"corpus.path={text}", f"output={output}") == 0
+    with contextlib.closing(sqlite3.connect(output, isolation_level=None)) as connection:
+        connection.executescript(change)
+    before = output.read_bytes()
+    write_text(text, make_text(11))
+    if who & 2:
+        refused(index(f"corpus.path={text}", f"output={output}"), f"{output}: damaged", capsys)
+    if who & 1:
+        refused(run(["search", f"index={output}", "question=kan"]), f"{output}: damaged", capsys, alone=True)
+    assert output.read_bytes() == before
+    assert sorted(tmp_path.iterdir()) == [text, output]
+
+
+def test_a_search_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = made_of(tmp_path / "library.db", [("", "kan")])
+    monkeypatch.setattr(library_file, "READ_SECONDS", -1)
+    monkeypatch.setattr(library_file, "STEPS", 1)
+    with pytest.raises(InputError, match=r"library.db: no result in "):
+        library.find("kan", 3)
+
+
 REFUSED = [
     (lambda path: path.write_text("years of work"), (), "library.db "),
     (write_other_database, (), "library.db "),
     (lambda path: path.mkdir(), (), "library.db "),
+    (lambda path: path.symlink_to("/dev/null"), (), "library.db "),
+    (os.mkfifo, (), "library.db "),
     (lambda path: None, ("passages.overlap=100",), "passages.overlap=100: expected 0 to 99"),
 ]
 
@@ -308,6 +396,7 @@ def test_what_is_refused(make: Any, more: Sequence[str], line: str, tmp_path: Pa
     before = output.read_bytes() if output.is_file() else None
     refused(index(f"corpus.path={text}", f"output={output}", *more), line, capsys)
     assert before is None or output.read_bytes() == before
+    assert not list(Path("/dev").glob("null-*"))
 
 
 def test_other_settings_and_damage_are_refused(tmp_path: Path, capsys: Capsys) -> None:
