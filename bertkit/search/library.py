@@ -31,6 +31,7 @@ import os
 import shutil
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +41,7 @@ from bertkit.base.errors import InputError
 from bertkit.base.files import UNFINISHED, flush, partial_dir, writing
 from bertkit.base.text_files import parse_json
 from bertkit.data.data_config import PassagesConfig
-from bertkit.search.library_file import make_tables, open_library, reading, transaction, translated_errors
+from bertkit.search.library_file import make_tables, open_library, reading, translated_errors
 from bertkit.search.passages import LibraryDocument, Passage, cut, place_of, searchable, words_of
 
 K1 = 1.2  # BM25's k1, which FTS5 fixes
@@ -59,15 +60,6 @@ class Hit:
     source: str  # path of its file
     place: str  # its place in the file, such as "lines 3-5"
     score: float  # BM25; larger is better
-
-
-@dataclass
-class FileChanges:
-    """How many documents of a file were new, already known or removed."""
-
-    num_new: int = 0
-    num_same: int = 0
-    num_removed: int = 0
 
 
 class Library:
@@ -115,11 +107,9 @@ class Library:
             rows = self._best(words, num_hits) if words else []
             if add_rest and len(rows) < self.num_passages <= num_hits:
                 seen = {row[0] for row in rows}
-                rows += [row for row in self._connection.execute(_ALL) if row[0] not in seen]
-            if any(tuple(map(type, row[: len(_TYPES)])) != _TYPES for row in rows):
-                raise sqlite3.DataError("a value of another type than its column")
+                rows += [row for row in self._rows(_ALL) if row[0] not in seen]
         return [
-            Hit(number, text, title, source or "", place_of(unit, place or 0, Passage(*where)), score)
+            Hit(number, text, title, source, place_of(unit, place, Passage(*where)), score)
             for number, score, text, title, unit, *where, source, place in rows
         ]
 
@@ -130,19 +120,28 @@ class Library:
         first. If `num_hits` of them score more than the highest possible score of the frequent words alone, they are the best
         (Turtle and Flood 1995, "max score"). Otherwise all matching passages are scored.
         """
-        execute, total = self._connection.execute, self.num_passages
+        total = self.num_passages
         counts = {word: self._num_with(word) for word in words}
+        if max(counts.values()) > total:
+            raise sqlite3.DataError("more passages in the index than there are")
         frequent = [word for word, count in counts.items() if count > FREQUENT_SHARE * total]
         rare = [word for word, count in counts.items() if word not in frequent and count]
         if frequent and rare:
             idfs = (max(1e-6, math.log((total - counts[word] + 0.5) / (counts[word] + 0.5))) for word in frequent)
             max_score = sum((K1 + 1) * idf for idf in idfs)
             queries = (f"({_any(rare)}) {join} ({_any(frequent)})" for join in ("AND", "NOT"))
-            rows = [row for query in queries for row in execute(_FIND, (query, num_hits))]
+            rows = [row for query in queries for row in self._rows(_FIND, query, num_hits)]
             rows = sorted(rows, key=lambda row: (-row[1], row[0]))[:num_hits]
             if len(rows) == num_hits and rows[-1][1] > max_score:
                 return rows
-        return execute(_FIND, (_any(words), num_hits)).fetchall()
+        return self._rows(_FIND, _any(words), num_hits)
+
+    def _rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Return the rows of a query for passages; in a damaged library a column may have values of any type."""
+        rows = self._connection.execute(query, values).fetchall()
+        if any(tuple(map(type, row)) != _TYPES for row in rows):
+            raise sqlite3.DataError("a value of another type than its column")
+        return rows
 
 
 def _any(words: Sequence[str]) -> str:
@@ -150,8 +149,8 @@ def _any(words: Sequence[str]) -> str:
     return " OR ".join(f'"{word}"' for word in words)
 
 
-_TYPES = (int, float, str, str, str, int, int, int, int)  # of the columns below, without `path` and `number`
-_PARTS = """p.text, d.title, d.unit, p.start, p.end, p.first, p.last, f.path, l.number
+_TYPES = (int, float, str, str, str, int, int, int, int, str, int)  # of the columns below
+_PARTS = """p.text, d.title, d.unit, p.start, p.end, p.first, p.last, coalesce(f.path, ''), coalesce(l.number, 0)
 FROM {} JOIN passages p ON p.id = {} JOIN documents d ON d.id = p.document
 LEFT JOIN places l ON l.document = d.id AND l.file = (
     SELECT files.id FROM places JOIN files ON files.id = places.file WHERE places.document = d.id ORDER BY path LIMIT 1)
@@ -202,11 +201,10 @@ def opened_for_writing(path: Path, settings: PassagesConfig, made_from: str = ""
             with path.open("rb") as old, writing(file, is_binary=True) as new:
                 shutil.copyfileobj(old, new)
             shutil.copymode(path, file)
-        with translated_errors(path), contextlib.closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        with translated_errors(path), contextlib.closing(sqlite3.connect(file)) as connection:
             connection.execute("PRAGMA cache_size = -65536")  # 64 MiB
-            with transaction(connection):
-                if connection.execute("PRAGMA application_id").fetchone() == (0,):
-                    make_tables(connection, settings)
+            if connection.execute("PRAGMA application_id").fetchone() == (0,):
+                make_tables(connection, settings)
             connection.execute("CREATE TEMP TABLE seen (document INTEGER PRIMARY KEY)")
             yield LibraryWriter(connection, settings)
         file.replace(path)
@@ -224,37 +222,34 @@ class LibraryWriter:
         """Whether the library has the whole file, with this hash."""
         return hash is not None and self._one("SELECT hash FROM files WHERE path = ?", path) == hash
 
-    def sync(self, path: str, hash: str | None, documents: Iterable[LibraryDocument]) -> FileChanges:
+    def sync(self, path: str, hash: str | None, documents: Iterable[LibraryDocument]) -> Counter[str]:
         """Sync a file's documents: add the new ones, remove the missing ones, and keep the others; equal ones are added once.
 
-        `path` is absolute; `hash` depends on the file's content and the settings for reading it, None if unknown.
+        `path` is absolute; `hash` depends on the file's content and the settings for reading it, None if unknown. Returns how
+        many documents are "new", "unchanged" and "removed".
         """
-        connection, changes = self._connection, FileChanges()
-        remaining = iter(documents)
-        with transaction(connection):
+        changes = Counter[str]()
+        with self._connection as connection:  # commits at the end, or rolls back after an error
             connection.execute("INSERT INTO files (path) VALUES (?) ON CONFLICT DO UPDATE SET hash = NULL", (path,))
             file = self._one("SELECT id FROM files WHERE path = ?", path)
             connection.execute("DELETE FROM temp.seen")
-        while True:
-            with transaction(connection):
-                started_at, is_last = time.monotonic(), True
-                for document in remaining:
-                    self._add(document, file, changes)
-                    if time.monotonic() - started_at > TRANSACTION_SECONDS:
-                        is_last = False
-                        break
-                if is_last:
-                    old = "SELECT document FROM places WHERE file = ? AND document NOT IN (SELECT document FROM temp.seen)"
-                    changes.num_removed = self._remove(file, old)
-                    connection.execute("UPDATE files SET hash = ? WHERE id = ?", (hash, file))
-                    return changes
+            committed_at = time.monotonic()
+            for document in documents:
+                self._add(document, file, changes)
+                if time.monotonic() - committed_at > TRANSACTION_SECONDS:
+                    connection.commit()
+                    committed_at = time.monotonic()
+            old = "SELECT document FROM places WHERE file = ? AND document NOT IN (SELECT document FROM temp.seen)"
+            changes["removed"] = self._remove(file, old)
+            connection.execute("UPDATE files SET hash = ? WHERE id = ?", (hash, file))
+        return changes
 
     def remove_others(self, paths: Iterable[str]) -> int:
         """Remove all other files, and the documents that only they have; return the number of removed files."""
         kept, num_removed = set(paths), 0
         for file, path in self._connection.execute("SELECT id, path FROM files").fetchall():
             if path not in kept:
-                with transaction(self._connection):
+                with self._connection:
                     self._remove(file, "SELECT document FROM places WHERE file = ?")
                     self._connection.execute("DELETE FROM files WHERE id = ?", (file,))
                 num_removed += 1
@@ -262,11 +257,11 @@ class LibraryWriter:
 
     def finish(self) -> dict[str, int]:
         """Optimize the index for size and speed; return the numbers of files, documents and passages."""
-        with transaction(self._connection):
+        with self._connection:
             self._connection.execute("INSERT INTO words (words) VALUES ('optimize')")
         return {name: self._one(f"SELECT count(*) FROM {name}") for name in ("files", "documents", "passages")}
 
-    def _add(self, document: LibraryDocument, file: int, changes: FileChanges) -> None:
+    def _add(self, document: LibraryDocument, file: int, changes: Counter[str]) -> None:
         """Add a document if it is new, and store its place."""
         key, connection = document.key, self._connection
         known = self._one("SELECT id FROM documents WHERE key = ?", key)
@@ -283,11 +278,11 @@ class LibraryWriter:
                 connection.execute(
                     "INSERT INTO words (rowid, title, text) VALUES (?, ?, ?)", (number, title, searchable(text))
                 )
-            changes.num_new += 1
+            changes["new"] += 1
         elif self._one("SELECT 1 FROM temp.seen WHERE document = ?", known):
             return
         else:
-            changes.num_same += 1
+            changes["unchanged"] += 1
         connection.execute("INSERT INTO temp.seen VALUES (?)", (known,))
         place = "INSERT INTO places VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET number = excluded.number"
         connection.execute(place, (known, file, document.number))

@@ -23,7 +23,7 @@ VERSION = 1
 READ_SECONDS = 60  # the limit for a search; 100,000 passages take 0.1 s
 STEPS = 100_000  # of SQLite's virtual machine, between two looks at the clock: some milliseconds
 _HEADER, _APPLICATION_AT, _HEADER_BYTES = b"SQLite format 3\0", 68, 100  # sqlite.org/fileformat.html
-_TABLES = """
+_TABLES = """BEGIN;
 CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE files (id INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, hash TEXT);
 CREATE TABLE documents (id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, title TEXT NOT NULL, unit TEXT NOT NULL);
@@ -32,23 +32,21 @@ CREATE INDEX places_of_file ON places (file);
 CREATE TABLE passages (id INTEGER PRIMARY KEY, document INTEGER NOT NULL, text TEXT NOT NULL, start INTEGER NOT NULL,
                        end INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL);
 CREATE INDEX passages_of_document ON passages (document);
-"""
+CREATE VIRTUAL TABLE words USING fts5(title, text, content='', tokenize='{tokenize}');
+INSERT INTO settings VALUES ('passages', '{settings}');
+PRAGMA application_id = {application};
+PRAGMA user_version = {version};
+COMMIT"""
 
 
 def make_tables(connection: sqlite3.Connection, settings: PassagesConfig) -> None:
     """Make the tables of an empty library."""
-    for statement in filter(str.strip, _TABLES.split(";")):
-        connection.execute(statement)
     # a word consists of letters, numbers and combining marks, which Hindi needs; FTS5's default leaves the marks out
-    drop = 2 if settings.accents == "drop" else 0
-    tokenize = f"unicode61 remove_diacritics {drop} categories ''L* N* M* Co''"
+    tokenize = f"unicode61 remove_diacritics {2 if settings.accents == 'drop' else 0} categories ''L* N* M* Co''"
     if settings.stemming == "english":
         tokenize = f"porter {tokenize}"
-    connection.execute(f"CREATE VIRTUAL TABLE words USING fts5(title, text, content='', tokenize='{tokenize}')")
     made = json.dumps(dataclasses.asdict(settings))
-    connection.execute("INSERT INTO settings VALUES ('passages', ?)", (made,))
-    connection.execute(f"PRAGMA application_id = {APPLICATION}")
-    connection.execute(f"PRAGMA user_version = {VERSION}")
+    connection.executescript(_TABLES.format(tokenize=tokenize, settings=made, application=APPLICATION, version=VERSION))
 
 
 def _schema(connection: sqlite3.Connection) -> list[Any]:
@@ -110,7 +108,7 @@ def translated_errors(path: Path) -> Iterator[None]:
     """
     try:
         yield
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter for a message of SQLite that is not UTF-8
         name = getattr(error, "sqlite_errorname", "")
         if name.startswith(("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN")):
             raise StorageError(
@@ -123,11 +121,3 @@ def translated_errors(path: Path) -> Iterator[None]:
             raise InputError(f"{path}: Python's SQLite {version} has no FTS5; use another build of Python") from None
         reason = str(error)[:100]
         raise InputError(f"{path}: damaged library ({reason}); delete it and run bertkit index again") from None
-
-
-@contextlib.contextmanager
-def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Commit all statements of the block, or none."""
-    connection.execute("BEGIN IMMEDIATE")
-    with connection:  # commits, or after an error rolls back, unless SQLite has done so already (full disk)
-        yield

@@ -2,16 +2,17 @@
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertkit.base.errors import InputError, say
-from bertkit.base.files import BLOCK_BYTES, partial_path
+from bertkit.base.files import partial_path
 from bertkit.base.text_files import join_lines, parse_json, read_lines, without_surrogates
 from bertkit.data.corpus.documents import Corpus
 from bertkit.data.corpus.sources import Span
-from bertkit.search.library import FileChanges, Library, opened_for_writing, stored_hashes
+from bertkit.search.library import Library, opened_for_writing, stored_hashes
 from bertkit.search.passages import LibraryDocument, document_of, document_of_text
 from bertkit.settings.index import IndexSettings
 from bertkit.view.console import Progress
@@ -75,9 +76,9 @@ def _with_progress(source: _Source, corpus: Corpus, progress: Progress) -> Itera
         yield document
 
 
-def _describe(changes: FileChanges) -> str:
-    parts = [(changes.num_new, "new"), (changes.num_same, "unchanged"), (changes.num_removed, "removed")]
-    return (", ".join(f"{count:,} {what}" for count, what in parts if count) or "no") + " documents"
+def _describe(changes: Counter[str]) -> str:
+    parts = [f"{changes[what]:,} {what}" for what in ("new", "unchanged", "removed") if changes[what]]
+    return f"{', '.join(parts) or 'no'} documents"
 
 
 def _sources_of(corpus: Corpus, settings: IndexSettings) -> list[_Source]:
@@ -146,8 +147,6 @@ def _hash(source: _Source, settings: IndexSettings) -> str | None:
         return None
     corpus = settings.corpus
     settings_of_reading = repr((source.kind, corpus.field, corpus.sentences, corpus.encoding))
-    digest = hashlib.blake2b(settings_of_reading.encode(), digest_size=16)
     with source.path.open("rb") as file:
-        while block := file.read(BLOCK_BYTES):
-            digest.update(block)
+        digest = hashlib.file_digest(file, lambda: hashlib.blake2b(settings_of_reading.encode(), digest_size=16))
     return digest.hexdigest()
