@@ -26,22 +26,24 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import json
 import math
 import os
+import re
 import shutil
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bertkit.base.errors import InputError
 from bertkit.base.files import UNFINISHED, flush, partial_dir, writing
-from bertkit.base.text_files import parse_json
 from bertkit.data.data_config import PassagesConfig
-from bertkit.search.library_file import make_tables, open_library, reading, translated_errors
+from bertkit.search import library_file
+from bertkit.search.library_file import make_tables, open_library, using
 from bertkit.search.passages import LibraryDocument, Passage, cut, place_of, searchable, words_of
 
 K1 = 1.2  # BM25's k1, which FTS5 fixes
@@ -66,11 +68,7 @@ class Library:
     """A library open for reading, by one thread at a time; when `index` replaces the file, the next search opens it again."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Open a library.
-
-        Raises:
-            InputError: there is no such file, or it is not a library.
-        """
+        """Open a library; raises InputError if the file is missing, damaged or something else."""
         self.path, self._version = Path(path), (0, 0)
         if not self.path.exists():
             raise InputError(f"index={path}: no such file; make it with bertkit index corpus.path=... output={path}")
@@ -82,7 +80,7 @@ class Library:
         if self._version == (state.st_ino, state.st_mtime_ns):
             return
         connection = open_library(self.path, "index")
-        with reading(connection, self.path):  # not count(*), which cannot be interrupted
+        with using(connection, self.path, library_file.READ_SECONDS):  # not count(*), which cannot be interrupted
             (num_passages,) = connection.execute("SELECT count(document) FROM passages").fetchone()
         if not num_passages:
             raise InputError(f"index={self.path}: no passages in this library; run bertkit index again")
@@ -103,7 +101,7 @@ class Library:
         words = words_of(question, more)
         with contextlib.suppress(OSError, InputError):  # without another library that can be read, this one stays
             self._open()
-        with reading(self._connection, self.path):
+        with using(self._connection, self.path, library_file.READ_SECONDS):
             rows = self._best(words, num_hits) if words else []
             if add_rest and len(rows) < self.num_passages <= num_hits:
                 seen = {row[0] for row in rows}
@@ -170,19 +168,15 @@ def stored_hashes(path: Path, settings: PassagesConfig) -> dict[str, str | None]
     """
     if not path.exists() or (path.is_file() and not path.stat().st_size):
         return {}
-    with contextlib.closing(open_library(path, "output")) as connection, reading(connection, path):
-        connection.set_progress_handler(None, 0)
+    expected = json.dumps(dataclasses.asdict(settings))
+    with contextlib.closing(open_library(path, "output")) as connection, using(connection, path):
         (fault,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-        row = connection.execute("SELECT value FROM settings WHERE name = 'passages'").fetchone()
-        try:
-            made = PassagesConfig(**parse_json(str(row and row[0])))
-        except (ValueError, TypeError, InputError):
-            fault = "no settings"
         if fault != "ok":
             raise sqlite3.DatabaseError(fault)
-        if made != settings:
-            was = " ".join(f"passages.{name}={value}" for name, value in dataclasses.asdict(made).items())
-            raise InputError(f"output={path} was made with {was}; repeat them, or choose another file")
+        row = connection.execute("SELECT value FROM settings WHERE name = 'passages'").fetchone()
+        if row != (expected,):
+            was = re.sub('[{}"]', "", str(row and row[0]))[:200]
+            raise InputError(f"output={path} was made with other passages ({was}); repeat them, or choose another file")
         return dict(connection.execute("SELECT path, hash FROM files"))
 
 
@@ -201,7 +195,7 @@ def opened_for_writing(path: Path, settings: PassagesConfig, made_from: str = ""
             with path.open("rb") as old, writing(file, is_binary=True) as new:
                 shutil.copyfileobj(old, new)
             shutil.copymode(path, file)
-        with translated_errors(path), contextlib.closing(sqlite3.connect(file)) as connection:
+        with contextlib.closing(sqlite3.connect(file)) as connection, using(connection, path):
             connection.execute("PRAGMA cache_size = -65536")  # 64 MiB
             if connection.execute("PRAGMA application_id").fetchone() == (0,):
                 make_tables(connection, settings)
@@ -244,16 +238,16 @@ class LibraryWriter:
             connection.execute("UPDATE files SET hash = ? WHERE id = ?", (hash, file))
         return changes
 
-    def remove_others(self, paths: Iterable[str]) -> int:
+    def remove_others(self, kept: Container[str]) -> int:
         """Remove all other files, and the documents that only they have; return the number of removed files."""
-        kept, num_removed = set(paths), 0
-        for file, path in self._connection.execute("SELECT id, path FROM files").fetchall():
-            if path not in kept:
-                with self._connection:
-                    self._remove(file, "SELECT document FROM places WHERE file = ?")
-                    self._connection.execute("DELETE FROM files WHERE id = ?", (file,))
-                num_removed += 1
-        return num_removed
+        connection = self._connection
+        files = connection.execute("SELECT id, path FROM files").fetchall()
+        missing = [(file,) for file, path in files if path not in kept]
+        with connection:
+            for (file,) in missing:
+                self._remove(file, "SELECT document FROM places WHERE file = ?")
+            connection.executemany("DELETE FROM files WHERE id = ?", missing)
+        return len(missing)
 
     def finish(self) -> dict[str, int]:
         """Optimize the index for size and speed; return the numbers of files, documents and passages."""

@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import math
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -67,8 +68,7 @@ def _schemas() -> list[list[Any]]:
 def open_library(path: Path, setting: str) -> sqlite3.Connection:
     """Open a library for reading, after a check that it has the tables of this version and nothing else.
 
-    Raises:
-        InputError: it is another file, or damaged; the message names the setting.
+    The error for another file names the setting.
     """
     if not path.is_file():
         raise InputError(f"{setting}={path} is a folder, or not a regular file; choose a file, such as library.db")
@@ -77,35 +77,25 @@ def open_library(path: Path, setting: str) -> sqlite3.Connection:
     application = int.from_bytes(head[_APPLICATION_AT : _APPLICATION_AT + 4])
     if not head.startswith(_HEADER) or application != APPLICATION:
         raise InputError(f"{setting}={path} is not a library of bertkit index; choose another file")
-    version = int.from_bytes(head[60:64])
-    if version != VERSION:
-        raise InputError(f"{setting}={path}: library version {version}, expected {VERSION}; run bertkit index again")
     uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
     connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
-    with reading(connection, path):
+    with using(connection, path, READ_SECONDS):
         connection.execute("PRAGMA trusted_schema = OFF")
         if _schema(connection) not in _schemas():
-            raise sqlite3.DatabaseError("other tables than those of a library")
+            raise sqlite3.DatabaseError("other tables than those of this version")
     return connection
 
 
 @contextlib.contextmanager
-def reading(connection: sqlite3.Connection, path: Path) -> Iterator[None]:
-    """Read from a library, at most for READ_SECONDS; raises the errors of `translated_errors`."""
-    until = time.monotonic() + READ_SECONDS
-    connection.set_progress_handler(lambda: time.monotonic() > until, STEPS)
-    with translated_errors(path):
-        yield
-
-
-@contextlib.contextmanager
-def translated_errors(path: Path) -> Iterator[None]:
-    """Translate SQLite's errors into bertkit's.
+def using(connection: sqlite3.Connection, path: Path, seconds: float = math.inf) -> Iterator[None]:
+    """Limit the time of the block's queries, and translate SQLite's errors.
 
     Raises:
         StorageError: the disk is full, read-only or failing.
-        InputError: the file is damaged, a query takes too long, or Python has no FTS5.
+        InputError: the file is damaged, the queries take too long, or Python has no FTS5.
     """
+    until = time.monotonic() + seconds
+    connection.set_progress_handler(lambda: time.monotonic() > until, STEPS)
     try:
         yield
     except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter for a message of SQLite that is not UTF-8
@@ -115,7 +105,7 @@ def translated_errors(path: Path) -> Iterator[None]:
                 f"{path}: {error}; committed documents are kept: free space or allow writing, and repeat the command"
             ) from None
         if name == "SQLITE_INTERRUPT":
-            raise InputError(f"{path}: no result in {READ_SECONDS} s; make a smaller library, or delete it") from None
+            raise InputError(f"{path}: no result in {seconds} s; make a smaller library, or delete it") from None
         if "no such module" in str(error):
             version = sqlite3.sqlite_version
             raise InputError(f"{path}: Python's SQLite {version} has no FTS5; use another build of Python") from None

@@ -34,11 +34,7 @@ class JsonRequest(Request):
     """A request whose body must be JSON in UTF-8, neither too large nor too deeply nested."""
 
     async def stream(self) -> AsyncGenerator[bytes, None]:
-        """Yield the body in parts.
-
-        Raises:
-            RefusedError: the body has another content type, or is too large.
-        """
+        """Yield the body in parts."""
         if self.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise RefusedError(415, "wrong_type", "expected JSON; send the header content-type: application/json")
         most, num_bytes = _service(self).settings.max_body_bytes, 0
@@ -52,11 +48,7 @@ class JsonRequest(Request):
             yield part
 
     async def json(self) -> Any:
-        """Return the parsed body.
-
-        Raises:
-            RefusedError: the body is not JSON.
-        """
+        """Return the parsed body."""
         try:
             value = parse_json((await self.body()).decode("utf-8"))
         except ValueError as error:  # UnicodeDecodeError is one too

@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bertkit.base.errors import InputError, say
 from bertkit.base.files import partial_path
@@ -112,33 +112,22 @@ def _documents(corpus: Corpus, source: _Source) -> Iterator[LibraryDocument]:
 
 
 def _squad_documents(path: Path) -> Iterator[LibraryDocument]:
-    """Yield the contexts in SQuAD's JSON, nested or flat, as documents with the title of their article.
-
-    Raises:
-        InputError: the file has another layout.
-    """
+    """Yield the contexts in SQuAD's JSON, nested or flat, as documents with the title of their article."""
+    number, found = 0, list[tuple[str, str, int]]()
     try:
-        content = parse_json(join_lines(path, read_lines(path)))
+        for article in parse_json(join_lines(path, read_lines(path)))["data"]:
+            for paragraph in article.get("paragraphs", [article]):
+                number += 1
+                if paragraph["context"].strip():
+                    title = article.get("title")
+                    found.append((paragraph["context"], title if isinstance(title, str) else "", number))
     except ValueError as error:
         raise InputError(f"{path}: not JSON ({error}); restore the file") from None
-    number = 0
-    for article in _list(path, "", content, "data"):
-        nested = _list(path, "data: ", article, "paragraphs") if "context" not in article else [article]
-        title = article.get("title")
-        for paragraph in nested:
-            number += 1
-            context = paragraph.get("context") if isinstance(paragraph, dict) else None
-            if not isinstance(context, str):
-                raise InputError(f"{path}: paragraph {number}: no string 'context'; expected SQuAD's layout")
-            if context.strip():
-                yield document_of_text(context, title if isinstance(title, str) else "", "paragraph", number)
-
-
-def _list(path: Path, where: str, record: Any, field: str) -> list[dict[str, Any]]:
-    items = record.get(field) if isinstance(record, dict) else None
-    if not isinstance(items, list) or (field == "data" and not all(isinstance(item, dict) for item in items)):
-        raise InputError(f"{path}: {where}no list '{field}' of objects; expected SQuAD's layout, data and paragraphs")
-    return items
+    except (KeyError, TypeError, AttributeError):
+        where = f"{path}: paragraph {number}"
+        raise InputError(f"{where}: expected SQuAD's layout: data, a list; in it paragraphs, with context") from None
+    for context, title, number in found:
+        yield document_of_text(context, title, "paragraph", number)
 
 
 def _hash(source: _Source, settings: IndexSettings) -> str | None:

@@ -363,7 +363,7 @@ def test_a_library_of_somebody_else_is_refused(change: str, who: int, tmp_path: 
     before = output.read_bytes()
     write_text(text, make_text(11))
     if who & 2:
-        refused(index(f"corpus.path={text}", f"output={output}"), f"{output}: damaged", capsys)
+        refused(index(f"corpus.path={text}", f"output={output}"), str(output), capsys)
     if who & 1:
         refused(run(["search", f"index={output}", "question=kan"]), f"{output}: damaged", capsys, alone=True)
     assert output.read_bytes() == before
@@ -403,7 +403,7 @@ def test_other_settings_and_damage_are_refused(tmp_path: Path, capsys: Capsys) -
     text, output = write_text(tmp_path / "a.txt", make_text(61)), tmp_path / "library.db"
     assert index(f"corpus.path={text}", f"output={output}") == 0
     assert index(f"corpus.path={text}", f"output={output}", "passages.words=50", "passages.overlap=5") == 2
-    assert "was made with passages.words=100 passages.overlap=50" in capsys.readouterr().err
+    assert "was made with other passages (words: 100, overlap: 50," in capsys.readouterr().err
     whole = output.read_bytes()
     output.write_bytes(whole[:8192] + b"\x55" * (len(whole) - 8192))
     refused(run(["search", f"index={output}", "question=kan lon"]), f"{output}: damaged", capsys)
