@@ -59,7 +59,7 @@ class Hit:
     id: int | str  # id of the passage
     passage: str  # text of the passage
     title: str  # title of its document; may be empty
-    source: str  # path of its file
+    source: str  # path of its file, from the folder of all the library's files
     place: str  # its place in the file, such as "lines 3-5"
     score: float  # BM25; larger is better
 
@@ -82,6 +82,7 @@ class Library:
         connection = open_library(self.path, "index")
         with using(connection, self.path, library_file.READ_SECONDS):  # not count(*), which cannot be interrupted
             (num_passages,) = connection.execute("SELECT count(document) FROM passages").fetchone()
+            ends = [str(path) for path in connection.execute(_FIRST_AND_LAST).fetchone()]
         if not num_passages:
             raise InputError(f"index={self.path}: no passages in this library; run bertkit index again")
 
@@ -92,6 +93,8 @@ class Library:
 
         self._connection, self._num_with, self.num_passages = connection, num_with, int(num_passages)
         self._version = (state.st_ino, state.st_mtime_ns)
+        common = os.path.commonprefix(ends)  # noqa: RUF071  # of two texts, cut to a folder below
+        self._folder = common[: common.rfind("/") + 1] if common.startswith("/") else ""  # of all files
 
     def find(self, question: str, num_hits: int, more: Sequence[str] = (), *, add_rest: bool = False) -> list[Hit]:
         """Return the passages with the highest BM25 for a question and `more` words, the best first.
@@ -107,7 +110,7 @@ class Library:
                 seen = {row[0] for row in rows}
                 rows += [row for row in self._rows(_ALL) if row[0] not in seen]
         return [
-            Hit(number, text, title, source, place_of(unit, place, Passage(*where)), score)
+            Hit(number, text, title, source.removeprefix(self._folder), place_of(unit, place, Passage(*where)), score)
             for number, score, text, title, unit, *where, source, place in rows
         ]
 
@@ -147,6 +150,7 @@ def _any(words: Sequence[str]) -> str:
     return " OR ".join(f'"{word}"' for word in words)
 
 
+_FIRST_AND_LAST = "SELECT min(path), max(path) FROM files"  # what these share, all share
 _TYPES = (int, float, str, str, str, int, int, int, int, str, int)  # of the columns below
 _PARTS = """p.text, d.title, d.unit, p.start, p.end, p.first, p.last, coalesce(f.path, ''), coalesce(l.number, 0)
 FROM {} JOIN passages p ON p.id = {} JOIN documents d ON d.id = p.document
@@ -161,11 +165,7 @@ _ALL = f"SELECT p.id, 0.0, {_PARTS.format('(SELECT id AS place FROM passages)', 
 
 
 def stored_hashes(path: Path, settings: PassagesConfig) -> dict[str, str | None]:
-    """Return the files of a library with their hashes; none if the library is yet to be made.
-
-    Raises:
-        InputError: the file is not a library, or damaged, or made with other settings.
-    """
+    """Return the files of a library, which must have these settings, with their hashes; none if it is yet to be made."""
     if not path.exists() or (path.is_file() and not path.stat().st_size):
         return {}
     expected = json.dumps(dataclasses.asdict(settings))

@@ -66,10 +66,7 @@ def _schemas() -> list[list[Any]]:
 
 
 def open_library(path: Path, setting: str) -> sqlite3.Connection:
-    """Open a library for reading, after a check that it has the tables of this version and nothing else.
-
-    The error for another file names the setting.
-    """
+    """Open a library for reading; raises InputError, which names the setting, if its tables are not those of this version."""
     if not path.is_file():
         raise InputError(f"{setting}={path} is a folder, or not a regular file; choose a file, such as library.db")
     with path.open("rb") as file:
@@ -88,12 +85,7 @@ def open_library(path: Path, setting: str) -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def using(connection: sqlite3.Connection, path: Path, seconds: float = math.inf) -> Iterator[None]:
-    """Limit the time of the block's queries, and translate SQLite's errors.
-
-    Raises:
-        StorageError: the disk is full, read-only or failing.
-        InputError: the file is damaged, the queries take too long, or Python has no FTS5.
-    """
+    """Limit the time of the block's queries; translate SQLite's errors: StorageError for the disk's, else InputError."""
     until = time.monotonic() + seconds
     connection.set_progress_handler(lambda: time.monotonic() > until, STEPS)
     try:

@@ -62,9 +62,6 @@ class Searcher:
 
         The weights of `both`, and the number of passages for the reader, are by default those in conf/search.yaml. The
         glossary has, for a word as `words_of` writes it, the words to add to every question that contains it.
-
-        Raises:
-            InputError: there is no such library, or the model does not answer questions.
         """
         if predictor is not None and not predictor.shape.answers_questions:
             kind = predictor.shape.kind
