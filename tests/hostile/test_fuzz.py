@@ -231,10 +231,8 @@ def search_library(path: Path) -> None:
 def change_library(path: Path) -> None:
     stored_hashes(path, PASSAGES)
     with opened_for_writing(path, PASSAGES) as writer:
-        writer.sync(
-            "c", "0f", [document_of_text(TEXT, "t", "text", 1), document_of_text(f"a 7 {TEXT}", "t7", "text", 2)]
-        )
-        writer.remove_others("bc")
+        writer.sync("c", "0f", [document_of_text(text, "t7", "text", 1) for text in (TEXT, f"a 7 {TEXT}")])
+        writer.remove_others({"b", "c"})
         writer.finish()
 
 
