@@ -199,7 +199,17 @@ def folder_for(directory: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def building_dir(final: Path, made_from: str | None = None) -> Iterator[Path]:
-    """Yield a partial directory to fill; at the end it is renamed to `final`. An error deletes it.
+    """Yield a partial directory to fill; at the end it is renamed to `final`. An error deletes it, as in `partial_dir`."""
+    with partial_dir(final, made_from) as partial:
+        yield partial
+        shutil.rmtree(partial / UNFINISHED, ignore_errors=True)
+        publish_dir(partial, final)  # renamed together with the lock, so that no other process can start to build
+        (final / LOCK).unlink()
+
+
+@contextlib.contextmanager
+def partial_dir(final: Path, made_from: str | None) -> Iterator[Path]:
+    """Yield the locked partial directory of `final`. An error deletes it.
 
     The key `made_from` identifies everything on which the result depends. With a key, the folder `UNFINISHED` in the partial
     directory is for intermediate results. After a kill, or an error other than an `InputError` or a disk error, this folder is
@@ -210,7 +220,7 @@ def building_dir(final: Path, made_from: str | None = None) -> Iterator[Path]:
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(folder_for(final.parent))
-        partial = _partial_dir(final)
+        partial = _make_partial_dir(final)
         stack.enter_context(locked(partial))
         unfinished = partial / UNFINISHED
         key = unfinished / "made_from"
@@ -223,16 +233,13 @@ def building_dir(final: Path, made_from: str | None = None) -> Iterator[Path]:
                 unfinished.mkdir()
                 write_durably(key, made_from)
             yield partial
-            shutil.rmtree(unfinished, ignore_errors=True)
-            publish_dir(partial, final)  # renamed together with the lock, so that no other process can start to build
-            (final / LOCK).unlink()
         except BaseException as error:
             if made_from is None or is_disk_error(error) or isinstance(error, InputError):
                 shutil.rmtree(partial, ignore_errors=True)
             raise
 
 
-def _partial_dir(final: Path) -> Path:
+def _make_partial_dir(final: Path) -> Path:
     """Make the partial directory, or reuse a partial directory of bertkit.
 
     Raises:
@@ -244,7 +251,7 @@ def _partial_dir(final: Path) -> Path:
     names = {path.name for path in partial.iterdir()} if _is_dir(partial) else {""}
     if names and not names & {LOCK, UNFINISHED}:
         raise InputError(
-            f"{partial} is there already, and bertkit did not make it; remove it, or choose another output_dir"
+            f"{partial} is there already, and bertkit did not make it; remove it, or choose another output"
         )
     return partial
 
@@ -265,13 +272,13 @@ def locked(directory: Path) -> Iterator[None]:
 
     path = directory / LOCK
     if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
-        raise InputError(f"{path} was not made by bertkit; remove it, or choose another output_dir")
+        raise InputError(f"{path} was not made by bertkit; remove it, or choose another output")
     lock = FileLock(path, timeout=0)
     try:
         lock.acquire()
     except Timeout:
         holder = path.read_text(encoding="utf-8", errors="replace").strip() or "another process"
-        advice = "wait for it, stop it, or choose another output_dir"
+        advice = "wait for it, stop it, or choose another output"
         raise LockedError(f"{directory} is in use by {holder}; {advice}") from None
     try:
         started_at = time.strftime("%Y-%m-%d %H:%M:%S")

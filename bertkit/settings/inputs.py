@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from bertkit.base.text_files import is_blank
 from bertkit.base.typed_settings import outside, refuse, unused
 from bertkit.settings.names import VERBATIM
 from bertkit.tasks.task_config import TaskConfig
@@ -187,6 +188,7 @@ class SearchSettings(InputSettings):
         has_question, has_reader = self.question is not None, self.model_dir is not None
         refuse(
             self.input_problems("question"),
+            self.question is not None and is_blank(self.question) and "question= is blank; expected a question",
             self.order == "all"
             and has_question
             and "order=all: has no effect with question=; choose search, bert or both",

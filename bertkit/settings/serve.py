@@ -1,6 +1,7 @@
 """The settings of `bertkit serve`."""
 
 import ipaddress
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +22,7 @@ class ServeSettings:
     both: BothConfig | None  # likewise
     glossary: str | None  # likewise
     host: str
+    hosts: tuple[str, ...]  # further names of this machine, by which clients call it
     port: int
     workers: int  # number of processes; each has all the models
     queue_requests: int  # maximum number of requests that wait
@@ -69,10 +71,24 @@ class ServeSettings:
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can connect."""
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
+        address = _address(self.host)
+        return self.host == "localhost" if address is None else address.is_loopback
+
+    def accepts(self, header: str) -> bool:
+        """Whether the header Host names this server: an address, or a known name.
+
+        Other names are refused, because the owner of a name may let it point to this machine, and so read the answers to
+        requests from his own web page (DNS rebinding).
+        """
+        name = re.sub(r":\d*$", "", header).strip("[]").lower()
+        return _address(name) is not None or name in map(str.lower, ("localhost", self.host, *self.hosts))
+
+
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(name)
+    except ValueError:
+        return None
 
 
 def _short(directory: str) -> str:

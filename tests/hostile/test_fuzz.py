@@ -1,6 +1,7 @@
 """Good files with changes by fixed seeds, to every reader: each is read or refused in one line, soon, in little memory."""
 
 import contextlib
+import dataclasses
 import gzip
 import json
 import multiprocessing
@@ -24,13 +25,15 @@ from bertkit.base.files import read_tensors, write_tensors
 from bertkit.data.corpus.documents import Corpus
 from bertkit.data.corpus.prepared import open_prepared
 from bertkit.data.corpus.tokenizer import Tokenizer, load_tokenizer
-from bertkit.data.data_config import CorpusConfig
+from bertkit.data.data_config import CorpusConfig, PassagesConfig
 from bertkit.interop.google.bundle import read_index, write_checkpoint
 from bertkit.interop.load import load_directory, resolve_model_dir
 from bertkit.interop.parity.certificate import read_certificate
 from bertkit.model.bert import init_weights
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.directory import read_manifest, read_settings
+from bertkit.search.library import Library, opened_for_writing, stored_hashes
+from bertkit.search.passages import document_of_text
 from bertkit.tasks.reading.readers import read_examples
 from bertkit.train.checkpoint import newest_valid, read_state
 
@@ -55,6 +58,7 @@ CERTIFICATE = {
     "config": {"hidden_size": 8, "labels": []},
     "within_tolerance": True,
 }
+PASSAGES = PassagesConfig(words=13, overlap=5, stemming="none", accents="drop")
 TEXT = "One two, A. B. three.\nFour 5 six.\n\nA second one, Mr. Last.\n"
 WORDS = (  # that were made to hurt somebody's reader
     b"\0", b"\xff\xfe", b"\xef\xbb\xbf", b"\xed\xa0\x80", b"\xf0\x9f\x98\x80", b"\x1b[31m", b"\r", b"\n\n", b"\t", b'"', b"'", b",",
@@ -209,6 +213,29 @@ def certificate(folder: Path) -> Path:
     return folder / "parity.json"
 
 
+def library(folder: Path) -> Path:
+    with opened_for_writing(folder / "library.db", PASSAGES) as writer:
+        for name in ("a", "b"):
+            documents = (document_of_text(f"{name} {n} {TEXT}", f"t{n}", "text", n) for n in range(29))
+            writer.sync(name, "0f", documents)
+    (folder / "library.db-journal").write_bytes(bytes.fromhex("d9d505f920a163d7") + b"\xff" * 5000)
+    return folder / "library.db"
+
+
+def search_library(path: Path) -> None:
+    found = Library(path)
+    for question in ("a 7 three", "second", ""):
+        json.dumps([dataclasses.asdict(hit) for hit in found.find(question, 5, add_rest=True)])
+
+
+def change_library(path: Path) -> None:
+    stored_hashes(path, PASSAGES)
+    with opened_for_writing(path, PASSAGES) as writer:
+        writer.sync("c", "0f", [document_of_text(text, "t7", "text", 1) for text in (TEXT, f"a 7 {TEXT}")])
+        writer.remove_others({"b", "c"})
+        writer.finish()
+
+
 @pytest.fixture(scope="module")
 def readers(tiny_runs: Path, tokenizer: Tokenizer) -> dict[str, Reader]:
     lines = "".join(json.dumps(row) + "\n" for row in ROWS)
@@ -238,6 +265,8 @@ def readers(tiny_runs: Path, tokenizer: Tokenizer) -> dict[str, Reader]:
         "manifest of a checkpoint": of_run(tiny_runs, "checkpoints/*/manifest.json", newest),
         "manifest of data": of_data(tiny_runs, "manifest.json"),
         "certificate": Reader(certificate, read_certificate),
+        "library, searched": Reader(library, search_library),
+        "library, changed": Reader(library, change_library, 0.2),
         "overrides": Reader(overrides, compose, 0.02),
         "a group of one's own": Reader(group, compose_group, 0.02),
     }
