@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertkit.base.text_files import read_json
 from bertkit.base.typed_settings import at, differences
-from bertkit.run.directory import RESULT, read_manifest, read_settings
+from bertkit.run.directory import RESULT, read_manifest, read_scores, read_settings
 from bertkit.run.resume_rules import FINETUNE, FREE, PRETRAIN, WARN, Change, class_of
 from bertkit.train.log import read_metrics
 
@@ -74,7 +73,7 @@ def read_run(path: Path) -> RunRecord | None:
     manifest, rows = read_manifest(path), read_metrics(path / "metrics.jsonl")
     is_finished = (path / RESULT).is_file()
     if is_finished:
-        result = read_json(path / RESULT)
+        result = read_scores(path)
     else:
         evaluations = [{key[5:]: row[key] for key in row if key.startswith("eval_")} for row in rows]
         result = next((scores for scores in reversed(evaluations) if scores), {})
