@@ -41,11 +41,8 @@ LOCK = ".bertkit.lock"
 
 def sha256_file(path: Path) -> str:
     """Return the SHA-256 of a file, with 64 hexadecimal digits."""
-    digest = hashlib.sha256()
     with path.open("rb", buffering=0) as file:
-        for block in iter(lambda: file.read(BLOCK_BYTES), b""):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def to_json(value: Any) -> str:

@@ -1,7 +1,7 @@
 """Compare runs: their scores, the settings that differ, and the first step at which two of them diverge."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -118,15 +118,12 @@ def find_divergence(first: RunRecord, second: RunRecord) -> Divergence:
     rows, others = ({row["step"]: row for row in record.rows} for record in (first, second))
     shared = sorted(rows.keys() & others.keys())
     for index, step in enumerate(shared):
-        values = _different_values(rows[step], others[step])
+        row, other = rows[step], others[step]
+        names = [name for name in row if name in other and name not in NOT_COMPARED and not name.startswith("eval_")]
+        values = {name: (row[name], other[name]) for name in names if row[name] != other[name]}
         if values:
             return Divergence(step, shared[index - 1] if index else None, len(shared), values, causes)
     return Divergence(None, shared[-1] if shared else None, len(shared), {}, causes)
-
-
-def _different_values(row: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    names = [name for name in row if name in other and name not in NOT_COMPARED and not name.startswith("eval_")]
-    return {name: (row[name], other[name]) for name in names if row[name] != other[name]}
 
 
 def _is_cause(key: str, record: RunRecord) -> bool:

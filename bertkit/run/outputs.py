@@ -20,11 +20,8 @@ from bertkit.run.directory import FILES_OF_A_RUN, run_of
 THERE = "is there already; choose another file, or set overwrite=true to replace it"
 
 
-def check_output(name: str | Path, overwrite: bool, setting: str = "output", *, may_repeat: bool = False) -> None:
-    """Raise InputError if a file cannot be written, or exists without `overwrite`; an empty file may be replaced.
-
-    With `may_repeat`, an existing file is compared later, by `opened_output`.
-    """
+def check_output(name: str | Path, overwrite: bool, setting: str = "output") -> None:
+    """Raise InputError if a file cannot be written, or exists without `overwrite`; an empty file may be replaced."""
     path = Path(name)
     if path.is_dir():
         raise InputError(f"{setting}={name} is a folder; give a file in it")
@@ -35,13 +32,16 @@ def check_output(name: str | Path, overwrite: bool, setting: str = "output", *, 
         return
     if path.exists() and path.is_symlink():
         raise InputError(f"{setting}={name} is a link to an existing file, {os.readlink(path)}; give the file itself")
-    if path.exists() and path.stat().st_size and not overwrite:
-        if may_repeat:
-            return
+    if has_content(path) and not overwrite:
         raise InputError(f"{setting}={name} {THERE}")
     partial = partial_path(path.resolve())  # resolve a link to a missing file, so that the link stays
     if os.path.lexists(partial) and (partial.is_symlink() or not partial.is_file() or not overwrite):
         raise InputError(f"{setting}={name} is first written as {partial}, which {THERE}")
+
+
+def has_content(path: Path) -> bool:
+    """Return whether a path is a regular file that is not empty, and not standard output."""
+    return path.exists() and not is_stream(path) and path.stat().st_size > 0
 
 
 def is_stream(path: Path) -> bool:
@@ -90,7 +90,7 @@ def opened_output(name: str | Path, *, is_binary: bool = False, may_replace: boo
         InputError: the file has other content, and `may_replace` is false.
     """
     path = Path(name)
-    if not may_replace and not is_stream(path) and path.exists() and path.stat().st_size:
+    if not may_replace and has_content(path):
         with path.open("rb") as old:
             same = _Same(old)
             with io.BufferedWriter(same) as buffer:
@@ -123,12 +123,10 @@ def partial_output(file: Any) -> str | None:
     return file.name if isinstance(file.name, str) else None
 
 
-def check_outputs(
-    output: str, source: str | None, overwrite: bool, beside: Sequence[Path] = (), *, may_repeat: bool = False
-) -> None:
+def check_outputs(output: str, source: str | None, overwrite: bool, beside: Sequence[Path] = ()) -> None:
     """Raise InputError if an output overwrites the input `source`, a run's own file, or, without `overwrite`, another file.
 
-    `beside` lists further files that are written together with the output; `may_repeat` is as in `check_output`.
+    `beside` lists further files that are written together with the output.
     """
     path = Path(output)
     in_run = run_of(path.parent) == path.parent.resolve()
@@ -140,5 +138,4 @@ def check_outputs(
             raise InputError(f"output={path}: {target} is the input and would be overwritten; choose another file")
         if in_run and target.name in FILES_OF_A_RUN:
             raise InputError(f"output={path}: {target} belongs to a run; choose another folder")
-        setting = "output" if target == path else f"output={path}: beside it"
-        check_output(target, overwrite, setting, may_repeat=may_repeat)
+        check_output(target, overwrite, "output" if target == path else f"output={path}: beside it")

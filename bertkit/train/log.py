@@ -35,7 +35,8 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             rows.append(row)
             for name, value in row.items():
                 is_number = isinstance(value, float) or (type(value) is int and abs(value) < 1 << 63)
-                if not is_number and name not in ("skipped", "examples", "batch"):
+                is_text = name in ("skipped", "examples", "batch") and str(value).isprintable()
+                if not (is_number or is_text) or not name.isprintable():
                     raise InputError(f"{path}:{number}: {name}={value!r:.60}: expected a number; remove this line")
     return rows
 
