@@ -113,7 +113,7 @@ def test_a_token_file_that_is_cut_short_while_training(python: Path, prepared_di
 
 def test_a_disk_that_fills_while_a_dataset_is_made(tmp_path: Path, capsys: Capsys) -> None:
     corpus = write_text(tmp_path / "text.txt", make_text(199))
-    with mounted(tmp_path / "small", "-t", "tmpfs", "-o", "size=64k", "tmpfs") as disk:
+    with mounted(tmp_path / "small", "-t", "tmpfs", "-o", "size=160k", "tmpfs") as disk:
         given = [f"corpus.path={corpus}", f"output_dir={disk / 'data'}", "tokenizer.vocab_size=131"]
         assert run(["prepare", *given]) == 4
         assert f"error: {disk}/data" in capsys.readouterr().err
