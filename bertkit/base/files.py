@@ -34,7 +34,10 @@ TRASH = ".trash"
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS)
 UNFINISHED = ".unfinished"
 CHECKSUM = "bertkit_crc32"  # in the header of safetensors files; other programs that write such a file leave it out
-_DTYPES = {"torch.float64": "F64", "torch.float32": "F32", "torch.float16": "F16", "torch.bfloat16": "BF16"}
+_DTYPES = {
+    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
+    "uint8": "U8", "bool": "BOOL",
+}  # fmt: skip
 BLOCK_BYTES = 1 << 20
 LOCK = ".bertkit.lock"
 
@@ -67,7 +70,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except safetensors.SafetensorError as error:
         raise InputError(f"{path}: damaged ({error}); restore it from a copy") from None
-    if expected not in (None, _crc32(tensors)):
+    if expected is not None and expected != _crc32(tensors):
         raise StorageError(f"{path}: damaged ({CHECKSUM} differs from its header); restore it from a copy")
     return tensors
 
@@ -82,7 +85,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     names, end = sorted(tensors, key=lambda name: (-tensors[name].itemsize, name)), 0  # keeps numbers aligned
     for name in names:
         tensor, start, end = tensors[name], end, end + tensors[name].nbytes
-        dtype = _DTYPES[str(tensor.dtype)]
+        dtype = _DTYPES[str(tensor.dtype).removeprefix("torch.")]
         header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)

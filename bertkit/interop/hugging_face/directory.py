@@ -150,11 +150,8 @@ def _tensors_of_pair(model: BertWithHeads) -> dict[str, Tensor]:
     size, like = model.config.hidden_size, next(model.parameters())
     shapes = {"encoder.pooler.dense.weight": (size, size), "encoder.pooler.dense.bias": (size,)}
     tensors = {name: like.new_zeros(shape) for name, shape in shapes.items()}
-    alone = dict(model.named_parameters())
     for name, tensor in model.named_parameters(remove_duplicate=False):
-        theirs = re.sub(r"^bert\.", "encoder.", to_hugging_face(name))
-        # safetensors refuses shared memory
-        tensors[theirs] = tensor.detach() if name in alone else tensor.detach().clone()
+        tensors[re.sub(r"^bert\.", "encoder.", to_hugging_face(name))] = tensor.detach()
     return tensors
 
 
