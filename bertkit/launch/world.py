@@ -214,8 +214,7 @@ def variables_of_slurm(slurm: Mapping[str, str]) -> dict[str, str]:
 def newest_checkpoint(output_dir: str | None) -> int | None:
     """Return the step of the newest checkpoint in a run directory, from the names of the checkpoints."""
     names = [] if output_dir is None else [path.name for path in Path(output_dir, "checkpoints").glob("step-*")]
-    steps = [int(name.removeprefix("step-")) for name in names if name.removeprefix("step-").isdigit()]
-    return max(steps, default=None)
+    return max((int(name[5:]) for name in names if re.fullmatch("step-[0-9]+", name)), default=None)
 
 
 def stopped_line(step: int) -> str:

@@ -481,7 +481,9 @@ def test_files_of_others_are_not_overwritten(make: Make, tmp_path: Path, capsys:
         assert (output.parent / "predictions.json").read_text() == "{}"
         assert not output.exists()
     output = tmp_path / "new" / "test.jsonl"
-    for more, code in ([], 0), ([], 2), (["overwrite=true"], 0):
+    for more, code, extra in ([], 0, ""), ([], 0, ""), ([], 2, "mine"), (["overwrite=true"], 0, ""):
+        output.parent.mkdir(exist_ok=True)
+        output.open("a").write(extra)  # also changes its time
         assert run(["predict", *given, f"output={output}", *more]) == code
 
 
