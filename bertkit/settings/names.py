@@ -17,7 +17,6 @@ from bertkit.base.typed_settings import at, conf_dir, dotted_keys, nearest, opti
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
-SEED_RANGE = f"[0, {2**63})"
 # metadata of fields
 VERBATIM = {"is_verbatim": True}  # the value is passed on verbatim, bypassing Hydra
 WORDS = {"is_words": True}  # the value is all the words without a key, as in `compare runs/a runs/b`
