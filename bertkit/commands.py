@@ -84,7 +84,9 @@ def _infer(overrides: list[str], config_dir: str | None) -> list[str]:
         from bertkit.tasks.task_config import TaskConfig
 
         own = [text for text in overrides if re.match(r"plugins=|task\.((columns|files)\.)?\w+=", text)]
-        task = build(TaskConfig, compose("finetune", ["task=sequence", "output_dir=.", *own], config_dir)["task"])
+        task = build(
+            TaskConfig, compose("finetune", ["task=sequence", "output_dir=.", *own], config_dir)["task"], "task"
+        )
         inferred, reason = infer_task(task)
         reasons.append(f"{' '.join(inferred)}, because {reason}")
     if not keys & {"task.files.dev", "dev_share"}:

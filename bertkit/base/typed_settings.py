@@ -77,14 +77,14 @@ IF_SET = {"is_written": "if set"}  # metadata of a setting that is written only 
 PLACES = ("output_dir", "output", "data_dir", "model_dir", "input", "corpus.path", "tokenizer.path")
 
 
-def build(schema: type[T], mapping: Any) -> T:
-    """Build the dataclass `schema` from a mapping of settings.
+def build(schema: type[T], mapping: Any, path: str = "") -> T:
+    """Build the dataclass `schema` from a mapping of settings, or of the group `path`.
 
     Raises:
         InputError: one line for each unknown key, missing value, wrong type, and error of a `__post_init__`.
     """
     errors: list[str] = []
-    value = _convert(schema, mapping, "", errors, is_file=False)
+    value = _convert(schema, mapping, path, errors, is_file=False)
     if errors:
         raise InputError(*dict.fromkeys(errors))
     return value  # type: ignore[no-any-return]
