@@ -31,7 +31,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Subproce
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from bertkit.base import errors
-from bertkit.base.errors import BertkitError, InputError, PeerError, StoppedError
+from bertkit.base.errors import INTERRUPTED_CODE, BertkitError, InputError, PeerError, StoppedError
 from bertkit.launch import world
 from bertkit.launch.launch_config import LaunchConfig
 
@@ -92,7 +92,7 @@ def _is_cause(code: int) -> bool:
     """Return whether an exit code means that this process caused the failure: it is no consequence, and no stop request."""
     if code < 0:  # NCCL aborts (SIGABRT) when a peer is lost
         return -code not in (signal.SIGABRT, *world.STOP_SIGNALS)
-    return code not in (0, *ERRORS, world.INTERRUPTED_CODE, world.BROKEN_PIPE_CODE)
+    return code not in (0, *ERRORS, INTERRUPTED_CODE, world.BROKEN_PIPE_CODE)
 
 
 def run(launch: LaunchConfig, job: dict[str, Any], output_dir: str | None) -> None:
@@ -229,7 +229,7 @@ class _Diagnosis:
         codes = {failure.exitcode for failure in own}
         if self.workers.stop_signal is not None and -self.workers.stop_signal in codes:  # stopped before it could save
             return KeyboardInterrupt() if self.step is None else StoppedError(world.stopped_line(self.step))
-        for code, kind in ((world.INTERRUPTED_CODE, KeyboardInterrupt), (world.BROKEN_PIPE_CODE, BrokenPipeError)):
+        for code, kind in ((INTERRUPTED_CODE, KeyboardInterrupt), (world.BROKEN_PIPE_CODE, BrokenPipeError)):
             if code in codes:
                 return kind()
         for failure in own:

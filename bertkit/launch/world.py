@@ -26,12 +26,10 @@ spec = spec_from_file_location("bertkit", sys.argv.pop(1))
 sys.modules["bertkit"] = module_from_spec(spec)
 spec.loader.exec_module(sys.modules["bertkit"])
 sys.path.append(sys.argv.pop(1))
-from bertkit.cli import main
+from bertkit.__main__ import main
 main()
 """
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-INTERRUPTED = "interrupted before there was anything to save"
-INTERRUPTED_CODE = 130
 LOST = "another process of the run died or hangs"
 BROKEN_PIPE_CODE = 141  # 128 + SIGPIPE, as a shell reports it
 SAME_REQUEST_SECONDS = 1.0

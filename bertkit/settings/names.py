@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.base import plugins
 from bertkit.base.errors import InputError
-from bertkit.base.typed_settings import at, conf_dir, dotted_keys, nearest, option_names
+from bertkit.base.typed_settings import at, conf_dir, dotted_keys, nearest, option_names, refuse
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
@@ -58,8 +58,12 @@ def canonical_overrides(command: str, overrides: Sequence[str]) -> list[str]:
     """Replace synonyms by the setting's own name, if the command has this setting.
 
     Raises:
-        InputError: a setting is set twice.
+        InputError: a setting is set twice, or is not UTF-8.
     """
+    wrong = [
+        text for text in overrides if any("\ud800" <= letter <= "\udfff" for letter in text)
+    ]  # Python's for other bytes
+    refuse(f"{text}: not UTF-8; write a text in UTF-8, or rename the file" for text in wrong)
     texts = with_plugins(command, overrides)
     for setting, synonyms in _SYNONYMS.items():
         if setting.partition(".")[0] not in settings_of(command):
