@@ -66,7 +66,9 @@ class World:
 
 
 @contextlib.contextmanager
-def handle_signals(numbers: Iterable[int], handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+def handle_signals(
+    numbers: Iterable[int], handler: Callable[[int, FrameType | None], object] | signal.Handlers
+) -> Iterator[None]:
     """Handle signals inside a `with` block."""
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
