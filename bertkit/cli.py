@@ -54,7 +54,7 @@ def main() -> None:
     if sys.stdout is None:
         sys.exit(_fail("standard output is closed; redirect it to a file, a pipe or /dev/null", StorageError.exit_code))
     try:
-        code = _run_worker(*sys.argv[2:3]) if sys.argv[1:2] == ["--worker"] else run(sys.argv[1:])
+        code = run(sys.argv[1:])
         if not code:  # otherwise the error has been reported
             sys.stdout.flush()
     except BrokenPipeError:
@@ -71,48 +71,36 @@ def main() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command; return the exit code instead of raising an error."""
-    debug, place = False, "the current directory"
+    """Run one command, or its part in a worker; return the exit code instead of raising an error."""
+    place, launcher.shows_tracebacks = "the current directory", "--debug" in arguments
     try:
-        parsed = _parse(arguments)
-        debug = launcher.shows_tracebacks = "--debug" in parsed.options
-        text = _help_text(parsed)
-        if text is not None:
-            say(*text.split("\n"))
-            return 0 if IMMEDIATE & parsed.options or not arguments else 2
-        if "-m" in parsed.options:
-            return _sweep(parsed)
-        composed = _compose(parsed, parsed.overrides)
-        if "--cfg" in parsed.values:
-            return _print(composed)
-        settings = commands.build_settings(parsed.command, composed)
+        if arguments[:1] == ["--worker"]:
+            job = launcher.read_job(*arguments[1:2])
+            command, composed = job["command"], job["settings"]
+        else:
+            parsed = _parse(arguments)
+            command = parsed.command
+            text = _help_text(parsed)
+            if text is not None:
+                say(*text.split("\n"))
+                return 0 if IMMEDIATE & parsed.options or not arguments else 2
+            if "-m" in parsed.options:
+                return _sweep(parsed)
+            composed = _compose(parsed, parsed.overrides)
+            if "--cfg" in parsed.values:
+                return _print(composed)
+        settings = commands.build_settings(command, composed)
         place = _place(settings)
-        commands.check_files(settings)
-        if commands.delegate(parsed.command, settings):
-            return 0
-        with _stage(parsed.command, settings) as stage:
-            return _finish(parsed.command, stage(settings))
+        if not launcher.is_worker:
+            commands.check_files(settings)
+            if commands.delegate(command, settings):
+                return 0
+        with _stage(command, settings) as stage:
+            return _finish(command, stage(settings))
     except BrokenPipeError:
         raise
     except (Exception, KeyboardInterrupt) as error:
-        if debug and not isinstance(error, (KeyboardInterrupt, StoppedError)):
-            raise
-        return _report(error, place)
-
-
-def _run_worker(job_file: str = "") -> int:
-    """Run a command as one of several workers; report an error to the launcher; return the exit code."""
-    place = ""
-    try:
-        job = launcher.read_job(job_file)
-        settings = commands.build_settings(job["command"], job["settings"])
-        place = _place(settings)
-        with _stage(job["command"], settings) as stage:
-            return _finish(job["command"], stage(settings))
-    except BrokenPipeError:
-        raise
-    except (Exception, KeyboardInterrupt) as error:
-        if launcher.shows_tracebacks and isinstance(error, Exception):
+        if launcher.shows_tracebacks and not isinstance(error, (KeyboardInterrupt, StoppedError)):
             import traceback
 
             traceback.print_exc()
@@ -120,11 +108,7 @@ def _run_worker(job_file: str = "") -> int:
 
 
 def _parse(arguments: list[str]) -> _Arguments:
-    """Separate options from the command and its overrides; translate the short form; expand `=~/` to the home directory.
-
-    Raises:
-        InputError: an option is unknown, or has no value.
-    """
+    """Separate options from the command and its overrides; translate the short form; expand `=~/` to the home directory."""
     queue, words = list(arguments), list[str]()
     options, values = set[str](), dict[str, str]()
     short, unknown = list[tuple[str, str]](), list[tuple[str, str]]()
@@ -155,11 +139,7 @@ def _parse(arguments: list[str]) -> _Arguments:
 
 
 def _help_text(parsed: _Arguments) -> str | None:
-    """Return the version or a help text; None if a command is to be run.
-
-    Raises:
-        InputError: the command is unknown.
-    """
+    """Return the version or a help text; None if a command is to be run."""
     if "--version" in parsed.options:
         from bertkit import __version__
 

@@ -31,11 +31,7 @@ def options_of(slot: str, setting: str) -> dict[str, str]:
 
 
 def conf_dir() -> Path:
-    """Return the directory of bertkit's configuration files: inside the package, or, in a git checkout, beside it.
-
-    Raises:
-        InputError: the installation is broken.
-    """
+    """Return the directory of bertkit's configuration files: inside the package, or, in a git checkout, beside it."""
     package = Path(__file__).resolve().parents[1]
     for candidate in (package / "conf", package.parent / "conf"):
         if (candidate / "pretrain.yaml").is_file():
@@ -44,11 +40,7 @@ def conf_dir() -> Path:
 
 
 def conf_dirs(own: str | None) -> list[Path]:
-    """Return the directories of configuration files: bertkit's, and the user's own, if any.
-
-    Raises:
-        InputError: the user's own is not a directory.
-    """
+    """Return the directories of configuration files: bertkit's, and the user's own, if any."""
     if own is None:
         return [conf_dir()]
     directory = Path(own).expanduser().resolve()
@@ -104,11 +96,7 @@ def checked(kind: type[T], content: Any, where: Path | str, advice: str = "resto
 
 
 def refuse(*problems: object) -> None:
-    """Raise all problems at once. A problem is a string or a list of strings; false and empty values are ignored.
-
-    Raises:
-        InputError: there is at least one problem.
-    """
+    """Raise all problems as an InputError. A problem is a string or a list of strings; false and empty values are ignored."""
     lines = [line for item in problems if item for line in ([item] if isinstance(item, str) else item)]  # type: ignore[attr-defined]
     if lines:
         raise InputError(*lines)

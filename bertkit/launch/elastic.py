@@ -14,6 +14,7 @@ import datetime
 import json
 import logging
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -126,13 +127,14 @@ def run(launch: LaunchConfig, job: dict[str, Any], output_dir: str | None) -> No
 
 
 def _open_store(launch: LaunchConfig) -> tuple[TCPStore | None, tuple[str, int]]:
-    """Open the store if this is host 0; return it, or None, and its address.
-
-    Raises:
-        InputError: the address is malformed, or host 0 cannot listen there.
-    """
+    """Open the store if this is host 0; return it, or None, and its address."""
     host, _, number = (launch.address or "127.0.0.1:0").rpartition(":")
-    if not host or not number.isdigit() or int(number) > 65535 or (launch.address and int(number) == 0):
+    if (
+        not host
+        or not re.fullmatch("[0-9]{1,5}", number)
+        or int(number) > 65535
+        or (launch.address and int(number) == 0)
+    ):
         raise InputError(f"launch.address={launch.address}: expected HOST:PORT of host 0, such as 10.0.0.1:29500")
     if launch.host_rank > 0:
         return None, (host, int(number))
@@ -173,11 +175,7 @@ class _OtherHosts:
 
 
 def interface_to(host: str, port: int) -> str:
-    """Return the name of the network interface that connects to a host; no packet is sent.
-
-    Raises:
-        InputError: the name of the host is unknown, or there is no route.
-    """
+    """Return the name of the network interface that connects to a host; no packet is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((host, port))

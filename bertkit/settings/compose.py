@@ -38,11 +38,7 @@ MAX_RUNS = 1000  # of a sweep
 
 
 def compose(command: str, overrides: list[str], config_dir: str | None = None) -> dict[str, Any]:
-    """Compose a command's configuration into a plain, resolved mapping.
-
-    Raises:
-        InputError: unknown keys and options, each with the nearest known name; malformed overrides.
-    """
+    """Compose a command's configuration into a plain, resolved mapping; raises InputError for unknown names and malformed overrides."""
     overrides = names.canonical_overrides(command, overrides)
     if command == "glue":
         return _compose_suite(overrides, config_dir)
@@ -52,10 +48,7 @@ def compose(command: str, overrides: list[str], config_dir: str | None = None) -
 def compose_from_run(command: str, path: str, overrides: list[str], config_dir: str | None = None) -> dict[str, Any]:
     """Compose from the settings in a file, such as the `config.yaml` of a run, and from overrides.
 
-    Settings that are newer than the file get their defaults.
-
-    Raises:
-        InputError: the file cannot be read or holds no settings; or an override is wrong.
+    Settings that are newer than the file get their defaults. Raises InputError if the file or an override is wrong.
     """
     saved = _read_saved(command, path)
     overrides = names.canonical_overrides(command, overrides)
@@ -279,23 +272,20 @@ def _split_verbatim(
 def _parse(command: str, overrides: list[str]) -> tuple[list[Override], list[str]]:
     """Parse overrides; return them with an error message for each malformed one.
 
-    A value that is neither Hydra's nor a list, such as `lr=1e-4.tsv`, is quoted.
+    A value without Hydra's signs, such as `lr=1e-4.tsv`, is quoted, and so are those of a list.
     """
     parser, parsed, malformed = OverridesParser.create(), [], []
     for text in overrides:
         key, has_value, value = text.partition("=")
-        is_plain = re.search(r"""[][{},'"]|^\w+\(""", value) is None
-        texts = [text, f"{key}={override_value(value, key)}"] if has_value and is_plain else [text]
-        for one in texts:
+        is_list = re.fullmatch(r"""\[[^][{}'"]*\]""", value) is not None
+        is_plain = is_list or (has_value and re.search(r"""[][{},'"]|^\w+\(""", value) is None)
+        quoted = f"{key}={override_value(value[1:-1].split(',') if is_list else value, key)}"
+        for one in [text, quoted] if is_plain else [text]:
             with contextlib.suppress(HydraException, RecursionError, ValueError):
                 parsed.append(parser.parse_override(one))
                 break
         else:
-            quoted = f"'{value}'"
-            if value.startswith("[") and value.endswith("]"):
-                quoted = "[" + ",".join(f"'{item}'" for item in value[1:-1].split(",")) + "]"
-            twice = f', quote the value twice: "{key}={quoted:.200}"'
-            hint = twice if has_value else names.hint_for_word(command, text)
+            hint = f', quote the value twice: "{quoted:.200}"' if has_value else names.hint_for_word(command, text)
             malformed.append(f"'{text:.200}': expected key=value or group=option{hint}")
     return parsed, malformed
 
@@ -304,9 +294,6 @@ def combinations(command: str, overrides: list[str], config_dir: str | None = No
     """List the runs of a sweep, each with a name and its overrides, including an output directory for this run alone.
 
     A swept value is `a,b`, `choice(a,b)`, `range(1,4)`, or, for the options of a group, `glob(*)`.
-
-    Raises:
-        InputError: an override is malformed, or a command that needs `output_dir` has none.
     """
     parsed, malformed = _parse(command, overrides)
     refuse(malformed)

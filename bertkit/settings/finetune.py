@@ -121,11 +121,7 @@ class FinetuneSettings(TrainingSettings):
         return []
 
     def frozen_depth(self, num_layers: int) -> int:
-        """Return the number of frozen blocks from the bottom; the embeddings are one block, and so is each layer.
-
-        Raises:
-            InputError: the model has fewer layers.
-        """
+        """Return the number of frozen blocks from the bottom; the embeddings are one block, and so is each layer."""
         match = FROZEN_LAYERS.fullmatch(self.freeze or "")
         if match is None:
             return {None: 0, "embeddings": 1, "encoder": num_layers + 1}[self.freeze]

@@ -55,14 +55,8 @@ def schema_of(command: str) -> Any:
 
 
 def canonical_overrides(command: str, overrides: Sequence[str]) -> list[str]:
-    """Replace synonyms by the setting's own name, if the command has this setting.
-
-    Raises:
-        InputError: a setting is set twice, or is not UTF-8.
-    """
-    wrong = [
-        text for text in overrides if any("\ud800" <= letter <= "\udfff" for letter in text)
-    ]  # Python's for other bytes
+    """Replace synonyms by the setting's own name, if the command has this setting; refuse overrides that are not UTF-8."""
+    wrong = [text for text in overrides if re.search("[\ud800-\udfff]", text)]  # how Python shows other bytes
     refuse(f"{text}: not UTF-8; write a text in UTF-8, or rename the file" for text in wrong)
     texts = with_plugins(command, overrides)
     for setting, synonyms in _SYNONYMS.items():

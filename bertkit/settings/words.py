@@ -22,11 +22,7 @@ COMMANDS = {
 
 
 def to_settings(command: str, overrides: Sequence[str], options: Sequence[tuple[str, str]]) -> list[str]:
-    """Replace words that are files, and add the options, which are pairs of name and value.
-
-    Raises:
-        InputError: the command has no such option, or there are two files.
-    """
+    """Replace words that are files, and add the options, which are pairs of name and value."""
     settings = COMMANDS.get(command, {})
     files = [("", word) for word in overrides if settings and "=" not in word and Path(word).is_file()]
     if len(files) > 1:
@@ -37,7 +33,7 @@ def to_settings(command: str, overrides: Sequence[str], options: Sequence[tuple[
     for option, value in [*files, *options]:
         if option not in settings:
             raise InputError(unknown_option(command, option, value))
-        is_file, is_number = settings[option].startswith("task.files."), value.lstrip("-").isdigit()
+        is_file, is_number = settings[option].startswith("task.files."), re.fullmatch("-?[0-9]{1,9}", value)
         values[settings[option]] = os.path.abspath(value) if is_file else int(value) if is_number else value
     return [*to_overrides(values), *(word for word in overrides if ("", word) not in files)]
 
