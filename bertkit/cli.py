@@ -61,10 +61,11 @@ def main() -> None:
         code = world.BROKEN_PIPE_CODE
     except OSError as error:
         code = _report(error, "standard output")
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes again at exit
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # Python flushes again at exit
     if launcher.is_launcher or (launcher.is_worker and code):
         os._exit(code)  # without torch's clean-up, which takes a second; after a failure the other workers would wait
     sys.exit(code)

@@ -320,7 +320,7 @@ def test_users_add_groups_of_their_own(tmp_path: Path) -> None:
 def test_debug_reaches_the_runs_of_a_sweep(tmp_path: Path, capfd: Capsys) -> None:
     missing = ["-m", "prepare", f"corpus.path={tmp_path / 'none'}", f"output_dir={tmp_path / 'sweep'}"]
     missing += ["held_out_prob=0.1,0.2"]
-    assert run([*missing, "--debug"]) == 1
+    assert run([*missing, "--debug"]) == 2
     assert "Traceback" in capfd.readouterr().err
     assert run(missing) == 2
     assert "Traceback" not in capfd.readouterr().err

@@ -188,7 +188,6 @@ class TaskConfig:
             and len(self.labels_in_files) != len(names or ())
             and f"task.labels_in_files={list(self.labels_in_files)}: expected one name for each of task.labels={list(names or ())}, "
             "or null if the files use these names",
-            not self.metrics and "task.metrics=[]: expected at least one, such as accuracy; leave it out",
             self.label_range is not None
             and (len(self.label_range) != 2 or self.label_range[0] >= self.label_range[1])
             and f"task.label_range={list(self.label_range)}: expected the smallest and the largest label",
