@@ -59,9 +59,6 @@ def command_help(command: str, words: Sequence[str] = (), config_dir: str | None
 
     With the word `all`, or for a command without usual settings: the whole comment in its configuration file, all settings,
     and the options of its groups. An option in the words, such as task=ner, adds the settings of that option.
-
-    Raises:
-        InputError: an option or the directory does not exist.
     """
     directories = conf_dirs(config_dir)
     directory = directories[0]

@@ -411,7 +411,6 @@ REFUSALS = [
     ("encoder", "in.txt", "kan\n", [], "only an encoder"),
     ("masked_lm", "in.txt", "kan\n", ["task=sst2"], "no head for task=sst2, only masked_lm"),
     ("sequence", "missing.txt", None, [], "missing.txt"),
-    ("sequence", "in.txt", "kan\n", ["top_k=0"], "top_k=0: "),
 ]  # fmt: skip
 
 

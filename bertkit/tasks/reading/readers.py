@@ -15,6 +15,7 @@ An input of `predict` has one example for each line or row: a blank line is an e
 missing cells of a table are empty texts.
 """
 
+import contextlib
 import dataclasses
 import io
 import itertools
@@ -104,6 +105,9 @@ def read_splits(settings: Any, keep_groups: bool = True) -> tuple[Source, Source
         raise InputError(f"{every}; add examples, or list all labels in task.labels=")
     if settings.dev_share is not None:
         train, dev = train.hold_out(settings.dev_share, keep_groups)
+        with contextlib.suppress(InputError):  # there is no dev split
+            if unused := find_file(task, data_dir, "dev"):
+                dev = dataclasses.replace(dev, description=f"{dev.description}, instead of {unused}")
     else:
         try:
             find_file(task, data_dir, "dev")
