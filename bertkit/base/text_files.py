@@ -1,13 +1,12 @@
 """Reads text files, JSON and YAML: decompresses gzip, removes a byte order mark, and refuses binary data.
 
-Sizes, nesting and compression are limited, so that no file can exhaust the memory. Real files are far below the limits.
+Sizes and nesting are limited, so that no file can exhaust the memory. Real files are far below the limits.
 """
 
 import codecs
 import contextlib
 import gzip
 import io
-import itertools
 import json
 import re
 import sys
@@ -21,13 +20,11 @@ from bertkit.base.errors import InputError
 TEXT_BYTES = 1 << 18  # how much is read and decoded at once
 LINE_MB = 64  # the maximum size of a line, record or cell
 WHOLE_MB = 256  # the maximum size of a file that is read as a whole: JSON, a vocabulary
-MAX_GZIP_RATIO = 200
+# gzip has no limit: it is read in blocks, and expands at most 1032 times; repeated log lines come near to that
 TOO_LONG = f"longer than {LINE_MB} MB; cut it into shorter ones"
 TOO_LARGE = f"larger than {WHOLE_MB} MB, the limit for a file that is read as a whole"
-LINES_AT_ONCE = 1 << 14
 MAX_DEPTH = 100  # nested lists and mappings; our files have five levels, and Python's recursion limit is 1000
 TOO_DEEP = f"lists or groups nested more than {MAX_DEPTH} deep"
-UNCHECKED_GZIP_BYTES = 1 << 22  # up to this size, any ratio is allowed: one repeated letter has a ratio of 1000
 PEEKED_BYTES = 1 << 16  # enough to detect the format of a file
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _GZIP = b"\x1f\x8b"  # RFC 1952; no text starts with these bytes
@@ -60,18 +57,6 @@ def read_whole(path: Path) -> str:
     if len(data) > WHOLE_MB * 1_000_000:
         raise InputError(f"{path}: {TOO_LARGE}")
     return data.decode("utf-8")
-
-
-def join_lines(name: Path, lines: Iterator[tuple[int, str]]) -> str:
-    """Join numbered lines to one text of at most WHOLE_MB."""
-    length = 0
-    parts: list[str] = []  # joined blocks of lines, because many short strings need several times the memory
-    while some := [line for _, line in itertools.islice(lines, LINES_AT_ONCE)]:
-        parts.append("\n".join(some))
-        length += len(parts[-1]) + 1
-        if length > WHOLE_MB * 1_000_000:
-            raise InputError(f"{name}: JSON {TOO_LARGE}; write it as lines (.jsonl)")
-    return "\n".join(parts)
 
 
 def check_size(path: Path) -> None:
@@ -145,8 +130,8 @@ def is_deep(value: Any) -> bool:
     return True
 
 
-def read_lines(path: Path, **encoding: str) -> Iterator[tuple[int, str]]:
-    """Read the lines of a file or pipe, numbered from 1; decompress gzip. The encoding is as for `line_blocks`, by default UTF-8.
+def read_lines(path: Path, **options: Any) -> Iterator[tuple[int, str]]:
+    """Read the lines of a file or pipe, numbered from 1, or its blocks; decompress gzip. The options are those of `numbered_lines`.
 
     Raises:
         InputError: it is missing, damaged or not text; the message has the line number.
@@ -156,7 +141,7 @@ def read_lines(path: Path, **encoding: str) -> Iterator[tuple[int, str]]:
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     with file:
-        yield from numbered_lines(unpacked(cast(io.BufferedReader, file), path), path, **encoding)
+        yield from numbered_lines(unpacked(cast(io.BufferedReader, file), path), path, **options)
 
 
 @contextlib.contextmanager
@@ -189,34 +174,15 @@ def unpacked(file: io.BufferedReader, name: Path) -> io.BufferedReader:
         raise InputError(f"{name}: an Excel file (or another archive); {way_out}")
     if name.suffix.lower() != ".gz" and file.peek(len(_GZIP))[: len(_GZIP)] != _GZIP:
         return file
-    return io.BufferedReader(cast(io.RawIOBase, _Gzip(file, name)), PEEKED_BYTES)
-
-
-class _CountingFile(io.RawIOBase):
-    """Counts the bytes that are read from a file."""
-
-    def __init__(self, file: io.BufferedReader) -> None:
-        self.file, self.num_bytes = file, 0
-
-    def read(self, size: int = -1) -> bytes:
-        data = self.file.read(size)
-        self.num_bytes += len(data)
-        return data
+    return io.BufferedReader(cast(io.RawIOBase, _Gzip(fileobj=file)), PEEKED_BYTES)
 
 
 class _Gzip(gzip.GzipFile):
-    """Decompresses a file, and refuses a file whose compression ratio is too high."""
-
-    def __init__(self, file: io.BufferedReader, name: Path) -> None:
-        self.compressed, self.num_bytes, self.where = _CountingFile(file), 0, name
-        super().__init__(fileobj=self.compressed, mode="rb")
+    """Decompresses a file."""
 
     def readinto(self, buffer: Any) -> int:
         data = self.read1(len(buffer))  # `read` would lose the data before a damaged block
         buffer[: len(data)] = data
-        self.num_bytes += len(data)
-        if self.num_bytes > UNCHECKED_GZIP_BYTES + MAX_GZIP_RATIO * self.compressed.num_bytes:
-            raise InputError(f"{self.where}: decompresses to more than {MAX_GZIP_RATIO} times its size; decompress it")
         return len(data)
 
 
@@ -229,22 +195,69 @@ def unpacking(where: Callable[[], str]) -> Iterator[None]:
         raise InputError(f"{where()}: damaged gzip file ({error}); restore it") from None
 
 
-def as_utf8(file: io.BufferedReader, name: Path) -> io.BufferedReader:
-    """Return the text in UTF-8 of a file that begins with UTF-16's byte order mark, as Excel writes it; else the file itself."""
-    if file.peek(2)[:2] not in _UTF_16:
-        return file
-    data = file.read(WHOLE_MB * 1_000_000 + 1)
-    if len(data) > WHOLE_MB * 1_000_000:
-        raise InputError(f"{name}: UTF-16 {TOO_LARGE}; convert it to UTF-8")
-    return io.BufferedReader(cast(io.RawIOBase, io.BytesIO(data.decode("utf-16", "replace").encode())))
+class _Utf8(io.RawIOBase):
+    """Converts a file in another encoding to UTF-8, block by block."""
+
+    def __init__(self, file: io.BufferedReader, encoding: str) -> None:
+        self.file, self.decoder = file, codecs.getincrementaldecoder(encoding)("replace")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data, block = b"", b"more"
+        while block and not data:
+            block = self.file.read1(len(buffer) // 2)  # two bytes of UTF-16 are at most three of UTF-8
+            data = self.decoder.decode(block, not block).encode()
+        buffer[: len(data)] = data
+        return len(data)
 
 
-def numbered_lines(file: io.BufferedReader, name: Path, **encoding: str) -> Iterator[tuple[int, str]]:
-    """Read lines, numbered from 1, without line ends; `name` is used in error messages."""
+def as_utf8(file: io.BufferedReader, encoding: str) -> tuple[io.BufferedReader, str]:
+    """Return a file and its encoding; UTF-16, by its byte order mark or the encoding, is converted to UTF-8."""
+    has_mark = file.peek(2)[:2] in _UTF_16
+    known = "utf-16" if has_mark else codecs.lookup(encoding).name
+    if not known.startswith("utf-16"):
+        return file, encoding
+    known = "utf-16-le" if known == "utf-16" and not has_mark else known  # as Windows writes it
+    return io.BufferedReader(_Utf8(file, known), PEEKED_BYTES), "utf-8"
+
+
+def numbered_lines(
+    file: io.BufferedReader,
+    name: Path,
+    encoding: str = "utf-8",
+    advice: str = "convert the file to UTF-8",
+    in_blocks: bool = False,
+) -> Iterator[tuple[int, str]]:
+    """Read lines, numbered from 1, without line ends, or blocks as `text_blocks` does; `name` is used in error messages."""
     with unpacking(lambda: str(name)):
-        for first, lines in line_blocks(as_utf8(file, name), lambda number: f"{name}:{number}", **encoding):  # type: ignore[arg-type]
-            for number, line in enumerate(lines, first):
-                yield number, line.removesuffix("\r")
+        file, encoding = as_utf8(file, encoding)
+        read = text_blocks if in_blocks else line_blocks
+        for first, lines in read(file, lambda number: f"{name}:{number}", encoding=encoding, advice=advice):
+            for number, line in [(first, lines)] if isinstance(lines, str) else enumerate(lines, first):
+                yield number, line if in_blocks else line.removesuffix("\r")
+
+
+def text_blocks(
+    file: io.BufferedReader,
+    where: Callable[[int], str],
+    *,
+    encoding: str,
+    advice: str,
+) -> Iterator[tuple[int, str]]:
+    """Read a text in blocks, each with the number of the line in which it begins; arguments and errors as for `line_blocks`."""
+    decoder, number, block = codecs.getincrementaldecoder(encoding)(), 1, b"more"
+    while block:
+        block = file.read1(TEXT_BYTES)
+        try:
+            text = decoder.decode(block, not block)
+        except UnicodeDecodeError as error:
+            number += error.object.count(b"\n", 0, error.start)
+            wrong = f"not {encoding.upper()} (byte 0x{error.object[error.start]:02x})"
+            raise InputError(f"{where(number)}: {wrong}; {advice}") from None
+        yield number, text
+        number += text.count("\n")
 
 
 def line_blocks(

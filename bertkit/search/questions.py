@@ -55,7 +55,7 @@ def read_questions(task: TaskConfig, name: str, most: int | None = None) -> list
     with opened_input(name) as (stream, _):
         with unpacking(lambda: name):
             file = unpacked(stream, path)
-            format = ENDINGS.get(suffix_of(path)) or json_format(beginning(file)) or "text"
+            format = ENDINGS.get(suffix_of(path)) or json_format(beginning(file, "utf-8")) or "text"
         table = input_table(task, file, path, format, short_rows)
         field = "text" if format == "text" else "question"
         if table.names and field not in table.names:

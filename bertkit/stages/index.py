@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from bertkit.base.errors import InputError, say
 from bertkit.base.files import BLOCK_BYTES, folder_for
-from bertkit.base.text_files import join_lines, parse_json, read_lines
+from bertkit.base.json_stream import json_values
+from bertkit.base.text_files import read_lines
 from bertkit.data.corpus.documents import Corpus
 from bertkit.data.corpus.sources import Span
 from bertkit.search.library import FileChanges, opened_for_writing
@@ -119,10 +120,7 @@ def _squad_documents(path: Path) -> Iterator[LibraryDocument]:
     Raises:
         InputError: the file has another layout.
     """
-    try:
-        content = parse_json(join_lines(path, read_lines(path)))
-    except ValueError as error:
-        raise InputError(f"{path}: not JSON ({error}); restore the file") from None
+    content = next((value for _, value, _ in json_values(path, read_lines(path, in_blocks=True))), None)
     number = 0
     for article in _list(path, "", content, "data"):
         nested = _list(path, "data: ", article, "paragraphs") if "context" not in article else [article]

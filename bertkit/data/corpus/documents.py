@@ -16,11 +16,12 @@ from typing import Any
 from bertkit.base.errors import InputError
 from bertkit.base.files import BLOCK_BYTES
 from bertkit.base.hub_ids import is_offline
+from bertkit.base.json_stream import json_values
 from bertkit.base.text_files import (
     is_blank,
-    join_lines,
     line_blocks,
     parse_json,
+    text_blocks,
     unpacked,
     unpacking,
     without_surrogates,
@@ -151,23 +152,21 @@ class Corpus:
             yield from self._read_records(enumerate(records, 1), f"{first.path}: record {{}}".format)
         self.bytes_read = before + sum(span.num_bytes for span in spans)
 
-    def _line_blocks(self, span: Span) -> Iterator[tuple[int, list[str]]]:
-        """Yield decoded blocks of a span's lines, each with the number of its first line, counted from the span's start."""
+    def _line_blocks(self, span: Span) -> Iterator[tuple[int, Any]]:
+        """Yield blocks of a span's lines, or of JSON's text, with the number of the first line, counted from the span's start."""
         before, number = self.bytes_read, 1
         where = functools.partial(self._where, span)
         with span.path.open("rb") as raw, unpacking(lambda: where(number)):
             file = unpacked(raw, span.path)
-            for number, lines in line_blocks(
-                file,
-                where,
-                start=span.start,
-                end=span.end,
-                encoding=self.config.encoding,
-                advice="convert the file or set corpus.encoding",
-            ):
+            named = {"encoding": self.config.encoding, "advice": "convert the file or set corpus.encoding"}
+            if span.kind == "json":
+                blocks: Iterator[tuple[int, Any]] = text_blocks(file, where, **named)
+            else:
+                blocks = line_blocks(file, where, start=span.start, end=span.end, **named)
+            for number, lines in blocks:
                 self.bytes_read = before + raw.tell() - span.start
                 yield number, lines
-                number += len(lines)
+                number += len(lines) if isinstance(lines, list) else lines.count("\n")
 
     def _where(self, span: Span, number: int) -> str:
         """Return file:line for a line of a span; counts the lines before the span."""
@@ -187,17 +186,7 @@ class Corpus:
 
     def _json_records(self, span: Span) -> Iterator[Any]:
         """Yield the elements of an array, or a single object, or one object per line, whichever the file has."""
-        lines = (numbered for number, block in self._line_blocks(span) for numbered in enumerate(block, number))
-        first = next((numbered for numbered in lines if not is_blank(numbered[1])), (1, "[]"))
-        try:
-            try:
-                record = parse_json(first[1])
-            except ValueError:
-                record = parse_json(join_lines(span.path, itertools.chain([first], lines)))
-            yield from record if isinstance(record, list) else [record]
-            yield from (parse_json(line) for _, line in lines if not is_blank(line))
-        except ValueError as error:
-            raise InputError(f"{span.path}: not JSON ({error}); expected an array, or one object per line") from None
+        return (record for _, record, _ in json_values(span.path, self._line_blocks(span)))
 
     def _wiki_documents(self, span: Span) -> Iterator[list[str]]:
         """Yield the paragraphs of each `<doc>` block, without its title."""

@@ -24,7 +24,7 @@ def infer_task(task: TaskConfig) -> tuple[list[str], str]:
     path, shape = find_file(task, None, "train"), shape_of(task)
     assert path is not None, "sequence has no dataset on the hub"
     with opened_input(str(path)) as (file, _):
-        head = beginning(as_utf8(unpacked(file, path), path), task.encoding)
+        head = beginning(*as_utf8(unpacked(file, path), task.encoding))
     format = format_of_input(shape, task, path, head, ())[0] if head else "csv"
     if format in ("tsv", "text"):
         format = conll_format(shape, task, head.splitlines(), ()) or format

@@ -80,7 +80,7 @@ def open_file(task: TaskConfig, path: Path, format: str, is_labelled: bool = Tru
     """Open a file as a table; raises InputError if it is empty, or not in this format."""
     if format == "parquet":
         return _parquet_table(path)
-    lines, head = read_lines(path, **_encoding(task, path)), []
+    lines, head = read_lines(path, **_options(task, path, format)), []
     for numbered in lines:
         head.append(numbered)
         if not is_blank(numbered[1]):
@@ -142,8 +142,9 @@ def open_inputs(
     """
     short_rows = ShortRows(are_filled=True, keep_lengths=shape.has_choices)
     with unpacking(lambda: str(name)):
-        file = as_utf8(unpacked(file, name), name)
-        head = beginning(file, task.encoding)
+        file, encoding = as_utf8(unpacked(file, name), task.encoding)
+        head = beginning(file, encoding)
+    task = dataclasses.replace(task, encoding=encoding)
     if not head:
         return Inputs("", iter(()), short_rows, shape)
     format, is_guess = (set_format, False) if set_format else format_of_input(shape, task, name, head, labels)
@@ -214,11 +215,12 @@ def find_file(task: TaskConfig, data_dir: str | None, split: str) -> Path | None
     )
 
 
-def _encoding(task: TaskConfig, path: Path) -> dict[str, str]:
-    """Return the encoding of a file, and the advice about bytes that do not fit it, for `line_blocks`."""
+def _options(task: TaskConfig, path: Path, format: str) -> dict[str, Any]:
+    """Return the encoding of a file, the advice about bytes that do not fit it, and whether to read blocks of JSON."""
     files = f"{shlex.quote(str(path))} > {shlex.quote(f'{path.stem}.utf8{path.suffix}')}"
     advice = f"convert it: iconv -f WINDOWS-1252 -t UTF-8 {files}{SET_ENCODING}"
-    return {"encoding": task.encoding, "advice": advice if task.encoding == "utf-8" else "set another task.encoding="}
+    advice = advice if task.encoding == "utf-8" else "set another task.encoding="
+    return {"encoding": task.encoding, "advice": advice, "in_blocks": format == "json"}
 
 
 def _matches(folder: Path, pattern: str) -> list[Path]:
@@ -236,7 +238,7 @@ def _parquet_table(path: Path, data: bytes | None = None) -> Table:
 def input_table(task: TaskConfig, file: io.BufferedReader, name: Path, format: str, short_rows: ShortRows) -> Table:
     """Open an uncompressed file or pipe as a table; raises InputError for a line that does not fit, when it is read."""
     if format != "parquet":
-        return open_table(task, name, format, numbered_lines(file, name, **_encoding(task, name)), short_rows)
+        return open_table(task, name, format, numbered_lines(file, name, **_options(task, name, format)), short_rows)
     with unpacking(lambda: str(name)):
         return _parquet_table(name, file.read())
 

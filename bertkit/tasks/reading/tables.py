@@ -12,15 +12,14 @@ cells may contain commas and line breaks. SQuAD's JSON, nested or flat, becomes 
 import csv
 import itertools
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertkit.base import text_files
 from bertkit.base.errors import InputError
-from bertkit.base.text_files import LINE_MB, TOO_DEEP, TOO_LONG, is_blank, parse_json, without_surrogates
+from bertkit.base.json_stream import json_values
+from bertkit.base.text_files import LINE_MB, TOO_LONG, is_blank, parse_json, without_surrogates
 from bertkit.base.typed_settings import nearest
 from bertkit.tasks.reading.conll import read_conll, read_words
 from bertkit.tasks.task_config import Column, TaskConfig
@@ -29,7 +28,6 @@ Lines = Iterator[tuple[int, str]]
 Rows = Iterator[tuple[int, Any]]
 CellRows = Iterator[tuple[int, list[str]]]
 MAX_FAILED_SEARCHES = 100  # for the line of a question's id; each search goes through the whole file
-_BETWEEN = re.compile(r"[\s,]*")
 
 
 @dataclass
@@ -133,7 +131,7 @@ def open_table(task: TaskConfig, path: Path, format: str, lines: Lines, short_ro
             format += "" if mark == usual else f" separated by {mark!r}"
             return _delimited(task, name, format, rows, short_rows)
         case "json":
-            return records(name, format, _json(name, text_files.join_lines(path, lines)), short_rows)
+            return records(name, format, _json(name, lines), short_rows)
     return records(name, format, _json_lines(name, lines, short_rows), short_rows)
 
 
@@ -262,41 +260,20 @@ def _json_lines(name: str, lines: Lines, short_rows: ShortRows) -> Rows:
             yield number, empty
 
 
-def _json(name: str, text: str) -> Rows:
+def _json(name: str, blocks: Lines) -> Rows:
     """Return the records of `{"data": [...]}`, of an array, or of JSON lines, whichever the text contains."""
-    if text.lstrip().startswith("["):
-        return _array(name, text)
-    try:
-        whole = parse_json(text)
-    except ValueError:
-        whole = None
-    if not isinstance(whole, dict):
-        return _json_lines(name, enumerate(text.split("\n"), 1), ShortRows())
-    data = whole.get("data")
-    return _flat_records(name, text, data if isinstance(data, list) else [whole])
+    values = json_values(name, blocks)
+    start = list(itertools.islice(values, 2))
+    if len(start) == 1 and isinstance(start[0][1], dict) and start[0][2]:
+        line, whole, text = start[0]
+        data = whole.get("data")
+        return _flat_records(name, line, text, data if isinstance(data, list) else [whole])
+    return ((line, value) for line, value, _ in itertools.chain(start, values))
 
 
-def _array(name: str, text: str) -> Rows:
-    """Yield the elements of an array, each with the line where it begins."""
-    decoder = json.JSONDecoder()
-    position = _BETWEEN.match(text, text.index("[") + 1).end()  # type: ignore[union-attr]
-    line, counted = 1, 0
-    while text[position : position + 1] != "]":
-        line, counted = line + text.count("\n", counted, position), position
-        try:
-            value, end = decoder.raw_decode(text, position)
-            if text_files.is_deep(value):
-                raise ValueError(TOO_DEEP)
-        except (ValueError, RecursionError) as error:
-            reason = TOO_DEEP if isinstance(error, RecursionError) else error
-            raise InputError(f"{name}:{line}: not JSON ({reason}); restore the file") from None
-        yield line, value
-        position = _BETWEEN.match(text, end).end()  # type: ignore[union-attr]
-
-
-def _flat_records(name: str, text: str, data: list[Any]) -> Rows:
-    """Yield the records of `data`, or their nested questions, each with the line in `text` that has its id."""
-    line, position, misses = 1, -1, 0
+def _flat_records(name: str, line: int, text: str, data: list[Any]) -> Rows:
+    """Yield the records of `data`, or their nested questions, each with the line that has its id; `text` begins at `line`."""
+    position, misses = -1, 0
     for number, record in enumerate(data):
         for question in _questions(name, f"data[{number}]", record):
             is_sought = isinstance(question, dict) and misses < MAX_FAILED_SEARCHES
