@@ -116,18 +116,22 @@ def test_every_form_of_rows(made: dict[str, Any]) -> None:
     np.testing.assert_array_equal(embed({"text": texts[0], "label": "good"}), embed(texts[0]))
     np.testing.assert_array_equal(bertkit.embed(model_dir=made["run"], input=rows, text_column="review"), vectors)
     for unclear, message in (
-        (pandas.DataFrame(rows), "of texts: review; label"),
+        (pandas.DataFrame(rows), "of texts: 'review', 'label'"),
         ({"text": ["a"]}, "no column 'text'"),
         (3, "texts: int: expected texts"),
+        (pandas.DataFrame([["a", "b"]], columns=["text", "text"]), "texts: two columns 'text'"),
     ):
         with pytest.raises(InputError, match=message):
             embed(unclear)
+    with pytest.raises(InputError, match="texts: dict: "):
+        bertkit.embed(model_dir=made["run"], input={"text": texts})
     assert predictor([]) == []
     assert predictor.logits([]).shape == (0, 2)
     for wrong, message in (
         ("rows", "data=rows: no such file"),
         (["a text"], "data:1: str: expected a mapping"),
         ([{"text": "a", "label": object()}], "data:1: "),
+        (pandas.DataFrame([["a", "b", "c"]], columns=["text", "label", "label"]), "data: two columns 'label'"),
     ):
         with pytest.raises(InputError, match=message):
             bertkit.evaluate(model_dir=run, data=wrong)
@@ -305,3 +309,22 @@ def test_another_thread_than_the_main_one_may_train() -> None:
 
     with ThreadPoolExecutor(1) as threads:
         assert threads.submit(ask).result() is False
+
+
+@pytest.mark.parametrize("name", ["model", "tokenizer", "predictor", "embedder"])
+def test_what_is_no_model(name: str, start: Path) -> None:
+    for wrong in (None, 3, {"a": 1}, [], b"x", "x" * 5000):
+        with pytest.raises(InputError, match=r"^model_dir="):
+            getattr(bertkit, f"load_{name}")(wrong)
+    with pytest.raises(InputError, match=r"^heads=3: expected a list"):
+        bertkit.load_model(start, heads=3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["in.csv", "in.parquet"])
+def test_a_file_with_two_columns_of_one_name(made: dict[str, Any], name: str, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    (tmp_path / "in.csv").write_text("review,x,x\na,1,2\n")
+    table = pytest.importorskip("pyarrow").Table.from_arrays([["a"], ["1"], ["2"]], names=["review", "x", "x"])
+    parquet.write_table(table, tmp_path / "in.parquet")
+    with pytest.raises(InputError, match=rf"{name}(:1)?: two columns 'x'"):
+        bertkit.predict(model_dir=made["stars"], input=tmp_path / name, carry_input=True)

@@ -28,9 +28,13 @@ def is_id(name: str) -> bool:
 
 def model_path(model_dir: object, setting: str = "model_dir") -> Path:
     """Return a model directory from Python as a path; raise InputError if it is neither text nor a path."""
-    if not isinstance(model_dir, (str, os.PathLike)):
-        raise InputError(f"{setting}={model_dir!r:.80}: expected a directory, a run or a hub id")
-    return Path(model_dir).expanduser()
+    try:
+        path = Path(model_dir).expanduser()  # type: ignore[arg-type]
+        path.exists()
+    except (TypeError, RuntimeError, OSError) as error:  # not text, a user without a home, a name that is too long
+        wrong = getattr(error, "strerror", None) or "expected a directory, a run or a hub id"
+        raise InputError(f"{setting}={model_dir!r:.80}: {wrong}") from None
+    return path
 
 
 def check_model(name: str, setting: str) -> None:

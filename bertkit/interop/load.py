@@ -69,9 +69,8 @@ def load_model(model_dir: str | Path, heads: Sequence[str] | None = None) -> Pad
     Raises:
         InputError: the directory cannot be loaded, or lacks one of `heads`.
     """
-    directory = resolve_model_dir(model_dir)
-    unknown = [head for head in heads or () if head not in HEADS]
-    if isinstance(heads, str) or unknown or len(set(heads or ())) != len(heads or ()):
+    directory, own = resolve_model_dir(model_dir), list(heads) if isinstance(heads, (list, tuple)) else [heads]
+    if heads is not None and any(head not in HEADS or own.count(head) > 1 for head in own):
         raise InputError(f"heads={heads!r}: expected a list of heads, each once, among {', '.join(HEADS)}")
     model, report = load_directory(directory, heads)
     missing = sorted({name.split(".")[1] for name in report.new})

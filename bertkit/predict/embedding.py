@@ -16,7 +16,7 @@ from torch import nn
 
 from bertkit.base import hub_ids
 from bertkit.base.batch import TaskBatch
-from bertkit.base.errors import InputError, listed
+from bertkit.base.errors import InputError, named
 from bertkit.base.typed_settings import build
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.exports.sentence_transformers import Pooling, max_length_of, read_pooling
@@ -108,7 +108,7 @@ class Embedder:
 
 def texts_of(inputs: Any, column: str | int | None = None) -> list[Any]:
     """Return the texts of inputs from Python: of rows, those in their column `text`, or in the only column of texts."""
-    if not isinstance(inputs, Iterable) or isinstance(inputs, (str, bytes)):
+    if not isinstance(inputs, Iterable) or isinstance(inputs, (str, bytes, Mapping)):
         raise InputError(f"texts: {type(inputs).__name__}: expected texts, in a list, a column or a data frame")
     given = inputs if is_frame(inputs) or hasattr(inputs, "column_names") else list(inputs)
     if isinstance(given, list) and not any(isinstance(one, Mapping) for one in given[:1]):
@@ -118,7 +118,7 @@ def texts_of(inputs: Any, column: str | int | None = None) -> list[Any]:
     chosen = column if column is not None else "text" if "text" in found or len(found) != 1 else found[0]
     if rows and chosen not in found:
         raise InputError(
-            f"texts: no column '{chosen}' (of texts: {listed(found)}); pass one of them, as in frame['review']"
+            f"texts: no column '{chosen}' (of texts: {named(found)}); pass one of them, as in frame['review']"
         )
     return [row[str(chosen)] for row in rows]
 

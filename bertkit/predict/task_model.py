@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import yaml
 from torch import nn
 
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, named
 from bertkit.base.typed_settings import at, build, checked, conf_dir, to_mapping
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.load import load_packed, load_tokenizer, resolve_model_dir
@@ -120,13 +120,13 @@ def check_labels(model_dir: str, opened: TaskModel) -> None:
     task = opened.task
     if not opened.shape.has_labels:
         return
-    expected = "numbers" if task.is_regression else ", ".join(task.label_names or ())
+    expected = "numbers" if task.is_regression else named(task.label_names or ())
     is_same = task.is_regression == (not opened.labels)
     if task.label_names is not None:
         is_same = set(task.label_names) == set(opened.labels)
     if not is_same:
         raise InputError(
-            f"model_dir={model_dir} has the labels {', '.join(opened.labels) or 'numbers'}; task={task.name} has "
+            f"model_dir={model_dir} has the labels {named(opened.labels) or 'numbers'}; task={task.name} has "
             f"{expected or 'labels by name'}; use a model for this task, or set task.labels="
         )
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, check_distinct, named
 from bertkit.base.files import BLOCK_BYTES
 from bertkit.base.hub_ids import is_offline
 from bertkit.base.json_stream import json_values
@@ -213,7 +213,7 @@ class Corpus:
         field = self.config.field
         for number, record in records:
             if not isinstance(record, dict) or field not in record:
-                fields = ", ".join(record) if isinstance(record, dict) else type(record).__name__
+                fields = named(record) if isinstance(record, dict) else type(record).__name__
                 raise InputError(f"{where(number)}: no field '{field}' (it has: {fields}); set corpus.field=")
             text, title = record[field], record.get("title")
             if not isinstance(text, str):
@@ -288,6 +288,7 @@ def parquet_records(path: Path, data: bytes | None = None) -> tuple[dict[str, li
 
     try:
         file = ParquetFile(path if data is None else pa.BufferReader(data))
+        check_distinct(file.schema_arrow.names, str(path))
         return _label_names(file.schema_arrow.metadata or {}), records()
     except (pa.ArrowException, OSError, ValueError) as error:
         raise damaged(error) from None

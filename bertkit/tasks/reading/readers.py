@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, check_distinct
 from bertkit.base.hub_ids import is_offline
 from bertkit.base.text_files import as_utf8, is_blank, numbered_lines, read_lines, unpacked, unpacking
 from bertkit.data.corpus.documents import parquet_records
@@ -170,6 +170,7 @@ def read_table(shape: Shape, task: TaskConfig, table: Table, keep_rows: bool = F
     if shape.is_word_level and {*texts} & {*table.names} and not {*words} & {*table.names}:
         shape = entities.SHAPE
     rows: deque[dict[str, Any]] = deque()
+    check_distinct(table.names if keep_rows else (), table.place(1))
 
     def noted() -> Rows:
         for number, row in table.rows:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, check_distinct, named
 from bertkit.base.json_stream import json_values
 from bertkit.base.text_files import LINE_MB, TOO_LONG, is_blank, parse_json, without_surrogates
 from bertkit.base.typed_settings import nearest
@@ -74,8 +74,7 @@ class Table:
                 raise InputError(f"{self.place(1)}: {missing}; set task.columns.{setting}=")
             return self.names[column]
         for name in names_of(column):
-            if self.names.count(name) > 1:
-                raise InputError(f"{self.place(1)}: two columns '{name}'; rename one of them")
+            check_distinct((other for other in self.names if other == name), self.place(1))
             if name in self.names:
                 return name
         if not needed and not isinstance(column, str):
@@ -83,7 +82,7 @@ class Table:
         expected = " or ".join(f"'{name}'" for name in names_of(column)) or f"for task.columns.{setting}"
         hints = [self._other_separator(), *(nearest(name, self.names) for name in names_of(column))]
         raise InputError(
-            f"{self.place(1)}: no column {expected} (it has: {', '.join(repr(name[:30]) for name in self.names)})"
+            f"{self.place(1)}: no column {expected} (it has: {named(self.names)})"
             f"{next(filter(None, hints), '')}; set task.columns.{setting}="
         )
 
@@ -176,8 +175,8 @@ def _delimited(task: TaskConfig, name: str, format: str, rows: CellRows, short_r
     columns = tuple(first) if has_header else task.column_names or tuple(f"column {n}" for n in range(len(first)))
     if not has_header:
         rows = itertools.chain([(first_line, first)], rows)
-    named = _named_cells(name, columns, len(first), rows, short_rows)
-    return Table(name, format, columns, named, short_rows, has_header=has_header)
+    cells = _named_cells(name, columns, len(first), rows, short_rows)
+    return Table(name, format, columns, cells, short_rows, has_header=has_header)
 
 
 def _named_cells(
@@ -205,7 +204,7 @@ def _named_cells(
             much = "many" if len(cells) > len(columns) else "few"
             raise InputError(
                 f"{name}:{line}: too {much} cells ({len(cells)}, expected {len(columns)}: "
-                f"{', '.join(column[:30] for column in columns)}); correct the line, or set task.format="
+                f"{named(columns)}); correct the line, or set task.format="
             )
         yield line, dict(zip(columns, cells, strict=True))
 

@@ -149,7 +149,7 @@ def _of_labels(name: str, predictions: Any, references: Any) -> float:
             return float(sklearn.metrics.matthews_corrcoef(references, predictions))
     average = name.removeprefix("f1").removeprefix("_") or "binary"
     if average == "binary" and not (labels := {*predictions, *references}) <= {0, 1}:
-        raise InputError(f"metric f1: labels {sorted(labels)}, expected 0 and 1; use f1_macro or f1_micro")
+        raise InputError(f"metric f1: labels {sorted(labels)!s:.80}, expected 0 and 1; use f1_macro or f1_micro")
     return float(sklearn.metrics.f1_score(references, predictions, average=average, zero_division=0.0))
 
 
