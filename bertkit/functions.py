@@ -109,9 +109,11 @@ def _call(command: str, settings: dict[str, Any]) -> Any:
 
     with contextlib.ExitStack() as stack:
         temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bertkit-")))
-        is_run = command == "finetune" and settings.get("output_dir") is not None
+        is_run = command == "finetune" and isinstance(settings.get("output_dir"), (str, os.PathLike))
         folder = Path(settings["output_dir"], "rows") if is_run else temporary
         inputs, files = _take_rows(command, settings, folder)
+        for path, text in files.items():
+            stack.enter_context(_kept(path, text))
         answers = temporary / "answers.jsonl"
         is_silent = settings.get("output") is None and command in (*RETURNED, "verify")
         if is_silent and command in RETURNED:
@@ -124,8 +126,6 @@ def _call(command: str, settings: dict[str, Any]) -> Any:
         checked = build_settings(command, compose_settings(command, overrides))
         if command == "evaluate" and launcher.starts_workers(checked.launch):
             raise InputError("launch.num_processes: leave it out; bertkit.evaluate runs in this process")
-        for path, text in files.items():
-            stack.enter_context(_kept(path, text))
         check_files(checked)
         stack.callback(setattr, sys, "argv", sys.argv)
         sys.argv = ["bertkit", command, *overrides]  # a run saves it in its manifest

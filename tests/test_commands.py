@@ -328,3 +328,40 @@ def test_a_file_with_two_columns_of_one_name(made: dict[str, Any], name: str, tm
     parquet.write_table(table, tmp_path / "in.parquet")
     with pytest.raises(InputError, match=rf"{name}(:1)?: two columns 'x'"):
         bertkit.predict(model_dir=made["stars"], input=tmp_path / name, carry_input=True)
+
+
+FORMS = {
+    "frame": lambda rows, _: pytest.importorskip("pandas").DataFrame(rows),
+    "list": lambda rows, _: rows,
+    "file": lambda _, file: file,
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_the_task_and_the_held_out_rows_are_inferred(
+    form: str, kind: str, start: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    labels = ["good", "bad"] if kind == "classification" else [n / 7 for n in range(40)]
+    rows = [{"review": f"a {labels[n % 2]} day {n}", "stars": labels[n % len(labels)]} for n in range(40)]
+    file = tmp_path / "reviews.jsonl"
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    cell: dict[str, Any] = {
+        "text_column": "review",
+        "label_column": "stars",
+        "model_dir": start,
+        "task.max_seq_length": 32,
+    }
+    cell |= {"num_epochs": 1, "output_dir": tmp_path / "run", "train": FORMS[form](rows, file)}
+    run = bertkit.finetune(**cell)
+    said = capsys.readouterr().err
+    assert f"task={kind}" in said
+    assert "dev_share=0.1" in said
+    assert 0 < run.scores["num_examples"] < 20
+    assert bertkit.finetune(**cell) == run
+    assert "done already" in capsys.readouterr().out
+    with pytest.raises(
+        InputError, match="1: no column 'nothing'" if form == "file" else "^train:1: no column 'nothing'"
+    ):
+        bertkit.finetune(**{**cell, "label_column": "nothing", "output_dir": tmp_path / "new" / "run"})
+    assert not (tmp_path / "new").exists()

@@ -16,12 +16,20 @@ MAX_NUMBERS = 20  # different whole numbers that may be classes, such as stars; 
 _WAY_OUT = "set task=, such as task=classification"
 
 
-def infer_task(task: TaskConfig) -> tuple[list[str], str]:
+def has_file(task: TaskConfig, data_dir: str, split: str) -> bool:
+    """Return whether a folder has a file of a split."""
+    try:
+        return find_file(task, data_dir, split) is not None
+    except InputError:
+        return False
+
+
+def infer_task(task: TaskConfig, data_dir: str | None = None) -> tuple[list[str], str]:
     """Infer the settings for the training file of `task`, a task for sequences; return overrides, and the reason.
 
     Raises InputError if the file cannot be read, has no column of labels, or too many different labels.
     """
-    path, shape = find_file(task, None, "train"), shape_of(task)
+    path, shape = find_file(task, data_dir, "train"), shape_of(task)
     assert path is not None, "sequence has no dataset on the hub"
     with opened_input(str(path)) as (file, _):
         head = beginning(*as_utf8(unpacked(file, path), task.encoding))

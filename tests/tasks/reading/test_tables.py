@@ -131,7 +131,7 @@ def test_blank_lines(tmp_path: Path) -> None:
     assert [row[1] for row in rows(read_file(task, write(tmp_path, "a.tsv", "text\na\n\nb\n\n")))] == ["a", "", "b", ""]
     assert [row[1] for row in rows(read_file(task, write(tmp_path, "a.csv", "text\na\n\nb\n")))] == ["a", "", "b"]
     assert [row[1] for row in rows(read_file(task, write(tmp_path, "b.tsv", "text\tlabel\na\tx\n\n\n")))] == ["a"]
-    with pytest.raises(InputError, match=r"b\.tsv:3: too few cells \(1, expected 2: text, label\)"):
+    with pytest.raises(InputError, match=r"b\.tsv:3: too few cells \(1, expected 2: 'text', 'label'\)"):
         read_file(task, write(tmp_path, "b.tsv", "text\tlabel\na\tx\n\nb\tx\n"))
 
 
