@@ -199,11 +199,12 @@ class BertRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
         return np.array([prediction["label"] for prediction in self._predictions(X)], np.float64)
 
 
-def _words(X: Any) -> list[list[str]]:
-    for number, item in enumerate(X):
-        if isinstance(item, str):
-            raise InputValueError(f"X[{number}]: {item!r:.80}: expected a list of words; split the text")
-    return [*map(list, X)]
+def _lists(items: Any, name: str) -> list[list[Any]]:
+    """Give the words or tags of each text; refuse what is no list of lists."""
+    with contextlib.suppress(TypeError):
+        if not any(isinstance(own, (str, bytes)) for own in items):
+            return [*map(list, items)]
+    raise InputValueError(f"{name}: {items!r:.80}: expected a list of lists: the words, or the tags, of each text")
 
 
 class BertTagger(_Estimator):
@@ -211,9 +212,10 @@ class BertTagger(_Estimator):
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fine-tune the model; raises InputError or ValueError for what cannot be learned from."""
-        check_consistent_length(X, y)
-        self.classes_, _ = _classes([tag for tags in y for tag in tags])
-        rows = [{"words": words, "tags": [*map(str, tags)]} for words, tags in zip(_words(X), y, strict=True)]
+        all_words, all_tags = _lists(X, "X"), _lists(y, "y")
+        check_consistent_length(all_words, all_tags)
+        self.classes_, _ = _classes([tag for tags in all_tags for tag in tags])
+        rows = [{"words": own, "tags": [*map(str, tags)]} for own, tags in zip(all_words, all_tags, strict=True)]
         metric = {"task.metrics": ["accuracy"], "task.best_metric": "accuracy"}  # also for tags that mark no chunks
         labels = {"task.labels": [*map(str, self.classes_)], "task.scheme": "none"}  # as they are
         return self._train(rows, task="tagging", **labels, **metric)
@@ -222,9 +224,9 @@ class BertTagger(_Estimator):
         """Predict the tags of each list of words."""
         check_is_fitted(self, "model_")
         classes = dict(zip(map(str, self.classes_), self.classes_.tolist(), strict=True))
-        return [[classes[tag] for tag in row["tags"]] for row in self.model_.predictor(_words(X))]
+        return [[classes[tag] for tag in row["tags"]] for row in self.model_.predictor(_lists(X, "X"))]
 
     def score(self, X: Any, y: Any) -> float:
         """Give the share of words with the right tag."""
-        predicted, true = ([tag for tags in rows for tag in tags] for rows in (self.predict(X), y))
+        predicted, true = ([tag for tags in rows for tag in tags] for rows in (self.predict(X), _lists(y, "y")))
         return float(np.mean([own == tag for own, tag in zip(predicted, true, strict=True)]))

@@ -27,6 +27,7 @@ from typing import Any
 
 from bertkit.base.errors import InputError
 from bertkit.base.files import folder_for, write_durably
+from bertkit.base.hub_ids import path_of
 from bertkit.base.typed_settings import nearest, refuse
 from bertkit.commands import COMMANDS, build_settings, check_files, compose_settings, delegate, import_stage
 from bertkit.launch import launcher
@@ -119,7 +120,10 @@ def _call(command: str, settings: dict[str, Any]) -> Any:
         if is_silent and command in RETURNED:
             settings["output"] = answers if settings.get("question") else "-"
         if command == "compare":
-            settings["runs"] = [getattr(run, "directory", run) for run in settings.get("runs", ())]
+            runs = settings.get("runs", ())
+            settings["runs"] = [
+                getattr(run, "directory", run) for run in (runs if isinstance(runs, (list, tuple)) else [runs])
+            ]
         fields = [field.name for field in dataclasses.fields(schema_of(command)) if field.metadata == VERBATIM]
         texts = [f"{name}={text}" for name in fields if (text := settings.pop(name, None)) is not None]
         overrides = to_overrides(settings) + texts
@@ -163,7 +167,7 @@ def _take_rows(command: str, settings: dict[str, Any], folder: Path) -> tuple[li
         if is_file and is_input:
             settings[name] = rows
         elif is_file:
-            settings[setting] = Path(rows).expanduser().absolute()
+            settings[setting] = path_of(rows, name).absolute()
             refuse(not settings[setting].is_file() and f"{name}={rows}: no such file; pass a file, or rows")
         elif rows is not None and is_input and command != "search":
             inputs, settings[setting] = [rows], "-"

@@ -224,7 +224,7 @@ def test_what_is_misplaced_or_no_setting(made: dict[str, Any], tmp_path: Path) -
     assert len(error.value.args) == 3
     for load in (bertkit.load_model, bertkit.load_tokenizer, bertkit.load_predictor, bertkit.load_embedder):
         for wrong in (None, 3, {"a": 1}):
-            with pytest.raises(InputError, match=r"^model_dir=.*: expected a directory, a run or a hub id$"):
+            with pytest.raises(InputError, match=r"^model_dir=.*: expected a path, a run or a hub id$"):
                 load(wrong)
     assert list(tmp_path.iterdir()) == []
 

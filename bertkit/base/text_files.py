@@ -11,7 +11,7 @@ import json
 import re
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -123,7 +123,8 @@ def is_deep(value: Any) -> bool:
     """Return whether lists and mappings are nested more than `MAX_DEPTH` deep."""
     level = [value]
     for _ in range(MAX_DEPTH + 1):
-        groups = (item.values() if isinstance(item, dict) else item for item in level if isinstance(item, (dict, list)))
+        inner = (item for item in level if isinstance(item, (Mapping, list, tuple)))
+        groups = (item.values() if isinstance(item, Mapping) else item for item in inner)
         level = [item for group in groups for item in group]
         if not level:
             return False

@@ -5,7 +5,7 @@ import dataclasses
 import itertools
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from bertkit.base.errors import InputError
 from bertkit.base.text_files import opened_input
 from bertkit.tasks.reading.readers import Inputs, open_inputs, read_table
-from bertkit.tasks.reading.source import is_frame, plain_rows
+from bertkit.tasks.reading.source import is_frame, iterated, plain_rows
 from bertkit.tasks.reading.tables import ShortRows, records
 from bertkit.tasks.task import Shape
 from bertkit.tasks.task_config import TaskConfig
@@ -75,9 +75,9 @@ def read_rows(shape: Shape, task: TaskConfig, inputs: Any, keep_rows: bool = Fal
 
 def _with_columns(inputs: Any, shape: Shape, task: TaskConfig, what: str) -> tuple[Any, TaskConfig]:
     """Turn texts, pairs and lists of words into rows; return them with a task that names their columns."""
-    if is_frame(inputs) or isinstance(inputs, (str, Mapping)) or not isinstance(inputs, Iterable):
+    if is_frame(inputs):
         return inputs, task
-    values = iter(inputs)
+    values = iterated(inputs, what)
     start = list(itertools.islice(values, 1))
     first, inputs = (start or [None])[0], itertools.chain(start, values)
     if not isinstance(first, (str, tuple, list)):

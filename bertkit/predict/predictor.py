@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.base.errors import InputError
-from bertkit.base.hub_ids import model_path
+from bertkit.base.hub_ids import path_of
 from bertkit.base.typed_settings import build
 from bertkit.kernels import fast
 from bertkit.predict.chunks import read_rows
@@ -36,7 +36,7 @@ def load_predictor(model_dir: str | os.PathLike[str], **settings: Any) -> Loaded
     """
     from bertkit.settings.compose import compose, to_overrides
 
-    overrides = to_overrides({"model_dir": model_path(model_dir), "input": "-", "output": "-", **settings})
+    overrides = to_overrides({"model_dir": path_of(model_dir), "input": "-", "output": "-", **settings})
     return LoadedPredictor(build(PredictSettings, compose("predict", overrides)))
 
 

@@ -25,7 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from bertkit.base import plugins
 from bertkit.base.errors import InputError
-from bertkit.base.text_files import TOO_DEEP, parse_yaml
+from bertkit.base.text_files import TOO_DEEP, is_deep, parse_yaml
 from bertkit.base.typed_settings import at, conf_dir, conf_dirs, dotted_keys, option_names, refuse
 from bertkit.settings import names
 from bertkit.settings.glue import GLUE_TASKS
@@ -105,8 +105,8 @@ def _option_of(section: Any) -> str:
 
 def to_overrides(settings: Mapping[str, Any], prefix: str = "") -> list[str]:
     """Turn Python values, nested or under dotted names, into overrides; a group's mapping may have its option as `name`."""
-    overrides = []
-    groups = option_names([conf_dir()])
+    refuse(is_deep(settings) and f"settings: {TOO_DEEP}")
+    overrides, groups = [], option_names([conf_dir()])
     for key, value in settings.items():
         if isinstance(value, Mapping):
             named = next((name for name in ("name", "kind") if value.get(name) in groups.get(prefix + key, ())), None)

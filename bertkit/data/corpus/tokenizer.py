@@ -67,7 +67,7 @@ class Tokenizer:
             InputError: a special token is missing, the ids are not 0 to size - 1, the rules are unknown, or they do not allow
                 this `strip_accents`.
         """
-        if rules not in get_args(Rules):
+        if not isinstance(rules, str) or rules not in get_args(Rules):
             raise InputError(f"rules={rules!r}: expected {' or '.join(get_args(Rules))}")
         if rules == "google" and strip_accents not in (None, lowercase):
             raise InputError(
@@ -315,7 +315,7 @@ def load_tokenizer(path: Path, lowercase: bool | None = None, rules: Rules | Non
     """
     if rules is None and (path / RULES_FILE).is_file():
         rules = read_json(path / RULES_FILE)
-        if rules not in get_args(Rules):
+        if not isinstance(rules, str) or rules not in get_args(Rules):
             raise InputError(f"{path / RULES_FILE}: {rules!r}: expected {' or '.join(get_args(Rules))}; restore it")
     vocabulary = read_vocabulary(path)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 from collections import Counter
@@ -238,7 +239,7 @@ def plain_rows(rows: Any, what: str, text: str | None = None) -> Iterator[dict[s
             raise InputError(f"{what}:{number}: {type(row).__name__}: expected a mapping from columns to values")
         try:
             yield _plain(dict(row))
-        except TypeError as error:
+        except (TypeError, RecursionError) as error:
             raise InputError(f"{what}:{number}: {error}; use texts, numbers, and lists of them") from None
 
 
@@ -254,11 +255,16 @@ def _mappings(rows: Any, what: str) -> Iterable[Any]:
         check_distinct(rows.columns, what)
         records: list[Any] = rows.astype(object).where(rows.notna(), None).to_dict("records")
         return records
-    if isinstance(rows, (str, bytes, Mapping)) or not isinstance(rows, Iterable):
-        raise InputError(
-            f"{what}: {type(rows).__name__}: expected a list of rows, a datasets.Dataset or a pandas data frame"
-        )
-    return rows
+    return iterated(rows, what)
+
+
+def iterated(items: Any, what: str) -> Iterator[Any]:
+    """Iterate over rows or texts from Python; raises InputError for a single one."""
+    with contextlib.suppress(TypeError):
+        if not isinstance(items, (str, bytes, Mapping)):
+            return iter(items)
+    expected = "expected rows or texts, in a list, a column, a pandas data frame or a datasets.Dataset"
+    raise InputError(f"{what}: {type(items).__name__}: {expected}")
 
 
 def label_names(features: Mapping[str, Any] | None) -> dict[str, list[str]]:
