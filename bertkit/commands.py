@@ -6,6 +6,7 @@ stage in `stages/NAME.py`, and a test of the stage.
 A command raises the errors of `bertkit.base.errors`. The stages import torch, after all keys and types have been checked.
 """
 
+import contextlib
 import dataclasses
 import functools
 import importlib
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.base import hub_ids
-from bertkit.base.errors import say
+from bertkit.base.errors import InputError, say
 from bertkit.launch import launcher, world
 
 
@@ -79,7 +80,7 @@ def _infer(overrides: list[str], config_dir: str | None) -> list[str]:
         return []
     from bertkit.base.typed_settings import build
     from bertkit.settings.compose import compose
-    from bertkit.tasks.reading import kinds
+    from bertkit.tasks.reading import kinds, readers
     from bertkit.tasks.task_config import TaskConfig
 
     own = [
@@ -91,7 +92,9 @@ def _infer(overrides: list[str], config_dir: str | None) -> list[str]:
     if not has_task:
         inferred, reason = kinds.infer_task(task, data_dir)
         reasons.append(f"{' '.join(inferred)}, because {reason}")
-    if not has_dev and not (data_dir is not None and kinds.has_file(task, data_dir, "dev")):
+    with contextlib.suppress(InputError):
+        has_dev = has_dev or (data_dir is not None and readers.find_file(task, data_dir, "dev") is not None)
+    if not has_dev:
         inferred.append("dev_share=0.1")
         reasons.append("dev_share=0.1: 10 % of the rows are held out")
     if reasons and world.world_from_environment().is_main:

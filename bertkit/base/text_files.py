@@ -22,6 +22,7 @@ LINE_MB = 64  # the maximum size of a line, record or cell
 WHOLE_MB = 256  # the maximum size of a file that is read as a whole: JSON, a vocabulary
 # gzip has no limit: it is read in blocks, and expands at most 1032 times; repeated log lines come near to that
 TOO_LONG = f"longer than {LINE_MB} MB; cut it into shorter ones"
+ADVICE = "convert the file to UTF-8"  # about bytes that are not
 TOO_LARGE = f"larger than {WHOLE_MB} MB, the limit for a file that is read as a whole"
 MAX_DEPTH = 100  # nested lists and mappings; our files have five levels, and Python's recursion limit is 1000
 TOO_DEEP = f"lists or groups nested more than {MAX_DEPTH} deep"
@@ -175,16 +176,7 @@ def unpacked(file: io.BufferedReader, name: Path) -> io.BufferedReader:
         raise InputError(f"{name}: an Excel file (or another archive); {way_out}")
     if name.suffix.lower() != ".gz" and file.peek(len(_GZIP))[: len(_GZIP)] != _GZIP:
         return file
-    return io.BufferedReader(cast(io.RawIOBase, _Gzip(fileobj=file)), PEEKED_BYTES)
-
-
-class _Gzip(gzip.GzipFile):
-    """Decompresses a file."""
-
-    def readinto(self, buffer: Any) -> int:
-        data = self.read1(len(buffer))  # `read` would lose the data before a damaged block
-        buffer[: len(data)] = data
-        return len(data)
+    return cast(io.BufferedReader, gzip.GzipFile(fileobj=file))
 
 
 @contextlib.contextmanager
@@ -196,44 +188,25 @@ def unpacking(where: Callable[[], str]) -> Iterator[None]:
         raise InputError(f"{where()}: damaged gzip file ({error}); restore it") from None
 
 
-class _Utf8(io.RawIOBase):
-    """Converts a file in another encoding to UTF-8, block by block."""
-
-    def __init__(self, file: io.BufferedReader, encoding: str) -> None:
-        self.file, self.decoder = file, codecs.getincrementaldecoder(encoding)("replace")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        data, block = b"", b"more"
-        while block and not data:
-            block = self.file.read1(len(buffer) // 2)  # two bytes of UTF-16 are at most three of UTF-8
-            data = self.decoder.decode(block, not block).encode()
-        buffer[: len(data)] = data
-        return len(data)
-
-
-def as_utf8(file: io.BufferedReader, encoding: str) -> tuple[io.BufferedReader, str]:
+def as_utf8(file: io.BufferedReader, name: Path, encoding: str) -> tuple[io.BufferedReader, str]:
     """Return a file and its encoding; UTF-16, by its byte order mark or the encoding, is converted to UTF-8."""
     has_mark = file.peek(2)[:2] in _UTF_16
     known = "utf-16" if has_mark else codecs.lookup(encoding).name
     if not known.startswith("utf-16"):
         return file, encoding
-    known = "utf-16-le" if known == "utf-16" and not has_mark else known  # as Windows writes it
-    return io.BufferedReader(_Utf8(file, known), PEEKED_BYTES), "utf-8"
+    data = file.read(WHOLE_MB * 1_000_000 + 1)
+    if len(data) > WHOLE_MB * 1_000_000:
+        raise InputError(f"{name}: UTF-16 {TOO_LARGE}; convert it to UTF-8")
+    text = data.decode("utf-16-le" if known == "utf-16" and not has_mark else known, "replace")  # as Windows writes it
+    return io.BufferedReader(cast(io.RawIOBase, io.BytesIO(text.encode()))), "utf-8"
 
 
 def numbered_lines(
-    file: io.BufferedReader,
-    name: Path,
-    encoding: str = "utf-8",
-    advice: str = "convert the file to UTF-8",
-    in_blocks: bool = False,
+    file: io.BufferedReader, name: Path, encoding: str = "utf-8", advice: str = ADVICE, in_blocks: bool = False
 ) -> Iterator[tuple[int, str]]:
     """Read lines, numbered from 1, without line ends, or blocks as `text_blocks` does; `name` is used in error messages."""
     with unpacking(lambda: str(name)):
-        file, encoding = as_utf8(file, encoding)
+        file, encoding = as_utf8(file, name, encoding)
         read = text_blocks if in_blocks else line_blocks
         for first, lines in read(file, lambda number: f"{name}:{number}", encoding=encoding, advice=advice):
             for number, line in [(first, lines)] if isinstance(lines, str) else enumerate(lines, first):
@@ -241,11 +214,7 @@ def numbered_lines(
 
 
 def text_blocks(
-    file: io.BufferedReader,
-    where: Callable[[int], str],
-    *,
-    encoding: str,
-    advice: str,
+    file: io.BufferedReader, where: Callable[[int], str], *, encoding: str, advice: str
 ) -> Iterator[tuple[int, str]]:
     """Read a text in blocks, each with the number of the line in which it begins; arguments and errors as for `line_blocks`."""
     decoder, number, block = codecs.getincrementaldecoder(encoding)(), 1, b"more"
@@ -268,7 +237,7 @@ def line_blocks(
     start: int = 0,
     end: int | None = None,
     encoding: str = "utf-8",
-    advice: str = "convert the file to UTF-8",
+    advice: str = ADVICE,
 ) -> Iterator[tuple[int, list[str]]]:
     """Read blocks of lines, each with the number of its first line.
 

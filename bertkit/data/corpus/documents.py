@@ -148,7 +148,8 @@ class Corpus:
         elif first.kind == "jsonl":
             yield from self._read_records(self._json_lines(first), functools.partial(self._where, first))
         else:
-            records = parquet_records(first.path)[1] if first.kind == "parquet" else self._json_records(first)
+            values = (value for _, value, _ in json_values(first.path, self._line_blocks(first)))
+            records = parquet_records(first.path)[1] if first.kind == "parquet" else values
             yield from self._read_records(enumerate(records, 1), f"{first.path}: record {{}}".format)
         self.bytes_read = before + sum(span.num_bytes for span in spans)
 
@@ -183,10 +184,6 @@ class Corpus:
                 except ValueError as error:
                     where = self._where(span, number)
                     raise InputError(f"{where}: not JSON ({error}); expected one object per line") from None
-
-    def _json_records(self, span: Span) -> Iterator[Any]:
-        """Yield the elements of an array, or a single object, or one object per line, whichever the file has."""
-        return (record for _, record, _ in json_values(span.path, self._line_blocks(span)))
 
     def _wiki_documents(self, span: Span) -> Iterator[list[str]]:
         """Yield the paragraphs of each `<doc>` block, without its title."""

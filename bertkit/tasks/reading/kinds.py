@@ -16,14 +16,6 @@ MAX_NUMBERS = 20  # different whole numbers that may be classes, such as stars; 
 _WAY_OUT = "set task=, such as task=classification"
 
 
-def has_file(task: TaskConfig, data_dir: str, split: str) -> bool:
-    """Return whether a folder has a file of a split."""
-    try:
-        return find_file(task, data_dir, split) is not None
-    except InputError:
-        return False
-
-
 def infer_task(task: TaskConfig, data_dir: str | None = None) -> tuple[list[str], str]:
     """Infer the settings for the training file of `task`, a task for sequences; return overrides, and the reason.
 
@@ -32,7 +24,7 @@ def infer_task(task: TaskConfig, data_dir: str | None = None) -> tuple[list[str]
     path, shape = find_file(task, data_dir, "train"), shape_of(task)
     assert path is not None, "sequence has no dataset on the hub"
     with opened_input(str(path)) as (file, _):
-        head = beginning(*as_utf8(unpacked(file, path), task.encoding))
+        head = beginning(*as_utf8(unpacked(file, path), path, task.encoding))
     format = format_of_input(shape, task, path, head, ())[0] if head else "csv"
     if format in ("tsv", "text"):
         format = conll_format(shape, task, head.splitlines(), ()) or format

@@ -142,7 +142,7 @@ def open_inputs(
     """
     short_rows = ShortRows(are_filled=True, keep_lengths=shape.has_choices)
     with unpacking(lambda: str(name)):
-        file, encoding = as_utf8(unpacked(file, name), task.encoding)
+        file, encoding = as_utf8(unpacked(file, name), name, task.encoding)
         head = beginning(file, encoding)
     task = dataclasses.replace(task, encoding=encoding)
     if not head:

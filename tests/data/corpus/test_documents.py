@@ -143,7 +143,7 @@ ERRORS = {
     "deep JSON": ("a.jsonl", lambda p: p.write_text("[" * 200_000 + "\n"), "a.jsonl:1: not JSON ("),
     "long number": ("a.jsonl", lambda p: p.write_text('{"n": ' + "9" * 5_000 + "}\n"), "a.jsonl:1: not JSON ("),
     "missing field": ("a.jsonl", lambda p: p.write_text('{"title": "a", "body": "b"}\n'),
-                      "a.jsonl:1: no field 'text' (it has: title, body); set corpus.field="),
+                      "a.jsonl:1: no field 'text' (it has: 'title', 'body'); set corpus.field="),
     "no object": ("a.jsonl", lambda p: p.write_text("[1]\n"), "a.jsonl:1: no field 'text' (it has: list)"),
     "no text": ("a.jsonl", lambda p: p.write_text('{"text": 3}\n'), "a.jsonl:1: field 'text' is int, expected text"),
     "null": ("a.jsonl", lambda p: p.write_text('{"text": null}\n'), "a.jsonl:1: field 'text' is NoneType, expected text"),
