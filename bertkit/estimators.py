@@ -14,7 +14,7 @@ import io
 import os
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -37,6 +37,17 @@ ONE_RUN = threading.Lock()  # a run changes the random state, arguments and stan
 
 class InputValueError(InputError, ValueError):
     """Wrong data: a ValueError too, as callers of scikit-learn expect."""
+
+
+@contextlib.contextmanager
+def _ours() -> Iterator[None]:
+    """Raise an InputValueError for what scikit-learn's or numpy's checks refuse."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise InputValueError(error) from None
 
 
 class TrainedModel:
@@ -99,6 +110,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             self.model_ = TrainedModel(Path(run).parent, shared)
         return self
 
+    @_ours()
     def _texts(self, X: Any, reset: bool = False) -> list[tuple[str, ...]]:
         """Give each text or pair as a tuple; refuse other columns than those of `fit`."""
         if getattr(X, "ndim", 1) == 2:
@@ -159,9 +171,10 @@ class BertClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any) -> Self:
         """Fine-tune the model; raises InputError or ValueError for what cannot be learned from."""
         texts = self._texts(X, reset=True)
-        check_consistent_length(texts, y)
-        self.classes_, labels = _classes(y)
-        check_classification_targets(labels)
+        with _ours():
+            check_consistent_length(texts, y)
+            self.classes_, labels = _classes(y)
+            check_classification_targets(labels)
         self.is_multi_label_ = type_of_target(labels) == "multilabel-indicator"
         if self.is_multi_label_:
             self.classes_ = np.arange(labels.shape[1])
@@ -190,8 +203,9 @@ class BertRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any) -> Self:
         """Fine-tune the model; raises InputError or ValueError for what cannot be learned from."""
         texts = self._texts(X, reset=True)
-        check_consistent_length(texts, y)
-        numbers = column_or_1d(check_array(y, ensure_2d=False, dtype=np.float64, input_name="y"), warn=True)
+        with _ours():
+            check_consistent_length(texts, y)
+            numbers = column_or_1d(check_array(y, ensure_2d=False, dtype=np.float64, input_name="y"), warn=True)
         return self._train(_rows(texts, numbers.tolist()), task="regression")
 
     def predict(self, X: Any) -> NDArray[np.float64]:
@@ -213,8 +227,9 @@ class BertTagger(_Estimator):
     def fit(self, X: Any, y: Any) -> Self:
         """Fine-tune the model; raises InputError or ValueError for what cannot be learned from."""
         all_words, all_tags = _lists(X, "X"), _lists(y, "y")
-        check_consistent_length(all_words, all_tags)
-        self.classes_, _ = _classes([tag for tags in all_tags for tag in tags])
+        with _ours():
+            check_consistent_length(all_words, all_tags)
+            self.classes_, _ = _classes([tag for tags in all_tags for tag in tags])
         rows = [{"words": own, "tags": [*map(str, tags)]} for own, tags in zip(all_words, all_tags, strict=True)]
         metric = {"task.metrics": ["accuracy"], "task.best_metric": "accuracy"}  # also for tags that mark no chunks
         labels = {"task.labels": [*map(str, self.classes_)], "task.scheme": "none"}  # as they are
@@ -229,4 +244,6 @@ class BertTagger(_Estimator):
     def score(self, X: Any, y: Any) -> float:
         """Give the share of words with the right tag."""
         predicted, true = ([tag for tags in rows for tag in tags] for rows in (self.predict(X), _lists(y, "y")))
+        with _ours():
+            check_consistent_length(predicted, true)
         return float(np.mean([own == tag for own, tag in zip(predicted, true, strict=True)]))

@@ -12,6 +12,7 @@ import __future__
 import ast
 import contextlib
 import dataclasses
+import errno
 import functools
 import hashlib
 import html
@@ -96,7 +97,12 @@ def function_of(command: str) -> Callable[..., Any]:
             raise InputError(f"{command}({type(misplaced[0]).__name__}): settings have names; write {name}=")
         hints = {name: nearest(name, ROWS.get(command, ())) for name in settings if name not in parameters}
         refuse([f"unknown key '{name}'{hint}" for name, hint in hints.items() if hint])
-        return _call(command, settings)
+        try:
+            return _call(command, settings)
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:
+                raise
+            raise InputError(f"{error.filename!s:.80}: {error.strerror}") from None
 
     if importlib.util.find_spec(f"bertkit.{command}"):  # bertkit.predict is also the folder of this name
         call.__dict__ = vars(importlib.import_module(f"bertkit.{command}"))

@@ -78,7 +78,7 @@ def read_json(path: Path) -> Any:
     """
     try:
         return parse_json(read_whole(path))
-    except FileNotFoundError:
+    except (FileNotFoundError, IsADirectoryError):
         raise InputError(f"{path}: no such file") from None
     except ValueError as error:
         raise InputError(f"{path}: not JSON ({error}); restore or recreate the file") from None

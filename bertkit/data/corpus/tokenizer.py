@@ -320,6 +320,8 @@ def load_tokenizer(path: Path, lowercase: bool | None = None, rules: Rules | Non
     vocabulary = read_vocabulary(path)
     try:
         is_lowercase = vocabulary.lowercase if lowercase is None else lowercase
-        return Tokenizer(vocabulary.ids, is_lowercase, vocabulary.strip_accents, rules or "hugging_face")
+        return Tokenizer(
+            vocabulary.ids, is_lowercase, vocabulary.strip_accents, "hugging_face" if rules is None else rules
+        )
     except InputError as error:
         raise InputError(f"{vocabulary.path}: {error}") from None

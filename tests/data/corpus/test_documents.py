@@ -147,7 +147,7 @@ ERRORS = {
     "no object": ("a.jsonl", lambda p: p.write_text("[1]\n"), "a.jsonl:1: no field 'text' (it has: list)"),
     "no text": ("a.jsonl", lambda p: p.write_text('{"text": 3}\n'), "a.jsonl:1: field 'text' is int, expected text"),
     "null": ("a.jsonl", lambda p: p.write_text('{"text": null}\n'), "a.jsonl:1: field 'text' is NoneType, expected text"),
-    "missing field in JSON": ("a.json", lambda p: p.write_text('[{"body": "b"}]'), "a.json: record 1: no field 'text' (it has: body)"),
+    "missing field in JSON": ("a.json", lambda p: p.write_text('[{"body": "b"}]'), "a.json: record 1: no field 'text' (it has: 'body')"),
     "broken JSON": ("a.json", lambda p: p.write_text("[{"), "a.json:1: not JSON ("),
     "deep JSON in a file": ("a.json", lambda p: p.write_text("[" * 100_000), "a.json:1: not JSON ("),
     "JSON and more": ("a.json", lambda p: p.write_text('{"text": "a"}\nx'), "a.json:2: not JSON ("),
