@@ -61,8 +61,7 @@ def compose_settings(
 ) -> dict[str, Any]:
     """Return the configuration of a command, as a plain mapping; with `config`, start from the settings in that file.
 
-    Raises:
-        InputError: a key or an option is unknown, or an override is malformed.
+    Raises InputError if a key or an option is unknown, or an override is malformed.
     """
     from bertkit.settings.compose import compose, compose_from_run
 
@@ -103,11 +102,7 @@ def _infer(overrides: list[str], config_dir: str | None) -> list[str]:
 
 
 def build_settings(command: str, mapping: dict[str, Any]) -> Any:
-    """Check a configuration, and return the settings of the command.
-
-    Raises:
-        InputError: with one line for each error.
-    """
+    """Check a configuration, and return the settings of the command; raises InputError with one line for each error."""
     from bertkit.base.typed_settings import build
     from bertkit.settings.names import schema_of
 

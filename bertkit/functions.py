@@ -65,8 +65,7 @@ class Run:
     def __fspath__(self) -> str:
         """Return the path of the model, or, without a model, of the directory or the file.
 
-        Raises:
-            InputError: this is the result of an evaluation, which has neither.
+        Raises InputError if this is the result of an evaluation, which has neither.
         """
         place = self.model_dir or self.directory or self.output
         if place is None:

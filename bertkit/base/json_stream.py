@@ -16,10 +16,8 @@ _BETWEEN = re.compile(r"[\s,\ufeff]*")
 def json_values(name: Path | str, blocks: Iterator[tuple[int, str]]) -> Iterator[tuple[int, Any, str]]:
     """Yield the elements of an array, or the values that follow one another, each with its line; one at a time is in memory.
 
-    The third item is the value's text; it is empty for the elements of an array.
-
-    Raises:
-        InputError: a value is not JSON, is nested too deeply, or has more than WHOLE_MB.
+    The third item is the value's text; it is empty for the elements of an array. Raises InputError if a value is not JSON, is
+    nested too deeply, or has more than WHOLE_MB.
     """
     decoder, text, line, is_array, num_tried = json.JSONDecoder(), "", 1, None, 0
     for block in itertools.chain((block for _, block in blocks), [None]):  # None is the end

@@ -47,12 +47,7 @@ def without_surrogates(text: str) -> str:
 
 
 def read_whole(path: Path) -> str:
-    """Read a UTF-8 text file as a whole.
-
-    Raises:
-        InputError: it is too large.
-        UnicodeDecodeError: it is not UTF-8.
-    """
+    """Read a UTF-8 text file as a whole; raises InputError if it is too large, UnicodeDecodeError if it is not UTF-8."""
     with path.open("rb") as file:
         data = file.read(WHOLE_MB * 1_000_000 + 1)
     if len(data) > WHOLE_MB * 1_000_000:
@@ -61,21 +56,13 @@ def read_whole(path: Path) -> str:
 
 
 def check_size(path: Path) -> None:
-    """Check that a file is small enough to be read as a whole.
-
-    Raises:
-        InputError: it is too large.
-    """
+    """Check that a file is small enough to be read as a whole; raises InputError if it is too large."""
     if path.stat().st_size > WHOLE_MB * 1_000_000:
         raise InputError(f"{path}: {TOO_LARGE}")
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file.
-
-    Raises:
-        InputError: the file is missing, or is not JSON.
-    """
+    """Read a JSON file; raises InputError if the file is missing, or is not JSON."""
     try:
         return parse_json(read_whole(path))
     except (FileNotFoundError, IsADirectoryError):
@@ -85,11 +72,7 @@ def read_json(path: Path) -> Any:
 
 
 def parse_json(text: str) -> Any:
-    """Parse JSON from an untrusted source.
-
-    Raises:
-        ValueError: it is not JSON, or nested too deeply.
-    """
+    """Parse JSON from an untrusted source; raises ValueError if it is not JSON, or nested too deeply."""
     try:
         value = json.loads(text)
     except RecursionError:
@@ -102,8 +85,7 @@ def parse_json(text: str) -> Any:
 def parse_yaml(text: str) -> Any:
     """Parse YAML from an untrusted source: plain values only. Aliases are refused, because they can expand exponentially.
 
-    Raises:
-        ValueError: it is not YAML, has an alias, or is nested too deeply.
+    Raises ValueError if it is not YAML, has an alias, or is nested too deeply.
     """
     import yaml
 
@@ -135,8 +117,7 @@ def is_deep(value: Any) -> bool:
 def read_lines(path: Path, **options: Any) -> Iterator[tuple[int, str]]:
     """Read the lines of a file or pipe, numbered from 1, or its blocks; decompress gzip. The options are those of `numbered_lines`.
 
-    Raises:
-        InputError: it is missing, damaged or not text; the message has the line number.
+    Raises InputError if it is missing, damaged or not text; the message has the line number.
     """
     try:
         file = path.open("rb", buffering=PEEKED_BYTES)
@@ -150,8 +131,7 @@ def read_lines(path: Path, **options: Any) -> Iterator[tuple[int, str]]:
 def opened_input(name: str) -> Iterator[tuple[io.BufferedReader, int | None]]:
     """Open the file of `input=`, or standard input for `-`; yield it with its size in bytes, None if unknown.
 
-    Raises:
-        InputError: there is no such file, or it is a folder.
+    Raises InputError if there is no such file, or it is a folder.
     """
     if name == "-" and sys.stdin is None:
         raise InputError("input=-: standard input is closed; give a file, or pipe text into the command")
@@ -244,12 +224,9 @@ def line_blocks(
     Only a line feed ends a line, since U+2028 and similar characters occur inside sentences. If a line is invalid, the lines
     before it are yielded before the error is raised.
 
-    The file is at its beginning; of its bytes, `start` to `end` (excluded) are read, without waiting for full blocks. For
-    error messages `where` returns the place of a line number, and `advice` is what to do about another encoding. In `encoding`
-    a line feed is the byte 0x0a.
-
-    Raises:
-        InputError: a line is not text, or not in this encoding.
+    The file is at its beginning; of its bytes, `start` to `end` (excluded) are read, without waiting for full blocks. For error
+    messages `where` returns the place of a line number, and `advice` is what to do about another encoding. In `encoding` a line
+    feed is the byte 0x0a. Raises InputError if a line is not text, or not in this encoding.
     """
     if start:
         file.seek(start)

@@ -45,10 +45,8 @@ def opened_examples(
 ) -> Iterator[OpenInput]:
     """Open the input of a command: `inputs` from Python; or `input=`, a file or `-`; or the texts `text=` and `text_pair=`.
 
-    The `labels` of the model serve to recognize CoNLL.
-
-    Raises:
-        InputError: the input cannot be opened, or is not in its format.
+    The `labels` of the model serve to recognize CoNLL. Raises InputError if the input cannot be opened, or is not in its
+    format.
     """
     keep_rows, what = getattr(settings, "carry_input", False), "inputs"
     if inputs is None and settings.input is None:
@@ -104,10 +102,8 @@ def write_results(
 ) -> bool:
     """Compute and write the results of all examples; return False if standard output was closed early, as `head` does.
 
-    `compute` takes a chunk of examples, and `what` is the name of its results in messages, such as "predictions".
-
-    Raises:
-        InputError: an example is wrong; the message names the file with the results before it.
+    `compute` takes a chunk of examples, and `what` is the name of its results in messages, such as "predictions". Raises
+    InputError if an example is wrong; the message names the file with the results before it.
     """
     with Progress(what, source.num_bytes, silent=is_silent, file=sys.stderr) as progress:
         try:

@@ -76,8 +76,7 @@ class Embedder:
     def embed(self, texts: Sequence[str]) -> tuple[NDArray[np.float32], int]:
         """Return the vectors of texts, (n, D), and the number of texts that were cut.
 
-        Raises:
-            InputError: an element is not a text.
+        Raises InputError if an element is not a text.
         """
         vectors, num_cut = np.empty((len(texts), self.dimension), np.float32), 0
         for start in range(0, len(texts), TEXTS_AT_ONCE):
@@ -130,8 +129,7 @@ def check_pooling(mode: str, config: BertConfig, setting: str) -> None:
 def pooling_of(directory: Path) -> Pooling:
     """Return the pooling of a sentence-transformers directory; for others the default, a normalized mean.
 
-    Raises:
-        InputError: bertkit does not have this kind of pooling.
+    Raises InputError if bertkit does not have this kind of pooling.
     """
     return read_pooling(directory) or Pooling(normalize=True, max_length=max_length_of(directory))
 

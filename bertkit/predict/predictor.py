@@ -43,8 +43,7 @@ def load_predictor(model_dir: str | os.PathLike[str], **settings: Any) -> Loaded
 def open_predictor(settings: PredictSettings | SearchSettings, top_k: int = 1) -> Predictor:
     """Load a model with its task onto the device; `top_k` is the number of tokens predicted for each [MASK].
 
-    Raises:
-        InputError: the model has no prediction head, or its labels differ from the task's.
+    Raises InputError if the model has no prediction head, or its labels differ from the task's.
     """
     device = processes.choose_device(settings.device)
     opened = open_task_model(str(settings.model_dir), settings.task, settings.task_changes)
@@ -112,8 +111,7 @@ class LoadedPredictor:
 def read_inputs(predictor: Predictor, inputs: Any) -> Iterator[tuple[Predictor, list[Any], list[Feature]]]:
     """Yield the inputs in chunks, as (predictor to use, examples, features).
 
-    Raises:
-        InputError: an input lacks what the task needs.
+    Raises InputError if an input lacks what the task needs.
     """
     read = read_rows(predictor.shape, predictor.task, inputs)
     predictor = dataclasses.replace(predictor, shape=read.shape)  # a tagging model has another shape for plain text

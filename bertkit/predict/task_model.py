@@ -65,10 +65,8 @@ def open_task_model(
     """Load any model directory with its head and task; `changes` are new values of the task's settings.
 
     Without `task`, it is the one that the model was fine-tuned on; if this is unknown, the general task for the model's head.
-    `without_head` accepts a model without a task head, whose examples are texts and pairs.
-
-    Raises:
-        InputError: the model has no head for the task, or has other labels; or a size exceeds the model's.
+    `without_head` accepts a model without a task head, whose examples are texts and pairs. Raises InputError if the model has
+    no head for the task, or has other labels; or a size exceeds the model's.
     """
     source = resolve_model_dir(model_dir)
     model, _ = load_packed(source)
@@ -174,8 +172,7 @@ def _check_length(task: TaskConfig, longest: int) -> None:
 def with_changes(opened: TaskModel, changes: Mapping[str, Any]) -> TaskModel:
     """Return the model with changed settings of its task.
 
-    Raises:
-        InputError: a value is wrong, or exceeds the model's size, or the model does not allow the change.
+    Raises InputError if a value is wrong, or exceeds the model's size, or the model does not allow the change.
     """
     task = _changed(to_mapping(opened.task), changes)
     for name in ("kind", "labels", "multi_label"):

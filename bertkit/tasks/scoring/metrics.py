@@ -88,11 +88,9 @@ def score(
     """Compute metrics; return the scores by the keys in `METRICS`, in the order of the names.
 
     Predictions and references are those of the table above, in the same order; mappings may be in any order. For squad_v2
-    without `no_answer_probs`, by question id, there are no best_* scores.
-
-    Raises:
-        InputError: a metric is unknown, does not fit the labels, or its package is not installed; there are no references,
-            or the numbers of predictions and references differ; a question of squad_v2 has no prediction.
+    without `no_answer_probs`, by question id, there are no best_* scores. Raises InputError if a metric is unknown, does not
+    fit the labels, or its package is not installed; there are no references, or the numbers of predictions and references
+    differ; a question of squad_v2 has no prediction.
     """
     names = list(names)
     for name in names:
