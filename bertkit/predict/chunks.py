@@ -6,7 +6,6 @@ import itertools
 import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,15 +17,6 @@ from bertkit.tasks.reading.tables import ShortRows, records
 from bertkit.tasks.task import Shape
 from bertkit.tasks.task_config import TaskConfig
 from bertkit.view.console import Progress
-
-
-@dataclass(frozen=True)
-class OpenInput:
-    """An open input: a file, a pipe, or the text of a setting."""
-
-    inputs: Inputs
-    num_bytes: int | None = None  # size of a file; None for the others
-    position: Callable[[], int] | None = None  # returns the number of bytes read; None for the text of a setting
 
 
 class Output(Protocol):
@@ -42,7 +32,7 @@ class Output(Protocol):
 @contextlib.contextmanager
 def opened_examples(
     shape: Shape, task: TaskConfig, labels: tuple[str, ...], settings: Any, inputs: Any = None
-) -> Iterator[OpenInput]:
+) -> Iterator[Inputs]:
     """Open the input of a command: `inputs` from Python; or `input=`, a file or `-`; or the texts `text=` and `text_pair=`.
 
     The `labels` of the model serve to recognize CoNLL. Raises InputError if the input cannot be opened, or is not in its
@@ -53,11 +43,11 @@ def opened_examples(
         text = settings.text or "" if settings.text_pair is None else (settings.text, settings.text_pair)
         inputs, what = [text], "text="
     if inputs is not None:
-        yield OpenInput(read_rows(shape, task, inputs, keep_rows, what))
+        yield read_rows(shape, task, inputs, keep_rows, what)
         return
     with opened_input(settings.input) as (stream, num_bytes):
         inputs = open_inputs(shape, task, stream, Path(settings.input), settings.format, labels, keep_rows)
-        yield OpenInput(inputs, num_bytes, stream.tell)
+        yield dataclasses.replace(inputs, num_bytes=num_bytes, position=stream.tell)
 
 
 def read_rows(shape: Shape, task: TaskConfig, inputs: Any, keep_rows: bool = False, what: str = "inputs") -> Inputs:
@@ -98,7 +88,7 @@ def _with_columns(inputs: Any, shape: Shape, task: TaskConfig, what: str) -> tup
 
 
 def write_results(
-    source: OpenInput, compute: Callable[[list[Any]], Any], output: Output, what: str, is_silent: bool
+    source: Inputs, compute: Callable[[list[Any]], Any], output: Output, what: str, is_silent: bool
 ) -> bool:
     """Compute and write the results of all examples; return False if standard output was closed early, as `head` does.
 
@@ -107,9 +97,9 @@ def write_results(
     """
     with Progress(what, source.num_bytes, silent=is_silent, file=sys.stderr) as progress:
         try:
-            for examples in source.inputs.chunks:
+            for examples in source.chunks:
                 if not output.num_written and source.position:
-                    progress.line(source.inputs.description)
+                    progress.line(source.description)
                 output.write(examples, compute(examples))
                 output.num_written += len(examples)
                 progress.advance(source.position() if source.num_bytes and source.position else output.num_written)

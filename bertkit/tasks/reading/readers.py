@@ -20,7 +20,7 @@ import io
 import itertools
 import shlex
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -122,6 +122,8 @@ class Inputs:
     short_rows: ShortRows  # counts the rows with too few cells that were read so far
     shape: Shape  # the shape of the examples: the task's, or the one for running text
     rows: deque[dict[str, Any]] = field(default_factory=deque)  # the rows read so far, if they are kept
+    num_bytes: int | None = None  # size of a file; None for the others
+    position: Callable[[], int] | None = None  # returns the number of bytes read; None for inputs from Python
 
 
 def open_inputs(
