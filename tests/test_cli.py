@@ -154,7 +154,7 @@ REFUSED = [  # a command; the setting and value that its error names, and the re
     ("predict text=a model_dir=x output=y.xlsx", "output=y.xlsx: expected a name that ends in .jsonl, "),
     ("predict input=no.csv model_dir=x", "input=no.csv: no such file"),
     ("finetune task=sequence task.separator=ab model_dir=x output_dir=y", "task.separator='ab': expected one character"),
-    ("finetune task=sequence task.encoding=utf-16 model_dir=x output_dir=y", "task.encoding=utf-16: "),
+    ("finetune task=sequence task.encoding=utf-32 model_dir=x output_dir=y", "task.encoding=utf-32: "),
     ("prepare --config-dir no/such", "--config-dir no/such: no such directory"),
 ]  # fmt: skip
 

@@ -9,6 +9,7 @@ Doors:
     errors          errors with exit codes; safe output to the terminal
     files           durable writes, locks, safetensors
     text_files      reads text, JSON and YAML, with size limits
+    json_stream     reads the values of a JSON file one after another
     memory          the memory of this machine
     hub_ids         names of hub models, and whether the hub can be reached
 """

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, named
 from bertkit.base.typed_settings import nearest
 from bertkit.kernels.layout import Layout
 from bertkit.model.bert_config import FOLLOWS
@@ -144,8 +144,8 @@ def _chosen(target: str | None, names: Sequence[str], predicted: int, what: str)
     if target is None:
         return predicted
     if target not in names:
-        some = f"; expected one of {', '.join(names)}" if len(names) <= 50 else ""
-        raise InputError(f"target={target}: no such {what}{nearest(target, names) or some}")
+        hint = nearest(target, names) or f"; expected one of {named(names)}"
+        raise InputError(f"target={target:.80}: no such {what}{hint}")
     return names.index(target)
 
 

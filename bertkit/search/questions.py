@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, named
 from bertkit.base.text_files import is_blank, opened_input, unpacked, unpacking
 from bertkit.search.library import Hit
 from bertkit.tasks.reading.formats import ENDINGS, beginning, json_format, suffix_of
@@ -52,11 +52,11 @@ def read_questions(task: TaskConfig, name: str, most: int | None = None) -> list
     with opened_input(name) as (stream, _):
         with unpacking(lambda: name):
             file = unpacked(stream, path)
-            format = ENDINGS.get(suffix_of(path)) or json_format(beginning(file)) or "text"
+            format = ENDINGS.get(suffix_of(path)) or json_format(beginning(file, "utf-8")) or "text"
         table = input_table(task, file, path, format, short_rows)
         field = "text" if format == "text" else "question"
         if table.names and field not in table.names:
-            raise InputError(f"{table.place(1)}: no column '{field}' (it has: {', '.join(table.names)[:300]})")
+            raise InputError(f"{table.place(1)}: no column '{field}' (it has: {named(table.names)})")
         for number, row in table.rows:
             if len(questions) == most:
                 break

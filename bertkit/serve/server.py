@@ -61,7 +61,7 @@ def _listener(settings: ServeSettings) -> socket.socket:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, *_, address = min(addresses, key=lambda one: one[0] != socket.AF_INET)  # IPv4 first
         listener = socket.create_server(address[:2], family=family)
-    except (OSError, UnicodeError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"host={host} port={port}: {reason}; choose another address, or stop its user") from None
     if not settings.is_loopback:

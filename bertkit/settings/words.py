@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.base.errors import InputError
-from bertkit.base.typed_settings import conf_dir, option_names
+from bertkit.base.text_files import TOO_DEEP, is_deep
+from bertkit.base.typed_settings import conf_dir, option_names, refuse
 from bertkit.settings.names import unknown_option
 
 OPTIONS = ("--text", "--label", "--pair", "--dev", "--test", "--output")
@@ -40,8 +41,8 @@ def to_settings(command: str, overrides: Sequence[str], options: Sequence[tuple[
 
 def to_overrides(settings: Mapping[str, Any], prefix: str = "") -> list[str]:
     """Turn Python values, nested or under dotted names, into overrides; a group's mapping may have its option as `name`."""
-    overrides = []
-    groups = option_names([conf_dir()])
+    refuse(is_deep(settings) and f"settings: {TOO_DEEP}")
+    overrides, groups = [], option_names([conf_dir()])
     for key, value in settings.items():
         if isinstance(value, Mapping):
             named = next((name for name in ("name", "kind") if value.get(name) in groups.get(prefix + key, ())), None)

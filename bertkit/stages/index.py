@@ -5,11 +5,12 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bertkit.base.errors import InputError, say
 from bertkit.base.files import partial_path
-from bertkit.base.text_files import join_lines, parse_json, read_lines, without_surrogates
+from bertkit.base.json_stream import json_values
+from bertkit.base.text_files import read_lines, without_surrogates
 from bertkit.data.corpus.documents import Corpus
 from bertkit.data.corpus.sources import Span
 from bertkit.search.library import Library, opened_for_writing, stored_hashes
@@ -115,14 +116,13 @@ def _squad_documents(path: Path) -> Iterator[LibraryDocument]:
     """Yield the contexts in SQuAD's JSON, nested or flat, as documents with the title of their article."""
     number, found = 0, list[tuple[str, str, int]]()
     try:
-        for article in parse_json(join_lines(path, read_lines(path)))["data"]:
+        content: Any = next((value for _, value, _ in json_values(path, read_lines(path, in_blocks=True))), None)
+        for article in content["data"]:
             for paragraph in article.get("paragraphs", [article]):
                 number += 1
                 if paragraph["context"].strip():
                     title = article.get("title")
                     found.append((paragraph["context"], title if isinstance(title, str) else "", number))
-    except ValueError as error:
-        raise InputError(f"{path}: not JSON ({error}); restore the file") from None
     except (KeyError, TypeError, AttributeError):
         where = f"{path}: paragraph {number}"
         raise InputError(f"{where}: expected SQuAD's layout: data, a list; in it paragraphs, with context") from None

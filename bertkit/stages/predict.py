@@ -41,8 +41,8 @@ def run(settings: PredictSettings, inputs: Any = None) -> None:
         source = stack.enter_context(
             opened_examples(predictor.shape, predictor.task, predictor.labels, settings, inputs)
         )
-        predictor = dataclasses.replace(predictor, shape=source.inputs.shape)
-        output = _Output(settings, predictor, source.inputs.rows, stack)
+        predictor = dataclasses.replace(predictor, shape=source.shape)
+        output = _Output(settings, predictor, source.rows, stack)
 
         def predictions_of(examples: list[Any]) -> tuple[list[Feature], list[Any]]:
             features = predictor.features(examples)
@@ -53,7 +53,7 @@ def run(settings: PredictSettings, inputs: Any = None) -> None:
         output.finish()
     if not output.num_written:
         say(f"warning: input={settings.input} has no examples; there is nothing to predict", file=sys.stderr)
-    short_rows = source.inputs.short_rows
+    short_rows = source.short_rows
     if short_rows.num_rows:
         cells = f"{short_rows.num_rows:,} rows had too few cells, the first at {short_rows.first}"
         say(f"warning: {cells}; the missing cells are treated as empty", file=sys.stderr)

@@ -204,8 +204,7 @@ class TaskConfig:
             and len(self.separator) != 1
             and f"task.separator={self.separator!r}: expected one character, such as ';', or auto",
             not _is_encoding(self.encoding)
-            and f"task.encoding={self.encoding}: not an encoding with one byte for a line feed, such as cp1252; leave it out for "
-            "UTF-8, and for UTF-16 with a byte order mark",
+            and f"task.encoding={self.encoding}: expected UTF-16, or an encoding with one byte for a line feed, such as cp1252",
             not self.label_separator and "task.label_separator='': expected a separator, such as ','",
             self.needs_pair
             and columns.text_pair is None
@@ -234,7 +233,8 @@ class TaskConfig:
 
 def _is_encoding(name: str) -> bool:
     try:
-        return "\n".encode(codecs.lookup(name).name) == b"\n"
+        known = codecs.lookup(name).name
+        return known.startswith("utf-16") or "\n".encode(known) == b"\n"
     except LookupError:
         return False
 

@@ -313,12 +313,12 @@ class TooLongError(BaseException):
 
 
 @contextlib.contextmanager
-def in_time() -> Iterator[None]:
+def in_time(seconds: int = SECONDS) -> Iterator[None]:
     def ring(*_: Any) -> None:
         raise TooLongError
 
     signal.signal(signal.SIGALRM, ring)
-    signal.alarm(SECONDS)
+    signal.alarm(seconds)
     try:
         yield
     finally:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from bertkit.base.errors import InputError, listed
 from bertkit.base.files import building_dir, read_tensors, refuse_file, write_tensors
-from bertkit.base.hub_ids import is_offline, missing_model_error
+from bertkit.base.hub_ids import is_offline, missing_model_error, path_of
 from bertkit.base.memory import require_memory
 from bertkit.base.text_files import read_json
 from bertkit.data.corpus.tokenizer import Tokenizer
@@ -85,7 +85,9 @@ def export_model(model: PaddedBert | BertWithHeads, tokenizer: Tokenizer, output
         InputError: the directory contains other files, the tokenizer and the model have vocabularies of different sizes, or
             a weight is not finite.
     """
-    inner, final = packed(model), Path(output_dir)
+    inner, final = packed(model), path_of(output_dir, "output_dir")
+    if not isinstance(tokenizer, Tokenizer):
+        raise InputError(f"tokenizer: {type(tokenizer).__name__}: expected what load_tokenizer returns")
     require_bert(inner.config, "the model")
     refuse_file(final)
     if final.exists() and any(final.iterdir()):
@@ -156,7 +158,9 @@ def _tensors_of_pair(model: BertWithHeads) -> dict[str, Tensor]:
 
 
 def packed(model: PaddedBert | BertWithHeads) -> BertWithHeads:
-    """Return the packed model inside a `PaddedBert`."""
+    """Return the packed model inside a `PaddedBert`; raise InputError for what is no model."""
+    if not isinstance(model, (PaddedBert, BertWithHeads)):
+        raise InputError(f"model: {type(model).__name__}: expected what load_model returns")
     return model.model if isinstance(model, PaddedBert) else model
 
 
