@@ -73,6 +73,7 @@ class PretrainSettings(TrainingSettings):
     attention: bert_config.AttentionConfig
     norm: bert_config.NormConfig
     pooling: bert_config.Pooling
+    objective: Literal["auto", "masked_lm", "next_token"]
     segments: SegmentsConfig | InstancesConfig
     final_phase: FinalPhaseConfig
     masking: MaskingConfig
@@ -89,10 +90,30 @@ class PretrainSettings(TrainingSettings):
             "longer",
             unused(self, "", ("init_moments", self.model_dir is None, "without model_dir=")),
             self._final_phase_problems(),
+            self._objective_problems(),
             self._model_problems(),
             self.optimizer.peak_learning_rate == "auto"
             and "optimizer.peak_learning_rate=auto: expected a number; auto is for fine-tuning",
         )
+
+    @property
+    def masks(self) -> MaskingConfig | None:
+        """The masking; None if next tokens are predicted."""
+        return None if self.predicts_next_token else self.masking
+
+    @property
+    def predicts_next_token(self) -> bool:
+        """Whether each token predicts the next one; with model_dir=, auto is resolved when the model is opened."""
+        is_causal = self.model_dir is None and self.attention.pattern == "causal"
+        return self.objective == "next_token" or (self.objective == "auto" and is_causal)
+
+    def _objective_problems(self) -> list[str]:
+        if not self.predicts_next_token:
+            return []
+        unused = [key for key in self.explicit_keys if key.split(".")[0] == "masking"]
+        problems = [f"{key}: has no effect with objective=next_token; leave it out" for key in unused]
+        attention = bert_config.AttentionConfig(pattern="causal") if self.model_dir else self.attention
+        return problems + bert_config.objective_problems(attention, self.segments.predicts_next)
 
     def _model_problems(self) -> list[str]:
         """List settings that do not fit together; starting weights and fixed instances are checked when they are opened."""
