@@ -106,23 +106,11 @@ def head_problems(attention: AttentionConfig, pooling: Pooling, heads: Sequence[
     ]
 
 
-def objective_problems(attention: AttentionConfig, predicts_next: bool) -> list[str]:
-    """Return error lines for settings with which predicting the next token would teach nothing, or not be possible."""
-    pattern = attention.pattern
-    return [
-        *(
-            []
-            if pattern == "causal"
-            else [
-                f"objective=next_token with attention.pattern={pattern}: a token would see the next one; set attention.pattern=causal"
-            ]
-        ),
-        *(
-            ["objective=next_token: has no next sentence prediction; set segments=full_sentences"]
-            if predicts_next
-            else []
-        ),
-    ]
+def objective_problems(attention: AttentionConfig) -> list[str]:
+    """Return an error line if tokens that should predict the next one see it."""
+    if attention.pattern == "causal":
+        return []
+    return [f"objective=next_token with attention.pattern={attention.pattern}: tokens see the next one; use causal"]
 
 
 def too_long(name: str, length: int, limit: int, setting: str) -> list[str]:

@@ -190,7 +190,7 @@ def start_pretraining(settings: PretrainSettings, dataset: PreparedDataset) -> S
             check_dataset(model.config, dataset, segments, f"{group}.max_seq_length")
         check_vocabulary(source, dataset)
         if settings.predicts_next_token:
-            refuse(objective_problems(model.config.attention, predicts_next))
+            refuse(objective_problems(model.config.attention))
             model.config = dataclasses.replace(model.config, eos_token_id=dataset.tokenizer.facts.sep)
         if world_from_environment().is_main:
             say(f"starting from {settings.model_dir}, whose configuration replaces model=: {report}")
@@ -219,11 +219,11 @@ def start_pretraining(settings: PretrainSettings, dataset: PreparedDataset) -> S
 
 def with_objective(settings: PretrainSettings) -> PretrainSettings:
     """Resolve objective=auto with the attention of `model_dir`: next tokens if it is causal, else masked ones."""
-    if settings.model_dir is None or settings.objective != "auto":
-        return settings
-    path = resolve_model_dir(settings.model_dir) / "config.json"
-    is_causal = path.is_file() and read_config(path)[0].attention.pattern == "causal"
-    return dataclasses.replace(settings, objective="next_token" if is_causal else "masked_lm")
+    if settings.model_dir is not None and settings.objective == "auto":
+        path = resolve_model_dir(settings.model_dir) / "config.json"
+        is_causal = path.is_file() and read_config(path)[0].attention.pattern == "causal"
+        settings = dataclasses.replace(settings, objective="next_token" if is_causal else "masked_lm")
+    return settings.in_blocks
 
 
 def _new_model(config: BertConfig, heads: tuple[str, ...], with_pooler: bool, seed: int) -> BertWithHeads:
