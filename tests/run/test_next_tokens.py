@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -136,3 +138,10 @@ def test_a_model_goes_on_with_its_objective(writer: Path, prepared_dir: Path, tm
     assert "lm_loss" in json.loads((tmp_path / "on" / "eval.json").read_text())
     assert run(["pretrain", *start, "objective=masked_lm", "next_sentence=none", f"output_dir={tmp_path / 'mlm'}"]) == 0
     assert set(load_packed(tmp_path / "mlm")[0].heads) == {"masked_lm"}
+
+
+def test_bigrams_to_compare_with(prepared_dir: Path) -> None:
+    script = Path(__file__).parents[2] / "recipes" / "language_model" / "bigrams.py"
+    found = re.findall(r"(\w+): perplexity ([\d.]+)", output_of([sys.executable, script, prepared_dir, 1024, 24]))
+    (_, unigrams), (_, bigrams) = found
+    assert 1 < float(bigrams) < float(unigrams) < 131
