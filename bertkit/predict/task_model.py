@@ -106,11 +106,9 @@ def as_continuation(opened: AnyTaskModel, changes: Mapping[str, Any]) -> AnyTask
 
 
 def task_of_continuing(model: BertWithHeads, changes: Mapping[str, Any]) -> TaskConfig:
-    """Return the task of continuing texts up to the model's length, half of it for what the model writes."""
+    """Return the task of continuing texts up to the model's length: by default 32 tokens, by greedy search."""
     longest, settings = model.config.max_position_embeddings, _general("generation")
-    search = settings["generation"] | {
-        "max_target_length": min(settings["generation"]["max_target_length"], longest // 2)
-    }
+    search = settings["generation"] | {"max_target_length": min(32, longest // 2), "num_beams": 1}
     task = _changed(settings | {"max_seq_length": longest, "generation": search, "name": "continuation"}, changes)
     _check_length(task, longest)
     if task.generation is not None and task.generation.max_target_length >= task.max_seq_length:

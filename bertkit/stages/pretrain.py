@@ -220,7 +220,7 @@ class _Pretraining:
         model, decode = self.state.bare_model, self.state.tokenizer.decode
         ids = np.split(batch.input_ids, np.cumsum(batch.sequence_lengths)[:-1])
         halves = [(text[: len(text) // 2], text[len(text) // 2 : -1]) for text in ids]
-        search = task_of_continuing(model, {"generation": {"num_beams": 1}}).generation
+        search = task_of_continuing(model, {}).generation
         assert search is not None, "of a task that generates"
         features = [Feature(n, half.tolist(), [0] * len(half), None) for n, (half, _) in enumerate(halves)]
         with evaluation_mode(model):
