@@ -761,6 +761,7 @@ def serve(
     both: _BothConfig | None = None,
     glossary: _Path | None = None,
     host: str = '127.0.0.1',
+    hosts: Sequence[str] = [],
     port: int = 8000,
     workers: int = 1,
     queue_requests: int = 256,

@@ -58,11 +58,7 @@ COMMANDS = {command.name: command for command in _ALL}
 def compose_settings(
     command: str, overrides: list[str], config_dir: str | None = None, config: str | None = None
 ) -> dict[str, Any]:
-    """Return the configuration of a command, as a plain mapping; with `config`, start from the settings in that file.
-
-    Raises:
-        InputError: a key or an option is unknown, or an override is malformed.
-    """
+    """Return the configuration of a command, as a plain mapping; with `config`, start from the settings in that file."""
     from bertkit.settings.compose import compose, compose_from_run
 
     if config is not None:
@@ -84,7 +80,9 @@ def _infer(overrides: list[str], config_dir: str | None) -> list[str]:
         from bertkit.tasks.task_config import TaskConfig
 
         own = [text for text in overrides if re.match(r"plugins=|task\.((columns|files)\.)?\w+=", text)]
-        task = build(TaskConfig, compose("finetune", ["task=sequence", "output_dir=.", *own], config_dir)["task"])
+        task = build(
+            TaskConfig, compose("finetune", ["task=sequence", "output_dir=.", *own], config_dir)["task"], "task"
+        )
         inferred, reason = infer_task(task)
         reasons.append(f"{' '.join(inferred)}, because {reason}")
     if not keys & {"task.files.dev", "dev_share"}:
@@ -96,11 +94,7 @@ def _infer(overrides: list[str], config_dir: str | None) -> list[str]:
 
 
 def build_settings(command: str, mapping: dict[str, Any]) -> Any:
-    """Check a configuration, and return the settings of the command.
-
-    Raises:
-        InputError: with one line for each error.
-    """
+    """Check a configuration, and return the settings of the command; raises InputError with a line for each problem."""
     from bertkit.base.typed_settings import build
     from bertkit.settings.names import schema_of
 

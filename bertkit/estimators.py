@@ -32,7 +32,7 @@ from bertkit.base.errors import InputError
 # without held-out rows a few training rows are measured, which finetune needs, and only after the last step
 NUM_MEASURED = 16
 MEASURED_ONCE = {"evaluation.every_steps": 10**9, "checkpoint.every_steps": 10**9}
-ONE_RUN = threading.Lock()  # a run changes the random state, arguments and standard output of its process
+ONE_RUN = threading.Lock()  # a run changes the random state, arguments, composed settings and output of its process
 
 
 class InputValueError(InputError, ValueError):
@@ -50,7 +50,7 @@ class TrainedModel:
     @functools.cached_property
     def predictor(self) -> Any:
         """Open the model."""
-        with tempfile.TemporaryDirectory(prefix="bertkit-") as folder:
+        with ONE_RUN, tempfile.TemporaryDirectory(prefix="bertkit-") as folder:
             (Path(folder) / "model").mkdir()
             for name, content in self.files.items():
                 (Path(folder) / name).write_bytes(content)

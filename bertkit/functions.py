@@ -104,8 +104,8 @@ def function_of(command: str) -> Callable[..., Any]:
 
 def _call(command: str, settings: dict[str, Any]) -> Any:
     """Run a command with settings from Python, in the same way as from the command line."""
-    from bertkit.settings.compose import to_overrides
     from bertkit.settings.names import VERBATIM, schema_of
+    from bertkit.settings.words import to_overrides
 
     with contextlib.ExitStack() as stack:
         temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bertkit-")))

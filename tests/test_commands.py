@@ -23,7 +23,8 @@ from bertkit.cli import run as command_line
 from bertkit.commands import COMMANDS
 from bertkit.run import trainer
 from bertkit.run.trainer import stop_on_signal
-from bertkit.settings.compose import compose, to_overrides
+from bertkit.settings.compose import compose
+from bertkit.settings.words import to_overrides
 
 
 @pytest.fixture(scope="module")

@@ -228,7 +228,7 @@ def test_a_search_over_learning_rates(tiny: str) -> None:
 
 def test_threads_take_turns(tiny: str, capsys: Capsys) -> None:
     """A run sets the random state, and turns the output of its process away."""
-    classifier = bertkit.BertClassifier(tiny, **FAST | {"peak_learning_rate": 1e-3})
+    classifier = bertkit.BertClassifier(tiny, **FAST | {"num_epochs": 1})
     one_by_one = cross_val_score(classifier, TEXTS, LABELS, cv=3, scoring="neg_log_loss")
     with joblib.parallel_config("threading", n_jobs=3):
         at_once = cross_val_score(classifier, TEXTS, LABELS, cv=3, scoring="neg_log_loss")

@@ -3,6 +3,7 @@
 Doors:
 
     batch           the arrays of a batch, shared by data and training
+    intervals       the valid values of numbers in settings
     typed_settings  converts plain mappings to frozen dataclasses, and checks keys and types
     plugins         the user's own options, by slot and name
     errors          errors with exit codes; safe output to the terminal

@@ -10,7 +10,10 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
+INTERRUPTED = "interrupted before there was anything to save"
+INTERRUPTED_CODE = 130  # 128 + SIGINT, as a shell reports it
 MAX_FINDINGS = 5  # how many lines of one error are printed
+MAX_LENGTH = 380  # characters of such a line
 # control characters (C0, DEL, C1), bidirectional controls, line separators, surrogates (from file names that are not UTF-8)
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -19,6 +22,14 @@ _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 def shown(text: object) -> str:
     r"""Escape control characters; for example, ESC becomes `\x1b`, and a line feed `\n`."""
     return _CONTROL.sub(_escaped, str(text))
+
+
+def in_brief(message: object) -> str:
+    """Escape a message, and cut the middle out of a long one: it begins with the place and ends with the remedy."""
+    text = shown(message).replace(
+        "; use sys.set_int_max_str_digits() to increase the limit", ""
+    )  # advice for programmers
+    return text if len(text) <= MAX_LENGTH else f"{text[:220]} ... {text[220 + 5 - MAX_LENGTH :]}"
 
 
 def _escaped(match: re.Match[str]) -> str:
@@ -65,7 +76,7 @@ class BertkitError(Exception):
     exit_code = 1
 
     def __init__(self, *lines: object) -> None:
-        super().__init__(*map(shown, lines))
+        super().__init__(*map(in_brief, lines))
 
     def __str__(self) -> str:
         return "\n".join(self.args)

@@ -54,9 +54,9 @@ class Attribution:
         difference = self.score - self.baseline_score
         share = f", {abs(self.error / difference):.2%} of it" if difference else ""
         return (
-            f"The attributions add up to {self.values.sum():.4f}; the score is {self.score:.4f}, and {self.baseline_score:.4f} "
-            f"with [PAD] instead of the tokens, a difference of {difference:.4f}. The error is {abs(self.error):.2g}{share}, with "
-            f"{self.num_steps} steps."
+            f"The score is {self.score:.4f}, and {self.baseline_score:.4f} with [PAD] in place of the tokens: a difference of "
+            f"{difference:.4f}. The attributions sum to {self.values.sum():.4f}, an error of {abs(self.error):.2g}{share}, "
+            f"with {self.num_steps} steps of integration."
         )
 
 

@@ -328,7 +328,7 @@ def _check_fit(stored: _Stored, model: BertWithHeads, needs_pooler: bool, is_new
             problems.append(f"{name}: this model has no such weight")
         elif ours[name] not in expected and not (is_new_decoder and in_decoder(ours[name]) in expected):
             stored.skipped[name] = "head not asked for"
-    problems += hugging_face.unfit_values(stored.tensors)
+    problems = problems or hugging_face.unfit_values(stored.tensors)  # values only of shapes that fit the model
     if problems:
         raise InputError(
             f"{stored.directory}: {len(problems)} weights do not fit {stored.config_path.name}: {listed(problems)}; restore the "

@@ -14,8 +14,9 @@ Source: Vaswani et al. 2017, section 3.1 and figure 1, right; Rothe et al. 2020,
 `BertLayer` with cross-attention.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -126,6 +127,8 @@ class Decoder(nn.Module):
     kind `transformer` it uses the encoder's embeddings, which also score the next token (Vaswani et al. 2017, section 3.4).
     """
 
+    layers: Any  # of DecoderLayer
+
     def __init__(self, config: BertConfig, encoder: Bert, score: nn.Module | None) -> None:
         """Score with a masked LM head, (S, D) and (V, D) -> (S, V); with None, by the product with the embeddings."""
         super().__init__()
@@ -162,21 +165,16 @@ class Decoder(nn.Module):
 
     def start(self, source: Tensor, source_layout: Layout) -> DecoderState:
         """Return the state before the first token, with one row for each source."""
-        layers = [layer.make_cache(source, source_layout) for layer in self._decoder_layers()]
+        layers = [layer.make_cache(source, source_layout) for layer in self.layers]
         return DecoderState(layers, source_layout.is_token[:, None, None], position=0)
 
     def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
         """Append a token to each row, and score the next one: (R,) -> (R, V)."""
         hidden = self.embeddings(tokens, torch.zeros_like(tokens), torch.full_like(tokens, state.position))
-        for layer, cache in zip(self._decoder_layers(), state.layers, strict=True):
+        for layer, cache in zip(self.layers, state.layers, strict=True):
             hidden = layer.step(hidden, state, cache)
         state.position += 1
         return self._logits(hidden)
-
-    def _decoder_layers(self) -> Iterator[DecoderLayer]:
-        for layer in self.layers:
-            assert isinstance(layer, DecoderLayer)
-            yield layer
 
     def _logits(self, hidden: Tensor) -> Tensor:
         hidden = hidden if self.norm is None else self.norm(hidden)

@@ -34,7 +34,8 @@ def load_predictor(model_dir: str | os.PathLike[str], **settings: Any) -> Loaded
     Raises:
         InputError: the model has no prediction head, or a setting is wrong.
     """
-    from bertkit.settings.compose import compose, to_overrides
+    from bertkit.settings.compose import compose
+    from bertkit.settings.words import to_overrides
 
     overrides = to_overrides({"model_dir": model_path(model_dir), "input": "-", "output": "-", **settings})
     return LoadedPredictor(build(PredictSettings, compose("predict", overrides)))

@@ -223,11 +223,6 @@ def _general(kind: str) -> dict[str, Any]:
     return settings
 
 
-@dataclass(frozen=True)
-class _OfTask:
-    task: TaskConfig
-
-
 def _changed(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> TaskConfig:
     merged = dict(settings)
     for name, value in changes.items():
@@ -235,7 +230,7 @@ def _changed(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> TaskCon
         if inside is None and isinstance(value, dict):
             raise InputError(f"task.{name}: has no effect on a task of kind {settings['kind']}; leave it out")
         merged[name] = {**inside, **value} if isinstance(inside, dict) and isinstance(value, dict) else value
-    return build(_OfTask, {"task": merged}).task
+    return build(TaskConfig, merged, "task")
 
 
 def task_settings_of_run(model_dir: str) -> dict[str, Any] | None:

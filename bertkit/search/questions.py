@@ -47,9 +47,6 @@ def read_questions(task: TaskConfig, name: str, most: int | None = None) -> list
     """Read all or `most` questions from a table, from SQuAD's JSON, or from a text with one question per line.
 
     `task` is the general task `spans`; `name` is the path of the input, or "-" for standard input.
-
-    Raises:
-        InputError: a line is wrong, or there are no questions.
     """
     path, short_rows, questions = Path(name), ShortRows(are_filled=True), list[Question]()
     with opened_input(name) as (stream, _):

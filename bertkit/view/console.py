@@ -47,12 +47,6 @@ def step_line(row: dict[str, Any], steps: int, time_left: str) -> str:
     return "  ".join([*parts, *([f"{time_left} left"] if time_left else [])])
 
 
-def skips_line(num_skipped: int) -> str:
-    """Describe how many steps of a run were skipped, and why."""
-    steps = "1 step was" if num_skipped == 1 else f"{num_skipped} steps were"
-    return f"{steps} skipped because the loss or gradient was not finite; metrics.jsonl names the examples"
-
-
 def scores_line(
     metrics: Mapping[str, float],
     baselines: Mapping[str, Mapping[str, float]],
@@ -68,8 +62,8 @@ def scores_line(
 
 
 def objective_of(row: Mapping[str, Any]) -> str | None:
-    """Return "mlm" or "lm", whichever loss a row of pretraining has; None if it has neither."""
-    return next((name for name in ("mlm", "lm") if f"{name}_loss" in row), None)
+    """Return "mlm" or "lm", whichever loss and accuracy a row of pretraining has; None if it has neither."""
+    return next((name for name in ("mlm", "lm") if {f"{name}_loss", f"{name}_accuracy"} <= row.keys()), None)
 
 
 def health_line(metrics: dict[str, float], baselines: dict[str, float]) -> str:

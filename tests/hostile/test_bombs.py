@@ -36,11 +36,9 @@ def refused(capsys: Capsys, words: str, *arguments: str) -> None:
 
 @pytest.mark.parametrize(("setting", "words"), [
     ("model.hidden_size=1000000000", "GB of memory"),
-    ("model.hidden_size=100000000000000000000", "GB of memory"),
-    ("model.max_position_embeddings=100000000000", "GB of memory"),
-    ("model.intermediate_size=1000000000000", "GB of memory"),
-    ("model.type_vocab_size=1000000000000", "GB of memory"),
-    ("model.num_hidden_layers=10000000", "expected 1 to 10,000"),
+    ("model.max_position_embeddings=2147483647", "GB of memory"),
+    ("model.intermediate_size=1000000000", "GB of memory"),
+    ("model.type_vocab_size=1000000000", "GB of memory"),
     ("batch.sequences=1000000000", "batch.sequences=1000000000 of 128 tokens would need at least 4,096.0 GB"),
 ])  # fmt: skip
 def test_sizes_of_pretraining(setting: str, words: str, prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:

@@ -361,8 +361,6 @@ def test_another_sequence_changes_nothing(name: str) -> None:
     (["attention.score=location", "attention.positions=rotary"],
      "attention.positions=rotary with attention.score=location: "),
     (["attention.relative_to=[]", "attention.positions=relative"], "attention.relative_to=[]: expected keys, values or both"),
-    (["attention.window=0", "attention.pattern=window"], "attention.window=0: expected 1 to"),
-    (["attention.max_distance=-1", "attention.positions=relative"], "attention.max_distance=-1: expected 0 to"),
     *(
         ([f"attention.{name}={value}"], f"attention.{name}: has no effect without attention.{needs}; leave it out")
         for name, value, needs in (

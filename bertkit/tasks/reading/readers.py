@@ -15,6 +15,7 @@ An input of `predict` has one example for each line or row: a blank line is an e
 missing cells of a table are empty texts.
 """
 
+import contextlib
 import dataclasses
 import io
 import itertools
@@ -104,6 +105,9 @@ def read_splits(settings: Any, keep_groups: bool = True) -> tuple[Source, Source
         raise InputError(f"{every}; add examples, or list all labels in task.labels=")
     if settings.dev_share is not None:
         train, dev = train.hold_out(settings.dev_share, keep_groups)
+        with contextlib.suppress(InputError):  # there is no dev split
+            if unused := find_file(task, data_dir, "dev"):
+                dev = dataclasses.replace(dev, description=f"{dev.description}, instead of {unused}")
     else:
         try:
             find_file(task, data_dir, "dev")
@@ -177,7 +181,7 @@ def read_table(shape: Shape, task: TaskConfig, table: Table, keep_rows: bool = F
 
     reading = Reading(task, dataclasses.replace(table, rows=noted()) if keep_rows else table, is_labelled=False)
     examples = shape.read(reading)
-    unit = table.unit or ", ".join(f"{setting} '{column}'" for setting, column in reading.columns)
+    unit = table.unit or ", ".join(f"{setting} in column '{column}'" for setting, column in reading.columns)
     chunks = iter(lambda: list(itertools.islice(examples, READ_AT_ONCE)), [])
     return Inputs(f"{table.name} read as {table.format}: {unit}", chunks, table.short_rows, shape, rows)
 

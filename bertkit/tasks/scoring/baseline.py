@@ -105,7 +105,7 @@ class Baseline:
         if gain is not None and gain[0] <= 0:
             guessed = self.scores["majority"][name]
             faults.append(
-                f"{name} {score:.4f} is not clearly above guessing ({guessed:.4f}; 95 % interval of the difference "
+                f"{name} {score:.4f} is not clearly above the majority baseline ({guessed:.4f}; 95 % interval of the difference "
                 f"{gain[0]:.4f} to {gain[1]:.4f})"
             )
         shape = shape_of(self.task)
