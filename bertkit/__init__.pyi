@@ -170,7 +170,7 @@ class _LaunchConfig(TypedDict, total=False):
 
 _LaunchOption: TypeAlias = Literal['workers']
 
-_ExperimentOption: TypeAlias = Literal['attention_zoo', 'bert_base', 'bert_large_lamb_phase1', 'bert_large_lamb_phase2', 'continue_pretraining', 'quickstart']
+_ExperimentOption: TypeAlias = Literal['attention_zoo', 'bert_base', 'bert_large_lamb_phase1', 'bert_large_lamb_phase2', 'continue_pretraining', 'language_model', 'quickstart']
 
 class _HeadConfig(TypedDict, total=False):
     kind: str
@@ -343,6 +343,7 @@ def pretrain(
     data_dir: _Path,
     output_dir: _Path,
     model_dir: _Path | None = None,
+    objective: Literal['auto', 'masked_lm', 'next_token'] = 'auto',
     pooling: Literal['first', 'mean', 'feed_forward'] = 'first',
     init_moments: bool = False,
     steps: int | Literal['auto'] = 'auto',
@@ -392,7 +393,7 @@ def pretrain(
         optimizer: one of adamw, lamb; or a mapping of settings, with the option as `name`
         schedule: one of constant, google, linear, noam, polynomial; or a mapping of settings, with the option as `name`
         launch: a mapping of settings, with the option as `name`
-        experiment: one of attention_zoo, bert_base, bert_large_lamb_phase1, bert_large_lamb_phase2, continue_pretraining, quickstart; or a mapping of settings, with the option as `name`
+        experiment: one of attention_zoo, bert_base, bert_large_lamb_phase1, bert_large_lamb_phase2, continue_pretraining, language_model, quickstart; or a mapping of settings, with the option as `name`
 
     Returns:
         A run with a `model_dir` that `transformers` loads too.

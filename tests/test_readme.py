@@ -203,6 +203,7 @@ RECIPES: dict[str, tuple[tuple[str, ...], list[str], int, str]] = {
     "quickstart": ((), FEWER_STEPS, 3, PARITY),
     "pretrain_base": (("CORPUS",), [*TINY, "model=tiny", "schedule.warmup_steps=2"], 3, PARITY),
     "attention_zoo": (("SEEDS", "CORPUS"), [*TINY, "model=tiny"], 17, "zoo.html"),
+    "language_model": (("VOCAB_SIZE", "CORPUS"), TINY, 4, PARITY),
     "pretrain_large_lamb": (("CORPUS",), [*TINY, "model=tiny"], 4, PARITY),
     "multi_host": (("CORPUS",), [*TINY, "model=tiny", "schedule.warmup_steps=2"], 3, PARITY),
     "continue_pretraining": (("CORPUS", "MODEL_DIR"), [*TINY, "schedule.warmup_steps=2"], 3, PARITY),
@@ -230,7 +231,9 @@ def test_every_recipe_is_known_and_says_what_it_takes() -> None:
         text = (ROOT / "recipes" / name / "README.md").read_text(encoding="utf-8")
         assert all(word.lower() in text.lower() for word in ("**run**", "hardware", "time", "disk", "metrics")), name
         assert 10 <= len((ROOT / "recipes" / name / "run.sh").read_text(encoding="utf-8").splitlines()) <= 30
-        more = {"multi_host": ["slurm.sh"], "prepare_on_dask": ["prepare.py"]}.get(name, [])
+        more = {"multi_host": ["slurm.sh"], "prepare_on_dask": ["prepare.py"], "language_model": ["bigrams.py"]}.get(
+            name, []
+        )
         assert {path.name for path in (ROOT / "recipes" / name).iterdir()} == {"README.md", "run.sh", *more}
 
 

@@ -6,6 +6,7 @@ Axes: B sequences, S packed tokens, S_t packed target tokens, M masked positions
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,21 +16,22 @@ IGNORED = -100  # the label of tokens that the loss ignores, as in torch and tra
 
 @dataclass(frozen=True)
 class PretrainBatch:
-    """One packed micro-batch for masked language modelling and, with pairs, next sentence prediction."""
+    """One packed micro-batch for language modelling, by masks or by next tokens, and, with pairs, next sentence prediction."""
 
     input_ids: NDArray[np.int64]  # token ids after masking, (S,)
     token_type_ids: NDArray[np.int64]  # 0 for `[CLS] A [SEP]`, 1 for `B [SEP]`, (S,)
     sequence_lengths: NDArray[np.int64]  # number of tokens in each sequence, (B,); their sum is S
     masked_positions: NDArray[np.int64]  # positions of the tokens to predict, from 0 to S - 1, ascending, (M,)
-    masked_labels: NDArray[np.int64]  # the original ids at those positions, (M,)
+    masked_labels: NDArray[np.int64]  # the original ids at those positions, or the next ids, (M,)
     # 0 if B follows A, 1 if B is random or, with next_sentence=sop, if A and B are swapped, (B,); None if there are no pairs,
     # or if the label is not predicted
     next_sentence_labels: NDArray[np.int64] | None
+    objective: Literal["mlm", "lm"] = "mlm"  # lm: every position but the last predicts the next token
 
     @property
     def loss_counts(self) -> dict[str, int]:
         """The number of predictions in each loss."""
-        counts = {"mlm": len(self.masked_labels)}
+        counts: dict[str, int] = {self.objective: len(self.masked_labels)}
         if self.next_sentence_labels is not None:
             counts["nsp"] = len(self.next_sentence_labels)
         return counts

@@ -277,14 +277,14 @@ def _read(directory: Path) -> _Stored:
     prefix = _google_prefix(directory)
     tensors, skipped = hugging_face.read_weights(directory) if prefix is None else google.read_weights(prefix)
     path = directory / "config.json" if prefix is None else google.config_file(prefix)
-    config, classifier = read_config(path, tensors)
+    config, named_heads = read_config(path, tensors)
     num_layers = sum(name.endswith((".attention.self.query.weight", ".weight_ih_l0")) for name in tensors)
     if config.num_hidden_layers > 2 * num_layers + 8:  # refused before all of them are built
         raise InputError(
             f"{directory}: num_hidden_layers={config.num_hidden_layers}, but there are weights for {num_layers} layers; "
             "restore the directory from its source"
         )
-    their_names = {ours: name for name, ours in from_hugging_face(tensors, classifier).items()}
+    their_names = {ours: name for name, ours in from_hugging_face(tensors, *named_heads).items()}
     by_our_name = {ours: tensors[name] for ours, name in their_names.items()}
     return _Stored(directory, path, config, tensors, by_our_name, their_names, skipped)
 

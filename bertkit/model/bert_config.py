@@ -12,7 +12,8 @@ from bertkit.base.typed_settings import Slot, options_of, refuse, to_mapping
 
 PRETRAINING_HEADS = ("masked_lm", "next_sentence")
 TASK_HEADS = ("sequence", "token", "span", "choice", "generation")
-HEADS = (*PRETRAINING_HEADS, *TASK_HEADS)
+TOKEN_HEADS = ("masked_lm", "next_token")  # they score the vocabulary
+HEADS = (*PRETRAINING_HEADS, "next_token", *TASK_HEADS)
 FOLLOWS = ("follows", "does not follow")  # the labels of next sentence prediction
 POOLED_HEADS = ("next_sentence", "sequence", "choice")  # they read the pooled output; the other heads read every token
 
@@ -54,7 +55,7 @@ def attention_problems(attention: AttentionConfig) -> list[str]:
 
 def bert_problems(config: BertConfig) -> list[str]:
     """Return error lines for ids outside the vocabulary, missing or repeated labels, and an odd size for GRUs in two directions."""
-    ids, problems = {"pad_token_id": config.pad_token_id}, []
+    ids, problems = {"pad_token_id": config.pad_token_id, "eos_token_id": config.eos_token_id or 0}, []
     if config.decoder is not None:
         ids |= {f"decoder.{name}": getattr(config.decoder, name) for name in ("start_token_id", "end_token_id")}
         if config.decoder.kind == "rnn" and config.hidden_size % 2:
@@ -90,6 +91,13 @@ def head_problems(attention: AttentionConfig, pooling: Pooling, heads: Sequence[
         f"pooling=first with attention.pattern=causal: [CLS] attends only to itself, and the head {pooled[0]} uses only [CLS]; "
         "pretrain with pooling=mean"
     ]
+
+
+def objective_problems(attention: AttentionConfig) -> list[str]:
+    """Return an error line if tokens that should predict the next one see it."""
+    if attention.pattern == "causal":
+        return []
+    return [f"objective=next_token with attention.pattern={attention.pattern}: tokens see the next one; use causal"]
 
 
 def too_long(name: str, length: int, limit: int, setting: str) -> list[str]:
@@ -214,6 +222,7 @@ class BertConfig(BertShape):
     head: HeadConfig = HeadConfig()
     decoder: DecoderConfig | None = None  # for a generation head
     pad_token_id: Count = 0
+    eos_token_id: Count | None = None  # for a next token head: ends a text, [SEP]
     # the names of the classes of a sequence or token head, in the order of its logits; a regression has one
     labels: tuple[str, ...] = ("LABEL_0", "LABEL_1")
     # the task of a sequence head; None: a regression if there is one label, else a single-label classification

@@ -15,13 +15,13 @@ from bertkit.kernels.fast import ANYWHERE, FastWays, keep_freed_memory
 from bertkit.kernels.layout import Layout
 from bertkit.kernels.linear import ACTIVATIONS, Dropout, Linear, TiedLinear
 from bertkit.model.bert import Bert, make_norm
-from bertkit.model.bert_config import HEADS, POOLED_HEADS, PRETRAINING_HEADS, BertConfig, head_problems
+from bertkit.model.bert_config import HEADS, POOLED_HEADS, PRETRAINING_HEADS, TOKEN_HEADS, BertConfig, head_problems
 from bertkit.model.decoder import Decoder
 from bertkit.model.recurrent import BahdanauDecoder, LuongDecoder
 
 
 class MaskedLMHead(nn.Module):
-    """Predict the original token: dense, activation, LayerNorm, and an output matrix tied to the token embeddings.
+    """Score every token of the vocabulary, as the original or the next one: dense, activation, LayerNorm, and an output matrix tied to the token embeddings.
 
     Source: google-research/bert run_pretraining.py `get_masked_lm_output`.
     """
@@ -56,6 +56,7 @@ def make_head(name: str, config: BertConfig, encoder: Bert) -> nn.Module:
     """Build one of `HEADS`.
 
         masked_lm       the original token at each masked position
+        next_token      the token after each position
         next_sentence   whether segment B follows A (0) or not (1: B is random, or the segments are swapped)
         sequence        the class or the score of a text or a pair
         token           the label of every token
@@ -70,7 +71,7 @@ def make_head(name: str, config: BertConfig, encoder: Bert) -> nn.Module:
     """
     dropout_prob = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
     match name:
-        case "masked_lm":
+        case "masked_lm" | "next_token":
             return MaskedLMHead(config)
         case "next_sentence":
             return LinearHead(config, 2, dropout_prob=0.0)
@@ -98,7 +99,7 @@ class Targets:
 class BertOutput:
     """The output of a forward pass, packed from `BertWithHeads`, padded from `interop.padded`.
 
-    The logits are by head: "masked_lm" (M, V), or (B, T, V); "next_sentence" (B, 2); "sequence" (B, C); "token" (S, C), or
+    The logits are by head: "masked_lm" and "next_token" (M, V), or (B, T, V); "next_sentence" (B, 2); "sequence" (B, C); "token" (S, C), or
     (B, T, C); "span" (S, 2), or (B, T, 2); "choice" (B, 1), or (questions, choices); "generation" (S, V), or (B, T, V), for
     targets. The last three attributes are None unless requested.
     """
@@ -154,7 +155,7 @@ class BertWithHeads(nn.Module):
     ) -> BertOutput:
         """Encode packed tokens (S,) and apply every head, the generation head only if there are targets.
 
-        `masked_positions` (M,) are indices into S for the masked LM head; None for all tokens. In attention weights T is the
+        `masked_positions` (M,) are indices into S for the masked LM or next token head; None for all tokens. In attention weights T is the
         longest sequence.
 
         Raises:
@@ -168,7 +169,7 @@ class BertWithHeads(nn.Module):
         last = hidden_states[-1]
         logits: dict[str, Tensor] = {}
         for name, head in self.heads.items():
-            if name == "masked_lm":
+            if name in TOKEN_HEADS:
                 hidden = last if masked_positions is None else last[masked_positions]  # (M, D)
                 logits[name] = head(hidden, self.bert.embeddings.token.weight)
             elif name == "generation":

@@ -1,4 +1,4 @@
-"""Text generation by greedy search, beam search or sampling. The first two write the same texts as `generate` of transformers.
+"""Text generation by a decoder or a causal model: greedy search, beam search or sampling. The first two write the same texts as `generate` of transformers.
 
 For each source (input text), the decoder writes W rows: its beams, or the sampled texts. A text is finished at [SEP] or at the
 largest length. The score of a text is the sum of its tokens' log probabilities, with [SEP], divided by (number of tokens) **
@@ -20,8 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from bertkit.base.batch import TaskBatch
+from bertkit.kernels.layout import Layout
 from bertkit.kernels.linear import forget_packed, pack
-from bertkit.model.bert_config import DecoderConfig
+from bertkit.model.heads import BertWithHeads
 from bertkit.run.objective import DeviceInputs
 from bertkit.tasks.task_config import GenerationConfig
 
@@ -55,27 +56,55 @@ class _Source:
         del self.finished[num_kept:]
 
 
+class _Continuation:
+    """Continues the texts of a causal model, (R,) of them; the whole text is computed again for each token."""
+
+    def __init__(self, model: BertWithHeads, texts: Sequence[Tensor]) -> None:
+        self.model, self.texts = model, list(texts)  # each text without its last token
+
+    def select(self, rows: Tensor | None, _: Tensor | None) -> None:
+        """Reorder, repeat or drop texts."""
+        self.texts = self.texts if rows is None else [self.texts[row] for row in rows.tolist()]
+
+    def step(self, tokens: Tensor, _: object) -> Tensor:
+        """Append a token to each text, and score the next one: (R,) -> (R, V)."""
+        self.texts = [torch.cat([text, token[None]]) for text, token in zip(self.texts, tokens, strict=True)]
+        ids = torch.cat(self.texts)
+        layout = Layout.from_lengths(torch.tensor([len(text) for text in self.texts]), ids.device)
+        ends = layout.bounds[1:].long() - 1
+        return self.model(ids, torch.zeros_like(ids), layout, ends).logits["next_token"]  # type: ignore[no-any-return]
+
+
 @torch.no_grad()
 def write_texts(model: nn.Module, batch: TaskBatch, search: GenerationConfig, precision: str = "fp32") -> list[Written]:
     """Generate texts for a packed batch of sources; return the texts of each source, the best first."""
     bare: Any = getattr(model, "module", model)  # data-parallel training wraps the model
     device_inputs = DeviceInputs.of(model, precision)
-    decoder, config = bare.heads["generation"], bare.config.decoder
+    end = bare.config.eos_token_id if bare.config.decoder is None else bare.config.decoder.end_token_id
     if bare.fast.packed_weights and device_inputs.device.type == "cpu" and precision == "fp32":
-        pack(decoder)
+        pack(_writer(bare))
     with device_inputs.autocast():
         input_ids, token_type_ids, layout = device_inputs.tokens(batch)
-        state = decoder.start(bare(input_ids, token_type_ids, layout).last_hidden_state, layout)
+        decoder: Any
+        state: Any
+        if bare.config.decoder is None:
+            texts = torch.split(input_ids[: batch.num_tokens], batch.sequence_lengths.tolist())
+            decoder = state = _Continuation(bare, [text[:-1] for text in texts])
+            tokens = torch.stack([text[-1] for text in texts])
+        else:
+            decoder = bare.heads["generation"]
+            state = decoder.start(bare(input_ids, token_type_ids, layout).last_hidden_state, layout)
+            tokens = input_ids.new_full(batch.sequence_lengths.shape, bare.config.decoder.start_token_id)
         width = num_rows(search)
         sources = [_Source(index, [_Row([], 0.0)] * width) for index in range(len(batch.sequence_lengths))]
         if width > 1:
             state.select(torch.arange(len(sources), device=device_inputs.device).repeat_interleave(width), None)
         choose = _Sampler(search, batch).choose if search.sample else _beams if width > 1 else _greedy
         written: list[Written] = [[] for _ in sources]
-        tokens = torch.full((len(sources) * width,), config.start_token_id, device=device_inputs.device)
+        tokens = tokens.repeat_interleave(width)
         for length in range(1, search.max_target_length + 1):
             logits = decoder.step(tokens, state).float()
-            parents = choose(logits, sources, _Step(search, config, length))
+            parents = choose(logits, sources, _Step(search, end, length))
             remaining = [number for number, source in enumerate(sources) if source.rows]
             for source in sources:
                 written[source.index] = source.finished
@@ -94,15 +123,15 @@ def write_texts(model: nn.Module, batch: TaskBatch, search: GenerationConfig, pr
 @dataclass(frozen=True)
 class _Step:
     search: GenerationConfig
-    config: DecoderConfig
+    end: int | None  # the token that ends a text
     length: int  # length of the texts, with the next token
 
     def is_last(self, token: int) -> bool:
-        return token == self.config.end_token_id or self.length == self.search.max_target_length
+        return token == self.end or self.length == self.search.max_target_length
 
     def ids(self, before: list[int], token: int) -> list[int]:
         """Return the ids of a finished text, without [SEP]."""
-        return before if token == self.config.end_token_id else [*before, token]
+        return before if token == self.end else [*before, token]
 
 
 def num_rows(search: GenerationConfig) -> int:
@@ -113,7 +142,12 @@ def num_rows(search: GenerationConfig) -> int:
 def forget_weights(model: nn.Module) -> None:
     """Free the decoder's packed copies of its weights, so that the model can be trained further."""
     bare: Any = getattr(model, "module", model)
-    forget_packed(bare.heads["generation"])
+    forget_packed(_writer(bare))
+
+
+def _writer(bare: Any) -> nn.Module:
+    """Return the module that computes each step: the decoder, or the whole causal model."""
+    return bare if bare.config.decoder is None else bare.heads["generation"]  # type: ignore[no-any-return]
 
 
 def _greedy(logits: Tensor, sources: Sequence[_Source], step: _Step) -> list[list[int]]:
@@ -211,10 +245,10 @@ class _Sampler:
         for source in sources:
             rows = []
             for row, (token, log_prob) in zip(source.rows, drawn_tokens, strict=False):
-                is_finished = row.ids[-1:] == [step.config.end_token_id]
+                is_finished = row.ids[-1:] == [step.end]
                 if not is_finished and step.is_last(token):
                     source.finish(step.ids(row.ids, token), row.log_prob + log_prob, step.search, step.length)
-                    token = step.config.end_token_id
+                    token = step.end
                 rows.append(row if is_finished else _Row([*row.ids, token], row.log_prob + log_prob))
             source.rows = rows if len(source.finished) < width else []
         return [list(range(width))] * len(sources)

@@ -139,6 +139,11 @@ def perplexity(loss: float) -> float:
     return math.exp(min(loss, MAX_LOSS))
 
 
+def with_perplexity(metrics: dict[str, float]) -> dict[str, Any]:
+    """Add the perplexity of next tokens, if their loss was measured."""
+    return metrics | ({"perplexity": perplexity(metrics["lm_loss"])} if "lm_loss" in metrics else {})
+
+
 def measure_split(
     accelerator: processes.Accelerator,
     model: nn.Module,
@@ -147,7 +152,7 @@ def measure_split(
     batch_sequences: int,
     precision: str = "fp32",
 ) -> dict[str, tuple[float, int]]:
-    """Return `mlm_loss`, `mlm_accuracy`, `nsp_loss` and `nsp_accuracy` on a split, each with its number of predictions.
+    """Return `mlm_loss`, `mlm_accuracy` (or `lm_...`), `nsp_loss` and `nsp_accuracy` on a split, each with its number of predictions.
 
     Every call uses the same sequences and masks; each process computes a part of them. Raises NumericsError if a loss is not
     finite.

@@ -94,7 +94,7 @@ class LoadedPredictor:
         shape = self._predictor.shape
         if shape.generates_text:
             raise InputError(
-                "logits: a generation model has none for a source alone; use load_model, with decoder_input_ids"
+                "logits: this model writes text token by token; use load_model, for an encoder-decoder with decoder_input_ids"
             )
         if shape.pack is not None:
             raise InputError("logits: a masked LM predicts tokens at [MASK] only; use load_model for its logits")

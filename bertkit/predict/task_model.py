@@ -19,7 +19,7 @@ from bertkit.model.bert_config import TASK_HEADS, too_long
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.directory import read_manifest, read_settings, run_of
 from bertkit.run.start import check_tokenizer
-from bertkit.tasks import fill_mask
+from bertkit.tasks import continuation, fill_mask
 from bertkit.tasks.task import Feature, Shape, make_features, shape_of, shape_of_head
 from bertkit.tasks.task_config import TaskConfig, without_retired
 
@@ -74,6 +74,8 @@ def open_task_model(
     check_tokenizer(model_dir, tokenizer, model.config)
     model.eval()
     if not any(head in model.heads for head in TASK_HEADS):
+        if task is None and "next_token" in model.heads and not without_head:
+            return as_continuation(TaskModel(model, continuation.SHAPE, tokenizer, _texts_for(model, {}), ()), changes)
         if task is not None or not (without_head or "masked_lm" in model.heads):
             what = "prediction" if task is None else f"task={task.name}"
             way_out = "leave task= out for masked LM" if "masked_lm" in model.heads else "use one with a masked LM head"
@@ -94,6 +96,25 @@ def as_fill_mask(opened: AnyTaskModel) -> AnyTaskModel:
     """Return a model that has a masked LM head with the task of filling masks in single texts."""
     columns = dataclasses.replace(opened.task.columns, text_pair=None)
     return dataclasses.replace(opened, shape=fill_mask.SHAPE, task=dataclasses.replace(opened.task, columns=columns))
+
+
+def as_continuation(opened: AnyTaskModel, changes: Mapping[str, Any]) -> AnyTaskModel:
+    """Return a model that predicts next tokens with the task of continuing texts."""
+    return dataclasses.replace(opened, shape=continuation.SHAPE, task=task_of_continuing(opened.model, changes))
+
+
+def task_of_continuing(model: BertWithHeads, changes: Mapping[str, Any]) -> TaskConfig:
+    """Return the task of continuing texts up to the model's length: by default 32 tokens, by greedy search."""
+    longest, settings = model.config.max_position_embeddings, _general("generation")
+    search = settings["generation"] | {"max_target_length": min(32, longest // 2), "num_beams": 1}
+    task = _changed(settings | {"max_seq_length": longest, "generation": search, "name": "continuation"}, changes)
+    _check_length(task, longest)
+    if task.generation is not None and task.generation.max_target_length >= task.max_seq_length:
+        raise InputError(
+            f"task.generation.max_target_length={task.generation.max_target_length}: leaves no room for the text in "
+            f"task.max_seq_length={task.max_seq_length}; lower it"
+        )
+    return task
 
 
 def _texts_for(model: BertWithHeads, changes: Mapping[str, Any]) -> TaskConfig:

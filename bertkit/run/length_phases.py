@@ -143,8 +143,8 @@ def _samplers(
         return InstanceSampler(open_instances(dataset), settings.seed), None
     train, held_out = dataset.splits["train"], dataset.splits["held_out"]
     cache = EpochCache(cache_dir, train, segments, settings.seed)
-    sampler = Sampler(train, dataset.tokenizer.facts, segments, settings.masking, settings.seed, cache.open)
+    sampler = Sampler(train, dataset.tokenizer.facts, segments, settings.masks, settings.seed, cache.open)
     if not held_out.num_documents:
         return sampler, None
     # seed 0 always, so that all runs are evaluated with the same masks
-    return sampler, Sampler(held_out, sampler.vocab, segments, settings.masking, seed=0)
+    return sampler, Sampler(held_out, sampler.vocab, segments, settings.masks, seed=0)

@@ -1,4 +1,4 @@
-"""The losses and outputs of a packed batch: masked LM and next sentence prediction, or the head of a task.
+"""The losses and outputs of a packed batch: masked or next tokens and next sentence prediction, or the head of a task.
 
 Axes: B sequences, S packed tokens, T tokens per sequence, C labels.
 """
@@ -78,7 +78,7 @@ def _tensor(array: NDArray[Any], device: torch.device) -> Tensor:
 
 
 def pretraining_losses(model: nn.Module, batch: PretrainBatch, precision: str = "fp32") -> dict[str, LossTerm]:
-    """Run the model on a packed batch; return the loss terms "mlm" and, with pairs and a next sentence head, "nsp".
+    """Run the model on a packed batch; return the loss terms "mlm" or "lm" and, with pairs and a next sentence head, "nsp".
 
     The total loss is the sum of the two means (Devlin et al. 2019, A.2). With precision "bf16" matrix products are computed in
     bfloat16; weights, LayerNorm, gradients and the softmax in the losses stay in float32.
@@ -86,9 +86,10 @@ def pretraining_losses(model: nn.Module, batch: PretrainBatch, precision: str = 
     device_inputs = DeviceInputs.of(model, precision)
     with device_inputs.autocast():
         logits = model(*device_inputs.tokens(batch), device_inputs.rows(batch.masked_positions)).logits
-    masked_lm_loss = cross_entropy_in_place if _fast_ways_of(model).loss_in_place else cross_entropy
+    token_loss = cross_entropy_in_place if _fast_ways_of(model).loss_in_place else cross_entropy
     labels = device_inputs.rows(batch.masked_labels, IGNORED)
-    terms = {"mlm": masked_lm_loss(logits["masked_lm"], labels, count=len(batch.masked_labels))}
+    scores = logits["next_token" if batch.objective == "lm" else "masked_lm"]
+    terms: dict[str, LossTerm] = {batch.objective: token_loss(scores, labels, count=len(batch.masked_labels))}
     if batch.next_sentence_labels is not None and "next_sentence" in logits:
         terms["nsp"] = cross_entropy(logits["next_sentence"], _tensor(batch.next_sentence_labels, device_inputs.device))
     return terms

@@ -53,6 +53,7 @@ PRETRAIN: Rules = {
     **dict.fromkeys(("model", "attention", "norm", "pooling"), AT_START),  # the shapes of the weights depend on them
     "segments": FIXED,
     **dict.fromkeys(("segments.kind", "segments.next_sentence"), AT_START),  # the heads depend on them
+    "objective": AT_START,  # the head depends on it
     "final_phase": FIXED,
     "masking": FIXED,
     "evaluation": FREE,

@@ -117,7 +117,7 @@ def _epoch_length(settings: PretrainSettings, dataset: PreparedDataset) -> float
         return len(open_instances(dataset))
     if train.num_tokens > LARGE_TEXT:
         return train.num_tokens / segments.max_seq_length
-    return Sampler(train, dataset.tokenizer.facts, segments, settings.masking, settings.seed).epoch_length
+    return Sampler(train, dataset.tokenizer.facts, segments, settings.masks, settings.seed).epoch_length
 
 
 def _seconds_of_steps(
@@ -140,14 +140,16 @@ def random_batch(model: BertWithHeads, num_sequences: int, length: int) -> Pretr
     """Make a batch of random tokens, in sequences of equal length."""
     size, rng = num_sequences * length, np.random.default_rng(0)
     ids = rng.integers(model.config.vocab_size, size=size)
-    masked = np.sort(rng.choice(size, math.ceil(MASKED_SHARE * size), replace=False))
+    is_lm = "next_token" in model.heads
+    predicted = np.sort(rng.choice(size, size if is_lm else math.ceil(MASKED_SHARE * size), replace=False))
     return PretrainBatch(
         input_ids=ids,
         token_type_ids=np.zeros_like(ids),
         sequence_lengths=np.full(num_sequences, length),
-        masked_positions=masked,
-        masked_labels=ids[masked],
+        masked_positions=predicted,
+        masked_labels=ids[predicted],
         next_sentence_labels=np.zeros(num_sequences, np.int64),
+        objective="lm" if is_lm else "mlm",
     )
 
 

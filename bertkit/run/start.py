@@ -18,10 +18,19 @@ from bertkit.data.batches.instances import has_instances, stored_settings
 from bertkit.data.corpus.prepared import PreparedDataset
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.data.data_config import InstancesConfig, MaskingConfig, SegmentsConfig
+from bertkit.interop.hugging_face.config_json import read_config
 from bertkit.interop.load import hashes_of, load_directory, load_tokenizer, resolve_model_dir
 from bertkit.launch.world import world_from_environment
 from bertkit.model.bert import init_weights
-from bertkit.model.bert_config import POOLED_HEADS, PRETRAINING_HEADS, AttentionConfig, BertConfig, NormConfig, too_long
+from bertkit.model.bert_config import (
+    POOLED_HEADS,
+    PRETRAINING_HEADS,
+    AttentionConfig,
+    BertConfig,
+    NormConfig,
+    objective_problems,
+    too_long,
+)
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.layers import depth_of, reinitialise_top
 from bertkit.run.directory import read_manifest, run_of
@@ -172,7 +181,7 @@ def start_pretraining(settings: PretrainSettings, dataset: PreparedDataset) -> S
     """Make a new model, or load the model of `model_dir`."""
     predicts_next, device = settings.segments.predicts_next, choose_device(settings.device).type
     longest = max(segments.max_seq_length for segments in segments_of(settings))
-    heads = PRETRAINING_HEADS if predicts_next else ("masked_lm",)
+    heads = PRETRAINING_HEADS if predicts_next else ("next_token",) if settings.predicts_next_token else ("masked_lm",)
     if settings.model_dir is not None:
         source = resolve_model_dir(settings.model_dir)
         model, report = load_directory(source, heads, with_pooler=predicts_next, seed=settings.seed)
@@ -180,6 +189,9 @@ def start_pretraining(settings: PretrainSettings, dataset: PreparedDataset) -> S
         for segments, group in zip(segments_of(settings), ("segments", "final_phase"), strict=False):
             check_dataset(model.config, dataset, segments, f"{group}.max_seq_length")
         check_vocabulary(source, dataset)
+        if settings.predicts_next_token:
+            refuse(objective_problems(model.config.attention))
+            model.config = dataclasses.replace(model.config, eos_token_id=dataset.tokenizer.facts.sep)
         if world_from_environment().is_main:
             say(f"starting from {settings.model_dir}, whose configuration replaces model=: {report}")
         init_from = {
@@ -198,10 +210,20 @@ def start_pretraining(settings: PretrainSettings, dataset: PreparedDataset) -> S
         norm=settings.norm,
         pooling=settings.pooling,
         pad_token_id=vocab.pad,
+        eos_token_id=vocab.sep if settings.predicts_next_token else None,
     )
     check_dataset(config, dataset, settings.segments)
     check_size(config, settings.batch.sequences, longest, device)
     return Start(_new_model(config, heads, predicts_next, settings.seed), dataset.tokenizer, None)
+
+
+def with_objective(settings: PretrainSettings) -> PretrainSettings:
+    """Resolve objective=auto with the attention of `model_dir`: next tokens if it is causal, else masked ones."""
+    if settings.model_dir is not None and settings.objective == "auto":
+        path = resolve_model_dir(settings.model_dir) / "config.json"
+        is_causal = path.is_file() and read_config(path)[0].attention.pattern == "causal"
+        settings = dataclasses.replace(settings, objective="next_token" if is_causal else "masked_lm")
+    return settings.in_blocks
 
 
 def _new_model(config: BertConfig, heads: tuple[str, ...], with_pooler: bool, seed: int) -> BertWithHeads:

@@ -94,6 +94,7 @@ EXAMPLES: dict[str, list[Any]] = {
     "spans": [["Where was the bridge built?", "The bridge was built in Prague in 1357. It has sixteen arches."]],
     "choice": [{"context": "She opens the oven.", "endings": ["She takes the bread out.", "She swims away."]}],
     "generation": ["The bridge was built in Prague.", "It rained all day, so we stayed at home."],
+    "continuation": ["Once upon a time", "It rained all day, so"],
     "fill_mask": ["Paris is the [MASK] of France.", "It [MASK] all day, so we stayed at [MASK]."],
     "embedding": ["A cat sits on the mat.", "There is a cat on the carpet."],
     "next_sentence": [["It rained all day.", "So we stayed at home."]],

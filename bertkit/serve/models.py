@@ -21,7 +21,14 @@ from bertkit.model.heads import BertWithHeads
 from bertkit.predict.embedding import Embedder, pooling_of
 from bertkit.predict.inference import predict_local
 from bertkit.predict.predictor import read_inputs
-from bertkit.predict.task_model import Predictor, TaskModel, as_fill_mask, open_task_model, with_changes
+from bertkit.predict.task_model import (
+    Predictor,
+    TaskModel,
+    as_continuation,
+    as_fill_mask,
+    open_task_model,
+    with_changes,
+)
 from bertkit.serve.queues import RefusedError
 from bertkit.settings.serve import ServeSettings
 from bertkit.tasks import sequence
@@ -204,15 +211,17 @@ def _open(name: str, directory: str, settings: ServeSettings) -> Iterator[Served
     groups |= {key for key in settings.task_changes if getattr(opened.task, key) is not None}
     own = {key: value for key, value in settings.task_changes.items() if key in groups}
     opened = with_changes(opened, own) if own else opened
+    heads: Any = opened.model.heads
     model = opened.model.to(device)
     model.use(fast.choose(settings.kernels))
     model.requires_grad_(False)
     num_tokens = settings.batch_tokens or micro_batches.AUTO_MICRO_TOKENS[device.type]
     texts = predictor = opened.predictor(settings.precision, num_tokens, model, settings.top_k)
-    heads: Any = model.heads
     kind = opened.shape.kind if opened.shape.head in heads else "embedding"
     if kind == "embedding" and "masked_lm" in heads:
         kind, predictor = "fill_mask", as_fill_mask(texts)
+    elif kind == "embedding" and "next_token" in heads:
+        kind, predictor = "continuation", as_continuation(texts, settings.task_changes)
     embedder: Embedder | InputError
     try:
         pooling = pooling_of(resolve_model_dir(directory))

@@ -1,6 +1,6 @@
 """The settings of `bertkit pretrain`, and those that fine-tuning shares with it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from bertkit.base.intervals import Seed, ShareInside, Size
@@ -64,6 +64,7 @@ class PretrainSettings(TrainingSettings):
     attention: bert_config.AttentionConfig
     norm: bert_config.NormConfig
     pooling: bert_config.Pooling
+    objective: Literal["auto", "masked_lm", "next_token"]
     segments: SegmentsConfig | InstancesConfig
     final_phase: FinalPhaseConfig
     masking: MaskingConfig
@@ -79,10 +80,45 @@ class PretrainSettings(TrainingSettings):
             "longer",
             unused(self, "", ("init_moments", self.model_dir is None, "without model_dir=")),
             self._final_phase_problems(),
+            self._objective_problems(),
             self._model_problems(),
             self.optimizer.peak_learning_rate == "auto"
             and "optimizer.peak_learning_rate=auto: expected a number; auto is for fine-tuning",
         )
+
+    @property
+    def masks(self) -> MaskingConfig | None:
+        """The masking; None if next tokens are predicted."""
+        return None if self.predicts_next_token else self.masking
+
+    @property
+    def predicts_next_token(self) -> bool:
+        """Whether each token predicts the next one; with model_dir=, auto is resolved when the model is opened."""
+        is_causal = self.model_dir is None and self.attention.pattern == "causal"
+        return self.objective == "next_token" or (self.objective == "auto" and is_causal)
+
+    @property
+    def in_blocks(self) -> "PretrainSettings":
+        """The settings with blocks of full sentences, unless the user chose segments, if next tokens are predicted."""
+        if not self.predicts_next_token or isinstance(self.segments, InstancesConfig) or self._segments_are_chosen:
+            return self
+        return replace(self, segments=replace(self.segments, kind="full_sentences", next_sentence="none"))
+
+    @property
+    def _segments_are_chosen(self) -> bool:
+        return bool({"segments", "segments.next_sentence"} & set(self.explicit_keys))
+
+    def _objective_problems(self) -> list[str]:
+        if not self.predicts_next_token:
+            return []
+        unused = [key for key in self.explicit_keys if key.split(".")[0] == "masking"]
+        problems = [f"{key}: has no effect with objective=next_token; leave it out" for key in unused]
+        if self.model_dir is None:
+            problems += bert_config.objective_problems(self.attention)
+        if self._segments_are_chosen and self.segments.predicts_next:
+            kind = self.segments.kind
+            problems.append(f"segments={kind}: has next_sentence, objective=next_token has not; set next_sentence=none")
+        return problems
 
     def _model_problems(self) -> list[str]:
         """List settings that do not fit together; starting weights and fixed instances are checked when they are opened."""
@@ -100,7 +136,7 @@ class PretrainSettings(TrainingSettings):
             length, limit = self.segments.max_seq_length, shape.max_position_embeddings
             problems += bert_config.too_long("max_seq_length", length, limit, "segments.max_seq_length")
         problems += bert_config.size_problems(shape, self.attention)
-        heads = ["next_sentence"] if self.segments.predicts_next else []
+        heads = ["next_sentence"] if self.segments.predicts_next and not self.predicts_next_token else []
         problems += bert_config.head_problems(self.attention, self.pooling, heads)
         if self.segments.has_pairs and shape.type_vocab_size < 2:
             problems.append(

@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.base.errors import InputError, say
-from bertkit.base.typed_settings import at
+from bertkit.base.typed_settings import at, refuse
 from bertkit.data.batches.instances import has_instances, open_instances
 from bertkit.data.batches.sampling import ExampleSource, InstanceSampler, Sampler
 from bertkit.data.corpus.manifest import SPLITS
 from bertkit.data.corpus.prepared import PreparedDataset, check_unchanged, open_prepared
-from bertkit.data.data_config import InstancesConfig, SegmentsConfig
+from bertkit.data.data_config import InstancesConfig, MaskingConfig, SegmentsConfig
 from bertkit.interop.load import load_packed, resolve_model_dir
 from bertkit.launch.world import world_from_environment
 from bertkit.model.heads import BertWithHeads
-from bertkit.predict.inference import mean_loss, measure_split, perplexity, predict_distributed
+from bertkit.predict.inference import mean_loss, measure_split, perplexity, predict_distributed, with_perplexity
 from bertkit.predict.task_model import check_labels, open_task_model, task_settings_of_run
 from bertkit.run.directory import read_manifest, run_of
 from bertkit.run.start import check_dataset, check_vocabulary, settings_of_instances
@@ -44,9 +44,11 @@ def run(settings: EvaluateSettings) -> dict[str, Any] | None:
     assert settings.data_dir is not None, "required without a task"
     dataset = open_prepared(Path(settings.data_dir))
     model, _ = load_packed(settings.model_dir)
-    if "masked_lm" not in model.heads:
+    if "next_token" in model.heads:
+        settings = _in_blocks(settings)
+    elif "masked_lm" not in model.heads:
         raise InputError(
-            f"model_dir={settings.model_dir}: the model has no masked LM head; set task= to measure it on a task"
+            f"model_dir={settings.model_dir}: no head for masked LM or next tokens; set task= to measure it on a task"
         )
     segments = settings.segments
     if _measures_instances(settings, dataset):
@@ -65,7 +67,8 @@ def _measure(
     chosen, size, precision = _split_for(settings, dataset), settings.batch_sequences, settings.precision
     names = SPLITS if chosen == "all" else (chosen,)
     check_unchanged(dataset, None if has_instances(dataset) else names)
-    samplers = [_sampler(settings, dataset, name) for name in names if dataset.splits[name].num_documents]
+    masking = None if "next_token" in model.heads else settings.masking
+    samplers = [_sampler(settings, dataset, name, masking) for name in names if dataset.splits[name].num_documents]
     most, measured = settings.max_sequences, dict[str, list[tuple[float, int]]]()
     for sampler in samplers:
         for key, pair in measure_split(accelerator, prepared_model, sampler, most, size, precision).items():
@@ -83,7 +86,7 @@ def _measure(
         key: sum(value * count for value, count in pairs) / sum(count for _, count in pairs)
         for key, pairs in measured.items()
     }
-    return {**means, "split": "+".join(names)}
+    return with_perplexity(means) | {"split": "+".join(names)}
 
 
 def _evaluate_task(settings: EvaluateSettings) -> dict[str, Any] | None:
@@ -147,16 +150,30 @@ def _with_pairs_of_run(settings: EvaluateSettings) -> EvaluateSettings:
     return dataclasses.replace(settings, segments=dataclasses.replace(segments, next_sentence=next_sentence))
 
 
+def _in_blocks(settings: EvaluateSettings) -> EvaluateSettings:
+    """Use blocks of full sentences for a model that predicts next tokens; raise InputError for settings of masks and pairs."""
+    keys = settings.explicit_keys
+    refuse(
+        [f"{key}: has no effect on a model that predicts next tokens" for key in keys if key.split(".")[0] == "masking"]
+    )
+    if not isinstance(settings.segments, SegmentsConfig) or "segments" in keys:
+        return settings
+    blocks = dataclasses.replace(settings.segments, kind="full_sentences", next_sentence="none")
+    return dataclasses.replace(settings, segments=blocks)
+
+
 def _measures_instances(settings: EvaluateSettings, dataset: PreparedDataset) -> bool:
     """Whether to measure fixed instances, which is the default if the dataset has them."""
     return settings.segments.kind == "google" or (has_instances(dataset) and "segments" not in settings.explicit_keys)
 
 
-def _sampler(settings: EvaluateSettings, dataset: PreparedDataset, split: str) -> ExampleSource:
+def _sampler(
+    settings: EvaluateSettings, dataset: PreparedDataset, split: str, masking: MaskingConfig | None
+) -> ExampleSource:
     if _measures_instances(settings, dataset):
         return InstanceSampler(open_instances(dataset), settings.seed)
     assert isinstance(settings.segments, SegmentsConfig)
-    return Sampler(dataset.splits[split], dataset.tokenizer.facts, settings.segments, settings.masking, settings.seed)
+    return Sampler(dataset.splits[split], dataset.tokenizer.facts, settings.segments, masking, settings.seed)
 
 
 def _split_for(settings: EvaluateSettings, dataset: PreparedDataset) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bertkit.base.batch import PretrainBatch
 from bertkit.base.errors import InputError
 from bertkit.base.files import sha256_file
 from bertkit.base.typed_settings import to_mapping
@@ -24,7 +25,9 @@ from bertkit.data.corpus.prepared import PreparedDataset
 from bertkit.data.data_config import InstancesConfig
 from bertkit.interop.exports.card import pretraining_facts
 from bertkit.launch.world import world_from_environment
-from bertkit.predict.inference import measure_split
+from bertkit.predict.generating import forget_weights, write_texts
+from bertkit.predict.inference import measure_split, with_perplexity
+from bertkit.predict.task_model import task_of_continuing
 from bertkit.run.directory import saved_identity
 from bertkit.run.length_phases import LengthPhases, Phase, choose_micro_sequences, make_phases, segments_of
 from bertkit.run.memory_plan import LargestBatch
@@ -33,10 +36,12 @@ from bertkit.run.opening import announce, is_done, open_run
 from bertkit.run.publishing import publish
 from bertkit.run.resume_rules import PRETRAIN, identity_of
 from bertkit.run.run_length import choose_steps, random_batch
-from bertkit.run.start import settings_of_instances, start_pretraining
+from bertkit.run.start import settings_of_instances, start_pretraining, with_objective
 from bertkit.run.state import Choices, TrainingState, make_choices
 from bertkit.run.trainer import FinishedStep, TrainingPlan, fit
 from bertkit.settings.pretrain import PretrainSettings
+from bertkit.tasks.batching import FeatureBatches
+from bertkit.tasks.task import Feature
 from bertkit.train.loop import evaluation_mode
 from bertkit.train.micro_batches import check_num_processes, micro_batch_ranges
 from bertkit.train.processes import Accelerator, make_accelerator
@@ -66,7 +71,7 @@ def run(settings: PretrainSettings) -> None:
         identity |= {"segments": {"kind": "google"}, "masking": None}
     if is_done(settings, identity, PRETRAIN, lambda: _open_data(settings)[1].fingerprint):
         return
-    settings, dataset = _open_data(settings)
+    settings, dataset = _open_data(with_objective(settings))
     prepared.check_usable(dataset)
     start = start_pretraining(settings, dataset)
     accelerator = make_accelerator(settings.device, world_from_environment().size, settings.launch.hang_timeout_seconds)
@@ -161,7 +166,7 @@ class _Pretraining:
         phase, history, settings = self.phases.at(done.step - 1), self.state.writer.history, self.settings
         if done.evaluation_is_due:
             done.metrics = self._evaluate(phase)
-        if "mlm_loss" in done.metrics:
+        if console.objective_of(done.metrics):
             done.lines.append(f"  health: {console.health_line(done.metrics, self._baselines(phase))}")
         if done.step == phase.last_step < settings.num_steps:
             done.lines.append(self.phases.at(done.step).describe(settings.num_steps))
@@ -181,18 +186,24 @@ class _Pretraining:
         if not self.state.accelerator.is_main_process:
             return
         baselines = self._baselines(last)
-        result = {**metrics, "unigram_entropy": baselines["unigram entropy"], "steps": settings.num_steps}
+        result = {
+            **with_perplexity(metrics),
+            "unigram_entropy": baselines["unigram entropy"],
+            "steps": settings.num_steps,
+        }
         text = self.dataset.manifest["corpus"]["description"]
         facts = pretraining_facts(to_mapping(settings), text, result, settings.model_dir)
-        line = console.health_line(metrics, baselines) if "mlm_loss" in metrics else None
+        line = console.health_line(metrics, baselines) if metrics else None
         publish(self.state, self.plan(), facts, result, line=line, samples=self._samples(last))
 
     def _samples(self, phase: Phase) -> Table | None:
-        """Fill in the masks of some held-out texts, as a table for the report."""
+        """Fill in the masks of some held-out texts, or continue their first halves, as a table for the report."""
         if phase.held_out is None:
             return None
         model, tokenizer, name = self.state.bare_model, self.state.tokenizer, self.state.tokenizer.vocab
         batch = phase.held_out.in_order(0, min(NUM_SAMPLES, phase.held_out.epoch_length))
+        if batch.objective == "lm":
+            return self._continued(batch)
         batch.input_ids[batch.masked_positions] = tokenizer.facts.mask
         with evaluation_mode(model):
             best, shares = best_tokens(model, batch, 3, self.settings.precision)
@@ -204,6 +215,23 @@ class _Pretraining:
         parts = np.split(np.array(filled), np.searchsorted(batch.masked_positions, ends[:-1]))
         rows = [(text, "; ".join(part)) for text, part in zip(texts, parts, strict=True)]
         return Table("Held-out text", ("text", "truth: predictions for each [MASK]"), rows)
+
+    def _continued(self, batch: PretrainBatch) -> Table:
+        model, decode = self.state.bare_model, self.state.tokenizer.decode
+        ids = np.split(batch.input_ids, np.cumsum(batch.sequence_lengths)[:-1])
+        halves = [(text[: len(text) // 2], text[len(text) // 2 : -1]) for text in ids]
+        search = task_of_continuing(model, {}).generation
+        assert search is not None, "of a task that generates"
+        features = [Feature(n, half.tolist(), [0] * len(half), None) for n, (half, _) in enumerate(halves)]
+        with evaluation_mode(model):
+            texts = FeatureBatches(features, "next_token").take(np.arange(len(features)))
+            written = write_texts(model, texts, search, self.settings.precision)
+        forget_weights(model)
+        rows = [
+            (decode(before[1:]), decode(after), decode(best[0][0][: len(after)]))
+            for (before, after), best in zip(halves, written, strict=True)
+        ]
+        return Table("Held-out text", ("text", "what follows", "what the model writes"), rows)
 
     def _evaluate(self, phase: Phase) -> dict[str, float]:
         if phase.held_out is None:

@@ -8,6 +8,7 @@ the shapes without a door: tagging.py, choice.py and spans/. Doors:
     task                `Feature` and `Shape`; the features of examples; the check of the metrics
     sequence            a text or a pair of texts, with a label, several labels or a number
     fill_mask           a text with [MASK]: the most probable tokens
+    continuation        a text: what a causal model writes after it
     generation          a text in, a text out
     entities            running text: its entities, found by a tagger
     batching            packs features into micro-batches

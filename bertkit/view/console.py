@@ -1,5 +1,6 @@
 """The lines that a training run prints, and the progress of long work: a bar on a terminal or in a notebook, otherwise lines."""
 
+import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -36,8 +37,8 @@ def step_line(row: dict[str, Any], steps: int, time_left: str) -> str:
         parts.append(f"skipped: {row['skipped']} (its {len(row['examples'])} examples are in metrics.jsonl)")
     else:
         parts.append(f"loss {row['loss']:.4f}" if "loss" in row else "left out")
-    if "mlm_loss" in row:
-        parts.append(f"mlm {row['mlm_loss']:.4f}")
+    if objective := objective_of(row):
+        parts.append(f"{objective} {row[f'{objective}_loss']:.4f}")
     if "nsp_accuracy" in row:
         parts.append(f"nsp acc {row['nsp_accuracy']:.2f}")
     parts.append(f"lr {row['learning_rate']:.2e}")
@@ -60,12 +61,21 @@ def scores_line(
     return ", ".join(parts)
 
 
+def objective_of(row: Mapping[str, Any]) -> str | None:
+    """Return "mlm" or "lm", whichever loss and accuracy a row of pretraining has; None if it has neither."""
+    return next((name for name in ("mlm", "lm") if {f"{name}_loss", f"{name}_accuracy"} <= row.keys()), None)
+
+
 def health_line(metrics: dict[str, float], baselines: dict[str, float]) -> str:
-    """Say whether the model has learned: held-out MLM loss and the unigram entropy, next sentence accuracy and guessing."""
-    entropy, loss = baselines["unigram entropy"], metrics["mlm_loss"]
+    """Say whether the model has learned: held-out loss and the unigram entropy, next sentence accuracy and guessing."""
+    name = objective_of(metrics)
+    entropy, loss, accuracy = baselines["unigram entropy"], metrics[f"{name}_loss"], metrics[f"{name}_accuracy"]
     verdict, relation = ("has learned", "below") if loss < entropy else ("has not learned", "not below")
-    text = f"masked LM {verdict} from context: held-out MLM loss {loss:.3f} is {relation} the unigram entropy {entropy:.3f}"
-    text += f", MLM accuracy {metrics['mlm_accuracy']:.3f}"
+    what, short = ("masked LM", "MLM") if name == "mlm" else ("next token prediction", "LM")
+    text = f"{what} {verdict} from context: held-out {short} loss {loss:.3f} is {relation} the unigram entropy {entropy:.3f}"
+    text += f", {short} accuracy {accuracy:.3f}"
+    if name == "lm":
+        text += f"; perplexity {math.exp(loss):,.1f}, of the unigrams {math.exp(entropy):,.1f}"
     if "nsp_accuracy" in metrics and "guessing" in baselines:
         accuracy, guessing = metrics["nsp_accuracy"], baselines["guessing"]
         verdict = "has learned" if accuracy > baselines["chance"] else "has not learned"

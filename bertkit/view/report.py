@@ -17,7 +17,7 @@ from bertkit.base.text_files import read_json
 from bertkit.base.typed_settings import at
 from bertkit.train.log import read_metrics
 from bertkit.view.charts import Figure, line_chart, reliability, scatter
-from bertkit.view.console import health_line
+from bertkit.view.console import health_line, objective_of
 from bertkit.view.page import Table, format_score, metric_name, render
 
 NUM_CONFUSIONS = 10  # in the table "Most confused"
@@ -35,6 +35,8 @@ class Curves(NamedTuple):
 CHARTS = (
     Curves("Masked LM loss (nats)", (("mlm_loss", "training"), ("eval_mlm_loss", "held out")), "unigram entropy"),
     Curves("Masked LM accuracy", (("mlm_accuracy", "training"), ("eval_mlm_accuracy", "held out")), None, "share"),
+    Curves("Next token loss (nats)", (("lm_loss", "training"), ("eval_lm_loss", "held out")), "unigram entropy"),
+    Curves("Next token accuracy", (("lm_accuracy", "training"), ("eval_lm_accuracy", "held out")), None, "share"),
     Curves(
         "Next sentence accuracy", (("nsp_accuracy", "training"), ("eval_nsp_accuracy", "held out")), "guessing", "share"
     ),
@@ -125,7 +127,7 @@ def most_confused(confusion: Mapping[str, Any]) -> list[tuple[str, str, int]]:
 def _headline(last: dict[str, Any], baselines: dict[str, float]) -> str:
     scores = {key[5:]: value for key, value in last.items() if key.startswith("eval_")}
     step = f"Step {last.get('step', 0):,}"
-    if "mlm_loss" in scores and "mlm_accuracy" in scores:
+    if objective_of(scores):
         return f"{step}: {health_line(scores, baselines)}."
     named = [f"{name.replace('_', ' ')} {format_score(value)}" for name, value in scores.items()]
     return step + (f": {', '.join(named)} on the dev split" if named else "")
@@ -166,7 +168,7 @@ def comparison_page(runs: Sequence[tuple[str, Sequence[Rows]]], lines: Sequence[
     """Return compare.html: lines of text, tables, and a chart for each logged value."""
     names = ", ".join(name for name, _ in runs)
     charts = []
-    is_pretraining = any("mlm_loss" in row for _, seeds in runs for rows in seeds for row in rows)
+    is_pretraining = any(objective_of(row) for _, seeds in runs for rows in seeds for row in rows)
     for curves in CHARTS if is_pretraining else TASK_CHARTS:
         for key, label in curves.series:
             overlaid = [(name, _mean_curve(seeds, key)) for name, seeds in runs]

@@ -10,7 +10,7 @@ export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}"  # keep downloads inside the
 options=(
   norm=post norm=pre norm.kind=rms attention.score={dot,general,additive,location}
   attention.positions={sinusoidal,relative,rotary,alibi,none}
-  attention.pattern=causal "attention.pattern=window attention.window=8"
+  "attention.pattern=causal objective=masked_lm" "attention.pattern=window attention.window=8"
   "attention.pattern=bigbird attention.block_size=8 attention.random_blocks=1"
   "attention.pattern=linformer attention.compressed_size=16"
 )

@@ -48,7 +48,7 @@ RUNS = {
     "alibi": ["attention.positions=alibi"],
     "pattern": ["attention.pattern=bigbird", "attention.block_size=4", "attention.random_blocks=1"],
     "linformer": ["attention.pattern=linformer", "attention.compressed_size=11", "attention.compression_shared=key_value"],
-    "causal": ["attention.pattern=causal", "pooling=mean"],
+    "causal": ["attention.pattern=causal", "pooling=mean", "objective=masked_lm"],
     "norm": ["norm=pre"],
     "rms": ["norm.kind=rms"],
     "pooling": ["pooling=mean"],

@@ -38,16 +38,21 @@ def pack_examples(split: Split, examples: Examples, vocab: VocabFacts) -> tuple[
 
 
 def collate(
-    split: Split, examples: Examples, keys: NDArray[np.uint64], masking: MaskingConfig, vocab: VocabFacts
+    split: Split, examples: Examples, keys: NDArray[np.uint64], masking: MaskingConfig | None, vocab: VocabFacts
 ) -> PretrainBatch:
-    """Pack and mask examples; `keys` (B,) are the random keys of their masks."""
+    """Pack and mask examples; `keys` (B,) are the random keys of their masks. Without `masking`, next tokens are predicted."""
     input_ids, token_type_ids, sequence_lengths = pack_examples(split, examples, vocab)
-    masked_ids, masked_positions, masked_labels = mask_tokens(input_ids, sequence_lengths, keys, masking, vocab)
+    if masking is None:
+        positions = np.delete(np.arange(len(input_ids)), np.cumsum(sequence_lengths) - 1)
+        labels = input_ids[positions + 1]
+    else:
+        input_ids, positions, labels = mask_tokens(input_ids, sequence_lengths, keys, masking, vocab)
     return PretrainBatch(
-        input_ids=masked_ids,
+        input_ids=input_ids,
         token_type_ids=token_type_ids,
         sequence_lengths=sequence_lengths,
-        masked_positions=masked_positions,
-        masked_labels=masked_labels,
+        masked_positions=positions,
+        masked_labels=labels,
         next_sentence_labels=examples.next_sentence_labels,
+        objective="lm" if masking is None else "mlm",
     )

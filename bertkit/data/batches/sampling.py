@@ -111,7 +111,7 @@ class Sampler(ExampleSource):
     split: Split
     vocab: VocabFacts
     segments: SegmentsConfig
-    masking: MaskingConfig
+    masking: MaskingConfig | None  # None: predict next tokens
     seed: int  # for the pairs, their order and the masks
     open_epoch: Callable[[int], Examples] | None = None  # loads the examples of an epoch; None: compute them in memory
     _epochs: dict[int, Examples] = field(default_factory=dict, init=False)

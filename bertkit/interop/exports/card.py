@@ -24,6 +24,10 @@ print(tokenizer.decode(model(**inputs).logits[0, at_mask].argmax(-1)))
 _TASKS = {
     "BertForPreTraining": ("fill-mask", _FILL.replace(".logits", ".prediction_logits")),
     "BertForMaskedLM": ("fill-mask", _FILL),
+    "BertLMHeadModel": ("text-generation", """\
+inputs = tokenizer("Once upon a time", return_tensors="pt")["input_ids"][:, :-1]  # without [SEP], which ends a text
+print(tokenizer.decode(model.generate(inputs, max_length=model.config.max_position_embeddings)[0], skip_special_tokens=True))
+"""),
     "BertForNextSentencePrediction": ("text-classification", """\
 inputs = tokenizer("A sentence.", "The next one, or not.", return_tensors="pt")
 print(model(**inputs).logits.softmax(-1))  # that it is the next one, that it is not
@@ -126,6 +130,7 @@ def _usage_example(model: BertWithHeads, architecture: str, is_of_sentences: boo
     if config.variant and not is_decoder(config):
         return _OWN
     auto = architecture.replace(PAIR, "AutoModelForSeq2SeqLM").replace("BertModel", "AutoModel")
+    auto = auto.replace("BertLMHeadModel", "AutoModelForCausalLM")
     auto = auto.replace("BertFor", "AutoModelFor")
     more = ", add_pooling_layer=False" if architecture == "BertModel" and model.bert.pooler is None else ""
     numbers = _NUMBERS.get(config.problem_type or "") if "sequence" in model.heads else None
@@ -186,7 +191,9 @@ def pretraining_facts(
     """
     base_model = _hub_id(init_from)
     start = None if init_from is None else base_model or "another model's weights"
-    objective = at(settings, "segments.next_sentence")
+    objective, masking = at(settings, "segments.next_sentence"), settings.get("masking")
+    if "lm_loss" in results:
+        masking = "none: every token predicts the next one"
     shown = {
         "text": corpus,
         "started from": start,
@@ -195,7 +202,8 @@ def pretraining_facts(
         "final phase": at(settings, "final_phase") if at(settings, "final_phase.max_seq_length") else None,
         "examples": at(settings, "segments.kind"),
         "next sentence": "sop: label 1 means that A and B are swapped" if objective == "sop" else objective,
-        **{name: settings.get(name) for name in ("masking", "optimizer", "schedule", "precision", "seed")},
+        "masking": masking,
+        **{name: settings.get(name) for name in ("optimizer", "schedule", "precision", "seed")},
     }
     measured = tuple(name for name in results if name.endswith(("_loss", "_accuracy")))
     return CardFacts(title, shown, results, measured, base_model=base_model)

@@ -28,6 +28,7 @@ PAIR, PAIR_TYPE = "EncoderDecoderModel", "encoder-decoder"
 ARCHITECTURES = {
     ("masked_lm", "next_sentence"): "BertForPreTraining",
     ("masked_lm",): "BertForMaskedLM",
+    ("next_token",): "BertLMHeadModel",
     ("next_sentence",): "BertForNextSentencePrediction",
     ("sequence",): "BertForSequenceClassification",
     ("token",): "BertForTokenClassification",
@@ -100,6 +101,8 @@ def config_json(config: BertConfig, architecture: str, dtype: torch.dtype = torc
     content = asdict(config)
     for name in ("attention", "norm", "pooling", "head", "decoder"):
         del content[name]
+    if architecture != ARCHITECTURES["next_token",]:
+        del content["eos_token_id"]
     labels, problem_type = content.pop("labels"), content.pop("problem_type")
     content |= {
         "architectures": [architecture],
@@ -166,10 +169,10 @@ def _of_pair(path: Path, content: dict[str, Any]) -> dict[str, Any]:
     return {**encoder, "decoder": {**asdict(DecoderConfig(kind="bert")), **known}, "architectures": [PAIR]}
 
 
-def read_config(path: Path, tensors: Mapping[str, Tensor] | None = None) -> tuple[BertConfig, str]:
+def read_config(path: Path, tensors: Mapping[str, Tensor] | None = None) -> tuple[BertConfig, tuple[str, str]]:
     """Read `config.json`, or Google's `bert_config.json`.
 
-    Returns also the head that the weights called `classifier` belong to. If the file has no labels, their number comes from
+    Returns also the heads that the weights called `classifier` and `cls.predictions` belong to. If the file has no labels, their number comes from
     the shape of these weights.
 
     Raises:
@@ -184,7 +187,7 @@ def read_config(path: Path, tensors: Mapping[str, Tensor] | None = None) -> tupl
         if content.get(key) not in (None, allowed)
     ]
     shape: dict[str, Any] = {name: content.get(name, _DEFAULTS.get(name, "???")) for name in SHAPE}
-    shape |= {name: content.get(name) for name in ("classifier_dropout", "problem_type", "decoder")}
+    shape |= {name: content.get(name) for name in ("classifier_dropout", "problem_type", "decoder", "eos_token_id")}
     shape["pad_token_id"] = content.get("pad_token_id") or 0
     groups: dict[str, Any] = {"attention": asdict(AttentionConfig()), "norm": asdict(NormConfig())}
     if content.get("model_type") == OWN_TYPE:
@@ -212,7 +215,8 @@ def read_config(path: Path, tensors: Mapping[str, Tensor] | None = None) -> tupl
     except InputError as error:  # with the names of the file, not of the command line
         lines = [line.removeprefix("model.").replace("missing value: set ", "no ") for line in error.args]
         raise InputError(*(f"{path}: {line}" for line in lines)) from None
-    return config, _classifier(content, tensors)
+    is_lm = config.attention.pattern == "causal" and content.get("architectures") == [ARCHITECTURES["next_token",]]
+    return config, (_classifier(content, tensors), "next_token" if is_lm else "masked_lm")
 
 
 def problem_type_of(config: BertConfig) -> ProblemType:

@@ -26,7 +26,7 @@ from bertkit.interop.hugging_face.names import full_name, to_hugging_face
 from bertkit.interop.padded import PaddedBert
 from bertkit.model.heads import BertWithHeads
 
-WITHOUT_POOLER = ("BertForMaskedLM", "BertForTokenClassification", "BertForQuestionAnswering")
+WITHOUT_POOLER = ("BertForMaskedLM", "BertLMHeadModel", "BertForTokenClassification", "BertForQuestionAnswering")
 _FILES = ("model.safetensors", "pytorch_model.bin")  # whole, or in shards with an index beside them
 _TIES = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",

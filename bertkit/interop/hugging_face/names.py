@@ -1,6 +1,7 @@
 """Names of parameters in bertkit and in Hugging Face: one table, from which the inverse is computed.
 
-`{}` stands for the number of a layer. Hugging Face calls three heads `classifier`, so the inverse table depends on the head.
+`{}` stands for the number of a layer. Hugging Face calls three heads `classifier`, and two `cls.predictions`, so the inverse table
+depends on the head.
 """
 
 import re
@@ -17,12 +18,13 @@ OF_A_LAYER = {
     "feed_forward_norm": "output.LayerNorm",
 }
 CLASSIFIERS = ("sequence", "token", "choice")
+LM_HEADS = ("masked_lm", "next_token")
 _MODULES = {
     "bert.embeddings.norm": "bert.embeddings.LayerNorm",
     **{f"bert.encoder.layers.{{}}.{ours}": f"bert.encoder.layer.{{}}.{theirs}" for ours, theirs in OF_A_LAYER.items()},
     "bert.pooler.dense": "bert.pooler.dense",
-    "heads.masked_lm.dense": "cls.predictions.transform.dense",
-    "heads.masked_lm.norm": "cls.predictions.transform.LayerNorm",
+    **{f"heads.{head}.dense": "cls.predictions.transform.dense" for head in LM_HEADS},
+    **{f"heads.{head}.norm": "cls.predictions.transform.LayerNorm" for head in LM_HEADS},
     "heads.next_sentence.dense": "cls.seq_relationship",
     "heads.span.dense": "qa_outputs",
     **{f"heads.{head}.dense": "classifier" for head in CLASSIFIERS},
@@ -31,7 +33,7 @@ HUGGING_FACE = {
     "bert.embeddings.token.weight": "bert.embeddings.word_embeddings.weight",
     "bert.embeddings.position.weight": "bert.embeddings.position_embeddings.weight",
     "bert.embeddings.segment.weight": "bert.embeddings.token_type_embeddings.weight",
-    "heads.masked_lm.bias": "cls.predictions.bias",
+    **{f"heads.{head}.bias": "cls.predictions.bias" for head in LM_HEADS},
     **{f"{ours}.{part}": f"{theirs}.{part}" for ours, theirs in _MODULES.items() for part in ("weight", "bias")},
 }
 _DECODER = (
@@ -56,12 +58,14 @@ HUGGING_FACE |= _CROSS | {
     ours: f"decoder.{theirs}" for name, theirs in HUGGING_FACE.items() if (ours := in_decoder(name)) is not None
 }
 _INVERSES = {
-    meant: {
+    (meant, lm): {
         theirs: ours
         for ours, theirs in HUGGING_FACE.items()
-        if not theirs.startswith("classifier.") or ours.startswith(f"heads.{meant}.")
+        if not theirs.startswith(("classifier.", "cls.predictions."))
+        or ours.startswith((f"heads.{meant}.", f"heads.{lm}."))
     }
     for meant in CLASSIFIERS
+    for lm in LM_HEADS
 }
 OWN = re.compile(
     r"\.attention\.slots\.|^bert\.encoder\.(norm|compression)\.|^bert\.pooler\.score\.|^heads\.generation\."
@@ -77,13 +81,13 @@ def to_hugging_face(name: str) -> str:
     return name if name not in theirs and OWN.search(name) else theirs[name]
 
 
-def from_hugging_face(names: Iterable[str], classifier: str = "sequence") -> dict[str, str]:
+def from_hugging_face(names: Iterable[str], classifier: str = "sequence", lm: str = "masked_lm") -> dict[str, str]:
     """Translate names of Hugging Face; names that bertkit does not know are left out.
 
-    `classifier` is the head, one of `CLASSIFIERS`, that `classifier.*` belongs to. Parameters that only bertkit's variants
+    `classifier` and `lm` are the heads, of `CLASSIFIERS` and `LM_HEADS`, that `classifier.*` and `cls.predictions.*` belong to. Parameters that only bertkit's variants
     have keep their names.
     """
-    return {name: name for name in names if OWN.search(name)} | translate(names, _INVERSES[classifier])
+    return {name: name for name in names if OWN.search(name)} | translate(names, _INVERSES[classifier, lm])
 
 
 def full_name(name: str) -> str:

@@ -115,6 +115,8 @@ def _with_labels(ids: Tensor, mask: Tensor | None, types: Tensor, config: BertCo
                 chosen = (torch.rand(ids.shape, generator=torch.Generator().manual_seed(1)) < 0.15) & is_token
                 chosen[:, 1] = is_token[:, 1]
                 labels[head] = torch.where(chosen, ids, -100)
+            case "next_token":
+                labels[head] = torch.where(is_token, ids, -100)
             case "next_sentence":
                 labels[head] = torch.ones(num_sequences, dtype=torch.long)
             case "sequence" if problem_type_of(config) == "single_label_classification":
@@ -153,8 +155,8 @@ def their_results(theirs: Any, inputs: Inputs, model: BertWithHeads) -> Results:
     logits = _their_logits(reference, tuple(model.heads))
     values = _values(inputs, states, logits, reference.get("pooler_output"))
     if labels:
-        # the span loss of transformers counts padding as possible answers, so with padding it is computed here
-        is_theirs = "span" not in labels or bool(inputs.is_token.all())
+        # the span loss of transformers counts padding as possible answers, and that of next tokens is always float32
+        is_theirs = "next_token" not in labels and ("span" not in labels or bool(inputs.is_token.all()))
         values["loss"] = reference.loss if is_theirs else _loss(logits, labels, model.config, inputs.is_token)
     return _with_gradients(values, inputs, their_parameters(model, theirs))
 
@@ -238,6 +240,8 @@ def _loss(logits: dict[str, Tensor], labels: dict[str, Tensor], config: BertConf
     parts = []
     for head, label in labels.items():
         scores = logits[head]
+        if head == "next_token":
+            scores, label = scores[:, :-1], label[:, 1:]
         if head == "span":
             scores = scores.masked_fill(~is_token[..., None], float("-inf"))  # (B, T, 2)
             parts.append(
