@@ -169,7 +169,8 @@ def load_embedder(
     Raises:
         InputError: the directory cannot be loaded, or a value is not allowed.
     """
-    from bertkit.settings.compose import compose, to_overrides
+    from bertkit.settings.compose import compose
+    from bertkit.settings.words import to_overrides
 
     own: dict[str, Any] = {
         "pooling": pooling,
