@@ -276,11 +276,7 @@ def partial_dir(final: Path, made_from: str | None) -> Iterator[Path]:
 
 
 def _make_partial_dir(final: Path) -> Path:
-    """Make the partial directory, or reuse a partial directory of bertkit.
-
-    Raises:
-        InputError: something else has this name.
-    """
+    """Make the partial directory, or reuse one of bertkit; raises InputError if something else has this name."""
     partial = partial_path(final)
     if not os.path.lexists(partial):
         partial.mkdir(exist_ok=True)
@@ -331,11 +327,7 @@ def refuse_file(output_dir: Path) -> None:
 
 
 def require_space(directory: Path, num_bytes: int) -> None:
-    """Check that the disk of `directory` has `num_bytes` free; some file systems report no sizes.
-
-    Raises:
-        StorageError: it has less.
-    """
+    """Raise StorageError unless the disk of `directory` has `num_bytes` free; some file systems report no sizes."""
     usage = shutil.disk_usage(directory)
     if usage.total and usage.free < num_bytes:
         raise StorageError(no_space(directory, num_bytes))

@@ -250,11 +250,7 @@ def load_directory(
 
 
 def _decoder_of(stored: _Stored, heads: Sequence[str], decoder: DecoderConfig | None) -> DecoderConfig | None:
-    """Choose the model's decoder: `decoder`, or the directory's if the generation head is loaded.
-
-    Raises:
-        InputError: there is none, or the weights do not fit it.
-    """
+    """Choose the model's decoder: `decoder`, or the directory's if the generation head is loaded."""
     there = stored.config.decoder
     if decoder is None and there is None and "generation" in heads:
         raise InputError(f"{stored.directory}: a model without a decoder; finetune with decoder=bert adds one")

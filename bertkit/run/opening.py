@@ -114,12 +114,7 @@ def lock_run(
     rules: Rules,
     allow: Sequence[str],
 ) -> Iterator[list[Change]]:
-    """Make or reopen the directory of a run, lock it, and delete partial files of a crash; yield the changed settings.
-
-    Raises:
-        InputError: the directory holds another run, or files that are not a run.
-        LockedError: another process has the run open.
-    """
+    """Make or reopen the directory of a run, lock it, and delete partial files of a crash; yield the changed settings."""
     check(directory, identity, rules, allow)
     with naming(directory), folder_for(directory), locked(directory):
         changes = check(directory, identity, rules, allow)  # again, since another process may have locked it in between

@@ -70,11 +70,7 @@ def restore_platform(
 
 
 def should_compile(setting: bool | Literal["auto"], device_type: str) -> bool:
-    """Return whether to compile the layers; `auto` compiles on CUDA if the necessary tools are installed.
-
-    Raises:
-        InputError: compile=true, but a tool is missing.
-    """
+    """Return whether to compile the layers; `auto` compiles on CUDA if the tools that `true` requires are installed."""
     missing = missing_for(device_type)
     if setting is True and missing is not None:
         raise InputError(f"compile=true needs {missing} on {device_type}; install it, or set compile=auto")

@@ -233,11 +233,7 @@ def _new_model(config: BertConfig, heads: tuple[str, ...], with_pooler: bool, se
 
 
 def _read_moments(source: Path, settings: PretrainSettings, model: BertWithHeads) -> dict[str, Tensor]:
-    """Read the moments of the optimizer from a checkpoint.
-
-    Raises:
-        InputError: there are none, or they belong to other parameters or to another optimizer.
-    """
+    """Read the moments of the optimizer from a checkpoint; raises InputError if they belong to another model or optimizer."""
     if not checkpoint.moment_files(source):
         raise InputError(
             f"model_dir={settings.model_dir} has no optimizer state; choose a run directory, or set init_moments=false"

@@ -194,11 +194,7 @@ class TrainingState:
         return next((place for place in places if place.is_dir()), None)
 
     def load_best(self) -> int:
-        """Load the best weights into the model, if they are not those of the last step; return their step.
-
-        Raises:
-            StorageError: their checkpoint is damaged.
-        """
+        """Load the best weights into the model, if they are not those of the last step; return their step."""
         best, directory = self.writer.history.best, self.ranks.on_first(self.best_dir)
         if best is None or directory is None:
             return self.last_step

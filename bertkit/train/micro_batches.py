@@ -48,11 +48,7 @@ def micro_batch_ranges(num_sequences: int, micro_sequences: int) -> list[tuple[i
 
 
 def local_micro_batches(num_micro_batches: int, process: int, num_processes: int) -> range:
-    """Return the numbers of the micro-batches that a process takes, a contiguous range.
-
-    Raises:
-        InputError: a process would have no micro-batch.
-    """
+    """Return the numbers of the micro-batches that a process takes, a contiguous range with at least one."""
     if num_micro_batches < num_processes:
         raise InputError(
             f"{num_processes} processes but {num_micro_batches} micro-batches a step; raise batch.sequences, lower "

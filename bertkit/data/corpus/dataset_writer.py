@@ -44,11 +44,7 @@ class PreparedShard:
 
 
 def open_shards(directories: Iterable[Path]) -> list[PreparedShard]:
-    """Open all shards of a dataset, in the order of the text.
-
-    Raises:
-        InputError: a shard is damaged, missing, listed twice, or belongs to another dataset.
-    """
+    """Open all shards of a dataset, each of them once, in the order of the text."""
     opened = (PreparedShard(directory, read_shard_manifest(directory)) for directory in directories)
     shards = sorted(opened, key=lambda shard: shard.place[0])
     first = shards[0]

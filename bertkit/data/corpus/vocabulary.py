@@ -127,11 +127,7 @@ class Vocabulary:
 
 
 def read_vocabulary(path: Path) -> Vocabulary:
-    """Read `vocab.txt`, `tokenizer.json`, or a directory with one of them.
-
-    Raises:
-        InputError: there is no such file, or it is not a WordPiece vocabulary that BERT can use.
-    """
+    """Read the WordPiece vocabulary in `vocab.txt`, `tokenizer.json`, or a directory with one of them."""
     settings = normalizer = _Settings()
     if path.is_dir():
         settings_path = path / "tokenizer_config.json"

@@ -66,11 +66,7 @@ def index_file(prefix: Path) -> Path:
 
 
 def checkpoint_files(prefix: Path) -> list[Path]:
-    """Return the files of a checkpoint: the index and its data files.
-
-    Raises:
-        InputError: the index is damaged, or a data file is missing.
-    """
+    """Return the files of a checkpoint: the index and its data files."""
     paths = sorted({entry.path for entry in read_index(prefix).values()})
     missing = [path.name for path in paths if not path.is_file()]
     if missing:
@@ -224,11 +220,7 @@ def field(number: int, value: int | bytes) -> bytes:
 
 
 def read_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the (key, value) of a table in order.
-
-    Raises:
-        ValueError: it is damaged.
-    """
+    """Yield the (key, value) of a table in order; raises ValueError if it is damaged."""
     footer = data[-_FOOTER_BYTES:]
     if len(footer) < _FOOTER_BYTES or footer[-8:] != _MAGIC:
         raise ValueError("it does not end like a TensorFlow index")

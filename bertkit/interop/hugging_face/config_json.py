@@ -146,11 +146,7 @@ def _pair_json(config: BertConfig, decoder: DecoderConfig, dtype: torch.dtype) -
 
 
 def _of_pair(path: Path, content: dict[str, Any]) -> dict[str, Any]:
-    """Return the encoder's configuration of an encoder-decoder, with bertkit's settings for the decoder.
-
-    Raises:
-        InputError: encoder and decoder are not BERTs with equal settings, or the decoder has no cross-attention.
-    """
+    """Return the encoder's configuration in an encoder-decoder of two BERTs, with bertkit's settings for the decoder."""
     sides = {side: part if isinstance(part := content.get(side), dict) else {} for side in ("encoder", "decoder")}
     encoder, decoder = sides["encoder"], sides["decoder"]
     other = [key for key in SHAPE if encoder.get(key, _DEFAULTS.get(key)) != decoder.get(key, _DEFAULTS.get(key))]
