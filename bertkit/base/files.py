@@ -56,9 +56,7 @@ def to_json(value: Any) -> str:
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Read a safetensors file, and check the CRC-32 of its tensors if `write_tensors` has written it.
 
-    Raises:
-        InputError: the file is damaged, or larger than the memory.
-        StorageError: the tensors are not as they were written.
+    Raises InputError if the file is damaged, or larger than the memory; StorageError if the tensors have changed since.
     """
     import safetensors
 
@@ -248,10 +246,8 @@ def partial_dir(final: Path, made_from: str | None) -> Iterator[Path]:
 
     The key `made_from` identifies everything on which the result depends. With a key, the folder `UNFINISHED` in the partial
     directory is for intermediate results. After a kill, or an error other than an `InputError` or a disk error, this folder is
-    kept, and the next build with the same key can continue from it.
-
-    Raises:
-        LockedError: another process is building the same directory.
+    kept, and the next build with the same key can continue from it. Raises LockedError if another process is building the same
+    directory.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(naming(final))
@@ -294,12 +290,7 @@ def _is_dir(path: Path) -> bool:
 
 @contextlib.contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Lock a directory; the lock ends with the process, even if the process is killed.
-
-    Raises:
-        LockedError: another process holds the lock; the message has its host, its id and its start time.
-        InputError: the name of the lock file is taken by something else.
-    """
+    """Lock a directory until the process ends, even if it is killed; raises LockedError, which names its holder."""
     from filelock import FileLock, Timeout
 
     path = directory / LOCK

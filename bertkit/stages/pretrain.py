@@ -178,11 +178,8 @@ class _Pretraining:
         if not self.state.accelerator.is_main_process:
             return
         baselines = self._baselines(last)
-        result = {
-            **with_perplexity(metrics),
-            "unigram_entropy": baselines["unigram entropy"],
-            "steps": settings.num_steps,
-        }
+        entropy = baselines["unigram entropy"]
+        result = with_perplexity(metrics) | {"unigram_entropy": entropy, "steps": settings.num_steps}
         text = self.dataset.manifest["corpus"]["description"]
         facts = pretraining_facts(to_mapping(settings), text, result, settings.model_dir)
         line = console.health_line(metrics, baselines) if metrics else None

@@ -120,11 +120,7 @@ def _read(directory: Path, kind: str, wrong_format: str, way_out: str) -> dict[s
 
 
 def is_done(output_dir: Path, kind: str, facts: dict[str, Any], text_sha256: Callable[[], str]) -> bool:
-    """Whether a directory holds this very dataset or shard; if only paths or times of files differ, compare the texts.
-
-    Raises:
-        InputError: the directory holds something else.
-    """
+    """Whether a directory holds this dataset or shard, made from these files or the same text; InputError for another."""
     if not output_dir.exists() or (output_dir.is_dir() and not any(output_dir.iterdir())):
         return False
     expected = "prepared dataset" if kind == FORMAT else "shard of a dataset"

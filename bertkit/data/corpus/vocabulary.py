@@ -34,10 +34,8 @@ def learn_vocabulary(
     """Learn a WordPiece vocabulary; the same text always gives the same vocabulary.
 
     `sentences` is called twice, for the characters and for the words. `vocab_size` includes special tokens and single
-    characters. A pair of pieces can become one piece if it occurs at least `min_frequency` times.
-
-    Raises:
-        InputError: the text has no words, or more different characters than `vocab_size` allows.
+    characters. A pair of pieces can become one piece if it occurs at least `min_frequency` times. Raises InputError if the
+    text has no words, or more different characters than `vocab_size` allows.
     """
     learner = Tokenizer(WordPiece(unk_token=UNK))
     normalizer = BertNormalizer(clean_text=True, handle_chinese_chars=True, lowercase=lowercase)

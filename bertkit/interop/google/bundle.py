@@ -77,10 +77,8 @@ def checkpoint_files(prefix: Path) -> list[Path]:
 def read_checkpoint(prefix: Path) -> dict[str, Tensor]:
     """Read every variable, with the name and the shape that it has in TensorFlow, and check every checksum.
 
-    The data files are memory-mapped copy-on-write: changing a tensor does not change the file.
-
-    Raises:
-        InputError: the index or a data file is damaged or missing, or the checkpoint uses an unsupported feature.
+    The data files are memory-mapped copy-on-write: changing a tensor does not change the file. Raises InputError if the
+    checkpoint is damaged, or uses a feature that bertkit lacks.
     """
     entries, maps = read_index(prefix), {}
     for path in checkpoint_files(prefix)[1:]:
@@ -188,10 +186,8 @@ def _last(values: list[Any]) -> int:
 def write_checkpoint(prefix: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write variables as `PREFIX.index` and one data file.
 
-    The same tensors give the same bytes; up to some thousand variables, TensorFlow writes the same bytes, too.
-
-    Raises:
-        InputError: TensorFlow has no such dtype.
+    The same tensors give the same bytes; up to some thousand variables, TensorFlow writes the same bytes, too. Raises
+    InputError if TensorFlow has no such dtype.
     """
     unknown = [f"{name} ({tensor.dtype})" for name, tensor in tensors.items() if tensor.dtype not in _DTYPE_NUMBERS]
     if unknown:

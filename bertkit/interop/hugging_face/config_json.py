@@ -168,11 +168,9 @@ def _of_pair(path: Path, content: dict[str, Any]) -> dict[str, Any]:
 def read_config(path: Path, tensors: Mapping[str, Tensor] | None = None) -> tuple[BertConfig, tuple[str, str]]:
     """Read `config.json`, or Google's `bert_config.json`.
 
-    Returns also the heads that the weights called `classifier` and `cls.predictions` belong to. If the file has no labels, their number comes from
-    the shape of these weights.
-
-    Raises:
-        InputError: there is no such file, it is not a BERT's, or bertkit does not support its settings.
+    Returns also the heads that the weights called `classifier` and `cls.predictions` belong to. If the file has no labels,
+    their number comes from the shape of these weights. Raises InputError if the file is missing, is not a BERT's, or has
+    settings that bertkit lacks.
     """
     content, tensors = _read_content(path), tensors or {}
     if content.get("model_type") == PAIR_TYPE:
