@@ -127,7 +127,7 @@ def most_confused(confusion: Mapping[str, Any]) -> list[tuple[str, str, int]]:
 def _headline(last: dict[str, Any], baselines: dict[str, float]) -> str:
     scores = {key[5:]: value for key, value in last.items() if key.startswith("eval_")}
     step = f"Step {last.get('step', 0):,}"
-    if objective_of(scores):
+    if f"{objective_of(scores)}_accuracy" in scores:
         return f"{step}: {health_line(scores, baselines)}."
     named = [f"{name.replace('_', ' ')} {format_score(value)}" for name, value in scores.items()]
     return step + (f": {', '.join(named)} on the dev split" if named else "")

@@ -309,9 +309,9 @@ def test_tags_and_answers(tokenizer: Tokenizer, tmp_path: Path, capsys: Capsys) 
 @pytest.mark.parametrize(("more", "line"), [
     (["split=test"], "test.tsv (tsv): 1 of 1 examples "),
     (["split=held_out"], "split=held_out: expected train, dev, test"),
-    (["task.labels=[a,c]"], "has the labels b, a; task=sequence has a, c"),
+    (["task.labels=[a,c]"], "has the labels 'b', 'a'; task=sequence has 'a', 'c'"),
     (["task.labels=regression", "task.metrics=[pearson]", "task.best_metric=pearson"],
-     "has the labels b, a; task=sequence has numbers"),
+     "has the labels 'b', 'a'; task=sequence has numbers"),
     (["task.files.dev=other.tsv"], "other.tsv:2: label: unknown label 'c'; expected 'b' or 'a'"),
     (["task.metrics=[acc]"], "task.metrics: unknown acc"),
     (["task=conll2003"], "task=conll2003 is of kind tagging, but model_dir="),

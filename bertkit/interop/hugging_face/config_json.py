@@ -209,7 +209,7 @@ def read_config(path: Path, tensors: Mapping[str, Tensor] | None = None) -> tupl
     except InputError as error:  # with the names of the file, not of the command line
         lines = [line.removeprefix("model.").replace("missing value: set ", "no ") for line in error.args]
         raise InputError(*(f"{path}: {line}" for line in lines)) from None
-    is_lm = config.attention.pattern == "causal" and content.get("architectures") == [ARCHITECTURES["next_token",]]
+    is_lm = content.get("architectures") == [ARCHITECTURES["next_token",]]
     return config, (_classifier(content, tensors), "next_token" if is_lm else "masked_lm")
 
 
