@@ -120,9 +120,8 @@ def options_of(slot: str, name: str) -> type:
     options = [p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
     if bare := [p.name for p in options if p.default is p.empty or p.annotation is p.empty]:
         raise InputError(f"{slot} {name!r}: option {bare[0]} needs a type and a default, as in {bare[0]}: int = 3")
-    return dataclasses.make_dataclass(
-        "Options", [(p.name, p.annotation, dataclasses.field(default=p.default)) for p in options]
-    )
+    fields = [(p.name, p.annotation, dataclasses.field(default=p.default)) for p in options]
+    return dataclasses.make_dataclass("Options", fields)
 
 
 def bind(slot: str, name: str, options: Mapping[str, Any]) -> functools.partial[Any]:

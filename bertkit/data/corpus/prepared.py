@@ -61,9 +61,7 @@ class Split:
 
 def map_numbers(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
     """Map a file of numbers into memory; `_end` ends the process if another program cuts the file short later."""
-    if (
-        not _mapped
-    ):  # not with signal.signal, whose handlers run only after the read that failed, which is repeated forever
+    if not _mapped:  # signal.signal's handlers run only after the read that failed, which is repeated forever
         ctypes.CDLL(None).signal(int(signal.SIGBUS), _handler)
     _mapped[path] = size = path.stat().st_size
     return np.asarray(np.memmap(path, dtype, "r", shape=(size // dtype.itemsize,))) if size else np.zeros(0, dtype)
