@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal, get_args
 
 from bertkit.base import plugins
-from bertkit.base.typed_settings import Slot, options_of, outside, refuse, to_mapping
+from bertkit.base.typed_settings import IF_SET, Slot, options_of, outside, refuse, to_mapping, unused
 
 PRETRAINING_HEADS = ("masked_lm", "next_sentence")
 TASK_HEADS = ("sequence", "token", "span", "choice", "generation")
@@ -22,6 +22,7 @@ Pooling = Literal["first", "mean", "feed_forward"]
 Score = Literal["scaled_dot", "dot", "general", "additive", "location"]
 Positions = Literal["learned", "sinusoidal", "relative", "rotary", "alibi", "none"]
 SCORES, POSITIONS = get_args(Score), get_args(Positions)
+LOCAL_SCORES = ("local_m", "local_p")
 
 
 # valid intervals of numbers, settings that only one option uses, and options that cannot be combined
@@ -71,9 +72,9 @@ def bert_problems(config: BertConfig) -> list[str]:
     ids, problems = {"pad_token_id": config.pad_token_id, "eos_token_id": config.eos_token_id or 0}, []
     if config.decoder is not None:
         ids |= {f"decoder.{name}": getattr(config.decoder, name) for name in ("start_token_id", "end_token_id")}
-        if config.decoder.kind == "rnn" and config.hidden_size % 2:
+        if config.decoder.kind == "rnn" and config.hidden_size % 2 and config.decoder.bidirectional:
             problems.append(
-                f"model.hidden_size={config.hidden_size}: decoder=rnn needs an even number, a half for each direction"
+                f"model.hidden_size={config.hidden_size}: decoder=rnn needs an even number"
             )
     problems += [
         f"{name}={number}: expected an id below vocab_size={config.vocab_size}"
@@ -180,8 +181,33 @@ class DecoderShape:
     kind: Literal["bert", "transformer", "rnn"]
     norm: Literal["post", "pre"] = "post"  # for `transformer`: the place of the norms in encoder and decoder
     # for `rnn`: the score of a source token for a decoder state; none: no attention, only the encoder's final states
-    score: Literal["additive", "dot", "general", "location", "none"] = "additive"
+    score: Literal["additive", "dot", "general", "location", "local_m", "local_p", "none"] = "additive"
+    window: int = field(default=10, metadata=IF_SET)
+    input_feeding: bool = field(default=False, metadata=IF_SET)
+    num_layers: int = field(default=1, metadata=IF_SET)
+    cell: Literal["gru", "lstm"] = field(default="gru", metadata=IF_SET)
+    reset_gate: Literal["after", "before"] = field(default="after", metadata=IF_SET)
+    bidirectional: bool = field(default=True, metadata=IF_SET)
+    reverse_source: bool = field(default=False, metadata=IF_SET)
     share: bool = False  # for `bert`: decoder and encoder share all weights except those of cross-attention
+
+    def __post_init__(self) -> None:
+        is_local, scores = self.score in LOCAL_SCORES, f"with decoder.score={self.score}"
+        refuse(
+            outside(self, "decoder.", window=SIZE, num_layers="[1, 10000]"),
+            unused(
+                self,
+                "decoder.",
+                ("window", not is_local, f"{scores}, without a window", 10),
+                ("input_feeding", self.score == "none", f"{scores}, without attentional vectors"),
+                ("input_feeding", self.score == "additive", f"{scores}, whose contexts go into the next state anyway"),
+                ("reset_gate", self.cell == "lstm", "with decoder.cell=lstm, which has no reset gate", "after"),
+            ),
+            not self.bidirectional
+            and self.score == "additive"
+            and "decoder.bidirectional=false with decoder.score=additive: its first state is that of the backward direction; "
+            "change one of them",
+        )
 
     @property
     def is_from_scratch(self) -> bool:
@@ -253,7 +279,7 @@ class BertConfig(BertShape):
         is_bert = self.norm == NormConfig() and self.pooling == "first" and self.head.is_exported and not own
         if is_bert and all(attention[name] == bert.get(name) for name in in_effect):
             return {}
-        more = {} if self.decoder is None else {"decoder": asdict(self.decoder)}
+        more = {} if self.decoder is None else {"decoder": to_mapping(self.decoder)}
         more |= {} if self.head.is_exported else {"head": to_mapping(self.head)}
         return {"attention": attention, "norm": asdict(self.norm), "pooling": self.pooling, **more}
 

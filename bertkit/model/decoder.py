@@ -5,7 +5,7 @@
     hidden = norm(hidden + feed_forward(hidden))
 
 With kind `bert` the embeddings and the head are BERT's, and only the second line is new. With kind `transformer` it is the
-decoder of Vaswani et al. 2017, with scaled embeddings and sinusoids.
+decoder of Vaswani et al. 2017, with scaled embeddings and sinusoids; self-attention has the scores and positions of the encoder.
 
 Axes: as in attention.py; S target tokens, C source tokens, R texts that are generated at the same time (rows), W for each of
 the B sources, so R = B * W.
@@ -15,7 +15,7 @@ Source: Vaswani et al. 2017, section 3.1 and figure 1, right; Rothe et al. 2020,
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,7 @@ from bertkit.kernels.linear import Dropout, TiedLinear
 from bertkit.model.attention import MultiHeadAttention, attend_by_kernel
 from bertkit.model.bert import Bert, Embeddings, EncoderLayer, make_norm
 from bertkit.model.bert_config import BertConfig
-from bertkit.model.geometry import CAUSAL, Geometry
+from bertkit.model.geometry import CAUSAL, FULL, Geometry, Group
 
 
 @dataclass
@@ -66,7 +66,11 @@ class DecoderLayer(nn.Module):
         super().__init__()
         own = EncoderLayer(config) if shared is None else shared
         self.attention, self.attention_norm = own.attention, own.attention_norm
-        self.cross_attention, self.cross_attention_norm = MultiHeadAttention(config), make_norm(config)
+        # scaled dot products, since there are no distances between the positions of two texts
+        self.cross_attention, self.cross_attention_norm = (
+            MultiHeadAttention(replace(config, attention=FULL)),
+            make_norm(config),
+        )
         self.feed_forward, self.feed_forward_norm = own.feed_forward, own.feed_forward_norm
         self.dropout = Dropout(config.hidden_dropout_prob)
         self.is_pre_norm = config.norm.placement == "pre"
@@ -81,15 +85,20 @@ class DecoderLayer(nn.Module):
             lambda target: self.cross_attention(target, across, attentions, source),
         )
 
-    def step(self, hidden: Tensor, state: DecoderState, cache: LayerCache) -> Tensor:
-        """Compute the hidden state of the next token of each row: (R, D) -> (R, D)."""
+    def step(self, hidden: Tensor, position_ids: Tensor, state: DecoderState, cache: LayerCache) -> Tensor:
+        """Compute the hidden state of the next token of each row, (R, D) -> (R, D), at the same position in all, (R,)."""
 
         def attend_to_self(target: Tensor) -> Tensor:
-            key, value = self.attention.keys_and_values(target)
-            cache.key = torch.cat([cache.key, key[:, :, None]], 2)
-            cache.value = torch.cat([cache.value, value[:, :, None]], 2)
-            query = self.attention.in_heads(self.attention.query, target)[:, :, None]  # (R, N, 1, H)
-            context = attend_by_kernel(query, cache.key, cache.value)
+            vectors, slots = self.attention.vectors(target, target, position_ids), self.attention.slots
+            query, key, value = (each[:, :, None] for each in vectors)  # (R, N, 1, H)
+            cache.key, cache.value = torch.cat([cache.key, key], 2), torch.cat([cache.value, value], 2)
+            if slots.has_scores:
+                places = torch.arange(cache.key.shape[2], device=target.device)[None]
+                group = Group((len(target), 1, places.shape[1]), None, places[:, -1:], places)
+                weights = torch.softmax(slots.scores(query, cache.key, group), -1)
+                context = slots.context(weights, cache.value, group)
+            else:
+                context = attend_by_kernel(query, cache.key, cache.value)
             return self.attention.output(context.flatten(1))  # type: ignore[no-any-return]
 
         def attend_to_source(target: Tensor) -> Tensor:
@@ -113,7 +122,7 @@ class DecoderLayer(nn.Module):
 
     def make_cache(self, source: Tensor, source_layout: Layout) -> LayerCache:
         """Make a cache with the keys and values of the sources (C, D), and with no target tokens."""
-        tensors = self.cross_attention.keys_and_values(source[: sum(source_layout.lengths)])
+        _, *tensors = self.cross_attention.vectors(source[:1], source, source_layout.position_ids[:1])
         key, value = (source_layout.pad(packed).transpose(1, 2) for packed in tensors)  # (B, N, C, H)
         empty = key[:, :, :0]
         return LayerCache(empty, empty, key, value)
@@ -167,9 +176,10 @@ class Decoder(nn.Module):
 
     def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
         """Append a token to each row, and score the next one: (R,) -> (R, V)."""
-        hidden = self.embeddings(tokens, torch.zeros_like(tokens), torch.full_like(tokens, state.position))
+        position_ids = torch.full_like(tokens, state.position)
+        hidden = self.embeddings(tokens, torch.zeros_like(tokens), position_ids)
         for layer, cache in zip(self._decoder_layers(), state.layers, strict=True):
-            hidden = layer.step(hidden, state, cache)
+            hidden = layer.step(hidden, position_ids, state, cache)
         state.position += 1
         return self._logits(hidden)
 

@@ -25,7 +25,6 @@ from bertkit.model.bert import init_weights
 from bertkit.model.bert_config import (
     POOLED_HEADS,
     PRETRAINING_HEADS,
-    AttentionConfig,
     BertConfig,
     NormConfig,
     objective_problems,
@@ -301,8 +300,8 @@ def _new_encoder_decoder(settings: FinetuneSettings, tokenizer: Tokenizer) -> Be
     config = BertConfig(
         **dataclasses.asdict(shape) | {"initializer_range": decoder.std_of(shape.hidden_size)},
         vocab_size=vocab.size,
-        attention=AttentionConfig(positions="sinusoidal" if decoder.kind == "transformer" else "none"),
-        norm=NormConfig(placement=decoder.norm),
+        attention=settings.attention_of_decoder,
+        norm=settings.norm or NormConfig(placement=decoder.norm),
         decoder=decoder.of_model(vocab.cls, vocab.sep),
         pad_token_id=vocab.pad,
     )

@@ -162,6 +162,8 @@ def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> 
     with _hydra(directories):
         parsed, malformed = _parse(command, overrides)
         choices = {one.key_or_group: one.value() for one in parsed if one.value() in groups.get(one.key_or_group, ())}
+        if choices.get("decoder") == "transformer":
+            choices.setdefault("attention", "transformer")
         try:
             arguments = [*(f"{group}={option}" for group, option in choices.items()), *_searchpath(directories)]
             lacks_task = command == "finetune" and "task" not in choices
@@ -170,6 +172,10 @@ def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> 
             known: dict[str, Any] = OmegaConf.to_container(composed, resolve=False)  # type: ignore[assignment]
             if lacks_task and all(one.key_or_group != "task" for one in parsed):
                 malformed.append(f"missing value: set task= {names.options_line('task', groups['task'])}")
+            own = _keys_of_experiment(directories, str(choices["experiment"])) if "experiment" in choices else []
+            is_gelu = at(known, "model.hidden_act") == "gelu" and "model.hidden_act" not in own
+            if at(known, "decoder.kind") == "transformer" and is_gelu:  # Vaswani et al. 2017, equation 2, unless the user sets it
+                OmegaConf.update(composed, "model.hidden_act", "relu")
             task_changes = OmegaConf.create({})
             changes_task = "task_changes" in fields and any(text.startswith("task.") for text in overrides)
             if lacks_task or (changes_task and known.get("task") is None):
@@ -188,7 +194,6 @@ def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> 
     if "task_changes" in fields:
         plain["task_changes"] = OmegaConf.to_container(task_changes.get("task") or OmegaConf.create({}))
     if "explicit_keys" in fields:
-        own = _keys_of_experiment(directories, str(choices["experiment"])) if "experiment" in choices else []
         plain["explicit_keys"] = [*(one.key_or_group for one in parsed), *own]
     return plain
 

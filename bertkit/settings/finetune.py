@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from bertkit.base.errors import InputError
-from bertkit.base.typed_settings import outside, refuse, unused
+from bertkit.base.typed_settings import IF_SET, outside, refuse, unused
 from bertkit.data.data_config import TokenizerConfig
-from bertkit.model.bert_config import BertShape, DecoderConfig, DecoderShape, HeadConfig
+from bertkit.model.bert_config import AttentionConfig, BertShape, DecoderConfig, DecoderShape, HeadConfig, NormConfig
 from bertkit.settings.names import SEED_RANGE
 from bertkit.settings.pretrain import TrainingSettings
 from bertkit.tasks.task_config import TaskConfig
@@ -78,8 +78,11 @@ class FinetuneSettings(TrainingSettings):
     evaluation: DevEvaluationConfig
     decoder: DecoderSettings | None = None
     model: BertShape | None = None
+    attention: AttentionConfig | None = field(default=None, metadata=IF_SET)
+    norm: NormConfig | None = field(default=None, metadata=IF_SET)
     tokenizer: TokenizerConfig | None = None
     head: HeadConfig
+    explicit_keys: tuple[str, ...] = field(default=(), metadata={"is_written": False})
 
     def __post_init__(self) -> None:
         refuse(
@@ -108,16 +111,32 @@ class FinetuneSettings(TrainingSettings):
             if self.model_dir is None:
                 return ["missing value: set model_dir="]
             why = "with model_dir=, whose model defines it"
-            return unused(self, "", ("model", True, why), ("tokenizer", True, why))
+            return unused(self, "", *((name, True, why) for name in ("model", "tokenizer", "attention", "norm")))
         if self.model_dir is not None:
             return [
                 f"model_dir={self.model_dir} with decoder={decoder.kind}, which trains from scratch; leave one of them out"
             ]
         why = "on a model from scratch"
         required = {"model= (such as mini)": self.model, "tokenizer= (wordpiece)": self.tokenizer}
-        return unused(self, "", ("reinit_layers", True, why, 0), ("freeze", True, why)) + [
+        problems = [
             f"missing value: set {name} for decoder={decoder.kind}" for name, value in required.items() if value is None
         ]
+        problems += unused(self, "", ("reinit_layers", True, why, 0), ("freeze", True, why))
+        if decoder.kind == "rnn":
+            why = "with decoder=rnn, which has no self-attention"
+            return problems + unused(self, "", ("attention", True, why), ("norm", True, why))
+        attention, pattern = self.attention_of_decoder, self.attention_of_decoder.pattern
+        if pattern != "full":
+            problems.append(f"attention.pattern={pattern}: not with decoder=transformer; leave it out")
+        for key in self.explicit_keys:
+            problems += attention.without_effect(key.removeprefix("attention."))
+        return problems
+
+    @property
+    def attention_of_decoder(self) -> AttentionConfig:
+        """The self-attention of a model from scratch."""
+        is_recurrent = self.decoder is not None and self.decoder.kind == "rnn"
+        return self.attention or AttentionConfig(positions="none" if is_recurrent else "sinusoidal")
 
     def _class_weight_problems(self) -> list[str]:
         weights = self.class_weights
