@@ -44,7 +44,10 @@ class Embeddings(nn.Module):
         super().__init__()
         is_bert = config.decoder is None or not config.decoder.is_from_scratch
         self.positions, size = config.attention.positions, config.hidden_size
-        self.is_scaled = self.positions == "sinusoidal" or bool(config.decoder and config.decoder.kind == "transformer")
+        is_scaled = self.positions == "sinusoidal" or (
+            config.decoder is not None and config.decoder.kind == "transformer"
+        )
+        self.scale = size**0.5 if is_scaled else None
         self.token = nn.Embedding(config.vocab_size, size)
         self.position = nn.Embedding(config.max_position_embeddings, size) if self.positions == "learned" else None
         plugin = make_positions(config)
@@ -59,11 +62,9 @@ class Embeddings(nn.Module):
         With sinusoids, and in the Transformer, token embeddings are multiplied by sqrt(D) (Vaswani et al. 2017, section 3.4).
         """
         hidden: Tensor = self.token(input_ids)
-        size = hidden.shape[-1]
-        if self.is_scaled:
-            hidden = hidden * size**0.5
+        hidden = hidden if self.scale is None else hidden * self.scale
         if self.positions == "sinusoidal":
-            hidden = hidden + sinusoidal(position_ids, size, hidden)
+            hidden = hidden + sinusoidal(position_ids, hidden.shape[-1], hidden)
         if self.segment is not None:
             hidden = hidden + self.segment(token_type_ids)
         if self.position is not None:
@@ -232,7 +233,7 @@ def _init_recurrent(name: str, parameter: Tensor, std: float, generator: torch.G
     if name.startswith("bias"):
         nn.init.zeros_(parameter)
     elif name.startswith("weight_hh"):
-        for gate in parameter.split(parameter.shape[1]):
+        for gate in torch.split(parameter, parameter.shape[1]):
             nn.init.orthogonal_(gate, generator=generator)
     else:
         nn.init.trunc_normal_(parameter, std=std, a=-2 * std, b=2 * std, generator=generator)

@@ -72,10 +72,8 @@ def bert_problems(config: BertConfig) -> list[str]:
     ids, problems = {"pad_token_id": config.pad_token_id, "eos_token_id": config.eos_token_id or 0}, []
     if config.decoder is not None:
         ids |= {f"decoder.{name}": getattr(config.decoder, name) for name in ("start_token_id", "end_token_id")}
-        if config.decoder.kind == "rnn" and config.hidden_size % 2 and config.decoder.bidirectional:
-            problems.append(
-                f"model.hidden_size={config.hidden_size}: decoder=rnn needs an even number"
-            )
+        if config.decoder.kind == "rnn" and config.hidden_size % 2:
+            problems.append(f"model.hidden_size={config.hidden_size}: decoder=rnn needs an even number")
     problems += [
         f"{name}={number}: expected an id below vocab_size={config.vocab_size}"
         for name, number in ids.items()
@@ -192,22 +190,10 @@ class DecoderShape:
     share: bool = False  # for `bert`: decoder and encoder share all weights except those of cross-attention
 
     def __post_init__(self) -> None:
-        is_local, scores = self.score in LOCAL_SCORES, f"with decoder.score={self.score}"
-        refuse(
-            outside(self, "decoder.", window=SIZE, num_layers="[1, 10000]"),
-            unused(
-                self,
-                "decoder.",
-                ("window", not is_local, f"{scores}, without a window", 10),
-                ("input_feeding", self.score == "none", f"{scores}, without attentional vectors"),
-                ("input_feeding", self.score == "additive", f"{scores}, whose contexts go into the next state anyway"),
-                ("reset_gate", self.cell == "lstm", "with decoder.cell=lstm, which has no reset gate", "after"),
-            ),
-            not self.bidirectional
-            and self.score == "additive"
-            and "decoder.bidirectional=false with decoder.score=additive: its first state is that of the backward direction; "
-            "change one of them",
-        )
+        rows: list[tuple[Any, ...]] = [("reset_gate", self.cell == "lstm", "with decoder.cell=lstm", "after")]
+        rows += [("window", self.score not in LOCAL_SCORES, f"with decoder.score={self.score}", 10)]
+        rows += [("input_feeding", self.score in ("none", "additive"), f"with decoder.score={self.score}")]
+        refuse(outside(self, "decoder.", window=SIZE, num_layers="[1, 10000]"), unused(self, "decoder.", *rows))
 
     @property
     def is_from_scratch(self) -> bool:

@@ -14,8 +14,9 @@ Source: Vaswani et al. 2017, section 3.1 and figure 1, right; Rothe et al. 2020,
 `BertLayer` with cross-attention.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,10 +33,8 @@ from bertkit.model.geometry import CAUSAL, FULL, Geometry, Group
 class LayerCache:
     """Keys and values of one layer: for the t target tokens so far, (R, N, t, H), and for the source tokens, (B, N, C, H)."""
 
-    key: Tensor
-    value: Tensor
-    source_key: Tensor
-    source_value: Tensor
+    target: list[Tensor]
+    source: list[Tensor]
 
 
 @dataclass
@@ -50,10 +49,9 @@ class DecoderState:
         """Reorder, repeat or drop rows, by their indices (R',), and sources (B',); None leaves them as they are."""
         for layer in self.layers:
             if rows is not None:
-                layer.key, layer.value = layer.key.index_select(0, rows), layer.value.index_select(0, rows)
+                layer.target = [tensor.index_select(0, rows) for tensor in layer.target]
             if sources is not None:
-                layer.source_key = layer.source_key.index_select(0, sources)
-                layer.source_value = layer.source_value.index_select(0, sources)
+                layer.source = [tensor.index_select(0, sources) for tensor in layer.source]
         if sources is not None:
             self.source_mask = self.source_mask.index_select(0, sources)
 
@@ -66,11 +64,10 @@ class DecoderLayer(nn.Module):
         super().__init__()
         own = EncoderLayer(config) if shared is None else shared
         self.attention, self.attention_norm = own.attention, own.attention_norm
-        # scaled dot products, since there are no distances between the positions of two texts
-        self.cross_attention, self.cross_attention_norm = (
-            MultiHeadAttention(replace(config, attention=FULL)),
-            make_norm(config),
-        )
+        self.cross_attention = MultiHeadAttention(
+            replace(config, attention=FULL)
+        )  # positions of two texts have no distance
+        self.cross_attention_norm = make_norm(config)
         self.feed_forward, self.feed_forward_norm = own.feed_forward, own.feed_forward_norm
         self.dropout = Dropout(config.hidden_dropout_prob)
         self.is_pre_norm = config.norm.placement == "pre"
@@ -90,21 +87,21 @@ class DecoderLayer(nn.Module):
 
         def attend_to_self(target: Tensor) -> Tensor:
             vectors, slots = self.attention.vectors(target, target, position_ids), self.attention.slots
-            query, key, value = (each[:, :, None] for each in vectors)  # (R, N, 1, H)
-            cache.key, cache.value = torch.cat([cache.key, key], 2), torch.cat([cache.value, value], 2)
+            query, *newest = (each[:, :, None] for each in vectors)  # (R, N, 1, H)
+            cache.target = [torch.cat(both, 2) for both in zip(cache.target, newest, strict=True)]
+            key, value = cache.target
             if slots.has_scores:
-                places = torch.arange(cache.key.shape[2], device=target.device)[None]
+                places = torch.arange(key.shape[2], device=target.device)[None]
                 group = Group((len(target), 1, places.shape[1]), None, places[:, -1:], places)
-                weights = torch.softmax(slots.scores(query, cache.key, group), -1)
-                context = slots.context(weights, cache.value, group)
+                context = slots.context(torch.softmax(slots.scores(query, key, group), -1), value, group)
             else:
-                context = attend_by_kernel(query, cache.key, cache.value)
+                context = attend_by_kernel(query, key, value)
             return self.attention.output(context.flatten(1))  # type: ignore[no-any-return]
 
         def attend_to_source(target: Tensor) -> Tensor:
             query = self.cross_attention.in_heads(self.cross_attention.query, target)
             query = query.view(len(state.source_mask), -1, *query.shape[1:]).transpose(1, 2)  # (B, N, W, H)
-            context = attend_by_kernel(query, cache.source_key, cache.source_value, state.source_mask)
+            context = attend_by_kernel(query, cache.source[0], cache.source[1], state.source_mask)
             return self.cross_attention.output(context.transpose(1, 2).reshape(len(target), -1))  # type: ignore[no-any-return]
 
         return self._sublayers(hidden, attend_to_self, attend_to_source)
@@ -123,9 +120,8 @@ class DecoderLayer(nn.Module):
     def make_cache(self, source: Tensor, source_layout: Layout) -> LayerCache:
         """Make a cache with the keys and values of the sources (C, D), and with no target tokens."""
         _, *tensors = self.cross_attention.vectors(source[:1], source, source_layout.position_ids[:1])
-        key, value = (source_layout.pad(packed).transpose(1, 2) for packed in tensors)  # (B, N, C, H)
-        empty = key[:, :, :0]
-        return LayerCache(empty, empty, key, value)
+        padded = [source_layout.pad(packed).transpose(1, 2) for packed in tensors]  # (B, N, C, H)
+        return LayerCache([tensor[:, :, :0] for tensor in padded], padded)
 
 
 class Decoder(nn.Module):
@@ -141,7 +137,7 @@ class Decoder(nn.Module):
         assert config.decoder is not None
         is_shared = config.decoder.share
         self.embeddings = encoder.embeddings if is_shared or score is None else Embeddings(config)
-        self.layers = nn.ModuleList(
+        self.layers: Any = nn.ModuleList(
             DecoderLayer(config, layer if is_shared and isinstance(layer, EncoderLayer) else None)
             for layer in encoder.encoder.layers
         )
@@ -171,22 +167,17 @@ class Decoder(nn.Module):
 
     def start(self, source: Tensor, source_layout: Layout) -> DecoderState:
         """Return the state before the first token, with one row for each source."""
-        layers = [layer.make_cache(source, source_layout) for layer in self._decoder_layers()]
+        layers = [layer.make_cache(source, source_layout) for layer in self.layers]
         return DecoderState(layers, source_layout.is_token[:, None, None], position=0)
 
     def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
         """Append a token to each row, and score the next one: (R,) -> (R, V)."""
         position_ids = torch.full_like(tokens, state.position)
         hidden = self.embeddings(tokens, torch.zeros_like(tokens), position_ids)
-        for layer, cache in zip(self._decoder_layers(), state.layers, strict=True):
+        for layer, cache in zip(self.layers, state.layers, strict=True):
             hidden = layer.step(hidden, position_ids, state, cache)
         state.position += 1
         return self._logits(hidden)
-
-    def _decoder_layers(self) -> Iterator[DecoderLayer]:
-        for layer in self.layers:
-            assert isinstance(layer, DecoderLayer)
-            yield layer
 
     def _logits(self, hidden: Tensor) -> Tensor:
         hidden = hidden if self.norm is None else self.norm(hidden)

@@ -9,7 +9,6 @@ same time (rows), W for each of the B sources, so R = B * W; K vectors in the st
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -18,8 +17,8 @@ from torch.nn.utils.rnn import PackedSequence
 
 from bertkit.kernels.layout import Layout, on_device, pad
 from bertkit.kernels.linear import Dropout, Linear
-from bertkit.model.bert_config import LOCAL_SCORES, BertConfig
-from bertkit.model.cells import make_layer, num_parts, run_layer
+from bertkit.model.bert_config import LOCAL_SCORES, BertConfig, DecoderShape
+from bertkit.model.cells import make_layer, run_layer
 from bertkit.model.scores import dot, general, location
 
 
@@ -33,10 +32,7 @@ class Steps:
 
     @classmethod
     def of(cls, layout: Layout, is_reversed: bool = False) -> Steps:
-        """Order the tokens of a batch, `is_reversed`: backwards between the first and the last token of each sequence.
-
-        Computed on the CPU, so that the host never waits for the device.
-        """
+        """Order the tokens, perhaps backwards from [SEP] to [CLS]; on the CPU, so that the host never waits for the device."""
         lengths = torch.tensor(layout.lengths)
         starts = lengths.cumsum(0) - lengths
         longest_first, sequences = lengths.sort(descending=True, stable=True)
@@ -67,7 +63,7 @@ class RecurrentLayers(nn.Module):
         assert config.decoder is not None
         size, both = config.hidden_size, config.decoder.bidirectional
         self.layers = nn.ModuleList(
-            make_layer(config.decoder, size, size // 2 if both else size, bidirectional=both)
+            make_layer(config.decoder, size, size // 2 if both else size, both=both)
             for _ in range(config.num_hidden_layers)
         )
         self.is_reversed = config.decoder.reverse_source
@@ -112,19 +108,18 @@ class SourceAttention(nn.Module):
     Source: Bahdanau et al. 2015, appendix A.1.2; Luong et al. 2015, sections 3.1 and 3.2.
     """
 
-    def __init__(self, config: BertConfig, score: str) -> None:
+    def __init__(self, config: BertConfig, decoder: DecoderShape) -> None:
         super().__init__()
-        assert config.decoder is not None
-        self.score, self.window, size = score, config.decoder.window, config.hidden_size
-        if score == "additive":
+        self.score, self.window, size = decoder.score, decoder.window, config.hidden_size
+        if self.score == "additive":
             # not `Linear`, since the number of rows shrinks from step to step
             self.of_query = nn.Linear(size, size, bias=False)
             self.of_key = Linear(size, size, bias=False)
             self.of_sum = nn.Linear(size, 1, bias=False)
-        elif score != "dot":
-            num_outputs = config.max_position_embeddings if score == "location" else size
+        elif self.score != "dot":
+            num_outputs = config.max_position_embeddings if self.score == "location" else size
             self.matrix = nn.Linear(size, num_outputs, bias=False)
-        if score == "local_p":
+        if self.score == "local_p":
             self.of_state = nn.Linear(size, size, bias=False)  # W_p
             self.of_centre = nn.Linear(size, 1, bias=False)  # v_p
 
@@ -136,10 +131,7 @@ class SourceAttention(nn.Module):
         return Source(values, keys, mask)
 
     def forward(self, query: Tensor, source: Source, position: Tensor | int) -> tuple[Tensor, Tensor]:
-        """Attend from decoder states (B, W, D): return the weights (B, W, C) and the contexts (B, W, D).
-
-        `position` is that of all target tokens, or of each, (W,).
-        """
+        """Attend from the states (B, W, D) of tokens at one position, or (W,): weights (B, W, C) and contexts (B, W, D)."""
         match self.score:
             case "dot":
                 scores = dot(query, source.keys)
@@ -152,16 +144,14 @@ class SourceAttention(nn.Module):
                 sums = self.of_query(query)[:, :, None] + source.keys[:, None]  # (B, W, C, D)
                 scores = torch.tanh(sums) @ self.of_sum.weight[0]
         scores = scores + source.mask[:, None]
-        if self.score not in LOCAL_SCORES:
-            weights = torch.softmax(scores, -1)
-            return weights, weights @ source.values
-        lengths = (source.mask == 0).sum(1, keepdim=True)  # (B, 1)
-        if self.score == "local_p":
-            centres = lengths * torch.sigmoid(self.of_centre(torch.tanh(self.of_state(query)))[..., 0])
-        else:
+        if self.score in LOCAL_SCORES:
+            lengths = (source.mask == 0).sum(1, keepdim=True)  # (B, 1)
             centres = (lengths - 1).clamp(max=position)
-        distances = torch.arange(scores.shape[2], device=query.device) - centres[..., None]  # (B, W, C)
-        weights = torch.softmax(scores.masked_fill(distances.abs() > self.window, -torch.inf), -1)
+            if self.score == "local_p":
+                centres = lengths * torch.sigmoid(self.of_centre(torch.tanh(self.of_state(query)))[..., 0])
+            distances = torch.arange(scores.shape[2], device=query.device) - centres[..., None]  # (B, W, C)
+            scores = scores.masked_fill(distances.abs() > self.window, -torch.inf)
+        weights = torch.softmax(scores, -1)
         if self.score == "local_p":
             weights = weights * torch.exp(-2 * (distances / self.window) ** 2)
         return weights, weights @ source.values
@@ -171,7 +161,7 @@ class SourceAttention(nn.Module):
 class RecurrentState:
     """The state of R texts that are being generated from B sources."""
 
-    last: Tensor  # the state of all layers for each row, (R, K, D); the output s of the top layer comes last
+    last: Tensor  # the state of all layers for each row, (K, R, D); the output s of the top layer comes last
     source: Source | None  # None without attention
     fed: Tensor | None = None  # with input feeding, the last attentional vector of each row, (R, D)
     position: int = 0  # of the next token
@@ -179,7 +169,7 @@ class RecurrentState:
     def select(self, rows: Tensor | slice | None, sources: Tensor | slice | None) -> None:
         """Reorder, repeat or drop rows, by their indices (R',), and sources (B',); None leaves them as they are."""
         if rows is not None:
-            self.last, self.fed = self.last[rows], None if self.fed is None else self.fed[rows]
+            self.last, self.fed = self.last[:, rows], None if self.fed is None else self.fed[rows]
         if sources is not None and self.source is not None:
             self.source = self.source.select(sources)
 
@@ -187,26 +177,41 @@ class RecurrentState:
 class RecurrentDecoder(nn.Module):
     """Recurrent layers that generate a text token by token; their first states depend on the final states of the encoder.
 
-    With more than one vector in these states, for several layers or an LSTM, each has its own rows of W_s; Sutskever et al. 2014
-    copy the states of the encoder's layers instead. The subclasses differ in the input of the layers, and in the features from
-    which the logits are computed.
+    With score=additive the decoder attends from its last state, and feeds the context into its next state:
+
+        s_0 = tanh(W_s backward h_1),  c_i = attention(s_{i-1}),  s_i = GRU([E y_{i-1}; c_i], s_{i-1}),
+        t_i = max of each pair of U_o s_{i-1} + V_o E y_{i-1} + C_o c_i,  logits W_o t_i.
+
+    With other scores it attends from its new state; only the logits depend on the context, so that it runs over a text at once:
+
+        s_0 = tanh(W_s [forward h_C; backward h_1]),  s_i = GRU(E y_{i-1}, s_{i-1}),  c_i = attention(s_i),
+        t_i = tanh(W_c [c_i; s_i]),  logits W_o t_i,
+
+    unless input feeding runs it token by token, s_i = GRU([E y_{i-1}; t_{i-1}], s_{i-1}) with t_0 = 0. With score=none it is
+    t_i = tanh(W_c s_i). If the state has several vectors, for several layers or an LSTM, W_s has rows for each of them;
+    Sutskever et al. 2014 copy the states of the encoder's layers instead.
+
+    Source: Bahdanau et al. 2015, appendix A.2.2; Luong et al. 2015, equations 5 to 8 and section 3.3; Sutskever et al. 2014.
     """
 
-    final_states: Callable[..., Tensor]  # the encoder's states (S, D) -> its final states, (B, final_size)
-    next_features: Callable[..., tuple[Tensor, Tensor | None]]  # for one more token in each row, see `all_features`
-    logits: Callable[..., Tensor]  # features (n, ...) -> (n, V)
-
-    def __init__(self, config: BertConfig, final_size: int, num_inputs: int, by_step: bool) -> None:
-        """Build the layers that both subclasses have; `final_size` is the size of a vector of `final_states`."""
+    def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        decoder, size = config.decoder, config.hidden_size
-        assert decoder is not None
+        assert config.decoder is not None
+        decoder, score, size = config.decoder, config.decoder.score, config.hidden_size
+        self.decoder, self.is_additive, self.feeds = decoder, score == "additive", decoder.input_feeding
+        self.by_step = self.is_additive or self.feeds
+        num_inputs, num_features = 2 if self.by_step else 1, {"additive": 3, "none": 1}.get(score, 2)
+        num_final = size // 2 if self.is_additive and decoder.bidirectional else size
+        num_states = decoder.num_layers * (2 if decoder.cell == "lstm" else 1)  # K
         self.token = nn.Embedding(config.vocab_size, size)
         self.dropout = Dropout(config.hidden_dropout_prob)
-        self.attention = None if decoder.score == "none" else SourceAttention(config, decoder.score)
-        self.first = Linear(final_size, decoder.num_layers * num_parts(decoder) * size)
-        self.recurrence = make_layer(decoder, num_inputs, size, by_step)
-        self.upper = nn.ModuleList(make_layer(decoder, size, size, by_step) for _ in range(1, decoder.num_layers))
+        self.attention = None if score == "none" else SourceAttention(config, decoder)
+        self.first = Linear(num_final, num_states * size)
+        self.recurrence = make_layer(decoder, num_inputs * size, size, self.by_step)
+        self.upper = nn.ModuleList(make_layer(decoder, size, size, self.by_step) for _ in range(1, decoder.num_layers))
+        # not `Linear` if the number of rows shrinks from step to step
+        self.combined = (nn.Linear if self.feeds else Linear)(num_features * size, size)
+        self.vocabulary = Linear(size // 2 if self.is_additive else size, config.vocab_size)
 
     def forward(
         self,
@@ -222,125 +227,27 @@ class RecurrentDecoder(nn.Module):
         """
         steps, state = Steps.of(layout), self.start(hidden, source_layout)
         embedded = self.dropout(self.token(input_ids))[steps.tokens]
-        features, weights = self.all_features(embedded, layout, steps, state)
+        features, weights = (self._by_step if self.by_step else self._at_once)(embedded, layout, steps, state)
         if attentions is not None and weights is not None:
             padded = pad(weights, layout.padded_indices[steps.tokens], len(layout.starts), layout.longest)
             attentions.append(padded[:, None])
         return self.logits(steps.packed(features, len(input_ids)))
 
-    def all_features(
-        self, embedded: Tensor, _: Layout, steps: Steps, state: RecurrentState
-    ) -> tuple[Tensor, Tensor | None]:
-        """Run token by token: return the features of all target tokens, (n, ...), and the weights of their source tokens, (n, C)."""
+    def _by_step(self, embedded: Tensor, _: Layout, steps: Steps, state: RecurrentState) -> tuple[Tensor, Tensor]:
+        """Return the features of all target tokens, (n, ...), and the weights of their source tokens, (n, C)."""
         state.select(steps.sequences, steps.sequences)
         rows = []
         for token in embedded.split_with_sizes(steps.sizes.tolist()):
-            if len(token) < len(state.last):  # the shortest texts have ended
+            if len(token) < state.last.shape[1]:  # the shortest texts have ended
                 state.select(slice(len(token)), slice(len(token)))
             rows.append(self.next_features(token, state))
-        features, weights = (torch.cat(column) for column in zip(*rows, strict=True))  # type: ignore[arg-type]
-        return features, weights
+        return tuple(torch.cat(column) for column in zip(*rows, strict=True))  # type: ignore[arg-type, return-value]
 
-    def start(self, hidden: Tensor, source_layout: Layout) -> RecurrentState:
-        """Return the state before the first token, with one row for each source."""
-        last = torch.tanh(self.first(self.final_states(hidden, source_layout)))
-        source = None if self.attention is None else self.attention.prepare(hidden, source_layout)
-        return RecurrentState(last.unflatten(1, (-1, self.token.embedding_dim)), source)
-
-    def step(self, tokens: Tensor, state: RecurrentState) -> Tensor:
-        """Append a token to each row, and score the next one: (R,) -> (R, V)."""
-        return self.logits(self.next_features(self.dropout(self.token(tokens)), state)[0])
-
-    def recur(self, inputs: Tensor, last: Tensor, sizes: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Run all layers from the states (R, K, D), as `run_layer` does: return the outputs of the top layer, and the new states."""
-        layers, states = [self.recurrence, *self.upper], list[Tensor]()
-        for layer, own in zip(layers, last.chunk(len(layers), 1), strict=True):
-            inputs, new = run_layer(layer, self.dropout(inputs) if states else inputs, own, sizes)
-            states.append(new)
-        return inputs, states[0] if len(states) == 1 else torch.cat(states, 1)
-
-    def attend(self, state: RecurrentState) -> tuple[Tensor, Tensor]:
-        """Attend from each row: return the contexts (R, D) and the weights (R, C)."""
-        assert self.attention is not None
-        assert state.source is not None
-        query = state.last[:, -1].unflatten(0, (len(state.source.mask), -1))  # (B, W, D)
-        weights, contexts = self.attention(query, state.source, state.position)
-        return contexts.flatten(0, 1), weights.flatten(0, 1)
-
-
-class BahdanauDecoder(RecurrentDecoder):
-    """A decoder that attends from its last state, and feeds the context into its next state.
-
-        s_0 = tanh(W_s backward h_1),  c_i = attention(s_{i-1}),  s_i = GRU([E y_{i-1}; c_i], s_{i-1}),
-        t_i = max of each pair of U_o s_{i-1} + V_o E y_{i-1} + C_o c_i,  logits W_o t_i.
-
-    Source: Bahdanau et al. 2015, appendix A.2.2.
-    """
-
-    def __init__(self, config: BertConfig) -> None:
-        size = config.hidden_size
-        super().__init__(config, final_size=size // 2, num_inputs=2 * size, by_step=True)
-        self.combined = Linear(3 * size, size)
-        self.vocabulary = Linear(size // 2, config.vocab_size)
-
-    def final_states(self, hidden: Tensor, layout: Layout) -> Tensor:
-        """The final state of the backward layer, at the first token: (B, D / 2)."""
-        return hidden[layout.starts, hidden.shape[1] // 2 :]
-
-    def next_features(self, embedded: Tensor, state: RecurrentState) -> tuple[Tensor, Tensor]:
-        """Run the layers for one step: return [s_{i-1}; E y_{i-1}; c_i]."""
-        context, weights = self.attend(state)
-        features = torch.cat([state.last[:, -1], embedded, context], 1)
-        _, state.last = self.recur(features[:, embedded.shape[1] :], state.last)
-        return features, weights
-
-    def logits(self, features: Tensor) -> Tensor:
-        """The logits W_o t_i."""
-        combined = self.combined(features)
-        return self.vocabulary(self.dropout(torch.maximum(combined[:, 0::2], combined[:, 1::2])))  # type: ignore[no-any-return]
-
-
-class LuongDecoder(RecurrentDecoder):
-    """A decoder that attends from its new state; only the logits depend on the context, so that it runs over a text at once.
-
-        s_0 = tanh(W_s [forward h_C; backward h_1]),  s_i = GRU(E y_{i-1}, s_{i-1}),  c_i = attention(s_i),
-        h_i = tanh(W_c [c_i; s_i]),  logits W_o h_i.
-
-    With score=none the source affects only s_0 (Sutskever et al. 2014), and the logits are W_o tanh(W_c s_i). With input feeding
-    s_i = GRU([E y_{i-1}; h_{i-1}], s_{i-1}), with h_0 = 0, token by token.
-
-    Source: Luong et al. 2015, equations 5 to 8 and section 3.3.
-    """
-
-    def __init__(self, config: BertConfig) -> None:
-        assert config.decoder is not None
-        size, self.feeds = config.hidden_size, config.decoder.input_feeding
-        super().__init__(config, size, num_inputs=2 * size if self.feeds else size, by_step=self.feeds)
-        # not `Linear` if the number of rows shrinks from step to step
-        self.combined = (nn.Linear if self.feeds else Linear)(size if self.attention is None else 2 * size, size)
-        self.vocabulary = Linear(size, config.vocab_size)
-        self.is_bidirectional = config.decoder.bidirectional
-
-    def final_states(self, hidden: Tensor, layout: Layout) -> Tensor:
-        """The final states: the forward one at the last token, the backward one, if any, at the first: (B, D)."""
-        half, last = hidden.shape[1] // 2, layout.bounds[1 : len(layout.starts) + 1].long() - 1
-        if not self.is_bidirectional:
-            return hidden[last]
-        return torch.cat([hidden[last, :half], hidden[layout.starts, half:]], 1)
-
-    def start(self, hidden: Tensor, source_layout: Layout) -> RecurrentState:
-        """Return the state before the first token, with one row for each source."""
-        state = super().start(hidden, source_layout)
-        state.fed = torch.zeros_like(state.last[:, 0]) if self.feeds else None
-        return state
-
-    def all_features(
+    def _at_once(
         self, embedded: Tensor, layout: Layout, steps: Steps, state: RecurrentState
     ) -> tuple[Tensor, Tensor | None]:
-        """Run over all tokens at once, unless each needs the features of the one before: return [c_i; s_i], or h_i."""
-        if self.feeds:
-            return super().all_features(embedded, layout, steps, state)
-        features, _ = self.recur(embedded, state.last[steps.sequences], steps.sizes)
+        """Return the same as `_by_step`; no weights without attention."""
+        features, _ = self.recur(embedded, state.last[:, steps.sequences], steps.sizes)
         if self.attention is None:
             return features, None
         indices, positions = layout.padded_indices[steps.tokens], torch.arange(layout.longest, device=embedded.device)
@@ -348,8 +255,26 @@ class LuongDecoder(RecurrentDecoder):
         weights, contexts = self.attention(queries, state.source, positions)
         return torch.cat([contexts.flatten(0, 1)[indices], features], 1), weights.flatten(0, 1)[indices]
 
+    def start(self, hidden: Tensor, layout: Layout) -> RecurrentState:
+        """Return the state before the first token, with one row for each source (S, D)."""
+        half, last = hidden.shape[1] // 2, layout.bounds[1 : len(layout.starts) + 1].long() - 1
+        both = hidden[last, :half], hidden[layout.starts, half:]  # `additive` uses the second
+        final = torch.cat(both[self.is_additive :], 1) if self.decoder.bidirectional else hidden[last]
+        first = torch.stack(torch.split(torch.tanh(self.first(final)), hidden.shape[1], 1))
+        source = None if self.attention is None else self.attention.prepare(hidden, layout)
+        return RecurrentState(first, source, torch.zeros_like(first[0]) if self.feeds else None)
+
+    def step(self, tokens: Tensor, state: RecurrentState) -> Tensor:
+        """Append a token to each row, and score the next one: (R,) -> (R, V)."""
+        return self.logits(self.next_features(self.dropout(self.token(tokens)), state)[0])
+
     def next_features(self, embedded: Tensor, state: RecurrentState) -> tuple[Tensor, Tensor | None]:
-        """Run the layers for one step: return [c_i; s_i], or h_i with input feeding."""
+        """Run one step: return [s_{i-1}; E y_{i-1}; c_i] for `additive`, else [c_i; s_i], or t_i with input feeding."""
+        if self.is_additive:
+            context, weights = self.attend(state)
+            features = torch.cat([state.last[-1], embedded, context], 1)
+            _, state.last = self.recur(features[:, embedded.shape[1] :], state.last)
+            return features, weights
         inputs = embedded if state.fed is None else torch.cat([embedded, state.fed], 1)
         features, state.last = self.recur(inputs, state.last)
         if self.attention is None:
@@ -361,6 +286,25 @@ class LuongDecoder(RecurrentDecoder):
         state.position += 1
         return features, weights
 
+    def recur(self, inputs: Tensor, last: Tensor, sizes: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Run all layers from the states (K, R, D), as `run_layer` does: return the outputs of the top layer, and the new states."""
+        layers, states = [self.recurrence, *self.upper], list[Tensor]()
+        for layer, own in zip(layers, last.chunk(len(layers)), strict=True):
+            inputs, new = run_layer(layer, self.dropout(inputs) if states else inputs, own, sizes)
+            states.append(new)
+        return inputs, states[0] if len(states) == 1 else torch.cat(states)
+
+    def attend(self, state: RecurrentState) -> tuple[Tensor, Tensor]:
+        """Attend from each row: return the contexts (R, D) and the weights (R, C)."""
+        assert self.attention is not None
+        assert state.source is not None
+        query = state.last[-1].view(len(state.source.mask), -1, state.last.shape[2])  # (B, W, D)
+        weights, contexts = self.attention(query, state.source, state.position)
+        return contexts.flatten(0, 1), weights.flatten(0, 1)
+
     def logits(self, features: Tensor) -> Tensor:
-        """The logits W_o h_i."""
-        return self.vocabulary(self.dropout(features if self.feeds else torch.tanh(self.combined(features))))  # type: ignore[no-any-return]
+        """The logits W_o t_i."""
+        combined = features if self.feeds else self.combined(features)
+        if self.is_additive:
+            combined = torch.maximum(combined[:, 0::2], combined[:, 1::2])
+        return self.vocabulary(self.dropout(combined if self.by_step else torch.tanh(combined)))  # type: ignore[no-any-return]

@@ -25,6 +25,7 @@ from bertkit.model.bert import init_weights
 from bertkit.model.bert_config import (
     POOLED_HEADS,
     PRETRAINING_HEADS,
+    AttentionConfig,
     BertConfig,
     NormConfig,
     objective_problems,
@@ -297,10 +298,11 @@ def _new_encoder_decoder(settings: FinetuneSettings, tokenizer: Tokenizer) -> Be
     shape, decoder, vocab = settings.model, settings.decoder, tokenizer.facts
     assert shape is not None, "checked by the settings"
     assert decoder is not None, "checked by the settings"
+    positions: Any = "sinusoidal" if decoder.kind == "transformer" else "none"
     config = BertConfig(
         **dataclasses.asdict(shape) | {"initializer_range": decoder.std_of(shape.hidden_size)},
         vocab_size=vocab.size,
-        attention=settings.attention_of_decoder,
+        attention=settings.attention or AttentionConfig(positions=positions),
         norm=settings.norm or NormConfig(placement=decoder.norm),
         decoder=decoder.of_model(vocab.cls, vocab.sep),
         pad_token_id=vocab.pad,

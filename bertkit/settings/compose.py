@@ -173,8 +173,8 @@ def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> 
             if lacks_task and all(one.key_or_group != "task" for one in parsed):
                 malformed.append(f"missing value: set task= {names.options_line('task', groups['task'])}")
             own = _keys_of_experiment(directories, str(choices["experiment"])) if "experiment" in choices else []
-            is_gelu = at(known, "model.hidden_act") == "gelu" and "model.hidden_act" not in own
-            if at(known, "decoder.kind") == "transformer" and is_gelu:  # Vaswani et al. 2017, equation 2, unless the user sets it
+            is_set = "model.hidden_act" in own or at(known, "model.hidden_act") != "gelu"
+            if at(known, "decoder.kind") == "transformer" and not is_set:  # Vaswani et al. 2017, equation 2
                 OmegaConf.update(composed, "model.hidden_act", "relu")
             task_changes = OmegaConf.create({})
             changes_task = "task_changes" in fields and any(text.startswith("task.") for text in overrides)

@@ -118,25 +118,17 @@ class FinetuneSettings(TrainingSettings):
             ]
         why = "on a model from scratch"
         required = {"model= (such as mini)": self.model, "tokenizer= (wordpiece)": self.tokenizer}
-        problems = [
+        is_rnn = decoder.kind == "rnn"
+        rows = [(name, is_rnn, "with decoder=rnn, which has no self-attention") for name in ("attention", "norm")]
+        problems = unused(self, "", ("reinit_layers", True, why, 0), ("freeze", True, why), *rows) + [
             f"missing value: set {name} for decoder={decoder.kind}" for name, value in required.items() if value is None
         ]
-        problems += unused(self, "", ("reinit_layers", True, why, 0), ("freeze", True, why))
-        if decoder.kind == "rnn":
-            why = "with decoder=rnn, which has no self-attention"
-            return problems + unused(self, "", ("attention", True, why), ("norm", True, why))
-        attention, pattern = self.attention_of_decoder, self.attention_of_decoder.pattern
-        if pattern != "full":
-            problems.append(f"attention.pattern={pattern}: not with decoder=transformer; leave it out")
-        for key in self.explicit_keys:
-            problems += attention.without_effect(key.removeprefix("attention."))
-        return problems
-
-    @property
-    def attention_of_decoder(self) -> AttentionConfig:
-        """The self-attention of a model from scratch."""
-        is_recurrent = self.decoder is not None and self.decoder.kind == "rnn"
-        return self.attention or AttentionConfig(positions="none" if is_recurrent else "sinusoidal")
+        attention = self.attention or AttentionConfig()
+        if attention.pattern != "full":
+            problems.append(f"attention.pattern={attention.pattern}: not with decoder=transformer; leave it out")
+        return problems + [
+            line for key in self.explicit_keys for line in attention.without_effect(key.removeprefix("attention."))
+        ]
 
     def _class_weight_problems(self) -> list[str]:
         weights = self.class_weights

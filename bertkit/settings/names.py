@@ -100,14 +100,6 @@ def settings_of(command: str) -> frozenset[str]:
     return names | settings_of("finetune") - {"task", "seed"} if command == "glue" else names
 
 
-# why the settings of a group are refused where it has no option
-MISSING = {
-    "segments": "prepare stores tokens only; add segments=google, or pass it to pretrain",
-    "attention": "only for decoder=transformer; else model_dir= defines it, so pass it to pretrain",
-    "norm": "only for decoder=transformer, after norm=post or norm=pre; else model_dir= defines it, so pass it to pretrain",
-}
-
-
 def settings_of_tasks() -> dict[str, Any]:
     """Return the settings of all general tasks together; every task has some of them."""
     import yaml
@@ -164,8 +156,13 @@ def refusal(
         return f"{text}: leaves the other values of {parent} unchanged; choose {parent}={value}"
     if key in keys:
         return None
-    if parent in MISSING and defaults.get(parent, "") is None:
-        return f"'{key}': {MISSING[parent]}"
+    if parent == "segments" and defaults.get("segments", "") is None:
+        return f"'{key}': prepare stores tokens only; add segments=google, or pass it to pretrain"
+    if parent in ("attention", "norm") and parent in groups:
+        beside = ", with norm=post or norm=pre," if parent == "norm" else ""
+        return (
+            f"'{key}': only for decoder=transformer{beside} since otherwise model_dir= defines it; pass it to pretrain"
+        )
     if key == _NEXT_SENTENCE:
         return f"'{text}': the instances of segments=google are for nsp, as in the original; leave it out"
     siblings = [known[len(parent) + 1 :] for known in keys if parent and known.startswith(f"{parent}.")]
