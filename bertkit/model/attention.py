@@ -132,8 +132,9 @@ class MultiHeadAttention(nn.Module):
 
     def vectors(self, hidden: Tensor, source: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries of hidden states (S, D) at these positions, keys and values of a source (n, D), each (n, N, H)."""
+        query = self.in_heads(self.query, hidden)
         key = None if self.key is None else self.in_heads(self.key, source)
-        query, key = self.slots.transform(self.in_heads(self.query, hidden), key, position_ids)
+        query, key = self.slots.transform(query, key, position_ids)
         return query, key, self.in_heads(self.value, source)
 
     def in_heads(self, projection: Linear, hidden: Tensor) -> Tensor:

@@ -241,7 +241,7 @@ class RecurrentDecoder(nn.Module):
             if len(token) < state.last.shape[1]:  # the shortest texts have ended
                 state.select(slice(len(token)), slice(len(token)))
             rows.append(self.next_features(token, state))
-        return tuple(torch.cat(column) for column in zip(*rows, strict=True))  # type: ignore[arg-type, return-value]
+        return tuple(torch.cat(column) for column in zip(*rows, strict=True))  # type: ignore[return-value]
 
     def _at_once(
         self, embedded: Tensor, layout: Layout, steps: Steps, state: RecurrentState
