@@ -172,10 +172,10 @@ def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> 
             known: dict[str, Any] = OmegaConf.to_container(composed, resolve=False)  # type: ignore[assignment]
             if lacks_task and all(one.key_or_group != "task" for one in parsed):
                 malformed.append(f"missing value: set task= {names.options_line('task', groups['task'])}")
-            own = _keys_of_experiment(directories, str(choices["experiment"])) if "experiment" in choices else []
-            is_set = "model.hidden_act" in own or at(known, "model.hidden_act") != "gelu"
-            if at(known, "decoder.kind") == "transformer" and not is_set:  # Vaswani et al. 2017, equation 2
-                OmegaConf.update(composed, "model.hidden_act", "relu")
+            if at(known, "decoder.kind") == "transformer" and at(known, "model.hidden_act") == "gelu":
+                OmegaConf.update(
+                    composed, "model.hidden_act", "relu"
+                )  # Vaswani et al. 2017, equation 2; an override replaces it
             task_changes = OmegaConf.create({})
             changes_task = "task_changes" in fields and any(text.startswith("task.") for text in overrides)
             if lacks_task or (changes_task and known.get("task") is None):
@@ -194,6 +194,7 @@ def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> 
     if "task_changes" in fields:
         plain["task_changes"] = OmegaConf.to_container(task_changes.get("task") or OmegaConf.create({}))
     if "explicit_keys" in fields:
+        own = _keys_of_experiment(directories, str(choices["experiment"])) if "experiment" in choices else []
         plain["explicit_keys"] = [*(one.key_or_group for one in parsed), *own]
     return plain
 
