@@ -1,4 +1,4 @@
-"""A recurrent encoder, and recurrent decoders with attention to it: neural translation before the Transformer.
+"""A recurrent encoder, and a recurrent decoder with attention to it: neural translation before the Transformer.
 
 All recurrent layers are those of cells.py: by default GRUs as torch and cuDNN compute them, with the reset gate after the
 matrix, and not before it as in the papers.

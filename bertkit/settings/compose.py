@@ -39,9 +39,7 @@ def compose(command: str, overrides: list[str], config_dir: str | None = None) -
         InputError: unknown keys and options, each with the nearest known name; malformed overrides.
     """
     overrides = names.canonical_overrides(command, overrides)
-    if command == "glue":
-        return _compose_suite(overrides, config_dir)
-    return _compose_one(command, overrides, config_dir)
+    return _compose_suite(overrides, config_dir) if command == "glue" else _compose_one(command, overrides, config_dir)
 
 
 def compose_from_run(command: str, path: str, overrides: list[str], config_dir: str | None = None) -> dict[str, Any]:
@@ -162,8 +160,7 @@ def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> 
     with _hydra(directories):
         parsed, malformed = _parse(command, overrides)
         choices = {one.key_or_group: one.value() for one in parsed if one.value() in groups.get(one.key_or_group, ())}
-        if choices.get("decoder") == "transformer":
-            choices.setdefault("attention", "transformer")
+        choices = ({"attention": "transformer"} if choices.get("decoder") == "transformer" else {}) | choices
         try:
             arguments = [*(f"{group}={option}" for group, option in choices.items()), *_searchpath(directories)]
             lacks_task = command == "finetune" and "task" not in choices
@@ -175,7 +172,7 @@ def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> 
             if at(known, "decoder.kind") == "transformer" and at(known, "model.hidden_act") == "gelu":
                 OmegaConf.update(
                     composed, "model.hidden_act", "relu"
-                )  # Vaswani et al. 2017, equation 2; an override replaces it
+                )  # Vaswani et al. 2017, equation 2; not the user's
             task_changes = OmegaConf.create({})
             changes_task = "task_changes" in fields and any(text.startswith("task.") for text in overrides)
             if lacks_task or (changes_task and known.get("task") is None):

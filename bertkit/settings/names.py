@@ -158,7 +158,7 @@ def refusal(
         return None
     if parent == "segments" and defaults.get("segments", "") is None:
         return f"'{key}': prepare stores tokens only; add segments=google, or pass it to pretrain"
-    if parent in ("attention", "norm") and parent in groups:
+    if parent in ("attention", "norm") and parent in groups and defaults.get(parent) is None:
         beside = ", with norm=post or norm=pre," if parent == "norm" else ""
         return (
             f"'{key}': only for decoder=transformer{beside} since otherwise model_dir= defines it; pass it to pretrain"
