@@ -175,7 +175,7 @@ class NormConfig:
 class DecoderShape:
     """The decoder that generates a text from an encoded one; conf/decoder explains each setting, with its source."""
 
-    # a BERT with cross-attention, the decoder of Vaswani et al. 2017, or a GRU
+    # a BERT with cross-attention, the decoder of Vaswani et al. 2017, or recurrent layers
     kind: Literal["bert", "transformer", "rnn"]
     norm: Literal["post", "pre"] = "post"  # for `transformer`: the place of the norms in encoder and decoder
     # for `rnn`: the score of a source token for a decoder state; none: no attention, only the encoder's final states

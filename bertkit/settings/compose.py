@@ -38,8 +38,8 @@ def compose(command: str, overrides: list[str], config_dir: str | None = None) -
     Raises:
         InputError: unknown keys and options, each with the nearest known name; malformed overrides.
     """
-    overrides = names.canonical_overrides(command, overrides)
-    return _compose_suite(overrides, config_dir) if command == "glue" else _compose_one(command, overrides, config_dir)
+    texts = names.canonical_overrides(command, overrides)
+    return _compose_suite(texts, config_dir) if command == "glue" else _compose_one(command, texts, config_dir)
 
 
 def compose_from_run(command: str, path: str, overrides: list[str], config_dir: str | None = None) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> 
     with _hydra(directories):
         parsed, malformed = _parse(command, overrides)
         choices = {one.key_or_group: one.value() for one in parsed if one.value() in groups.get(one.key_or_group, ())}
-        choices = ({"attention": "transformer"} if choices.get("decoder") == "transformer" else {}) | choices
+        choices = {**names.BESIDE.get(f"decoder={choices.get('decoder')}", {}), **choices}
         try:
             arguments = [*(f"{group}={option}" for group, option in choices.items()), *_searchpath(directories)]
             lacks_task = command == "finetune" and "task" not in choices
@@ -216,8 +216,7 @@ def _hydra(directories: Sequence[Path]) -> Iterator[None]:
 
     Resolvers such as `oc.env` could copy secrets from the user's environment into files that are shared.
     """
-    resolvers = BaseContainer._resolvers
-    before = dict(resolvers)
+    resolvers, before = BaseContainer._resolvers, dict(BaseContainer._resolvers)
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(directories[0]), version_base="1.3"):
         resolvers.clear()

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
 SEED_RANGE = f"[0, {2**63})"
+BESIDE = {"decoder=transformer": {"attention": "transformer"}}  # options of other groups that come with an option
 # metadata of fields
 VERBATIM = {"is_verbatim": True}  # the value is passed on verbatim, bypassing Hydra
 WORDS = {"is_words": True}  # the value is all the words without a key, as in `compare runs/a runs/b`

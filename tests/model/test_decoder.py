@@ -37,7 +37,7 @@ RECURRENT: dict[str, dict[str, Any]] = {
     "rnn local_m": {**PUBLISHED, "window": 2},
     "rnn dot fed": {"input_feeding": True},
     "rnn additive before": {"reset_gate": "before", "num_layers": 2},  # Bahdanau et al. 2015
-    "rnn additive lstm": PUBLISHED,
+    "rnn additive lstm": {**PUBLISHED, "bidirectional": False},
     "rnn general before": {"reset_gate": "before", "num_layers": 2, "reverse_source": True},
 }
 KINDS = (*TRANSFORMERS, *VARIANTS, *RECURRENT)

@@ -95,8 +95,9 @@ def decode(
     by_step, cells = score == "additive" or config.input_feeding, ["recurrence"]
     cells += [f"upper.{number}" for number in range(config.num_layers - 1)]
     which = "" if by_step and config.reset_gate == "after" else "_l0"
-    last = hidden[-1] if not config.bidirectional else np.concatenate([hidden[-1][:half], hidden[0][half:]])
-    parts = np.split(np.tanh(linear(w, "head.first", hidden[0][half:] if score == "additive" else last)),
+    both = ([] if score == "additive" else [hidden[-1][:half]]) + [hidden[0][half:]]
+    last = np.concatenate(both) if config.bidirectional else hidden[-1]
+    parts = np.split(np.tanh(linear(w, "head.first", last)),
                      config.num_layers * (2 if config.cell == "lstm" else 1))  # fmt: skip
     if config.cell == "lstm":
         states = [(parts[2 * n + 1], parts[2 * n]) for n in range(config.num_layers)]
@@ -201,7 +202,7 @@ def test_the_way_from_the_source_without_attention_is_its_last_state(kind: str) 
     config = model.config.decoder
     assert config is not None
     expected[layout.starts, HIDDEN // 2 :] = config.bidirectional
-    if config.score != "additive":
+    if config.score != "additive" or not config.bidirectional:
         expected[torch.tensor(SOURCES).cumsum(0) - 1, : HIDDEN // 2 if config.bidirectional else HIDDEN] = True
     assert torch.equal(of_hidden != 0, expected)
     assert (state.source is None) == (config.score == "none")
