@@ -64,9 +64,8 @@ class DecoderLayer(nn.Module):
         super().__init__()
         own = EncoderLayer(config) if shared is None else shared
         self.attention, self.attention_norm = own.attention, own.attention_norm
-        self.cross_attention = MultiHeadAttention(
-            replace(config, attention=FULL)
-        )  # positions of two texts have no distance
+        # the positions of two texts have no distance
+        self.cross_attention = MultiHeadAttention(replace(config, attention=FULL))
         self.cross_attention_norm = make_norm(config)
         self.feed_forward, self.feed_forward_norm = own.feed_forward, own.feed_forward_norm
         self.dropout = Dropout(config.hidden_dropout_prob)
