@@ -387,6 +387,7 @@ def pretrain(
 
     Args:
         model_dir: any model directory to start from; its shape replaces model=
+        objective: masked_lm, or next_token: each token predicts the next one; auto: next_token with attention.pattern=causal
         init_moments: True: also start from the optimizer moments of model_dir; the count of updates restarts, as in NVIDIA's code
         kernels: plain: torch.nn.functional only; see bertkit/kernels/fast.py
         compile: torch.compile for the layers; auto: on CUDA only, since on a CPU it gains nothing and needs a C++ compiler (bertkit/model/layers.py)
@@ -776,6 +777,7 @@ def serve(
     both: _BothConfig | None = None,
     glossary: _Path | None = None,
     host: str = '127.0.0.1',
+    hosts: Sequence[str] = [],
     port: int = 8000,
     workers: int = 1,
     queue_requests: int = 256,

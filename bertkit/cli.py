@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit import commands
 from bertkit.base import errors
-from bertkit.base.errors import InputError, StoppedError, StorageError, say, shown
-from bertkit.base.typed_settings import nearest
+from bertkit.base.errors import InputError, StoppedError, StorageError, in_brief, say
+from bertkit.base.typed_settings import nearest, refuse
 from bertkit.commands import COMMANDS
 from bertkit.help import command_help, info, usage
 from bertkit.launch import launcher, world
@@ -43,6 +43,8 @@ class _Arguments:
 
 def main() -> None:
     """Run one command and exit with its code."""
+    # exit at once: an exception during an import would leave a library half imported
+    signal.signal(signal.SIGINT, lambda *_: os._exit(_report(KeyboardInterrupt())))
     os.environ["PYTHONSAFEPATH"] = "1"  # child processes import nothing from the current directory
     for number in (0, 1, 2):  # reopen closed streams; otherwise a file that the command opens would get their number
         try:
@@ -52,73 +54,62 @@ def main() -> None:
     if sys.stdout is None:
         sys.exit(_fail("standard output is closed; redirect it to a file, a pipe or /dev/null", StorageError.exit_code))
     try:
-        code = _run_worker(*sys.argv[2:3]) if sys.argv[1:2] == ["--worker"] else run(sys.argv[1:])
-        sys.stdout.flush()
+        code = run(sys.argv[1:])
+        if not code:  # otherwise the error has been reported
+            sys.stdout.flush()
     except BrokenPipeError:
         code = world.BROKEN_PIPE_CODE
     except OSError as error:
-        code = _report(error)
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes again at exit
+        code = _report(error, "standard output")
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # Python flushes again at exit
     if launcher.is_launcher or (launcher.is_worker and code):
         os._exit(code)  # without torch's clean-up, which takes a second; after a failure the other workers would wait
     sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command; return the exit code instead of raising an error."""
-    debug = False
+    """Run one command, or its part in a worker; return the exit code instead of raising an error."""
+    place, launcher.shows_tracebacks = "the current directory", "--debug" in arguments
     try:
-        parsed = _parse(arguments)
-        debug = launcher.shows_tracebacks = "--debug" in parsed.options
-        text = _help_text(parsed)
-        if text is not None:
-            say(*text.split("\n"))
-            return 0 if IMMEDIATE & parsed.options or not arguments else 2
-        if "-m" in parsed.options:
-            return _sweep(parsed)
-        composed = _compose(parsed, parsed.overrides)
-        if "--cfg" in parsed.values:
-            return _print(composed)
-        settings = commands.build_settings(parsed.command, composed)
-        commands.check_files(settings)
-        if commands.delegate(parsed.command, settings):
-            return 0
-        with _stage(parsed.command, settings) as stage:
-            return _finish(parsed.command, stage(settings))
+        if arguments[:1] == ["--worker"]:
+            job = launcher.read_job(*arguments[1:2])
+            command, composed = job["command"], job["settings"]
+        else:
+            parsed = _parse(arguments)
+            command = parsed.command
+            text = _help_text(parsed)
+            if text is not None:
+                say(*text.split("\n"))
+                return 0 if IMMEDIATE & parsed.options or not arguments else 2
+            if "-m" in parsed.options:
+                return _sweep(parsed)
+            composed = _compose(parsed, parsed.overrides)
+            if "--cfg" in parsed.values:
+                return _print(composed)
+        settings = commands.build_settings(command, composed)
+        place = _place(settings)
+        if not launcher.is_worker:
+            commands.check_files(settings)
+            if commands.delegate(command, settings):
+                return 0
+        with _stage(command, settings) as stage:
+            return _finish(command, stage(settings))
     except BrokenPipeError:
         raise
     except (Exception, KeyboardInterrupt) as error:
-        if debug and not isinstance(error, (KeyboardInterrupt, StoppedError)):
-            raise
-        return _report(error)
-
-
-def _run_worker(job_file: str = "") -> int:
-    """Run a command as one of several workers; report an error to the launcher; return the exit code."""
-    try:
-        job = launcher.read_job(job_file)
-        settings = commands.build_settings(job["command"], job["settings"])
-        with _stage(job["command"], settings) as stage:
-            return _finish(job["command"], stage(settings))
-    except BrokenPipeError:
-        raise
-    except (Exception, KeyboardInterrupt) as error:
-        if launcher.shows_tracebacks and isinstance(error, Exception):
+        if launcher.shows_tracebacks and not isinstance(error, (KeyboardInterrupt, StoppedError)):
             import traceback
 
             traceback.print_exc()
-        return _report(error)
+        return _report(error, place)
 
 
 def _parse(arguments: list[str]) -> _Arguments:
-    """Separate options from the command and its overrides; translate the short form; expand `=~/` to the home directory.
-
-    Raises:
-        InputError: an option is unknown.
-    """
+    """Separate options from the command and its overrides; translate the short form; expand `=~/` to the home directory."""
     queue, words = list(arguments), list[str]()
     options, values = set[str](), dict[str, str]()
     short, unknown = list[tuple[str, str]](), list[tuple[str, str]]()
@@ -127,10 +118,13 @@ def _parse(arguments: list[str]) -> _Arguments:
         name, has_value, value = argument.partition("=")
         if argument in OPTIONS:
             options.add("-m" if argument == "--multirun" else argument)
-        elif name in VALUED_OPTIONS:
-            values[name] = value if has_value else queue.pop(0) if queue else ""
-        elif name in SHORT_OPTIONS:
-            short.append((name, value if has_value else queue.pop(0) if queue else ""))
+        elif name in (*VALUED_OPTIONS, *SHORT_OPTIONS):
+            value = value if has_value else queue.pop(0) if queue else ""
+            refuse(not value and f"{name}: expected a value after it")
+            if name in VALUED_OPTIONS:
+                values[name] = value
+            else:
+                short.append((name, value))
         elif argument.startswith("-"):
             unknown.append((argument, queue[0] if queue and "=" not in queue[0] else ""))
         else:
@@ -146,11 +140,7 @@ def _parse(arguments: list[str]) -> _Arguments:
 
 
 def _help_text(parsed: _Arguments) -> str | None:
-    """Return the version or a help text; None if a command is to be run.
-
-    Raises:
-        InputError: the command is unknown.
-    """
+    """Return the version or a help text; None if a command is to be run."""
     if "--version" in parsed.options:
         from bertkit import __version__
 
@@ -237,10 +227,16 @@ def _sweep(parsed: _Arguments) -> int:
     return run_each(runs) if runs else 0
 
 
-def _report(error: BaseException) -> int:
-    """Print an error in one line; return the exit code."""
+def _place(settings: Any) -> str:
+    """Name where a command writes, for errors of the system that name no file."""
+    place = getattr(settings, "output_dir", None) or getattr(settings, "output", None) or ""
+    return "standard output" if place == "-" else str(place)
+
+
+def _report(error: BaseException, place: str = "") -> int:
+    """Print an error in one line; return the exit code. `place` is for an error that names none."""
     if isinstance(error, KeyboardInterrupt):
-        return _fail(world.INTERRUPTED, world.INTERRUPTED_CODE)
+        return _fail(errors.INTERRUPTED, errors.INTERRUPTED_CODE)
     if isinstance(error, StoppedError):
         if not launcher.report_error(str(error)) and _is_main():
             say(error)
@@ -251,9 +247,10 @@ def _report(error: BaseException) -> int:
         return _fail(str(error), error.exit_code)
     if isinstance(error, OSError):
         code = StorageError.exit_code if error.errno in DISK_ERRORS else InputError.exit_code
-        where = f"{error.filename}: " if error.filename else ""
-        return _fail(shown(f"{where}{error.strerror or error}"), code)
-    message = shown(f"{type(error).__name__}: {' '.join(str(error).split())}")
+        return _fail(
+            in_brief(": ".join(filter(None, (str(error.filename or place), error.strerror or str(error))))), code
+        )
+    message = in_brief(f"{type(error).__name__}: {' '.join(str(error).split())}")
     if world.is_lost_peer(error) and world.world_from_environment().size > 1:
         return _fail(f"{world.LOST} ({message})", errors.PeerError.exit_code)
     if not launcher.report_error(message):

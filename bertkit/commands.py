@@ -6,6 +6,7 @@ stage in `stages/NAME.py`, and a test of the stage.
 A command raises the errors of `bertkit.base.errors`. The stages import torch, after all keys and types have been checked.
 """
 
+import contextlib
 import dataclasses
 import functools
 import importlib
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.base import hub_ids
-from bertkit.base.errors import say
+from bertkit.base.errors import InputError, say
 from bertkit.launch import launcher, world
 
 
@@ -58,11 +59,7 @@ COMMANDS = {command.name: command for command in _ALL}
 def compose_settings(
     command: str, overrides: list[str], config_dir: str | None = None, config: str | None = None
 ) -> dict[str, Any]:
-    """Return the configuration of a command, as a plain mapping; with `config`, start from the settings in that file.
-
-    Raises:
-        InputError: a key or an option is unknown, or an override is malformed.
-    """
+    """Return the configuration of a command, as a plain mapping; with `config`, start from the settings in that file."""
     from bertkit.settings.compose import compose, compose_from_run
 
     if config is not None:
@@ -74,20 +71,26 @@ def compose_settings(
 def _infer(overrides: list[str], config_dir: str | None) -> list[str]:
     """Infer the task of a training file without `task=`, and the held-out share without a dev file; print both in one line."""
     keys = {text.partition("=")[0] for text in overrides}
-    if "task.files.train" not in keys or "data_dir" in keys:
+    has_task, has_dev = "task" in keys, bool(keys & {"task.files.dev", "dev_share"})
+    if "task.files.train" not in keys or (has_task and has_dev):
         return []
-    inferred, reasons = list[str](), list[str]()
-    if "task" not in keys:
-        from bertkit.base.typed_settings import build
-        from bertkit.settings.compose import compose
-        from bertkit.tasks.reading.kinds import infer_task
-        from bertkit.tasks.task_config import TaskConfig
+    from bertkit.base.typed_settings import build
+    from bertkit.settings.compose import compose
+    from bertkit.tasks.reading import kinds, readers
+    from bertkit.tasks.task_config import TaskConfig
 
-        own = [text for text in overrides if re.match(r"plugins=|task\.((columns|files)\.)?\w+=", text)]
-        task = build(TaskConfig, compose("finetune", ["task=sequence", "output_dir=.", *own], config_dir)["task"])
-        inferred, reason = infer_task(task)
+    own = [
+        text for text in overrides if re.match(r"(plugins|data_dir|\w+_column|task(\.(columns|files))?(\.\w+)?)=", text)
+    ]
+    composed = compose("finetune", [*([] if has_task else ["task=sequence"]), "output_dir=.", *own], config_dir)
+    task, data_dir = build(TaskConfig, composed["task"], "task"), composed["data_dir"]
+    inferred, reasons = list[str](), list[str]()
+    if not has_task:
+        inferred, reason = kinds.infer_task(task, data_dir)
         reasons.append(f"{' '.join(inferred)}, because {reason}")
-    if not keys & {"task.files.dev", "dev_share"}:
+    with contextlib.suppress(InputError):
+        has_dev = has_dev or (data_dir is not None and readers.find_file(task, data_dir, "dev") is not None)
+    if not has_dev:
         inferred.append("dev_share=0.1")
         reasons.append("dev_share=0.1: 10 % of the rows are held out")
     if reasons and world.world_from_environment().is_main:
@@ -96,11 +99,7 @@ def _infer(overrides: list[str], config_dir: str | None) -> list[str]:
 
 
 def build_settings(command: str, mapping: dict[str, Any]) -> Any:
-    """Check a configuration, and return the settings of the command.
-
-    Raises:
-        InputError: with one line for each error.
-    """
+    """Check a configuration, and return the settings of the command; raises InputError with a line for each problem."""
     from bertkit.base.typed_settings import build
     from bertkit.settings.names import schema_of
 

@@ -14,7 +14,7 @@ import io
 import os
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -32,11 +32,22 @@ from bertkit.base.errors import InputError
 # without held-out rows a few training rows are measured, which finetune needs, and only after the last step
 NUM_MEASURED = 16
 MEASURED_ONCE = {"evaluation.every_steps": 10**9, "checkpoint.every_steps": 10**9}
-ONE_RUN = threading.Lock()  # a run changes the random state, arguments and standard output of its process
+ONE_RUN = threading.Lock()  # a run changes the random state, arguments, composed settings and output of its process
 
 
 class InputValueError(InputError, ValueError):
     """Wrong data: a ValueError too, as callers of scikit-learn expect."""
+
+
+@contextlib.contextmanager
+def _ours() -> Iterator[None]:
+    """Raise an InputValueError for what scikit-learn's or numpy's checks refuse."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise InputValueError(error) from None
 
 
 class TrainedModel:
@@ -50,7 +61,7 @@ class TrainedModel:
     @functools.cached_property
     def predictor(self) -> Any:
         """Open the model."""
-        with tempfile.TemporaryDirectory(prefix="bertkit-") as folder:
+        with ONE_RUN, tempfile.TemporaryDirectory(prefix="bertkit-") as folder:
             (Path(folder) / "model").mkdir()
             for name, content in self.files.items():
                 (Path(folder) / name).write_bytes(content)
@@ -99,6 +110,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             self.model_ = TrainedModel(Path(run).parent, shared)
         return self
 
+    @_ours()
     def _texts(self, X: Any, reset: bool = False) -> list[tuple[str, ...]]:
         """Give each text or pair as a tuple; refuse other columns than those of `fit`."""
         if getattr(X, "ndim", 1) == 2:
@@ -159,9 +171,10 @@ class BertClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any) -> Self:
         """Fine-tune the model; raises InputError or ValueError for what cannot be learned from."""
         texts = self._texts(X, reset=True)
-        check_consistent_length(texts, y)
-        self.classes_, labels = _classes(y)
-        check_classification_targets(labels)
+        with _ours():
+            check_consistent_length(texts, y)
+            self.classes_, labels = _classes(y)
+            check_classification_targets(labels)
         self.is_multi_label_ = type_of_target(labels) == "multilabel-indicator"
         if self.is_multi_label_:
             self.classes_ = np.arange(labels.shape[1])
@@ -190,8 +203,9 @@ class BertRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any) -> Self:
         """Fine-tune the model; raises InputError or ValueError for what cannot be learned from."""
         texts = self._texts(X, reset=True)
-        check_consistent_length(texts, y)
-        numbers = column_or_1d(check_array(y, ensure_2d=False, dtype=np.float64, input_name="y"), warn=True)
+        with _ours():
+            check_consistent_length(texts, y)
+            numbers = column_or_1d(check_array(y, ensure_2d=False, dtype=np.float64, input_name="y"), warn=True)
         return self._train(_rows(texts, numbers.tolist()), task="regression")
 
     def predict(self, X: Any) -> NDArray[np.float64]:
@@ -199,11 +213,12 @@ class BertRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
         return np.array([prediction["label"] for prediction in self._predictions(X)], np.float64)
 
 
-def _words(X: Any) -> list[list[str]]:
-    for number, item in enumerate(X):
-        if isinstance(item, str):
-            raise InputValueError(f"X[{number}]: {item!r:.80}: expected a list of words; split the text")
-    return [*map(list, X)]
+def _lists(items: Any, name: str) -> list[list[Any]]:
+    """Give the words or tags of each text; refuse what is no list of lists."""
+    with contextlib.suppress(TypeError):
+        if not any(isinstance(own, (str, bytes)) for own in items):
+            return [*map(list, items)]
+    raise InputValueError(f"{name}: {items!r:.80}: expected a list of lists: the words, or the tags, of each text")
 
 
 class BertTagger(_Estimator):
@@ -211,9 +226,11 @@ class BertTagger(_Estimator):
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fine-tune the model; raises InputError or ValueError for what cannot be learned from."""
-        check_consistent_length(X, y)
-        self.classes_, _ = _classes([tag for tags in y for tag in tags])
-        rows = [{"words": words, "tags": [*map(str, tags)]} for words, tags in zip(_words(X), y, strict=True)]
+        all_words, all_tags = _lists(X, "X"), _lists(y, "y")
+        with _ours():
+            check_consistent_length(all_words, all_tags)
+            self.classes_, _ = _classes([tag for tags in all_tags for tag in tags])
+        rows = [{"words": own, "tags": [*map(str, tags)]} for own, tags in zip(all_words, all_tags, strict=True)]
         metric = {"task.metrics": ["accuracy"], "task.best_metric": "accuracy"}  # also for tags that mark no chunks
         labels = {"task.labels": [*map(str, self.classes_)], "task.scheme": "none"}  # as they are
         return self._train(rows, task="tagging", **labels, **metric)
@@ -222,9 +239,11 @@ class BertTagger(_Estimator):
         """Predict the tags of each list of words."""
         check_is_fitted(self, "model_")
         classes = dict(zip(map(str, self.classes_), self.classes_.tolist(), strict=True))
-        return [[classes[tag] for tag in row["tags"]] for row in self.model_.predictor(_words(X))]
+        return [[classes[tag] for tag in row["tags"]] for row in self.model_.predictor(_lists(X, "X"))]
 
     def score(self, X: Any, y: Any) -> float:
         """Give the share of words with the right tag."""
-        predicted, true = ([tag for tags in rows for tag in tags] for rows in (self.predict(X), y))
+        predicted, true = ([tag for tags in rows for tag in tags] for rows in (self.predict(X), _lists(y, "y")))
+        with _ours():
+            check_consistent_length(predicted, true)
         return float(np.mean([own == tag for own, tag in zip(predicted, true, strict=True)]))

@@ -12,6 +12,7 @@ import __future__
 import ast
 import contextlib
 import dataclasses
+import errno
 import functools
 import hashlib
 import html
@@ -27,6 +28,7 @@ from typing import Any
 
 from bertkit.base.errors import InputError
 from bertkit.base.files import folder_for, write_durably
+from bertkit.base.hub_ids import path_of
 from bertkit.base.typed_settings import nearest, refuse
 from bertkit.commands import COMMANDS, build_settings, check_files, compose_settings, delegate, import_stage
 from bertkit.launch import launcher
@@ -63,8 +65,7 @@ class Run:
     def __fspath__(self) -> str:
         """Return the path of the model, or, without a model, of the directory or the file.
 
-        Raises:
-            InputError: this is the result of an evaluation, which has neither.
+        Raises InputError if this is the result of an evaluation, which has neither.
         """
         place = self.model_dir or self.directory or self.output
         if place is None:
@@ -95,7 +96,12 @@ def function_of(command: str) -> Callable[..., Any]:
             raise InputError(f"{command}({type(misplaced[0]).__name__}): settings have names; write {name}=")
         hints = {name: nearest(name, ROWS.get(command, ())) for name in settings if name not in parameters}
         refuse([f"unknown key '{name}'{hint}" for name, hint in hints.items() if hint])
-        return _call(command, settings)
+        try:
+            return _call(command, settings)
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:
+                raise
+            raise InputError(f"{error.filename!s:.80}: {error.strerror}") from None
 
     if importlib.util.find_spec(f"bertkit.{command}"):  # bertkit.predict is also the folder of this name
         call.__dict__ = vars(importlib.import_module(f"bertkit.{command}"))
@@ -104,28 +110,31 @@ def function_of(command: str) -> Callable[..., Any]:
 
 def _call(command: str, settings: dict[str, Any]) -> Any:
     """Run a command with settings from Python, in the same way as from the command line."""
-    from bertkit.settings.compose import to_overrides
     from bertkit.settings.names import VERBATIM, schema_of
+    from bertkit.settings.words import to_overrides
 
     with contextlib.ExitStack() as stack:
         temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bertkit-")))
-        is_run = command == "finetune" and settings.get("output_dir") is not None
+        is_run = command == "finetune" and isinstance(settings.get("output_dir"), (str, os.PathLike))
         folder = Path(settings["output_dir"], "rows") if is_run else temporary
         inputs, files = _take_rows(command, settings, folder)
+        for path, text in files.items():
+            stack.enter_context(_kept(path, text))
         answers = temporary / "answers.jsonl"
         is_silent = settings.get("output") is None and command in (*RETURNED, "verify")
         if is_silent and command in RETURNED:
-            settings["output"] = answers if settings.get("question") else "-"
+            settings["output"] = "-" if settings.get("question") is None else answers
         if command == "compare":
-            settings["runs"] = [getattr(run, "directory", run) for run in settings.get("runs", ())]
+            runs = settings.get("runs", ())
+            settings["runs"] = [
+                getattr(run, "directory", run) for run in (runs if isinstance(runs, (list, tuple)) else [runs])
+            ]
         fields = [field.name for field in dataclasses.fields(schema_of(command)) if field.metadata == VERBATIM]
         texts = [f"{name}={text}" for name in fields if (text := settings.pop(name, None)) is not None]
         overrides = to_overrides(settings) + texts
         checked = build_settings(command, compose_settings(command, overrides))
         if command == "evaluate" and launcher.starts_workers(checked.launch):
             raise InputError("launch.num_processes: leave it out; bertkit.evaluate runs in this process")
-        for path, text in files.items():
-            stack.enter_context(_kept(path, text))
         check_files(checked)
         stack.callback(setattr, sys, "argv", sys.argv)
         sys.argv = ["bertkit", command, *overrides]  # a run saves it in its manifest
@@ -163,7 +172,7 @@ def _take_rows(command: str, settings: dict[str, Any], folder: Path) -> tuple[li
         if is_file and is_input:
             settings[name] = rows
         elif is_file:
-            settings[setting] = Path(rows).expanduser().absolute()
+            settings[setting] = path_of(rows, name).absolute()
             refuse(not settings[setting].is_file() and f"{name}={rows}: no such file; pass a file, or rows")
         elif rows is not None and is_input and command != "search":
             inputs, settings[setting] = [rows], "-"
@@ -173,7 +182,9 @@ def _take_rows(command: str, settings: dict[str, Any], folder: Path) -> tuple[li
             path = folder / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.jsonl"
             files[path], settings[setting] = text, path.absolute()
             settings |= {} if is_input else {"task.format": "auto"}
-            if not is_input and settings.get("data_dir") in (None, folder):  # then the run's settings name no place
+            if not is_input and any(
+                settings.get("data_dir") is one for one in (None, folder)
+            ):  # then the run's settings name no place
                 settings |= {setting: path.name, "data_dir": folder}
     return inputs, files
 

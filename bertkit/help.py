@@ -36,7 +36,7 @@ are synonyms of model_dir=.
 first steps:
   bertkit prepare corpus=python_docs tokenizer.vocab_size=4096 output_dir=runs/docs
   bertkit pretrain experiment=quickstart data_dir=runs/docs output_dir=runs/tiny
-  bertkit finetune task=mrpc model_dir=runs/tiny data_dir=glue output_dir=runs/mrpc
+  bertkit finetune reviews.csv --text review --label stars model_dir=runs/tiny --output runs/stars
   bertkit export model_dir=runs/tiny head=masked_lm output_dir=runs/tiny-mlm
 
 exit codes:
@@ -59,9 +59,6 @@ def command_help(command: str, words: Sequence[str] = (), config_dir: str | None
 
     With the word `all`, or for a command without usual settings: the whole comment in its configuration file, all settings,
     and the options of its groups. An option in the words, such as task=ner, adds the settings of that option.
-
-    Raises:
-        InputError: an option or the directory does not exist.
     """
     directories = conf_dirs(config_dir)
     directory = directories[0]

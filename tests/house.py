@@ -9,6 +9,7 @@ files of a step     files of the package that run between the call of `optimizer
 """
 
 import ast
+import functools
 import json
 import subprocess
 import sys
@@ -72,6 +73,7 @@ print(json.dumps({"stack": stacks[0], "way": short(way), "files": short(seen)}))
 """
 
 
+@functools.cache
 def modules(root: Path) -> dict[str, Path]:
     """Every module of the package by its dotted name."""
     found = {}
@@ -81,6 +83,7 @@ def modules(root: Path) -> dict[str, Path]:
     return found
 
 
+@functools.cache
 def imports(path: Path) -> set[str]:
     """Every dotted name that a file imports, at its top or inside a function; not those for type checkers alone."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -165,7 +168,7 @@ def functions(path: Path) -> Iterator[tuple[str, int, int]]:
             yield node.name, (node.end_lineno or 0) - node.lineno + 1, len(names)
 
 
-def walk(root: Path) -> dict[str, list[str]]:
+def walk(root: Path, python: str | Path = sys.executable) -> dict[str, list[str]]:
     """The stack of the first softmax of a real `bertkit pretrain`, and the files that take part in a step."""
     with tempfile.TemporaryDirectory() as folder:
         text = Path(folder) / "text.txt"
@@ -177,7 +180,7 @@ def walk(root: Path) -> dict[str, list[str]]:
             "batch.sequences=4", "segments.max_seq_length=16", "device=cpu", "log.every_steps=1",
         ]  # fmt: skip
         for arguments, command in ((prepare, ["-m", "bertkit"]), (pretrain, ["-c", PROBE])):
-            done = subprocess.run([sys.executable, *command, *arguments], cwd=root, capture_output=True, text=True)
+            done = subprocess.run([python, *command, *arguments], cwd=root, capture_output=True, text=True)
             assert done.returncode == 0, done.stderr + done.stdout
         found: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
         return found

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import yaml
 
 from bertkit.base import plugins
+from bertkit.base.intervals import Interval
 from bertkit.base.typed_settings import conf_dir, option_names
 from bertkit.commands import COMMANDS
 from bertkit.functions import RETURNED, ROWS
@@ -134,8 +135,6 @@ class Stub:
 
     def type_of(self, annotation: Any, key: str) -> str:
         """How a stub writes the type of a setting."""
-        if get_origin(annotation) is Annotated:
-            return "str"  # or the name of a plug-in
         parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
         schemas = [part for part in parts if dataclasses.is_dataclass(part)]
         plain = [self._plain(part, key) for part in parts if part not in schemas]
@@ -143,6 +142,8 @@ class Stub:
 
     def _plain(self, annotation: Any, key: str) -> str:
         kind, inner = get_origin(annotation), get_args(annotation)
+        if kind is Annotated:  # an interval of numbers, or a name, perhaps of a plug-in
+            return str(inner[0].__name__) if isinstance(inner[1], Interval) else "str"
         if annotation in (Any, NoneType):
             return {Any: "Any", NoneType: "None"}[annotation]
         if kind is Literal:

@@ -16,4 +16,4 @@ def task_config(name: str, *overrides: str, directory: str | None = None) -> Tas
         composed = compose(f"task/{name}", [*overrides, *searchpath])
     mapping = OmegaConf.to_container(composed, resolve=True)
     assert isinstance(mapping, dict)
-    return build(TaskConfig, mapping["task"])
+    return build(TaskConfig, mapping["task"], "task")

@@ -94,12 +94,9 @@ REFUSED = [  # a command; the setting and value that its error names, and the re
     ("finetune model_dir=x output_dir=y", "set task= (for your own data classification, "),
     ("pretrain model=null", "model=None (one of base"),
     ("pretrain hydra.run.dir=x", "'hydra.run.dir'"),
-    ("verify model_dir=x sequences=0", "sequences=0: expected at least 1"),
     ("prepare corpus=python_docs corpus.path=x output_dir=y", "corpus=python_docs"),
     ("pretrain data_dir=x", "set output_dir="),
     (f"{PRETRAIN} steps=many", "steps='many': expected a whole number"),
-    (f"{PRETRAIN} seed=-1", "seed=-1: expected"),
-    (f"{PRETRAIN} seed=9223372036854775808", "seed=9223372036854775808: expected"),
     (f"{PRETRAIN} precision=fp8", "precision='fp8': expected fp32 or bf16"),
     (f"{PRETRAIN} steps=10000 schedule.warmup_steps=20000", "schedule.warmup_steps=20000 exceeds steps=10000"),
     (f"{PRETRAIN} model.hidden_size=31", "hidden_size=31"),
@@ -110,7 +107,6 @@ REFUSED = [  # a command; the setting and value that its error names, and the re
     (f"{PREPARE} segments=pairs", "segments=pairs: "),
     (f"{PREPARE} segments=google held_out_prob=0.1", "held_out_prob=0.1: has no effect with segments=google"),
     (f"{PREPARE} segments=google masking.mask_prob=0.9", "masking.mask_prob=0.9"),
-    (f"{PREPARE} segments=google segments.dupe_factor=0", "segments.dupe_factor=0: expected at least 1"),
     (f"{PREPARE} segments=google segments.dup_factor=3", "'segments.dup_factor'; did you mean 'dupe_factor'?"),
     ("pretrain segments.dupe_factor=3", "'segments.dupe_factor'"),
     ("pretrain optimizer.name=lamb", "choose optimizer=lamb"),
@@ -128,8 +124,6 @@ REFUSED = [  # a command; the setting and value that its error names, and the re
     ("prepare segments.dupe_factor=3", "'segments.dupe_factor': prepare stores tokens only; add segments=google"),
     ("prepare segments=null output_dir=y", "set corpus.path="),
     ("prepare corpus.path= output_dir=y", "set corpus.path="),
-    (f"{PREPARE} num_workers=0", "num_workers=0: expected at least 1"),
-    (f"{PREPARE} part_bytes=0", "part_bytes=0: expected at least 1"),
     (f"{PREPARE} shard=5/4 tokenizer.path=z", "shard=5/4: "),
     (f"{PREPARE} shard=one tokenizer.path=z", "shard=one: "),
     (f"{PREPARE} shard=1/4", "set tokenizer.path="),
@@ -144,10 +138,8 @@ REFUSED = [  # a command; the setting and value that its error names, and the re
     (f"{GLUE} tasks=[squad1]", "'squad1' is not a GLUE task"),
     (f"{GLUE} tasks=[ax]", "add mnli"),
     (f"{GLUE} seeds=[1,1]", "seeds=[1, 1]: "),
-    (f"{GLUE} seeds=[-1]", "seeds=[-1]: "),
     (f"{GLUE} seed=1", "set seeds=[...]"),
     (f"{GLUE} num_epoch=1", "'num_epoch'; did you mean 'num_epochs'?"),
-    (f"{GLUE} num_epochs=0", "num_epochs=0.0: "),
     (f"{GLUE} data_dir=no/such", "data_dir=no/such: no such directory"),
     ("glue check=x.zip seeds=[1] output_dir=y", "output_dir=y: has no effect with check="),
     ("glue check=x.zip", "x.zip: "),
@@ -162,7 +154,7 @@ REFUSED = [  # a command; the setting and value that its error names, and the re
     ("predict text=a model_dir=x output=y.xlsx", "output=y.xlsx: expected a name that ends in .jsonl, "),
     ("predict input=no.csv model_dir=x", "input=no.csv: no such file"),
     ("finetune task=sequence task.separator=ab model_dir=x output_dir=y", "task.separator='ab': expected one character"),
-    ("finetune task=sequence task.encoding=utf-16 model_dir=x output_dir=y", "task.encoding=utf-16: "),
+    ("finetune task=sequence task.encoding=utf-32 model_dir=x output_dir=y", "task.encoding=utf-32: "),
     ("prepare --config-dir no/such", "--config-dir no/such: no such directory"),
 ]  # fmt: skip
 
@@ -177,7 +169,7 @@ def test_refusals(command: str, line: str, tmp_path: Path, monkeypatch: pytest.M
 def test_all_configuration_errors_come_at_once(capsys: Capsys) -> None:
     assert run(["pretrain", "data_dir=x", "steps=-1", "seed=text", "batch.sequences=0"]) == 2
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 3, lines
+    assert len(lines) == 4, lines
 
 
 WRONG = {  # every wrong setting, also where the task is missing or wrong; a command, and the places of its errors
@@ -330,7 +322,7 @@ def test_users_add_groups_of_their_own(tmp_path: Path) -> None:
 def test_debug_reaches_the_runs_of_a_sweep(tmp_path: Path, capfd: Capsys) -> None:
     missing = ["-m", "prepare", f"corpus.path={tmp_path / 'none'}", f"output_dir={tmp_path / 'sweep'}"]
     missing += ["held_out_prob=0.1,0.2"]
-    assert run([*missing, "--debug"]) == 1
+    assert run([*missing, "--debug"]) == 2
     assert "Traceback" in capfd.readouterr().err
     assert run(missing) == 2
     assert "Traceback" not in capfd.readouterr().err

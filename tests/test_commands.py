@@ -23,7 +23,8 @@ from bertkit.cli import run as command_line
 from bertkit.commands import COMMANDS
 from bertkit.run import trainer
 from bertkit.run.trainer import stop_on_signal
-from bertkit.settings.compose import compose, to_overrides
+from bertkit.settings.compose import compose
+from bertkit.settings.words import to_overrides
 
 
 @pytest.fixture(scope="module")
@@ -116,18 +117,22 @@ def test_every_form_of_rows(made: dict[str, Any]) -> None:
     np.testing.assert_array_equal(embed({"text": texts[0], "label": "good"}), embed(texts[0]))
     np.testing.assert_array_equal(bertkit.embed(model_dir=made["run"], input=rows, text_column="review"), vectors)
     for unclear, message in (
-        (pandas.DataFrame(rows), "of texts: review; label"),
+        (pandas.DataFrame(rows), "of texts: 'review', 'label'"),
         ({"text": ["a"]}, "no column 'text'"),
-        (3, "texts: int: expected texts"),
+        (3, "texts: int: "),
+        (pandas.DataFrame([["a", "b"]], columns=["text", "text"]), "texts: two columns 'text'"),
     ):
         with pytest.raises(InputError, match=message):
             embed(unclear)
+    with pytest.raises(InputError, match="texts: dict: "):
+        bertkit.embed(model_dir=made["run"], input={"text": texts})
     assert predictor([]) == []
     assert predictor.logits([]).shape == (0, 2)
     for wrong, message in (
         ("rows", "data=rows: no such file"),
         (["a text"], "data:1: str: expected a mapping"),
         ([{"text": "a", "label": object()}], "data:1: "),
+        (pandas.DataFrame([["a", "b", "c"]], columns=["text", "label", "label"]), "data: two columns 'label'"),
     ):
         with pytest.raises(InputError, match=message):
             bertkit.evaluate(model_dir=run, data=wrong)
@@ -220,7 +225,7 @@ def test_what_is_misplaced_or_no_setting(made: dict[str, Any], tmp_path: Path) -
     assert len(error.value.args) == 3
     for load in (bertkit.load_model, bertkit.load_tokenizer, bertkit.load_predictor, bertkit.load_embedder):
         for wrong in (None, 3, {"a": 1}):
-            with pytest.raises(InputError, match=r"^model_dir=.*: expected a directory, a run or a hub id$"):
+            with pytest.raises(InputError, match=r"^model_dir=.*: expected a path, a run or a hub id$"):
                 load(wrong)
     assert list(tmp_path.iterdir()) == []
 
@@ -305,3 +310,59 @@ def test_another_thread_than_the_main_one_may_train() -> None:
 
     with ThreadPoolExecutor(1) as threads:
         assert threads.submit(ask).result() is False
+
+
+@pytest.mark.parametrize("name", ["model", "tokenizer", "predictor", "embedder"])
+def test_what_is_no_model(name: str, start: Path) -> None:
+    for wrong in (None, 3, {"a": 1}, [], b"x", "x" * 5000):
+        with pytest.raises(InputError, match=r"^model_dir="):
+            getattr(bertkit, f"load_{name}")(wrong)
+    with pytest.raises(InputError, match=r"^heads=3: expected a list"):
+        bertkit.load_model(start, heads=3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["in.csv", "in.parquet"])
+def test_a_file_with_two_columns_of_one_name(made: dict[str, Any], name: str, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    (tmp_path / "in.csv").write_text("review,x,x\na,1,2\n")
+    table = pytest.importorskip("pyarrow").Table.from_arrays([["a"], ["1"], ["2"]], names=["review", "x", "x"])
+    parquet.write_table(table, tmp_path / "in.parquet")
+    with pytest.raises(InputError, match=rf"{name}(:1)?: two columns 'x'"):
+        bertkit.predict(model_dir=made["stars"], input=tmp_path / name, carry_input=True)
+
+
+FORMS = {
+    "frame": lambda rows, _: pytest.importorskip("pandas").DataFrame(rows),
+    "list": lambda rows, _: rows,
+    "file": lambda _, file: file,
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_the_task_and_the_held_out_rows_are_inferred(
+    form: str, kind: str, start: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    labels = ["good", "bad"] if kind == "classification" else [n / 7 for n in range(40)]
+    rows = [{"review": f"a {labels[n % 2]} day {n}", "stars": labels[n % len(labels)]} for n in range(40)]
+    file = tmp_path / "reviews.jsonl"
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    cell: dict[str, Any] = {
+        "text_column": "review",
+        "label_column": "stars",
+        "model_dir": start,
+        "task.max_seq_length": 32,
+    }
+    cell |= {"num_epochs": 1, "output_dir": tmp_path / "run", "train": FORMS[form](rows, file)}
+    run = bertkit.finetune(**cell)
+    said = capsys.readouterr().err
+    assert f"task={kind}" in said
+    assert "dev_share=0.1" in said
+    assert 0 < run.scores["num_examples"] < 20
+    assert bertkit.finetune(**cell) == run
+    assert "done already" in capsys.readouterr().out
+    with pytest.raises(
+        InputError, match="1: no column 'nothing'" if form == "file" else "^train:1: no column 'nothing'"
+    ):
+        bertkit.finetune(**{**cell, "label_column": "nothing", "output_dir": tmp_path / "new" / "run"})
+    assert not (tmp_path / "new").exists()

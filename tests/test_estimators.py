@@ -208,7 +208,7 @@ def test_wrong_settings_are_refused(tiny: str, made: tuple[Any, Path], tmp_path:
         clone(made[0]).fit(TEXTS[:20], LABELS[:20])
     with pytest.raises(TypeError, match="num_epoch"):
         bertkit.BertClassifier(tiny, num_epoch=1)
-    with pytest.raises(InputValueError, match=r"^X\[0\]: 'kan': expected a list of words"):
+    with pytest.raises(InputValueError, match=r"^X: .*expected a list of lists"):
         bertkit.BertTagger(tiny).fit(["kan", "mir"], ["O", "B"])
     empty = classifier.fit(["", "kan"] * 4, ["a", "b"] * 4)
     assert empty.predict_proba([""]).sum() == pytest.approx(1)
@@ -228,7 +228,7 @@ def test_a_search_over_learning_rates(tiny: str) -> None:
 
 def test_threads_take_turns(tiny: str, capsys: Capsys) -> None:
     """A run sets the random state, and turns the output of its process away."""
-    classifier = bertkit.BertClassifier(tiny, **FAST | {"peak_learning_rate": 1e-3})
+    classifier = bertkit.BertClassifier(tiny, **FAST | {"num_epochs": 1})
     one_by_one = cross_val_score(classifier, TEXTS, LABELS, cv=3, scoring="neg_log_loss")
     with joblib.parallel_config("threading", n_jobs=3):
         at_once = cross_val_score(classifier, TEXTS, LABELS, cv=3, scoring="neg_log_loss")

@@ -4,9 +4,11 @@
 """
 
 import ast
+import functools
 import re
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 from conftest import output_of
@@ -74,6 +76,7 @@ CONFIGS = (
 HEAVY = ("torch", "transformers", "datasets", "tokenizers", "hydra", "omegaconf", "accelerate", "numpy", "yaml")
 
 
+@functools.cache
 def doors(where: str) -> set[str]:
     """The modules of a room that outsiders may import: those that its docstring lists, a line each."""
     tree = ast.parse(modules(ROOT)[f"bertkit.{where}"].read_text(encoding="utf-8"))
@@ -207,8 +210,8 @@ def test_circles_and_long_functions_are_found(tmp_path: object) -> None:
     assert len(found) > 8
 
 
-def test_the_way_to_the_softmax_is_short() -> None:
-    way = walk(ROOT)
+def test_the_way_to_the_softmax_is_short(python: Path) -> None:
+    way = walk(ROOT, python)
     assert len(way["stack"]) <= 13, way["stack"]
     assert len(way["way"]) <= 12, way["way"]
     assert len(way["files"]) <= 20, way["files"]
@@ -224,7 +227,7 @@ def test_the_model_imports_only_torch() -> None:
     assert outside <= {"bertkit", "torch", "typing", "shutil", "tempfile", *standard.split()}
 
 
-def python(code: str) -> str:
+def printed(code: str) -> str:
     return output_of([sys.executable, "-c", code], cwd=ROOT)
 
 
@@ -232,7 +235,7 @@ def python(code: str) -> str:
 def test_light_modules_stay_light(module: str) -> None:
     """A misspelt key is refused without waiting for torch."""
     code = f"import sys, {module}; print(*[name for name in {HEAVY} if name in sys.modules])"
-    assert python(code).split() == []
+    assert printed(code).split() == []
 
 
 def test_every_module_imports_without_importing_transformers_or_datasets() -> None:
@@ -243,4 +246,4 @@ def test_every_module_imports_without_importing_transformers_or_datasets() -> No
         "print(sum(name.split('.')[0] == 'bertkit' for name in sys.modules), "
         "*[name for name in ('transformers', 'datasets', 'evaluate', 'sklearn', 'jinja2') if name in sys.modules])"
     )
-    assert python(code).split() == [str(len(names))]
+    assert printed(code).split() == [str(len(names))]

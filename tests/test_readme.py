@@ -85,7 +85,7 @@ def test_the_readme(quickstarted: Path, python: Path) -> None:
     assert "torch.Size([1, " in said
     assert "(2, 128)" in said
     assert np.load(quickstarted / "vectors.npy").shape == (40, 384 if with_minilm() else 128)
-    assert "recipes/multi_host/README.md, line" in said  # what search finds
+    assert "multi_host/README.md, line" in said  # what search finds
     assert json.loads((runs / "py" / "eval.json").read_text())["num_examples"] == 16
 
 

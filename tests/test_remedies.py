@@ -32,7 +32,7 @@ FOLLOWED = [
     (FINETUNE, "task.labels=regression", r"set (task.metrics=\S+ task.best_metric=\S+)$", "task.labels=regression {}"),
     (FINETUNE, "optimizer.name=lamb", r"choose (\S+)", "{}"),
     (FINETUNE, "freeze=layers", r"such as (\S+)", "freeze={}"),
-    (FINETUNE, "class_weights=[-1,1]", r"expected (balanced)", "task.labels=[a,b] class_weights={}"),
+    (FINETUNE, "class_weights=often", r"expected (balanced)", "task.labels=[a,b] class_weights={}"),
     (FINETUNE, "seed=1,2", r"add (-m)", "seed=1,2 {} --cfg job"),
     ("finetune model_dir=no/such/model data_dir=x output_dir=no/run", "task=seqence", r"did you mean '(.*)'", "task={}"),
     ("finetune model_dir=no/such/model output_dir=no/run task=rte", "train_file=no/a.tsv", r"here it is (.*)$", "{}"),

@@ -3,11 +3,13 @@
 Doors:
 
     batch           the arrays of a batch, shared by data and training
+    intervals       the valid values of numbers in settings
     typed_settings  converts plain mappings to frozen dataclasses, and checks keys and types
     plugins         the user's own options, by slot and name
     errors          errors with exit codes; safe output to the terminal
     files           durable writes, locks, safetensors
     text_files      reads text, JSON and YAML, with size limits
+    json_stream     reads the values of a JSON file one after another
     memory          the memory of this machine
     hub_ids         names of hub models, and whether the hub can be reached
 """

@@ -7,10 +7,15 @@ start a new line, so `shown` escapes control characters. All errors and all prin
 import html
 import re
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import TextIO
 
+INTERRUPTED = "interrupted before there was anything to save"
+INTERRUPTED_CODE = 130  # 128 + SIGINT, as a shell reports it
 MAX_FINDINGS = 5  # how many lines of one error are printed
+MAX_LENGTH = 380  # characters of such a line
+MAX_LISTED = 8  # how many names a message lists
 # control characters (C0, DEL, C1), bidirectional controls, line separators, surrogates (from file names that are not UTF-8)
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -21,6 +26,14 @@ def shown(text: object) -> str:
     return _CONTROL.sub(_escaped, str(text))
 
 
+def in_brief(message: object) -> str:
+    """Escape a message, and cut the middle out of a long one: it begins with the place and ends with the remedy."""
+    text = shown(message).replace(
+        "; use sys.set_int_max_str_digits() to increase the limit", ""
+    )  # advice for programmers
+    return text if len(text) <= MAX_LENGTH else f"{text[:220]} ... {text[220 + 5 - MAX_LENGTH :]}"
+
+
 def _escaped(match: re.Match[str]) -> str:
     code = ord(match[0])
     if 0xDC80 <= code <= 0xDCFF:  # a byte that is not UTF-8
@@ -28,10 +41,22 @@ def _escaped(match: re.Match[str]) -> str:
     return _SHORT.get(match[0]) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
 
 
-def listed(texts: Sequence[str], most: int = 8) -> str:
-    """Join texts in one line; of more than `most` texts, name only the first ones and count the rest."""
-    more = [f"and {len(texts) - most:,} more"] if len(texts) > most else []
-    return "; ".join([*texts[:most], *more])
+def listed(texts: Sequence[str], between: str = "; ") -> str:
+    """Join texts in one line; of many texts, name only the first ones and count the rest."""
+    more = f" and {len(texts) - MAX_LISTED:,} more" if len(texts) > MAX_LISTED else ""
+    return between.join(texts[:MAX_LISTED]) + more
+
+
+def named(names: Iterable[object], between: str = ", ") -> str:
+    """List names such as columns or labels, in quotes; long ones are cut."""
+    return listed([repr(str(name)[:30]) for name in names], between)
+
+
+def check_distinct(columns: Iterable[object], where: str) -> None:
+    """Raise InputError for two columns with the same name."""
+    twice = [name for name, count in Counter(map(str, columns)).items() if count > 1]
+    if twice:
+        raise InputError(f"{where}: two columns {twice[0]!r:.80}; rename one of them")
 
 
 def in_markdown(text: object) -> str:
@@ -65,7 +90,7 @@ class BertkitError(Exception):
     exit_code = 1
 
     def __init__(self, *lines: object) -> None:
-        super().__init__(*map(shown, lines))
+        super().__init__(*map(in_brief, lines))
 
     def __str__(self) -> str:
         return "\n".join(self.args)

@@ -18,11 +18,13 @@ import re
 import shutil
 import socket
 import time
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.base.errors import InputError, LockedError, StorageError, in_json
+from bertkit.base.memory import require_memory
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,17 +33,19 @@ PARTIAL = ".partial"
 TRASH = ".trash"
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS)
 UNFINISHED = ".unfinished"
+CHECKSUM = "bertkit_crc32"  # in the header of safetensors files; other programs that write such a file leave it out
+_DTYPES = {
+    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
+    "uint8": "U8", "bool": "BOOL",
+}  # fmt: skip
 BLOCK_BYTES = 1 << 20
 LOCK = ".bertkit.lock"
 
 
 def sha256_file(path: Path) -> str:
     """Return the SHA-256 of a file, with 64 hexadecimal digits."""
-    digest = hashlib.sha256()
     with path.open("rb", buffering=0) as file:
-        for block in iter(lambda: file.read(BLOCK_BYTES), b""):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def to_json(value: Any) -> str:
@@ -50,41 +54,58 @@ def to_json(value: Any) -> str:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read a safetensors file.
+    """Read a safetensors file, and check the CRC-32 of its tensors if `write_tensors` has written it.
 
     Raises:
-        InputError: the file is damaged.
+        InputError: the file is damaged, or larger than the memory.
+        StorageError: the tensors are not as they were written.
     """
     import safetensors
-    from safetensors.torch import load_file
 
     path.open("rb").close()  # raises the right error for an unreadable file, which safetensors reports as missing
+    require_memory(str(path), path.stat().st_size, "take a smaller model")
     try:
-        return dict(load_file(path))
+        with safetensors.safe_open(path, "pt") as file:
+            expected = (file.metadata() or {}).get(CHECKSUM)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except safetensors.SafetensorError as error:
         raise InputError(f"{path}: damaged ({error}); restore it from a copy") from None
+    if expected is not None and expected != _crc32(tensors):
+        raise StorageError(f"{path}: damaged ({CHECKSUM} differs from its header); restore it from a copy")
+    return tensors
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a safetensors file; its bytes depend only on the tensors.
+    """Write a safetensors file, with the CRC-32 of the tensors in its header; its bytes depend only on the tensors.
 
-    Raises:
-        OSError: the disk failed.
+    The library would write the entries of the header's metadata in random order.
     """
-    import safetensors
-    from safetensors.torch import save_file
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    header: dict[str, Any] = {"__metadata__": {"format": "pt", CHECKSUM: _crc32(tensors)}}
+    names, end = sorted(tensors, key=lambda name: (-tensors[name].itemsize, name)), 0  # keeps numbers aligned
+    for name in names:
+        tensor, start, end = tensors[name], end, end + tensors[name].nbytes
+        dtype = _DTYPES[str(tensor.dtype).removeprefix("torch.")]
+        header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with naming(path), path.open("wb") as file:
+        file.writelines([len(text).to_bytes(8, "little"), text, *(_content(tensors[name]) for name in names)])
 
-    ordered = {name: tensors[name].detach().cpu().contiguous() for name in sorted(tensors)}
-    try:
-        save_file(ordered, path, metadata={"format": "pt"})
-    except safetensors.SafetensorError as error:
-        number = re.search(r"\(os error (\d+)\)", str(error))  # safetensors has it only in the message
-        if number is None:
-            raise
-        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from None
-    umask = os.umask(0)
-    os.umask(umask)
-    path.chmod(0o666 & ~umask)  # safetensors lets only the owner read its files
+
+def _crc32(tensors: Mapping[str, Tensor]) -> str:
+    crc = 0
+    for name in sorted(tensors):
+        crc = zlib.crc32(f"{name} {tensors[name].dtype} {list(tensors[name].shape)}".encode(), crc)
+        crc = zlib.crc32(_content(tensors[name]), crc)
+    return f"{crc:08x}"
+
+
+def _content(tensor: Tensor) -> Any:
+    """Return the bytes of a contiguous tensor on the CPU, without a copy."""
+    import torch
+
+    return tensor.reshape(-1).view(torch.uint8).numpy()
 
 
 def write_durably(path: Path, content: str | bytes) -> None:
@@ -104,7 +125,7 @@ def writing(path: Path, *, is_binary: bool = False) -> Iterator[Any]:
     partial.unlink(missing_ok=True)
     file: Any = partial.open("xb") if is_binary else partial.open("x", encoding="utf-8", newline="\n")
     try:
-        with file:
+        with naming(path), file:
             try:
                 yield file
                 file.flush()
@@ -116,9 +137,7 @@ def writing(path: Path, *, is_binary: bool = False) -> Iterator[Any]:
                 is_kept = True
                 raise InputError(f"{path}: another command is writing the same file; choose another output")
         partial.replace(path)
-    except BaseException as error:
-        if isinstance(error, OSError) and is_disk_error(error):
-            error.filename = error.filename or str(path)
+    except BaseException:
         if not is_kept:
             partial.unlink()
         raise
@@ -127,12 +146,28 @@ def writing(path: Path, *, is_binary: bool = False) -> Iterator[Any]:
 
 def partial_path(path: Path) -> Path:
     """Return the partial name of a file or directory."""
-    return path.with_name(path.name + PARTIAL)
+    return path.with_name(_short(path.name) + PARTIAL)
+
+
+def _short(name: str) -> str:
+    """Return a name to which a few letters can be added; file systems allow 255 bytes."""
+    return name if len(os.fsencode(name)) < 240 else hashlib.sha256(os.fsencode(name)).hexdigest()
 
 
 def is_disk_error(error: BaseException) -> bool:
     """Return whether the error means that a disk is full, read-only or failing."""
     return isinstance(error, OSError) and error.errno in DISK_ERRORS
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Add this name to a disk error without one, since an error in writing to an open file has none."""
+    try:
+        yield
+    except OSError as error:
+        if is_disk_error(error):
+            error.filename = error.filename or str(path)
+        raise
 
 
 def flush(path: Path) -> None:
@@ -170,7 +205,7 @@ def remove(path: Path) -> None:
 
 
 def _rename_away(path: Path) -> Path:
-    return path.rename(path.with_name(f".{path.name}{TRASH}"))  # fails if that name exists
+    return path.rename(path.with_name(f".{_short(path.name)}{TRASH}"))  # fails if that name exists
 
 
 def remove_leftovers(directory: Path, names: str) -> None:
@@ -199,7 +234,17 @@ def folder_for(directory: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def building_dir(final: Path, made_from: str | None = None) -> Iterator[Path]:
-    """Yield a partial directory to fill; at the end it is renamed to `final`. An error deletes it.
+    """Yield a partial directory to fill; at the end it is renamed to `final`. An error deletes it, as in `partial_dir`."""
+    with partial_dir(final, made_from) as partial:
+        yield partial
+        shutil.rmtree(partial / UNFINISHED, ignore_errors=True)
+        publish_dir(partial, final)  # renamed together with the lock, so that no other process can start to build
+        (final / LOCK).unlink()
+
+
+@contextlib.contextmanager
+def partial_dir(final: Path, made_from: str | None) -> Iterator[Path]:
+    """Yield the locked partial directory of `final`. An error deletes it.
 
     The key `made_from` identifies everything on which the result depends. With a key, the folder `UNFINISHED` in the partial
     directory is for intermediate results. After a kill, or an error other than an `InputError` or a disk error, this folder is
@@ -209,8 +254,9 @@ def building_dir(final: Path, made_from: str | None = None) -> Iterator[Path]:
         LockedError: another process is building the same directory.
     """
     with contextlib.ExitStack() as stack:
+        stack.enter_context(naming(final))
         stack.enter_context(folder_for(final.parent))
-        partial = _partial_dir(final)
+        partial = _make_partial_dir(final)
         stack.enter_context(locked(partial))
         unfinished = partial / UNFINISHED
         key = unfinished / "made_from"
@@ -223,16 +269,13 @@ def building_dir(final: Path, made_from: str | None = None) -> Iterator[Path]:
                 unfinished.mkdir()
                 write_durably(key, made_from)
             yield partial
-            shutil.rmtree(unfinished, ignore_errors=True)
-            publish_dir(partial, final)  # renamed together with the lock, so that no other process can start to build
-            (final / LOCK).unlink()
         except BaseException as error:
             if made_from is None or is_disk_error(error) or isinstance(error, InputError):
                 shutil.rmtree(partial, ignore_errors=True)
             raise
 
 
-def _partial_dir(final: Path) -> Path:
+def _make_partial_dir(final: Path) -> Path:
     """Make the partial directory, or reuse a partial directory of bertkit.
 
     Raises:
@@ -244,7 +287,7 @@ def _partial_dir(final: Path) -> Path:
     names = {path.name for path in partial.iterdir()} if _is_dir(partial) else {""}
     if names and not names & {LOCK, UNFINISHED}:
         raise InputError(
-            f"{partial} is there already, and bertkit did not make it; remove it, or choose another output_dir"
+            f"{partial} is there already, and bertkit did not make it; remove it, or choose another output"
         )
     return partial
 
@@ -265,13 +308,13 @@ def locked(directory: Path) -> Iterator[None]:
 
     path = directory / LOCK
     if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
-        raise InputError(f"{path} was not made by bertkit; remove it, or choose another output_dir")
+        raise InputError(f"{path} was not made by bertkit; remove it, or choose another output")
     lock = FileLock(path, timeout=0)
     try:
         lock.acquire()
     except Timeout:
         holder = path.read_text(encoding="utf-8", errors="replace").strip() or "another process"
-        advice = "wait for it, stop it, or choose another output_dir"
+        advice = "wait for it, stop it, or choose another output"
         raise LockedError(f"{directory} is in use by {holder}; {advice}") from None
     try:
         started_at = time.strftime("%Y-%m-%d %H:%M:%S")
@@ -288,12 +331,13 @@ def refuse_file(output_dir: Path) -> None:
 
 
 def require_space(directory: Path, num_bytes: int) -> None:
-    """Check that the disk of `directory` has `num_bytes` free.
+    """Check that the disk of `directory` has `num_bytes` free; some file systems report no sizes.
 
     Raises:
         StorageError: it has less.
     """
-    if shutil.disk_usage(directory).free < num_bytes:
+    usage = shutil.disk_usage(directory)
+    if usage.total and usage.free < num_bytes:
         raise StorageError(no_space(directory, num_bytes))
 
 

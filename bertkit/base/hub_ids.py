@@ -26,11 +26,15 @@ def is_id(name: str) -> bool:
     return not is_folder and re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name) is not None
 
 
-def model_path(model_dir: object, setting: str = "model_dir") -> Path:
-    """Return a model directory from Python as a path; raise InputError if it is neither text nor a path."""
-    if not isinstance(model_dir, (str, os.PathLike)):
-        raise InputError(f"{setting}={model_dir!r:.80}: expected a directory, a run or a hub id")
-    return Path(model_dir).expanduser()
+def path_of(model_dir: object, setting: str = "model_dir") -> Path:
+    """Return a path from Python, such as a model directory; raise InputError if it is neither text nor a path."""
+    try:
+        path = Path(model_dir).expanduser()  # type: ignore[arg-type]
+        path.exists()
+    except (TypeError, RuntimeError, OSError) as error:  # not text, a user without a home, a name that is too long
+        wrong = getattr(error, "strerror", None) or "expected a path, a run or a hub id"
+        raise InputError(f"{setting}={model_dir!r:.80}: {wrong}") from None
+    return path
 
 
 def check_model(name: str, setting: str) -> None:

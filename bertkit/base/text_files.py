@@ -1,18 +1,17 @@
 """Reads text files, JSON and YAML: decompresses gzip, removes a byte order mark, and refuses binary data.
 
-Sizes, nesting and compression are limited, so that no file can exhaust the memory. Real files are far below the limits.
+Sizes and nesting are limited, so that no file can exhaust the memory. Real files are far below the limits.
 """
 
 import codecs
 import contextlib
 import gzip
 import io
-import itertools
 import json
 import re
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,13 +20,12 @@ from bertkit.base.errors import InputError
 TEXT_BYTES = 1 << 18  # how much is read and decoded at once
 LINE_MB = 64  # the maximum size of a line, record or cell
 WHOLE_MB = 256  # the maximum size of a file that is read as a whole: JSON, a vocabulary
-MAX_GZIP_RATIO = 200
+# gzip has no limit: it is read in blocks, and expands at most 1032 times; repeated log lines come near to that
 TOO_LONG = f"longer than {LINE_MB} MB; cut it into shorter ones"
+ADVICE = "convert the file to UTF-8"  # about bytes that are not
 TOO_LARGE = f"larger than {WHOLE_MB} MB, the limit for a file that is read as a whole"
-LINES_AT_ONCE = 1 << 14
 MAX_DEPTH = 100  # nested lists and mappings; our files have five levels, and Python's recursion limit is 1000
 TOO_DEEP = f"lists or groups nested more than {MAX_DEPTH} deep"
-UNCHECKED_GZIP_BYTES = 1 << 22  # up to this size, any ratio is allowed: one repeated letter has a ratio of 1000
 PEEKED_BYTES = 1 << 16  # enough to detect the format of a file
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _GZIP = b"\x1f\x8b"  # RFC 1952; no text starts with these bytes
@@ -49,12 +47,7 @@ def without_surrogates(text: str) -> str:
 
 
 def read_whole(path: Path) -> str:
-    """Read a UTF-8 text file as a whole.
-
-    Raises:
-        InputError: it is too large.
-        UnicodeDecodeError: it is not UTF-8.
-    """
+    """Read a UTF-8 text file as a whole; raises InputError if it is too large, UnicodeDecodeError if it is not UTF-8."""
     with path.open("rb") as file:
         data = file.read(WHOLE_MB * 1_000_000 + 1)
     if len(data) > WHOLE_MB * 1_000_000:
@@ -62,48 +55,24 @@ def read_whole(path: Path) -> str:
     return data.decode("utf-8")
 
 
-def join_lines(name: Path, lines: Iterator[tuple[int, str]]) -> str:
-    """Join numbered lines to one text of at most WHOLE_MB."""
-    length = 0
-    parts: list[str] = []  # joined blocks of lines, because many short strings need several times the memory
-    while some := [line for _, line in itertools.islice(lines, LINES_AT_ONCE)]:
-        parts.append("\n".join(some))
-        length += len(parts[-1]) + 1
-        if length > WHOLE_MB * 1_000_000:
-            raise InputError(f"{name}: JSON {TOO_LARGE}; write it as lines (.jsonl)")
-    return "\n".join(parts)
-
-
 def check_size(path: Path) -> None:
-    """Check that a file is small enough to be read as a whole.
-
-    Raises:
-        InputError: it is too large.
-    """
+    """Check that a file is small enough to be read as a whole; raises InputError if it is too large."""
     if path.stat().st_size > WHOLE_MB * 1_000_000:
         raise InputError(f"{path}: {TOO_LARGE}")
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file.
-
-    Raises:
-        InputError: the file is missing, or is not JSON.
-    """
+    """Read a JSON file; raises InputError if the file is missing, or is not JSON."""
     try:
         return parse_json(read_whole(path))
-    except FileNotFoundError:
+    except (FileNotFoundError, IsADirectoryError):
         raise InputError(f"{path}: no such file") from None
     except ValueError as error:
         raise InputError(f"{path}: not JSON ({error}); restore or recreate the file") from None
 
 
 def parse_json(text: str) -> Any:
-    """Parse JSON from an untrusted source.
-
-    Raises:
-        ValueError: it is not JSON, or nested too deeply.
-    """
+    """Parse JSON from an untrusted source; raises ValueError if it is not JSON, or nested too deeply."""
     try:
         value = json.loads(text)
     except RecursionError:
@@ -116,8 +85,7 @@ def parse_json(text: str) -> Any:
 def parse_yaml(text: str) -> Any:
     """Parse YAML from an untrusted source: plain values only. Aliases are refused, because they can expand exponentially.
 
-    Raises:
-        ValueError: it is not YAML, has an alias, or is nested too deeply.
+    Raises ValueError if it is not YAML, has an alias, or is nested too deeply.
     """
     import yaml
 
@@ -138,33 +106,32 @@ def is_deep(value: Any) -> bool:
     """Return whether lists and mappings are nested more than `MAX_DEPTH` deep."""
     level = [value]
     for _ in range(MAX_DEPTH + 1):
-        groups = (item.values() if isinstance(item, dict) else item for item in level if isinstance(item, (dict, list)))
+        inner = (item for item in level if isinstance(item, (Mapping, list, tuple)))
+        groups = (item.values() if isinstance(item, Mapping) else item for item in inner)
         level = [item for group in groups for item in group]
         if not level:
             return False
     return True
 
 
-def read_lines(path: Path, **encoding: str) -> Iterator[tuple[int, str]]:
-    """Read the lines of a file or pipe, numbered from 1; decompress gzip. The encoding is as for `line_blocks`, by default UTF-8.
+def read_lines(path: Path, **options: Any) -> Iterator[tuple[int, str]]:
+    """Read the lines of a file or pipe, numbered from 1, or its blocks; decompress gzip. The options are those of `numbered_lines`.
 
-    Raises:
-        InputError: it is missing, damaged or not text; the message has the line number.
+    Raises InputError if it is missing, damaged or not text; the message has the line number.
     """
     try:
         file = path.open("rb", buffering=PEEKED_BYTES)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     with file:
-        yield from numbered_lines(unpacked(cast(io.BufferedReader, file), path), path, **encoding)
+        yield from numbered_lines(unpacked(cast(io.BufferedReader, file), path), path, **options)
 
 
 @contextlib.contextmanager
 def opened_input(name: str) -> Iterator[tuple[io.BufferedReader, int | None]]:
     """Open the file of `input=`, or standard input for `-`; yield it with its size in bytes, None if unknown.
 
-    Raises:
-        InputError: there is no such file, or it is a folder.
+    Raises InputError if there is no such file, or it is a folder.
     """
     if name == "-" and sys.stdin is None:
         raise InputError("input=-: standard input is closed; give a file, or pipe text into the command")
@@ -189,35 +156,7 @@ def unpacked(file: io.BufferedReader, name: Path) -> io.BufferedReader:
         raise InputError(f"{name}: an Excel file (or another archive); {way_out}")
     if name.suffix.lower() != ".gz" and file.peek(len(_GZIP))[: len(_GZIP)] != _GZIP:
         return file
-    return io.BufferedReader(cast(io.RawIOBase, _Gzip(file, name)), PEEKED_BYTES)
-
-
-class _CountingFile(io.RawIOBase):
-    """Counts the bytes that are read from a file."""
-
-    def __init__(self, file: io.BufferedReader) -> None:
-        self.file, self.num_bytes = file, 0
-
-    def read(self, size: int = -1) -> bytes:
-        data = self.file.read(size)
-        self.num_bytes += len(data)
-        return data
-
-
-class _Gzip(gzip.GzipFile):
-    """Decompresses a file, and refuses a file whose compression ratio is too high."""
-
-    def __init__(self, file: io.BufferedReader, name: Path) -> None:
-        self.compressed, self.num_bytes, self.where = _CountingFile(file), 0, name
-        super().__init__(fileobj=self.compressed, mode="rb")
-
-    def readinto(self, buffer: Any) -> int:
-        data = self.read1(len(buffer))  # `read` would lose the data before a damaged block
-        buffer[: len(data)] = data
-        self.num_bytes += len(data)
-        if self.num_bytes > UNCHECKED_GZIP_BYTES + MAX_GZIP_RATIO * self.compressed.num_bytes:
-            raise InputError(f"{self.where}: decompresses to more than {MAX_GZIP_RATIO} times its size; decompress it")
-        return len(data)
+    return cast(io.BufferedReader, gzip.GzipFile(fileobj=file))
 
 
 @contextlib.contextmanager
@@ -229,22 +168,46 @@ def unpacking(where: Callable[[], str]) -> Iterator[None]:
         raise InputError(f"{where()}: damaged gzip file ({error}); restore it") from None
 
 
-def as_utf8(file: io.BufferedReader, name: Path) -> io.BufferedReader:
-    """Return the text in UTF-8 of a file that begins with UTF-16's byte order mark, as Excel writes it; else the file itself."""
-    if file.peek(2)[:2] not in _UTF_16:
-        return file
+def as_utf8(file: io.BufferedReader, name: Path, encoding: str) -> tuple[io.BufferedReader, str]:
+    """Return a file and its encoding; UTF-16, by its byte order mark or the encoding, is converted to UTF-8."""
+    has_mark = file.peek(2)[:2] in _UTF_16
+    known = "utf-16" if has_mark else codecs.lookup(encoding).name
+    if not known.startswith("utf-16"):
+        return file, encoding
     data = file.read(WHOLE_MB * 1_000_000 + 1)
     if len(data) > WHOLE_MB * 1_000_000:
         raise InputError(f"{name}: UTF-16 {TOO_LARGE}; convert it to UTF-8")
-    return io.BufferedReader(cast(io.RawIOBase, io.BytesIO(data.decode("utf-16", "replace").encode())))
+    text = data.decode("utf-16-le" if known == "utf-16" and not has_mark else known, "replace")  # as Windows writes it
+    return io.BufferedReader(cast(io.RawIOBase, io.BytesIO(text.encode()))), "utf-8"
 
 
-def numbered_lines(file: io.BufferedReader, name: Path, **encoding: str) -> Iterator[tuple[int, str]]:
-    """Read lines, numbered from 1, without line ends; `name` is used in error messages."""
+def numbered_lines(
+    file: io.BufferedReader, name: Path, encoding: str = "utf-8", advice: str = ADVICE, in_blocks: bool = False
+) -> Iterator[tuple[int, str]]:
+    """Read lines, numbered from 1, without line ends, or blocks as `text_blocks` does; `name` is used in error messages."""
     with unpacking(lambda: str(name)):
-        for first, lines in line_blocks(as_utf8(file, name), lambda number: f"{name}:{number}", **encoding):  # type: ignore[arg-type]
-            for number, line in enumerate(lines, first):
-                yield number, line.removesuffix("\r")
+        file, encoding = as_utf8(file, name, encoding)
+        read = text_blocks if in_blocks else line_blocks
+        for first, lines in read(file, lambda number: f"{name}:{number}", encoding=encoding, advice=advice):
+            for number, line in [(first, lines)] if isinstance(lines, str) else enumerate(lines, first):
+                yield number, line if in_blocks else line.removesuffix("\r")
+
+
+def text_blocks(
+    file: io.BufferedReader, where: Callable[[int], str], *, encoding: str, advice: str
+) -> Iterator[tuple[int, str]]:
+    """Read a text in blocks, each with the number of the line in which it begins; arguments and errors as for `line_blocks`."""
+    decoder, number, block = codecs.getincrementaldecoder(encoding)(), 1, b"more"
+    while block:
+        block = file.read1(TEXT_BYTES)
+        try:
+            text = decoder.decode(block, not block)
+        except UnicodeDecodeError as error:
+            number += error.object.count(b"\n", 0, error.start)
+            wrong = f"not {encoding.upper()} (byte 0x{error.object[error.start]:02x})"
+            raise InputError(f"{where(number)}: {wrong}; {advice}") from None
+        yield number, text
+        number += text.count("\n")
 
 
 def line_blocks(
@@ -254,19 +217,16 @@ def line_blocks(
     start: int = 0,
     end: int | None = None,
     encoding: str = "utf-8",
-    advice: str = "convert the file to UTF-8",
+    advice: str = ADVICE,
 ) -> Iterator[tuple[int, list[str]]]:
     """Read blocks of lines, each with the number of its first line.
 
     Only a line feed ends a line, since U+2028 and similar characters occur inside sentences. If a line is invalid, the lines
     before it are yielded before the error is raised.
 
-    The file is at its beginning; of its bytes, `start` to `end` (excluded) are read, without waiting for full blocks. For
-    error messages `where` returns the place of a line number, and `advice` is what to do about another encoding. In `encoding`
-    a line feed is the byte 0x0a.
-
-    Raises:
-        InputError: a line is not text, or not in this encoding.
+    The file is at its beginning; of its bytes, `start` to `end` (excluded) are read, without waiting for full blocks. For error
+    messages `where` returns the place of a line number, and `advice` is what to do about another encoding. In `encoding` a line
+    feed is the byte 0x0a. Raises InputError if a line is not text, or not in this encoding.
     """
     if start:
         file.seek(start)

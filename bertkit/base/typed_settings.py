@@ -1,7 +1,7 @@
 """Converts plain mappings to frozen dataclasses, and reports all errors at once; `checked` does the same for file contents.
 
-The annotations of a dataclass are its schema: nested dataclasses, `int`, `float`, `bool`, `str`, `Literal`, `tuple[X, ...]`,
-`dict[str, X]` and unions. A value may be null only if its annotation includes `None`; unknown keys are errors.
+The annotations of a dataclass are its schema: nested dataclasses, `bool`, `str`, `Literal`, `tuple[X, ...]`, `dict[str, X]`, unions,
+and numbers with their `Interval`, such as `Size`. A value may be null only if its annotation includes `None`; unknown keys are errors.
 """
 
 import dataclasses
@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, NewType, TypeVar, Union, get_args, g
 
 from bertkit.base import plugins
 from bertkit.base.errors import InputError
+from bertkit.base.intervals import Interval
 
 T = TypeVar("T")
 
@@ -30,11 +31,7 @@ def options_of(slot: str, setting: str) -> dict[str, str]:
 
 
 def conf_dir() -> Path:
-    """Return the directory of bertkit's configuration files: inside the package, or, in a git checkout, beside it.
-
-    Raises:
-        InputError: the installation is broken.
-    """
+    """Return the directory of bertkit's configuration files: inside the package, or, in a git checkout, beside it."""
     package = Path(__file__).resolve().parents[1]
     for candidate in (package / "conf", package.parent / "conf"):
         if (candidate / "pretrain.yaml").is_file():
@@ -43,11 +40,7 @@ def conf_dir() -> Path:
 
 
 def conf_dirs(own: str | None) -> list[Path]:
-    """Return the directories of configuration files: bertkit's, and the user's own, if any.
-
-    Raises:
-        InputError: the user's own is not a directory.
-    """
+    """Return the directories of configuration files: bertkit's, and the user's own, if any."""
     if own is None:
         return [conf_dir()]
     directory = Path(own).expanduser().resolve()
@@ -76,14 +69,14 @@ IF_SET = {"is_written": "if set"}  # metadata of a setting that is written only 
 PLACES = ("output_dir", "output", "data_dir", "model_dir", "input", "corpus.path", "tokenizer.path")
 
 
-def build(schema: type[T], mapping: Any) -> T:
-    """Build the dataclass `schema` from a mapping of settings.
+def build(schema: type[T], mapping: Any, path: str = "") -> T:
+    """Build the dataclass `schema` from a mapping of settings, or of the group `path`.
 
     Raises:
         InputError: one line for each unknown key, missing value, wrong type, and error of a `__post_init__`.
     """
     errors: list[str] = []
-    value = _convert(schema, mapping, "", errors, is_file=False)
+    value = _convert(schema, mapping, path, errors, is_file=False)
     if errors:
         raise InputError(*dict.fromkeys(errors))
     return value  # type: ignore[no-any-return]
@@ -103,36 +96,10 @@ def checked(kind: type[T], content: Any, where: Path | str, advice: str = "resto
 
 
 def refuse(*problems: object) -> None:
-    """Raise all problems at once. A problem is a string or a list of strings; false and empty values are ignored.
-
-    Raises:
-        InputError: there is at least one problem.
-    """
+    """Raise all problems as an InputError. A problem is a string or a list of strings; false and empty values are ignored."""
     lines = [line for item in problems if item for line in ([item] if isinstance(item, str) else item)]  # type: ignore[attr-defined]
     if lines:
         raise InputError(*lines)
-
-
-_WORDS = {"[)": "a number from {} to below {}", "(]": "a number above {}, up to {}", "()": "a number between {} and {}"}
-
-
-def outside(settings: object, group: str, **intervals: str) -> list[str]:
-    """List the settings that are outside their intervals, such as "[0, 1)"; values that are not numbers are ignored."""
-    problems = []
-    for name, interval in intervals.items():
-        value, (low, high) = getattr(settings, name), map(float, interval[1:-1].split(","))
-        if not isinstance(value, (int, float)):
-            continue
-        is_above = low <= value if interval[0] == "[" else low < value
-        if is_above and (value <= high if interval[-1] == "]" else value < high):
-            continue
-        expected = _WORDS.get(interval[0] + interval[-1], "{} to {}").format(
-            f"{low:,g}", f"{high:,.0f}" if high.is_integer() else f"{high:g}"
-        )
-        if high == math.inf:
-            expected = f"at least {low:g}" if interval[0] == "[" else "a positive number" if low == 0 else "a number"
-        problems.append(f"{group}{name}={value}: expected {expected}")
-    return problems
 
 
 def unused(settings: object, group: str, *rows: tuple[Any, ...]) -> list[str]:
@@ -229,9 +196,10 @@ def _convert(annotation: Any, value: Any, path: str, errors: list[str], is_file:
             converted = tuple(_convert(inner[0], *pair, wrong, is_file) for pair in zip(value, places, strict=False))
         else:
             fits, converted = _match(option, value)
-            if fits:
-                return converted
-            continue
+            if not fits:
+                continue
+            if kind is Annotated and isinstance(inner[1], Interval) and (expected := inner[1].expected(converted)):
+                wrong = [f"{path}={converted}: expected {expected}"]
         if not wrong:
             return converted
         inner_errors = inner_errors or wrong
@@ -303,8 +271,10 @@ def _match(option: Any, value: Any) -> tuple[bool, Any]:
     if option is type(None):
         return value is None, None
     if get_origin(option) is Annotated:
-        names, slot = get_args(option)
-        return value in get_args(names) or plugins.find(slot, value) is not None, value
+        plain, mark = get_args(option)
+        if isinstance(mark, Interval):
+            return _match(plain, value)
+        return value in get_args(plain) or plugins.find(mark, value) is not None, value
     if get_origin(option) is Literal:
         return value in get_args(option), value
     if get_origin(option) is not None or dataclasses.is_dataclass(option):
@@ -313,7 +283,7 @@ def _match(option: Any, value: Any) -> tuple[bool, Any]:
         return option is bool and isinstance(value, bool), value
     if option is int and isinstance(value, float) and value.is_integer():
         return True, int(value)  # steps=1e6
-    if option is float and isinstance(value, int):
+    if option is float and isinstance(value, int) and abs(value) < 2**1023:  # larger ones overflow
         return True, float(value)
     if isinstance(value, float) and not math.isfinite(value):
         return False, value
@@ -324,8 +294,10 @@ def _describe(option: Any) -> str:
     if option is type(None):
         return "null"
     if get_origin(option) is Annotated:
-        names, slot = get_args(option)
-        known = [*get_args(names), *plugins.names_of(slot)]
+        plain, mark = get_args(option)
+        if isinstance(mark, Interval):
+            return _describe(plain)
+        known = [*get_args(plain), *plugins.names_of(mark)]
         return f"{' or '.join(known)}, or a plug-in whose module is in plugins="
     if get_origin(option) is Literal:
         return " or ".join(str(choice) for choice in get_args(option))

@@ -4,9 +4,8 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from bertkit.base.errors import InputError
-from bertkit.base.typed_settings import IF_SET, Slot, options_of, outside, refuse, unused
-
-MAX_VOCAB_SIZE = 10_000_000  # ten times the largest published vocabulary, that of XLM-V
+from bertkit.base.intervals import MAX_INT32, Count, Interval, Share, ShareInside, Size
+from bertkit.base.typed_settings import IF_SET, Slot, options_of, refuse, unused
 
 
 @dataclass(frozen=True)
@@ -37,14 +36,10 @@ class TokenizerConfig:
     """The path of an existing vocabulary, or how to learn one."""
 
     path: str | None
-    vocab_size: int
-    min_frequency: int
+    vocab_size: Annotated[int, Interval(100, 10_000_000)]  # ten times the largest published vocabulary, that of XLM-V
+    min_frequency: Count
     lowercase: bool | None
     rules: Literal["auto", "hugging_face", "google"]
-
-    def __post_init__(self) -> None:
-        if not 100 <= self.vocab_size <= MAX_VOCAB_SIZE:
-            raise InputError(f"tokenizer.vocab_size={self.vocab_size}: expected 100 to {MAX_VOCAB_SIZE:,}; BERT: 30522")
 
 
 @dataclass(frozen=True)
@@ -52,14 +47,13 @@ class SegmentsConfig:
     """How documents become training examples: segment pairs, or blocks of full sentences."""
 
     kind: Literal["pairs", "full_sentences"]
-    max_seq_length: int
-    short_seq_prob: float
+    max_seq_length: Annotated[int, Interval(8, MAX_INT32)]
+    short_seq_prob: Share
     # nsp: does B follow A, or is it random? sop (sentence order prediction): are A and B swapped? none: not predicted
     next_sentence: Literal["nsp", "sop", "none"]
 
     def __post_init__(self) -> None:
         refuse(
-            outside(self, "segments.", max_seq_length="[8, inf)", short_seq_prob="[0, 1]"),
             self.predicts_next
             and not self.has_pairs
             and f"segments.next_sentence={self.next_sentence}: segments={self.kind} has no pairs; leave it out, or set "
@@ -82,37 +76,30 @@ class InstancesConfig:
     """How `prepare` makes Google's fixed instances, which `pretrain` and `evaluate` use as stored."""
 
     kind: Literal["google"]
-    max_seq_length: int
-    short_seq_prob: float
-    dupe_factor: int
-    max_predictions_per_seq: int
+    max_seq_length: Annotated[int, Interval(8, 65535)]
+    short_seq_prob: Share
+    dupe_factor: Size
+    max_predictions_per_seq: Size
     has_pairs = predicts_next = True  # as in `SegmentsConfig`
-
-    def __post_init__(self) -> None:
-        refuse(
-            outside(self, "segments.", max_seq_length="[8, 65535]", short_seq_prob="[0, 1]"),
-            outside(self, "segments.", dupe_factor="[1, inf)", max_predictions_per_seq="[1, inf)"),
-        )
 
 
 @dataclass(frozen=True)
 class MaskingConfig:
     """Which tokens are predicted, and what replaces them."""
 
-    probability: float
+    probability: ShareInside
     whole_word: bool
-    mask_prob: float
-    random_prob: float
-    max_ngram: int = 1  # largest number of words masked together; older datasets do not have this setting
+    mask_prob: Share
+    random_prob: Share
+    max_ngram: Size = 1  # largest number of words masked together; older datasets do not have this setting
     kind: Annotated[Literal["bert"], Slot("masking")] = field(default="bert", metadata=IF_SET)
     options: dict[str, Any] = field(default_factory=dict, hash=False, metadata=options_of("masking", "kind"))
 
     def __post_init__(self) -> None:
         refuse(
-            (min(self.mask_prob, self.random_prob) < 0 or self.mask_prob + self.random_prob > 1)
+            self.mask_prob + self.random_prob > 1
             and f"masking.mask_prob={self.mask_prob} and masking.random_prob={self.random_prob}: expected two probabilities "
             "that sum to at most 1",
-            outside(self, "masking.", probability="(0, 1)", max_ngram="[1, inf)"),
             self.max_ngram > 1
             and not self.whole_word
             and f"masking.max_ngram={self.max_ngram}: n-grams need masking.whole_word=true; set masking=ngram",
@@ -123,13 +110,11 @@ class MaskingConfig:
 class PassagesConfig:
     """How documents are cut into passages, and words are normalized for search."""
 
-    words: int  # largest number of words in a passage
-    overlap: int  # largest number of words shared by neighbouring passages
+    words: Size  # largest number of words in a passage
+    overlap: Count  # largest number of words shared by neighbouring passages
     stemming: Literal["none", "english"]  # english: Porter stemming; `invented` matches `invention`
     accents: Literal["drop", "keep"]  # drop: `resume` matches `résumé`
 
     def __post_init__(self) -> None:
-        if self.words < 1:
-            raise InputError(f"passages.words={self.words}: expected at least 1, such as 100")
-        if not 0 <= self.overlap < self.words:
+        if self.overlap >= self.words:
             raise InputError(f"passages.overlap={self.overlap}: expected 0 to {self.words - 1}, below passages.words")

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, named
 from bertkit.base.typed_settings import nearest
 from bertkit.kernels.layout import Layout
 from bertkit.model.bert_config import FOLLOWS
@@ -54,9 +54,9 @@ class Attribution:
         difference = self.score - self.baseline_score
         share = f", {abs(self.error / difference):.2%} of it" if difference else ""
         return (
-            f"The attributions add up to {self.values.sum():.4f}; the score is {self.score:.4f}, and {self.baseline_score:.4f} "
-            f"with [PAD] instead of the tokens, a difference of {difference:.4f}. The error is {abs(self.error):.2g}{share}, with "
-            f"{self.num_steps} steps."
+            f"The score is {self.score:.4f}, and {self.baseline_score:.4f} with [PAD] in place of the tokens: a difference of "
+            f"{difference:.4f}. The attributions sum to {self.values.sum():.4f}, an error of {abs(self.error):.2g}{share}, "
+            f"with {self.num_steps} steps of integration."
         )
 
 
@@ -144,8 +144,8 @@ def _chosen(target: str | None, names: Sequence[str], predicted: int, what: str)
     if target is None:
         return predicted
     if target not in names:
-        some = f"; expected one of {', '.join(names)}" if len(names) <= 50 else ""
-        raise InputError(f"target={target}: no such {what}{nearest(target, names) or some}")
+        hint = nearest(target, names) or f"; expected one of {named(names)}"
+        raise InputError(f"target={target:.80}: no such {what}{hint}")
     return names.index(target)
 
 

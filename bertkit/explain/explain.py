@@ -92,11 +92,8 @@ def explain(
 
     `target` is the label, word or ending to explain, by default the predicted one. For a model that generates text,
     `target_text` is aligned with the source, by default the generated text. `steps` is the number of points for integrated
-    gradients: None for as many as needed, 0 for no attributions.
-
-    Raises:
-        InputError: the model cannot predict this target.
-        NumericsError: the model's output is not finite.
+    gradients: None for as many as needed, 0 for no attributions. Raises InputError if the model cannot predict this target,
+    NumericsError if the model's output is not finite.
     """
     features = [dataclasses.replace(feature, label=None, example=0) for feature in features]
     model: Any = predictor.model

@@ -184,11 +184,7 @@ def _svg(width: float, height: float, parts: list[str], title: str) -> str:
 
 
 def png_writer() -> Callable[[str], bytes]:
-    """Return a function that converts SVG to PNG.
-
-    Raises:
-        InputError: resvg-py is not installed.
-    """
+    """Return a function that converts SVG to PNG; raises InputError if resvg-py is not installed."""
     try:
         from resvg_py import svg_to_bytes
     except ImportError:

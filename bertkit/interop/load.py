@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bertkit.base.errors import InputError, listed
 from bertkit.base.files import sha256_file
-from bertkit.base.hub_ids import is_id, model_path
+from bertkit.base.hub_ids import is_id, path_of
 from bertkit.data.corpus.tokenizer import Rules, Tokenizer
 from bertkit.data.corpus.tokenizer import load_tokenizer as load_tokenizer_files
 from bertkit.interop.exports.sentence_transformers import max_length_of
@@ -69,9 +69,8 @@ def load_model(model_dir: str | Path, heads: Sequence[str] | None = None) -> Pad
     Raises:
         InputError: the directory cannot be loaded, or lacks one of `heads`.
     """
-    directory = resolve_model_dir(model_dir)
-    unknown = [head for head in heads or () if head not in HEADS]
-    if isinstance(heads, str) or unknown or len(set(heads or ())) != len(heads or ()):
+    directory, own = resolve_model_dir(model_dir), list(heads) if isinstance(heads, (list, tuple)) else [heads]
+    if heads is not None and any(not isinstance(head, str) or head not in HEADS or own.count(head) > 1 for head in own):
         raise InputError(f"heads={heads!r}: expected a list of heads, each once, among {', '.join(HEADS)}")
     model, report = load_directory(directory, heads)
     missing = sorted({name.split(".")[1] for name in report.new})
@@ -98,7 +97,7 @@ def load_tokenizer(model_dir: str | Path, rules: Rules | None = None) -> Tokeniz
     Raises:
         InputError: there is no tokenizer, or BERT cannot use it.
     """
-    path = model_path(model_dir)
+    path = path_of(model_dir)
     if path.is_file():
         return load_tokenizer_files(path, rules=rules)
     if (path / "tokenizer").is_dir():
@@ -120,7 +119,7 @@ def resolve_model_dir(model_dir: str | Path, setting: str = "model_dir") -> Path
     Raises:
         InputError: there is no such directory, or it contains no model.
     """
-    path = model_path(model_dir, setting)
+    path = path_of(model_dir, setting)
     if not path.is_dir():
         prefix = google.find_checkpoint(path)
         if prefix is not None:
@@ -328,7 +327,7 @@ def _check_fit(stored: _Stored, model: BertWithHeads, needs_pooler: bool, is_new
             problems.append(f"{name}: this model has no such weight")
         elif ours[name] not in expected and not (is_new_decoder and in_decoder(ours[name]) in expected):
             stored.skipped[name] = "head not asked for"
-    problems += hugging_face.unfit_values(stored.tensors)
+    problems = problems or hugging_face.unfit_values(stored.tensors)  # values only of shapes that fit the model
     if problems:
         raise InputError(
             f"{stored.directory}: {len(problems)} weights do not fit {stored.config_path.name}: {listed(problems)}; restore the "

@@ -3,6 +3,7 @@
 Axes: as in model/attention.py; n rows of inputs (tokens), k input features, m output features.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -199,17 +200,13 @@ def _dropped(values: Tensor, is_kept: Tensor, scale: float) -> Tensor:
     return torch.where(is_kept, values, values.new_zeros(())).mul_(scale)
 
 
-def gelu_tanh(hidden: Tensor) -> Tensor:
-    """GELU by its tanh approximation (Hendrycks and Gimpel 2016, section 2)."""
-    return F.gelu(hidden, approximate="tanh")
-
-
+GELU_TANH = functools.partial(F.gelu, approximate="tanh")  # Hendrycks and Gimpel 2016, section 2
 # `gelu` is exact, with erf: the released weights were trained with it. google-research/bert later changed its code to the
 # tanh approximation, which Hugging Face calls `gelu_new`.
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
-    "gelu_new": gelu_tanh,
-    "gelu_pytorch_tanh": gelu_tanh,
+    "gelu_new": GELU_TANH,
+    "gelu_pytorch_tanh": GELU_TANH,
     "relu": F.relu,
     "silu": F.silu,
     "swish": F.silu,

@@ -14,6 +14,7 @@ import datetime
 import json
 import logging
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -31,7 +32,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Subproce
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from bertkit.base import errors
-from bertkit.base.errors import BertkitError, InputError, PeerError, StoppedError
+from bertkit.base.errors import INTERRUPTED_CODE, BertkitError, InputError, PeerError, StoppedError
 from bertkit.launch import world
 from bertkit.launch.launch_config import LaunchConfig
 
@@ -92,7 +93,7 @@ def _is_cause(code: int) -> bool:
     """Return whether an exit code means that this process caused the failure: it is no consequence, and no stop request."""
     if code < 0:  # NCCL aborts (SIGABRT) when a peer is lost
         return -code not in (signal.SIGABRT, *world.STOP_SIGNALS)
-    return code not in (0, *ERRORS, world.INTERRUPTED_CODE, world.BROKEN_PIPE_CODE)
+    return code not in (0, *ERRORS, INTERRUPTED_CODE, world.BROKEN_PIPE_CODE)
 
 
 def run(launch: LaunchConfig, job: dict[str, Any], output_dir: str | None) -> None:
@@ -126,13 +127,14 @@ def run(launch: LaunchConfig, job: dict[str, Any], output_dir: str | None) -> No
 
 
 def _open_store(launch: LaunchConfig) -> tuple[TCPStore | None, tuple[str, int]]:
-    """Open the store if this is host 0; return it, or None, and its address.
-
-    Raises:
-        InputError: the address is malformed, or host 0 cannot listen there.
-    """
+    """Open the store if this is host 0; return it, or None, and its address."""
     host, _, number = (launch.address or "127.0.0.1:0").rpartition(":")
-    if not host or not number.isdigit() or int(number) > 65535 or (launch.address and int(number) == 0):
+    if (
+        not host
+        or not re.fullmatch("[0-9]{1,5}", number)
+        or int(number) > 65535
+        or (launch.address and int(number) == 0)
+    ):
         raise InputError(f"launch.address={launch.address}: expected HOST:PORT of host 0, such as 10.0.0.1:29500")
     if launch.host_rank > 0:
         return None, (host, int(number))
@@ -173,11 +175,7 @@ class _OtherHosts:
 
 
 def interface_to(host: str, port: int) -> str:
-    """Return the name of the network interface that connects to a host; no packet is sent.
-
-    Raises:
-        InputError: the name of the host is unknown, or there is no route.
-    """
+    """Return the name of the network interface that connects to a host; no packet is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((host, port))
@@ -229,7 +227,7 @@ class _Diagnosis:
         codes = {failure.exitcode for failure in own}
         if self.workers.stop_signal is not None and -self.workers.stop_signal in codes:  # stopped before it could save
             return KeyboardInterrupt() if self.step is None else StoppedError(world.stopped_line(self.step))
-        for code, kind in ((world.INTERRUPTED_CODE, KeyboardInterrupt), (world.BROKEN_PIPE_CODE, BrokenPipeError)):
+        for code, kind in ((INTERRUPTED_CODE, KeyboardInterrupt), (world.BROKEN_PIPE_CODE, BrokenPipeError)):
             if code in codes:
                 return kind()
         for failure in own:

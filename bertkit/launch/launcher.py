@@ -56,12 +56,8 @@ def start(command: str, settings: Any) -> None:
     elastic.run(settings.launch, job, getattr(settings, "output_dir", None))
 
 
-def read_job(file: str) -> dict[str, Any]:
-    """Read the job of this worker; from now on the process ends when its launcher ends.
-
-    Raises:
-        InputError: no bertkit launcher started this process.
-    """
+def read_job(file: str = "") -> dict[str, Any]:
+    """Read the job of this worker, which a launcher must have started; from now on the process ends when its launcher ends."""
     global is_worker, shows_tracebacks
     try:
         job: dict[str, Any] = json.loads(Path(file).read_text(encoding="utf-8"))

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import signal
 import subprocess
 from collections import defaultdict
 from collections.abc import Sequence
@@ -12,8 +13,8 @@ from statistics import fmean, stdev
 from types import FrameType
 from typing import Any
 
-from bertkit.base.errors import say
-from bertkit.launch.world import INTERRUPTED_CODE, STOP_SIGNALS, child_command, end_with_parent, handle_signals
+from bertkit.base.errors import INTERRUPTED_CODE, say
+from bertkit.launch.world import STOP_SIGNALS, child_command, end_with_parent, handle_signals
 
 STOPPED_CODES = (75, INTERRUPTED_CODE)
 
@@ -47,7 +48,7 @@ def run_each(runs: Sequence[SweptRun]) -> int:
             say(f"-- {run.name}")
             # in its own session, so that a signal from the terminal reaches it only once, through `forward`
             command = child_command(*run.arguments)
-            process = subprocess.Popen(command, start_new_session=True, preexec_fn=end_with_parent)
+            process = subprocess.Popen(command, start_new_session=True, preexec_fn=_before_start)
             running[:] = [process]
             if received:  # the signal arrived between two runs
                 process.send_signal(received[-1])
@@ -58,6 +59,11 @@ def run_each(runs: Sequence[SweptRun]) -> int:
     stops = [code for code in codes.values() if code in STOPPED_CODES or code < 0]
     failures = [code for code in codes.values() if code]
     return abs(([*stops, *failures] or [0])[0])
+
+
+def _before_start() -> None:
+    end_with_parent()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the run handles it
 
 
 def _table(runs: Sequence[SweptRun], codes: dict[str, int]) -> list[str]:

@@ -26,12 +26,10 @@ spec = spec_from_file_location("bertkit", sys.argv.pop(1))
 sys.modules["bertkit"] = module_from_spec(spec)
 spec.loader.exec_module(sys.modules["bertkit"])
 sys.path.append(sys.argv.pop(1))
-from bertkit.cli import main
+from bertkit.__main__ import main
 main()
 """
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-INTERRUPTED = "interrupted before there was anything to save"
-INTERRUPTED_CODE = 130
 LOST = "another process of the run died or hangs"
 BROKEN_PIPE_CODE = 141  # 128 + SIGPIPE, as a shell reports it
 SAME_REQUEST_SECONDS = 1.0
@@ -68,7 +66,9 @@ class World:
 
 
 @contextlib.contextmanager
-def handle_signals(numbers: Iterable[int], handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+def handle_signals(
+    numbers: Iterable[int], handler: Callable[[int, FrameType | None], object] | signal.Handlers
+) -> Iterator[None]:
     """Handle signals inside a `with` block."""
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
@@ -85,11 +85,7 @@ def end_with_parent() -> None:
 
 
 def enter(launch: LaunchConfig) -> World:
-    """Check the environment variables that torchrun or srun has set, and add missing ones; return the world.
-
-    Raises:
-        InputError: the settings have another number of processes, or variables are missing.
-    """
+    """Check the environment variables that torchrun or srun has set against the settings, and add missing ones; return the world."""
     world = world_from_environment()
     size = launch.num_processes * launch.num_hosts
     if size not in (1, world.size):
@@ -113,11 +109,7 @@ def enter(launch: LaunchConfig) -> World:
 
 
 def check_accelerate(variables: Mapping[str, str], settings: Any) -> None:
-    """Check that the variables of `accelerate launch` ask for nothing else than the settings of a run.
-
-    Raises:
-        InputError: a variable asks for something else, or for something that bertkit does not do.
-    """
+    """Refuse variables of `accelerate launch` that ask for something else than the settings of a run, or for what bertkit lacks."""
     values, use_cpu = to_mapping(settings), variables.get("ACCELERATE_USE_CPU", "").lower()
     micro, size = at(values, "batch.micro_sequences"), world_from_environment().size
     parts = f"{at(values, 'batch.sequences') / (micro * size):g}" if isinstance(micro, int) else "1"
@@ -136,11 +128,7 @@ def check_accelerate(variables: Mapping[str, str], settings: Any) -> None:
 
 
 def world_from_environment() -> World:
-    """Read the rank and size from the variables of torchrun, accelerate or srun; without them, the size is 1.
-
-    Raises:
-        InputError: the variables are malformed.
-    """
+    """Read the rank and size from the variables of torchrun, accelerate or srun; without them, the size is 1."""
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         rank, size = os.environ["RANK"], os.environ["WORLD_SIZE"]
     elif is_slurm_task(os.environ):
@@ -213,9 +201,8 @@ def variables_of_slurm(slurm: Mapping[str, str]) -> dict[str, str]:
 
 def newest_checkpoint(output_dir: str | None) -> int | None:
     """Return the step of the newest checkpoint in a run directory, from the names of the checkpoints."""
-    names = [] if output_dir is None else [path.name for path in Path(output_dir, "checkpoints").glob("step-*")]
-    steps = [int(name.removeprefix("step-")) for name in names if name.removeprefix("step-").isdigit()]
-    return max(steps, default=None)
+    paths = () if output_dir is None else Path(output_dir, "checkpoints").glob("step-*")
+    return max((int(path.name[5:]) for path in paths if re.fullmatch("[0-9]{1,18}", path.name[5:])), default=None)
 
 
 def stopped_line(step: int) -> str:

@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal, get_args
 
 from bertkit.base import plugins
-from bertkit.base.typed_settings import IF_SET, Slot, options_of, outside, refuse, to_mapping, unused
+from bertkit.base.intervals import MAX_INT32, Count, Interval, Positive, ShareBelow1, Size
+from bertkit.base.typed_settings import IF_SET, Slot, options_of, refuse, to_mapping, unused
 
 PRETRAINING_HEADS = ("masked_lm", "next_sentence")
 TASK_HEADS = ("sequence", "token", "span", "choice", "generation")
-MAX_INT32 = 2**31 - 1
 TOKEN_HEADS = ("masked_lm", "next_token")  # they score the vocabulary
 HEADS = (*PRETRAINING_HEADS, "next_token", *TASK_HEADS)
 FOLLOWS = ("follows", "does not follow")  # the labels of next sentence prediction
@@ -25,21 +25,8 @@ SCORES, POSITIONS = get_args(Score), get_args(Positions)
 LOCAL_SCORES = ("local_m", "local_p")
 
 
-# valid intervals of numbers, settings that only one option uses, and options that cannot be combined
+# settings that only one option uses, and options that cannot be combined
 
-COUNT, SIZE, PROB = f"[0, {MAX_INT32}]", f"[1, {MAX_INT32}]", "[0, 1)"
-ATTENTION_INTERVALS = {
-    "additive_size": SIZE, "window": SIZE, "block_size": SIZE, "compressed_size": SIZE, "max_distance": COUNT,
-    "random_blocks": COUNT, "random_seed": COUNT,
-}  # fmt: skip
-SHAPE_INTERVALS = {
-    "hidden_size": "[1, inf)", "num_attention_heads": "[1, inf)", "intermediate_size": "[1, inf)",
-    "type_vocab_size": "[1, inf)", "max_position_embeddings": "[3, inf)",  # [CLS], a token, [SEP]
-    "num_hidden_layers": "[1, 10000]",  # a larger value is surely a typing error
-    "hidden_dropout_prob": PROB, "attention_probs_dropout_prob": PROB,
-    "initializer_range": "(0, inf)", "layer_norm_eps": "(0, inf)",
-}  # fmt: skip
-BERT_INTERVALS = {"vocab_size": "[1, inf)", "classifier_dropout": PROB}
 ONLY_WITH = {
     "additive_size": ("score", "additive"), "max_distance": ("positions", "relative"),
     "relative_to": ("positions", "relative"), "window": ("pattern", "window"), "block_size": ("pattern", "bigbird"),
@@ -77,7 +64,7 @@ def bert_problems(config: BertConfig) -> list[str]:
     problems += [
         f"{name}={number}: expected an id below vocab_size={config.vocab_size}"
         for name, number in ids.items()
-        if not 0 <= number < config.vocab_size
+        if number >= config.vocab_size
     ]
     if not config.labels or len(set(config.labels)) != len(config.labels):
         problems.append(f"labels={list(config.labels)}: expected at least one, without repeats")
@@ -125,23 +112,23 @@ class AttentionConfig:
 
     score: Annotated[Score, Slot("score")] = "scaled_dot"
     score_options: dict[str, Any] = field(default_factory=dict, hash=False, metadata=options_of("score", "score"))
-    additive_size: int = 32
+    additive_size: Size = 32
     positions: Annotated[Positions, Slot("positions")] = "learned"
     positions_options: dict[str, Any] = field(
         default_factory=dict, hash=False, metadata=options_of("positions", "positions")
     )
-    max_distance: int = 16
+    max_distance: Count = 16
     relative_to: tuple[Literal["keys", "values"], ...] = ("keys", "values")
     pattern: Literal["full", "causal", "window", "bigbird", "linformer"] = "full"
-    window: int = 64
-    block_size: int = 64
-    random_blocks: int = 3
-    random_seed: int = 0
-    compressed_size: int = 128
+    window: Size = 64
+    block_size: Size = 64
+    random_blocks: Annotated[int, Interval(0, 1000)] = 3
+    random_seed: Count = 0
+    compressed_size: Size = 128
     compression_shared: Literal["none", "heads", "key_value", "layers"] = "layers"
 
     def __post_init__(self) -> None:
-        refuse(outside(self, "attention.", **ATTENTION_INTERVALS), attention_problems(self))
+        refuse(attention_problems(self))
 
     def without_effect(self, name: str) -> list[str]:
         """Return an error line if a setting has no effect with the chosen options."""
@@ -180,9 +167,9 @@ class DecoderShape:
     norm: Literal["post", "pre"] = "post"  # for `transformer`: the place of the norms in encoder and decoder
     # for `rnn`: the score of a source token for a decoder state; none: no attention, only the encoder's final states
     score: Literal["additive", "dot", "general", "location", "local_m", "local_p", "none"] = "additive"
-    window: int = field(default=10, metadata=IF_SET)
+    window: Size = field(default=10, metadata=IF_SET)
     input_feeding: bool = field(default=False, metadata=IF_SET)
-    num_layers: int = field(default=1, metadata=IF_SET)
+    num_layers: Annotated[int, Interval(1, 10_000)] = field(default=1, metadata=IF_SET)
     cell: Literal["gru", "lstm"] = field(default="gru", metadata=IF_SET)
     reset_gate: Literal["after", "before"] = field(default="after", metadata=IF_SET)
     bidirectional: bool = field(default=True, metadata=IF_SET)
@@ -193,7 +180,7 @@ class DecoderShape:
         rows: list[tuple[Any, ...]] = [("reset_gate", self.cell == "lstm", "with decoder.cell=lstm", "after")]
         rows += [("window", self.score not in LOCAL_SCORES, f"with decoder.score={self.score}", 10)]
         rows += [("input_feeding", self.score in ("none", "additive"), f"with decoder.score={self.score}")]
-        refuse(outside(self, "decoder.", window=SIZE, num_layers="[1, 10000]"), unused(self, "decoder.", *rows))
+        refuse(unused(self, "decoder.", *rows))
 
     @property
     def is_from_scratch(self) -> bool:
@@ -205,8 +192,8 @@ class DecoderShape:
 class DecoderConfig(DecoderShape):
     """The decoder with the ids of the tokens that start and end its texts, [CLS] and [SEP]."""
 
-    start_token_id: int = 2  # the ids in vocabularies that bertkit learns
-    end_token_id: int = 3
+    start_token_id: Count = 2  # the ids in vocabularies that bertkit learns
+    end_token_id: Count = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,24 +203,22 @@ class BertShape:
     Source: Devlin et al. 2019, section 3, and google-research/bert modeling.py `BertConfig`.
     """
 
-    hidden_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    intermediate_size: int
+    hidden_size: Size
+    num_hidden_layers: Annotated[int, Interval(1, 10_000)]  # a larger value is surely a typing error
+    num_attention_heads: Size
+    intermediate_size: Size
     hidden_act: Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish"]
-    hidden_dropout_prob: float
-    attention_probs_dropout_prob: float
-    max_position_embeddings: int
-    type_vocab_size: int
-    initializer_range: float
-    layer_norm_eps: float
+    hidden_dropout_prob: ShareBelow1
+    attention_probs_dropout_prob: ShareBelow1
+    max_position_embeddings: Annotated[int, Interval(3, MAX_INT32)]  # [CLS], a token, [SEP]
+    type_vocab_size: Size
+    initializer_range: Positive
+    layer_norm_eps: Positive
 
     def __post_init__(self) -> None:
         size, heads = self.hidden_size, self.num_attention_heads
         refuse(
-            outside(self, "model.", **SHAPE_INTERVALS),
-            heads >= 1
-            and size % heads > 0
+            size % heads > 0
             and f"model.hidden_size={size} is not a multiple of model.num_attention_heads={heads}; change one of them",
         )
 
@@ -242,19 +227,19 @@ class BertShape:
 class BertConfig(BertShape):
     """The encoder with its vocabulary and, for a task head, its labels."""
 
-    vocab_size: int
+    vocab_size: Size
     attention: AttentionConfig = AttentionConfig()
     norm: NormConfig = NormConfig()
     pooling: Pooling = "first"
     head: HeadConfig = HeadConfig()
     decoder: DecoderConfig | None = None  # for a generation head
-    pad_token_id: int = 0
-    eos_token_id: int | None = None  # for a next token head: ends a text, [SEP]
+    pad_token_id: Count = 0
+    eos_token_id: Count | None = None  # for a next token head: ends a text, [SEP]
     # the names of the classes of a sequence or token head, in the order of its logits; a regression has one
     labels: tuple[str, ...] = ("LABEL_0", "LABEL_1")
     # the task of a sequence head; None: a regression if there is one label, else a single-label classification
     problem_type: ProblemType | None = None
-    classifier_dropout: float | None = None  # dropout before a task head; None for `hidden_dropout_prob`
+    classifier_dropout: ShareBelow1 | None = None  # dropout before a task head; None for `hidden_dropout_prob`
 
     @property
     def variant(self) -> dict[str, Any]:
@@ -287,4 +272,4 @@ class BertConfig(BertShape):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        refuse(size_problems(self, self.attention), outside(self, "", **BERT_INTERVALS), bert_problems(self))
+        refuse(size_problems(self, self.attention), bert_problems(self))

@@ -130,6 +130,8 @@ class Decoder(nn.Module):
     kind `transformer` it uses the encoder's embeddings, which also score the next token (Vaswani et al. 2017, section 3.4).
     """
 
+    layers: Any  # of DecoderLayer
+
     def __init__(self, config: BertConfig, encoder: Bert, score: nn.Module | None) -> None:
         """Score with a masked LM head, (S, D) and (V, D) -> (S, V); with None, by the product with the embeddings."""
         super().__init__()

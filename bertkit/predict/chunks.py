@@ -5,28 +5,18 @@ import dataclasses
 import itertools
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
 from bertkit.base.errors import InputError
 from bertkit.base.text_files import opened_input
 from bertkit.tasks.reading.readers import Inputs, open_inputs, read_table
-from bertkit.tasks.reading.source import is_frame, plain_rows
+from bertkit.tasks.reading.source import is_frame, iterated, plain_rows
 from bertkit.tasks.reading.tables import ShortRows, records
 from bertkit.tasks.task import Shape
 from bertkit.tasks.task_config import TaskConfig
 from bertkit.view.console import Progress
-
-
-@dataclass(frozen=True)
-class OpenInput:
-    """An open input: a file, a pipe, or the text of a setting."""
-
-    inputs: Inputs
-    num_bytes: int | None = None  # size of a file; None for the others
-    position: Callable[[], int] | None = None  # returns the number of bytes read; None for the text of a setting
 
 
 class Output(Protocol):
@@ -42,24 +32,22 @@ class Output(Protocol):
 @contextlib.contextmanager
 def opened_examples(
     shape: Shape, task: TaskConfig, labels: tuple[str, ...], settings: Any, inputs: Any = None
-) -> Iterator[OpenInput]:
+) -> Iterator[Inputs]:
     """Open the input of a command: `inputs` from Python; or `input=`, a file or `-`; or the texts `text=` and `text_pair=`.
 
-    The `labels` of the model serve to recognize CoNLL.
-
-    Raises:
-        InputError: the input cannot be opened, or is not in its format.
+    The `labels` of the model serve to recognize CoNLL. Raises InputError if the input cannot be opened, or is not in its
+    format.
     """
     keep_rows, what = getattr(settings, "carry_input", False), "inputs"
     if inputs is None and settings.input is None:
         text = settings.text or "" if settings.text_pair is None else (settings.text, settings.text_pair)
         inputs, what = [text], "text="
     if inputs is not None:
-        yield OpenInput(read_rows(shape, task, inputs, keep_rows, what))
+        yield read_rows(shape, task, inputs, keep_rows, what)
         return
     with opened_input(settings.input) as (stream, num_bytes):
         inputs = open_inputs(shape, task, stream, Path(settings.input), settings.format, labels, keep_rows)
-        yield OpenInput(inputs, num_bytes, stream.tell)
+        yield dataclasses.replace(inputs, num_bytes=num_bytes, position=stream.tell)
 
 
 def read_rows(shape: Shape, task: TaskConfig, inputs: Any, keep_rows: bool = False, what: str = "inputs") -> Inputs:
@@ -75,9 +63,9 @@ def read_rows(shape: Shape, task: TaskConfig, inputs: Any, keep_rows: bool = Fal
 
 def _with_columns(inputs: Any, shape: Shape, task: TaskConfig, what: str) -> tuple[Any, TaskConfig]:
     """Turn texts, pairs and lists of words into rows; return them with a task that names their columns."""
-    if is_frame(inputs) or isinstance(inputs, (str, Mapping)) or not isinstance(inputs, Iterable):
+    if is_frame(inputs):
         return inputs, task
-    values = iter(inputs)
+    values = iterated(inputs, what)
     start = list(itertools.islice(values, 1))
     first, inputs = (start or [None])[0], itertools.chain(start, values)
     if not isinstance(first, (str, tuple, list)):
@@ -100,20 +88,18 @@ def _with_columns(inputs: Any, shape: Shape, task: TaskConfig, what: str) -> tup
 
 
 def write_results(
-    source: OpenInput, compute: Callable[[list[Any]], Any], output: Output, what: str, is_silent: bool
+    source: Inputs, compute: Callable[[list[Any]], Any], output: Output, what: str, is_silent: bool
 ) -> bool:
     """Compute and write the results of all examples; return False if standard output was closed early, as `head` does.
 
-    `compute` takes a chunk of examples, and `what` is the name of its results in messages, such as "predictions".
-
-    Raises:
-        InputError: an example is wrong; the message names the file with the results before it.
+    `compute` takes a chunk of examples, and `what` is the name of its results in messages, such as "predictions". Raises
+    InputError if an example is wrong; the message names the file with the results before it.
     """
     with Progress(what, source.num_bytes, silent=is_silent, file=sys.stderr) as progress:
         try:
-            for examples in source.inputs.chunks:
+            for examples in source.chunks:
                 if not output.num_written and source.position:
-                    progress.line(source.inputs.description)
+                    progress.line(source.description)
                 output.write(examples, compute(examples))
                 output.num_written += len(examples)
                 progress.advance(source.position() if source.num_bytes and source.position else output.num_written)

@@ -5,7 +5,7 @@ Texts are sorted by length and packed, so nothing is computed on padding.
 
 import dataclasses
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,10 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from bertkit.base import hub_ids
 from bertkit.base.batch import TaskBatch
-from bertkit.base.errors import InputError, listed
-from bertkit.base.typed_settings import build
+from bertkit.base.errors import InputError, named
+from bertkit.base.hub_ids import path_of
+from bertkit.base.typed_settings import build, refuse
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.exports.sentence_transformers import Pooling, max_length_of, read_pooling
 from bertkit.interop.load import load_packed, load_tokenizer, resolve_model_dir
@@ -28,7 +28,7 @@ from bertkit.predict.inference import require_finite
 from bertkit.run.objective import DeviceInputs
 from bertkit.settings.inputs import EmbedSettings
 from bertkit.tasks.batching import FeatureBatches
-from bertkit.tasks.reading.source import is_frame, plain_rows
+from bertkit.tasks.reading.source import is_frame, iterated, plain_rows
 from bertkit.tasks.task import Feature
 from bertkit.train import micro_batches, processes
 
@@ -76,8 +76,7 @@ class Embedder:
     def embed(self, texts: Sequence[str]) -> tuple[NDArray[np.float32], int]:
         """Return the vectors of texts, (n, D), and the number of texts that were cut.
 
-        Raises:
-            InputError: an element is not a text.
+        Raises InputError if an element is not a text.
         """
         vectors, num_cut = np.empty((len(texts), self.dimension), np.float32), 0
         for start in range(0, len(texts), TEXTS_AT_ONCE):
@@ -108,9 +107,7 @@ class Embedder:
 
 def texts_of(inputs: Any, column: str | int | None = None) -> list[Any]:
     """Return the texts of inputs from Python: of rows, those in their column `text`, or in the only column of texts."""
-    if not isinstance(inputs, Iterable) or isinstance(inputs, (str, bytes)):
-        raise InputError(f"texts: {type(inputs).__name__}: expected texts, in a list, a column or a data frame")
-    given = inputs if is_frame(inputs) or hasattr(inputs, "column_names") else list(inputs)
+    given = inputs if is_frame(inputs) or hasattr(inputs, "column_names") else list(iterated(inputs, "texts"))
     if isinstance(given, list) and not any(isinstance(one, Mapping) for one in given[:1]):
         return given
     rows = list(plain_rows(given, "texts"))
@@ -118,7 +115,7 @@ def texts_of(inputs: Any, column: str | int | None = None) -> list[Any]:
     chosen = column if column is not None else "text" if "text" in found or len(found) != 1 else found[0]
     if rows and chosen not in found:
         raise InputError(
-            f"texts: no column '{chosen}' (of texts: {listed(found)}); pass one of them, as in frame['review']"
+            f"texts: no column '{chosen}' (of texts: {named(found)}); pass one of them, as in frame['review']"
         )
     return [row[str(chosen)] for row in rows]
 
@@ -132,8 +129,7 @@ def check_pooling(mode: str, config: BertConfig, setting: str) -> None:
 def pooling_of(directory: Path) -> Pooling:
     """Return the pooling of a sentence-transformers directory; for others the default, a normalized mean.
 
-    Raises:
-        InputError: bertkit does not have this kind of pooling.
+    Raises InputError if bertkit does not have this kind of pooling.
     """
     return read_pooling(directory) or Pooling(normalize=True, max_length=max_length_of(directory))
 
@@ -173,28 +169,36 @@ def load_embedder(
     Raises:
         InputError: the directory cannot be loaded, or a value is not allowed.
     """
-    settings = {
-        "model_dir": str(hub_ids.model_path(model_dir)), "pooling": pooling, "normalize": normalize, "text_column": None,
-        "max_seq_length": max_seq_length, "device": device, "precision": precision, "batch_tokens": batch_tokens,
-    }  # fmt: skip
-    build(EmbedSettings, {"input": "-", "output": "-", "overwrite": False, "format": None, **settings})
-    chosen, directory = processes.choose_device(device), resolve_model_dir(model_dir)
-    changes: dict[str, Any] = {"mode": pooling, "normalize": normalize, "max_length": max_seq_length}
-    given = {name: value for name, value in changes.items() if value is not None}
-    chosen_pooling = dataclasses.replace(pooling_of(directory), **given)
+    from bertkit.settings.compose import compose
+    from bertkit.settings.words import to_overrides
+
+    own: dict[str, Any] = {
+        "pooling": pooling,
+        "normalize": normalize,
+        "max_seq_length": max_seq_length,
+        "device": device,
+    }
+    own |= {"precision": precision, "batch_tokens": batch_tokens, "model_dir": path_of(model_dir)}
+    return open_embedder(build(EmbedSettings, compose("embed", to_overrides({"input": "-", "output": "-", **own}))))
+
+
+def open_embedder(settings: EmbedSettings) -> Embedder:
+    """Load an encoder onto the device; raises InputError as `load_embedder` does."""
+    device, directory = processes.choose_device(settings.device), resolve_model_dir(settings.model_dir)
+    longest = settings.max_seq_length
+    changes: dict[str, Any] = {"mode": settings.pooling, "normalize": settings.normalize, "max_length": longest}
+    pooling = dataclasses.replace(pooling_of(directory), **{k: v for k, v in changes.items() if v is not None})
     model, _ = load_packed(directory, heads=(), with_pooler=False)
     tokenizer, config = load_tokenizer(directory), model.config
-    if tokenizer.vocab_size > config.vocab_size:
-        raise InputError(
-            f"model_dir={model_dir}: the tokenizer has {tokenizer.vocab_size} tokens, but the model {config.vocab_size}; use "
-            "a directory with the model's own tokenizer"
-        )
-    problems = too_long("max_seq_length", max_seq_length or 0, config.max_position_embeddings, "max_seq_length")
-    if problems:
-        raise InputError(*problems)
+    refuse(
+        tokenizer.vocab_size > config.vocab_size
+        and f"model_dir={settings.model_dir}: the tokenizer has {tokenizer.vocab_size} tokens, but the model "
+        f"{config.vocab_size}; use a directory with the model's own tokenizer",
+        too_long("max_seq_length", longest or 0, config.max_position_embeddings, "max_seq_length"),
+    )
     model.use(fast.choose("auto"))
-    num_tokens = batch_tokens or micro_batches.AUTO_MICRO_TOKENS[chosen.type]
-    return Embedder(model.eval().to(chosen), tokenizer, chosen_pooling, precision, num_tokens)
+    num_tokens = settings.batch_tokens or micro_batches.AUTO_MICRO_TOKENS[device.type]
+    return Embedder(model.eval().to(device), tokenizer, pooling, settings.precision, num_tokens)
 
 
 @torch.no_grad()

@@ -154,10 +154,8 @@ def measure_split(
 ) -> dict[str, tuple[float, int]]:
     """Return `mlm_loss`, `mlm_accuracy` (or `lm_...`), `nsp_loss` and `nsp_accuracy` on a split, each with its number of predictions.
 
-    Every call uses the same sequences and masks; each process computes a part of them.
-
-    Raises:
-        NumericsError: a loss is not finite.
+    Every call uses the same sequences and masks; each process computes a part of them. Raises NumericsError if a loss is not
+    finite.
     """
     total = sampler.epoch_length if max_sequences is None else min(max_sequences, sampler.epoch_length)
     rank, size = accelerator.process_index, accelerator.num_processes

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.base.errors import InputError
-from bertkit.base.hub_ids import model_path
+from bertkit.base.hub_ids import path_of
 from bertkit.base.typed_settings import build
 from bertkit.kernels import fast
 from bertkit.predict.chunks import read_rows
@@ -34,17 +34,17 @@ def load_predictor(model_dir: str | os.PathLike[str], **settings: Any) -> Loaded
     Raises:
         InputError: the model has no prediction head, or a setting is wrong.
     """
-    from bertkit.settings.compose import compose, to_overrides
+    from bertkit.settings.compose import compose
+    from bertkit.settings.words import to_overrides
 
-    overrides = to_overrides({"model_dir": model_path(model_dir), "input": "-", "output": "-", **settings})
+    overrides = to_overrides({"model_dir": path_of(model_dir), "input": "-", "output": "-", **settings})
     return LoadedPredictor(build(PredictSettings, compose("predict", overrides)))
 
 
 def open_predictor(settings: PredictSettings | SearchSettings, top_k: int = 1) -> Predictor:
     """Load a model with its task onto the device; `top_k` is the number of tokens predicted for each [MASK].
 
-    Raises:
-        InputError: the model has no prediction head, or its labels differ from the task's.
+    Raises InputError if the model has no prediction head, or its labels differ from the task's.
     """
     device = processes.choose_device(settings.device)
     opened = open_task_model(str(settings.model_dir), settings.task, settings.task_changes)
@@ -112,8 +112,7 @@ class LoadedPredictor:
 def read_inputs(predictor: Predictor, inputs: Any) -> Iterator[tuple[Predictor, list[Any], list[Feature]]]:
     """Yield the inputs in chunks, as (predictor to use, examples, features).
 
-    Raises:
-        InputError: an input lacks what the task needs.
+    Raises InputError if an input lacks what the task needs.
     """
     read = read_rows(predictor.shape, predictor.task, inputs)
     predictor = dataclasses.replace(predictor, shape=read.shape)  # a tagging model has another shape for plain text

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import yaml
 from torch import nn
 
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, named
 from bertkit.base.typed_settings import at, build, checked, conf_dir, to_mapping
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.load import load_packed, load_tokenizer, resolve_model_dir
@@ -65,10 +65,8 @@ def open_task_model(
     """Load any model directory with its head and task; `changes` are new values of the task's settings.
 
     Without `task`, it is the one that the model was fine-tuned on; if this is unknown, the general task for the model's head.
-    `without_head` accepts a model without a task head, whose examples are texts and pairs.
-
-    Raises:
-        InputError: the model has no head for the task, or has other labels; or a size exceeds the model's.
+    `without_head` accepts a model without a task head, whose examples are texts and pairs. Raises InputError if the model has
+    no head for the task, or has other labels; or a size exceeds the model's.
     """
     source = resolve_model_dir(model_dir)
     model, _ = load_packed(source)
@@ -141,13 +139,13 @@ def check_labels(model_dir: str, opened: TaskModel) -> None:
     task = opened.task
     if not opened.shape.has_labels:
         return
-    expected = "numbers" if task.is_regression else ", ".join(task.label_names or ())
+    expected = "numbers" if task.is_regression else named(task.label_names or ())
     is_same = task.is_regression == (not opened.labels)
     if task.label_names is not None:
         is_same = set(task.label_names) == set(opened.labels)
     if not is_same:
         raise InputError(
-            f"model_dir={model_dir} has the labels {', '.join(opened.labels) or 'numbers'}; task={task.name} has "
+            f"model_dir={model_dir} has the labels {named(opened.labels) or 'numbers'}; task={task.name} has "
             f"{expected or 'labels by name'}; use a model for this task, or set task.labels="
         )
 
@@ -195,8 +193,7 @@ def _check_length(task: TaskConfig, longest: int) -> None:
 def with_changes(opened: TaskModel, changes: Mapping[str, Any]) -> TaskModel:
     """Return the model with changed settings of its task.
 
-    Raises:
-        InputError: a value is wrong, or exceeds the model's size, or the model does not allow the change.
+    Raises InputError if a value is wrong, or exceeds the model's size, or the model does not allow the change.
     """
     task = _changed(to_mapping(opened.task), changes)
     for name in ("kind", "labels", "multi_label"):
@@ -223,11 +220,6 @@ def _general(kind: str) -> dict[str, Any]:
     return settings
 
 
-@dataclass(frozen=True)
-class _OfTask:
-    task: TaskConfig
-
-
 def _changed(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> TaskConfig:
     merged = dict(settings)
     for name, value in changes.items():
@@ -235,7 +227,7 @@ def _changed(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> TaskCon
         if inside is None and isinstance(value, dict):
             raise InputError(f"task.{name}: has no effect on a task of kind {settings['kind']}; leave it out")
         merged[name] = {**inside, **value} if isinstance(inside, dict) and isinstance(value, dict) else value
-    return build(_OfTask, {"task": merged}).task
+    return build(TaskConfig, merged, "task")
 
 
 def task_settings_of_run(model_dir: str) -> dict[str, Any] | None:

@@ -1,14 +1,13 @@
 """Compare runs: their scores, the settings that differ, and the first step at which two of them diverge."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertkit.base.text_files import read_json
 from bertkit.base.typed_settings import at, differences
-from bertkit.run.directory import RESULT, read_manifest, read_settings
+from bertkit.run.directory import RESULT, read_manifest, read_scores, read_settings
 from bertkit.run.resume_rules import FINETUNE, FREE, PRETRAIN, WARN, Change, class_of
 from bertkit.train.log import read_metrics
 
@@ -74,7 +73,7 @@ def read_run(path: Path) -> RunRecord | None:
     manifest, rows = read_manifest(path), read_metrics(path / "metrics.jsonl")
     is_finished = (path / RESULT).is_file()
     if is_finished:
-        result = read_json(path / RESULT)
+        result = read_scores(path)
     else:
         evaluations = [{key[5:]: row[key] for key in row if key.startswith("eval_")} for row in rows]
         result = next((scores for scores in reversed(evaluations) if scores), {})
@@ -107,10 +106,11 @@ def _short_hash(value: Any) -> str | None:
 
 
 def different_settings(records: Sequence[RunRecord]) -> dict[str, list[Any]]:
-    """Return the settings and facts that are not the same in all runs, with the value in each run."""
+    """Return the settings and facts that differ, with the value in each run; `model.*` has no effect beside `model_dir`."""
     wholes = [{**record.settings, **record.facts, "output_dir": None} for record in records]
-    keys = {key: None for other in wholes[1:] for key, _, _ in differences(wholes[0], other)}
-    return {key: [at(whole, key) for whole in wholes] for key in keys}
+    skipped = "model." if any(whole.get("model_dir") for whole in wholes) else "output_dir"
+    keys = dict.fromkeys(key for other in wholes[1:] for key, _, _ in differences(wholes[0], other))
+    return {key: [at(whole, key) for whole in wholes] for key in keys if not key.startswith(skipped)}
 
 
 def find_divergence(first: RunRecord, second: RunRecord) -> Divergence:
@@ -119,15 +119,12 @@ def find_divergence(first: RunRecord, second: RunRecord) -> Divergence:
     rows, others = ({row["step"]: row for row in record.rows} for record in (first, second))
     shared = sorted(rows.keys() & others.keys())
     for index, step in enumerate(shared):
-        values = _different_values(rows[step], others[step])
+        row, other = rows[step], others[step]
+        names = [name for name in row if name in other and name not in NOT_COMPARED and not name.startswith("eval_")]
+        values = {name: (row[name], other[name]) for name in names if row[name] != other[name]}
         if values:
             return Divergence(step, shared[index - 1] if index else None, len(shared), values, causes)
     return Divergence(None, shared[-1] if shared else None, len(shared), {}, causes)
-
-
-def _different_values(row: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    names = [name for name in row if name in other and name not in NOT_COMPARED and not name.startswith("eval_")]
-    return {name: (row[name], other[name]) for name in names if row[name] != other[name]}
 
 
 def _is_cause(key: str, record: RunRecord) -> bool:

@@ -23,6 +23,7 @@ from bertkit.base.files import (
     flush,
     folder_for,
     locked,
+    naming,
     refuse_file,
     remove,
     remove_leftovers,
@@ -120,7 +121,7 @@ def lock_run(
         LockedError: another process has the run open.
     """
     check(directory, identity, rules, allow)
-    with folder_for(directory), locked(directory):
+    with naming(directory), folder_for(directory), locked(directory):
         changes = check(directory, identity, rules, allow)  # again, since another process may have locked it in between
         remove_leftovers(directory.resolve(), "|".join(map(re.escape, (*FILES_OF_A_RUN, "model"))))
         remove_leftovers(directory / "cache", EPOCHS)

@@ -1,19 +1,23 @@
 """Output files named by the user: `output=` of many commands, and `dump=`.
 
-An existing file is replaced only with `overwrite=true`; a run's own files and the targets of links are never replaced. Standard
-output, pipes and devices are written to directly. A file gets its final name only when it is complete.
+An existing file is replaced only with `overwrite=true`; a run's own files and the targets of links are never replaced. `predict`
+accepts an existing file if it has the same predictions. Standard output, pipes and devices are written to directly. A file
+gets its final name only when it is complete.
 """
 
 import contextlib
+import io
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from bertkit.base.errors import InputError
-from bertkit.base.files import folder_for, is_disk_error, partial_path, writing
+from bertkit.base.files import folder_for, naming, partial_path, writing
 from bertkit.run.directory import FILES_OF_A_RUN, run_of
+
+THERE = "is there already; choose another file, or set overwrite=true to replace it"
 
 
 def check_output(name: str | Path, overwrite: bool, setting: str = "output") -> None:
@@ -28,12 +32,16 @@ def check_output(name: str | Path, overwrite: bool, setting: str = "output") -> 
         return
     if path.exists() and path.is_symlink():
         raise InputError(f"{setting}={name} is a link to an existing file, {os.readlink(path)}; give the file itself")
-    remedy = "is there already; choose another file, or set overwrite=true to replace it"
-    if path.exists() and path.stat().st_size and not overwrite:
-        raise InputError(f"{setting}={name} {remedy}")
+    if has_content(path) and not overwrite:
+        raise InputError(f"{setting}={name} {THERE}")
     partial = partial_path(path.resolve())  # resolve a link to a missing file, so that the link stays
     if os.path.lexists(partial) and (partial.is_symlink() or not partial.is_file() or not overwrite):
-        raise InputError(f"{setting}={name} is first written as {partial}, which {remedy}")
+        raise InputError(f"{setting}={name} is first written as {partial}, which {THERE}")
+
+
+def has_content(path: Path) -> bool:
+    """Return whether a path is a regular file that is not empty, and not standard output."""
+    return path.exists() and not is_stream(path) and path.stat().st_size > 0
 
 
 def is_stream(path: Path) -> bool:
@@ -54,13 +62,43 @@ def _open_number(path: Path) -> int | None:
     return None
 
 
+class _Same(io.RawIOBase):
+    """A file that compares what is written to it with the content of an existing file."""
+
+    name = None
+
+    def __init__(self, old: BinaryIO) -> None:
+        self._old = old
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content: Any) -> int:
+        if self._old.read(len(content) or 1) != content:  # after the last number of bytes, nothing more may be there
+            raise InputError(f"output={self._old.name} {THERE}")
+        return len(content)
+
+
 @contextlib.contextmanager
-def opened_output(name: str | Path, *, is_binary: bool = False) -> Iterator[Any]:
+def opened_output(name: str | Path, *, is_binary: bool = False, may_replace: bool = True) -> Iterator[Any]:
     """Open an output that `check_output` accepted, as UTF-8 text unless `is_binary`.
 
-    A regular file is written by `files.writing`. For a stream, the `name` attribute of the open file is not a string.
+    A regular file is written by `files.writing`. With `may_replace=False`, what is written to a file with content is only
+    compared with it. The `name` attribute of the open file is a string only where a partial file is written.
+
+    Raises:
+        InputError: the file has other content, and `may_replace` is false.
     """
     path = Path(name)
+    if not may_replace and has_content(path):
+        with path.open("rb") as old:
+            same = _Same(old)
+            with io.BufferedWriter(same) as buffer:
+                file = buffer if is_binary else io.TextIOWrapper(buffer, "utf-8", newline="\n")
+                yield file
+                file.flush()
+                same.write(b"")
+        return
     if not is_stream(path):
         path = path.resolve()
         with folder_for(path.parent), writing(path, is_binary=is_binary) as file:
@@ -70,12 +108,8 @@ def opened_output(name: str | Path, *, is_binary: bool = False) -> Iterator[Any]
     sys.stdout.flush()
     descriptor = os.dup(number) if number is not None else os.open(path, os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC)
     kind: dict[str, Any] = {"mode": "wb"} if is_binary else {"mode": "w", "encoding": "utf-8", "newline": "\n"}
-    try:
-        with open(descriptor, **kind) as file:
-            yield file
-    except OSError as error:
-        error.filename = error.filename or (str(path) if is_disk_error(error) else None)
-        raise
+    with naming(path), open(descriptor, **kind) as file:
+        yield file
 
 
 def write_output(name: str | Path, text: str) -> None:

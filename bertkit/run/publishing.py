@@ -52,8 +52,9 @@ def publish(
     write_durably(directory / RESULT, to_json(result))
     if line is not None:
         say(line)
-    if state.writer.history.skips.total:
-        say(console.skips_line(state.writer.history.skips.total))
+    if num_skipped := state.writer.history.skips.total:
+        steps = "1 step was" if num_skipped == 1 else f"{num_skipped} steps were"
+        say(f"{steps} skipped because the loss or gradient was not finite; metrics.jsonl names the examples")
     say(f"model:  {directory / 'model'}", f"report: {directory / 'report.html'}")
 
 

@@ -237,6 +237,6 @@ def plan_lines(settings: FinetuneSettings, model: BertWithHeads, steps_per_epoch
         rate += f" (the published {published:g} is for a hidden size of {BASE_HIDDEN_SIZE}; here it is {width})"
     return [
         *frozen,
-        f"{steps_per_epoch} steps an epoch, {settings.num_epochs:g} epochs; {settings.batch.sequences} examples a step; "
+        f"{steps_per_epoch} step(s) an epoch, {settings.num_epochs:g} epochs; up to {settings.batch.sequences} examples a step; "
         f"learning rate {rate}",
     ]

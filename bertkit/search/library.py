@@ -9,8 +9,8 @@ It has these tables:
     passages   the passages of the documents, with their text
     words      FTS5's index of the passages, without another copy of the text
 
-Documents are added in transactions. If `index` is killed, the next run recognizes the committed documents by their hashes, and
-the result is the same as that of a single run.
+Documents are added in transactions, to a copy that replaces the library at the end. If `index` is killed, the next run
+continues from this copy; it recognizes the committed documents by their hashes, and the result is that of a single run.
 
 BM25 in FTS5 (sqlite.org/fts5.html, "The bm25() function") is the sum, over the words q of a question, of
 
@@ -25,36 +25,31 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import math
 import os
+import re
+import shutil
 import sqlite3
-import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bertkit.base.errors import InputError
+from bertkit.base.files import UNFINISHED, flush, partial_dir, writing
 from bertkit.data.data_config import PassagesConfig
-from bertkit.search.library_file import APPLICATION, VERSION, check_library, connect, transaction, translated_errors
+from bertkit.search import library_file
+from bertkit.search.library_file import make_tables, open_library, using
 from bertkit.search.passages import LibraryDocument, Passage, cut, place_of, searchable, words_of
 
 K1 = 1.2  # BM25's k1, which FTS5 fixes
 FREQUENT_SHARE = 0.2  # words in more of the passages are frequent; 0.2 has the lowest p99 latency with 100,000 passages
 MAX_CACHED_COUNTS = 100_000
 TRANSACTION_SECONDS = 2.0  # the most work that is lost if the process is killed
-_TABLES = """
-CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE files (id INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, hash TEXT);
-CREATE TABLE documents (id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, title TEXT NOT NULL, unit TEXT NOT NULL);
-CREATE TABLE places (document INTEGER, file INTEGER, number INTEGER NOT NULL, PRIMARY KEY (document, file)) WITHOUT ROWID;
-CREATE INDEX places_of_file ON places (file);
-CREATE TABLE passages (id INTEGER PRIMARY KEY, document INTEGER NOT NULL, text TEXT NOT NULL, start INTEGER NOT NULL,
-                       end INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL);
-CREATE INDEX passages_of_document ON passages (document);
-"""
 
 
 @dataclass(frozen=True)
@@ -64,45 +59,42 @@ class Hit:
     id: int | str  # id of the passage
     passage: str  # text of the passage
     title: str  # title of its document; may be empty
-    source: str  # path of its file
+    source: str  # path of its file, from the folder of all the library's files
     place: str  # its place in the file, such as "lines 3-5"
     score: float  # BM25; larger is better
 
 
-@dataclass
-class FileChanges:
-    """How many documents of a file were new, already known or removed."""
-
-    num_new: int = 0
-    num_same: int = 0
-    num_removed: int = 0
-
-
 class Library:
-    """A library open for reading; each thread has its own connection."""
+    """A library open for reading, by one thread at a time; when `index` replaces the file, the next search opens it again."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Open a library.
-
-        Raises:
-            InputError: there is no such file, or it is not a library.
-        """
-        self.path = Path(path)
-        if not self.path.is_file():
+        """Open a library; raises InputError if the file is missing, damaged or something else."""
+        self.path, self._version = Path(path), (0, 0)
+        if not self.path.exists():
             raise InputError(f"index={path}: no such file; make it with bertkit index corpus.path=... output={path}")
-        check_library(self.path, "index")
-        self._thread = threading.local()
-        with translated_errors(self.path):
-            (self.num_passages,) = self._connection.execute("SELECT count(*) FROM passages").fetchone()
-        if not self.num_passages:
-            raise InputError(f"index={path}: no passages in this library; run bertkit index again")
+        self._open()
 
-    @property
-    def _connection(self) -> sqlite3.Connection:
-        connection: sqlite3.Connection | None = getattr(self._thread, "connection", None)
-        if connection is None:
-            connection = self._thread.connection = connect(self.path, may_write=False)
-        return connection
+    def _open(self) -> None:
+        """Open the file, if it is another one than before."""
+        state = self.path.stat()
+        if self._version == (state.st_ino, state.st_mtime_ns):
+            return
+        connection = open_library(self.path, "index")
+        with using(connection, self.path, library_file.READ_SECONDS):  # not count(*), which cannot be interrupted
+            (num_passages,) = connection.execute("SELECT count(document) FROM passages").fetchone()
+            ends = [str(path) for path in connection.execute(_FIRST_AND_LAST).fetchone()]
+        if not num_passages:
+            raise InputError(f"index={self.path}: no passages in this library; run bertkit index again")
+
+        @functools.lru_cache(MAX_CACHED_COUNTS)
+        def num_with(word: str) -> int:
+            count = "SELECT count(*) FROM words WHERE words MATCH ?"
+            return int(connection.execute(count, (_any([word]),)).fetchone()[0])
+
+        self._connection, self._num_with, self.num_passages = connection, num_with, int(num_passages)
+        self._version = (state.st_ino, state.st_mtime_ns)
+        common = os.path.commonprefix(ends)  # noqa: RUF071  # of two texts, cut to a folder below
+        self._folder = common[: common.rfind("/") + 1] if common.startswith("/") else ""  # of all files
 
     def find(self, question: str, num_hits: int, more: Sequence[str] = (), *, add_rest: bool = False) -> list[Hit]:
         """Return the passages with the highest BM25 for a question and `more` words, the best first.
@@ -110,13 +102,15 @@ class Library:
         With `add_rest`, if the library has at most `num_hits` passages, return all; the rest, without such words, score 0.
         """
         words = words_of(question, more)
-        with translated_errors(self.path):
+        with contextlib.suppress(OSError, InputError):  # without another library that can be read, this one stays
+            self._open()
+        with using(self._connection, self.path, library_file.READ_SECONDS):
             rows = self._best(words, num_hits) if words else []
             if add_rest and len(rows) < self.num_passages <= num_hits:
                 seen = {row[0] for row in rows}
-                rows += [row for row in self._connection.execute(_ALL) if row[0] not in seen]
+                rows += [row for row in self._rows(_ALL) if row[0] not in seen]
         return [
-            Hit(number, text, title, source or "", place_of(unit, place or 0, Passage(*where)), score)
+            Hit(number, text, title, source.removeprefix(self._folder), place_of(unit, place, Passage(*where)), score)
             for number, score, text, title, unit, *where, source, place in rows
         ]
 
@@ -127,30 +121,28 @@ class Library:
         first. If `num_hits` of them score more than the highest possible score of the frequent words alone, they are the best
         (Turtle and Flood 1995, "max score"). Otherwise all matching passages are scored.
         """
-        execute, counts = self._connection.execute, {word: self._num_with(word) for word in words}
-        (total,) = execute("SELECT count(*) FROM passages").fetchone()
+        total = self.num_passages
+        counts = {word: self._num_with(word) for word in words}
+        if max(counts.values()) > total:
+            raise sqlite3.DataError("more passages in the index than there are")
         frequent = [word for word, count in counts.items() if count > FREQUENT_SHARE * total]
         rare = [word for word, count in counts.items() if word not in frequent and count]
         if frequent and rare:
             idfs = (max(1e-6, math.log((total - counts[word] + 0.5) / (counts[word] + 0.5))) for word in frequent)
             max_score = sum((K1 + 1) * idf for idf in idfs)
             queries = (f"({_any(rare)}) {join} ({_any(frequent)})" for join in ("AND", "NOT"))
-            rows = [row for query in queries for row in execute(_FIND, (query, num_hits))]
+            rows = [row for query in queries for row in self._rows(_FIND, query, num_hits)]
             rows = sorted(rows, key=lambda row: (-row[1], row[0]))[:num_hits]
             if len(rows) == num_hits and rows[-1][1] > max_score:
                 return rows
-        return execute(_FIND, (_any(words), num_hits)).fetchall()
+        return self._rows(_FIND, _any(words), num_hits)
 
-    def _num_with(self, word: str) -> int:
-        """Return the number of passages with a word; it is cached until the library changes."""
-        version = self._connection.execute("PRAGMA data_version").fetchone()
-        if getattr(self._thread, "version", None) != version or len(self._thread.counts) > MAX_CACHED_COUNTS:
-            self._thread.version, self._thread.counts = version, {}
-        counts: dict[str, int] = self._thread.counts
-        if word not in counts:
-            count = "SELECT count(*) FROM words WHERE words MATCH ?"
-            (counts[word],) = self._connection.execute(count, (_any([word]),)).fetchone()
-        return counts[word]
+    def _rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Return the rows of a query for passages; in a damaged library a column may have values of any type."""
+        rows = self._connection.execute(query, values).fetchall()
+        if any(tuple(map(type, row)) != _TYPES for row in rows):
+            raise sqlite3.DataError("a value of another type than its column")
+        return rows
 
 
 def _any(words: Sequence[str]) -> str:
@@ -158,7 +150,9 @@ def _any(words: Sequence[str]) -> str:
     return " OR ".join(f'"{word}"' for word in words)
 
 
-_PARTS = """p.text, d.title, d.unit, p.start, p.end, p.first, p.last, f.path, l.number
+_FIRST_AND_LAST = "SELECT min(path), max(path) FROM files"  # what these share, all share
+_TYPES = (int, float, str, str, str, int, int, int, int, str, int)  # of the columns below
+_PARTS = """p.text, d.title, d.unit, p.start, p.end, p.first, p.last, coalesce(f.path, ''), coalesce(l.number, 0)
 FROM {} JOIN passages p ON p.id = {} JOIN documents d ON d.id = p.document
 LEFT JOIN places l ON l.document = d.id AND l.file = (
     SELECT files.id FROM places JOIN files ON files.id = places.file WHERE places.document = d.id ORDER BY path LIMIT 1)
@@ -170,41 +164,46 @@ _FIND = f"SELECT p.id, score, {_PARTS.format(_FOUND, 'place')} ORDER BY score DE
 _ALL = f"SELECT p.id, 0.0, {_PARTS.format('(SELECT id AS place FROM passages)', 'place')} ORDER BY p.id"
 
 
+def stored_hashes(path: Path, settings: PassagesConfig) -> dict[str, str | None]:
+    """Return the files of a library, which must have these settings, with their hashes; none if it is yet to be made."""
+    if not path.exists() or (path.is_file() and not path.stat().st_size):
+        return {}
+    expected = json.dumps(dataclasses.asdict(settings))
+    with contextlib.closing(open_library(path, "output")) as connection, using(connection, path):
+        (fault,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if fault != "ok":
+            raise sqlite3.DatabaseError(fault)
+        row = connection.execute("SELECT value FROM settings WHERE name = 'passages'").fetchone()
+        if row != (expected,):
+            was = re.sub('[{}"]', "", str(row and row[0]))[:200]
+            raise InputError(f"output={path} was made with other passages ({was}); repeat them, or choose another file")
+        return dict(connection.execute("SELECT path, hash FROM files"))
+
+
 @contextlib.contextmanager
-def opened_for_writing(path: Path, settings: PassagesConfig) -> Iterator[LibraryWriter]:
-    """Open a library for writing, or create it.
+def opened_for_writing(path: Path, settings: PassagesConfig, made_from: str = "") -> Iterator[LibraryWriter]:
+    """Make a library, or change a copy of one that `stored_hashes` accepts; at the end it gets its name.
 
-    Raises:
-        InputError: the file is not a library, or the library was made with other settings.
+    After a kill, the next call with the same `made_from` continues.
     """
-    if path.exists():
-        check_library(path, "output")
-    with translated_errors(path), contextlib.closing(connect(path, may_write=True)) as connection:
-        connection.execute("PRAGMA cache_size = -65536")  # 64 MiB
-        with transaction(connection):
+    path = path.resolve()  # a link stays
+    state = path.stat() if path.exists() and path.stat().st_size else None
+    made_from += repr((settings, state and (state.st_ino, state.st_size, state.st_mtime_ns)))
+    with partial_dir(path, made_from) as folder:
+        file = folder / UNFINISHED / "library.db"
+        if state is not None and not file.exists():
+            with path.open("rb") as old, writing(file, is_binary=True) as new:
+                shutil.copyfileobj(old, new)
+            shutil.copymode(path, file)
+        with contextlib.closing(sqlite3.connect(file)) as connection, using(connection, path):
+            connection.execute("PRAGMA cache_size = -65536")  # 64 MiB
             if connection.execute("PRAGMA application_id").fetchone() == (0,):
-                _make_tables(connection, settings)
-        (made,) = connection.execute("SELECT value FROM settings WHERE name = 'passages'").fetchone()
-        if json.loads(made) != dataclasses.asdict(settings):
-            was = " ".join(f"passages.{name}={value}" for name, value in json.loads(made).items())
-            raise InputError(f"output={path} was made with {was}; repeat them, or choose another file")
-        connection.execute("CREATE TEMP TABLE seen (document INTEGER PRIMARY KEY)")
-        yield LibraryWriter(connection, settings)
-
-
-def _make_tables(connection: sqlite3.Connection, settings: PassagesConfig) -> None:
-    for statement in filter(str.strip, _TABLES.split(";")):
-        connection.execute(statement)
-    # a word consists of letters, numbers and combining marks, which Hindi needs; FTS5's default leaves the marks out
-    drop = 2 if settings.accents == "drop" else 0
-    tokenize = f"unicode61 remove_diacritics {drop} categories ''L* N* M* Co''"
-    if settings.stemming == "english":
-        tokenize = f"porter {tokenize}"
-    connection.execute(f"CREATE VIRTUAL TABLE words USING fts5(title, text, content='', tokenize='{tokenize}')")
-    made = json.dumps(dataclasses.asdict(settings))
-    connection.execute("INSERT INTO settings VALUES ('passages', ?)", (made,))
-    connection.execute(f"PRAGMA application_id = {APPLICATION}")
-    connection.execute(f"PRAGMA user_version = {VERSION}")
+                make_tables(connection, settings)
+            connection.execute("CREATE TEMP TABLE seen (document INTEGER PRIMARY KEY)")
+            yield LibraryWriter(connection, settings)
+        file.replace(path)
+        flush(path.parent)
+        shutil.rmtree(folder)
 
 
 class LibraryWriter:
@@ -217,53 +216,46 @@ class LibraryWriter:
         """Whether the library has the whole file, with this hash."""
         return hash is not None and self._one("SELECT hash FROM files WHERE path = ?", path) == hash
 
-    def sync(self, path: str, hash: str | None, documents: Iterable[LibraryDocument]) -> FileChanges:
+    def sync(self, path: str, hash: str | None, documents: Iterable[LibraryDocument]) -> Counter[str]:
         """Sync a file's documents: add the new ones, remove the missing ones, and keep the others; equal ones are added once.
 
-        `path` is absolute; `hash` depends on the file's content and the settings for reading it, None if unknown.
+        `path` is absolute; `hash` depends on the file's content and the settings for reading it, None if unknown. Returns how
+        many documents are "new", "already stored" and "removed".
         """
-        connection, changes = self._connection, FileChanges()
-        remaining = iter(documents)
-        with transaction(connection):
+        changes = Counter[str]()
+        with self._connection as connection:  # commits at the end, or rolls back after an error
             connection.execute("INSERT INTO files (path) VALUES (?) ON CONFLICT DO UPDATE SET hash = NULL", (path,))
             file = self._one("SELECT id FROM files WHERE path = ?", path)
             connection.execute("DELETE FROM temp.seen")
-        while True:
-            with transaction(connection):
-                started_at, is_last = time.monotonic(), True
-                for document in remaining:
-                    self._add(document, file, changes)
-                    if time.monotonic() - started_at > TRANSACTION_SECONDS:
-                        is_last = False
-                        break
-                if is_last:
-                    old = "SELECT document FROM places WHERE file = ? AND document NOT IN (SELECT document FROM temp.seen)"
-                    changes.num_removed = self._remove(file, old)
-                    connection.execute("UPDATE files SET hash = ? WHERE id = ?", (hash, file))
-                    return changes
+            committed_at = time.monotonic()
+            for document in documents:
+                self._add(document, file, changes)
+                if time.monotonic() - committed_at > TRANSACTION_SECONDS:
+                    connection.commit()
+                    committed_at = time.monotonic()
+            old = "SELECT document FROM places WHERE file = ? AND document NOT IN (SELECT document FROM temp.seen)"
+            changes["removed"] = self._remove(file, old)
+            connection.execute("UPDATE files SET hash = ? WHERE id = ?", (hash, file))
+        return changes
 
-    def remove_others(self, paths: Iterable[str]) -> int:
+    def remove_others(self, kept: Container[str]) -> int:
         """Remove all other files, and the documents that only they have; return the number of removed files."""
-        kept, num_removed = set(paths), 0
-        for file, path in self._connection.execute("SELECT id, path FROM files").fetchall():
-            if path not in kept:
-                with transaction(self._connection):
-                    self._remove(file, "SELECT document FROM places WHERE file = ?")
-                    self._connection.execute("DELETE FROM files WHERE id = ?", (file,))
-                num_removed += 1
-        return num_removed
+        connection = self._connection
+        files = connection.execute("SELECT id, path FROM files").fetchall()
+        missing = [(file,) for file, path in files if path not in kept]
+        with connection:
+            for (file,) in missing:
+                self._remove(file, "SELECT document FROM places WHERE file = ?")
+            connection.executemany("DELETE FROM files WHERE id = ?", missing)
+        return len(missing)
 
     def finish(self) -> dict[str, int]:
         """Optimize the index for size and speed; return the numbers of files, documents and passages."""
-        with transaction(self._connection):
+        with self._connection:
             self._connection.execute("INSERT INTO words (words) VALUES ('optimize')")
-        return self.counts()
-
-    def counts(self) -> dict[str, int]:
-        """Return the numbers of files, documents and passages."""
         return {name: self._one(f"SELECT count(*) FROM {name}") for name in ("files", "documents", "passages")}
 
-    def _add(self, document: LibraryDocument, file: int, changes: FileChanges) -> None:
+    def _add(self, document: LibraryDocument, file: int, changes: Counter[str]) -> None:
         """Add a document if it is new, and store its place."""
         key, connection = document.key, self._connection
         known = self._one("SELECT id FROM documents WHERE key = ?", key)
@@ -280,11 +272,11 @@ class LibraryWriter:
                 connection.execute(
                     "INSERT INTO words (rowid, title, text) VALUES (?, ?, ?)", (number, title, searchable(text))
                 )
-            changes.num_new += 1
+            changes["new"] += 1
         elif self._one("SELECT 1 FROM temp.seen WHERE document = ?", known):
             return
         else:
-            changes.num_same += 1
+            changes["already stored"] += 1
         connection.execute("INSERT INTO temp.seen VALUES (?)", (known,))
         place = "INSERT INTO places VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET number = excluded.number"
         connection.execute(place, (known, file, document.number))
@@ -296,11 +288,11 @@ class LibraryWriter:
             connection.execute("DELETE FROM places WHERE document = ? AND file = ?", (document, file))
             if self._one("SELECT 1 FROM places WHERE document = ?", document) is not None:
                 continue
-            title = searchable(self._one("SELECT title FROM documents WHERE id = ?", document))
+            title = searchable(str(self._one("SELECT title FROM documents WHERE id = ?", document)))
             for number, text in connection.execute(
                 "SELECT id, text FROM passages WHERE document = ?", (document,)
             ).fetchall():
-                row = (number, title, searchable(text))  # FTS5 has no copy of the text to delete
+                row = (number, title, searchable(str(text)))  # FTS5 has no copy of the text to delete
                 connection.execute("INSERT INTO words (words, rowid, title, text) VALUES ('delete', ?, ?, ?)", row)
             connection.execute("DELETE FROM passages WHERE document = ?", (document,))
             connection.execute("DELETE FROM documents WHERE id = ?", (document,))

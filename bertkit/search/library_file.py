@@ -1,77 +1,105 @@
-"""The SQLite file of a library: checking its header, connecting, transactions, and SQLite's errors."""
+"""The SQLite file of a library: its tables, opening it to read, and SQLite's errors.
+
+A library file is never changed: `index` changes a copy, which then replaces the file. So it can be read without a lock, and
+SQLite's own files beside it (-journal, -wal, -shm), which are not ours, are neither read nor written.
+"""
 
 import contextlib
-import os
+import dataclasses
+import functools
+import itertools
+import json
+import math
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from bertkit.base.errors import InputError, LockedError, StorageError
+from bertkit.base.errors import InputError, StorageError
+from bertkit.data.data_config import PassagesConfig
 
 APPLICATION = 0x62657274  # "bert", the application id in SQLite's header
 VERSION = 1
-WAIT_SECONDS = 30.0  # how long to wait for another process that is writing
-_HEADER, _APPLICATION_AT = b"SQLite format 3\0", 68  # sqlite.org/fileformat.html
+READ_SECONDS = 60  # the limit for a search; 100,000 passages take 0.1 s
+STEPS = 100_000  # of SQLite's virtual machine, between two looks at the clock: some milliseconds
+_HEADER, _APPLICATION_AT, _HEADER_BYTES = b"SQLite format 3\0", 68, 100  # sqlite.org/fileformat.html
+_TABLES = """BEGIN;
+CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE files (id INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, hash TEXT);
+CREATE TABLE documents (id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, title TEXT NOT NULL, unit TEXT NOT NULL);
+CREATE TABLE places (document INTEGER, file INTEGER, number INTEGER NOT NULL, PRIMARY KEY (document, file)) WITHOUT ROWID;
+CREATE INDEX places_of_file ON places (file);
+CREATE TABLE passages (id INTEGER PRIMARY KEY, document INTEGER NOT NULL, text TEXT NOT NULL, start INTEGER NOT NULL,
+                       end INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL);
+CREATE INDEX passages_of_document ON passages (document);
+CREATE VIRTUAL TABLE words USING fts5(title, text, content='', tokenize='{tokenize}');
+INSERT INTO settings VALUES ('passages', '{settings}');
+PRAGMA application_id = {application};
+PRAGMA user_version = {version};
+COMMIT"""
 
 
-def check_library(path: Path, setting: str) -> None:
-    """Check that a file is a library of this version; an empty file is accepted as `output`.
+def make_tables(connection: sqlite3.Connection, settings: PassagesConfig) -> None:
+    """Make the tables of an empty library."""
+    # a word consists of letters, numbers and combining marks, which Hindi needs; FTS5's default leaves the marks out
+    tokenize = f"unicode61 remove_diacritics {2 if settings.accents == 'drop' else 0} categories ''L* N* M* Co''"
+    if settings.stemming == "english":
+        tokenize = f"porter {tokenize}"
+    made = json.dumps(dataclasses.asdict(settings))
+    connection.executescript(_TABLES.format(tokenize=tokenize, settings=made, application=APPLICATION, version=VERSION))
 
-    Raises:
-        InputError: it is not; the message names the setting.
-    """
+
+def _schema(connection: sqlite3.Connection) -> list[Any]:
+    return connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY name").fetchall()
+
+
+@functools.cache
+def _schemas() -> list[list[Any]]:
+    """Return the schema of a library for each of the settings that the tables depend on."""
+    schemas = []
+    for stemming, accents in itertools.product(("none", "english"), ("drop", "keep")):
+        with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+            make_tables(connection, PassagesConfig(1, 0, stemming, accents))  # type: ignore[arg-type]
+            schemas.append(_schema(connection))
+    return schemas
+
+
+def open_library(path: Path, setting: str) -> sqlite3.Connection:
+    """Open a library for reading; raises InputError, which names the setting, if its tables are not those of this version."""
+    if not path.is_file():
+        raise InputError(f"{setting}={path} is a folder, or not a regular file; choose a file, such as library.db")
     with path.open("rb") as file:
-        head = file.read(100)
-    if not head and setting == "output":
-        return
+        head = file.read(_HEADER_BYTES)
     application = int.from_bytes(head[_APPLICATION_AT : _APPLICATION_AT + 4])
     if not head.startswith(_HEADER) or application != APPLICATION:
         raise InputError(f"{setting}={path} is not a library of bertkit index; choose another file")
-    version = int.from_bytes(head[60:64])
-    if version != VERSION:
-        raise InputError(f"{setting}={path}: library version {version}, expected {VERSION}; run bertkit index again")
+    uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+    connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+    with using(connection, path, READ_SECONDS):
+        connection.execute("PRAGMA trusted_schema = OFF")
+        if _schema(connection) not in _schemas():
+            raise sqlite3.DatabaseError("other tables than those of this version")
+    return connection
 
 
 @contextlib.contextmanager
-def translated_errors(path: Path) -> Iterator[None]:
-    """Translate SQLite's errors into bertkit's.
-
-    Raises:
-        StorageError: the disk is full, read-only or failing.
-        LockedError: another process has been writing for WAIT_SECONDS.
-        InputError: the file is damaged, or Python has no FTS5.
-    """
+def using(connection: sqlite3.Connection, path: Path, seconds: float = math.inf) -> Iterator[None]:
+    """Limit the time of the block's queries; translate SQLite's errors: StorageError for the disk's, else InputError."""
+    until = time.monotonic() + seconds
+    connection.set_progress_handler(lambda: time.monotonic() > until, STEPS)
     try:
         yield
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter for a message of SQLite that is not UTF-8
         name = getattr(error, "sqlite_errorname", "")
         if name.startswith(("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN")):
             raise StorageError(
                 f"{path}: {error}; committed documents are kept: free space or allow writing, and repeat the command"
             ) from None
-        if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-            raise LockedError(f"{path} is being written by another process; wait for it, or stop it") from None
-        if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
-            raise InputError(f"{path}: damaged library ({error}); delete it and run bertkit index again") from None
-        if "fts5" in str(error):
+        if name == "SQLITE_INTERRUPT":
+            raise InputError(f"{path}: no result in {seconds} s; make a smaller library, or delete it") from None
+        if "no such module" in str(error):
             version = sqlite3.sqlite_version
             raise InputError(f"{path}: Python's SQLite {version} has no FTS5; use another build of Python") from None
-        raise
-
-
-def connect(path: Path, may_write: bool) -> sqlite3.Connection:
-    """Open the file; if it is writable, SQLite rolls back the unfinished transaction of a killed process."""
-    mode = "rwc" if may_write else "rw" if os.access(path, os.W_OK) else "ro"
-    uri = f"{path.absolute().as_uri()}?mode={mode}"
-    connection = sqlite3.connect(uri, uri=True, timeout=WAIT_SECONDS, isolation_level=None)
-    if not may_write:
-        connection.execute("PRAGMA query_only = 1")
-    return connection
-
-
-@contextlib.contextmanager
-def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Commit all statements of the block, or none."""
-    connection.execute("BEGIN IMMEDIATE")
-    with connection:  # commits, or after an error rolls back, unless SQLite has done so already (full disk)
-        yield
+        reason = str(error)[:100]
+        raise InputError(f"{path}: damaged library ({reason}); delete it and run bertkit index again") from None

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, named
 from bertkit.base.text_files import is_blank, opened_input, unpacked, unpacking
 from bertkit.search.library import Hit
 from bertkit.tasks.reading.formats import ENDINGS, beginning, json_format, suffix_of
@@ -47,19 +47,16 @@ def read_questions(task: TaskConfig, name: str, most: int | None = None) -> list
     """Read all or `most` questions from a table, from SQuAD's JSON, or from a text with one question per line.
 
     `task` is the general task `spans`; `name` is the path of the input, or "-" for standard input.
-
-    Raises:
-        InputError: a line is wrong, or there are no questions.
     """
     path, short_rows, questions = Path(name), ShortRows(are_filled=True), list[Question]()
     with opened_input(name) as (stream, _):
         with unpacking(lambda: name):
             file = unpacked(stream, path)
-            format = ENDINGS.get(suffix_of(path)) or json_format(beginning(file)) or "text"
+            format = ENDINGS.get(suffix_of(path)) or json_format(beginning(file, "utf-8")) or "text"
         table = input_table(task, file, path, format, short_rows)
         field = "text" if format == "text" else "question"
         if table.names and field not in table.names:
-            raise InputError(f"{table.place(1)}: no column '{field}' (it has: {', '.join(table.names)[:300]})")
+            raise InputError(f"{table.place(1)}: no column '{field}' (it has: {named(table.names)})")
         for number, row in table.rows:
             if len(questions) == most:
                 break

@@ -31,7 +31,7 @@ from bertkit.predict.inference import predict_local
 from bertkit.predict.task_model import Predictor
 from bertkit.search.library import Hit, Library
 from bertkit.search.passages import words_of
-from bertkit.settings.inputs import ORDERS, BothConfig
+from bertkit.settings.inputs import BothConfig
 
 MIN_SCORE = -1e4  # lower than any logit, but finite, as JSON and sigmoid require
 
@@ -62,9 +62,6 @@ class Searcher:
 
         The weights of `both`, and the number of passages for the reader, are by default those in conf/search.yaml. The
         glossary has, for a word as `words_of` writes it, the words to add to every question that contains it.
-
-        Raises:
-            InputError: there is no such library, or the model does not answer questions.
         """
         if predictor is not None and not predictor.shape.answers_questions:
             kind = predictor.shape.kind
@@ -82,14 +79,9 @@ class Searcher:
 
         Returns:
             {"answers": [...], "order": order, "seconds": time taken}; the answers are results of `row`.
-
-        Raises:
-            InputError: the order needs a reader.
         """
         started_at = time.monotonic()
         order = order or ("search" if self.predictor is None else "both")
-        if order not in ORDERS:
-            raise InputError(f"order={order}: expected {', '.join(ORDERS)}")
         if order != "search" and self.predictor is None:
             raise InputError(
                 f"order={order}: needs a reader; set model_dir= to a question answering model, or set order=search"
@@ -192,11 +184,7 @@ def fit(questions: Sequence[tuple[Sequence[Candidate], Sequence[bool]]], start: 
 
 
 def read_glossary(path: Path) -> dict[str, list[str]]:
-    """Read a TSV file of a word and the words to add to a question that contains it; a word may have several lines.
-
-    Raises:
-        InputError: a line has no tab, or an empty cell.
-    """
+    """Read a TSV file of a word and the words to add to a question that contains it; a word may have several lines."""
     glossary: dict[str, list[str]] = {}
     for number, line in read_lines(path):
         if is_blank(line):

@@ -28,17 +28,14 @@ from bertkit.view.page import render, serve_policy
 
 CLOSING_SECONDS = 0.5  # between a signal and the stop; responses in this time ask clients to close the connection
 CLOSE = (b"connection", b"close")
+NOSNIFF = (b"x-content-type-options", b"nosniff")
 
 
 class JsonRequest(Request):
     """A request whose body must be JSON in UTF-8, neither too large nor too deeply nested."""
 
     async def stream(self) -> AsyncGenerator[bytes, None]:
-        """Yield the body in parts.
-
-        Raises:
-            RefusedError: the body has another content type, or is too large.
-        """
+        """Yield the body in parts."""
         if self.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise RefusedError(415, "wrong_type", "expected JSON; send the header content-type: application/json")
         most, num_bytes = _service(self).settings.max_body_bytes, 0
@@ -52,11 +49,7 @@ class JsonRequest(Request):
             yield part
 
     async def json(self) -> Any:
-        """Return the parsed body.
-
-        Raises:
-            RefusedError: the body is not JSON.
-        """
+        """Return the parsed body."""
         try:
             value = parse_json((await self.body()).decode("utf-8"))
         except ValueError as error:  # UnicodeDecodeError is one too
@@ -81,7 +74,7 @@ class JsonRoute(APIRoute):
 
 
 class RequestMiddleware:
-    """Counts requests, turns unexpected errors into responses, and closes connections while the server stops."""
+    """Counts requests, refuses other hosts, answers unexpected errors, and closes connections while the server stops."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self.app, self.service = app, service
@@ -98,12 +91,16 @@ class RequestMiddleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                if self.service.is_stopping:
-                    message["headers"] = [*message.get("headers", ()), CLOSE]
+                message["headers"] = [*message.get("headers", ()), NOSNIFF, *[CLOSE] * self.service.is_stopping]
             await send(message)
 
+        hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+        is_accepted = len(hosts) == 1 and self.service.settings.accepts(hosts[0])
+        refusal = _error_response(
+            400, "bad_host", f"Host: {', '.join(hosts)[:100]}: not a name of this server; see hosts="
+        )
         try:
-            await self.app(scope, receive, send_and_record)
+            await (self.app if is_accepted else refusal)(scope, receive, send_and_record)
         except Exception as error:
             say(f"error: {scope['path']}: {type(error).__name__}; this is a bug in bertkit", file=sys.stderr)
             response = _error_response(500, "failed", "the server failed; its log has the error")

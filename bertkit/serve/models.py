@@ -76,11 +76,7 @@ class ServedModel:
         self._viewer: Predictor | None = None
 
     def predict_requests(self, requests: Sequence[Sequence[Any]], max_tokens: int, num_alternatives: int = 0) -> Batch:
-        """Predict the inputs of many requests; the result of a request is a list of rows, or an error.
-
-        Raises:
-            NumericsError: the model's output is not finite.
-        """
+        """Predict the inputs of many requests; the result of a request is a list of rows, or an error."""
         results: list[Any] = [[None] * len(inputs) for inputs in requests]
         inputs = [
             _Input(request, index, _as_pair(value, self.predictor), self.predictor)
@@ -129,12 +125,7 @@ class ServedModel:
         return Batch([vectors[part] if isinstance(part, slice) else part for part in parts], len(texts), total)
 
     def view(self, value: Any, settings: ServeSettings) -> str:
-        """Return the HTML page that explains one input.
-
-        Raises:
-            InputError: the input is wrong for the model.
-            RefusedError: the input is too long.
-        """
+        """Return the HTML page that explains one input."""
         if self._viewer is None:  # a copy, since explaining changes the model's hooks and gradients
             model: Any = copy_sharing_weights(self.explained.model)
             model.use(fast.PLAIN)
@@ -200,11 +191,7 @@ class ServedModel:
 
 
 def open_models(settings: ServeSettings) -> dict[str, ServedModel]:
-    """Load all models; the default model comes first.
-
-    Raises:
-        InputError: a model cannot be loaded.
-    """
+    """Load all models; the default model comes first."""
     models: dict[str, ServedModel] = {}
     for name, directory in settings.names.items():
         started_at = time.perf_counter()

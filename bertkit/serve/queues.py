@@ -62,12 +62,7 @@ class Queue:
         return len(self._waiting)
 
     async def submit(self, call: Any, inputs: Any, size: int) -> Any:
-        """Add a job to the queue, and wait for its result.
-
-        Raises:
-            RefusedError: the queue is full, or the job waited too long.
-            InputError: the inputs are wrong.
-        """
+        """Add a job to the queue, and wait for its result; raises RefusedError if the queue is full, or the wait too long."""
         if len(self._waiting) >= self.max_waiting:
             seconds = max(1, math.ceil(len(self._waiting) * self._seconds_per_job))
             message = f"{len(self._waiting)} requests are waiting; try again in {seconds} s"

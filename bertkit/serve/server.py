@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from bertkit.base.errors import BertkitError, InputError, install_extra, say
-from bertkit.launch.world import end_with_parent
+from bertkit.launch.world import end_with_parent, handle_signals
 from bertkit.settings.serve import ServeSettings
 
 if TYPE_CHECKING:
@@ -33,11 +33,7 @@ FAILED_EXIT_CODE = 3  # inside the server only: uvicorn does not restart a worke
 
 
 def run(settings: ServeSettings) -> None:
-    """Serve until SIGTERM or SIGINT.
-
-    Raises:
-        InputError: packages are missing, the address is not available, or a model cannot be loaded.
-    """
+    """Serve until SIGTERM or SIGINT."""
     try:
         import fastapi  # noqa: F401
         import prometheus_client  # noqa: F401
@@ -54,13 +50,8 @@ def run(settings: ServeSettings) -> None:
             _supervise(settings, where, listener)
             return
         server = uvicorn.Server(_config(settings, functools.partial(_app, settings, where)))
-        # uvicorn stops, and then raises the signal again
-        handlers = {n: signal.signal(n, lambda *_: sys.exit(0)) for n in (signal.SIGTERM, signal.SIGINT)}
-        try:
+        with handle_signals((signal.SIGTERM, signal.SIGINT), lambda *_: sys.exit(0)):  # uvicorn raises the signal again
             server.run([listener])
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
 
 
 def _listener(settings: ServeSettings) -> socket.socket:
@@ -70,7 +61,7 @@ def _listener(settings: ServeSettings) -> socket.socket:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, *_, address = min(addresses, key=lambda one: one[0] != socket.AF_INET)  # IPv4 first
         listener = socket.create_server(address[:2], family=family)
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"host={host} port={port}: {reason}; choose another address, or stop its user") from None
     if not settings.is_loopback:

@@ -1,7 +1,7 @@
 """The settings of each command: frozen dataclasses with types and rules; Hydra composes their values from `conf/`. Doors:
 
     names     the names of settings: synonyms, and hints for unknown names
-    words     the short form of finetune, predict and embed
+    words     settings from Python, and the short form of finetune, predict and embed
     compose   YAML files and overrides to a plain mapping: Hydra's only home
     prepare   a corpus and a tokenizer
     pretrain  a pretraining run, and what fine-tuning shares with it

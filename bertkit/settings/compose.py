@@ -6,8 +6,9 @@ Unknown keys and options are refused, with the nearest known name, before Hydra 
 import contextlib
 import dataclasses
 import itertools
-import os
+import math
 import re
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, IntervalSweep, Override
+from hydra.core.override_parser.types import Glob, IntervalSweep, Override, RangeSweep
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.basecontainer import BaseContainer
@@ -26,29 +27,28 @@ from omegaconf.errors import OmegaConfBaseException
 from bertkit.base import plugins
 from bertkit.base.errors import InputError
 from bertkit.base.text_files import TOO_DEEP, parse_yaml
-from bertkit.base.typed_settings import at, conf_dir, conf_dirs, dotted_keys, option_names, refuse
+from bertkit.base.typed_settings import at, conf_dirs, dotted_keys, option_names, refuse
 from bertkit.settings import names
 from bertkit.settings.glue import GLUE_TASKS
+from bertkit.settings.words import override_value
 from bertkit.tasks.task_config import without_retired
+
+MAX_BYTES = 1_000_000  # of a file with settings; those of bertkit have a few thousand
+MAX_RUNS = 1000  # of a sweep
 
 
 def compose(command: str, overrides: list[str], config_dir: str | None = None) -> dict[str, Any]:
-    """Compose a command's configuration into a plain, resolved mapping.
-
-    Raises:
-        InputError: unknown keys and options, each with the nearest known name; malformed overrides.
-    """
-    texts = names.canonical_overrides(command, overrides)
-    return _compose_suite(texts, config_dir) if command == "glue" else _compose_one(command, texts, config_dir)
+    """Compose a command's configuration into a plain, resolved mapping; raises InputError for unknown names and malformed overrides."""
+    overrides = names.canonical_overrides(command, overrides)
+    if command == "glue":
+        return _compose_suite(overrides, config_dir)
+    return _compose_one(command, overrides, config_dir)
 
 
 def compose_from_run(command: str, path: str, overrides: list[str], config_dir: str | None = None) -> dict[str, Any]:
     """Compose from the settings in a file, such as the `config.yaml` of a run, and from overrides.
 
-    Settings that are newer than the file get their defaults.
-
-    Raises:
-        InputError: the file cannot be read or holds no settings; or an override is wrong.
+    Settings that are newer than the file get their defaults. Raises InputError if the file or an override is wrong.
     """
     saved = _read_saved(command, path)
     overrides = names.canonical_overrides(command, overrides)
@@ -81,7 +81,7 @@ def _read_saved(command: str, path: str) -> dict[str, Any]:
     if command == "glue":
         raise InputError("--config: glue has the settings of several runs; repeat one of these runs with finetune")
     try:
-        saved = parse_yaml(Path(path).expanduser().read_text(encoding="utf-8"))
+        saved = parse_yaml(_read_settings(Path(path).expanduser()))
     except (OSError, ValueError) as error:
         raise InputError(f"--config {path}: {' '.join(str(error).split())}; pass the config.yaml of a run") from None
     if not isinstance(saved, dict):
@@ -99,38 +99,6 @@ def _read_saved(command: str, path: str) -> dict[str, Any]:
 def _option_of(section: Any) -> str:
     """Return the name of the option that a saved section was composed from."""
     return str(section.get("kind", section.get("name"))) if isinstance(section, Mapping) else ""
-
-
-def to_overrides(settings: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Turn Python values, nested or under dotted names, into overrides; a group's mapping may have its option as `name`."""
-    overrides = []
-    groups = option_names([conf_dir()])
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            named = next((name for name in ("name", "kind") if value.get(name) in groups.get(prefix + key, ())), None)
-            overrides += [f"{key}={value[named]}"] if named else []
-            overrides += to_overrides({name: value[name] for name in value if name != named}, f"{prefix}{key}.")
-        elif isinstance(value, str) and not prefix and key in groups and re.fullmatch(r"[\w./-]+", value):
-            overrides.append(f"{key}={value}")  # an option of a group
-        else:
-            overrides.append(f"{prefix}{key}={_override_value(value, f'{prefix}{key}')}")
-    return overrides
-
-
-def _override_value(value: Any, key: str) -> str:
-    value = value.tolist() if hasattr(value, "dtype") and hasattr(value, "ndim") else value  # of numpy
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, (list, tuple)):
-        return f"[{','.join(_override_value(item, key) for item in value)}]"
-    if isinstance(value, (int, float)):
-        return repr(value)
-    if not isinstance(value, (str, os.PathLike)):
-        raise InputError(f"{key}: {type(value).__name__}: expected text, a number, a list or a mapping")
-    # escape quotes, backslashes before them, and interpolations
-    text = str(os.fspath(value) if isinstance(value, os.PathLike) else value)
-    text = re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), text)
-    return "'" + text.replace("${", "\\${") + "'"
 
 
 def _compose_suite(overrides: list[str], config_dir: str | None) -> dict[str, Any]:
@@ -226,26 +194,42 @@ def _hydra(directories: Sequence[Path]) -> Iterator[None]:
             resolvers.update(before)
 
 
+def _read_settings(path: Path) -> str:
+    """Read a file with settings; a pipe or a device could be endless."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
+        raise ValueError(f"expected a regular file of at most {MAX_BYTES // 1_000_000} MB")
+    return path.read_text(encoding="utf-8")
+
+
 def _check_own_files(directories: Sequence[Path]) -> None:
     """Refuse files in the user's directory that are not settings, with clearer messages than Hydra's."""
     for directory in directories[1:]:
-        for path in sorted([*directory.glob("*.yaml"), *directory.glob("*/*.yaml")]):
+        for path in sorted(path for depth in ("", "*/", "*/*/") for path in directory.glob(f"{depth}*.yaml")):
             try:
-                content = yaml.safe_load(path.read_text(encoding="utf-8"))
-            except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+                content = yaml.safe_load(_read_settings(path))
+            except (yaml.YAMLError, ValueError, RecursionError) as error:
                 raise InputError(f"{path}: not YAML ({' '.join(str(error).split())}); correct it") from None
             if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
                 raise InputError(f"{path}: expected lines 'key: value', got {content!r:.40}; correct it")
+            if hydra := [key for key in [*content, *_chosen_groups(content)] if key.partition("/")[0] == "hydra"]:
+                raise InputError(
+                    f"{path}: {hydra[0]}: bertkit composes settings with Hydra, but sets it up itself; remove it"
+                )
+
+
+def _chosen_groups(content: Mapping[str, Any]) -> list[str]:
+    """List the groups in the defaults of a file."""
+    defaults = content.get("defaults") or []
+    return [key.removeprefix("override").strip(" /") for one in defaults if isinstance(one, dict) for key in one]
 
 
 def _keys_of_experiment(directories: Sequence[Path], name: str) -> list[str]:
     """List the groups that an experiment overrides, and the keys that it sets."""
     path = next(path for directory in directories if (path := directory / "experiment" / f"{name}.yaml").is_file())
     content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    defaults = [entry for entry in content.pop("defaults", []) if isinstance(entry, dict)]
-    groups = [key.removeprefix("override").strip(" /") for entry in defaults for key in entry]
-    keys = dotted_keys(content)
-    return [*groups, *(key for key in keys if not any(other.startswith(f"{key}.") for other in keys))]
+    keys = dotted_keys({key: value for key, value in content.items() if key != "defaults"})
+    return [*_chosen_groups(content), *(key for key in keys if not any(other.startswith(f"{key}.") for other in keys))]
 
 
 def _searchpath(directories: Sequence[Path]) -> list[str]:
@@ -282,7 +266,7 @@ def _split_verbatim(
         key, has_value, value = text.partition("=")
         if key in fields and fields[key] == names.VERBATIM:
             verbatim[key] = value
-        elif words_of is not None and not has_value:
+        elif words_of is not None and (not has_value or "/" in key or (key not in fields and Path(text).exists())):
             words.append(text)
         else:
             rest.append(text)
@@ -290,18 +274,22 @@ def _split_verbatim(
 
 
 def _parse(command: str, overrides: list[str]) -> tuple[list[Override], list[str]]:
-    """Parse overrides; return them with an error message for each malformed one."""
+    """Parse overrides; return them with an error message for each malformed one.
+
+    A value without Hydra's signs, such as `lr=1e-4.tsv`, is quoted, and so are those of a list.
+    """
     parser, parsed, malformed = OverridesParser.create(), [], []
     for text in overrides:
-        try:
-            parsed.append(parser.parse_override(text))
-        except (HydraException, RecursionError):
-            key, has_value, value = text.partition("=")
-            quoted = f"'{value}'"
-            if value.startswith("[") and value.endswith("]"):
-                quoted = "[" + ",".join(f"'{item}'" for item in value[1:-1].split(",")) + "]"
-            twice = f', quote the value twice: "{key}={quoted:.200}"'
-            hint = twice if has_value else names.hint_for_word(command, text)
+        key, has_value, value = text.partition("=")
+        is_list = re.fullmatch(r"""\[[^][{}'"]*\]""", value) is not None
+        is_plain = is_list or (has_value and re.search(r"""[][{},'"]|^\w+\(""", value) is None)
+        quoted = f"{key}={override_value(value[1:-1].split(',') if is_list else value, key)}"
+        for one in [text, quoted] if is_plain else [text]:
+            with contextlib.suppress(HydraException, RecursionError, ValueError):
+                parsed.append(parser.parse_override(one))
+                break
+        else:
+            hint = f', quote the value twice: "{quoted:.200}"' if has_value else names.hint_for_word(command, text)
             malformed.append(f"'{text:.200}': expected key=value or group=option{hint}")
     return parsed, malformed
 
@@ -310,9 +298,6 @@ def combinations(command: str, overrides: list[str], config_dir: str | None = No
     """List the runs of a sweep, each with a name and its overrides, including an output directory for this run alone.
 
     A swept value is `a,b`, `choice(a,b)`, `range(1,4)`, or, for the options of a group, `glob(*)`.
-
-    Raises:
-        InputError: an override is malformed, or a command that needs `output_dir` has none.
     """
     parsed, malformed = _parse(command, overrides)
     refuse(malformed)
@@ -323,6 +308,8 @@ def combinations(command: str, overrides: list[str], config_dir: str | None = No
         else [str(item.input_line)]
         for item in parsed
     ]
+    count = math.prod(map(len, choices))
+    refuse(not 1 <= count <= MAX_RUNS and f"-m: {count:,} runs; expected 1 to {MAX_RUNS:,}; choose other values")
     output = next((n for n, item in enumerate(parsed) if item.key_or_group == "output_dir"), None)
     if output is None and "output_dir" in names.settings_of(command):
         raise InputError("-m needs output_dir=: each run goes to a directory below it")
@@ -331,8 +318,8 @@ def combinations(command: str, overrides: list[str], config_dir: str | None = No
         arguments = list(combination)
         name = "_".join(text for text, item in zip(arguments, parsed, strict=True) if item.is_sweep_override())
         if output is not None:
-            output_dir = arguments[output].partition("=")[2].strip("'\"")
-            arguments[output] = f"output_dir='{output_dir}/{name.replace('/', '-').replace('=', '-')}'"
+            place = f"{parsed[output].value()}/{name.replace('/', '-').replace('=', '-')}"
+            arguments[output] = f"output_dir={override_value(place, 'output_dir')}"
         runs.append((name, arguments))
     return runs
 
@@ -347,4 +334,8 @@ def _swept_values(item: Override, groups: Mapping[str, list[str]]) -> list[str]:
         return options
     if isinstance(value, IntervalSweep):
         raise InputError(f"'{item.input_line}': an interval has infinitely many values; use choice(...) or range(...)")
+    if isinstance(value, RangeSweep):
+        refuse(value.step == 0 and f"'{item.input_line}': a range with steps of 0 has no end")
+        if any(True for _ in itertools.islice(value.range(), MAX_RUNS, None)):  # without a list of all its values
+            raise InputError(f"'{item.input_line}': more than {MAX_RUNS:,} values, each a run; choose a shorter range")
     return list(item.sweep_string_iterator())

@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from bertkit.base.errors import InputError
-from bertkit.base.typed_settings import outside, refuse
+from bertkit.base.intervals import Seed, Size
+from bertkit.base.typed_settings import refuse
 from bertkit.data.data_config import InstancesConfig, MaskingConfig, SegmentsConfig
 from bertkit.launch.launch_config import LaunchConfig
-from bertkit.settings.names import SEED_RANGE
 from bertkit.tasks.task_config import TaskConfig
 
 PREPARED_SPLITS = ("auto", "train", "held_out", "all")
@@ -23,18 +23,17 @@ class EvaluateSettings:
     task_changes: dict[str, Any]  # changes to the model's own task, which is used if `task` is None
     data_dir: str | None
     split: str
-    seed: int
+    seed: Seed
     precision: Literal["fp32", "bf16"]
     device: Literal["auto", "cpu", "cuda"]
     segments: SegmentsConfig | InstancesConfig
     masking: MaskingConfig
     explicit_keys: tuple[str, ...] = field(metadata={"is_written": False})
-    max_sequences: int | None
-    batch_sequences: int
+    max_sequences: Size | None
+    batch_sequences: Size
     launch: LaunchConfig
 
     def __post_init__(self) -> None:
-        refuse(outside(self, "", seed=SEED_RANGE, batch_sequences="[1, inf)", max_sequences="[1, inf)"))
         if self.task is not None:
             self.check_for_task(self.task)
 

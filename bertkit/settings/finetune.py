@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import re
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 from bertkit.base.errors import InputError
-from bertkit.base.typed_settings import IF_SET, outside, refuse, unused
+from bertkit.base.intervals import Count, Interval, Positive, ShareInside, Size
+from bertkit.base.typed_settings import IF_SET, refuse, unused
 from bertkit.data.data_config import TokenizerConfig
 from bertkit.model.bert_config import AttentionConfig, BertShape, DecoderConfig, DecoderShape, HeadConfig, NormConfig
-from bertkit.settings.names import SEED_RANGE
 from bertkit.settings.pretrain import TrainingSettings
 from bertkit.tasks.task_config import TaskConfig
 from bertkit.train.train_config import SavingConfig
@@ -19,35 +19,29 @@ from bertkit.train.train_config import SavingConfig
 BASE_HIDDEN_SIZE = 768  # the published learning rates are for encoders of this size
 MAX_RATE = 1e-3
 RATE_TIMES_SIZE = 0.36  # for models from scratch: learning rate times hidden size
-FROZEN_LAYERS = re.compile(r"layers:(\d+)")
+FROZEN_LAYERS = re.compile(r"layers:([0-9]{1,5})")
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpochCheckpointConfig(SavingConfig):
     """When to save, and how many checkpoints to keep besides the best one."""
 
-    every_steps: int | Literal["epoch"]
-
-    def __post_init__(self) -> None:
-        refuse(outside(self, "checkpoint.", every_steps="[1, inf)", keep_last="[1, inf)"))
+    every_steps: Size | Literal["epoch"]
 
 
 @dataclass(frozen=True)
 class DevEvaluationConfig:
     """When to evaluate on the dev split; training stops after `patience` evaluations without a better score."""
 
-    every_steps: int | Literal["epoch"]
-    patience: int | None
-
-    def __post_init__(self) -> None:
-        refuse(outside(self, "evaluation.", every_steps="[1, inf)", patience="[1, inf)"))
+    every_steps: Size | Literal["epoch"]
+    patience: Size | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderSettings(DecoderShape):
     """The decoder of a generation model, and the standard deviation of its initial weights."""
 
-    initializer_range: float | Literal["auto"] = "auto"
+    initializer_range: Positive | Literal["auto"] = "auto"
 
     def std_of(self, hidden_size: int) -> float:
         """Return `initializer_range`; conf/decoder gives the reasons for the values of auto."""
@@ -67,13 +61,13 @@ class FinetuneSettings(TrainingSettings):
 
     task: TaskConfig
     data_dir: str | None
-    num_epochs: float
+    num_epochs: Annotated[float, Interval(0, 1_000_000, "(]")]
     freeze: str | None
-    reinit_layers: int
-    layer_decay: float
-    class_weights: Literal["balanced"] | tuple[float, ...] | None
-    max_train_examples: int | None
-    dev_share: float | None
+    reinit_layers: Count
+    layer_decay: Annotated[float, Interval(0, 1, "(]")]
+    class_weights: Literal["balanced"] | tuple[Positive, ...] | None
+    max_train_examples: Size | None
+    dev_share: ShareInside | None
     checkpoint: EpochCheckpointConfig
     evaluation: DevEvaluationConfig
     decoder: DecoderSettings | None = None
@@ -90,8 +84,6 @@ class FinetuneSettings(TrainingSettings):
             self.freeze not in (None, "embeddings", "encoder")
             and not FROZEN_LAYERS.fullmatch(self.freeze or "")
             and f"freeze={self.freeze}: expected null, embeddings, encoder, or layers:K such as layers:6",
-            outside(self, "", num_epochs="(0, inf)", reinit_layers="[0, inf)", max_train_examples="[1, inf)"),
-            outside(self, "", seed=SEED_RANGE, layer_decay="(0, 1]", dev_share="(0, 1)"),
             self._class_weight_problems(),
         )
 
@@ -131,23 +123,16 @@ class FinetuneSettings(TrainingSettings):
         ]
 
     def _class_weight_problems(self) -> list[str]:
-        weights = self.class_weights
-        if weights is None:
+        if self.class_weights is None:
             return []
         if self.task.labels is None or self.task.is_regression:
             return [f"class_weights: has no effect with task={self.task.name}, which has no classes; leave it out"]
         if self.task.multi_label:
             return ["class_weights: has no effect with task.multi_label=true; leave it out"]
-        if weights != "balanced" and not all(isinstance(weight, float) and weight > 0 for weight in weights):
-            return [f"class_weights={list(weights)}: expected balanced, or a positive number for each label"]
         return []
 
     def frozen_depth(self, num_layers: int) -> int:
-        """Return the number of frozen blocks from the bottom; the embeddings are one block, and so is each layer.
-
-        Raises:
-            InputError: the model has fewer layers.
-        """
+        """Return the number of frozen blocks from the bottom; the embeddings are one block, and so is each layer."""
         match = FROZEN_LAYERS.fullmatch(self.freeze or "")
         if match is None:
             return {None: 0, "embeddings": 1, "encoder": num_layers + 1}[self.freeze]

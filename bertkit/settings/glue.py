@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from bertkit.base.intervals import Seed
 from bertkit.base.typed_settings import nearest, refuse, unused
 from bertkit.settings.finetune import FinetuneSettings
 
@@ -16,7 +17,7 @@ class GlueSettings:
     data_dir: str | None
     output_dir: str | None
     tasks: tuple[str, ...]
-    seeds: tuple[int, ...]
+    seeds: tuple[Seed, ...]
     check: str | None
     runs: tuple[FinetuneSettings, ...]  # of each task; the stage sets the seed and the directory
 
@@ -39,6 +40,4 @@ class GlueSettings:
             "ax" in self.tasks
             and "mnli" not in self.tasks
             and "tasks: ax is predicted with the model for mnli; add mnli, or leave ax out",
-            not all(0 <= seed < 2**63 for seed in self.seeds)
-            and f"seeds={list(self.seeds)}: expected numbers from 0 to {2**63 - 1}",
         )

@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from bertkit.base.typed_settings import outside, refuse, unused
+from bertkit.base.intervals import MAX_INT32, Interval, NotNegative, Real, Size
+from bertkit.base.text_files import is_blank
+from bertkit.base.typed_settings import refuse, unused
 from bertkit.settings.names import VERBATIM
 from bertkit.tasks.task_config import TaskConfig
 
@@ -14,6 +16,7 @@ PREDICT_ENDINGS = ("", ".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 VIEW_ENDINGS = (".html", ".json", ".svg", ".png")
 SET_BOTH = "layer= and head=: set both, for a picture of one head, or neither"
 ORDERS = ("search", "bert", "both")
+Passages = Annotated[int, Interval(1, 1_000_000)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +72,7 @@ class PredictSettings(TextSettings):
     """`bertkit predict`."""
 
     carry_input: bool  # whether each prediction is preceded by the fields of its input row
-    top_k: int
+    top_k: Size
     precision: Literal["fp32", "bf16"]
     kernels: Literal["auto", "plain"]
 
@@ -77,7 +80,6 @@ class PredictSettings(TextSettings):
         refuse(
             self.text_problems(),
             unused(self, "", ("carry_input", self.text is not None, "with text=")),
-            outside(self, "", top_k="[1, inf)"),
             Path(self.output).suffix.lower() not in PREDICT_ENDINGS
             and f"output={self.output}: expected a name that ends in {', '.join(PREDICT_ENDINGS[1:])}, or - for JSON lines",
             self.output.split("/")[-1] in SQUAD_FILES
@@ -89,11 +91,15 @@ class PredictSettings(TextSettings):
 class ViewSettings(TextSettings):
     """`bertkit view`."""
 
-    row: int  # the number of the example to show, from 1
-    target: str | int | None  # the prediction to explain; None for the model's prediction
-    steps: int | None  # of integrated gradients; None to choose the number automatically, 0 for no attributions
-    layer: int | None  # the layer to draw in a picture of one head, from 1
-    head: int | None  # the head to draw in such a picture, from 1
+    row: Size  # the number of the example to show, from 1
+    target: (
+        str | Annotated[int, Interval(-MAX_INT32, MAX_INT32)] | None
+    )  # the prediction to explain; None for the model's prediction
+    # of integrated gradients; None to choose the number automatically, 0 for no attributions
+    # limited because the quadrature points are the roots of a polynomial of degree `steps`
+    steps: Annotated[int, Interval(0, 100_000)] | None
+    layer: Size | None  # the layer to draw in a picture of one head, from 1
+    head: Size | None  # the head to draw in such a picture, from 1
     target_text: str | None = field(metadata=VERBATIM)  # of an encoder-decoder; None for the generated text
 
     @property
@@ -113,8 +119,6 @@ class ViewSettings(TextSettings):
                 ("layer", is_page, f"on {self.ending}, which shows all heads"),
                 ("head", is_page, f"on {self.ending}, which shows all heads"),
             ),
-            # limited because the quadrature points are the roots of a polynomial of degree `steps`
-            outside(self, "", row="[1, inf)", layer="[1, inf)", head="[1, inf)", steps="[0, 100000]"),
             self.ending not in VIEW_ENDINGS
             and f"output={self.output}: expected a name that ends in {', '.join(VIEW_ENDINGS)}",
             self.layer is None and self.head is not None and SET_BOTH,
@@ -129,10 +133,10 @@ class EmbedSettings(InputSettings):
     input: str
     pooling: Literal["mean", "cls", "max"] | None
     normalize: bool | None
-    text_column: str | int | None
+    text_column: str | Annotated[int, Interval(-MAX_INT32, MAX_INT32)] | None
     format: Literal["text", "csv", "tsv", "jsonl", "json", "parquet"] | None
-    max_seq_length: int | None
-    batch_tokens: int | None
+    max_seq_length: Annotated[int, Interval(3, MAX_INT32)] | None
+    batch_tokens: Size | None
     precision: Literal["fp32", "bf16"]
 
     def __post_init__(self) -> None:
@@ -141,7 +145,6 @@ class EmbedSettings(InputSettings):
             self.output != "-"
             and not self.output.endswith(VECTOR_ENDINGS)
             and f"output={self.output}: expected a name that ends in {', '.join(VECTOR_ENDINGS)}, or - for JSON lines",
-            outside(self, "", max_seq_length="[3, inf)", batch_tokens="[1, inf)"),
             unused(self, "", ("text_column", self.format == "text", "with format=text")),
         )
 
@@ -150,13 +153,9 @@ class EmbedSettings(InputSettings):
 class BothConfig:
     """The weights of `order=both`: softmax(search * BM25) * sigmoid(bert * score of the reader + bias)."""
 
-    search: float
-    bert: float
-    bias: float
-
-    def __post_init__(self) -> None:
-        wrong = outside(self, "both.", search="[0, inf)", bert="[0, inf)", bias="(-inf, inf)")
-        refuse(f"{line}; fit=true estimates it" for line in wrong)
+    search: NotNegative
+    bert: NotNegative
+    bias: Real
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,12 +165,12 @@ class SearchSettings(InputSettings):
     index: str
     question: str | None = field(metadata=VERBATIM)  # one question, instead of an input
     order: Literal["search", "bert", "both", "all"] | None  # how passages are ranked; "all" for each order separately
-    top_k: int
-    candidates: int  # number of passages, the best by BM25, that the reader (the question answering model) reads
+    top_k: Passages
+    candidates: Passages  # number of passages, the best by BM25, that the reader (the question answering model) reads
     both: BothConfig
     fit: bool  # whether to fit `both` to the labels of the input
     glossary: str | None  # a TSV file; each row has a word, and words to add to a question that contains it
-    max_questions: int | None
+    max_questions: Passages | None
     task: TaskConfig | None
     task_changes: dict[str, Any]  # changes to the model's own task, which is used if `task` is None
     precision: Literal["fp32", "bf16"]
@@ -187,6 +186,7 @@ class SearchSettings(InputSettings):
         has_question, has_reader = self.question is not None, self.model_dir is not None
         refuse(
             self.input_problems("question"),
+            self.question is not None and is_blank(self.question) and "question= is blank; expected a question",
             self.order == "all"
             and has_question
             and "order=all: has no effect with question=; choose search, bert or both",
@@ -203,5 +203,4 @@ class SearchSettings(InputSettings):
                 ("task_changes", not has_reader, "without model_dir=", {}),
                 ("fit", has_reader and "both" not in self.orders, f"with order={self.order}"),
             ),
-            outside(self, "", top_k="[1, 1e6]", candidates="[1, 1e6]", max_questions="[1, 1e6]"),
         )

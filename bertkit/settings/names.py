@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.base import plugins
 from bertkit.base.errors import InputError
-from bertkit.base.typed_settings import at, conf_dir, dotted_keys, nearest, option_names
+from bertkit.base.typed_settings import at, conf_dir, dotted_keys, nearest, option_names, refuse
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
-SEED_RANGE = f"[0, {2**63})"
 BESIDE = {"decoder=transformer": {"attention": "transformer"}}  # options of other groups that come with an option
 # metadata of fields
 VERBATIM = {"is_verbatim": True}  # the value is passed on verbatim, bypassing Hydra
@@ -57,11 +56,9 @@ def schema_of(command: str) -> Any:
 
 
 def canonical_overrides(command: str, overrides: Sequence[str]) -> list[str]:
-    """Replace synonyms by the setting's own name, if the command has this setting.
-
-    Raises:
-        InputError: a setting is set twice.
-    """
+    """Replace synonyms by the setting's own name, if the command has this setting; refuse overrides that are not UTF-8."""
+    wrong = [text for text in overrides if re.search("[\ud800-\udfff]", text)]  # how Python shows other bytes
+    refuse(f"{text}: not UTF-8; write a text in UTF-8, or rename the file" for text in wrong)
     texts = with_plugins(command, overrides)
     for setting, synonyms in _SYNONYMS.items():
         if setting.partition(".")[0] not in settings_of(command):

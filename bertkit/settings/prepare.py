@@ -2,12 +2,12 @@
 
 import re
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
-from bertkit.base.typed_settings import outside, refuse
+from bertkit.base.intervals import Interval, Seed, ShareBelow1
+from bertkit.base.typed_settings import refuse
 from bertkit.data.data_config import CorpusConfig, InstancesConfig, MaskingConfig, SegmentsConfig, TokenizerConfig
-from bertkit.launch.launch_config import too_many
-from bertkit.settings.names import SEED_RANGE
+from bertkit.launch.launch_config import Processes
 
 
 @dataclass(frozen=True)
@@ -19,14 +19,14 @@ class PrepareSettings:
     segments: SegmentsConfig | InstancesConfig | None
     masking: MaskingConfig
     output_dir: str
-    held_out_prob: float
+    held_out_prob: ShareBelow1
     strict: bool
-    shard_tokens: int
-    num_workers: int | Literal["auto"]
-    part_bytes: int
+    shard_tokens: Annotated[int, Interval(1, 2**32 - 1)]
+    num_workers: Processes | Literal["auto"]
+    part_bytes: Annotated[int, Interval(1, 2**40)]
     shard: str | None
     merge: tuple[str, ...] | None
-    seed: int
+    seed: Seed
     dump: str | None
     overwrite: bool
     explicit_keys: tuple[str, ...] = field(metadata={"is_written": False})  # of the command line or its experiment
@@ -39,7 +39,6 @@ class PrepareSettings:
             and self.merge is None
             and "missing value: set corpus.path= to files, folders or globs of text (or use corpus=python_docs)",
             self._instance_problems(),
-            outside(self, "", seed=SEED_RANGE, held_out_prob="[0, 1)", shard_tokens="[1, 4294967295]"),
         )
 
     def _instance_problems(self) -> list[str]:
@@ -81,8 +80,7 @@ class PrepareSettings:
         return int(number), int(count)
 
     def _shard_problems(self) -> list[str]:
-        problems = outside(self, "", num_workers="[1, inf)", part_bytes="[1, inf)")
-        problems += too_many("num_workers", 0 if self.num_workers == "auto" else self.num_workers)
+        problems = []
         if self.shard is not None:
             if not re.fullmatch(r"[1-9]\d{0,5}/[1-9]\d{0,5}", self.shard) or self.shard_of[0] > self.shard_of[1]:
                 problems.append(f"shard={self.shard}: expected i/n with i from 1 to n, such as 1/4")

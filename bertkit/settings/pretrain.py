@@ -3,12 +3,11 @@
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from bertkit.base.errors import InputError
-from bertkit.base.typed_settings import outside, refuse, unused
+from bertkit.base.intervals import Seed, ShareInside, Size
+from bertkit.base.typed_settings import refuse, unused
 from bertkit.data.data_config import InstancesConfig, MaskingConfig, SegmentsConfig
 from bertkit.launch.launch_config import LaunchConfig
 from bertkit.model import bert_config
-from bertkit.settings.names import SEED_RANGE
 from bertkit.train import train_config
 
 
@@ -16,12 +15,7 @@ from bertkit.train import train_config
 class SkipConfig:
     """The steps whose batches are skipped."""
 
-    skip_steps: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        first = min(self.skip_steps, default=1)
-        if first < 1:
-            raise InputError(f"data.skip_steps={list(self.skip_steps)}: there is no step {first}; steps count from 1")
+    skip_steps: tuple[Size, ...]  # from 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +24,7 @@ class TrainingSettings:
 
     model_dir: str | None
     output_dir: str
-    seed: int
+    seed: Seed
     precision: Literal["fp32", "bf16"]
     kernels: Literal["auto", "plain"]
     compile: bool | Literal["auto"]
@@ -51,11 +45,8 @@ class TrainingSettings:
 class FinalPhaseConfig:
     """The last steps of a run, which have longer sequences."""
 
-    max_seq_length: int | None
-    share: float
-
-    def __post_init__(self) -> None:
-        refuse(outside(self, "final_phase.", share="(0, 1)"))
+    max_seq_length: Size | None
+    share: ShareInside
 
     def first_step(self, steps: int) -> int:
         """Return the number of steps before the phase; without a phase, all steps."""
@@ -68,7 +59,7 @@ class PretrainSettings(TrainingSettings):
 
     data_dir: str
     init_moments: bool
-    steps: int | Literal["auto"]
+    steps: Size | Literal["auto"]
     model: bert_config.BertShape
     attention: bert_config.AttentionConfig
     norm: bert_config.NormConfig
@@ -83,9 +74,8 @@ class PretrainSettings(TrainingSettings):
 
     def __post_init__(self) -> None:
         refuse(
-            outside(self, "", seed=SEED_RANGE, steps="[1, inf)"),
             self.steps != "auto"  # auto is checked later, when the number is known
-            and 1 <= self.steps < self.schedule.warmup_of(self.steps)
+            and self.steps < self.schedule.warmup_of(self.steps)
             and f"schedule.warmup_steps={self.schedule.warmup_steps} exceeds steps={self.steps}; lower the warm-up, or train "
             "longer",
             unused(self, "", ("init_moments", self.model_dir is None, "without model_dir=")),
@@ -182,7 +172,7 @@ class PretrainSettings(TrainingSettings):
         if self.model_dir is None:
             limit = self.model.max_position_embeddings
             problems += bert_config.too_long("max_seq_length", longest, limit, "final_phase.max_seq_length")
-        if self.steps != "auto" and self.steps >= 1 and not 0 < self.final_phase.first_step(self.steps) < self.steps:
+        if self.steps != "auto" and not 0 < self.final_phase.first_step(self.steps) < self.steps:
             problems.append(
                 f"final_phase.share={self.final_phase.share} of steps={self.steps} leaves a phase without steps; train "
                 "longer, or set final_phase.max_seq_length=null"

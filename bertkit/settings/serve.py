@@ -1,14 +1,15 @@
 """The settings of `bertkit serve`."""
 
 import ipaddress
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from bertkit.base.typed_settings import outside, refuse, unused
-from bertkit.settings.inputs import BothConfig
-
-AT_LEAST_1 = ("workers", "queue_requests", "max_body_bytes", "max_inputs", "top_k", "batch_tokens", "candidates")
+from bertkit.base.intervals import MAX_INT32, Interval, Size
+from bertkit.base.typed_settings import refuse, unused
+from bertkit.launch.launch_config import Processes
+from bertkit.settings.inputs import BothConfig, Passages
 
 
 @dataclass(frozen=True)
@@ -17,20 +18,23 @@ class ServeSettings:
 
     model_dir: str | tuple[str, ...]
     index: str | None
-    candidates: int | None  # as in `SearchSettings`; None means the default of `search`
+    candidates: Passages | None  # as in `SearchSettings`; None means the default of `search`
     both: BothConfig | None  # likewise
     glossary: str | None  # likewise
     host: str
-    port: int
-    workers: int  # number of processes; each has all the models
-    queue_requests: int  # maximum number of requests that wait
-    max_body_bytes: int  # maximum size of a request
-    max_inputs: int  # maximum number of inputs in a request
-    max_tokens: int  # maximum number of tokens in a request
-    batch_tokens: int | None  # tokens in a forward pass; None for a default by device
-    request_seconds: float  # maximum time that a request waits
-    max_view_tokens: int  # maximum number of tokens of an input, or of one window of it, for `/view`; more: status 413
-    top_k: int  # number of tokens predicted for each mask
+    hosts: tuple[str, ...]  # further names of this machine, by which clients call it
+    port: Annotated[int, Interval(0, 65535)]
+    workers: Processes  # number of processes; each has all the models
+    queue_requests: Size  # maximum number of requests that wait
+    max_body_bytes: Size  # maximum size of a request
+    max_inputs: Size  # maximum number of inputs in a request
+    max_tokens: Annotated[int, Interval(8, MAX_INT32)]  # maximum number of tokens in a request
+    batch_tokens: Size | None  # tokens in a forward pass; None for a default by device
+    request_seconds: Annotated[float, Interval(0, 1_000_000, "()")]  # maximum time that a request waits
+    max_view_tokens: Annotated[
+        int, Interval(8, MAX_INT32)
+    ]  # maximum number of tokens of an input, or of one window of it, for `/view`; more: status 413
+    top_k: Size  # number of tokens predicted for each mask
     log_inputs: bool
     kernels: Literal["auto", "plain"]
     precision: Literal["fp32", "bf16"]
@@ -39,10 +43,6 @@ class ServeSettings:
 
     def __post_init__(self) -> None:
         refuse(
-            outside(
-                self, "", **dict.fromkeys(AT_LEAST_1, "[1, inf)"), max_tokens="[8, inf)", max_view_tokens="[8, inf)"
-            ),
-            outside(self, "", request_seconds="(0, 1e6)", port="[0, 65535]"),
             unused(
                 self, "", *((name, self.index is None, "without index=") for name in ("candidates", "both", "glossary"))
             ),
@@ -69,10 +69,24 @@ class ServeSettings:
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can connect."""
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
+        address = _address(self.host)
+        return self.host == "localhost" if address is None else address.is_loopback
+
+    def accepts(self, header: str) -> bool:
+        """Whether the header Host names this server: an address, or a known name.
+
+        Other names are refused, because the owner of a name may let it point to this machine, and so read the answers to
+        requests from his own web page (DNS rebinding).
+        """
+        name = re.sub(r":\d*$", "", header).strip("[]").lower()
+        return _address(name) is not None or name in map(str.lower, ("localhost", self.host, *self.hosts))
+
+
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(name)
+    except ValueError:
+        return None
 
 
 def _short(directory: str) -> str:

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from bertkit.base.typed_settings import outside, refuse
-from bertkit.settings.names import SEED_RANGE
+from bertkit.base.intervals import Seed, Size
 
 
 @dataclass(frozen=True)
@@ -13,8 +12,5 @@ class VerifySettings:
     model_dir: str
     output: str | None
     overwrite: bool
-    seed: int
-    sequences: int
-
-    def __post_init__(self) -> None:
-        refuse(outside(self, "", seed=SEED_RANGE, sequences="[1, inf)"))
+    seed: Seed
+    sequences: Size

@@ -81,10 +81,6 @@ def _shown(value: Any) -> str:
     return text if len(text) <= MAX_LENGTH else f"{text[: MAX_LENGTH - 1]}…"
 
 
-def _number(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
 def _describe(labels: Sequence[str], divergence: Divergence) -> list[str]:
     """Describe where two runs diverge, and why."""
     first, second = labels
@@ -96,7 +92,10 @@ def _describe(labels: Sequence[str], divergence: Divergence) -> list[str]:
         return [f"{line}, though {', '.join(cause.key for cause in causes)} differ" if causes else line]
     before, values = divergence.step_before, divergence.values
     same = "" if before is None else f"; at step {before:,}, the logged step before, they are still identical"
-    shown = [f"{name} ({' and '.join(map(_number, pair))})" for name, pair in values.items()]
+    shown = [
+        f"{name} ({' and '.join(f'{value:.6g}' if isinstance(value, float) else str(value) for value in pair)})"
+        for name, pair in values.items()
+    ]
     more = f" and {len(shown) - MAX_VALUES} more" if len(shown) > MAX_VALUES else ""
     lines = [
         f"{first} and {second} diverge at step {divergence.step:,}{same}",

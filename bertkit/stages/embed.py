@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError, in_json, say
 from bertkit.predict.chunks import opened_examples, write_results
-from bertkit.predict.embedding import load_embedder, texts_of
+from bertkit.predict.embedding import open_embedder, texts_of
 from bertkit.predict.task_model import task_of_texts
 from bertkit.run.outputs import check_outputs, opened_output, partial_output
 from bertkit.settings.inputs import EmbedSettings
@@ -36,10 +36,7 @@ def run(settings: EmbedSettings, inputs: Any = None) -> None:
     to_file = settings.output != "-"
     if to_file:
         check_outputs(settings.output, settings.input, settings.overwrite)
-    embed = load_embedder(
-        settings.model_dir, settings.pooling, settings.normalize, max_seq_length=settings.max_seq_length,
-        device=settings.device, precision=settings.precision, batch_tokens=settings.batch_tokens,
-    )  # fmt: skip
+    embed = open_embedder(settings)
     task, num_cut = task_of_texts(settings.text_column), 0
     inputs = None if inputs is None else texts_of(inputs, settings.text_column)
 

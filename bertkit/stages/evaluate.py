@@ -22,6 +22,7 @@ from bertkit.run.start import check_dataset, check_vocabulary, settings_of_insta
 from bertkit.run.task_data import Coverage
 from bertkit.settings.evaluate import EvaluateSettings
 from bertkit.tasks.reading import readers
+from bertkit.tasks.scoring.baseline import Baseline
 from bertkit.tasks.scoring.metrics import signatures
 from bertkit.tasks.scoring.review import eval_json_parts
 from bertkit.tasks.task import check_metrics, make_features
@@ -126,6 +127,7 @@ def _evaluate_task(settings: EvaluateSettings) -> dict[str, Any] | None:
     signed = signatures(task.metrics)
     return {
         **metrics,
+        "intervals": Baseline(task, examples, labels, None, {}).intervals(predictions, metrics),
         "num_examples": len(examples),
         "split": split,
         **eval_json_parts(opened.shape.review(task, examples, predictions, labels)),

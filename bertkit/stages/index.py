@@ -1,18 +1,19 @@
-"""Stage: split text into passages, and add them to a library for full-text search, one file per transaction."""
+"""Stage: split text into passages, and add them to a library for full-text search."""
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertkit.base.errors import InputError, say
-from bertkit.base.files import BLOCK_BYTES, folder_for
-from bertkit.base.text_files import join_lines, parse_json, read_lines
+from bertkit.base.files import partial_path
+from bertkit.base.json_stream import json_values
+from bertkit.base.text_files import read_lines, without_surrogates
 from bertkit.data.corpus.documents import Corpus
 from bertkit.data.corpus.sources import Span
-from bertkit.search.library import FileChanges, opened_for_writing
-from bertkit.search.library_file import check_library
+from bertkit.search.library import Library, opened_for_writing, stored_hashes
 from bertkit.search.passages import LibraryDocument, document_of, document_of_text
 from bertkit.settings.index import IndexSettings
 from bertkit.view.console import Progress
@@ -33,46 +34,40 @@ def run(settings: IndexSettings) -> None:
     """Add the corpus to the library.
 
     Raises:
-        InputError: a file is not in its format (the library keeps the files before it), or the output is not a library.
-        StorageError: the disk is full; committed documents are kept.
+        InputError: a file is not in its format, or the output is not a library; the output stays as it was.
+        StorageError: the disk is full; the same command continues from the committed documents.
     """
     output = Path(settings.output)
-    if output.is_dir():
-        raise InputError(f"output={output} is a folder; choose a file in it, such as {output / 'library.db'}")
-    if output.exists():
-        check_library(output, "output")
-    corpus = Corpus(settings.corpus, [output])
+    stored = stored_hashes(output, settings.passages)
+    corpus = Corpus(settings.corpus, [output, partial_path(output.resolve())])
     sources = _sources_of(corpus, settings)
     say(f"reading {corpus.describe()}")
+    hashes = {source.name: _hash(source, settings) for source in sources}
+    is_known = all(known is not None and known == stored.get(name) for name, known in hashes.items())
+    if is_known and not (settings.remove and stored.keys() - hashes.keys()):
+        totals = f"{len(stored):,} files, {Library(output).num_passages:,} passages"
+        say(f"{output}: done already, no file has changed; {totals}")
+        return
+    num_removed = done_bytes = 0
     with (
-        folder_for(output.absolute().parent),
-        opened_for_writing(output, settings.passages) as library,
+        opened_for_writing(output, settings.passages, repr(settings)) as library,
         Progress("indexing", corpus.total_bytes) as progress,
     ):
-        before = library.counts()
-        num_done = num_removed = done_bytes = 0
         for source in sources:
-            content_hash = _hash(source, settings)
-            if library.has(source.name, content_hash):
-                num_done += 1
-            else:
+            if not library.has(source.name, hashes[source.name]):
                 corpus.bytes_read = done_bytes  # the total after this file is read again
-                changes = library.sync(source.name, content_hash, _with_progress(source, corpus, progress))
+                changes = library.sync(source.name, hashes[source.name], _with_progress(source, corpus, progress))
                 progress.line(f"{source.name}: {_describe(changes)}")
             done_bytes += source.path.stat().st_size if source.path else 0
             progress.advance(done_bytes)
         if settings.remove:
-            num_removed = library.remove_others([source.name for source in sources])
-        has_changed = num_done < len(sources) or num_removed > 0
-        counts = library.finish() if has_changed else before
-    if not counts["passages"]:
-        raise InputError(f"{corpus.describe()}: no text in it; output={output} has no passages")
-    totals = ", ".join(f"{count:,} {name}" for name, count in counts.items())
-    if not has_changed:
-        say(f"{output}: done already, no file has changed; {totals}")
-        return
+            num_removed = library.remove_others(hashes)
+        counts = library.finish()
+        if not counts["passages"]:
+            raise InputError(f"{corpus.describe()}: no text in it; output={output} would have no passages")
     if num_removed:
         say(f"{num_removed:,} missing files removed")
+    totals = ", ".join(f"{count:,} {name}" for name, count in counts.items())
     say(f"{output}: {totals}; {output.stat().st_size / 1e6:,.1f} MB")
 
 
@@ -82,9 +77,9 @@ def _with_progress(source: _Source, corpus: Corpus, progress: Progress) -> Itera
         yield document
 
 
-def _describe(changes: FileChanges) -> str:
-    parts = [(changes.num_new, "new"), (changes.num_same, "unchanged"), (changes.num_removed, "removed")]
-    return (", ".join(f"{count:,} {what}" for count, what in parts if count) or "no") + " documents"
+def _describe(changes: Counter[str]) -> str:
+    parts = [f"{changes[what]:,} {what}" for what in ("new", "already stored", "removed") if changes[what]]
+    return f"documents: {', '.join(parts) or 'none'}"
 
 
 def _sources_of(corpus: Corpus, settings: IndexSettings) -> list[_Source]:
@@ -93,7 +88,11 @@ def _sources_of(corpus: Corpus, settings: IndexSettings) -> list[_Source]:
         return [_Source("python_docs" if settings.corpus.source == "python_docs" else f"hub:{settings.corpus.path}")]
     if settings.corpus.format == "auto":
         corpus.files = [(path, "squad" if _is_squad(path, kind) else kind) for path, kind in corpus.files]
-    return [_Source(str(path.absolute()), path, kind) for path, kind in corpus.files]
+    sources = [_Source(str(path.absolute()), path, kind) for path, kind in corpus.files]
+    for source in sources:
+        if without_surrogates(source.name) != source.name:
+            raise InputError(f"{source.name}: this name is not UTF-8; rename the file or its folder")
+    return sources
 
 
 def _is_squad(path: Path, kind: str) -> bool:
@@ -114,33 +113,21 @@ def _documents(corpus: Corpus, source: _Source) -> Iterator[LibraryDocument]:
 
 
 def _squad_documents(path: Path) -> Iterator[LibraryDocument]:
-    """Yield the contexts in SQuAD's JSON, nested or flat, as documents with the title of their article.
-
-    Raises:
-        InputError: the file has another layout.
-    """
+    """Yield the contexts in SQuAD's JSON, nested or flat, as documents with the title of their article."""
+    number, found = 0, list[tuple[str, str, int]]()
     try:
-        content = parse_json(join_lines(path, read_lines(path)))
-    except ValueError as error:
-        raise InputError(f"{path}: not JSON ({error}); restore the file") from None
-    number = 0
-    for article in _list(path, "", content, "data"):
-        nested = _list(path, "data: ", article, "paragraphs") if "context" not in article else [article]
-        title = article.get("title")
-        for paragraph in nested:
-            number += 1
-            context = paragraph.get("context") if isinstance(paragraph, dict) else None
-            if not isinstance(context, str):
-                raise InputError(f"{path}: paragraph {number}: no string 'context'; expected SQuAD's layout")
-            if context.strip():
-                yield document_of_text(context, title if isinstance(title, str) else "", "paragraph", number)
-
-
-def _list(path: Path, where: str, record: Any, field: str) -> list[dict[str, Any]]:
-    items = record.get(field) if isinstance(record, dict) else None
-    if not isinstance(items, list) or (field == "data" and not all(isinstance(item, dict) for item in items)):
-        raise InputError(f"{path}: {where}no list '{field}' of objects; expected SQuAD's layout, data and paragraphs")
-    return items
+        content: Any = next((value for _, value, _ in json_values(path, read_lines(path, in_blocks=True))), None)
+        for article in content["data"]:
+            for paragraph in article.get("paragraphs", [article]):
+                number += 1
+                if paragraph["context"].strip():
+                    title = article.get("title")
+                    found.append((paragraph["context"], title if isinstance(title, str) else "", number))
+    except (KeyError, TypeError, AttributeError):
+        where = f"{path}: paragraph {number}"
+        raise InputError(f"{where}: expected SQuAD's layout: data, a list; in it paragraphs, with context") from None
+    for context, title, number in found:
+        yield document_of_text(context, title, "paragraph", number)
 
 
 def _hash(source: _Source, settings: IndexSettings) -> str | None:
@@ -149,8 +136,6 @@ def _hash(source: _Source, settings: IndexSettings) -> str | None:
         return None
     corpus = settings.corpus
     settings_of_reading = repr((source.kind, corpus.field, corpus.sentences, corpus.encoding))
-    digest = hashlib.blake2b(settings_of_reading.encode(), digest_size=16)
     with source.path.open("rb") as file:
-        while block := file.read(BLOCK_BYTES):
-            digest.update(block)
+        digest = hashlib.file_digest(file, lambda: hashlib.blake2b(settings_of_reading.encode(), digest_size=16))
     return digest.hexdigest()

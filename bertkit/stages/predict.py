@@ -16,7 +16,7 @@ from bertkit.predict.chunks import opened_examples, write_results
 from bertkit.predict.inference import predict_local
 from bertkit.predict.predictor import open_predictor
 from bertkit.predict.task_model import Predictor
-from bertkit.run.outputs import check_outputs, is_stream, opened_output, partial_output
+from bertkit.run.outputs import check_outputs, has_content, is_stream, opened_output, partial_output
 from bertkit.settings.inputs import PredictSettings
 from bertkit.tasks.reading.writers import Write, row_writer, write_lines
 from bertkit.tasks.task import ExtraFile, Feature, rows_of
@@ -33,14 +33,16 @@ def run(settings: PredictSettings, inputs: Any = None) -> None:
     """
     to_file = settings.output != "-"
     if to_file:
-        check_outputs(settings.output, settings.input, settings.overwrite)
+        # without `overwrite`, an existing output is not replaced, but compared
+        replaces = settings.overwrite or has_content(Path(settings.output))
+        check_outputs(settings.output, settings.input, replaces)
     predictor = open_predictor(settings, settings.top_k)
     with contextlib.ExitStack() as stack:
         source = stack.enter_context(
             opened_examples(predictor.shape, predictor.task, predictor.labels, settings, inputs)
         )
-        predictor = dataclasses.replace(predictor, shape=source.inputs.shape)
-        output = _Output(settings, predictor, source.inputs.rows, stack)
+        predictor = dataclasses.replace(predictor, shape=source.shape)
+        output = _Output(settings, predictor, source.rows, stack)
 
         def predictions_of(examples: list[Any]) -> tuple[list[Feature], list[Any]]:
             features = predictor.features(examples)
@@ -51,7 +53,7 @@ def run(settings: PredictSettings, inputs: Any = None) -> None:
         output.finish()
     if not output.num_written:
         say(f"warning: input={settings.input} has no examples; there is nothing to predict", file=sys.stderr)
-    short_rows = source.inputs.short_rows
+    short_rows = source.short_rows
     if short_rows.num_rows:
         cells = f"{short_rows.num_rows:,} rows had too few cells, the first at {short_rows.first}"
         say(f"warning: {cells}; the missing cells are treated as empty", file=sys.stderr)
@@ -84,13 +86,12 @@ class _Output:
         path = Path(settings.output)
         beside = () if is_stream(path) else self.shape.extra_files
         places = [path.with_suffix(b.name) if b.name.startswith(".") else path.parent / b.name for b in beside]
-        check_outputs(settings.output, settings.input, settings.overwrite, places)
-        file = stack.enter_context(opened_output(path, is_binary=path.suffix.lower() == ".parquet"))
+        check_outputs(settings.output, settings.input, settings.overwrite or has_content(path), places)
+        opened = functools.partial(opened_output, may_replace=settings.overwrite)
+        file = stack.enter_context(opened(path, is_binary=path.suffix.lower() == ".parquet"))
         self.partial = partial_output(file)
         self.put = stack.enter_context(row_writer(file, path.suffix, predictor.task.label_separator))
-        self.beside = [
-            (kind, stack.enter_context(opened_output(place))) for kind, place in zip(beside, places, strict=True)
-        ]
+        self.beside = [(kind, stack.enter_context(opened(place))) for kind, place in zip(beside, places, strict=True)]
 
     def write(self, examples: list[Any], results: tuple[list[Feature], list[Any]]) -> None:
         """Write the predictions of a chunk; with carry_input, each one follows the fields of its input row."""

@@ -209,8 +209,8 @@ class _Pretraining:
             best, shares = best_tokens(model, batch, 3, self.settings.precision)
         ends, filled = np.cumsum(batch.sequence_lengths), []
         for truth, *pair in zip(batch.masked_labels, best, shares, strict=True):
-            found = ", ".join(f"{name[token]} {share:.0%}" for token, share in zip(*pair, strict=True))
-            filled.append(f"{name[truth]}: {found}")
+            found = ", ".join(f"“{name[token]}” {share:.0%}" for token, share in zip(*pair, strict=True))
+            filled.append(f"“{name[truth]}”: {found}")
         texts = map(tokenizer.decode, np.split(batch.input_ids, ends[:-1]))
         parts = np.split(np.array(filled), np.searchsorted(batch.masked_positions, ends[:-1]))
         rows = [(text, "; ".join(part)) for text, part in zip(texts, parts, strict=True)]

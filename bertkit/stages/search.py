@@ -24,11 +24,7 @@ NUM_RESAMPLES = 1000  # for the bootstrap intervals
 
 
 def run(settings: SearchSettings) -> None:
-    """Search the library.
-
-    Raises:
-        InputError: the index, the model or the input cannot be used.
-    """
+    """Search the library."""
     to_file = settings.output != "-"
     if to_file:
         check_outputs(settings.output, settings.input, settings.overwrite)

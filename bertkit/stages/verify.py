@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bertkit.base.errors import say
+from bertkit.base.errors import ParityError, StorageError, say
 from bertkit.base.files import to_json
 from bertkit.interop.load import resolve_model_dir
 from bertkit.interop.parity import certificate
@@ -17,6 +17,9 @@ def run(settings: VerifySettings) -> dict[str, Any]:
     """Write the certificate, and return it.
 
     If the directory or `output=` has a certificate already, the hashes of tensors and files must also equal those in it.
+
+    Raises:
+        ParityError: the weights are damaged.
     """
     directory = resolve_model_dir(settings.model_dir)
     known = [directory / "parity.json"]
@@ -28,7 +31,10 @@ def run(settings: VerifySettings) -> dict[str, Any]:
         else:
             check_output(path, settings.overwrite)
     certified = [certificate.read_certificate(path) for path in known if path.is_file()]
-    result = certify(directory, settings.seed, settings.sequences)
+    try:
+        result = certify(directory, settings.seed, settings.sequences)
+    except StorageError as error:  # damaged weights
+        raise ParityError(error) from None
     changed = sorted({name for before in certified for name in certificate.changes(before, result)})
     result["changed_since_certified"] = changed
     result["within_tolerance"] = result["within_tolerance"] and not changed

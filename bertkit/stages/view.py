@@ -94,8 +94,8 @@ def _picture(settings: ViewSettings, explanation: Explanation) -> str:
 def _example(settings: ViewSettings, predictor: Predictor, inputs: Any) -> tuple[Predictor, Any]:
     """Return the text, or the chosen row of the input, as an example, and the predictor for its format."""
     with opened_examples(predictor.shape, predictor.task, predictor.labels, settings, inputs) as source:
-        examples: Iterator[Any] = itertools.chain.from_iterable(source.inputs.chunks)
+        examples: Iterator[Any] = itertools.chain.from_iterable(source.chunks)
         example = next(itertools.islice(examples, settings.row - 1, None), None)
     if example is None:
         raise InputError(f"row={settings.row}: input={settings.input} has fewer examples; choose an earlier one")
-    return dataclasses.replace(predictor, shape=source.inputs.shape), example
+    return dataclasses.replace(predictor, shape=source.shape), example

@@ -72,7 +72,9 @@ def _right_ending(value: Any, field: str, num_endings: int, where: str, is_label
         return None
     number = math.nan if isinstance(value, bool) or value is None else as_number(value)
     if number not in range(num_endings):
-        raise InputError(f"{where}: {field} {value!r}; expected the number of the right ending, 0 to {num_endings - 1}")
+        raise InputError(
+            f"{where}: {field} {value!r:.80}; expected the number of the right ending, 0 to {num_endings - 1}"
+        )
     return int(number)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, named
 from bertkit.base.typed_settings import nearest
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.tasks.reading.labels import Labels, NumericLabels
@@ -79,8 +79,8 @@ def softmax(logits: Logits) -> NDArray[np.float64]:
 
 def _number_of_label(label: Any, numbers: Mapping[str, int]) -> int:
     if label not in numbers:
-        hint = nearest(str(label), numbers) or f"; expected one of {', '.join(numbers)}"
-        raise ValueError(f"unknown label {label!r}{hint}")
+        hint = nearest(str(label), numbers) or f"; expected one of {named(numbers)}"
+        raise ValueError(f"unknown label {label!r:.80}{hint}")
     return numbers[label]
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.base.batch import IGNORED
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, named
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.tasks.reading.conll import Sentence, parts_of, to_iob2
 from bertkit.tasks.reading.labels import Ids, Labels
@@ -147,7 +147,7 @@ def make_features(
         pieces = [ids[:room] for ids in whole]
         unknown = next((tag for tag in example.tags or () if tag not in numbers), None)
         if unknown is not None:
-            raise InputError(f"example {example.id}: unknown tag {unknown!r}; expected one of {', '.join(numbers)}")
+            raise InputError(f"example {example.id}: unknown tag {unknown!r:.80}; expected one of {named(numbers)}")
         own = None if example.tags is None else [numbers[tag] for tag in example.tags]
         for first, last in _windows([*map(len, pieces)], room, overlap):
             ids, origins, targets = [facts.cls], [NO_WORD], [IGNORED]

@@ -188,6 +188,8 @@ def check_metrics(task: TaskConfig, labels: LabelNames | None = None) -> None:
     `labels` is None before the data is read; checks that need the labels are then skipped. Raises InputError if a metric does
     not fit the shape or labels, or `best_metric` is not among the scores.
     """
+    if not task.metrics:
+        raise InputError("task.metrics=[]: expected at least one; leave it out for the task's own")
     own = [name for name in task.metrics if name not in metrics.METRICS]
     if unknown := [name for name in own if plugins.find("metric", name) is None]:
         known = [*metrics.METRICS, *plugins.names_of("metric")]

@@ -5,12 +5,13 @@
 
 import codecs
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from bertkit.base import plugins
-from bertkit.base.typed_settings import IF_SET, outside, refuse, unused
+from bertkit.base.intervals import MAX_INT32, Count, Interval, Positive, Real, Share, ShareBelow1, Size
+from bertkit.base.typed_settings import IF_SET, refuse, unused
 
-Column = str | int | tuple[str, ...] | None
+Column = str | Annotated[int, Interval(-MAX_INT32, MAX_INT32)] | tuple[str, ...] | None
 # usual column names in datasets: for lists of words, their tags, and running text
 WORDS, TAGS, TEXTS = ("tokens", "words"), ("tags", "ner_tags", "ner", "pos_tags"), ("text", "sentence")
 
@@ -75,48 +76,43 @@ class ColumnsConfig:
 class SpansConfig:
     """How a long context is cut into windows, and how an answer is chosen."""
 
-    window_step: int  # tokens from the start of a window to the start of the next one, Google's `doc_stride`
-    max_query_length: int  # tokens of a question; a longer question is truncated
-    n_best: int  # the number of candidate answers
-    max_answer_length: int  # tokens of an answer
-    null_score_diff_threshold: float  # "no answer" is predicted if its score exceeds the best answer's by more
+    window_step: Size  # tokens from the start of a window to the start of the next one, Google's `doc_stride`
+    max_query_length: Size  # tokens of a question; a longer question is truncated
+    n_best: Annotated[int, Interval(1, 10_000)]  # the number of candidate answers
+    max_answer_length: Size  # tokens of an answer
+    null_score_diff_threshold: Real  # "no answer" is predicted if its score exceeds the best answer's by more
     is_always_answered: bool  # every question has an answer in its context (SQuAD 1.1)
-
-    def __post_init__(self) -> None:
-        refuse(
-            outside(self, "task.spans.", window_step="[1, inf)", max_query_length="[1, inf)"),
-            outside(self, "task.spans.", n_best="[1, inf)", max_answer_length="[1, inf)"),
-        )
 
 
 @dataclass(frozen=True)
 class TaggingConfig:
     """How long sentences and documents are cut into windows."""
 
-    window_overlap: int | None  # tokens in two consecutive windows, rounded to whole words; null: half a window
+    window_overlap: Count | None  # tokens in two consecutive windows, rounded to whole words; null: half a window
 
 
 @dataclass(frozen=True)
 class GenerationConfig:
     """The length of generated texts, the search for them, and label smoothing."""
 
-    max_target_length: int  # tokens of a text, including the final [SEP]
-    num_beams: int  # the width of beam search; no effect with sample=true
-    length_penalty: float  # a text's score is the sum of its tokens' log probabilities / length ** length_penalty
-    label_smoothing: float  # probability that is distributed over all tokens (Szegedy et al. 2016, section 7)
-    num_candidates: int  # texts that `predict` writes for each input
+    max_target_length: Annotated[int, Interval(2, 65535)]  # tokens of a text, including the final [SEP]
+    num_beams: Annotated[int, Interval(1, 1000)]  # the width of beam search; no effect with sample=true
+    length_penalty: Annotated[
+        float, Interval(-10, 10)
+    ]  # a text's score is the sum of its tokens' log probabilities / length ** length_penalty
+    label_smoothing: ShareBelow1  # probability that is distributed over all tokens (Szegedy et al. 2016, section 7)
+    num_candidates: Annotated[int, Interval(1, 1000)]  # texts that `predict` writes for each input
     sample: bool  # sample tokens by their probabilities, instead of beam search
-    temperature: float  # divides the logits before sampling
-    top_k: int | None  # sample from this many most probable tokens; null: from all
-    top_p: float | None  # sample from the most probable tokens with this total probability; null: from all
+    temperature: Annotated[float, Interval(1e-6, 1e6)]  # divides the logits before sampling
+    top_k: Size | None  # sample from this many most probable tokens; null: from all
+    top_p: (
+        Annotated[float, Interval(0, 1, "(]")] | None
+    )  # sample from the most probable tokens with this total probability; null: from all
 
     def __post_init__(self) -> None:
-        group, most, is_greedy = "task.generation.", max(1, self.num_beams), not self.sample
+        group, most, is_greedy = "task.generation.", self.num_beams, not self.sample
         why = "without task.generation.sample=true"
         refuse(
-            outside(self, group, max_target_length="[2, inf)", num_beams="[1, inf)", num_candidates="[1, inf)"),
-            outside(self, group, top_k="[1, inf)", label_smoothing="[0, 1)", length_penalty="[-10, 10]"),
-            outside(self, group, temperature="(0, inf)", top_p="(0, 1]"),
             self.num_candidates > most
             and is_greedy
             and f"{group}num_candidates={self.num_candidates}: expected 1 to {most}; lower it, or raise {group}num_beams",
@@ -128,10 +124,10 @@ class GenerationConfig:
 class RecipeConfig:
     """The hyper-parameters of the publication."""
 
-    batch_sequences: int
-    peak_learning_rate: float
-    num_epochs: int
-    warmup_share: float
+    batch_sequences: Size
+    peak_learning_rate: Positive
+    num_epochs: Size
+    warmup_share: Share
 
 
 @dataclass(frozen=True)
@@ -147,11 +143,16 @@ class TaskConfig:
     column_names: tuple[str, ...] | None  # the columns of a table without a header
     columns: ColumnsConfig
     needs_pair: bool  # whether the column of the second segment must exist
-    labels: Literal["auto", "regression"] | tuple[str, ...] | tuple[int, ...] | None
+    labels: (
+        Literal["auto", "regression"]
+        | tuple[str, ...]
+        | tuple[Annotated[int, Interval(-(2**63), 2**63 - 1)], ...]
+        | None
+    )
     labels_in_files: tuple[str, ...] | None  # the labels' names in the files if they differ, in the order of `labels`
     multi_label: bool  # whether an example may have several labels, or none
     label_separator: str  # separates several labels in a cell; JSON and parquet may have a list instead
-    label_range: tuple[float, ...] | None  # the smallest and largest label of a regression
+    label_range: tuple[Real, ...] | None  # the smallest and largest label of a regression
     skip_labels: tuple[str, ...]  # rows with one of these labels are skipped and counted
     skip_short_rows: bool  # whether rows with too few cells are skipped and counted, instead of an error
     scheme: Literal["auto", "iob1", "iob2", "bioes", "none"]
@@ -160,7 +161,7 @@ class TaskConfig:
     hub: HubConfig
     metrics: tuple[str, ...]
     best_metric: str  # selects the best checkpoint; larger is better
-    max_seq_length: int  # tokens, including [CLS] and [SEP]
+    max_seq_length: Annotated[int, Interval(8, MAX_INT32)]  # tokens, including [CLS] and [SEP]
     tagging: TaggingConfig | None  # null for other shapes
     spans: SpansConfig | None  # null for other shapes
     recipe: RecipeConfig
@@ -203,8 +204,7 @@ class TaskConfig:
             and len(self.separator) != 1
             and f"task.separator={self.separator!r}: expected one character, such as ';', or auto",
             not _is_encoding(self.encoding)
-            and f"task.encoding={self.encoding}: not an encoding with one byte for a line feed, such as cp1252; leave it out for "
-            "UTF-8, and for UTF-16 with a byte order mark",
+            and f"task.encoding={self.encoding}: expected UTF-16, or an encoding with one byte for a line feed, such as cp1252",
             not self.label_separator and "task.label_separator='': expected a separator, such as ','",
             self.needs_pair
             and columns.text_pair is None
@@ -212,10 +212,9 @@ class TaskConfig:
             getattr(self, self.kind, self) is None  # settings that only this shape has
             and f"task.{self.kind}=null: kind={self.kind} needs these settings; start from task={self.kind}",
             overlap is not None
-            and not 0 <= overlap < room
+            and overlap >= room
             and f"task.tagging.window_overlap={overlap}: expected 0 to {room - 1}, less than the {room} tokens of a window "
             f"(task.max_seq_length={self.max_seq_length})",
-            outside(self, "task.", max_seq_length="[8, inf)"),
             self.long_texts is not None
             and (self.kind != "sequence" or self.needs_pair)
             and f"task.long_texts={self.long_texts}: only for classification and regression of single texts; set it to null",
@@ -234,7 +233,8 @@ class TaskConfig:
 
 def _is_encoding(name: str) -> bool:
     try:
-        return "\n".encode(codecs.lookup(name).name) == b"\n"
+        known = codecs.lookup(name).name
+        return known.startswith("utf-16") or "\n".encode(known) == b"\n"
     except LookupError:
         return False
 

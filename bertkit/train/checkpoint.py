@@ -23,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import math
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ MANIFEST = "manifest.json"
 WEIGHTS = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
 STATE = "state.json"
-NAMES = r"step-\d+"  # the names of checkpoint directories
+NAMES = r"step-[0-9]+"  # the names of checkpoint directories
 _known_damaged: set[Path] = set()  # found by `newest_valid` in this process
 SPACE_FACTOR = 1.05  # the space needed on disk, relative to the tensors: file headers, and blocks of the file system
 
@@ -210,7 +211,7 @@ def step_of(checkpoint_dir: Path) -> int:
 
 def all_checkpoints(run_dir: Path) -> list[Path]:
     """List the checkpoints of a run, newest first."""
-    paths = [path for path in checkpoints_dir(run_dir).glob("step-*") if path.name[5:].isdigit()]
+    paths = [path for path in checkpoints_dir(run_dir).glob("step-*") if re.fullmatch(NAMES, path.name)]
     return sorted(paths, key=step_of, reverse=True)
 
 

@@ -12,23 +12,32 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bertkit.base.errors import say
+from bertkit.base.errors import InputError, say
 from bertkit.base.files import write_durably
 from bertkit.base.typed_settings import at, dotted_keys
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Read metrics.jsonl, skipping lines that a crash or a power cut damaged."""
+    """Read metrics.jsonl, skipping lines that a crash or a power cut damaged.
+
+    Raises:
+        InputError: a row has something else instead of a number.
+    """
     if not path.is_file():
         return []
     rows = []
-    for line in path.read_bytes().split(b"\n"):
+    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):
             continue
         if isinstance(row, dict) and type(row.get("step")) is int:
             rows.append(row)
+            for name, value in row.items():
+                is_number = isinstance(value, float) or (type(value) is int and abs(value) < 1 << 63)
+                is_text = name in ("skipped", "examples", "batch") and str(value).isprintable()
+                if not (is_number or is_text) or not name.isprintable():
+                    raise InputError(f"{path}:{number}: {name}={value!r:.60}: expected a number; remove this line")
     return rows
 
 

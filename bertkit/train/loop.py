@@ -102,7 +102,9 @@ def optimizer_step(
     for part in gradients.parts(micro_batches):
         step_sums = torch.zeros(2 * len(names), dtype=torch.float64, device=learner.accelerator.device)
         for number, batch in part:
-            torch.manual_seed(_dropout_seed(course.seed, step, number))
+            # dropout is a function of the seed, the step and the micro-batch
+            digest = hashlib.blake2b(f"dropout {course.seed} {step} {number}".encode(), digest_size=8).digest()
+            torch.manual_seed(int.from_bytes(digest, "little") >> 1)
             with gradients.exchange(is_last=number == part[-1][0]):
                 terms = learner.losses(learner.model, batch)
                 # a loss without predictions is 0, with a gradient of 0, since every parameter needs a gradient in every step
@@ -145,12 +147,6 @@ def _sum_counts(
         numbers=None,
     )
     return report, int(num_micro_batches)
-
-
-def _dropout_seed(seed: int, step: int, number: int) -> int:
-    """Return a 63-bit seed for the dropout of one micro-batch in one step."""
-    digest = hashlib.blake2b(f"dropout {seed} {step} {number}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,8 @@ def ending_together(accelerator: Accelerator) -> Iterator[None]:
         accelerator.wait_for_everyone()
     finally:
         if accelerator.num_processes > 1:
+            # gloo's threads need Python's lock to end their work, and torch may hold it while it waits for them
+            time.sleep(0.1)
             dist.destroy_process_group()
 
 

@@ -5,7 +5,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from bertkit.base.typed_settings import Slot, nearest, options_of, outside, refuse, unused
+from bertkit.base.intervals import Count, NotNegative, Positive, Share, ShareBelow1, Size
+from bertkit.base.typed_settings import Slot, nearest, options_of, refuse, unused
 
 
 @dataclass(frozen=True)
@@ -13,20 +14,14 @@ class OptimizerConfig:
     """AdamW or LAMB, and gradient clipping."""
 
     name: Annotated[Literal["adamw", "lamb"], Slot("optimizer")]
-    peak_learning_rate: float | Literal["auto"]
-    beta1: float
-    beta2: float
-    epsilon: float
-    weight_decay: float
+    peak_learning_rate: Positive | Literal["auto"]
+    beta1: ShareBelow1
+    beta2: ShareBelow1
+    epsilon: Positive
+    weight_decay: NotNegative
     bias_correction: bool
-    max_grad_norm: float
+    max_grad_norm: Positive
     options: dict[str, Any] = field(default_factory=dict, hash=False, metadata=options_of("optimizer", "name"))
-
-    def __post_init__(self) -> None:
-        refuse(
-            outside(self, "optimizer.", beta1="[0, 1)", beta2="[0, 1)", weight_decay="[0, inf)"),
-            outside(self, "optimizer.", peak_learning_rate="(0, inf)", epsilon="(0, inf)", max_grad_norm="(0, inf)"),
-        )
 
     @property
     def peak(self) -> float:
@@ -39,10 +34,10 @@ class OptimizerConfig:
 class ScheduleConfig:
     """Learning rate schedule: linear warm-up, then decay (train/schedule.py)."""
 
-    power: float
+    power: NotNegative
     decay_from: Literal["warmup_end", "start"]
-    warmup_steps: int | Literal["auto"]
-    warmup_share: float | Literal["auto"]
+    warmup_steps: Count | Literal["auto"]
+    warmup_share: Share | Literal["auto"]
     decay: Annotated[Literal["polynomial", "inverse"], Slot("schedule")] = "polynomial"
     options: dict[str, Any] = field(default_factory=dict, hash=False, metadata=options_of("schedule", "decay"))
 
@@ -54,7 +49,6 @@ class ScheduleConfig:
                 ("decay_from", self.power == 0, "with schedule.power=0", "warmup_end"),
                 ("decay_from", self.decay == "inverse", "with schedule.decay=inverse", "warmup_end"),
             ),
-            outside(self, "schedule.", power="[0, inf)", warmup_steps="[0, inf)", warmup_share="[0, 1]"),
             "auto" not in (self.warmup_steps, self.warmup_share)
             and "schedule.warmup_steps and schedule.warmup_share are both set; set one of them",
         )
@@ -70,13 +64,12 @@ class ScheduleConfig:
 class BatchConfig:
     """The size of the global batch, and of a micro-batch, which is one forward pass."""
 
-    sequences: int
-    micro_sequences: int | Literal["auto"]
-    micro_tokens: int | Literal["auto"]
+    sequences: Size
+    micro_sequences: Size | Literal["auto"]
+    micro_tokens: Size | Literal["auto"]
 
     def __post_init__(self) -> None:
         refuse(
-            outside(self, "batch.", sequences="[1, inf)", micro_sequences="[1, inf)", micro_tokens="[1, inf)"),
             "auto" not in (self.micro_sequences, self.micro_tokens)
             and "batch.micro_sequences and batch.micro_tokens are both set; set one of them",
         )
@@ -86,17 +79,14 @@ class BatchConfig:
 class NumericsConfig:
     """How many steps in a row may be skipped because a loss or gradient is not finite."""
 
-    max_skips_in_a_row: int
-
-    def __post_init__(self) -> None:
-        refuse(outside(self, "numerics.", max_skips_in_a_row="[1, inf)"))
+    max_skips_in_a_row: Size
 
 
 @dataclass(frozen=True, kw_only=True)
 class SavingConfig:
     """How checkpoints are saved."""
 
-    keep_last: int  # in addition to the best checkpoint
+    keep_last: Size  # in addition to the best checkpoint
     background: bool  # whether a thread writes a copy of the tensors while training continues
     on_save_error: Literal["stop", "continue"]  # when the disk is full or fails
 
@@ -105,11 +95,8 @@ class SavingConfig:
 class CheckpointConfig(SavingConfig):
     """When to save, and what to keep."""
 
-    every_steps: int
+    every_steps: Size
     keep_best: bool
-
-    def __post_init__(self) -> None:
-        refuse(outside(self, "checkpoint.", every_steps="[1, inf)", keep_last="[1, inf)"))
 
 
 @dataclass(frozen=True)
@@ -128,12 +115,11 @@ ROWS_PER_RUN = 100  # approximate, for log.every_steps=auto: enough for a curve,
 class LogConfig:
     """When to write a row of metrics.jsonl, and Accelerate's trackers that get the rows."""
 
-    every_steps: int | Literal["auto"]
+    every_steps: Size | Literal["auto"]
     trackers: tuple[str, ...]
 
     def __post_init__(self) -> None:
         refuse(
-            outside(self, "log.", every_steps="[1, inf)"),
             [
                 f"log.trackers: unknown {name}{nearest(name, TRACKERS)} (one of {', '.join(TRACKERS)})"
                 if name not in TRACKERS
@@ -162,8 +148,5 @@ class LogConfig:
 class EvaluationConfig:
     """When to evaluate on the held-out documents, and on at most how many sequences."""
 
-    every_steps: int
-    max_sequences: int
-
-    def __post_init__(self) -> None:
-        refuse(outside(self, "evaluation.", every_steps="[1, inf)", max_sequences="[1, inf)"))
+    every_steps: Size
+    max_sequences: Size

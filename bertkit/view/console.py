@@ -47,12 +47,6 @@ def step_line(row: dict[str, Any], steps: int, time_left: str) -> str:
     return "  ".join([*parts, *([f"{time_left} left"] if time_left else [])])
 
 
-def skips_line(num_skipped: int) -> str:
-    """Describe how many steps of a run were skipped, and why."""
-    steps = "1 step was" if num_skipped == 1 else f"{num_skipped} steps were"
-    return f"{steps} skipped because the loss or gradient was not finite; metrics.jsonl names the examples"
-
-
 def scores_line(
     metrics: Mapping[str, float],
     baselines: Mapping[str, Mapping[str, float]],

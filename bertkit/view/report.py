@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from bertkit.base.errors import in_markdown
 from bertkit.base.files import write_durably
 from bertkit.base.text_files import read_json
+from bertkit.base.typed_settings import at
 from bertkit.train.log import read_metrics
 from bertkit.view.charts import Figure, line_chart, reliability, scatter
 from bertkit.view.console import health_line, objective_of
@@ -72,11 +73,11 @@ def write_report(
     last = rows[-1] if rows else {}
     manifest = read_json(run_dir / "manifest.json")
     facts = {
-        "text": manifest["corpus"]["description"],
-        "bertkit": manifest["bertkit"],
-        "torch": manifest["packages"]["torch"],
-        "processes": manifest["world_size"],
-        "command": "bertkit " + " ".join(manifest["command_line"]),
+        "text": at(manifest, "corpus.description"),
+        "bertkit": at(manifest, "bertkit"),
+        "torch": at(manifest, "packages.torch"),
+        "processes": at(manifest, "world_size"),
+        "command": f"bertkit {' '.join(map(str, at(manifest, 'command_line') or ()))}",
     }
     page = render(
         "report.html",
@@ -106,9 +107,8 @@ def headline(review: Mapping[str, Any]) -> str:
     ends = ", ".join(map(format_score, review["intervals"].get(name, ())))
     interval = f" [{ends}]" if ends else ""
     text = f"{metric_name(name)} {format_score(review['scores'][name])}{interval} on the dev split"
-    guessing = review["baselines"].get("majority", {})
-    if name in guessing:
-        text += f"; guessing scores {format_score(guessing[name])}"
+    if name in (majority := review["baselines"].get("majority", {})):
+        text += f"; the majority baseline scores {format_score(majority[name])}"
     return text[0].upper() + text[1:] + "."
 
 
@@ -127,7 +127,7 @@ def most_confused(confusion: Mapping[str, Any]) -> list[tuple[str, str, int]]:
 def _headline(last: dict[str, Any], baselines: dict[str, float]) -> str:
     scores = {key[5:]: value for key, value in last.items() if key.startswith("eval_")}
     step = f"Step {last.get('step', 0):,}"
-    if objective_of(scores):
+    if f"{objective_of(scores)}_accuracy" in scores:
         return f"{step}: {health_line(scores, baselines)}."
     named = [f"{name.replace('_', ' ')} {format_score(value)}" for name, value in scores.items()]
     return step + (f": {', '.join(named)} on the dev split" if named else "")
@@ -159,8 +159,8 @@ def scores_table(runs: Sequence[tuple[str, str, Sequence[Mapping[str, float]]]])
 def _cell(values: Sequence[float]) -> str:
     if not values:
         return "-"
-    if len(values) == 1:
-        return format_score(values[0])
+    if len(values) == 1 or not all(map(math.isfinite, values)):
+        return format_score(statistics.fmean(values))
     return f"{format_score(statistics.fmean(values))} ± {format_score(statistics.stdev(values))}"
 
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from itertools import chain, repeat
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -66,9 +67,18 @@ def parsed(description: str | None, arguments: Sequence[str] | None, *options: O
         for name, settings in group.items():
             parser.add_argument(name, **settings)
     args = parser.parse_args(arguments)
+    sys.excepthook = _in_one_line
     if "device" in args:
         args.device = choose_device(args.device).type
     return args
+
+
+def _in_one_line(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print an error that ends the script; Ctrl-C without a traceback."""
+    if kind is KeyboardInterrupt:
+        print("error: interrupted", file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, error, trace)
 
 
 def prepared_text(data_dir: Path | None, folder: Path) -> PreparedDataset:

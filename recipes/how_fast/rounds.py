@@ -13,6 +13,7 @@ import os
 import re
 import resource
 import shlex
+import signal
 import statistics
 import sys
 import time
@@ -25,6 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from bertkit.launch.world import handle_signals
 from bertkit.view.console import Progress
 from bertkit.view.page import Table
 
@@ -98,7 +100,8 @@ def started(system: System, num_threads: int) -> Iterator[Callable[..., Any]]:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_answer, args=(system, num_threads, theirs))
-    process.start()
+    with handle_signals([signal.SIGINT], signal.SIG_IGN):  # after Ctrl-C this process ends the others
+        process.start()
     theirs.close()  # only that process keeps its end open, so each side notices when the other ends
 
     def ask(what: Callable[..., Any], *arguments: Any) -> Any:
@@ -110,6 +113,9 @@ def started(system: System, num_threads: int) -> Iterator[Callable[..., Any]]:
 
     try:
         yield ask
+    except KeyboardInterrupt:
+        process.terminate()
+        raise
     finally:
         ours.close()  # ends the process if it is idle
         process.join(timeout=10)

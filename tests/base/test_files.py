@@ -59,6 +59,17 @@ def test_building_dir_leaves_what_was_there_after_an_error(
     assert len(list(tmp_path.iterdir())) == len(old)
 
 
+def test_names_as_long_as_a_file_system_allows(tmp_path: Path) -> None:
+    for name in ("a" * 255, "é" * 127):
+        files.write_durably(tmp_path / name, "1")
+        for text in ("2", "3"):
+            with files.building_dir(tmp_path / f"d{name[:-1]}") as partial:
+                (partial / "a").write_text(text)
+        assert content(tmp_path) == {name: "1", f"d{name[:-1]}/a": "3"}
+        files.remove_dir(tmp_path / f"d{name[:-1]}")
+        (tmp_path / name).unlink()
+
+
 def test_building_dir_starts_empty_after_a_crash(tmp_path: Path) -> None:
     left = tmp_path / "final.partial"
     (left / "sub").mkdir(parents=True)
@@ -235,6 +246,7 @@ def test_remove_dir(tmp_path: Path) -> None:
 
 def test_require_space(tmp_path: Path) -> None:
     files.require_space(tmp_path, 1)
+    files.require_space(Path("/proc"), 10**18)  # a file system that reports no sizes
     with pytest.raises(StorageError, match=r"no space left on .*: need 1000000000000.0 MB, have \d+.\d MB"):
         files.require_space(tmp_path, 10**18)
 

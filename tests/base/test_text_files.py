@@ -1,11 +1,13 @@
 """Lines of text files: cut at line feeds alone, unpacked, and refused with their number where they are no text."""
 
 import gzip
+import json
 from pathlib import Path
 
 import pytest
 
 from bertkit.base.errors import InputError
+from bertkit.base.json_stream import json_values
 from bertkit.base.text_files import read_json, read_lines
 
 TEXT = "\ufeffone\r\n\ntw\u2028o\x85\r3\n\ufeff\nend"
@@ -50,6 +52,38 @@ def test_a_damaged_gzip_file(tmp_path: Path, content: bytes) -> None:
         list(read_lines(tmp_path / "a.gz"))
     with pytest.raises(InputError, match=r"b\.gz: no such file"):
         list(read_lines(tmp_path / "b.gz"))
+
+
+VALUES = [{"a": "\u00e9, ]\n", "b": [[1], {}]}, -12.5e1, "\u2028", [], None, True, [12345678, 9]]
+
+
+@pytest.mark.parametrize("text_bytes", [1, 7, 1 << 18])
+@pytest.mark.parametrize("indent", [None, 1])
+def test_json_in_blocks(tmp_path: Path, text_bytes: int, indent: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bertkit.base.text_files.TEXT_BYTES", text_bytes)
+    monkeypatch.setattr("bertkit.base.json_stream.WHOLE_MB", 0.0005)  # of a single value
+    path, written = tmp_path / "a.json", [json.dumps(value, indent=indent, ensure_ascii=False) for value in VALUES]
+    for text, is_array in (("\ufeff[" + ",\n\n".join(written * 9) + "]", True), ("\n\n".join(written * 9), False)):
+        path.write_text(text, encoding="utf-8")
+        found = list(json_values(path, read_lines(path, in_blocks=True)))
+        assert [value for _, value, _ in found] == VALUES * 9
+        lines = [1]
+        for one in (written * 9)[:-1]:
+            lines.append(lines[-1] + one.count("\n") + 2)
+        assert [line for line, _, _ in found] == lines
+        assert [text for _, _, text in found] == (["" for _ in found] if is_array else written * 9)
+    for text, line in (
+        ('[{"a": 1},\n{"a": }' + " " * 999, 2),
+        ("[1,\n2", 2),
+        ('{"a": "\n', 1),
+        ('["' + "a" * 1_000_000 + '"]', 1),
+    ):
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(InputError, match=rf"a\.json:{line}: "):
+            list(json_values(path, read_lines(path, in_blocks=True)))
+    path.write_bytes(b'[\n"a\xff"]')
+    with pytest.raises(InputError, match=r"a\.json:2: not UTF-8 \(byte 0xff\)"):
+        list(json_values(path, read_lines(path, in_blocks=True)))
 
 
 @pytest.mark.parametrize(("text", "message"), [(None, "no such file"), (b"{", "not JSON"), (b"\xff", "not JSON")])

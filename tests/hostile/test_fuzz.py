@@ -1,6 +1,7 @@
 """Good files with changes by fixed seeds, to every reader: each is read or refused in one line, soon, in little memory."""
 
 import contextlib
+import dataclasses
 import gzip
 import json
 import multiprocessing
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from conftest import small_config
@@ -21,18 +23,25 @@ from task_configs import task_config
 from bertkit import commands, export_model
 from bertkit.base.errors import BertkitError, InputError
 from bertkit.base.files import read_tensors, write_tensors
+from bertkit.data.batches.sampling import EpochCache
+from bertkit.data.batches.segments import select
 from bertkit.data.corpus.documents import Corpus
 from bertkit.data.corpus.prepared import open_prepared
 from bertkit.data.corpus.tokenizer import Tokenizer, load_tokenizer
-from bertkit.data.data_config import CorpusConfig
+from bertkit.data.data_config import CorpusConfig, PassagesConfig, SegmentsConfig
 from bertkit.interop.google.bundle import read_index, write_checkpoint
 from bertkit.interop.load import load_directory, resolve_model_dir
 from bertkit.interop.parity.certificate import read_certificate
 from bertkit.model.bert import init_weights
 from bertkit.model.heads import BertWithHeads
+from bertkit.run.comparison import find_divergence, read_run
 from bertkit.run.directory import read_manifest, read_settings
+from bertkit.search.library import Library, opened_for_writing, stored_hashes
+from bertkit.search.passages import document_of_text
 from bertkit.tasks.reading.readers import read_examples
 from bertkit.train.checkpoint import newest_valid, read_state
+from bertkit.train.log import MetricsLog
+from bertkit.view.report import comparison_page, scores_table, write_report
 
 SECONDS = 10  # for one file
 MEMORY_BYTES = 200_000_000  # more than before, beside three times the file
@@ -55,6 +64,7 @@ CERTIFICATE = {
     "config": {"hidden_size": 8, "labels": []},
     "within_tolerance": True,
 }
+PASSAGES = PassagesConfig(words=13, overlap=5, stemming="none", accents="drop")
 TEXT = "One two, A. B. three.\nFour 5 six.\n\nA second one, Mr. Last.\n"
 WORDS = (  # that were made to hurt somebody's reader
     b"\0", b"\xff\xfe", b"\xef\xbb\xbf", b"\xed\xa0\x80", b"\xf0\x9f\x98\x80", b"\x1b[31m", b"\r", b"\n\n", b"\t", b'"', b"'", b",",
@@ -159,12 +169,36 @@ def tensorflow(folder: Path) -> Path:
     return folder / "bert.ckpt.index"
 
 
-def of_run(tiny_runs: Path, name: str, read: Callable[[Path], Any], share: float = 1.0) -> Reader:
+def of_run(run_dir: Path, name: str, read: Callable[[Path], Any], share: float = 1.0) -> Reader:
     def make(folder: Path) -> Path:
-        shutil.copytree(tiny_runs / "fine", folder / "run")
+        shutil.copytree(run_dir, folder / "run")
         return next((folder / "run").rglob(name))
 
     return Reader(make, read, share)
+
+
+def compare(path: Path) -> None:
+    record = read_run(path.parent)
+    assert record is not None
+    find_divergence(record, record)
+    comparison_page([("a", [record.rows])], [], [scores_table([("a", "1", [record.scores, record.scores])])])
+    write_report(path.parent, {"unigram entropy": 3.0})
+    MetricsLog(path.parent / "metrics.jsonl", 1).close()
+
+
+def of_cache(tiny_runs: Path, name: str) -> Reader:
+    pairs = SegmentsConfig("pairs", 32, 0.1, "nsp")
+    split = open_prepared(tiny_runs / "data").splits["train"]
+
+    def make(folder: Path) -> Path:
+        EpochCache(folder, split, pairs, seed=0).open(0)
+        return next(folder.rglob(name))
+
+    def read(path: Path) -> None:
+        examples = EpochCache(path.parents[1], split, pairs, seed=0).open(0)
+        select(examples, np.arange(len(examples)))
+
+    return Reader(make, read)
 
 
 def newest(path: Path) -> None:
@@ -209,6 +243,29 @@ def certificate(folder: Path) -> Path:
     return folder / "parity.json"
 
 
+def library(folder: Path) -> Path:
+    with opened_for_writing(folder / "library.db", PASSAGES) as writer:
+        for name in ("a", "b"):
+            documents = (document_of_text(f"{name} {n} {TEXT}", f"t{n}", "text", n) for n in range(29))
+            writer.sync(name, "0f", documents)
+    (folder / "library.db-journal").write_bytes(bytes.fromhex("d9d505f920a163d7") + b"\xff" * 5000)
+    return folder / "library.db"
+
+
+def search_library(path: Path) -> None:
+    found = Library(path)
+    for question in ("a 7 three", "second", ""):
+        json.dumps([dataclasses.asdict(hit) for hit in found.find(question, 5, add_rest=True)])
+
+
+def change_library(path: Path) -> None:
+    stored_hashes(path, PASSAGES)
+    with opened_for_writing(path, PASSAGES) as writer:
+        writer.sync("c", "0f", [document_of_text(text, "t7", "text", 1) for text in (TEXT, f"a 7 {TEXT}")])
+        writer.remove_others({"b", "c"})
+        writer.finish()
+
+
 @pytest.fixture(scope="module")
 def readers(tiny_runs: Path, tokenizer: Tokenizer) -> dict[str, Reader]:
     lines = "".join(json.dumps(row) + "\n" for row in ROWS)
@@ -232,12 +289,20 @@ def readers(tiny_runs: Path, tokenizer: Tokenizer) -> dict[str, Reader]:
         "weights": of_model("model.safetensors", tokenizer),
         "safetensors": Reader(tensors, read_tensors),
         "TensorFlow": Reader(tensorflow, lambda path: read_index(path.with_suffix(""))),
-        "manifest of a run": of_run(tiny_runs, "manifest.json", lambda path: read_manifest(path.parent)),
-        "settings of a run": of_run(tiny_runs, "config.yaml", lambda path: read_settings(path.parent)),
-        "state of a checkpoint": of_run(tiny_runs, "state.json", lambda path: read_state(path.parent)),
-        "manifest of a checkpoint": of_run(tiny_runs, "checkpoints/*/manifest.json", newest),
+        "manifest of a run": of_run(tiny_runs / "fine", "manifest.json", lambda path: read_manifest(path.parent)),
+        "settings of a run": of_run(tiny_runs / "fine", "config.yaml", lambda path: read_settings(path.parent)),
+        "state of a checkpoint": of_run(tiny_runs / "fine", "state.json", lambda path: read_state(path.parent)),
+        "manifest of a checkpoint": of_run(tiny_runs / "fine", "checkpoints/*/manifest.json", newest),
+        "weights of a checkpoint": of_run(tiny_runs / "pre", "checkpoints/*/model.safetensors", newest),
+        "metrics": of_run(tiny_runs / "pre", "metrics.jsonl", compare),
+        "scores": of_run(tiny_runs / "fine", "eval.json", compare, 0.25),
+        "manifest of a compared run": of_run(tiny_runs / "fine", "manifest.json", compare, 0.25),
+        "settings of a compared run": of_run(tiny_runs / "fine", "config.yaml", compare, 0.25),
+        "cache": of_cache(tiny_runs, "piece_start"),
         "manifest of data": of_data(tiny_runs, "manifest.json"),
         "certificate": Reader(certificate, read_certificate),
+        "library, searched": Reader(library, search_library),
+        "library, changed": Reader(library, change_library, 0.2),
         "overrides": Reader(overrides, compose, 0.02),
         "a group of one's own": Reader(group, compose_group, 0.02),
     }
@@ -248,12 +313,12 @@ class TooLongError(BaseException):
 
 
 @contextlib.contextmanager
-def in_time() -> Iterator[None]:
+def in_time(seconds: int = SECONDS) -> Iterator[None]:
     def ring(*_: Any) -> None:
         raise TooLongError
 
     signal.signal(signal.SIGALRM, ring)
-    signal.alarm(SECONDS)
+    signal.alarm(seconds)
     try:
         yield
     finally:

@@ -9,7 +9,7 @@ from cases import Case, check, each
 from conftest import TINY_FINETUNE, TINY_PRETRAIN
 from safetensors.torch import load_file, save_file
 
-RATE = "optimizer.peak_learning_rate=1e308"
+RATE = "optimizer.peak_learning_rate=1e38"
 TRAIN = ["pretrain", "data_dir={shared}/data", "output_dir=o", *TINY_PRETRAIN, "steps=3", RATE]
 TUNE = ["finetune", *TINY_FINETUNE, "model_dir={shared}/pre", "data_dir={shared}/task", "output_dir=o", RATE]
 

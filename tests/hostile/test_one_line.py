@@ -1,5 +1,7 @@
 """One line, and a fitting exit code, whatever happens to the streams and the variables of a command."""
 
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -69,7 +71,10 @@ def test_five_findings_and_how_many_more(capsys: Capsys) -> None:
 def shell(words: str, folder: Path) -> tuple[int, list[str]]:
     """Run `bertkit WORDS` in a shell, with its redirections; give the exit code and the lines of errors."""
     command = ["bash", "-c", f"{sys.executable} -m bertkit {words}"]
-    done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)  # fmt: skip
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}  # as users have them
+    done = subprocess.run(
+        command, cwd=folder, env=variables, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
+    )
     return done.returncode, done.stderr.splitlines()
 
 
@@ -93,5 +98,93 @@ def test_streams_of_predictions(tmp_path: Path, tiny_runs: Path) -> None:
         2, ["error: input=-: standard input is closed; give a file, or pipe text into the command"]
     )  # fmt: skip
     code, lines = shell(f"{model} input={tiny_runs / 'task' / 'dev.tsv'} > /dev/full", tmp_path)
-    assert (code, lines[-1]) == (4, "error: No space left on device")
+    assert (code, lines[-1]) == (4, "error: standard output: No space left on device")
     assert list(tmp_path.iterdir()) == []
+
+
+RUN, NINES = "pretrain data_dir=d output_dir=o", "9" * 5000
+REFUSED = {  # words of a command, in a shell; what its one line says first: the place and the value
+    "predict model_dir=m text=$'caf\\xff'": r"text=caf\\xff: not UTF-8",
+    "view model_dir=m output=x.html text=$'caf\\xff'": r"text=caf\\xff: not UTF-8",
+    "compare a $'run\\xff'": r"run\\xff: not UTF-8",
+    f"{RUN} -m seed=1,2 model_dir=$'\\xff'": r"model_dir='\\xff': not UTF-8",
+    "pretrain output_dir=o --config pipe": "--config pipe: expected a regular file",
+    "pretrain output_dir=o --config zero": "--config zero: expected a regular file",
+    "pretrain output_dir=o --config large": "--config large: expected a regular file",
+    f"{RUN} --config-dir own": r"\S+/own/model/x.yaml: not YAML \(expected a regular file",
+    f"{RUN} experiment=e --config-dir logs": r"\S+/logs/experiment/e.yaml: hydra/job_logging: ",
+    f"{RUN} --config-dir": "--config-dir: expected a value",
+    f"{RUN} --cfg=": "--cfg: expected a value",
+    f"{RUN} steps={NINES}": "steps='9{10}",
+    f"{RUN} --config nines": r"--config nines: [^()]*\(4300 digits\)[^()]*; pass",
+    f"{'k' * 90_000}=1 {RUN}": "unknown command|unknown key",
+    f"{RUN} {'k' * 90_000}=1": "unknown key 'k{100}.* --help",
+    f"{RUN} -m 'seed=range(1,10000000)'": r"'seed=range\(1,10000000\)': more than 1,000",
+    f"{RUN} -m 'seed=range(0,1000)' 'steps=range(1,1001)' 'log.every_steps=range(1,1001)'": "-m: 1,000,000,000 runs",
+    f"{RUN} -m 'optimizer.beta1=range(0,1,1e-9)'": "'optimizer.beta1=range",
+    f"{RUN} -m 'seed=range(1,9,0)'": "'seed=range",
+    f"{RUN} -m 'seed=range(9,1)'": "-m: 0 runs",
+    "finetune task=sequence data_dir=task model_dir=m output_dir=o task.metrics=[]": r"task\.metrics=\[\]: ",
+    "finetune task=sequence data_dir=task model_dir=m output_dir=o launch.num_hosts=2 launch.address=a:\u00b2": "launch.address=a:\u00b2: ",
+    "predict model_dir=m input=lr=1e-4.tsv": "model_dir=m: no config.json",  # the input is found
+    "predict model_dir=m 'input=reviews (1).tsv'": "model_dir=m: no config.json",
+    "pretrain data_dir=aus\u00e4 output_dir=o": "data_dir=aus\u00e4: no such directory",
+    "prepare 'corpus.path=[a=b.txt,c.txt]' output_dir=o": r"corpus\.path=a=b\.txt: ",
+    "compare lr=1e-4 runs/lr=1e-3 output=o.html": r"runs=\['lr=1e-4', 'runs/lr=1e-3'\]: ",
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_words_of_a_command(words: str, tmp_path: Path) -> None:
+    for folder in ("m", "task", "lr=1e-4", "runs/lr=1e-3", "own/model", "logs/experiment"):
+        (tmp_path / folder).mkdir(parents=True)
+    os.mkfifo(tmp_path / "pipe")
+    os.mkfifo(tmp_path / "own" / "model" / "x.yaml")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    (tmp_path / "large").write_text("#" * 1_000_001)
+    (tmp_path / "nines").write_text(f"steps: {NINES}")
+    logs = "# @package _global_\ndefaults:\n  - override /hydra/job_logging: none\n"
+    (tmp_path / "logs" / "experiment" / "e.yaml").write_text(logs)
+    for name in ("lr=1e-4.tsv", "reviews (1).tsv", "task/train.tsv", "task/dev.tsv"):
+        (tmp_path / name).write_text("text\tlabel\na\tx\nb\ty\n")
+    before = sorted(tmp_path.rglob("*"))
+    code, lines = shell(words, tmp_path)
+    error = lines[-1] if words.startswith("compare") else "\n".join(lines)
+    assert code == 2, lines
+    assert re.match(f"error: ({REFUSED[words]})", error), error[:500]
+    assert "\n" not in error
+    assert len(error) <= 400
+    assert "sys.set_int" not in error
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_folder_that_is_gone(tmp_path: Path) -> None:
+    assert shell("", tmp_path)[0] == 0
+    gone = f"--version; mkdir x; cd x; rmdir ../x; {sys.executable} -m bertkit {RUN}"
+    assert shell(gone, tmp_path) == (2, ["error: the current directory: No such file or directory"])
+
+
+INTERRUPTS = """
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        in_run = os.getsid(0) == os.getpid()
+        if name == os.environ["AT"] and in_run == (os.environ["IN"] == "run"):
+            os.kill(os.getppid() if in_run else os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+"""
+
+
+@pytest.mark.parametrize(("at", "process"), [
+    ("bertkit.cli", "sweep"), ("hydra", "sweep"), ("bertkit.base.errors", "run"), ("tokenizers", "run"),
+])  # fmt: skip
+def test_ctrl_c_in_a_sweep(at: str, process: str, tmp_path: Path) -> None:
+    """While a library is imported, in the sweep or, forwarded by it, in its run, perhaps before that can handle a signal."""
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPTS)
+    variables = os.environ | {"PYTHONPATH": str(tmp_path), "AT": at, "IN": process}
+    words = ["prepare", "-m", "held_out_prob=0.1,0.2", "corpus=python_docs", "tokenizer.vocab_size=300", "output_dir=o"]
+    command = [sys.executable, "-m", "bertkit", *words]
+    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr.count("\n")) == (130, 1), done.stderr
+    assert done.stderr.startswith("error: interrupted")
+    assert not list(tmp_path.glob("o/*/manifest.json"))

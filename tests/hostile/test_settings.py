@@ -1,9 +1,12 @@
 """Every setting of every command with a wrong letter, and with values that nobody can mean: one line, and nothing done."""
 
+import contextlib
+import copy
+import dataclasses
 import random
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import pytest
 from cases import CONTROL
@@ -11,8 +14,12 @@ from conftest import Capsys
 from test_cli import GIVEN
 
 from bertkit import commands
+from bertkit.base.errors import InputError
+from bertkit.base.intervals import Interval
+from bertkit.base.typed_settings import at
 from bertkit.cli import run
 from bertkit.commands import COMMANDS
+from bertkit.settings.names import schema_of
 
 EVERY_INPUT = {**GIVEN, "finetune": [*GIVEN["finetune"], "data_dir=x"], "glue": [*GIVEN["glue"], "data_dir=x"]}
 VALUES = {
@@ -77,3 +84,53 @@ def test_wrong_words_are_refused(
     print(f"{command}: {count} words, {len(faults)} not answered in one line")
     assert faults == []
     assert not list(tmp_path.iterdir())
+
+
+def numbers(kind: Any, key: str = "", is_listed: bool = False) -> Iterator[tuple[str, bool, Interval | None]]:
+    """The numbers among a command's settings: key, whether they stand in a list, and interval."""
+    if dataclasses.is_dataclass(kind):
+        for name, hint in get_type_hints(kind, include_extras=True).items():
+            yield from numbers(hint, f"{key}.{name}".lstrip("."))
+    elif kind in (int, float):
+        yield key, is_listed, None
+    elif get_origin(kind) is not Annotated:
+        for inner in get_args(kind):
+            yield from numbers(inner, key, is_listed or get_origin(kind) is tuple)
+    elif isinstance(get_args(kind)[1], Interval):
+        yield key, is_listed, get_args(kind)[1]
+
+
+# settings that a command has only on request
+ON_REQUEST = {
+    "prepare": ["segments=google"],
+    "pretrain": ["segments=google"],
+    "finetune": ["task=translation", "decoder=transformer", "model=tiny", "tokenizer=wordpiece"],
+    "evaluate": ["segments=google", "task=squad1"],
+    **{command: ["task=squad1"] for command in ("predict", "view", "search")},
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_number_has_an_interval(command: str) -> None:
+    """A command takes the ends of the interval, and refuses what is beyond them."""
+    found = {key: (is_listed, interval) for key, is_listed, interval in numbers(schema_of(command))}
+    assert [key for key, (_, interval) in found.items() if interval is None] == []
+    composed = commands.compose_settings(command, [*EVERY_INPUT[command], *ON_REQUEST.get(command, ())])
+    tried = 0
+    for key, (is_listed, interval) in found.items():
+        parent, _, leaf = key.rpartition(".")
+        if interval is None or leaf not in ((at(composed, parent) if parent else composed) or ()):
+            continue
+        tried += 1
+        low, high, (opens, closes) = interval
+        step = 1 if isinstance(high, int) and high > 1 else 1e-3
+        below, above = min(low - step, low * 1.001), max(high + step, high * 1.001)
+        for value, is_inside in {below: False, low: opens == "[", high: closes == "]", above: False}.items():
+            assert (interval.expected(value) == "") == is_inside, (key, value)
+            changed = copy.deepcopy(composed)
+            (at(changed, parent) if parent else changed)[leaf] = [value] if is_listed else value
+            with pytest.raises(InputError) if not is_inside else contextlib.suppress(InputError) as refused:
+                commands.build_settings(command, changed)
+            place = f"{key}[0]=" if is_listed else f"{key}="
+            assert is_inside or any(line.startswith(place) for line in refused.value.args), (key, value)
+    assert command == "glue" or tried >= len(found) * 0.6, tried  # glue has the numbers of fine-tuning, for each run

@@ -25,7 +25,6 @@ def rows(*labels: object) -> dict[str, str]:
 
 
 CASES = [
-    Case("a step before the first", [*TRAIN, "data.skip_steps=[3,-1]"], r"data\.skip_steps=\[3, -1\]"),
     Case("a folder without a name", [*TRAIN, "output_dir="], "missing value: set output_dir="),
     Case("data without a name", ["pretrain", "data_dir=", "output_dir=o"], "missing value: set data_dir="),
     Case("a model without a name", ["predict", "model_dir=", "input=-", "output=-"], "missing value: set model_dir="),

@@ -49,11 +49,9 @@ def test_who_starts_processes(
 @pytest.mark.parametrize(
     ("variables", "arguments", "line"),
     [
-        ({}, ["launch.num_processes=0"], "launch.num_processes=0: expected at least 1"),
         ({}, ["launch.num_hosts=2"], "missing value: set launch.address=HOST:PORT of host 0"),
         ({}, ["launch.address=a:1"], "launch.address=a:1: has no effect with one host; set launch.num_hosts="),
         ({}, ["launch.host_rank=1"], "launch.host_rank=1: expected 0 to 0, with launch.num_hosts=1"),
-        ({}, ["launch.hang_timeout_seconds=0"], "launch.hang_timeout_seconds=0.0: expected a number above 0"),
         ({}, ["launch.num_hosts=2", "launch.address=a"], "launch.address=a: expected HOST:PORT of host 0"),
         (
             {},

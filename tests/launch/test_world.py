@@ -3,7 +3,6 @@
 import os
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -126,15 +125,8 @@ def test_accelerates_variables_agree_with_the_settings(
 
 def test_accelerate_launch(prepared_dir: Path, tmp_path: Path, python: Path) -> None:
     """A real launcher: bf16 in the settings too, or nothing is trained."""
-    launch = [
-        sys.executable,
-        "-m",
-        "accelerate.commands.launch",
-        "--cpu",
-        "--num_processes=1",
-        "--mixed_precision=bf16",
-        "-m",
-    ]
+    code = f"import sys; sys.executable = {str(python)!r}; from accelerate.commands.launch import main; main()"
+    launch = [python, "-c", code, "--cpu", "--num_processes=1", "--mixed_precision=bf16", "-m"]
     common = ["bertkit", "pretrain", f"data_dir={prepared_dir}", "steps=2", "schedule.warmup_steps=0", "model.hidden_size=16",
               "model.intermediate_size=16"]  # fmt: skip
     done = [

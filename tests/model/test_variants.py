@@ -357,12 +357,10 @@ def test_another_sequence_changes_nothing(name: str) -> None:
      "model.hidden_size=27: attention.positions=sinusoidal needs an even number"),
     (["attention.positions=rotary", "model.hidden_size=26", "model.num_attention_heads=2"],
      "model.hidden_size / model.num_attention_heads=13: attention.positions=rotary needs an even number"),
-    (["attention.pattern=causal"], "pooling=first with attention.pattern=causal: [CLS]"),
+    (["attention.pattern=causal", "objective=masked_lm"], "pooling=first with attention.pattern=causal: [CLS]"),
     (["attention.score=location", "attention.positions=rotary"],
      "attention.positions=rotary with attention.score=location: "),
     (["attention.relative_to=[]", "attention.positions=relative"], "attention.relative_to=[]: expected keys, values or both"),
-    (["attention.window=0", "attention.pattern=window"], "attention.window=0: expected 1 to"),
-    (["attention.max_distance=-1", "attention.positions=relative"], "attention.max_distance=-1: expected 0 to"),
     *(
         ([f"attention.{name}={value}"], f"attention.{name}: has no effect without attention.{needs}; leave it out")
         for name, value, needs in (

@@ -146,8 +146,11 @@ def test_a_run_keeps_its_objective(prepared_dir: Path, albert: Path, tmp_path: P
     refused(run(command(prepared_dir, albert, "next_sentence=sop")), "masking.max_ngram: 3 there, 1 here", capsys)
 
 
-def test_another_objective_is_another_run(prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
-    run_dir = tmp_path / "run"
+def test_another_objective_is_another_run(
+    prepared_dir: Path, tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_dir = Path("run")  # a short name, since a message is at most 400 characters long
     assert run(command(prepared_dir, run_dir, "steps=2")) == 0
     capsys.readouterr()
     assert run(command(prepared_dir, run_dir, "steps=2", *ALBERT)) == 2

@@ -1,14 +1,15 @@
 """Libraries: what passages are, that BM25 is the equation, that they grow and shrink to what one run makes."""
 
+import contextlib
 import json
 import math
+import os
 import re
 import resource
 import shutil
 import signal
 import sqlite3
 import subprocess
-import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -17,8 +18,10 @@ from typing import Any
 import pytest
 from conftest import Capsys, make_text, refused, write_text
 
+from bertkit.base.errors import InputError
 from bertkit.cli import run
 from bertkit.data.data_config import PassagesConfig
+from bertkit.search import library_file
 from bertkit.search.library import Library, opened_for_writing
 from bertkit.search.passages import MAX_QUERY_WORDS, LibraryDocument, cut, document_of, document_of_text, words_of
 
@@ -184,7 +187,7 @@ def folder(tmp_path: Path) -> Path:
 def test_every_format_has_its_places(folder: Path, tmp_path: Path) -> None:
     output = tmp_path / "library.db"
     assert index(f"corpus.path={folder}", f"output={output}") == 0
-    assert content(output) == [(text, title, str(folder / name), place) for text, title, name, place in PLACED]
+    assert content(output) == PLACED
 
 
 def test_a_library_follows_its_files(folder: Path, tmp_path: Path, capsys: Capsys) -> None:
@@ -212,17 +215,17 @@ def test_a_library_follows_its_files(folder: Path, tmp_path: Path, capsys: Capsy
     assert "done already" in check()
     assert output.read_bytes() == before
     (folder / "a.txt").write_text("A new first line.\n\n" + FILES["a.txt"].replace("Two", "2"))
-    assert re.search(r"a\.txt: 2 new, 1 \w+, 1 \w+ documents", check())
+    assert re.search(r"a\.txt: documents: 2 new, 1 [\w ]+, 1 \w+", check())
     shutil.copy(folder / "c.json", folder / "again.json")  # the same documents by another name, which comes first
     check()
-    assert {hit[2] for hit in content(output) if hit[1] == "Town"} == {str(folder / "again.json")}
+    assert {hit[2] for hit in content(output) if hit[1] == "Town"} == {"again.json"}
     (folder / "again.json").unlink()
     (folder / "f").unlink()
     check()
     assert any(hit[1] == "Wiki" for hit in content(output))
     assert "2 missing files" in check("remove=true")
     assert not any(hit[1] == "Wiki" for hit in content(output))
-    assert {hit[2] for hit in content(output) if hit[1] == "Town"} == {str(folder / "c.json")}
+    assert {hit[2] for hit in content(output) if hit[1] == "Town"} == {"c.json"}
 
 
 KILLED = """
@@ -253,12 +256,14 @@ def test_a_killed_index_goes_on(python: Path, tmp_path: Path) -> None:
     counts = [0]
     for moment in (3, 805, 6):
         assert subprocess.run([python, "-c", KILLED, str(moment), "index", *given, f"output={output}"]).returncode
-        with sqlite3.connect(output) as connection:
+        assert not output.exists()
+        with sqlite3.connect(tmp_path / "killed.db.partial" / ".unfinished" / "library.db") as connection:
             counts.append(connection.execute("SELECT count(*) FROM documents").fetchone()[0])
     assert counts == sorted(counts)
     assert 50 < counts[2] <= counts[3] < 450
     assert index(*given, f"output={output}") == index(*given, f"output={whole}") == 0
     assert content(output) == content(whole)
+    assert sorted(path.name for path in tmp_path.glob("*.db*")) == ["killed.db", "whole.db"]
     scores = [{hit.passage: hit.score for hit in Library(path).find("kan lon mir", 50)} for path in (output, whole)]
     assert scores[0] == pytest.approx(scores[1])
 
@@ -287,37 +292,101 @@ def test_a_full_disk_is_said_and_what_was_there_stays(tmp_path: Path, capsys: Ca
     assert len(content(output)) > 400
 
 
-def write_other_database(path: Path) -> None:
-    with sqlite3.connect(path) as connection:
-        connection.execute("CREATE TABLE thesis (text)")
+def test_files_of_sqlite_beside_a_library_are_the_users(tmp_path: Path) -> None:
+    """Also a journal with which SQLite would change the library; in a folder whose name has to be quoted."""
+    folder = tmp_path / "a?b#c%41 é"
+    folder.mkdir()
+    text, output = folder / "a.txt", folder / "library.db"
+    mine = {folder / f"library.db-{ending}": b"mine" for ending in ("journal", "wal", "shm")}
+    for path, content in mine.items():
+        path.write_bytes(content)
+    for num_documents in (7, 11):
+        write_text(text, make_text(num_documents))
+        assert index(f"corpus.path='{text}'", f"output='{output}'") == 0
+        output.chmod(0o640)
+        assert run(["search", f"index='{output}'", "question=kan"]) == 0
+        assert {path: path.read_bytes() for path in mine} == mine
+    assert sorted(folder.iterdir()) == sorted([text, output, *mine])
+    assert output.stat().st_mode & 0o777 == 0o640
+
+    other = shutil.copy(output, tmp_path / "other.db")
+    with contextlib.closing(sqlite3.connect(other, isolation_level=None)) as connection:
+        connection.execute("PRAGMA synchronous = OFF")  # else the header comes later
+        connection.execute("BEGIN")
+        connection.execute("UPDATE passages SET text = upper(text)")
+        connection.execute("PRAGMA cache_size = 1")
+        shutil.copy(f"{other}-journal", f"{output}-journal")
+        connection.execute("COMMIT")
+    shutil.copy(other, output)
+    before = output.read_bytes()
+    assert run(["search", f"index='{output}'", "question=kan"]) == 0
+    assert output.read_bytes() == before
+
+
+ENDLESS = "WITH RECURSIVE n(id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM n) SELECT id, id AS document FROM n"
+CHANGES = [
+    (f"DROP TABLE passages; CREATE VIEW passages AS {ENDLESS}", [2, 2]),
+    ("DROP TABLE passages", [2, 2]),
+    ("CREATE TRIGGER t AFTER INSERT ON passages BEGIN SELECT 1; END", [2, 2]),
+    ("UPDATE passages SET text = CAST(text AS BLOB)", [0, 2]),
+    ("UPDATE passages SET start = 'a'", [0, 2]),
+    ("UPDATE settings SET value = '[1]'", [2, 0]),
+    ("DELETE FROM settings", [2, 0]),
+]
+
+
+@pytest.mark.parametrize(("change", "codes"), CHANGES)  # of index, which has nothing to do, and of search
+def test_a_library_of_somebody_else(change: str, codes: list[int], tmp_path: Path, capsys: Capsys) -> None:
+    text, output = write_text(tmp_path / "a.txt", make_text(7)), tmp_path / "library.db"
+    given = (f"corpus.path={text}", f"output={output}")
+    assert index(*given) == 0
+    with contextlib.closing(sqlite3.connect(output, isolation_level=None)) as connection:
+        connection.executescript(change)
+    before = output.read_bytes()
+    assert [index(*given), run(["search", f"index={output}", "question=kan"])] == codes
+    said = capsys.readouterr().err.splitlines()
+    assert [str(output) in line for line in said] == [True] * codes.count(2), said
+    assert (output.read_bytes(), sorted(tmp_path.iterdir())) == (before, [text, output])
+
+
+def test_a_search_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = made_of(tmp_path / "library.db", [("", "kan")])
+    monkeypatch.setattr(library_file, "READ_SECONDS", -1)
+    monkeypatch.setattr(library_file, "STEPS", 1)
+    with pytest.raises(InputError, match=r"library.db: no result in "):
+        library.find("kan", 3)
 
 
 REFUSED = [
     (lambda path: path.write_text("years of work"), (), "library.db "),
-    (write_other_database, (), "library.db "),
+    (lambda path: sqlite3.connect(path).execute("CREATE TABLE thesis (text)"), (), "library.db "),
     (lambda path: path.mkdir(), (), "library.db "),
+    (lambda path: path.symlink_to("/dev/null"), (), "library.db "),
+    (os.mkfifo, (), "library.db "),
     (lambda path: None, ("passages.overlap=100",), "passages.overlap=100: expected 0 to 99"),
+    (lambda path: path.with_name("a.txt").write_text(" \n"), (), "no text in it"),
+    (lambda path: path.with_name("caf\udcff.txt").write_text("kan\n"), (), "xff.txt: this name is not UTF-8"),
+    (lambda path: path.with_name("b.json").write_text('{"data": 3}'), (), "b.json: paragraph 0"),
+    (lambda path: path.with_name("b.json").write_text('{"data": [{"context": 3}]}'), (), "b.json: paragraph 1"),
 ]
 
 
 @pytest.mark.parametrize(("make", "more", "line"), REFUSED)
 def test_what_is_refused(make: Any, more: Sequence[str], line: str, tmp_path: Path, capsys: Capsys) -> None:
-    output, text = tmp_path / "library.db", tmp_path / "a.txt"
-    text.write_text("a b\nc\n")
+    output = tmp_path / "library.db"
+    (tmp_path / "a.txt").write_text("a b\nc\n")
     make(output)
-    before = output.read_bytes() if output.is_file() else None
-    refused(index(f"corpus.path={text}", f"output={output}", *more), line, capsys)
-    assert before is None or output.read_bytes() == before
+    before = {path: path.read_bytes() if path.is_file() else None for path in tmp_path.iterdir()}
+    refused(index(f"corpus.path={tmp_path}", f"output={output}", *more), line, capsys)
+    assert {path: path.read_bytes() if path.is_file() else None for path in tmp_path.iterdir()} == before
+    assert not list(Path("/dev").glob("null-*"))
 
 
-def test_other_settings_and_damage_are_refused(tmp_path: Path, capsys: Capsys) -> None:
+def test_other_settings_are_refused(tmp_path: Path, capsys: Capsys) -> None:
     text, output = write_text(tmp_path / "a.txt", make_text(61)), tmp_path / "library.db"
     assert index(f"corpus.path={text}", f"output={output}") == 0
     assert index(f"corpus.path={text}", f"output={output}", "passages.words=50", "passages.overlap=5") == 2
-    assert "was made with passages.words=100 passages.overlap=50" in capsys.readouterr().err
-    whole = output.read_bytes()
-    output.write_bytes(whole[:8192] + b"\x55" * (len(whole) - 8192))
-    refused(run(["search", f"index={output}", "question=kan lon"]), f"{output}: damaged", capsys)
+    assert "was made with other passages (words: 100, overlap: 50," in capsys.readouterr().err
     refused(run(["search", f"index={tmp_path / 'none.db'}", "question=kan"]), f"index={tmp_path / 'none.db'}: ", capsys)
 
 
@@ -329,9 +398,7 @@ def test_readers_see_what_was_committed_while_it_grows(tmp_path: Path) -> None:
     def documents() -> Iterator[LibraryDocument]:
         for number in range(2):
             yield document_of_text(f"kan {number}", "", "text", number)
-            thread = threading.Thread(target=lambda: counts.append(len(library.find("kan", 9))))
-            thread.start()
-            thread.join()
+            counts.append(len(library.find("kan", 9)))
 
     with opened_for_writing(path, PLAIN) as writer:
         writer.sync("more", None, documents())

@@ -78,6 +78,13 @@ def test_other_data_is_named(make: Make, tmp_path: Path, capsys: Capsys) -> None
     assert " diverge at step 1\n" in text
 
 
+def test_the_shape_of_a_model_that_a_run_continues_is_its_own(make: Make, tmp_path: Path, capsys: Capsys) -> None:
+    """`model.*` has no effect beside `model_dir=`, so it is no difference."""
+    text = said(capsys, tmp_path, make(), make(f"model_dir={make()}", "model.initializer_range=0.05"))
+    assert "| model_dir | None | " in text
+    assert "model.initializer_range" not in text
+
+
 def test_the_same_run_twice_and_three_runs(make: Make, tmp_path: Path, capsys: Capsys) -> None:
     first, second, third = make(), make("checkpoint.keep_last=1"), make("masking.probability=0.3")
     text = said(capsys, tmp_path, first, second)

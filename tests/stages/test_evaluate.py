@@ -261,7 +261,7 @@ def test_what_finetuning_says_of_its_dev_split(tokenizer: Tokenizer, tmp_path: P
     more = [f"model_dir={start}", f"output_dir={run_dir}", "num_epochs=1", "device=cpu"]
     assert run(["finetune", *task, *more]) == 0
     expected = json.loads((run_dir / "eval.json").read_text())
-    named = ("accuracy", "f1", "matthews_correlation", "num_examples", "per_label")
+    named = ("accuracy", "f1", "matthews_correlation", "intervals", "num_examples", "per_label")
     scores = {key: expected[key] for key in named}
 
     def found(*arguments: object) -> dict[str, Any]:
@@ -273,7 +273,7 @@ def test_what_finetuning_says_of_its_dev_split(tokenizer: Tokenizer, tmp_path: P
     assert json.loads((run_dir / "manifest.json").read_text())["corpus"]["has_pairs"] is False
     own = (f"model_dir={run_dir}", f"data_dir={data}")  # the run knows its task, which task.* changes
     assert found(*own) == {**scores, "split": "dev"}
-    assert set(found(*own, "task.metrics=[accuracy]")) == {"accuracy", "num_examples", "per_label", "split"}
+    assert set(found(*own, "task.metrics=[accuracy]")) == {*named, "split"} - {"f1", "matthews_correlation"}
     assert evaluate_task(capsys, *own, "split=test")["num_examples"] == 7
     refused(run(["evaluate", *own, "masking.probability=0.2"]), "masking.probability: has no effect", capsys)
     model, _ = load_directory(run_dir / "model", labels=("high", "low"), problem_type="single_label_classification")
@@ -309,9 +309,9 @@ def test_tags_and_answers(tokenizer: Tokenizer, tmp_path: Path, capsys: Capsys) 
 @pytest.mark.parametrize(("more", "line"), [
     (["split=test"], "test.tsv (tsv): 1 of 1 examples "),
     (["split=held_out"], "split=held_out: expected train, dev, test"),
-    (["task.labels=[a,c]"], "has the labels b, a; task=sequence has a, c"),
+    (["task.labels=[a,c]"], "has the labels 'b', 'a'; task=sequence has 'a', 'c'"),
     (["task.labels=regression", "task.metrics=[pearson]", "task.best_metric=pearson"],
-     "has the labels b, a; task=sequence has numbers"),
+     "has the labels 'b', 'a'; task=sequence has numbers"),
     (["task.files.dev=other.tsv"], "other.tsv:2: label: unknown label 'c'; expected 'b' or 'a'"),
     (["task.metrics=[acc]"], "task.metrics: unknown acc"),
     (["task=conll2003"], "task=conll2003 is of kind tagging, but model_dir="),

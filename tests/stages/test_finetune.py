@@ -170,7 +170,7 @@ def test_the_report_and_the_result_tell_labels_apart(finished: Path) -> None:
     text = "\n".join(Page((finished / "report.html").read_text()).text)
     commonest = max(scores["support"] for scores in result["per_label"].values()) / 23
     low, high = (f"{end:.4f}".replace("1.0000", "1") for end in result["intervals"]["accuracy"])
-    scored = f"Accuracy {result['accuracy']:.4f} [{low}, {high}] on the dev split; guessing scores {commonest:.4f}."
+    scored = f"Accuracy {result['accuracy']:.4f} [{low}, {high}] on the dev split; the majority baseline scores {commonest:.4f}."
     assert scored in text.replace("Accuracy 1 ", "Accuracy 1.0000 ")
     assert "train: 0 of 53 examples; dev: 0 of 23 examples" in text
     assert "per_label" not in (finished / "model" / "README.md").read_text()
@@ -566,11 +566,6 @@ def test_a_missing_device_is_said_before_the_model_is_read(data: Path, tmp_path:
     ("freeze=layer:2", "freeze=layer:2: expected null, embeddings, encoder, or layers:K"),
     ("freeze=layers:4", "freeze=layers:4: the model has 3 layers"),
     ("reinit_layers=4", "reinit_layers=4: the model has 3 layers"),
-    ("layer_decay=0", "layer_decay=0.0: expected a number above 0"),
-    ("num_epochs=0", "num_epochs=0.0: expected a positive number"),
-    ("class_weights=[1,0]", "class_weights=[1.0, 0.0]: expected balanced, or a positive number"),
-    ("evaluation.patience=0", "evaluation.patience=0: expected at least 1"),
-    ("checkpoint.every_steps=0", "checkpoint.every_steps=0: expected at least 1"),
     ("task.max_seq_length=64", "task.max_seq_length=64 exceeds the model's max_position_embeddings=41"),
     ("task.labels=[good,ugly]", "unknown label 'bad'"),
     ("schedule.warmup_steps=100", "schedule.warmup_steps=100 exceeds the 14 steps of the run"),
@@ -579,7 +574,6 @@ def test_a_missing_device_is_said_before_the_model_is_read(data: Path, tmp_path:
     ("task.multi_label=true task.metrics=[accuracy,f1]", "task.metrics: f1 cannot measure several labels at once"),
     ("task.metrics=[pearson] task.best_metric=pearson", "task.metrics: pearson cannot measure one of two labels"),
     ("task.files.dev=[]", "has no dev split; set task.files.dev=; finetune needs a dev split: set dev_share=0.1"),
-    ("dev_share=1", "dev_share=1.0: expected a number between 0 and 1"),
     ("task.multi_label=true class_weights=balanced", "class_weights: has no effect with task.multi_label=true"),
     ("task=sequense", "task=sequense; did you mean 'sequence'?"),
 ])  # fmt: skip

@@ -378,7 +378,6 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "no such score": (["decoder=rnn", "decoder.score=cosine"], "decoder.score='cosine': expected additive or dot"),
     "no such decoder": (["decoder=lstm"], "unknown option decoder=lstm"),
     "a metric of labels": ([*DECODERS["dot"], "task.metrics=[accuracy]"], "task.metrics: accuracy cannot measure texts"),
-    "a search without beams": ([*DECODERS["dot"], "task.generation.num_beams=0"], "task.generation.num_beams=0: expected at least 1"),
     "more texts than beams": ([*DECODERS["dot"], "task.generation.num_candidates=9"], "task.generation.num_candidates=9: expected 1 to 4"),
 }  # fmt: skip
 

@@ -15,7 +15,6 @@ from conftest import Capsys, refused, small_model
 from forks import KILL
 
 from bertkit import export_model
-from bertkit.base.errors import InputError
 from bertkit.base.files import LOCK
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
@@ -88,8 +87,7 @@ def arguments(glue_dir: Path, start: Path, output: Path, *more: str) -> list[str
 @pytest.mark.skipif(torch.cuda.is_available(), reason="device=cuda is refused only where there is none")
 def test_debug_reaches_the_processes_of_its_runs(glue_dir: Path, start: Path, tmp_path: Path, capfd: Capsys) -> None:
     more = ["tasks=[rte]", "device=cuda", "launch.num_processes=2", "--debug"]
-    with pytest.raises(InputError):
-        run(arguments(glue_dir, start, tmp_path / "glue", *more))
+    assert run(arguments(glue_dir, start, tmp_path / "glue", *more)) == 2
     assert "in choose_device" in capfd.readouterr().err  # where a worker was
 
 
@@ -182,8 +180,11 @@ def test_another_model_is_refused(
     refused(run(arguments(glue_dir, other, tmp_path / "glue", *more)), "rte/seed-0 holds a run", capsys)
 
 
-def test_a_missing_task_is_refused_before_anything_is_trained(start: Path, tmp_path: Path, capsys: Capsys) -> None:
-    glue_dir = write_glue(tmp_path / "glue")
+def test_a_missing_task_is_refused_before_anything_is_trained(
+    start: Path, tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # short names, since a message is at most 400 characters long
+    glue_dir = write_glue(Path("glue"))
     (glue_dir / "WNLI" / "dev.tsv").unlink()
     # of the labels; and of a file that is only read after training
     for folder, name in (("SST-2", "dev"), ("MNLI", "test_mismatched")):
@@ -193,8 +194,7 @@ def test_a_missing_task_is_refused_before_anything_is_trained(start: Path, tmp_p
     said = capsys.readouterr().err
     assert said.startswith("error: 3 of 6 tasks cannot run: sst2: ")
     assert f"; mnli: {glue_dir}/MNLI/test_mismatched.tsv:6: too many cells" in said
-    assert "; wnli: " in said
-    assert "no dev file for task=wnli" in said
+    assert "finetune needs a dev split" in said
     assert said.endswith("; or set tasks=[rte,cola], which would run\n")
     assert said.count("\n") == 1
     assert not (tmp_path / "runs").exists()

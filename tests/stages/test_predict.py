@@ -103,7 +103,7 @@ def test_a_run_knows_its_columns_and_sizes(make: Make, tmp_path: Path, capsys: C
     content = "review,text_pair\n" + "kan lon min kar lor,mir\n" + "kan lon min kar lor mir kan,mir\n"
     rows = predict(tmp_path / "run" / "model", tmp_path / "in.csv", content)
     assert rows[0]["probabilities"] == pytest.approx(rows[1]["probabilities"], abs=1e-6)  # both are cut to five pieces
-    assert "in.csv read as csv: text 'review', text_pair 'text_pair'\n" in capsys.readouterr().err
+    assert "in.csv read as csv: text in column 'review', text_pair in column 'text_pair'\n" in capsys.readouterr().err
     longer = predict(tmp_path / "run" / "model", tmp_path / "in.csv", content, "task.max_seq_length=40")
     assert longer[0]["probabilities"] != pytest.approx(longer[1]["probabilities"], abs=1e-6)
     other = predict(tmp_path / "run" / "model", tmp_path / "x.tsv", "b\ta\nmir\tkan lon min kar lor\n",
@@ -400,7 +400,7 @@ REFUSALS = [
     ("sequence", "in.tsv", "text\tid\nkan\t1\t2\n", [], "in.tsv:2: "),
     ("token", "out.conll", "kan O\n", [], "out.conll "),
     ("sequence", "in.csv", "a,b\nkan,lon\n", ["task.needs_pair=true"], "no column 'text' or 'sentence'"),
-    ("sequence", "in.tsv", "kan\n", ["task=mrpc", "task.max_seq_length=40"], "has the labels bad, good, ugly; task=mrpc has"),
+    ("sequence", "in.tsv", "kan\n", ["task=mrpc", "task.max_seq_length=40"], "has the labels 'bad', 'good', 'ugly'; task=mrpc has"),
     ("sequence", "in", "kan\n", ["task.needs_pair=true"], "in: task=sequence "),
     ("sequence", "in.txt", "kan\n", ["task=squad2"], "task=squad2 is of kind spans"),
     ("sequence", "in.txt", "kan\n", ["task=sequence"], "task.max_seq_length=128"),
@@ -411,7 +411,6 @@ REFUSALS = [
     ("encoder", "in.txt", "kan\n", [], "only an encoder"),
     ("masked_lm", "in.txt", "kan\n", ["task=sst2"], "no head for task=sst2, only masked_lm"),
     ("sequence", "missing.txt", None, [], "missing.txt"),
-    ("sequence", "in.txt", "kan\n", ["top_k=0"], "top_k=0: "),
 ]  # fmt: skip
 
 
@@ -457,7 +456,7 @@ def test_rows_with_gaps_and_empty_ones_have_a_line(make: Make, tmp_path: Path, c
     rows = predict(make("sequence"), tmp_path / "in.tsv", "text\ttext_pair\nkan\tlon\n\nmin\n")
     assert [row["id"] for row in rows] == ["0", "1", "2"]
     said = capsys.readouterr().err.splitlines()
-    assert said[0] == f"{tmp_path / 'in.tsv'} read as tsv: text 'text', text_pair 'text_pair'"
+    assert said[0] == f"{tmp_path / 'in.tsv'} read as tsv: text in column 'text', text_pair in column 'text_pair'"
     assert said[1].startswith("warning: 1 rows")
     assert f"{tmp_path / 'in.tsv'}:4" in said[1]
 
@@ -481,7 +480,9 @@ def test_files_of_others_are_not_overwritten(make: Make, tmp_path: Path, capsys:
         assert (output.parent / "predictions.json").read_text() == "{}"
         assert not output.exists()
     output = tmp_path / "new" / "test.jsonl"
-    for more, code in ([], 0), ([], 2), (["overwrite=true"], 0):
+    for more, code, extra in ([], 0, ""), ([], 0, ""), ([], 2, "mine"), (["overwrite=true"], 0, ""):
+        output.parent.mkdir(exist_ok=True)
+        output.open("a").write(extra)  # also changes its time
         assert run(["predict", *given, f"output={output}", *more]) == code
 
 

@@ -152,7 +152,7 @@ def test_a_full_disk_is_refused_before_anything_is_written_or_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (path,) = save(tmp_path, 10)
-    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(total=2000, free=1000))
     with pytest.raises(StorageError, match="no space left"):
         save(tmp_path, 20, keep_last=1)
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]

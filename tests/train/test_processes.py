@@ -58,6 +58,32 @@ def test_a_process_waits_no_longer_than_it_is_told_to(python: Path, what: str) -
         process.communicate()
 
 
+ENDS = """
+import os, sys, types
+import torch
+from torch import distributed, nn
+from bertkit.train.processes import ending_together
+
+def run(rank: int, file: str) -> None:
+    distributed.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=2)
+    model = nn.parallel.DistributedDataParallel(nn.Linear(2, 3))
+    with ending_together(types.SimpleNamespace(num_processes=2, wait_for_everyone=distributed.barrier)):
+        model(torch.ones(5, 2)).sum().backward()
+
+sys.setswitchinterval(5)  # no thread gets the lock of another one that does not wait
+rank = int(os.fork() == 0)
+for number in range(15):
+    run(rank, f"{sys.argv[1]}/{number}")
+if rank == 0:
+    assert os.wait()[1] == 0
+"""
+
+
+def test_processes_end(python: Path, tmp_path: Path) -> None:
+    """The end of a process group waits for its threads, which wait for the lock of Python."""
+    subprocess.run([python, "-c", ENDS, tmp_path], env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True, timeout=60)
+
+
 @pytest.mark.parametrize(("variables", "num_devices", "line"), [
     ({"LOCAL_WORLD_SIZE": "4", "LOCAL_RANK": "1"}, 4, None),
     ({"LOCAL_WORLD_SIZE": "4", "LOCAL_RANK": "1"}, 3, "4 processes on this host for 3 CUDA device(s)"),

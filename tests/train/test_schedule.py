@@ -81,11 +81,7 @@ def test_warm_up(steps_setting: int | str, share: float | str, steps: int, expec
 
 
 @pytest.mark.parametrize(("setting", "message"), [
-    ((1.0, "start", -1, "auto"), r"schedule\.warmup_steps=-1: expected at least 0"),
-    ((1.0, "start", "auto", 1.5), r"schedule\.warmup_share=1\.5: expected 0 to 1"),
     ((1.0, "start", 3, 0.5), r"schedule\.warmup_steps and schedule\.warmup_share are both set; set one of them"),
-    ((-0.5, "start", "auto", "auto"), r"schedule\.power=-0\.5: expected at least 0"),
-    ((math.nan, "start", "auto", "auto"), r"schedule\.power=nan"),
     ((0.0, "start", "auto", "auto"), r"schedule\.decay_from=start: has no effect with schedule\.power=0"),
 ])  # fmt: skip
 def test_impossible_settings_are_refused(setting: tuple[float, str, int | str, float | str], message: str) -> None:

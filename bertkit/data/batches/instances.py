@@ -29,7 +29,7 @@ from bertkit.base.errors import InputError
 from bertkit.base.files import require_space
 from bertkit.base.typed_settings import to_mapping
 from bertkit.data.batches.google_instances import Instance, SplitDocuments, shuffled_order, training_instances
-from bertkit.data.corpus.prepared import PreparedDataset, Split, check_offsets, token_dtype
+from bertkit.data.corpus.prepared import PreparedDataset, Split, check_offsets, map_numbers, token_dtype
 from bertkit.data.corpus.tokenizer import VocabFacts
 from bertkit.data.data_config import InstancesConfig, MaskingConfig
 
@@ -65,7 +65,7 @@ class Instances:
     def __init__(self, directory: Path, vocab_size: int) -> None:
         """Open the files in a directory."""
         for name, dtype in _dtypes(vocab_size).items():
-            setattr(self, name, np.asarray(np.memmap(directory / f"{name}.bin", dtype, "r")))
+            setattr(self, name, map_numbers(directory / f"{name}.bin", dtype))
 
     def __len__(self) -> int:
         return len(self.b_starts)

@@ -18,13 +18,15 @@ from pathlib import Path
 import numpy as np
 
 from bertkit.base.batch import PretrainBatch
+from bertkit.base.errors import StorageError
+from bertkit.base.files import sha256_file
 from bertkit.base.typed_settings import to_mapping
 from bertkit.data.batches.collate import collate
 from bertkit.data.batches.instances import Instances
 from bertkit.data.batches.keyed_random import Stream, bits, permute
 from bertkit.data.batches.segments import Examples, Ints, concatenate, examples_of_epoch, select
 from bertkit.data.corpus.manifest import fingerprint
-from bertkit.data.corpus.prepared import Split
+from bertkit.data.corpus.prepared import Split, map_numbers
 from bertkit.data.corpus.tokenizer import VocabFacts
 from bertkit.data.data_config import MaskingConfig, SegmentsConfig
 
@@ -164,6 +166,10 @@ def _permuted_block(number: int, size: int, seed: int, epoch: int) -> Ints:
 COLUMN_FILES = ("first_piece", "piece_start", "piece_length", "is_random_next")
 
 
+def _hash_columns(directory: Path) -> str:
+    return fingerprint([sha256_file(directory / name) for name in COLUMN_FILES])[:12]
+
+
 class EpochCache:
     """The examples of epochs on disk, computed once and memory-mapped."""
 
@@ -172,24 +178,36 @@ class EpochCache:
         self.key = fingerprint([to_mapping(segments), seed])[:12]
 
     def open(self, epoch: int) -> Examples:
-        """Open the examples of an epoch; compute and write them first if no process has."""
-        final = self._path(epoch)
-        if not final.is_dir():
-            partial = self.directory / f"{final.name}.{socket.gethostname()}-{os.getpid()}.partial"
+        """Open the examples of an epoch; compute and write them first if no process has.
+
+        Raises:
+            StorageError: the files are not as they were written.
+        """
+        if not (found := self._find(epoch)):
+            partial = self.directory / f"{self._name(epoch)}.{socket.gethostname()}-{os.getpid()}.partial"
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
             self._write(partial, epoch)
             try:
-                partial.rename(final)
-            except OSError:  # another process has written the same files
-                shutil.rmtree(partial)
-            if epoch > 2:
-                shutil.rmtree(self._path(epoch - 2), ignore_errors=True)
+                partial.rename(self.directory / f"{self._name(epoch)}-{_hash_columns(partial)}")
+            except OSError:
+                if not self._find(epoch):
+                    raise
+                shutil.rmtree(partial)  # another process has written the same files
+            for old in self._find(epoch - 2) if epoch > 2 else ():
+                shutil.rmtree(old, ignore_errors=True)
+            found = self._find(epoch)
+        if not found[0].name.endswith(_hash_columns(found[0])):
+            raise StorageError(f"{found[0]}: not as bertkit wrote it; remove this folder, and repeat the command")
         names = COLUMN_FILES if self.segments.has_pairs else COLUMN_FILES[:-1]
-        return Examples(*(np.asarray(np.memmap(final / name, np.int64, "r")) for name in names))
+        return Examples(*(map_numbers(found[0] / name, np.dtype(np.int64)) for name in names))
 
-    def _path(self, epoch: int) -> Path:
-        return self.directory / f"epoch-{epoch:05d}-{self.key}"
+    def _name(self, epoch: int) -> str:
+        return f"epoch-{epoch:05d}-{self.key}"
+
+    def _find(self, epoch: int) -> list[Path]:
+        """Find the examples of an epoch; the name of their folder ends with a hash of its files."""
+        return sorted(self.directory.glob(f"{self._name(epoch)}-*"))
 
     def _write(self, directory: Path, epoch: int) -> None:
         num_segments = 0

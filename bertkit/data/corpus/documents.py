@@ -13,14 +13,15 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, check_distinct, named
 from bertkit.base.files import BLOCK_BYTES
 from bertkit.base.hub_ids import is_offline
+from bertkit.base.json_stream import json_values
 from bertkit.base.text_files import (
     is_blank,
-    join_lines,
     line_blocks,
     parse_json,
+    text_blocks,
     unpacked,
     unpacking,
     without_surrogates,
@@ -147,27 +148,26 @@ class Corpus:
         elif first.kind == "jsonl":
             yield from self._read_records(self._json_lines(first), functools.partial(self._where, first))
         else:
-            records = parquet_records(first.path)[1] if first.kind == "parquet" else self._json_records(first)
+            values = (value for _, value, _ in json_values(first.path, self._line_blocks(first)))
+            records = parquet_records(first.path)[1] if first.kind == "parquet" else values
             yield from self._read_records(enumerate(records, 1), f"{first.path}: record {{}}".format)
         self.bytes_read = before + sum(span.num_bytes for span in spans)
 
-    def _line_blocks(self, span: Span) -> Iterator[tuple[int, list[str]]]:
-        """Yield decoded blocks of a span's lines, each with the number of its first line, counted from the span's start."""
+    def _line_blocks(self, span: Span) -> Iterator[tuple[int, Any]]:
+        """Yield blocks of a span's lines, or of JSON's text, with the number of the first line, counted from the span's start."""
         before, number = self.bytes_read, 1
         where = functools.partial(self._where, span)
         with span.path.open("rb") as raw, unpacking(lambda: where(number)):
             file = unpacked(raw, span.path)
-            for number, lines in line_blocks(
-                file,
-                where,
-                start=span.start,
-                end=span.end,
-                encoding=self.config.encoding,
-                advice="convert the file or set corpus.encoding",
-            ):
+            named = {"encoding": self.config.encoding, "advice": "convert the file or set corpus.encoding"}
+            if span.kind == "json":
+                blocks: Iterator[tuple[int, Any]] = text_blocks(file, where, **named)
+            else:
+                blocks = line_blocks(file, where, start=span.start, end=span.end, **named)
+            for number, lines in blocks:
                 self.bytes_read = before + raw.tell() - span.start
                 yield number, lines
-                number += len(lines)
+                number += len(lines) if isinstance(lines, list) else lines.count("\n")
 
     def _where(self, span: Span, number: int) -> str:
         """Return file:line for a line of a span; counts the lines before the span."""
@@ -184,20 +184,6 @@ class Corpus:
                 except ValueError as error:
                     where = self._where(span, number)
                     raise InputError(f"{where}: not JSON ({error}); expected one object per line") from None
-
-    def _json_records(self, span: Span) -> Iterator[Any]:
-        """Yield the elements of an array, or a single object, or one object per line, whichever the file has."""
-        lines = (numbered for number, block in self._line_blocks(span) for numbered in enumerate(block, number))
-        first = next((numbered for numbered in lines if not is_blank(numbered[1])), (1, "[]"))
-        try:
-            try:
-                record = parse_json(first[1])
-            except ValueError:
-                record = parse_json(join_lines(span.path, itertools.chain([first], lines)))
-            yield from record if isinstance(record, list) else [record]
-            yield from (parse_json(line) for _, line in lines if not is_blank(line))
-        except ValueError as error:
-            raise InputError(f"{span.path}: not JSON ({error}); expected an array, or one object per line") from None
 
     def _wiki_documents(self, span: Span) -> Iterator[list[str]]:
         """Yield the paragraphs of each `<doc>` block, without its title."""
@@ -224,7 +210,7 @@ class Corpus:
         field = self.config.field
         for number, record in records:
             if not isinstance(record, dict) or field not in record:
-                fields = ", ".join(record) if isinstance(record, dict) else type(record).__name__
+                fields = named(record) if isinstance(record, dict) else type(record).__name__
                 raise InputError(f"{where(number)}: no field '{field}' (it has: {fields}); set corpus.field=")
             text, title = record[field], record.get("title")
             if not isinstance(text, str):
@@ -299,6 +285,7 @@ def parquet_records(path: Path, data: bytes | None = None) -> tuple[dict[str, li
 
     try:
         file = ParquetFile(path if data is None else pa.BufferReader(data))
+        check_distinct(file.schema_arrow.names, str(path))
         return _label_names(file.schema_arrow.metadata or {}), records()
     except (pa.ArrowException, OSError, ValueError) as error:
         raise damaged(error) from None

@@ -12,6 +12,7 @@ import io
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -24,7 +25,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.base.errors import PeerError
+from bertkit.base.errors import PeerError, say
 from bertkit.base.files import write_durably
 from bertkit.data.corpus.documents import Corpus, Document
 from bertkit.data.corpus.long_texts import FlatIds
@@ -174,8 +175,8 @@ def encode_portions(job: EncodingJob, num_workers: int | None) -> Iterator[int]:
     if num_workers is None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         num_workers = min(cores, len(todo) // 2)
-    if min(num_workers, len(todo)) > 1:
-        for number in _encode_in_processes(job, todo, min(num_workers, len(todo))):
+    if min(num_workers, len(todo)) > 1 and (pool := _open_pool(job, min(num_workers, len(todo)))):
+        for number in _encode_in_processes(pool, todo):
             yield (done := done + _num_bytes(job.portions[number]))
         return
     encoder = _Encoder(job)
@@ -225,10 +226,18 @@ def _done(directory: Path, number: int) -> Path:
     return directory / f"{number:05d}.done"
 
 
-def _encode_in_processes(job: EncodingJob, numbers: list[int], num_workers: int) -> Iterator[int]:
-    """Encode portions in worker processes; yield the number of each portion, in order, when it is done."""
+def _open_pool(job: EncodingJob, num_workers: int) -> ProcessPoolExecutor | None:
+    """Open a pool of worker processes; None where the system has no semaphores for them."""
     spawn = multiprocessing.get_context("spawn")  # a fork would lose the threads of the tokenizers library
-    pool = ProcessPoolExecutor(num_workers, spawn, _start_worker, (job,))
+    try:
+        return ProcessPoolExecutor(num_workers, spawn, _start_worker, (job,))
+    except OSError as error:  # such as a container without a writable /dev/shm
+        say(f"warning: no worker processes here ({error.strerror}); one process tokenizes the text", file=sys.stderr)
+        return None
+
+
+def _encode_in_processes(pool: ProcessPoolExecutor, numbers: list[int]) -> Iterator[int]:
+    """Encode portions in worker processes; yield the number of each portion, in order, when it is done."""
     try:
         futures = {number: pool.submit(_encode_portion, number) for number in numbers}
         for number, future in futures.items():
@@ -236,8 +245,7 @@ def _encode_in_processes(job: EncodingJob, numbers: list[int], num_workers: int)
             yield number
     except BrokenProcessPool:
         raise PeerError(
-            "a worker process was killed, perhaps for lack of memory; to continue, repeat the command with fewer than "
-            f"num_workers={num_workers}"
+            "a worker process was killed, perhaps for lack of memory; to continue, repeat the command with a lower num_workers="
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)

@@ -12,6 +12,11 @@ Numbers are little-endian. All tokens of a document are in one shard.
 """
 
 import bisect
+import contextlib
+import ctypes
+import os
+import signal
+import sys
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, StorageError, say
 from bertkit.data.corpus.manifest import PREPARE_AGAIN, SPLITS, check_files, damaged_files, read_manifest
 from bertkit.data.corpus.tokenizer import Tokenizer, load_tokenizer
 
@@ -30,10 +35,11 @@ class Split:
 
     def __init__(self, directory: Path, dtype: np.dtype[Any], shard_tokens: list[int]) -> None:
         # index of the first token of each sentence, and the number of tokens, (sentences + 1,)
-        self.sentences = _map(directory / "sentences.bin", np.dtype("<i8"))
+        self.sentences = map_numbers(directory / "sentences.bin", np.dtype("<i8"))
         # index of the first sentence of each document, and the number of sentences, (documents + 1,)
-        self.documents = _map(directory / "documents.bin", np.dtype("<i8"))
-        self._shards = [_map(directory / f"tokens-{number:05d}.bin", dtype) for number in range(len(shard_tokens))]
+        self.documents = map_numbers(directory / "documents.bin", np.dtype("<i8"))
+        names = [f"tokens-{number:05d}.bin" for number in range(len(shard_tokens))]
+        self._shards = [map_numbers(directory / name, dtype) for name in names]
         self._shard_starts = [0, *np.cumsum(shard_tokens).tolist()]
 
     @property
@@ -53,10 +59,25 @@ class Split:
         return self._shards[shard][offset : offset + length]
 
 
-def _map(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
-    if path.stat().st_size == 0:
-        return np.zeros(0, dtype)
-    return np.asarray(np.memmap(path, dtype, "r"))
+def map_numbers(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Map a file of numbers into memory; `_end` ends the process if another program cuts the file short later."""
+    if (
+        not _mapped
+    ):  # not with signal.signal, whose handlers run only after the read that failed, which is repeated forever
+        ctypes.CDLL(None).signal(int(signal.SIGBUS), _handler)
+    _mapped[path] = size = path.stat().st_size
+    return np.asarray(np.memmap(path, dtype, "r", shape=(size // dtype.itemsize,))) if size else np.zeros(0, dtype)
+
+
+def _end(_: int) -> None:
+    cut = [str(path) for path, size in _mapped.items() if path.exists() and path.stat().st_size < size]
+    with contextlib.suppress(OSError):
+        say(f"error: cut short while in use: {', '.join(cut)}; restore it, and repeat the command", file=sys.stderr)
+    os._exit(StorageError.exit_code)
+
+
+_handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(_end)
+_mapped: dict[Path, int] = {}  # the sizes of mapped files
 
 
 class SplitWriter:

@@ -67,7 +67,7 @@ class Tokenizer:
             InputError: a special token is missing, the ids are not 0 to size - 1, the rules are unknown, or they do not allow
                 this `strip_accents`.
         """
-        if rules not in get_args(Rules):
+        if not isinstance(rules, str) or rules not in get_args(Rules):
             raise InputError(f"rules={rules!r}: expected {' or '.join(get_args(Rules))}")
         if rules == "google" and strip_accents not in (None, lowercase):
             raise InputError(
@@ -315,11 +315,13 @@ def load_tokenizer(path: Path, lowercase: bool | None = None, rules: Rules | Non
     """
     if rules is None and (path / RULES_FILE).is_file():
         rules = read_json(path / RULES_FILE)
-        if rules not in get_args(Rules):
+        if not isinstance(rules, str) or rules not in get_args(Rules):
             raise InputError(f"{path / RULES_FILE}: {rules!r}: expected {' or '.join(get_args(Rules))}; restore it")
     vocabulary = read_vocabulary(path)
     try:
         is_lowercase = vocabulary.lowercase if lowercase is None else lowercase
-        return Tokenizer(vocabulary.ids, is_lowercase, vocabulary.strip_accents, rules or "hugging_face")
+        return Tokenizer(
+            vocabulary.ids, is_lowercase, vocabulary.strip_accents, "hugging_face" if rules is None else rules
+        )
     except InputError as error:
         raise InputError(f"{vocabulary.path}: {error}") from None

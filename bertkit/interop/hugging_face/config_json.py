@@ -15,7 +15,6 @@ from bertkit.base.text_files import read_json
 from bertkit.base.typed_settings import build, differences, to_mapping
 from bertkit.interop.hugging_face.names import CLASSIFIERS
 from bertkit.model.bert_config import (
-    MAX_INT32,
     AttentionConfig,
     BertConfig,
     DecoderConfig,
@@ -209,8 +208,6 @@ def read_config(path: Path, tensors: Mapping[str, Tensor] | None = None) -> tupl
             problems.append(
                 f"position_embedding_type={kind!r} is not supported; bertkit loads 'absolute' and 'relative_key' only"
             )
-    if isinstance(shape["max_position_embeddings"], int) and shape["max_position_embeddings"] > MAX_INT32:
-        problems.append(f"max_position_embeddings: expected at most {MAX_INT32:,}")
     try:
         if problems:
             raise InputError(*problems)
@@ -218,9 +215,7 @@ def read_config(path: Path, tensors: Mapping[str, Tensor] | None = None) -> tupl
     except InputError as error:  # with the names of the file, not of the command line
         lines = [line.removeprefix("model.").replace("missing value: set ", "no ") for line in error.args]
         raise InputError(*(f"{path}: {line}" for line in lines)) from None
-    except OverflowError:
-        raise InputError(f"{path}: a number in it is too large; restore the file from its source") from None
-    is_lm = config.attention.pattern == "causal" and content.get("architectures") == [ARCHITECTURES["next_token",]]
+    is_lm = content.get("architectures") == [ARCHITECTURES["next_token",]]
     return config, (_classifier(content, tensors), "next_token" if is_lm else "masked_lm")
 
 

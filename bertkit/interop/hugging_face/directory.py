@@ -6,6 +6,7 @@ by a named rule.
 
 import re
 import warnings
+import zipfile
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +17,8 @@ from torch import Tensor
 
 from bertkit.base.errors import InputError, listed
 from bertkit.base.files import building_dir, read_tensors, refuse_file, write_tensors
-from bertkit.base.hub_ids import is_offline, missing_model_error
+from bertkit.base.hub_ids import is_offline, missing_model_error, path_of
+from bertkit.base.memory import require_memory
 from bertkit.base.text_files import read_json
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.hugging_face.config_json import PAIR_TYPE, RELATIVE_KEY, architecture_of, config_json, require_bert
@@ -36,6 +38,7 @@ _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 _BUFFERS = tuple(
     f"{part}bert.embeddings.{name}_ids" for part in ("", "decoder.") for name in ("position", "token_type")
 )
+MAX_SHARED = 4  # how often the numbers in a file may be shared by tensors; tied weights are there twice
 _HUB_TEXTS = ["*config.json", "vocab.txt", "tokenizer.json", "special_tokens_map.json", "added_tokens.json"]
 # in the order of preference; only the first format that the hub has is downloaded
 _HUB_WEIGHTS = (
@@ -82,7 +85,9 @@ def export_model(model: PaddedBert | BertWithHeads, tokenizer: Tokenizer, output
         InputError: the directory contains other files, the tokenizer and the model have vocabularies of different sizes, or
             a weight is not finite.
     """
-    inner, final = packed(model), Path(output_dir)
+    inner, final = packed(model), path_of(output_dir, "output_dir")
+    if not isinstance(tokenizer, Tokenizer):
+        raise InputError(f"tokenizer: {type(tokenizer).__name__}: expected what load_tokenizer returns")
     require_bert(inner.config, "the model")
     refuse_file(final)
     if final.exists() and any(final.iterdir()):
@@ -147,16 +152,15 @@ def _tensors_of_pair(model: BertWithHeads) -> dict[str, Tensor]:
     size, like = model.config.hidden_size, next(model.parameters())
     shapes = {"encoder.pooler.dense.weight": (size, size), "encoder.pooler.dense.bias": (size,)}
     tensors = {name: like.new_zeros(shape) for name, shape in shapes.items()}
-    alone = dict(model.named_parameters())
     for name, tensor in model.named_parameters(remove_duplicate=False):
-        theirs = re.sub(r"^bert\.", "encoder.", to_hugging_face(name))
-        # safetensors refuses shared memory
-        tensors[theirs] = tensor.detach() if name in alone else tensor.detach().clone()
+        tensors[re.sub(r"^bert\.", "encoder.", to_hugging_face(name))] = tensor.detach()
     return tensors
 
 
 def packed(model: PaddedBert | BertWithHeads) -> BertWithHeads:
-    """Return the packed model inside a `PaddedBert`."""
+    """Return the packed model inside a `PaddedBert`; raise InputError for what is no model."""
+    if not isinstance(model, (PaddedBert, BertWithHeads)):
+        raise InputError(f"model: {type(model).__name__}: expected what load_model returns")
     return model.model if isinstance(model, PaddedBert) else model
 
 
@@ -261,9 +265,16 @@ def _shards(index: Path) -> list[Path]:
 
 
 def _read_pickled(path: Path) -> dict[str, Tensor]:
-    """Read a file of `torch.save` that contains only tensors; code in the file is never run."""
+    """Read a file of `torch.save` that contains only tensors; code in the file is never run.
+
+    A tensor may repeat a few stored numbers without end, and a zip archive may be compressed; `torch.save` does neither.
+    """
     path.open("rb").close()
+    most = MAX_SHARED * path.stat().st_size
+    require_memory(str(path), path.stat().st_size, "take a smaller model")
     try:
+        if zipfile.is_zipfile(path) and sum(entry.file_size for entry in zipfile.ZipFile(path).infolist()) > most:
+            raise zipfile.BadZipFile
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             content = torch.load(path, map_location="cpu", weights_only=True)
@@ -278,8 +289,8 @@ def _read_pickled(path: Path) -> dict[str, Tensor]:
         isinstance(name, str) and isinstance(tensor, Tensor) and tensor.layout == torch.strided and not tensor.is_meta
         for name, tensor in content.items()
     )
-    if not is_good:
-        raise InputError(f"{path}: expected weights by name; save the model's state_dict() to it")
+    if not is_good or sum(tensor.nbytes for tensor in content.values()) > most:
+        raise InputError(f"{path}: expected weights by name, each stored in full; save the model's state_dict() to it")
     return dict(content)
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bertkit.base.errors import InputError, ParityError
+from bertkit.base.hub_ids import path_of
 from bertkit.base.text_files import read_json
 from bertkit.base.typed_settings import checked, to_mapping
 from bertkit.interop.hugging_face.directory import packed
@@ -80,7 +81,7 @@ def check_certificate(model: PaddedBert | BertWithHeads, certificate_path: str |
         ParityError: something differs, or the certified model was not within tolerance.
         InputError: the file is no certificate.
     """
-    certified = read_certificate(Path(certificate_path))
+    certified = read_certificate(path_of(certificate_path, "certificate_path"))
     if not certified["within_tolerance"]:
         raise ParityError(f"{certificate_path}: certifies that the model is not within tolerance")
     now, before = identity_of(packed(model)), certified["tensor_sha256"]

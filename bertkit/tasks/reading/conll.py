@@ -216,7 +216,7 @@ def to_iob2(
         for tag, line in zip(sentence.tags, sentence.lines, strict=True):
             if parts_of(tag) is None:
                 raise InputError(
-                    f"{place(line)}: invalid tag '{tag}'; expected O, or B-, I- (E-, S-) and a type, as in B-PER; "
+                    f"{place(line)}: invalid tag '{tag:.80}'; expected O, or B-, I- (E-, S-) and a type, as in B-PER; "
                     "or set task.scheme=none if tags mark no chunks"
                 )
         for words in sentence.sentences():
@@ -229,6 +229,6 @@ def to_iob2(
         return scheme, []
     tag, line = breaks[0]
     if task.scheme != "auto":
-        raise InputError(f"{place(line)}: tag '{tag}' breaks {scheme.upper()}; correct it, or set task.scheme=auto")
-    broken = f"sentences with a tag that breaks {scheme.upper()}: {len(breaks):,} (first '{tag}' at {place(line)})"
+        raise InputError(f"{place(line)}: tag '{tag:.80}' breaks {scheme.upper()}; correct it, or set task.scheme=auto")
+    broken = f"sentences with a tag that breaks {scheme.upper()}: {len(breaks):,} (first '{tag:.80}' at {place(line)})"
     return scheme, [f"{name}: {broken}; interpreted as in the CoNLL evaluation"]

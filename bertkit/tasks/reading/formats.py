@@ -80,7 +80,7 @@ def needs_text_pair(task: TaskConfig) -> bool:
     return task.needs_pair or isinstance(task.columns.text_pair, (str, int))
 
 
-def beginning(file: io.BufferedReader, encoding: str = "utf-8") -> str:
+def beginning(file: io.BufferedReader, encoding: str) -> str:
     """Return the first characters of an input, without consuming them."""
     return file.peek(PEEKED_BYTES)[:PEEKED_BYTES].decode(encoding, "replace").removeprefix("\ufeff")
 

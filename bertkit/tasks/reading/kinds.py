@@ -16,15 +16,15 @@ MAX_NUMBERS = 20  # different whole numbers that may be classes, such as stars; 
 _WAY_OUT = "set task=, such as task=classification"
 
 
-def infer_task(task: TaskConfig) -> tuple[list[str], str]:
+def infer_task(task: TaskConfig, data_dir: str | None = None) -> tuple[list[str], str]:
     """Infer the settings for the training file of `task`, a task for sequences; return overrides, and the reason.
 
     Raises InputError if the file cannot be read, has no column of labels, or too many different labels.
     """
-    path, shape = find_file(task, None, "train"), shape_of(task)
+    path, shape = find_file(task, data_dir, "train"), shape_of(task)
     assert path is not None, "sequence has no dataset on the hub"
     with opened_input(str(path)) as (file, _):
-        head = beginning(as_utf8(unpacked(file, path), path), task.encoding)
+        head = beginning(*as_utf8(unpacked(file, path), path, task.encoding))
     format = format_of_input(shape, task, path, head, ())[0] if head else "csv"
     if format in ("tsv", "text"):
         format = conll_format(shape, task, head.splitlines(), ()) or format

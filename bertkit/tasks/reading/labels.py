@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, named
 from bertkit.tasks.task_config import TaskConfig
 
 LARGEST = 1e15  # the largest label of a regression: its square fits into float32
@@ -30,7 +30,7 @@ class Ids:
         name = str(value)
         if self.is_unique or not self.is_input:
             if name in self.places:
-                duplicate = f"{self.field} '{name}' is a duplicate, first at {self.places[name]}"
+                duplicate = f"{self.field} '{name:.80}' is a duplicate, first at {self.places[name]}"
                 raise InputError(f"{where}: {duplicate}; remove one of them, or set task.columns.id=null")
             self.places[name] = where
         return name
@@ -60,7 +60,7 @@ class Labels:
         name = str(value)
         if self.names is not None:
             if name not in self.by_value:
-                unknown = f"unknown label {value!r}; expected {self.expected()}"
+                unknown = f"unknown label {value!r:.80}; expected {self.expected()}"
                 raise InputError(f"{where}: {self.field}: {unknown}; correct it, or set task.labels=")
             name = self.by_value[name]
         self.seen.setdefault(name, where)
@@ -79,7 +79,7 @@ class Labels:
 
     def expected(self) -> str:
         """Describe the allowed labels, for messages."""
-        return " or ".join(map(repr, self.by_value)) if self.names else "a label"
+        return named(self.by_value, " or ") if self.names else "a label"
 
     def _checked(self, value: Any, where: str, needs_one_type: bool) -> str | int | float:
         """Return the label without blanks around it; raise InputError if it is empty, or not of the first label's type."""
@@ -97,7 +97,7 @@ class Labels:
         first_type, first_place, first = self._first_type = self._first_type or (written, where, value)
         if needs_one_type and first_type != written:
             raise InputError(
-                f"{where}: {self.field}: mixed label types: {value!r} is {written}, but {first!r} at {first_place} is "
+                f"{where}: {self.field}: mixed label types: {value!r:.80} is {written}, but {first!r:.80} at {first_place} is "
                 f"{first_type}; use one type for all{'' if self.is_typed else ', or set task.labels='}"
             )
         return value
@@ -112,7 +112,7 @@ class NumericLabels(Labels):
         number = math.nan if isinstance(value, bool) else as_number(value)
         low, high = self.task.label_range or (-LARGEST, LARGEST)
         if not (math.isfinite(number) and low <= number <= high):
-            raise InputError(f"{where}: {self.field}: label {value!r}; expected {self.expected()}")
+            raise InputError(f"{where}: {self.field}: label {value!r:.80}; expected {self.expected()}")
         return number
 
     def all(self) -> tuple[str, ...]:

@@ -15,17 +15,18 @@ An input of `predict` has one example for each line or row: a blank line is an e
 missing cells of a table are empty texts.
 """
 
+import contextlib
 import dataclasses
 import io
 import itertools
 import shlex
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, check_distinct
 from bertkit.base.hub_ids import is_offline
 from bertkit.base.text_files import as_utf8, is_blank, numbered_lines, read_lines, unpacked, unpacking
 from bertkit.data.corpus.documents import parquet_records
@@ -80,7 +81,7 @@ def open_file(task: TaskConfig, path: Path, format: str, is_labelled: bool = Tru
     """Open a file as a table; raises InputError if it is empty, or not in this format."""
     if format == "parquet":
         return _parquet_table(path)
-    lines, head = read_lines(path, **_encoding(task, path)), []
+    lines, head = read_lines(path, **_options(task, path, format)), []
     for numbered in lines:
         head.append(numbered)
         if not is_blank(numbered[1]):
@@ -104,6 +105,9 @@ def read_splits(settings: Any, keep_groups: bool = True) -> tuple[Source, Source
         raise InputError(f"{every}; add examples, or list all labels in task.labels=")
     if settings.dev_share is not None:
         train, dev = train.hold_out(settings.dev_share, keep_groups)
+        with contextlib.suppress(InputError):  # there is no dev split
+            if unused := find_file(task, data_dir, "dev"):
+                dev = dataclasses.replace(dev, description=f"{dev.description}, instead of {unused}")
     else:
         try:
             find_file(task, data_dir, "dev")
@@ -122,6 +126,8 @@ class Inputs:
     short_rows: ShortRows  # counts the rows with too few cells that were read so far
     shape: Shape  # the shape of the examples: the task's, or the one for running text
     rows: deque[dict[str, Any]] = field(default_factory=deque)  # the rows read so far, if they are kept
+    num_bytes: int | None = None  # size of a file; None for the others
+    position: Callable[[], int] | None = None  # returns the number of bytes read; None for inputs from Python
 
 
 def open_inputs(
@@ -142,8 +148,9 @@ def open_inputs(
     """
     short_rows = ShortRows(are_filled=True, keep_lengths=shape.has_choices)
     with unpacking(lambda: str(name)):
-        file = as_utf8(unpacked(file, name), name)
-        head = beginning(file, task.encoding)
+        file, encoding = as_utf8(unpacked(file, name), name, task.encoding)
+        head = beginning(file, encoding)
+    task = dataclasses.replace(task, encoding=encoding)
     if not head:
         return Inputs("", iter(()), short_rows, shape)
     format, is_guess = (set_format, False) if set_format else format_of_input(shape, task, name, head, labels)
@@ -169,6 +176,7 @@ def read_table(shape: Shape, task: TaskConfig, table: Table, keep_rows: bool = F
     if shape.is_word_level and {*texts} & {*table.names} and not {*words} & {*table.names}:
         shape = entities.SHAPE
     rows: deque[dict[str, Any]] = deque()
+    check_distinct(table.names if keep_rows else (), table.place(1))
 
     def noted() -> Rows:
         for number, row in table.rows:
@@ -177,7 +185,7 @@ def read_table(shape: Shape, task: TaskConfig, table: Table, keep_rows: bool = F
 
     reading = Reading(task, dataclasses.replace(table, rows=noted()) if keep_rows else table, is_labelled=False)
     examples = shape.read(reading)
-    unit = table.unit or ", ".join(f"{setting} '{column}'" for setting, column in reading.columns)
+    unit = table.unit or ", ".join(f"{setting} in column '{column}'" for setting, column in reading.columns)
     chunks = iter(lambda: list(itertools.islice(examples, READ_AT_ONCE)), [])
     return Inputs(f"{table.name} read as {table.format}: {unit}", chunks, table.short_rows, shape, rows)
 
@@ -214,11 +222,12 @@ def find_file(task: TaskConfig, data_dir: str | None, split: str) -> Path | None
     )
 
 
-def _encoding(task: TaskConfig, path: Path) -> dict[str, str]:
-    """Return the encoding of a file, and the advice about bytes that do not fit it, for `line_blocks`."""
+def _options(task: TaskConfig, path: Path, format: str) -> dict[str, Any]:
+    """Return the encoding of a file, the advice about bytes that do not fit it, and whether to read blocks of JSON."""
     files = f"{shlex.quote(str(path))} > {shlex.quote(f'{path.stem}.utf8{path.suffix}')}"
     advice = f"convert it: iconv -f WINDOWS-1252 -t UTF-8 {files}{SET_ENCODING}"
-    return {"encoding": task.encoding, "advice": advice if task.encoding == "utf-8" else "set another task.encoding="}
+    advice = advice if task.encoding == "utf-8" else "set another task.encoding="
+    return {"encoding": task.encoding, "advice": advice, "in_blocks": format == "json"}
 
 
 def _matches(folder: Path, pattern: str) -> list[Path]:
@@ -236,7 +245,7 @@ def _parquet_table(path: Path, data: bytes | None = None) -> Table:
 def input_table(task: TaskConfig, file: io.BufferedReader, name: Path, format: str, short_rows: ShortRows) -> Table:
     """Open an uncompressed file or pipe as a table; raises InputError for a line that does not fit, when it is read."""
     if format != "parquet":
-        return open_table(task, name, format, numbered_lines(file, name, **_encoding(task, name)), short_rows)
+        return open_table(task, name, format, numbered_lines(file, name, **_options(task, name, format)), short_rows)
     with unpacking(lambda: str(name)):
         return _parquet_table(name, file.read())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 from collections import Counter
@@ -11,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, check_distinct, listed, named
 from bertkit.tasks.reading.labels import Ids, Labels
 from bertkit.tasks.reading.near_duplicates import groups_of
 from bertkit.tasks.reading.tables import Table, names_of
@@ -83,7 +84,7 @@ class Reading:
 def required_value(row: Any, field: str, where: str) -> Any:
     """Return the value of a field; raises InputError if the row lacks it."""
     if field not in row:
-        raise InputError(f"{where}: no field '{field}' (it has: {', '.join(map(repr, row))}); add it")
+        raise InputError(f"{where}: no field '{field}' (it has: {named(row)}); add it")
     return row[field]
 
 
@@ -130,7 +131,7 @@ class Source:
             (only,) = classes
             return [f"{self.name}: every label is '{only}'; nothing can be learned from a single class"]
         missing = [label for label in self.expected_labels if label not in seen]
-        return [f"{self.name}: labels without an example: {', '.join(missing)}"] if missing and seen else []
+        return [f"{self.name}: labels without an example: {listed(missing, ', ')}"] if missing and seen else []
 
     def describe(self) -> str:
         """Describe the examples in one line: the file, the number of examples, and the frequency of each label."""
@@ -202,8 +203,8 @@ def collect_examples(shape: Shape, reading: Reading) -> Source:
         raise InputError(f"{description}: no examples; add examples, or give another file")
     file_warnings = []
     if reading.num_skipped:
-        named = " or ".join(map(repr, task.skip_labels))
-        file_warnings.append(f"{table.name}: {reading.num_skipped:,} rows with the label {named} were skipped")
+        labels_of = named(task.skip_labels, " or ")
+        file_warnings.append(f"{table.name}: {reading.num_skipped:,} rows with the label {labels_of} were skipped")
     if table.short_rows.num_rows:
         file_warnings.append(f"{table.name}: {table.short_rows.num_rows:,} rows with too few cells were skipped")
     if not table.has_header and task.header is None and task.column_names is None:
@@ -238,7 +239,7 @@ def plain_rows(rows: Any, what: str, text: str | None = None) -> Iterator[dict[s
             raise InputError(f"{what}:{number}: {type(row).__name__}: expected a mapping from columns to values")
         try:
             yield _plain(dict(row))
-        except TypeError as error:
+        except (TypeError, RecursionError) as error:
             raise InputError(f"{what}:{number}: {error}; use texts, numbers, and lists of them") from None
 
 
@@ -251,13 +252,19 @@ def _mappings(rows: Any, what: str) -> Iterable[Any]:
     if hasattr(rows, "column_names") and hasattr(rows, "features"):
         return with_label_names(rows, label_names(rows.features))
     if is_frame(rows):
+        check_distinct(rows.columns, what)
         records: list[Any] = rows.astype(object).where(rows.notna(), None).to_dict("records")
         return records
-    if isinstance(rows, (str, bytes, Mapping)) or not isinstance(rows, Iterable):
-        raise InputError(
-            f"{what}: {type(rows).__name__}: expected a list of rows, a datasets.Dataset or a pandas data frame"
-        )
-    return rows
+    return iterated(rows, what)
+
+
+def iterated(items: Any, what: str) -> Iterator[Any]:
+    """Iterate over rows or texts from Python; raises InputError for a single one."""
+    with contextlib.suppress(TypeError):
+        if not isinstance(items, (str, bytes, Mapping)):
+            return iter(items)
+    expected = "expected rows or texts, in a list, a column, a pandas data frame or a datasets.Dataset"
+    raise InputError(f"{what}: {type(items).__name__}: {expected}")
 
 
 def label_names(features: Mapping[str, Any] | None) -> dict[str, list[str]]:
@@ -269,13 +276,13 @@ def label_names(features: Mapping[str, Any] | None) -> dict[str, list[str]]:
 def with_label_names(rows: Iterable[Mapping[str, Any]], names: Mapping[str, list[str]]) -> Iterator[dict[str, Any]]:
     """Replace label numbers by names; -1, which means an unknown label on the hub, becomes None."""
 
-    def named(value: Any, own: list[str]) -> Any:
+    def name_of(value: Any, own: list[str]) -> Any:
         if isinstance(value, list):
-            return [named(item, own) for item in value]
+            return [name_of(item, own) for item in value]
         return own[value] if isinstance(value, int) and 0 <= value < len(own) else None
 
     for row in rows:
-        yield {key: named(value, names[key]) if key in names else value for key, value in row.items()}
+        yield {key: name_of(value, names[key]) if key in names else value for key, value in row.items()}
 
 
 def _plain(value: Any) -> Any:

@@ -12,15 +12,14 @@ cells may contain commas and line breaks. SQuAD's JSON, nested or flat, becomes 
 import csv
 import itertools
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertkit.base import text_files
-from bertkit.base.errors import InputError
-from bertkit.base.text_files import LINE_MB, TOO_DEEP, TOO_LONG, is_blank, parse_json, without_surrogates
+from bertkit.base.errors import InputError, check_distinct, named
+from bertkit.base.json_stream import json_values
+from bertkit.base.text_files import LINE_MB, TOO_LONG, is_blank, parse_json, without_surrogates
 from bertkit.base.typed_settings import nearest
 from bertkit.tasks.reading.conll import read_conll, read_words
 from bertkit.tasks.task_config import Column, TaskConfig
@@ -29,7 +28,6 @@ Lines = Iterator[tuple[int, str]]
 Rows = Iterator[tuple[int, Any]]
 CellRows = Iterator[tuple[int, list[str]]]
 MAX_FAILED_SEARCHES = 100  # for the line of a question's id; each search goes through the whole file
-_BETWEEN = re.compile(r"[\s,]*")
 
 
 @dataclass
@@ -76,8 +74,7 @@ class Table:
                 raise InputError(f"{self.place(1)}: {missing}; set task.columns.{setting}=")
             return self.names[column]
         for name in names_of(column):
-            if self.names.count(name) > 1:
-                raise InputError(f"{self.place(1)}: two columns '{name}'; rename one of them")
+            check_distinct((other for other in self.names if other == name), self.place(1))
             if name in self.names:
                 return name
         if not needed and not isinstance(column, str):
@@ -85,7 +82,7 @@ class Table:
         expected = " or ".join(f"'{name}'" for name in names_of(column)) or f"for task.columns.{setting}"
         hints = [self._other_separator(), *(nearest(name, self.names) for name in names_of(column))]
         raise InputError(
-            f"{self.place(1)}: no column {expected} (it has: {', '.join(repr(name[:30]) for name in self.names)})"
+            f"{self.place(1)}: no column {expected} (it has: {named(self.names)})"
             f"{next(filter(None, hints), '')}; set task.columns.{setting}="
         )
 
@@ -133,7 +130,7 @@ def open_table(task: TaskConfig, path: Path, format: str, lines: Lines, short_ro
             format += "" if mark == usual else f" separated by {mark!r}"
             return _delimited(task, name, format, rows, short_rows)
         case "json":
-            return records(name, format, _json(name, text_files.join_lines(path, lines)), short_rows)
+            return records(name, format, _json(name, lines), short_rows)
     return records(name, format, _json_lines(name, lines, short_rows), short_rows)
 
 
@@ -178,8 +175,8 @@ def _delimited(task: TaskConfig, name: str, format: str, rows: CellRows, short_r
     columns = tuple(first) if has_header else task.column_names or tuple(f"column {n}" for n in range(len(first)))
     if not has_header:
         rows = itertools.chain([(first_line, first)], rows)
-    named = _named_cells(name, columns, len(first), rows, short_rows)
-    return Table(name, format, columns, named, short_rows, has_header=has_header)
+    cells = _named_cells(name, columns, len(first), rows, short_rows)
+    return Table(name, format, columns, cells, short_rows, has_header=has_header)
 
 
 def _named_cells(
@@ -207,7 +204,7 @@ def _named_cells(
             much = "many" if len(cells) > len(columns) else "few"
             raise InputError(
                 f"{name}:{line}: too {much} cells ({len(cells)}, expected {len(columns)}: "
-                f"{', '.join(column[:30] for column in columns)}); correct the line, or set task.format="
+                f"{named(columns)}); correct the line, or set task.format="
             )
         yield line, dict(zip(columns, cells, strict=True))
 
@@ -262,41 +259,20 @@ def _json_lines(name: str, lines: Lines, short_rows: ShortRows) -> Rows:
             yield number, empty
 
 
-def _json(name: str, text: str) -> Rows:
+def _json(name: str, blocks: Lines) -> Rows:
     """Return the records of `{"data": [...]}`, of an array, or of JSON lines, whichever the text contains."""
-    if text.lstrip().startswith("["):
-        return _array(name, text)
-    try:
-        whole = parse_json(text)
-    except ValueError:
-        whole = None
-    if not isinstance(whole, dict):
-        return _json_lines(name, enumerate(text.split("\n"), 1), ShortRows())
-    data = whole.get("data")
-    return _flat_records(name, text, data if isinstance(data, list) else [whole])
+    values = json_values(name, blocks)
+    start = list(itertools.islice(values, 2))
+    if len(start) == 1 and isinstance(start[0][1], dict) and start[0][2]:
+        line, whole, text = start[0]
+        data = whole.get("data")
+        return _flat_records(name, line, text, data if isinstance(data, list) else [whole])
+    return ((line, value) for line, value, _ in itertools.chain(start, values))
 
 
-def _array(name: str, text: str) -> Rows:
-    """Yield the elements of an array, each with the line where it begins."""
-    decoder = json.JSONDecoder()
-    position = _BETWEEN.match(text, text.index("[") + 1).end()  # type: ignore[union-attr]
-    line, counted = 1, 0
-    while text[position : position + 1] != "]":
-        line, counted = line + text.count("\n", counted, position), position
-        try:
-            value, end = decoder.raw_decode(text, position)
-            if text_files.is_deep(value):
-                raise ValueError(TOO_DEEP)
-        except (ValueError, RecursionError) as error:
-            reason = TOO_DEEP if isinstance(error, RecursionError) else error
-            raise InputError(f"{name}:{line}: not JSON ({reason}); restore the file") from None
-        yield line, value
-        position = _BETWEEN.match(text, end).end()  # type: ignore[union-attr]
-
-
-def _flat_records(name: str, text: str, data: list[Any]) -> Rows:
-    """Yield the records of `data`, or their nested questions, each with the line in `text` that has its id."""
-    line, position, misses = 1, -1, 0
+def _flat_records(name: str, line: int, text: str, data: list[Any]) -> Rows:
+    """Yield the records of `data`, or their nested questions, each with the line that has its id; `text` begins at `line`."""
+    position, misses = -1, 0
     for number, record in enumerate(data):
         for question in _questions(name, f"data[{number}]", record):
             is_sought = isinstance(question, dict) and misses < MAX_FAILED_SEARCHES

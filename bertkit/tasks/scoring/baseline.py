@@ -77,14 +77,20 @@ class Baseline:
         self, predictions: Sequence[Any], scores: Mapping[str, float], known: set[str]
     ) -> dict[str, Interval]:
         """Return intervals of the scores that are not known, from examples that are drawn again, with the same seed."""
-        size, best, drawn = len(self.examples), self.task.best_metric, defaultdict[str, list[float]](list)
+        shape, best, drawn = shape_of(self.task), self.task.best_metric, defaultdict[str, list[float]](list)
         rest = tuple(name for name in self.task.metrics if name in METRICS and not {*METRICS[name]} <= known)
         task, rng = replace(self.task, metrics=rest), np.random.default_rng(0)
         columns = [self.examples, predictions, *([] if self.guesses is None else [self.guesses])]
+        if shape.is_word_level:  # a draw of sentences without words has no scores
+            columns = [
+                [*items]
+                for items in zip(*(row for row in zip(*columns, strict=True) if shape.labels_of(row[0])), strict=True)
+            ]
+        size = len(columns[0])
         for _ in range(RESAMPLES if rest else 0):
             rows = rng.integers(size, size=min(size, MOST_DRAWN)).tolist()
             part, *pair = [[items[row] for row in rows] for items in columns]
-            if shape_of(task).answers_questions:  # scored by the question's id, so one that is drawn twice needs two
+            if shape.answers_questions:  # scored by the question's id, so one that is drawn twice needs two
                 part, *pair = [[replace(item, id=str(n)) for n, item in enumerate(items)] for items in (part, *pair)]
             ours, *theirs = [_score(task, part, items, self.labels) for items in pair]
             if theirs and best in ours:
@@ -105,7 +111,7 @@ class Baseline:
         if gain is not None and gain[0] <= 0:
             guessed = self.scores["majority"][name]
             faults.append(
-                f"{name} {score:.4f} is not clearly above guessing ({guessed:.4f}; 95 % interval of the difference "
+                f"{name} {score:.4f} is not clearly above the majority baseline ({guessed:.4f}; 95 % interval of the difference "
                 f"{gain[0]:.4f} to {gain[1]:.4f})"
             )
         shape = shape_of(self.task)

@@ -88,11 +88,9 @@ def score(
     """Compute metrics; return the scores by the keys in `METRICS`, in the order of the names.
 
     Predictions and references are those of the table above, in the same order; mappings may be in any order. For squad_v2
-    without `no_answer_probs`, by question id, there are no best_* scores.
-
-    Raises:
-        InputError: a metric is unknown, does not fit the labels, or its package is not installed; there are no references,
-            or the numbers of predictions and references differ; a question of squad_v2 has no prediction.
+    without `no_answer_probs`, by question id, there are no best_* scores. Raises InputError if a metric is unknown, does not
+    fit the labels, or its package is not installed; there are no references, or the numbers of predictions and references
+    differ; a question of squad_v2 has no prediction.
     """
     names = list(names)
     for name in names:
@@ -149,7 +147,7 @@ def _of_labels(name: str, predictions: Any, references: Any) -> float:
             return float(sklearn.metrics.matthews_corrcoef(references, predictions))
     average = name.removeprefix("f1").removeprefix("_") or "binary"
     if average == "binary" and not (labels := {*predictions, *references}) <= {0, 1}:
-        raise InputError(f"metric f1: labels {sorted(labels)}, expected 0 and 1; use f1_macro or f1_micro")
+        raise InputError(f"metric f1: labels {sorted(labels)!s:.80}, expected 0 and 1; use f1_macro or f1_micro")
     return float(sklearn.metrics.f1_score(references, predictions, average=average, zero_division=0.0))
 
 

@@ -60,13 +60,10 @@ def review_of_labels(cases: Sequence[Case], labels: Sequence[str]) -> dict[str, 
 
 def review_of_label_sets(cases: Sequence[Case], labels: Sequence[str]) -> dict[str, Any]:
     """Review multi-label predictions; each case is one label of one example, `texts["label"]`, true or false."""
-    by_label = {}
-    for label in labels:
-        own = Counter((case.gold, case.predicted) for case in cases if case.texts["label"] == label)
-        num_right = own[True, True]
-        by_label[label] = _scores(num_right, num_right + own[False, True], num_right + own[True, False])
+    pairs = Counter((c.texts["label"] * c.gold, c.texts["label"] * c.predicted) for c in cases)  # "" for false
     named = {True: "yes", False: "no"}
     shown = [Case(c.example, c.texts, named[c.gold], named[c.predicted], c.confidence) for c in cases]
+    by_label = scores_by_label(pairs, labels)
     return {"by_label": by_label, "calibration": _calibration_of(cases), "mistakes": mistakes(shown)}
 
 

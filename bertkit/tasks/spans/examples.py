@@ -84,16 +84,22 @@ def _texts_and_starts(value: Any, where: str, field: str) -> list[tuple[Any, Any
 
 def _answer(text: Any, start: Any, context: str, where: str) -> Answer:
     if not isinstance(text, str) or not text.strip():
-        raise InputError(f"{where}: empty answer ({text!r}); correct it, or remove it if the question has no answer")
+        raise InputError(
+            f"{where}: empty answer ({text!r:.80}); correct it, or remove it if the question has no answer"
+        )
     if start is None:
         start = context.find(text)
         if start < 0:
-            raise InputError(f"{where}: answer {text!r} is not in its context; correct it")
+            raise InputError(f"{where}: answer {text!r:.80} is not in its context; correct it")
     if isinstance(start, bool) or not isinstance(start, int):
-        raise InputError(f"{where}: answer_start {start!r} of answer {text!r}; expected a whole number of characters")
+        raise InputError(
+            f"{where}: answer_start {start!r:.80} of answer {text!r:.80}; expected a whole number of characters"
+        )
     if start < 0 or context[start : start + len(text)] != text:
         there = context[start : start + len(text)] if start >= 0 else ""
-        raise InputError(f"{where}: answer {text!r} is not in its context at answer_start={start}, but {there!r}")
+        raise InputError(
+            f"{where}: answer {text!r:.80} is not in its context at answer_start={start}, but {there!r:.80}"
+        )
     return Answer(text, start)
 
 

@@ -13,7 +13,6 @@ import pytest
 from conftest import real_data
 from preparing import write_split
 
-from bertkit.base.errors import InputError
 from bertkit.data.batches.google_instances import (
     Instance,
     SplitDocuments,
@@ -302,19 +301,3 @@ def test_streaming_pairs_have_the_statistics_of_googles(
     assert {name: (google[name], ours[name]) for name in google if abs(google[name] - ours[name]) > TOLERANCE} == {}
     assert google_kinds == pytest.approx((0.8, 0.1), abs=0.01)
     assert np.mean(ours_kinds, axis=0) == pytest.approx((0.8, 0.1), abs=0.01)
-
-
-@pytest.mark.parametrize(("changed", "message"), [
-    ({"max_seq_length": 7}, "segments.max_seq_length=7: expected 8 to 65,535"),
-    ({"max_seq_length": 65_536}, "segments.max_seq_length=65536: expected 8 to 65,535"),
-    ({"short": -0.1}, "segments.short_seq_prob=-0.1: expected 0 to 1"),
-    ({"short": 1.1}, "segments.short_seq_prob=1.1: expected 0 to 1"),
-    ({"dupe_factor": 0}, "segments.dupe_factor=0: expected at least 1"),
-    ({"most": 0}, "segments.max_predictions_per_seq=0: expected at least 1"),
-])  # fmt: skip
-def test_the_bounds_of_the_settings(changed: dict[str, Any], message: str) -> None:
-    settings(8, 0.0)
-    settings(65_535, 1.0)
-    with pytest.raises(InputError) as error:
-        settings(**changed)
-    assert str(error.value) == message

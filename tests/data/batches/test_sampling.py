@@ -3,6 +3,7 @@
 import itertools
 import os
 import random
+import shutil
 import socket
 from collections import Counter
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from preparing import write_split
 
 from bertkit.base.batch import PretrainBatch
-from bertkit.data.batches import segments
+from bertkit.data.batches import sampling, segments
 from bertkit.data.batches.google_instances import Instance
 from bertkit.data.batches.instances import Instances, write_instances
 from bertkit.data.batches.sampling import EpochCache, InstanceSampler, Sampler
@@ -279,10 +280,9 @@ def test_a_faster_process_and_a_dead_one(short_split: Split, tmp_path: Path, mon
 
     def meanwhile(self: EpochCache, directory: Path, epoch: int) -> None:
         write(self, directory, epoch)
-        self._path(epoch).mkdir()
-        write(self, self._path(epoch), epoch)
+        shutil.copytree(directory, self.directory / f"{self._name(epoch)}-{sampling._hash_columns(directory)}")
 
-    dead = cache._path(0).with_name(f"{cache._path(0).name}.{socket.gethostname()}-{os.getpid()}.partial")
+    dead = cache.directory / f"{cache._name(0)}.{socket.gethostname()}-{os.getpid()}.partial"
     dead.mkdir(parents=True)
     (dead / "first_piece").write_bytes(b"half")
     monkeypatch.setattr(EpochCache, "_write", meanwhile)
@@ -290,4 +290,4 @@ def test_a_faster_process_and_a_dead_one(short_split: Split, tmp_path: Path, mon
     assert same(
         examples, concatenate(list(examples_of_epoch(short_split.sentences, short_split.documents, PAIRS, 3, 0)))
     )
-    assert [path.name for path in (tmp_path / "cache").iterdir()] == [cache._path(0).name]
+    assert list((tmp_path / "cache").iterdir()) == cache._find(0) != []

@@ -19,7 +19,7 @@ from bertkit.interop.hugging_face.config_json import ARCHITECTURES, PAIR, archit
 from bertkit.interop.load import load_directory
 from bertkit.interop.parity import comparison as parity
 from bertkit.kernels.linear import ACTIVATIONS
-from bertkit.model.bert_config import HEADS, POOLED_HEADS
+from bertkit.model.bert_config import HEADS, POOLED_HEADS, AttentionConfig
 
 # pairs of BERTs are in tests/interop/test_pairs.py
 KINDS = {"_".join(heads) or "encoder": (heads, name) for heads, name in ARCHITECTURES.items() if name != PAIR}
@@ -27,7 +27,8 @@ KINDS = {"_".join(heads) or "encoder": (heads, name) for heads, name in ARCHITEC
 
 def kind_options(kind: str) -> dict[str, Any]:
     heads, architecture = KINDS[kind]
-    return {"heads": heads, "with_pooler": architecture not in huggingface.WITHOUT_POOLER}
+    more = {"attention": AttentionConfig(pattern="causal")} if kind == "next_token" else {}
+    return {"heads": heads, "with_pooler": architecture not in huggingface.WITHOUT_POOLER, **more}
 
 
 def random_shape(number: int) -> dict[str, Any]:
@@ -68,6 +69,7 @@ def test_hugging_face_to_bertkit_to_hugging_face(kind: str, number: int, tmp_pat
     torch.manual_seed(number)
     labels = {"id2label": {n: f"class {n}" for n in range(1 + number % 5)}} if kind in ("sequence", "token") else {}
     config = transformers.BertConfig(**random_shape(number), attn_implementation="eager", **labels)
+    config.is_decoder = kind == "next_token"
     more = {} if kind != "encoder" or number % 2 else {"add_pooling_layer": False}
     theirs = getattr(transformers, KINDS[kind][1])(config, **more)
     with torch.no_grad():
@@ -135,7 +137,7 @@ def test_shapes_of_the_logits() -> None:
     """(B, T) = (5, 7); for choices, (3, 2, 7)."""
     ids = torch.randint(1, 131, (5, 7), generator=torch.Generator().manual_seed(0))
     shapes = {
-        "masked_lm": (5, 7, 131), "next_sentence": (5, 2), "sequence": (5, 3), "token": (5, 7, 3), "span": (5, 7, 2),
+        "masked_lm": (5, 7, 131), "next_token": (5, 7, 131), "next_sentence": (5, 2), "sequence": (5, 3), "token": (5, 7, 3), "span": (5, 7, 2),
     }  # fmt: skip
     assert {*shapes, "choice", "generation"} == set(HEADS)
     from bertkit.interop.padded import PaddedBert

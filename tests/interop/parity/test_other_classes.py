@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from bertkit.base.errors import InputError
+from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.hugging_face.names import to_hugging_face
 from bertkit.interop.load import load_directory
 from bertkit.kernels.layout import Layout
@@ -230,8 +231,10 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("attention", "named"), REFUSED)
-def test_what_no_class_computes_is_refused_by_name(tmp_path: Path, attention: dict[str, Any], named: str) -> None:
+def test_what_no_class_computes_is_refused_by_name(
+    tmp_path: Path, attention: dict[str, Any], named: str, tokenizer: Tokenizer
+) -> None:
     from bertkit import export_model
 
     with pytest.raises(InputError, match=f"transformers 5 .* {named};"):
-        export_model(model_of(attention=attention), None, tmp_path / "out")  # type: ignore[arg-type]
+        export_model(model_of(attention=attention), tokenizer, tmp_path / "out")

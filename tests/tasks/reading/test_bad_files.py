@@ -54,6 +54,11 @@ FAULTS = [
     ("sequence", "dev.conllu", "dev", "x", ('/dev.conllu', 'kind=sequence')),
     ("sequence", "dev.parquet", "dev", "x", ('/dev.parquet', 'not readable as parquet')),
     ("swag", "val.csv", "dev", SWAG_HEADER.replace("ending3", "ending4"), ('/val.csv:1', "'ending3'", "''")),
+    # columns, labels and values without end
+    ("sequence", "dev.csv", "dev", ",".join(f"c{n}" for n in range(50_008)) + "\n", ('/dev.csv:1', "'c0'", "and 50,000 more")),
+    ("sequence", "dev.csv", "dev", "text,label\n" + "a,x\n" * 9 + "b" * 999 + "," * 50_001, ('/dev.csv:11', "(50002, expected 2: 'text', 'label')")),
+    ("rte", "dev.tsv", "dev", PAIR + "0\ta\tb\t" + "x" * 1_000_000, ('/dev.tsv:2: label', "'xxx", "'not_entailment'")),
+    ("squad1", "dev-v1.1.json", "dev", nested(answers=[{"text": "x" * 99_999, "answer_start": 3}]), ("/dev-v1.1.json:1: question 'q1'", "answer_start=3")),
     # labels and ids
     ("sst2", "dev.tsv", "dev", SST + "a\t0\nb\t2\n", ('/dev.tsv:3: label', "'2'", "'negative'", "'positive'")),
     ("rte", "dev.tsv", "dev", PAIR + "0\ta\tb\tEntailment\n", ('/dev.tsv:2: label', "'Entailment'", "'entailment'")),
@@ -111,4 +116,5 @@ def test_faults(tmp_path: Path, task: str, name: str, split: str, text: str | by
     assert message.startswith(f"{tmp_path}{place}:")
     assert [value for value in values if value.format(tmp_path) not in message] == [], message
     assert "\n" not in message
+    assert len(message.replace(str(tmp_path), "")) <= 400
     assert caught.value.exit_code == 2

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from task_configs import task_config
 from task_files import EXPECTED, OWN, RECORDS, SWAG_HEADER, read, rows, tagged, write
+from test_inputs import opened, rows_of
 
 from bertkit.base.errors import InputError
 from bertkit.tasks.choice import ChoiceExample
@@ -130,7 +131,7 @@ def test_blank_lines(tmp_path: Path) -> None:
     assert [row[1] for row in rows(read_file(task, write(tmp_path, "a.tsv", "text\na\n\nb\n\n")))] == ["a", "", "b", ""]
     assert [row[1] for row in rows(read_file(task, write(tmp_path, "a.csv", "text\na\n\nb\n")))] == ["a", "", "b"]
     assert [row[1] for row in rows(read_file(task, write(tmp_path, "b.tsv", "text\tlabel\na\tx\n\n\n")))] == ["a"]
-    with pytest.raises(InputError, match=r"b\.tsv:3: too few cells \(1, expected 2: text, label\)"):
+    with pytest.raises(InputError, match=r"b\.tsv:3: too few cells \(1, expected 2: 'text', 'label'\)"):
         read_file(task, write(tmp_path, "b.tsv", "text\tlabel\na\tx\n\nb\tx\n"))
 
 
@@ -212,6 +213,12 @@ OTHER_FILES = [  # the content of train.csv; settings; the description
     (SEMICOLONS.encode(), [], "csv separated by ';'"),
     (SEMICOLONS.replace(";", "|").encode(), ["separator='|'"], "csv separated by '|'"),
     (SEMICOLONS.replace(";", "\t").encode("utf-16"), [], "csv separated by '\\t'"),
+    (SEMICOLONS.encode("utf-16"), ["encoding=cp1252"], "csv separated by ';'"),
+    *(
+        (SEMICOLONS.encode(name), [f"encoding={name}"], "separated by ';'")
+        for name in ("utf-16", "utf-16-le", "UTF_16BE")
+    ),
+    (SEMICOLONS.encode("utf-16-le"), ["encoding=utf-16"], "separated by ';'"),
     (b"text,label\n\xe9a,good\nc,bad\n,bad\nx,\n", ["encoding=cp1252", "skip_labels=['']"], "(csv)"),
 ]
 
@@ -223,3 +230,12 @@ def test_other_separators_and_encodings(tmp_path: Path, content: bytes, override
     texts = ["\xe9a", "c", ""] if b"\xe9a" in content else ["a, b", "c"]
     assert [example.text for example in source.examples] == texts
     assert described in source.description
+
+
+@pytest.mark.parametrize("name", ["train.csv", "train.jsonl", "train.json"])
+def test_every_format_in_utf_16(tmp_path: Path, name: str) -> None:
+    data = gzip.compress(str(OWN[name]).encode("utf-16-le"))
+    write(tmp_path, f"{name}.gz", data)
+    assert rows(read(tmp_path, "sequence", "train", "encoding=utf-16-le")) == EXPECTED
+    inputs = rows_of(opened(task_config("sequence", "task.encoding=utf-16-le"), data, f"{name}.gz"))
+    assert [text for text, _ in inputs] == [text for _, text, _, _ in EXPECTED]

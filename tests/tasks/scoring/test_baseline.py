@@ -139,10 +139,10 @@ def test_what_is_suspicious_is_said() -> None:
     dev = "n" * 50 + "y" * 50
     (line,) = warned("nny", dev, "n" * 48 + "y" * 2 + "n" * 47 + "y" * 3)  # 51 right, by chance; 95 % are n
     assert line.startswith(
-        "accuracy 0.5100 is not clearly above guessing (0.5000; 95 % interval of the difference -0.0"
+        "accuracy 0.5100 is not clearly above the majority baseline (0.5000; 95 % interval of the difference -0.0"
     )
     (both,) = warned("nny", dev, "n" * 97 + "y" * 3)
-    assert both.startswith("accuracy 0.5300 is not clearly above guessing (0.5000; ")
+    assert both.startswith("accuracy 0.5300 is not clearly above the majority baseline (0.5000; ")
     assert " and 97.0% of the predictions are 'n', but only 50.0% of the dev labels; " in both
     assert warned("nny", dev, "n" * 40 + "y" * 10 + "y" * 50) == []
     rare = "n" * 97 + "y" * 3

@@ -1,0 +1,59 @@
+"""Reads the values of a JSON file one after another."""
+
+import itertools
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bertkit.base.errors import InputError
+from bertkit.base.text_files import TOO_DEEP, TOO_LARGE, WHOLE_MB, is_deep
+
+_BETWEEN = re.compile(r"[\s,\ufeff]*")
+
+
+def json_values(name: Path | str, blocks: Iterator[tuple[int, str]]) -> Iterator[tuple[int, Any, str]]:
+    """Yield the elements of an array, or the values that follow one another, each with its line; one at a time is in memory.
+
+    The third item is the value's text; it is empty for the elements of an array. Raises InputError if a value is not JSON, is
+    nested too deeply, or has more than WHOLE_MB.
+    """
+    decoder, text, line, is_array, num_tried = json.JSONDecoder(), "", 1, None, 0
+    for block in itertools.chain((block for _, block in blocks), [None]):  # None is the end
+        text, position = text + (block or ""), 0
+        if block is not None and len(text) < 2 * num_tried:
+            continue  # a long value is not parsed at each block
+        while True:
+            begin = _BETWEEN.match(text, position).end()  # type: ignore[union-attr]
+            line += text.count("\n", position, begin)
+            position = begin
+            if begin == len(text) and not (is_array and block is None):
+                break
+            if is_array is None:
+                is_array = text[begin] == "["
+                position += is_array
+                continue
+            if is_array and text[begin : begin + 1] == "]":
+                return
+            value, end, fault = None, begin, ""
+            try:
+                value, end = decoder.raw_decode(text, begin)
+                is_cut = end > len(text) - 3  # a number may go on, with "e+1" at most two characters later
+                fault = TOO_DEEP if is_deep(value) else ""
+            except RecursionError:
+                is_cut, fault = False, TOO_DEEP
+            except ValueError as error:
+                fault = getattr(error, "msg", "a number with too many digits")
+                is_cut = getattr(error, "pos", 0) > len(text) - 16 or fault.startswith("Unterminated")
+            if is_cut and block is not None:
+                break
+            if fault:
+                raise InputError(f"{name}:{line}: not JSON ({fault}); restore the file")
+            yield line, value, "" if is_array else text[begin:end]
+            line += text.count("\n", begin, end)
+            position = end
+        text = text[position:]
+        num_tried = len(text)
+        if num_tried > WHOLE_MB * 1_000_000:
+            raise InputError(f"{name}:{line}: a value {TOO_LARGE}; write it as lines (.jsonl)")
