@@ -131,7 +131,7 @@ class _AttentionConfig(TypedDict, total=False):
     compressed_size: int
     compression_shared: Literal['none', 'heads', 'key_value', 'layers']
 
-_AttentionOption: TypeAlias = Literal['bert']
+_AttentionOption: TypeAlias = Literal['bert', 'transformer']
 
 class _NormConfig(TypedDict, total=False):
     name: str
@@ -284,7 +284,14 @@ class _DecoderSettings(TypedDict, total=False):
     name: str
     kind: Literal['bert', 'transformer', 'rnn']
     norm: Literal['post', 'pre']
-    score: Literal['additive', 'dot', 'general', 'location', 'none']
+    score: Literal['additive', 'dot', 'general', 'location', 'local_m', 'local_p', 'none']
+    window: int
+    input_feeding: bool
+    num_layers: int
+    cell: Literal['gru', 'lstm']
+    reset_gate: Literal['after', 'before']
+    bidirectional: bool
+    reverse_source: bool
     share: bool
     initializer_range: float | Literal['auto']
 
@@ -387,7 +394,7 @@ def pretrain(
         plugins: modules with plug-ins, such as [my_module]; recipes/extend has examples
         reproducibility: rounding may depend on the number of processes; strict: the same bits for 1, 2, 4, ... processes (slower by less than 1 %)
         model: one of base, large, medium, mini, small, tiny; or a mapping of settings, with the option as `name`
-        attention: a mapping of settings, with the option as `name`
+        attention: one of bert, transformer; or a mapping of settings, with the option as `name`
         norm: one of post, pre; or a mapping of settings, with the option as `name`
         segments: one of full_sentences, google, pairs; or a mapping of settings, with the option as `name`
         masking: one of bert, ngram, whole_word; or a mapping of settings, with the option as `name`
@@ -434,6 +441,8 @@ def finetune(
     resume: _ResumeConfig = ...,
     launch: _LaunchOption | _LaunchConfig = 'workers',
     decoder: _DecoderOption | _DecoderSettings | None = None,
+    attention: _AttentionOption | _AttentionConfig | None = None,
+    norm: _NormOption | _NormConfig | None = None,
     model: _ModelOption | _BertShape | None = None,
     tokenizer: _TokenizerOption | _TokenizerConfig | None = None,
     text_column: str | int | None = None,
@@ -465,6 +474,8 @@ def finetune(
         schedule: one of constant, google, linear, noam, polynomial; or a mapping of settings, with the option as `name`
         launch: a mapping of settings, with the option as `name`
         decoder: one of bert, rnn, transformer; or a mapping of settings, with the option as `name`
+        attention: one of bert, transformer; or a mapping of settings, with the option as `name`
+        norm: one of post, pre; or a mapping of settings, with the option as `name`
         model: one of base, large, medium, mini, small, tiny; or a mapping of settings, with the option as `name`
         tokenizer: a mapping of settings, with the option as `name`
         text_column: the column of the text: a name, or a number from 0
@@ -508,6 +519,8 @@ def glue(
     resume: _ResumeConfig = ...,
     launch: _LaunchOption | _LaunchConfig = 'workers',
     decoder: _DecoderOption | _DecoderSettings | None = None,
+    attention: _AttentionOption | _AttentionConfig | None = None,
+    norm: _NormOption | _NormConfig | None = None,
     model: _ModelOption | _BertShape | None = None,
     tokenizer: _TokenizerOption | _TokenizerConfig | None = None,
 ) -> Run:
@@ -531,6 +544,8 @@ def glue(
         schedule: one of constant, google, linear, noam, polynomial; or a mapping of settings, with the option as `name`
         launch: a mapping of settings, with the option as `name`
         decoder: one of bert, rnn, transformer; or a mapping of settings, with the option as `name`
+        attention: one of bert, transformer; or a mapping of settings, with the option as `name`
+        norm: one of post, pre; or a mapping of settings, with the option as `name`
         model: one of base, large, medium, mini, small, tiny; or a mapping of settings, with the option as `name`
         tokenizer: a mapping of settings, with the option as `name`
 

@@ -250,7 +250,7 @@ def test_positions_that_rotate_or_embed() -> None:
     from bertkit.kernels.layout import Layout
 
     layout = Layout.from_lengths(torch.tensor([3]))
-    assert [out.unique().tolist() for out in layer.transform(query, query, layout)] == [[2.0], [2.0]]
+    assert [out.unique().tolist() for out in layer.transform(query, query, layout.position_ids)] == [[2.0], [2.0]]
 
 
 def test_options_that_are_no_mapping() -> None:

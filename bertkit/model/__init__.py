@@ -12,5 +12,5 @@ Doors:
     slots        scores and positions that BERT does not have
     decoder      a Transformer decoder with cross-attention
     layers       freeze, re-initialise or compile single layers
-    recurrent    encoder and decoders of GRUs
+    recurrent    encoder and decoder of GRUs or LSTMs
 """

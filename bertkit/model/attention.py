@@ -125,19 +125,17 @@ class MultiHeadAttention(nn.Module):
         self, hidden: Tensor, geometry: Geometry, attentions: list[Tensor] | None = None, source: Tensor | None = None
     ) -> Tensor:
         """Attend from tokens (S, D) to each other or to a `source` (n, D): (S, D); weights (B, N, T, C) go to `attentions`."""
-        source = hidden if source is None else source
-        query = self.in_heads(self.query, hidden)
-        key = None if self.key is None else self.in_heads(self.key, source)
-        query, key = self.slots.transform(query, key, geometry.queries)
-        value = self.in_heads(self.value, source)
+        query, key, value = self.vectors(hidden, hidden if source is None else source, geometry.queries.position_ids)
         dropout_prob = self.dropout_prob if self.training else 0.0
         context = self.attend(query, key, value, geometry, dropout_prob, self.fast, self.slots, attentions)
         return self.output(context.flatten(1))  # type: ignore[no-any-return]
 
-    def keys_and_values(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of hidden states (n, D), each (n, N, H)."""
-        assert self.key is not None, "only encoders have location scores"
-        return self.in_heads(self.key, hidden), self.in_heads(self.value, hidden)
+    def vectors(self, hidden: Tensor, source: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries of hidden states (S, D) at these positions, keys and values of a source (n, D), each (n, N, H)."""
+        query = self.in_heads(self.query, hidden)
+        key = None if self.key is None else self.in_heads(self.key, source)
+        query, key = self.slots.transform(query, key, position_ids)
+        return query, key, self.in_heads(self.value, source)
 
     def in_heads(self, projection: Linear, hidden: Tensor) -> Tensor:
         """(n, D) -> (n, N, H)."""

@@ -44,6 +44,10 @@ class Embeddings(nn.Module):
         super().__init__()
         is_bert = config.decoder is None or not config.decoder.is_from_scratch
         self.positions, size = config.attention.positions, config.hidden_size
+        is_scaled = self.positions == "sinusoidal" or (
+            config.decoder is not None and config.decoder.kind == "transformer"
+        )
+        self.scale = size**0.5 if is_scaled else None
         self.token = nn.Embedding(config.vocab_size, size)
         self.position = nn.Embedding(config.max_position_embeddings, size) if self.positions == "learned" else None
         plugin = make_positions(config)
@@ -55,12 +59,12 @@ class Embeddings(nn.Module):
     def forward(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor) -> Tensor:
         """Embed packed tokens: (S,) -> (S, D).
 
-        Sinusoids are added to token embeddings times sqrt(D), as in Vaswani et al. 2017, section 3.4.
+        With sinusoids, and in the Transformer, token embeddings are multiplied by sqrt(D) (Vaswani et al. 2017, section 3.4).
         """
         hidden: Tensor = self.token(input_ids)
+        hidden = hidden if self.scale is None else hidden * self.scale
         if self.positions == "sinusoidal":
-            size = hidden.shape[-1]
-            hidden = hidden * size**0.5 + sinusoidal(position_ids, size, hidden)
+            hidden = hidden + sinusoidal(position_ids, hidden.shape[-1], hidden)
         if self.segment is not None:
             hidden = hidden + self.segment(token_type_ids)
         if self.position is not None:
@@ -215,7 +219,7 @@ def init_weights(model: nn.Module, std: float, generator: torch.Generator) -> No
             nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std, generator=generator)
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
-        elif isinstance(module, (nn.GRU, nn.GRUCell)):
+        elif isinstance(module, (nn.RNNBase, nn.RNNCellBase)):
             for name, parameter in module.named_parameters():
                 _init_recurrent(name, parameter, std, generator)
         else:
@@ -225,11 +229,11 @@ def init_weights(model: nn.Module, std: float, generator: torch.Generator) -> No
 
 
 def _init_recurrent(name: str, parameter: Tensor, std: float, generator: torch.Generator) -> None:
-    """Initialise a GRU: the recurrent matrix of each gate is orthogonal (Bahdanau et al. 2015, appendix B.1)."""
+    """Initialise a GRU or an LSTM: the recurrent matrix of each gate is orthogonal (Bahdanau et al. 2015, appendix B.1)."""
     if name.startswith("bias"):
         nn.init.zeros_(parameter)
     elif name.startswith("weight_hh"):
-        for gate in parameter.chunk(3):
+        for gate in torch.split(parameter, parameter.shape[1]):
             nn.init.orthogonal_(gate, generator=generator)
     else:
         nn.init.trunc_normal_(parameter, std=std, a=-2 * std, b=2 * std, generator=generator)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from bertkit.base import plugins
 from bertkit.base.intervals import MAX_INT32, Count, Interval, Positive, ShareBelow1, Size
-from bertkit.base.typed_settings import Slot, options_of, refuse, to_mapping
+from bertkit.base.typed_settings import IF_SET, Slot, options_of, refuse, to_mapping, unused
 
 PRETRAINING_HEADS = ("masked_lm", "next_sentence")
 TASK_HEADS = ("sequence", "token", "span", "choice", "generation")
@@ -22,6 +22,7 @@ Pooling = Literal["first", "mean", "feed_forward"]
 Score = Literal["scaled_dot", "dot", "general", "additive", "location"]
 Positions = Literal["learned", "sinusoidal", "relative", "rotary", "alibi", "none"]
 SCORES, POSITIONS = get_args(Score), get_args(Positions)
+LOCAL_SCORES = ("local_m", "local_p")
 
 
 # settings that only one option uses, and options that cannot be combined
@@ -59,9 +60,7 @@ def bert_problems(config: BertConfig) -> list[str]:
     if config.decoder is not None:
         ids |= {f"decoder.{name}": getattr(config.decoder, name) for name in ("start_token_id", "end_token_id")}
         if config.decoder.kind == "rnn" and config.hidden_size % 2:
-            problems.append(
-                f"model.hidden_size={config.hidden_size}: decoder=rnn needs an even number, a half for each direction"
-            )
+            problems.append(f"model.hidden_size={config.hidden_size}: decoder=rnn needs an even number")
     problems += [
         f"{name}={number}: expected an id below vocab_size={config.vocab_size}"
         for name, number in ids.items()
@@ -163,12 +162,25 @@ class NormConfig:
 class DecoderShape:
     """The decoder that generates a text from an encoded one; conf/decoder explains each setting, with its source."""
 
-    # a BERT with cross-attention, the decoder of Vaswani et al. 2017, or a GRU
+    # a BERT with cross-attention, the decoder of Vaswani et al. 2017, or recurrent layers
     kind: Literal["bert", "transformer", "rnn"]
     norm: Literal["post", "pre"] = "post"  # for `transformer`: the place of the norms in encoder and decoder
     # for `rnn`: the score of a source token for a decoder state; none: no attention, only the encoder's final states
-    score: Literal["additive", "dot", "general", "location", "none"] = "additive"
+    score: Literal["additive", "dot", "general", "location", "local_m", "local_p", "none"] = "additive"
+    window: Size = field(default=10, metadata=IF_SET)
+    input_feeding: bool = field(default=False, metadata=IF_SET)
+    num_layers: Annotated[int, Interval(1, 10_000)] = field(default=1, metadata=IF_SET)
+    cell: Literal["gru", "lstm"] = field(default="gru", metadata=IF_SET)
+    reset_gate: Literal["after", "before"] = field(default="after", metadata=IF_SET)
+    bidirectional: bool = field(default=True, metadata=IF_SET)
+    reverse_source: bool = field(default=False, metadata=IF_SET)
     share: bool = False  # for `bert`: decoder and encoder share all weights except those of cross-attention
+
+    def __post_init__(self) -> None:
+        rows: list[tuple[Any, ...]] = [("reset_gate", self.cell == "lstm", "with decoder.cell=lstm", "after")]
+        rows += [("window", self.score not in LOCAL_SCORES, f"with decoder.score={self.score}", 10)]
+        rows += [("input_feeding", self.score in ("none", "additive"), f"with decoder.score={self.score}")]
+        refuse(unused(self, "decoder.", *rows))
 
     @property
     def is_from_scratch(self) -> bool:
@@ -238,7 +250,7 @@ class BertConfig(BertShape):
         is_bert = self.norm == NormConfig() and self.pooling == "first" and self.head.is_exported and not own
         if is_bert and all(attention[name] == bert.get(name) for name in in_effect):
             return {}
-        more = {} if self.decoder is None else {"decoder": asdict(self.decoder)}
+        more = {} if self.decoder is None else {"decoder": to_mapping(self.decoder)}
         more |= {} if self.head.is_exported else {"head": to_mapping(self.head)}
         return {"attention": attention, "norm": asdict(self.norm), "pooling": self.pooling, **more}
 

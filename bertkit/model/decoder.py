@@ -5,7 +5,7 @@
     hidden = norm(hidden + feed_forward(hidden))
 
 With kind `bert` the embeddings and the head are BERT's, and only the second line is new. With kind `transformer` it is the
-decoder of Vaswani et al. 2017, with scaled embeddings and sinusoids.
+decoder of Vaswani et al. 2017, with scaled embeddings and sinusoids; self-attention has the scores and positions of the encoder.
 
 Axes: as in attention.py; S target tokens, C source tokens, R texts that are generated at the same time (rows), W for each of
 the B sources, so R = B * W.
@@ -15,7 +15,7 @@ Source: Vaswani et al. 2017, section 3.1 and figure 1, right; Rothe et al. 2020,
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -26,17 +26,15 @@ from bertkit.kernels.linear import Dropout, TiedLinear
 from bertkit.model.attention import MultiHeadAttention, attend_by_kernel
 from bertkit.model.bert import Bert, Embeddings, EncoderLayer, make_norm
 from bertkit.model.bert_config import BertConfig
-from bertkit.model.geometry import CAUSAL, Geometry
+from bertkit.model.geometry import CAUSAL, FULL, Geometry, Group
 
 
 @dataclass
 class LayerCache:
     """Keys and values of one layer: for the t target tokens so far, (R, N, t, H), and for the source tokens, (B, N, C, H)."""
 
-    key: Tensor
-    value: Tensor
-    source_key: Tensor
-    source_value: Tensor
+    target: list[Tensor]
+    source: list[Tensor]
 
 
 @dataclass
@@ -51,10 +49,9 @@ class DecoderState:
         """Reorder, repeat or drop rows, by their indices (R',), and sources (B',); None leaves them as they are."""
         for layer in self.layers:
             if rows is not None:
-                layer.key, layer.value = layer.key.index_select(0, rows), layer.value.index_select(0, rows)
+                layer.target = [tensor.index_select(0, rows) for tensor in layer.target]
             if sources is not None:
-                layer.source_key = layer.source_key.index_select(0, sources)
-                layer.source_value = layer.source_value.index_select(0, sources)
+                layer.source = [tensor.index_select(0, sources) for tensor in layer.source]
         if sources is not None:
             self.source_mask = self.source_mask.index_select(0, sources)
 
@@ -67,7 +64,9 @@ class DecoderLayer(nn.Module):
         super().__init__()
         own = EncoderLayer(config) if shared is None else shared
         self.attention, self.attention_norm = own.attention, own.attention_norm
-        self.cross_attention, self.cross_attention_norm = MultiHeadAttention(config), make_norm(config)
+        # the positions of two texts have no distance
+        self.cross_attention = MultiHeadAttention(replace(config, attention=FULL))
+        self.cross_attention_norm = make_norm(config)
         self.feed_forward, self.feed_forward_norm = own.feed_forward, own.feed_forward_norm
         self.dropout = Dropout(config.hidden_dropout_prob)
         self.is_pre_norm = config.norm.placement == "pre"
@@ -82,21 +81,26 @@ class DecoderLayer(nn.Module):
             lambda target: self.cross_attention(target, across, attentions, source),
         )
 
-    def step(self, hidden: Tensor, state: DecoderState, cache: LayerCache) -> Tensor:
-        """Compute the hidden state of the next token of each row: (R, D) -> (R, D)."""
+    def step(self, hidden: Tensor, position_ids: Tensor, state: DecoderState, cache: LayerCache) -> Tensor:
+        """Compute the hidden state of the next token of each row, (R, D) -> (R, D), at the same position in all, (R,)."""
 
         def attend_to_self(target: Tensor) -> Tensor:
-            key, value = self.attention.keys_and_values(target)
-            cache.key = torch.cat([cache.key, key[:, :, None]], 2)
-            cache.value = torch.cat([cache.value, value[:, :, None]], 2)
-            query = self.attention.in_heads(self.attention.query, target)[:, :, None]  # (R, N, 1, H)
-            context = attend_by_kernel(query, cache.key, cache.value)
+            vectors, slots = self.attention.vectors(target, target, position_ids), self.attention.slots
+            query, *newest = (each[:, :, None] for each in vectors)  # (R, N, 1, H)
+            cache.target = [torch.cat(both, 2) for both in zip(cache.target, newest, strict=True)]
+            key, value = cache.target
+            if slots.has_scores:
+                places = torch.arange(key.shape[2], device=target.device)[None]
+                group = Group((len(target), 1, places.shape[1]), None, places[:, -1:], places)
+                context = slots.context(torch.softmax(slots.scores(query, key, group), -1), value, group)
+            else:
+                context = attend_by_kernel(query, key, value)
             return self.attention.output(context.flatten(1))  # type: ignore[no-any-return]
 
         def attend_to_source(target: Tensor) -> Tensor:
             query = self.cross_attention.in_heads(self.cross_attention.query, target)
             query = query.view(len(state.source_mask), -1, *query.shape[1:]).transpose(1, 2)  # (B, N, W, H)
-            context = attend_by_kernel(query, cache.source_key, cache.source_value, state.source_mask)
+            context = attend_by_kernel(query, cache.source[0], cache.source[1], state.source_mask)
             return self.cross_attention.output(context.transpose(1, 2).reshape(len(target), -1))  # type: ignore[no-any-return]
 
         return self._sublayers(hidden, attend_to_self, attend_to_source)
@@ -114,10 +118,9 @@ class DecoderLayer(nn.Module):
 
     def make_cache(self, source: Tensor, source_layout: Layout) -> LayerCache:
         """Make a cache with the keys and values of the sources (C, D), and with no target tokens."""
-        tensors = self.cross_attention.keys_and_values(source[: sum(source_layout.lengths)])
-        key, value = (source_layout.pad(packed).transpose(1, 2) for packed in tensors)  # (B, N, C, H)
-        empty = key[:, :, :0]
-        return LayerCache(empty, empty, key, value)
+        _, *tensors = self.cross_attention.vectors(source[:1], source, source_layout.position_ids[:1])
+        padded = [source_layout.pad(packed).transpose(1, 2) for packed in tensors]  # (B, N, C, H)
+        return LayerCache([tensor[:, :, :0] for tensor in padded], padded)
 
 
 class Decoder(nn.Module):
@@ -135,7 +138,7 @@ class Decoder(nn.Module):
         assert config.decoder is not None
         is_shared = config.decoder.share
         self.embeddings = encoder.embeddings if is_shared or score is None else Embeddings(config)
-        self.layers = nn.ModuleList(
+        self.layers: Any = nn.ModuleList(
             DecoderLayer(config, layer if is_shared and isinstance(layer, EncoderLayer) else None)
             for layer in encoder.encoder.layers
         )
@@ -170,9 +173,10 @@ class Decoder(nn.Module):
 
     def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
         """Append a token to each row, and score the next one: (R,) -> (R, V)."""
-        hidden = self.embeddings(tokens, torch.zeros_like(tokens), torch.full_like(tokens, state.position))
+        position_ids = torch.full_like(tokens, state.position)
+        hidden = self.embeddings(tokens, torch.zeros_like(tokens), position_ids)
         for layer, cache in zip(self.layers, state.layers, strict=True):
-            hidden = layer.step(hidden, state, cache)
+            hidden = layer.step(hidden, position_ids, state, cache)
         state.position += 1
         return self._logits(hidden)
 

@@ -17,7 +17,7 @@ from bertkit.kernels.linear import ACTIVATIONS, Dropout, Linear, TiedLinear
 from bertkit.model.bert import Bert, make_norm
 from bertkit.model.bert_config import HEADS, POOLED_HEADS, PRETRAINING_HEADS, TOKEN_HEADS, BertConfig, head_problems
 from bertkit.model.decoder import Decoder
-from bertkit.model.recurrent import BahdanauDecoder, LuongDecoder
+from bertkit.model.recurrent import RecurrentDecoder
 
 
 class MaskedLMHead(nn.Module):
@@ -82,7 +82,7 @@ def make_head(name: str, config: BertConfig, encoder: Bert) -> nn.Module:
             return plugins.bind("head", config.head.kind, config.head.options)(config, num_outputs)
         case "generation" if config.decoder is not None:
             if config.decoder.kind == "rnn":
-                return BahdanauDecoder(config) if config.decoder.score == "additive" else LuongDecoder(config)
+                return RecurrentDecoder(config)
             return Decoder(config, encoder, MaskedLMHead(config) if config.decoder.kind == "bert" else None)
     raise AssertionError(f"unknown head {name}")
 

@@ -1,15 +1,14 @@
-"""A recurrent encoder, and recurrent decoders with attention to it: neural translation before the Transformer.
+"""A recurrent encoder, and a recurrent decoder with attention to it: neural translation before the Transformer.
 
-All recurrent layers are GRUs (Cho et al. 2014) as torch and cuDNN compute them: the reset gate is applied after the matrix,
-r * (U h), and not before it as in the papers, U (r * h); and torch's z is the papers' 1 - z.
+All recurrent layers are those of cells.py: by default GRUs as torch and cuDNN compute them, with the reset gate after the
+matrix, and not before it as in the papers.
 
 Axes: as in attention.py, with S and T for target tokens; C tokens of the longest source, and R texts that are generated at the
-same time (rows), W for each of the B sources, so R = B * W.
+same time (rows), W for each of the B sources, so R = B * W; K vectors in the state of all layers of a decoder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +17,8 @@ from torch.nn.utils.rnn import PackedSequence
 
 from bertkit.kernels.layout import Layout, on_device, pad
 from bertkit.kernels.linear import Dropout, Linear
-from bertkit.model.bert_config import BertConfig
+from bertkit.model.bert_config import LOCAL_SCORES, BertConfig, DecoderShape
+from bertkit.model.cells import make_layer, run_layer
 from bertkit.model.scores import dot, general, location
 
 
@@ -31,13 +31,16 @@ class Steps:
     sequences: Tensor  # longest first, (B,)
 
     @classmethod
-    def of(cls, layout: Layout) -> Steps:
-        """Order the tokens of a batch; computed on the CPU, so that the host never waits for the device."""
+    def of(cls, layout: Layout, is_reversed: bool = False) -> Steps:
+        """Order the tokens, perhaps backwards from [SEP] to [CLS]; on the CPU, so that the host never waits for the device."""
         lengths = torch.tensor(layout.lengths)
         starts = lengths.cumsum(0) - lengths
         longest_first, sequences = lengths.sort(descending=True, stable=True)
         is_token = torch.arange(layout.longest)[:, None] < longest_first  # (T, B)
         places, rows = is_token.nonzero(as_tuple=True)
+        if is_reversed:
+            last = longest_first[rows] - 1
+            places = torch.where((places > 0) & (places < last), last - places, places)
         tokens, device = starts[sequences[rows]] + places, layout.starts.device
         return cls(on_device(tokens, device), is_token.sum(1), on_device(sequences, device))
 
@@ -47,24 +50,30 @@ class Steps:
 
 
 class RecurrentLayers(nn.Module):
-    """L bidirectional GRUs of D / 2 each way, with dropout between them: h_j = [forward h_j; backward h_j].
+    """L bidirectional layers of D / 2 each way, with dropout between them: h_j = [forward h_j; backward h_j].
 
-    Source: Bahdanau et al. 2015, appendix A.2.1.
+    Or L layers of D in one direction, which may read the text between [CLS] and [SEP] backwards: the state of a token stays at
+    its place, and [SEP] has the last one.
+
+    Source: Bahdanau et al. 2015, appendix A.2.1; Sutskever et al. 2014, sections 3.1 and 3.3.
     """
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        size = config.hidden_size
+        assert config.decoder is not None
+        size, both = config.hidden_size, config.decoder.bidirectional
         self.layers = nn.ModuleList(
-            nn.GRU(size, size // 2, bidirectional=True) for _ in range(config.num_hidden_layers)
+            make_layer(config.decoder, size, size // 2 if both else size, both=both)
+            for _ in range(config.num_hidden_layers)
         )
+        self.is_reversed = config.decoder.reverse_source
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(
         self, hidden: Tensor, layout: Layout, output_hidden_states: bool = False, attentions: list[Tensor] | None = None
     ) -> list[Tensor]:
-        """Return hidden states as `bert.Encoder` does; `attentions` stays empty, since GRUs have no attention."""
-        steps = Steps.of(layout)
+        """Return hidden states as `bert.Encoder` does; `attentions` stays empty, since the layers have no attention."""
+        steps = Steps.of(layout, self.is_reversed)
         states = [hidden[steps.tokens]]
         for layer in self.layers:
             inputs = states[-1] if len(states) == 1 else self.dropout(states[-1])
@@ -90,22 +99,29 @@ class Source:
 class SourceAttention(nn.Module):
     """Attention of a decoder state s to its whole source: c = sum_j a_j h_j with a = softmax_j(score(s, h_j)).
 
-    The scores are dot s . h, general s^T W h, location (W s)_j, and additive v^T tanh(W s + U h).
+    The scores are dot s . h, general s^T W h, location (W s)_j, and additive v^T tanh(W s + U h). Local attention looks only at
+    the tokens at most D = `window` from a centre p, by the general score. Positions count from 0, [CLS] and [SEP] included.
 
-    Source: Bahdanau et al. 2015, appendix A.1.2; Luong et al. 2015, section 3.1.
+        local_m   p = t, the position of the target token, or the last token of a shorter source
+        local_p   p = C sigmoid(v_p^T tanh(W_p s)) for C source tokens;  a_j is multiplied by exp(-(j - p)^2 / (2 (D / 2)^2))
+
+    Source: Bahdanau et al. 2015, appendix A.1.2; Luong et al. 2015, sections 3.1 and 3.2.
     """
 
-    def __init__(self, config: BertConfig, score: str) -> None:
+    def __init__(self, config: BertConfig, decoder: DecoderShape) -> None:
         super().__init__()
-        self.score, size = score, config.hidden_size
-        if score == "additive":
+        self.score, self.window, size = decoder.score, decoder.window, config.hidden_size
+        if self.score == "additive":
             # not `Linear`, since the number of rows shrinks from step to step
             self.of_query = nn.Linear(size, size, bias=False)
             self.of_key = Linear(size, size, bias=False)
             self.of_sum = nn.Linear(size, 1, bias=False)
-        elif score in ("general", "location"):
-            num_outputs = size if score == "general" else config.max_position_embeddings
+        elif self.score != "dot":
+            num_outputs = config.max_position_embeddings if self.score == "location" else size
             self.matrix = nn.Linear(size, num_outputs, bias=False)
+        if self.score == "local_p":
+            self.of_state = nn.Linear(size, size, bias=False)  # W_p
+            self.of_centre = nn.Linear(size, 1, bias=False)  # v_p
 
     def prepare(self, hidden: Tensor, layout: Layout) -> Source:
         """Pad the encoder's states (S, D) and compute their keys, once for all steps."""
@@ -114,12 +130,12 @@ class SourceAttention(nn.Module):
         mask = torch.zeros_like(values[..., 0]).masked_fill(~layout.is_token, -torch.inf)
         return Source(values, keys, mask)
 
-    def forward(self, query: Tensor, source: Source) -> tuple[Tensor, Tensor]:
-        """Attend from decoder states (B, W, D): return the weights (B, W, C) and the contexts (B, W, D)."""
+    def forward(self, query: Tensor, source: Source, position: Tensor | int) -> tuple[Tensor, Tensor]:
+        """Attend from the states (B, W, D) of tokens at one position, or (W,): weights (B, W, C) and contexts (B, W, D)."""
         match self.score:
             case "dot":
                 scores = dot(query, source.keys)
-            case "general":
+            case "general" | "local_m" | "local_p":
                 scores = general(query, source.keys, self.matrix.weight)
             case "location":
                 places = torch.arange(source.keys.shape[1], device=query.device)
@@ -127,7 +143,17 @@ class SourceAttention(nn.Module):
             case "additive":
                 sums = self.of_query(query)[:, :, None] + source.keys[:, None]  # (B, W, C, D)
                 scores = torch.tanh(sums) @ self.of_sum.weight[0]
-        weights = torch.softmax(scores + source.mask[:, None], -1)
+        scores = scores + source.mask[:, None]
+        if self.score in LOCAL_SCORES:
+            lengths = (source.mask == 0).sum(1, keepdim=True)  # (B, 1)
+            centres = (lengths - 1).clamp(max=position)
+            if self.score == "local_p":
+                centres = lengths * torch.sigmoid(self.of_centre(torch.tanh(self.of_state(query)))[..., 0])
+            distances = torch.arange(scores.shape[2], device=query.device) - centres[..., None]  # (B, W, C)
+            scores = scores.masked_fill(distances.abs() > self.window, -torch.inf)
+        weights = torch.softmax(scores, -1)
+        if self.score == "local_p":
+            weights = weights * torch.exp(-2 * (distances / self.window) ** 2)
         return weights, weights @ source.values
 
 
@@ -135,38 +161,57 @@ class SourceAttention(nn.Module):
 class RecurrentState:
     """The state of R texts that are being generated from B sources."""
 
-    last: Tensor  # the GRU's state s for each row, (R, D)
+    last: Tensor  # the state of all layers for each row, (K, R, D); the output s of the top layer comes last
     source: Source | None  # None without attention
+    fed: Tensor | None = None  # with input feeding, the last attentional vector of each row, (R, D)
+    position: int = 0  # of the next token
 
     def select(self, rows: Tensor | slice | None, sources: Tensor | slice | None) -> None:
         """Reorder, repeat or drop rows, by their indices (R',), and sources (B',); None leaves them as they are."""
         if rows is not None:
-            self.last = self.last[rows]
+            self.last, self.fed = self.last[:, rows], None if self.fed is None else self.fed[rows]
         if sources is not None and self.source is not None:
             self.source = self.source.select(sources)
 
 
 class RecurrentDecoder(nn.Module):
-    """A GRU that generates a text token by token; its first state depends on the final states of the encoder.
+    """Recurrent layers that generate a text token by token; their first states depend on the final states of the encoder.
 
-    The subclasses differ in the input of the GRU, and in the features from which the logits are computed.
+    With score=additive the decoder attends from its last state, and feeds the context into its next state:
+
+        s_0 = tanh(W_s backward h_1),  c_i = attention(s_{i-1}),  s_i = GRU([E y_{i-1}; c_i], s_{i-1}),
+        t_i = max of each pair of U_o s_{i-1} + V_o E y_{i-1} + C_o c_i,  logits W_o t_i.
+
+    With other scores it attends from its new state; only the logits depend on the context, so that it runs over a text at once:
+
+        s_0 = tanh(W_s [forward h_C; backward h_1]),  s_i = GRU(E y_{i-1}, s_{i-1}),  c_i = attention(s_i),
+        t_i = tanh(W_c [c_i; s_i]),  logits W_o t_i,
+
+    unless input feeding runs it token by token, s_i = GRU([E y_{i-1}; t_{i-1}], s_{i-1}) with t_0 = 0. With score=none it is
+    t_i = tanh(W_c s_i). If the state has several vectors, for several layers or an LSTM, W_s has rows for each of them;
+    Sutskever et al. 2014 copy the states of the encoder's layers instead.
+
+    Source: Bahdanau et al. 2015, appendix A.2.2; Luong et al. 2015, equations 5 to 8 and section 3.3; Sutskever et al. 2014.
     """
 
-    final_states: Callable[..., Tensor]  # the encoder's states (S, D) -> its final states, (B, final_size)
-    # the features of all target tokens, (n, ...), and the weights of their source tokens, (n, C)
-    all_features: Callable[..., tuple[Tensor, Tensor | None]]
-    next_features: Callable[..., Tensor]  # the features of one more token in each row, (R, ...)
-    logits: Callable[..., Tensor]  # features (n, ...) -> (n, V)
-
-    def __init__(self, config: BertConfig, final_size: int) -> None:
-        """Build the layers that both subclasses have; `final_size` is the size of a vector of `final_states`."""
+    def __init__(self, config: BertConfig) -> None:
         super().__init__()
         assert config.decoder is not None
-        score = config.decoder.score
-        self.token = nn.Embedding(config.vocab_size, config.hidden_size)
+        decoder, score, size = config.decoder, config.decoder.score, config.hidden_size
+        self.decoder, self.is_additive, self.feeds = decoder, score == "additive", decoder.input_feeding
+        self.by_step = self.is_additive or self.feeds
+        num_inputs, num_features = 2 if self.by_step else 1, {"additive": 3, "none": 1}.get(score, 2)
+        num_final = size // 2 if self.is_additive and decoder.bidirectional else size
+        num_states = decoder.num_layers * (2 if decoder.cell == "lstm" else 1)  # K
+        self.token = nn.Embedding(config.vocab_size, size)
         self.dropout = Dropout(config.hidden_dropout_prob)
-        self.attention = None if score == "none" else SourceAttention(config, score)
-        self.first = Linear(final_size, config.hidden_size)
+        self.attention = None if score == "none" else SourceAttention(config, decoder)
+        self.first = Linear(num_final, num_states * size)
+        self.recurrence = make_layer(decoder, num_inputs * size, size, self.by_step)
+        self.upper = nn.ModuleList(make_layer(decoder, size, size, self.by_step) for _ in range(1, decoder.num_layers))
+        # not `Linear` if the number of rows shrinks from step to step
+        self.combined = (nn.Linear if self.feeds else Linear)(num_features * size, size)
+        self.vocabulary = Linear(size // 2 if self.is_additive else size, config.vocab_size)
 
     def forward(
         self,
@@ -182,118 +227,84 @@ class RecurrentDecoder(nn.Module):
         """
         steps, state = Steps.of(layout), self.start(hidden, source_layout)
         embedded = self.dropout(self.token(input_ids))[steps.tokens]
-        features, weights = self.all_features(embedded, layout, steps, state)
+        features, weights = (self._by_step if self.by_step else self._at_once)(embedded, layout, steps, state)
         if attentions is not None and weights is not None:
             padded = pad(weights, layout.padded_indices[steps.tokens], len(layout.starts), layout.longest)
             attentions.append(padded[:, None])
         return self.logits(steps.packed(features, len(input_ids)))
 
-    def start(self, hidden: Tensor, source_layout: Layout) -> RecurrentState:
-        """Return the state before the first token, with one row for each source."""
-        last = torch.tanh(self.first(self.final_states(hidden, source_layout)))
-        return RecurrentState(last, None if self.attention is None else self.attention.prepare(hidden, source_layout))
+    def _by_step(self, embedded: Tensor, _: Layout, steps: Steps, state: RecurrentState) -> tuple[Tensor, Tensor]:
+        """Return the features of all target tokens, (n, ...), and the weights of their source tokens, (n, C)."""
+        state.select(steps.sequences, steps.sequences)
+        rows = []
+        for token in embedded.split_with_sizes(steps.sizes.tolist()):
+            if len(token) < state.last.shape[1]:  # the shortest texts have ended
+                state.select(slice(len(token)), slice(len(token)))
+            rows.append(self.next_features(token, state))
+        return tuple(torch.cat(column) for column in zip(*rows, strict=True))  # type: ignore[return-value]
+
+    def _at_once(
+        self, embedded: Tensor, layout: Layout, steps: Steps, state: RecurrentState
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the same as `_by_step`; no weights without attention."""
+        features, _ = self.recur(embedded, state.last[:, steps.sequences], steps.sizes)
+        if self.attention is None:
+            return features, None
+        indices, positions = layout.padded_indices[steps.tokens], torch.arange(layout.longest, device=embedded.device)
+        queries = pad(features, indices, len(layout.starts), layout.longest)
+        weights, contexts = self.attention(queries, state.source, positions)
+        return torch.cat([contexts.flatten(0, 1)[indices], features], 1), weights.flatten(0, 1)[indices]
+
+    def start(self, hidden: Tensor, layout: Layout) -> RecurrentState:
+        """Return the state before the first token, with one row for each source (S, D)."""
+        half, last = hidden.shape[1] // 2, layout.bounds[1 : len(layout.starts) + 1].long() - 1
+        both = hidden[last, :half], hidden[layout.starts, half:]  # `additive` uses the second
+        final = torch.cat(both[self.is_additive :], 1) if self.decoder.bidirectional else hidden[last]
+        first = torch.stack(torch.split(torch.tanh(self.first(final)), hidden.shape[1], 1))
+        source = None if self.attention is None else self.attention.prepare(hidden, layout)
+        return RecurrentState(first, source, torch.zeros_like(first[0]) if self.feeds else None)
 
     def step(self, tokens: Tensor, state: RecurrentState) -> Tensor:
         """Append a token to each row, and score the next one: (R,) -> (R, V)."""
-        return self.logits(self.next_features(self.dropout(self.token(tokens)), state))
+        return self.logits(self.next_features(self.dropout(self.token(tokens)), state)[0])
+
+    def next_features(self, embedded: Tensor, state: RecurrentState) -> tuple[Tensor, Tensor | None]:
+        """Run one step: return [s_{i-1}; E y_{i-1}; c_i] for `additive`, else [c_i; s_i], or t_i with input feeding."""
+        if self.is_additive:
+            context, weights = self.attend(state)
+            features = torch.cat([state.last[-1], embedded, context], 1)
+            _, state.last = self.recur(features[:, embedded.shape[1] :], state.last)
+            return features, weights
+        inputs = embedded if state.fed is None else torch.cat([embedded, state.fed], 1)
+        features, state.last = self.recur(inputs, state.last)
+        if self.attention is None:
+            return features, None
+        context, weights = self.attend(state)
+        features = torch.cat([context, features], 1)
+        if self.feeds:
+            state.fed = features = torch.tanh(self.combined(features))
+        state.position += 1
+        return features, weights
+
+    def recur(self, inputs: Tensor, last: Tensor, sizes: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Run all layers from the states (K, R, D), as `run_layer` does: return the outputs of the top layer, and the new states."""
+        layers, states = [self.recurrence, *self.upper], list[Tensor]()
+        for layer, own in zip(layers, last.chunk(len(layers)), strict=True):
+            inputs, new = run_layer(layer, self.dropout(inputs) if states else inputs, own, sizes)
+            states.append(new)
+        return inputs, states[0] if len(states) == 1 else torch.cat(states)
 
     def attend(self, state: RecurrentState) -> tuple[Tensor, Tensor]:
         """Attend from each row: return the contexts (R, D) and the weights (R, C)."""
         assert self.attention is not None
         assert state.source is not None
-        query = state.last.view(len(state.source.mask), -1, state.last.shape[1])  # (B, W, D)
-        weights, contexts = self.attention(query, state.source)
+        query = state.last[-1].view(len(state.source.mask), -1, state.last.shape[2])  # (B, W, D)
+        weights, contexts = self.attention(query, state.source, state.position)
         return contexts.flatten(0, 1), weights.flatten(0, 1)
-
-
-class BahdanauDecoder(RecurrentDecoder):
-    """A decoder that attends from its last state, and feeds the context into its next state.
-
-        s_0 = tanh(W_s backward h_1),  c_i = attention(s_{i-1}),  s_i = GRU([E y_{i-1}; c_i], s_{i-1}),
-        t_i = max of each pair of U_o s_{i-1} + V_o E y_{i-1} + C_o c_i,  logits W_o t_i.
-
-    Source: Bahdanau et al. 2015, appendix A.2.2.
-    """
-
-    def __init__(self, config: BertConfig) -> None:
-        size = config.hidden_size
-        super().__init__(config, final_size=size // 2)
-        self.recurrence = nn.GRUCell(2 * size, size)
-        self.combined = Linear(3 * size, size)
-        self.vocabulary = Linear(size // 2, config.vocab_size)
-
-    def final_states(self, hidden: Tensor, layout: Layout) -> Tensor:
-        """The final state of the backward GRU, at the first token: (B, D / 2)."""
-        return hidden[layout.starts, hidden.shape[1] // 2 :]
-
-    def all_features(
-        self, embedded: Tensor, layout: Layout, steps: Steps, state: RecurrentState
-    ) -> tuple[Tensor, Tensor]:
-        """Run the GRU step by step: return [s_{i-1}; E y_{i-1}; c_i] for each token, and the weights."""
-        state.select(steps.sequences, steps.sequences)
-        rows: list[tuple[Tensor, ...]] = []
-        for token in embedded.split_with_sizes(steps.sizes.tolist()):
-            if len(token) < len(state.last):  # the shortest texts have ended
-                state.select(slice(len(token)), slice(len(token)))
-            context, weights = self.attend(state)
-            rows.append((state.last, context, weights))
-            state.last = self.recurrence(torch.cat([token, context], 1), state.last)
-        states, contexts, all_weights = (torch.cat(column) for column in zip(*rows, strict=True))
-        return torch.cat([states, embedded, contexts], 1), all_weights
-
-    def next_features(self, embedded: Tensor, state: RecurrentState) -> Tensor:
-        """Run the GRU for one step: return [s_{i-1}; E y_{i-1}; c_i]."""
-        context, _ = self.attend(state)
-        features = torch.cat([state.last, embedded, context], 1)
-        state.last = self.recurrence(features[:, state.last.shape[1] :], state.last)
-        return features
 
     def logits(self, features: Tensor) -> Tensor:
         """The logits W_o t_i."""
-        combined = self.combined(features)
-        return self.vocabulary(self.dropout(torch.maximum(combined[:, 0::2], combined[:, 1::2])))  # type: ignore[no-any-return]
-
-
-class LuongDecoder(RecurrentDecoder):
-    """A decoder that attends from its new state to the whole source; only the logits depend on the context.
-
-        s_0 = tanh(W_s [forward h_C; backward h_1]),  s_i = GRU(E y_{i-1}, s_{i-1}),  c_i = attention(s_i),
-        logits W_o tanh(W_c [c_i; s_i]).
-
-    With score=none the source affects only s_0 (Sutskever et al. 2014), and the logits are W_o tanh(W_c s_i).
-
-    Source: Luong et al. 2015, equations 5 to 8, without the input feeding of their section 3.3, so that the GRU runs over a
-    whole text at once.
-    """
-
-    def __init__(self, config: BertConfig) -> None:
-        size = config.hidden_size
-        super().__init__(config, final_size=size)
-        self.recurrence = nn.GRU(size, size)
-        self.combined = Linear(size if self.attention is None else 2 * size, size)
-        self.vocabulary = Linear(size, config.vocab_size)
-
-    def final_states(self, hidden: Tensor, layout: Layout) -> Tensor:
-        """The final states of both GRUs: the forward one at the last token, the backward one at the first: (B, D)."""
-        half, last = hidden.shape[1] // 2, layout.bounds[1 : len(layout.starts) + 1].long() - 1
-        return torch.cat([hidden[last, :half], hidden[layout.starts, half:]], 1)
-
-    def all_features(
-        self, embedded: Tensor, layout: Layout, steps: Steps, state: RecurrentState
-    ) -> tuple[Tensor, Tensor | None]:
-        """Run the GRU over all tokens: return [c_i; s_i] for each token, and the weights."""
-        features = self.recurrence(PackedSequence(embedded, steps.sizes), state.last[None, steps.sequences])[0].data
-        if self.attention is None:
-            return features, None
-        indices = layout.padded_indices[steps.tokens]
-        weights, contexts = self.attention(pad(features, indices, len(layout.starts), layout.longest), state.source)
-        return torch.cat([contexts.flatten(0, 1)[indices], features], 1), weights.flatten(0, 1)[indices]
-
-    def next_features(self, embedded: Tensor, state: RecurrentState) -> Tensor:
-        """Run the GRU for one step: return [c_i; s_i]."""
-        state.last = self.recurrence(embedded[None], state.last[None])[1][0]
-        return state.last if self.attention is None else torch.cat([self.attend(state)[0], state.last], 1)
-
-    def logits(self, features: Tensor) -> Tensor:
-        """The logits W_o tanh(W_c [c_i; s_i])."""
-        return self.vocabulary(self.dropout(torch.tanh(self.combined(features))))  # type: ignore[no-any-return]
+        combined = features if self.feeds else self.combined(features)
+        if self.is_additive:
+            combined = torch.maximum(combined[:, 0::2], combined[:, 1::2])
+        return self.vocabulary(self.dropout(combined if self.by_step else torch.tanh(combined)))  # type: ignore[no-any-return]

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
-from bertkit.kernels.layout import Layout
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.geometry import Geometry, Group
 from bertkit.model.patterns import Compression
@@ -36,15 +35,15 @@ class AttentionVariant(nn.Module):
         self.has_scores = not self.score.is_scaled_dot or self.positions in ("relative", "alibi")
         self.has_scores |= hasattr(self.plugin, "scores")
 
-    def transform(self, query: Tensor, key: Tensor | None, layout: Layout) -> tuple[Tensor, Tensor]:
+    def transform(self, query: Tensor, key: Tensor | None, position_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Change queries and keys (S, N, H) so that their scaled dot product is the score; without keys, return queries twice."""
         query = self.score.fold(query)
         if key is None:
             return query, query
         if self.positions == "rotary":
-            query, key = rotate(query, layout.position_ids), rotate(key, layout.position_ids)
+            query, key = rotate(query, position_ids), rotate(key, position_ids)
         if hasattr(self.plugin, "rotate"):
-            query, key = (self.plugin.rotate(vectors, layout.position_ids) for vectors in (query, key))
+            query, key = (self.plugin.rotate(vectors, position_ids) for vectors in (query, key))
         return query, key
 
     def compress(self, key: Tensor, value: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor, Geometry]:

@@ -63,7 +63,8 @@ FINETUNE: Rules = {
     "model_dir": FREE,
     "task": FIXED,
     **dict.fromkeys(("task.kind", "task.labels", "task.multi_label"), AT_START),  # the head depends on them
-    **dict.fromkeys(("decoder", "model", "tokenizer"), AT_START),  # the shapes of the weights depend on them
+    # the shapes of the weights depend on them
+    **dict.fromkeys(("decoder", "model", "tokenizer", "attention", "norm"), AT_START),
     "head": AT_START,
     "num_epochs": FIXED,
     "freeze": AT_START,

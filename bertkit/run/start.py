@@ -286,11 +286,12 @@ def _new_encoder_decoder(settings: FinetuneSettings, tokenizer: Tokenizer) -> Be
     shape, decoder, vocab = settings.model, settings.decoder, tokenizer.facts
     assert shape is not None, "checked by the settings"
     assert decoder is not None, "checked by the settings"
+    positions: Any = "sinusoidal" if decoder.kind == "transformer" else "none"
     config = BertConfig(
         **dataclasses.asdict(shape) | {"initializer_range": decoder.std_of(shape.hidden_size)},
         vocab_size=vocab.size,
-        attention=AttentionConfig(positions="sinusoidal" if decoder.kind == "transformer" else "none"),
-        norm=NormConfig(placement=decoder.norm),
+        attention=settings.attention or AttentionConfig(positions=positions),
+        norm=settings.norm or NormConfig(placement=decoder.norm),
         decoder=decoder.of_model(vocab.cls, vocab.sep),
         pad_token_id=vocab.pad,
     )

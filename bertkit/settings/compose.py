@@ -128,6 +128,7 @@ def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> 
     with _hydra(directories):
         parsed, malformed = _parse(command, overrides)
         choices = {one.key_or_group: one.value() for one in parsed if one.value() in groups.get(one.key_or_group, ())}
+        choices = {**names.BESIDE.get(f"decoder={choices.get('decoder')}", {}), **choices}
         try:
             arguments = [*(f"{group}={option}" for group, option in choices.items()), *_searchpath(directories)]
             lacks_task = command == "finetune" and "task" not in choices
@@ -136,6 +137,10 @@ def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> 
             known: dict[str, Any] = OmegaConf.to_container(composed, resolve=False)  # type: ignore[assignment]
             if lacks_task and all(one.key_or_group != "task" for one in parsed):
                 malformed.append(f"missing value: set task= {names.options_line('task', groups['task'])}")
+            if at(known, "decoder.kind") == "transformer" and at(known, "model.hidden_act") == "gelu":
+                OmegaConf.update(
+                    composed, "model.hidden_act", "relu"
+                )  # Vaswani et al. 2017, equation 2; not the user's
             task_changes = OmegaConf.create({})
             changes_task = "task_changes" in fields and any(text.startswith("task.") for text in overrides)
             if lacks_task or (changes_task and known.get("task") is None):
@@ -179,8 +184,7 @@ def _hydra(directories: Sequence[Path]) -> Iterator[None]:
 
     Resolvers such as `oc.env` could copy secrets from the user's environment into files that are shared.
     """
-    resolvers = BaseContainer._resolvers
-    before = dict(resolvers)
+    resolvers, before = BaseContainer._resolvers, dict(BaseContainer._resolvers)
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(directories[0]), version_base="1.3"):
         resolvers.clear()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from bertkit.base.errors import InputError
 from bertkit.base.intervals import Count, Interval, Positive, ShareInside, Size
-from bertkit.base.typed_settings import refuse, unused
+from bertkit.base.typed_settings import IF_SET, refuse, unused
 from bertkit.data.data_config import TokenizerConfig
-from bertkit.model.bert_config import BertShape, DecoderConfig, DecoderShape, HeadConfig
+from bertkit.model.bert_config import AttentionConfig, BertShape, DecoderConfig, DecoderShape, HeadConfig, NormConfig
 from bertkit.settings.pretrain import TrainingSettings
 from bertkit.tasks.task_config import TaskConfig
 from bertkit.train.train_config import SavingConfig
@@ -72,8 +72,11 @@ class FinetuneSettings(TrainingSettings):
     evaluation: DevEvaluationConfig
     decoder: DecoderSettings | None = None
     model: BertShape | None = None
+    attention: AttentionConfig | None = field(default=None, metadata=IF_SET)
+    norm: NormConfig | None = field(default=None, metadata=IF_SET)
     tokenizer: TokenizerConfig | None = None
     head: HeadConfig
+    explicit_keys: tuple[str, ...] = field(default=(), metadata={"is_written": False})
 
     def __post_init__(self) -> None:
         refuse(
@@ -100,15 +103,23 @@ class FinetuneSettings(TrainingSettings):
             if self.model_dir is None:
                 return ["missing value: set model_dir="]
             why = "with model_dir=, whose model defines it"
-            return unused(self, "", ("model", True, why), ("tokenizer", True, why))
+            return unused(self, "", *((name, True, why) for name in ("model", "tokenizer", "attention", "norm")))
         if self.model_dir is not None:
             return [
                 f"model_dir={self.model_dir} with decoder={decoder.kind}, which trains from scratch; leave one of them out"
             ]
         why = "on a model from scratch"
         required = {"model= (such as mini)": self.model, "tokenizer= (wordpiece)": self.tokenizer}
-        return unused(self, "", ("reinit_layers", True, why, 0), ("freeze", True, why)) + [
+        is_rnn = decoder.kind == "rnn"
+        rows = [(name, is_rnn, "with decoder=rnn, which has no self-attention") for name in ("attention", "norm")]
+        problems = unused(self, "", ("reinit_layers", True, why, 0), ("freeze", True, why), *rows) + [
             f"missing value: set {name} for decoder={decoder.kind}" for name, value in required.items() if value is None
+        ]
+        attention = self.attention or AttentionConfig()
+        if attention.pattern != "full":
+            problems.append(f"attention.pattern={attention.pattern}: not with decoder=transformer; leave it out")
+        return problems + [
+            line for key in self.explicit_keys for line in attention.without_effect(key.removeprefix("attention."))
         ]
 
     def _class_weight_problems(self) -> list[str]:

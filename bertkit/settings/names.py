@@ -17,6 +17,7 @@ from bertkit.base.typed_settings import at, conf_dir, dotted_keys, nearest, opti
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
+BESIDE = {"decoder=transformer": {"attention": "transformer"}}  # options of other groups that come with an option
 # metadata of fields
 VERBATIM = {"is_verbatim": True}  # the value is passed on verbatim, bypassing Hydra
 WORDS = {"is_words": True}  # the value is all the words without a key, as in `compare runs/a runs/b`
@@ -155,6 +156,11 @@ def refusal(
         return None
     if parent == "segments" and defaults.get("segments", "") is None:
         return f"'{key}': prepare stores tokens only; add segments=google, or pass it to pretrain"
+    if parent in ("attention", "norm") and parent in groups and defaults.get(parent) is None:
+        beside = ", with norm=post or norm=pre," if parent == "norm" else ""
+        return (
+            f"'{key}': only for decoder=transformer{beside} since otherwise model_dir= defines it; pass it to pretrain"
+        )
     if key == _NEXT_SENTENCE:
         return f"'{text}': the instances of segments=google are for nsp, as in the original; leave it out"
     siblings = [known[len(parent) + 1 :] for known in keys if parent and known.startswith(f"{parent}.")]

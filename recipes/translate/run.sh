@@ -15,7 +15,7 @@ train() { for seed in $seeds; do echo "== finetune: $1, seed $seed"  # arguments
   $bertkit finetune task=translation data_dir="$DATA_DIR" task.columns.source="$from" task.columns.target="$to" task.generation.num_beams=1 \
     num_epochs="${2:-$transformer}" evaluation.every_steps=100000 seed="$seed" output_dir="$run/$1/seed_$seed" "${@:3}"; done; }
 new="model=tiny tokenizer=wordpiece $size schedule=noam" recurrent="decoder=rnn model.num_hidden_layers=1" pair=""
-train transformer "$transformer" decoder=transformer model.hidden_act=relu $new "$@"
+train transformer "$transformer" decoder=transformer $new "$@"
 for each in additive dot none; do train "rnn_$each" "${!each}" $new $recurrent decoder.score=$each "$@"; done
 if [ -z "${MODEL_DIR:-}" ]; then echo "== pretrain: a tiny BERT on the texts of both sides" && mkdir -p "$run"
 pick='NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i; next } { print $at[a] "\n" $at[b] "\n" }' pair="schedule=noam optimizer.peak_learning_rate=2.8e-3"

@@ -7,6 +7,7 @@ a difference (Squire and Trapp 1998). So a softmax subtracts no maximum.
 
 import functools
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,10 +83,10 @@ def sees(config: BertConfig, layer: int, length: int) -> Iterator[list[int]]:
 
 
 def head(
-    w: Weights, config: BertConfig, layer: int, number: int, query: Numbers, key: Numbers, value: Numbers
+    w: Weights, config: BertConfig, layer: int, number: int, query: Numbers, key: Numbers, value: Numbers, side: str
 ) -> Numbers:
     """One head: each (T, H) -> (T, H)."""
-    attention, name = config.attention, f"encoder.layers.{layer}.attention.slots"
+    attention, name = config.attention, f"{side}.layers.{layer}.attention.slots"
     (length, size), k = query.shape, attention.max_distance
     seen = list(sees(config, layer, length))
     if attention.pattern == "linformer":
@@ -135,22 +136,40 @@ def compressed(w: Weights, config: BertConfig, layer: int, number: int, which: s
     return np.array([sum(matrix[first + r, t] * x[t] for t in range(len(x))) for r in range(size)])
 
 
-def multi_head(w: Weights, config: BertConfig, layer: int, x: Numbers) -> Numbers:
-    name, size = f"encoder.layers.{layer}.attention", config.hidden_size // config.num_attention_heads
+def multi_head(w: Weights, config: BertConfig, layer: int, x: Numbers, side: str = "encoder") -> Numbers:
+    name, size = f"{side}.layers.{layer}.attention", config.hidden_size // config.num_attention_heads
     needs_key = config.attention.score != "location"
     query, key, value = (
         np.array([linear(w, f"{name}.{which}", token) for token in x])
         for which in ("query", "key" if needs_key else "query", "value")
     )
     parts = [slice(number * size, (number + 1) * size) for number in range(config.num_attention_heads)]
-    heads = [head(w, config, layer, n, query[:, p], key[:, p], value[:, p]) for n, p in enumerate(parts)]
+    heads = [head(w, config, layer, n, query[:, p], key[:, p], value[:, p], side) for n, p in enumerate(parts)]
     return np.array([linear(w, f"{name}.output", token) for token in np.concatenate(heads, 1)])
 
 
-def feed_forward(w: Weights, layer: int, token: Numbers) -> Numbers:
-    name = f"encoder.layers.{layer}.feed_forward"
+def look_across(w: Weights, config: BertConfig, layer: int, x: Numbers, source: Numbers) -> Numbers:
+    """Vaswani et al. 2017, equation 1, from one text to another."""
+    name, num_heads = f"decoder.layers.{layer}.cross_attention", config.num_attention_heads
+    contexts = []
+    for token in x:
+        of_heads = []
+        for query, keys, values in zip(
+            np.split(linear(w, f"{name}.query", token), num_heads),
+            np.split(np.array([linear(w, f"{name}.key", each) for each in source]), num_heads, 1),
+            np.split(np.array([linear(w, f"{name}.value", each) for each in source]), num_heads, 1),
+            strict=True,
+        ):
+            of_heads.append(softmax(keys @ query / len(query) ** 0.5) @ values)
+        contexts.append(linear(w, f"{name}.output", np.concatenate(of_heads)))
+    return np.array(contexts)
+
+
+def feed_forward(w: Weights, config: BertConfig, layer: int, token: Numbers, side: str = "encoder") -> Numbers:
+    name = f"{side}.layers.{layer}.feed_forward"
     inner = linear(w, f"{name}.intermediate", token)
-    return linear(w, f"{name}.output", inner / (1 + np.exp(-inner)))  # silu
+    shown = inner * (inner.real > 0) if config.hidden_act == "relu" else inner / (1 + np.exp(-inner))  # or silu
+    return linear(w, f"{name}.output", shown)
 
 
 def encode(w: Weights, config: BertConfig, ids: list[int], types: list[int]) -> tuple[Numbers, Numbers]:
@@ -168,11 +187,11 @@ def encode(w: Weights, config: BertConfig, ids: list[int], types: list[int]) -> 
         first, second = (f"encoder.layers.{layer}.{part}_norm" for part in ("attention", "feed_forward"))
         if config.norm.placement == "pre":  # Xiong et al. 2020, table 1, right
             x = x + multi_head(w, config, layer, np.array([norm(w, first, token, config) for token in x]))
-            x = np.array([token + feed_forward(w, layer, norm(w, second, token, config)) for token in x])
+            x = np.array([token + feed_forward(w, config, layer, norm(w, second, token, config)) for token in x])
         else:
             mixed = multi_head(w, config, layer, x)
             x = np.array([norm(w, first, token + more, config) for token, more in zip(x, mixed, strict=True)])
-            x = np.array([norm(w, second, token + feed_forward(w, layer, token), config) for token in x])
+            x = np.array([norm(w, second, token + feed_forward(w, config, layer, token), config) for token in x])
     if config.norm.placement == "pre":
         x = np.array([norm(w, "encoder.norm", token, config) for token in x])
     if config.pooling == "first":
@@ -183,3 +202,30 @@ def encode(w: Weights, config: BertConfig, ids: list[int], types: list[int]) -> 
         shares = softmax(np.array([np.tanh(linear(w, "pooler.score", token))[0] for token in x]))
         pooled = sum(share * token for share, token in zip(shares, x, strict=True))
     return x, np.tanh(linear(w, "pooler.dense", pooled))
+
+
+def translate(w: Weights, config: BertConfig, source: list[int], target: list[int]) -> Numbers:
+    """The logits of an encoder-decoder, (T, V): Vaswani et al. 2017, section 3, with the self-attention of the config."""
+    of_target = replace(config, attention=replace(config.attention, pattern="causal"))
+    encoded: Numbers = np.empty(0)
+    for side, ids, own in (("encoder", source, config), ("decoder", target, of_target)):
+        x = np.array([w["embeddings.token.weight"][token] for token in ids]) * config.hidden_size**0.5
+        if config.attention.positions == "sinusoidal":
+            x = x + np.array([sinusoid(place, config.hidden_size) for place in range(len(ids))])
+        if config.attention.positions == "learned":
+            x = x + w["embeddings.position.weight"][: len(ids)]
+        parts = {"attention": lambda y, n, own=own, side=side: multi_head(w, own, n, y, side)}
+        if side == "decoder":
+            parts["cross_attention"] = lambda y, n, encoded=encoded: look_across(w, config, n, y, encoded)
+        parts["feed_forward"] = lambda y, n, side=side: np.array([feed_forward(w, config, n, each, side) for each in y])
+        for layer in range(config.num_hidden_layers):
+            for part, of in parts.items():
+                name = f"{side}.layers.{layer}.{part}_norm"
+                if config.norm.placement == "pre":
+                    x = x + of(np.array([norm(w, name, token, config) for token in x]), layer)
+                else:
+                    x = np.array([norm(w, name, token, config) for token in x + of(x, layer)])
+        if config.norm.placement == "pre":
+            x = np.array([norm(w, f"{side}.norm", token, config) for token in x])
+        encoded = x
+    return encoded @ w["embeddings.token.weight"].T

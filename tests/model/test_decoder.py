@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import small_config
-from loops import sinusoid
+from loops import sinusoid, translate
 from torch import Tensor, nn
 
 from bertkit.kernels.fast import ALL, PLAIN
@@ -22,8 +22,25 @@ from bertkit.model.geometry import CAUSAL, Geometry
 from bertkit.model.heads import BertWithHeads, Targets
 
 TRANSFORMERS = ("bert", "shared", "post", "pre")
-RECURRENT = ("rnn additive", "rnn dot", "rnn general", "rnn location", "rnn none")
-KINDS = TRANSFORMERS + RECURRENT
+VARIANTS: dict[str, dict[str, Any]] = {  # settings of self-attention, on both sides
+    "post relative": {"positions": "relative", "max_distance": 3},
+    "pre rms rotary": {"positions": "rotary", "score": "general"},
+    "post alibi": {"positions": "alibi", "score": "additive", "additive_size": 5},
+    "pre learned": {"positions": "learned", "score": "location"},
+    "post none": {"positions": "none", "score": "dot"},
+}
+PUBLISHED: dict[str, Any] = {"cell": "lstm", "num_layers": 2}
+RECURRENT: dict[str, dict[str, Any]] = {
+    **{f"rnn {score}": {} for score in ("additive", "dot", "general", "location", "none")},
+    "rnn none reversed": {**PUBLISHED, "bidirectional": False, "reverse_source": True},  # Sutskever et al. 2014
+    "rnn local_p fed": {**PUBLISHED, "bidirectional": False, "window": 2, "input_feeding": True},  # Luong et al. 2015
+    "rnn local_m": {**PUBLISHED, "window": 2},
+    "rnn dot fed": {"input_feeding": True},
+    "rnn additive before": {"reset_gate": "before", "num_layers": 2},  # Bahdanau et al. 2015
+    "rnn additive lstm": {**PUBLISHED, "bidirectional": False},
+    "rnn general before": {"reset_gate": "before", "num_layers": 2, "reverse_source": True},
+}
+KINDS = (*TRANSFORMERS, *VARIANTS, *RECURRENT)
 SOURCES, TARGETS = (5, 11, 3, 11, 1, 7), (4, 1, 13, 13, 2, 3)  # tokens of each; one alone is the [CLS] of an empty text
 HIDDEN, NUM_HEADS, INTERMEDIATE, POSITIONS, VOCAB, LAYERS = 26, 2, 37, 17, 31, 3
 PLACES = 7  # that `location` knows; texts are longer
@@ -32,14 +49,16 @@ Texts = list[list[int]]
 
 def config_of(kind: str, dropout: float) -> BertConfig:
     if kind in RECURRENT:
-        decoder = DecoderConfig(kind="rnn", score=kind.split()[1])  # type: ignore[arg-type]
+        decoder = DecoderConfig(kind="rnn", score=kind.split()[1], **RECURRENT[kind])  # type: ignore[arg-type]
         positions = AttentionConfig(positions="none")
         return small_config(VOCAB, dropout, max_position_embeddings=PLACES, attention=positions, decoder=decoder)
     is_bert = kind in ("bert", "shared")
-    placement: Any = "post" if is_bert else kind
+    placement: Any = "post" if is_bert else kind.split()[0]
+    attention = AttentionConfig(**VARIANTS.get(kind, {"positions": "learned" if is_bert else "sinusoidal"}))
     return small_config(
         VOCAB, dropout, hidden_act="gelu" if is_bert else "relu", max_position_embeddings=POSITIONS, layer_norm_eps=1e-3,
-        attention=AttentionConfig(positions="learned" if is_bert else "sinusoidal"), norm=NormConfig(placement=placement),
+        attention=attention, norm=NormConfig(placement=placement, kind="rms" if "rms" in kind else "layer_norm"),
+        num_attention_heads=1 if attention.positions == "rotary" else NUM_HEADS,
         decoder=DecoderConfig(kind="bert" if is_bert else "transformer", norm=placement, share=kind == "shared"),
     )  # fmt: skip
 
@@ -164,6 +183,27 @@ def test_logits_and_gradients_are_those_of_torch(kind: str) -> None:
         assert "in_proj_bias" in name or gradient.abs().max() > 1e-6 * largest, name
 
 
+@pytest.mark.parametrize("kind", ["post", *VARIANTS])
+def test_logits_and_gradients_are_those_of_loops(kind: str) -> None:
+    """The gradients along one direction, which has all parameters in it."""
+    model, rng = model_of(kind), np.random.default_rng(3)
+    sources, targets = texts(SOURCES, 1), texts(TARGETS, 2)
+    logits = logits_of(model, sources, targets)
+    of_logits = rng.normal(size=logits.shape)
+    gradients = torch.autograd.grad((logits * torch.tensor(of_logits)).sum(), list(model.parameters()))
+    w, expected = {}, 0.0
+    for (name, weight), gradient in zip(model.named_parameters(), gradients, strict=True):
+        direction = rng.normal(size=weight.shape)
+        own = name.removeprefix("bert.").replace("heads.generation", "decoder")
+        w[own] = weight.detach().numpy() + 1e-30j * direction
+        expected += (gradient.numpy() * direction).sum()
+        assert gradient.any() or name.endswith("key.bias"), name
+    pairs = zip(sources, targets, strict=True)
+    theirs = np.concatenate([translate(w, model.config, *pair) for pair in pairs])
+    np.testing.assert_allclose(logits.detach().numpy(), theirs.real, rtol=0, atol=1e-10)
+    assert (theirs * of_logits).sum().imag / 1e-30 == pytest.approx(expected, rel=1e-10)
+
+
 # what must hold
 
 
@@ -203,7 +243,7 @@ def test_no_gradient_comes_from_later_tokens_nor_from_other_pairs(kind: str) -> 
         assert looked_at == list(range(row - place, row + 1))
         is_seen = of_hidden.abs().sum(1) > 0
         assert not is_seen[of_source != number].any()
-        assert bool(is_seen[of_source == number].all()) or kind == "rnn none"
+        assert bool(is_seen[of_source == number].all()) or kind.split()[1] in ("none", "local_m", "local_p")
 
 
 def step_all(model: BertWithHeads, sources: Texts, targets: Texts, num_slack: int = 0) -> Tensor:
@@ -325,8 +365,11 @@ def test_dropout_is_of_training_alone_and_seeded(kind: str) -> None:
         if isinstance(module, Dropout):
             module.register_forward_hook(lambda *given: dropped.append(len(given[-1])))
     same(logits_of(model, sources, targets), logits_of(model_of(kind), sources, targets), 0)
-    of_sources, of_targets = (LAYERS, 2) if kind in RECURRENT else (1 + 2 * LAYERS, 1 + 3 * LAYERS)
-    assert dropped == [sum(SOURCES)] * of_sources + [sum(TARGETS)] * of_targets
+    of_sources, of_targets = (1 + 2 * LAYERS, 1 + 3 * LAYERS)
+    if kind in RECURRENT:
+        of_sources, of_targets = LAYERS, 1 + RECURRENT[kind].get("num_layers", 1)
+    assert dropped[:of_sources] == [sum(SOURCES)] * of_sources
+    assert sum(dropped[of_sources:]) == sum(TARGETS) * of_targets  # some run token by token
     model.float().train()
     for fast in (PLAIN, ALL):
         model.use(fast)

@@ -11,6 +11,7 @@ from test_decoder import HIDDEN, LAYERS, PLACES, RECURRENT, SOURCES, TARGETS, mo
 from test_decoder import encode as encoded
 
 from bertkit.kernels.layout import Layout
+from bertkit.model.bert_config import DecoderConfig
 from bertkit.model.heads import Targets
 from bertkit.model.recurrent import Steps
 
@@ -21,64 +22,108 @@ def sigmoid(x: Numbers) -> Numbers:
     return 1 / (1 + np.exp(-x))
 
 
-def gru(w: Weights, name: str, which: str, x: Numbers, h: Numbers) -> Numbers:
-    """Cho et al. 2014, equations 5 to 8, with the reset gate and the z of torch."""
-    of_x = w[f"{name}.weight_ih{which}"] @ x + w[f"{name}.bias_ih{which}"]
-    of_h = w[f"{name}.weight_hh{which}"] @ h + w[f"{name}.bias_hh{which}"]
-    n = len(h)
-    reset, update = sigmoid(of_x[:n] + of_h[:n]), sigmoid(of_x[n : 2 * n] + of_h[n : 2 * n])
-    return (1 - update) * np.tanh(of_x[2 * n :] + reset * of_h[2 * n :]) + update * h
+def cell(
+    w: Weights, config: DecoderConfig, name: str, which: str, x: Numbers, state: tuple[Numbers, Numbers]
+) -> tuple[Numbers, Numbers]:
+    """The next h and, for an LSTM, c.
+
+    Cho et al. 2014, equations 5 to 8, with the z of torch; Graves 2013, equations 7 to 11, without peepholes.
+    """
+    w_x, w_h, b_x, b_h = (w[f"{name}.{each}{which}"] for each in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+    (h, c), n = state, len(state[0])
+    of_x, of_h = w_x @ x + b_x, w_h @ h + b_h
+    if config.cell == "lstm":
+        i, f, g, o = np.split(of_x + of_h, 4)
+        c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+        return sigmoid(o) * np.tanh(c), c
+    r, z = sigmoid(of_x[:n] + of_h[:n]), sigmoid(of_x[n : 2 * n] + of_h[n : 2 * n])
+    inner = r * of_h[2 * n :] if config.reset_gate == "after" else w_h[2 * n :] @ (r * h) + b_h[2 * n :]
+    return (1 - z) * np.tanh(of_x[2 * n :] + inner) + z * h, c
 
 
-def encode(w: Weights, ids: list[int]) -> list[list[Numbers]]:
-    """The states before the first layer and after each: L + 1 of (T, D)."""
-    states = [[w["bert.embeddings.token.weight"][token] for token in ids]]
+def encode(w: Weights, config: DecoderConfig, ids: list[int]) -> list[list[Numbers]]:
+    """The states before the first layer and after each: L + 1 of (T, D), each at the place of its token."""
+    states, size = [[w["bert.embeddings.token.weight"][token] for token in ids]], HIDDEN
+    order = list(range(len(ids)))
+    if config.reverse_source:
+        order[1:-1] = order[1:-1][::-1]
+    ways = [("_l0", order)]
+    if config.bidirectional:
+        ways, size = [*ways, ("_l0_reverse", order[::-1])], HIDDEN // 2
     for layer in range(LAYERS):
         found: list[list[Numbers]] = []
-        for which, order in (("_l0", range(len(ids))), ("_l0_reverse", reversed(range(len(ids))))):
-            h, of_way = np.zeros(HIDDEN // 2, complex), [np.empty(0, complex)] * len(ids)
-            for j in order:
-                h = of_way[j] = gru(w, f"bert.encoder.layers.{layer}", which, states[-1][j], h)
-            found.append(of_way)
-        states.append([np.concatenate(both) for both in zip(*found, strict=True)])
+        for which, of_way in ways:
+            state, outputs = (np.zeros(size, complex), np.zeros(size, complex)), [np.empty(0, complex)] * len(ids)
+            for j in of_way:
+                state = cell(w, config, f"bert.encoder.layers.{layer}", which, states[-1][j], state)
+                outputs[j] = state[0]
+            found.append(outputs)
+        states.append([np.concatenate(each) for each in zip(*found, strict=True)])
     return states
 
 
-def look(w: Weights, score: str, s: Numbers, hidden: list[Numbers]) -> tuple[list[Numbers], Numbers]:
-    name, scores = "head.attention", []
-    for j, h in enumerate(hidden):
+def look(w: Weights, config: DecoderConfig, s: Numbers, hidden: list[Numbers], t: int) -> tuple[list[Numbers], Numbers]:
+    name, scores, score, seen = "head.attention", {}, config.score, list(range(len(hidden)))
+    factor = {j: 1.0 for j in seen}
+    if score in ("local_m", "local_p"):  # Luong et al. 2015, section 3.2, equations 9 and 10
+        centre = np.array(min(t, len(hidden) - 1), complex)
+        if score == "local_p":
+            of_s = np.tanh(w[f"{name}.of_state.weight"] @ s)
+            centre = len(hidden) * sigmoid((w[f"{name}.of_centre.weight"][0] * of_s).sum())
+            factor = {j: np.exp(-((j - centre) ** 2) / (2 * (config.window / 2) ** 2)) for j in seen}
+        seen = [j for j in seen if centre.real - config.window <= j <= centre.real + config.window]
+    for j in seen:
         match score:
             case "dot":
-                scores.append((s * h).sum())
-            case "general":
-                scores.append((s * (w[f"{name}.matrix.weight"] @ h)).sum())
+                scores[j] = (s * hidden[j]).sum()
             case "location":
-                scores.append((w[f"{name}.matrix.weight"][min(j, PLACES - 1)] * s).sum())
+                scores[j] = (w[f"{name}.matrix.weight"][min(j, PLACES - 1)] * s).sum()
             case "additive":
-                both = w[f"{name}.of_query.weight"] @ s + w[f"{name}.of_key.weight"] @ h
-                scores.append((w[f"{name}.of_sum.weight"][0] * np.tanh(both)).sum())
-    shares = list(softmax(np.array(scores)))
+                both = w[f"{name}.of_query.weight"] @ s + w[f"{name}.of_key.weight"] @ hidden[j]
+                scores[j] = (w[f"{name}.of_sum.weight"][0] * np.tanh(both)).sum()
+            case _:
+                scores[j] = (s * (w[f"{name}.matrix.weight"] @ hidden[j])).sum()
+    found = dict(zip(seen, softmax(np.array(list(scores.values()))), strict=True))
+    shares = [found.get(j, 0) * factor[j] for j in range(len(hidden))]
     return shares, sum(share * h for share, h in zip(shares, hidden, strict=True))
 
 
-def decode(w: Weights, score: str, ids: list[int], hidden: list[Numbers]) -> tuple[list[Numbers], list[list[Numbers]]]:
-    half, logits, shares = HIDDEN // 2, [], []
-    backward = hidden[0][half:]
-    s = np.tanh(
-        linear(w, "head.first", backward if score == "additive" else np.concatenate([hidden[-1][:half], backward]))
-    )
-    for token in ids:
+def decode(
+    w: Weights, config: DecoderConfig, ids: list[int], hidden: list[Numbers]
+) -> tuple[list[Numbers], list[list[Numbers]]]:
+    half, logits, shares, score = HIDDEN // 2, [], [], config.score
+    by_step, cells = score == "additive" or config.input_feeding, ["recurrence"]
+    cells += [f"upper.{number}" for number in range(config.num_layers - 1)]
+    which = "" if by_step and config.reset_gate == "after" else "_l0"
+    both = ([] if score == "additive" else [hidden[-1][:half]]) + [hidden[0][half:]]
+    last = np.concatenate(both) if config.bidirectional else hidden[-1]
+    parts = np.split(np.tanh(linear(w, "head.first", last)),
+                     config.num_layers * (2 if config.cell == "lstm" else 1))  # fmt: skip
+    if config.cell == "lstm":
+        states = [(parts[2 * n + 1], parts[2 * n]) for n in range(config.num_layers)]
+    else:
+        states = [(part, part) for part in parts]
+    fed = np.zeros(HIDDEN, complex)
+
+    def move(x: Numbers) -> Numbers:
+        for number, name in enumerate(cells):
+            states[number] = cell(w, config, f"head.{name}", which, x, states[number])
+            x = states[number][0]
+        return x
+
+    for t, token in enumerate(ids):
         y = w["head.token.weight"][token]
         if score == "additive":
-            share, c = look(w, score, s, hidden)
+            s = states[-1][0]
+            share, c = look(w, config, s, hidden, t)
             u_o, v_o, c_o = np.split(w["head.combined.weight"], 3, axis=1)
-            t = u_o @ s + v_o @ y + c_o @ c + w["head.combined.bias"]
-            out = np.array([a if a.real > b.real else b for a, b in t.reshape(-1, 2)])
-            s = gru(w, "head.recurrence", "", np.concatenate([y, c]), s)
+            of_all = u_o @ s + v_o @ y + c_o @ c + w["head.combined.bias"]
+            out = np.array([a if a.real > b.real else b for a, b in of_all.reshape(-1, 2)])
+            move(np.concatenate([y, c]))
         else:
-            s = gru(w, "head.recurrence", "_l0", y, s)
-            share, c = ([], s[:0]) if score == "none" else look(w, score, s, hidden)
-            out = np.tanh(linear(w, "head.combined", np.concatenate([c, s])))
+            s = move(np.concatenate([y, fed]) if config.input_feeding else y)
+            share, c = ([], s[:0]) if score == "none" else look(w, config, s, hidden, t)
+            out = fed = np.tanh(linear(w, "head.combined", np.concatenate([c, s])))
         logits.append(linear(w, "head.vocabulary", out))
         shares.append(share)
     return logits, shares
@@ -94,6 +139,8 @@ def near(ours: torch.Tensor, theirs: object) -> None:
 @pytest.mark.parametrize("kind", RECURRENT)
 def test_states_logits_and_gradients_are_those_of_loops(kind: str) -> None:
     model, score, rng = model_of(kind), kind.split()[1], np.random.default_rng(3)
+    config = model.config.decoder
+    assert config is not None
     sources, targets = texts(SOURCES, 1), texts(TARGETS, 2)
     ids, layout = packed(sources)
     out = model(
@@ -105,10 +152,11 @@ def test_states_logits_and_gradients_are_those_of_loops(kind: str) -> None:
     loss = (logits * torch.tensor(of_logits)).sum()
     gradients = torch.autograd.grad(loss, list(parameters.values()))
     w = {name: weight.detach().numpy().astype(complex) for name, weight in parameters.items()}
-    of_attention = {"additive": 3, "general": 1, "location": 1}.get(score, 0)
-    assert len(w) == 1 + 8 * LAYERS + 1 + 2 + 4 + 4 + of_attention
+    of_attention = {"additive": 3, "dot": 0, "none": 0, "local_p": 3}.get(score, 1)
+    of_layers = (8 if config.bidirectional else 4) * LAYERS + 4 * config.num_layers
+    assert len(w) == 1 + of_layers + 1 + 2 + 4 + of_attention
 
-    states = [encode(w, source) for source in sources]
+    states = [encode(w, config, source) for source in sources]
     assert len(out.hidden_states) == LAYERS + 1
     for layer, state in enumerate(out.hidden_states):
         near(state, [row for of_text in states for row in of_text[layer]])
@@ -116,7 +164,7 @@ def test_states_logits_and_gradients_are_those_of_loops(kind: str) -> None:
         direction = rng.normal(size=weight.shape)
         moved = w | {name: w[name] + 1j * GRADIENT_STEP * direction}
         found = [
-            decode(moved, score, target, encode(moved, source)[-1])
+            decode(moved, config, target, encode(moved, config, source)[-1])
             for source, target in zip(sources, targets, strict=True)
         ]
         theirs = np.array([row for rows, _ in found for row in rows])
@@ -151,8 +199,10 @@ def test_the_way_from_the_source_without_attention_is_its_last_state(kind: str) 
     state = model.heads["generation"].start(hidden, layout)  # type: ignore[operator, union-attr]
     (of_hidden,) = torch.autograd.grad(state.last.sum(), hidden)
     expected = torch.zeros_like(of_hidden, dtype=torch.bool)
-    expected[layout.starts, HIDDEN // 2 :] = True
-    if kind != "rnn additive":
-        expected[torch.tensor(SOURCES).cumsum(0) - 1, : HIDDEN // 2] = True
+    config = model.config.decoder
+    assert config is not None
+    expected[layout.starts, HIDDEN // 2 :] = config.bidirectional
+    if config.score != "additive" or not config.bidirectional:
+        expected[torch.tensor(SOURCES).cumsum(0) - 1, : HIDDEN // 2 if config.bidirectional else HIDDEN] = True
     assert torch.equal(of_hidden != 0, expected)
-    assert (state.source is None) == (kind == "rnn none")
+    assert (state.source is None) == (config.score == "none")

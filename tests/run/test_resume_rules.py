@@ -1,5 +1,6 @@
 """Every setting has a class, and a changed one is taken, said or refused accordingly."""
 
+import dataclasses
 import json
 from collections import Counter
 from collections.abc import Mapping
@@ -106,6 +107,7 @@ def test_classes(command: str) -> None:
             assert key in leaves(settings_of(command)), key
             assert class_of(key, RULES[command]) == rule, key
     names = {key.rsplit(".", n)[0] for key in leaves(settings_of(command)) for n in range(4)}
+    names |= {field.name for field in dataclasses.fields(schema_of(command))}  # some are written only if they are set
     assert set(RULES[command]) - set(CONTENT) <= names  # nothing is classed that is no setting
 
 

@@ -27,7 +27,7 @@ from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.predict.inference import logits_local
 from bertkit.predict.predictor import read_inputs
 from bertkit.serve.models import open_models
-from bertkit.settings.compose import compose
+from bertkit.settings.compose import compose, compose_from_run
 from bertkit.settings.serve import ServeSettings
 from bertkit.train.log import read_metrics
 
@@ -42,6 +42,12 @@ DECODERS: dict[str, list[str]] = {
     "transformer": ["decoder=transformer", *ANEW],
     "pre": ["decoder=transformer", "decoder.norm=pre", *ANEW],
     **{score: ["decoder=rnn", f"decoder.score={score}", *ANEW] for score in ("additive", "dot", "general", "location", "none")},
+    # all that can be combined
+    "published": ["decoder=rnn", "decoder.cell=lstm", "decoder.score=local_p", "decoder.window=2", "decoder.input_feeding=true",
+                  "decoder.num_layers=2", "decoder.bidirectional=false", "decoder.reverse_source=true", *ANEW],
+    "before": ["decoder=rnn", "decoder.reset_gate=before", "decoder.num_layers=2", "decoder.reverse_source=true", *ANEW],
+    "relative": ["decoder=transformer", "attention.positions=relative", "attention.max_distance=3", "attention.score=general",
+                 "norm=pre", "norm.kind=rms", *ANEW],
     "bert": ["decoder=bert"],
     "shared": ["decoder=bert", "decoder.share=true"],
 }  # fmt: skip
@@ -85,7 +91,7 @@ def runs(data: Path, start: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 def test_what_every_decoder_leaves(runs: Path, data: Path, start: Path, capsys: Capsys) -> None:
-    assert len(DECODERS) == 9
+    assert len(DECODERS) == 12
     for name in DECODERS:
         rows = rows_of(runs / name / "predictions.jsonl")
         sources = [line.split("\t") for line in (data / "dev.tsv").read_text().splitlines()[1:]]
@@ -246,8 +252,8 @@ def test_what_was_learned_is_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "num_kills"), [
-    ("transformer", 1),
-    *(pytest.param(name, 10, marks=pytest.mark.slow) for name in ("transformer", "additive", "bert")),
+    ("published", 1),
+    *(pytest.param(name, 10, marks=pytest.mark.slow) for name in ("transformer", "additive", "bert", "before", "relative")),
 ])  # fmt: skip
 def test_a_killed_run_ends_as_one_that_was_not(
     name: str, num_kills: int, data: Path, start: Path, tmp_path: Path, python: Path
@@ -272,7 +278,10 @@ def test_a_killed_run_ends_as_one_that_was_not(
     assert rows_of(tmp_path / "whole" / "predictions.jsonl") == rows_of(tmp_path / "killed" / "predictions.jsonl")
 
 
-@pytest.mark.parametrize("name", ["transformer", pytest.param("additive", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name",
+    ["published", *(pytest.param(name, marks=pytest.mark.slow) for name in ("transformer", "additive", "relative"))],
+)
 def test_two_processes_give_the_bits_of_one(name: str, data: Path, start: Path, tmp_path: Path, python: Path) -> None:
     more = [*given(name, start), "reproducibility=strict", "model.hidden_dropout_prob=0.1"]
     for count in (1, 2):
@@ -282,6 +291,19 @@ def test_two_processes_give_the_bits_of_one(name: str, data: Path, start: Path, 
     assert weights_of(tmp_path / "1") == weights_of(tmp_path / "2")
     texts = [[row["text"] for row in rows_of(tmp_path / each / "predictions.jsonl")] for each in ("1", "2")]
     assert texts[0] == texts[1]
+
+
+def test_the_activation_of_the_transformer_is_relu_unless_it_is_set(runs: Path, tmp_path: Path) -> None:
+    for name, act in (("transformer", "relu"), ("relative", "relu"), ("dot", "gelu")):
+        assert yaml.safe_load((runs / name / "config.yaml").read_text())["model"]["hidden_act"] == act
+        assert json.loads((runs / name / "model" / "config.json").read_text())["hidden_act"] == act
+    start = ["task=translation", "output_dir=x", "decoder=transformer", "model=tiny"]
+    for more, act in (([], "relu"), (["model.hidden_act=gelu"], "gelu"), (["model.hidden_act=silu"], "silu")):
+        assert compose("finetune", [*start, *more])["model"]["hidden_act"] == act
+    saved = yaml.safe_load((runs / "transformer" / "config.yaml").read_text())
+    saved["model"]["hidden_act"] = "gelu"  # a run from before
+    (tmp_path / "old.yaml").write_text(yaml.safe_dump(saved))
+    assert compose_from_run("finetune", str(tmp_path / "old.yaml"), [])["model"]["hidden_act"] == "gelu"
 
 
 OLD = {
@@ -338,6 +360,21 @@ WRONG: dict[str, tuple[list[str], str]] = {
                                  "model.hidden_size=25: attention.positions=sinusoidal needs an even number"),
     "no such source": ([*DECODERS["dot"], "task.columns.source=en"], "no column 'en' (it has: 'source', 'target')"),
     "no such target": ([*DECODERS["dot"], "task.columns.target=de"], "no column 'de' (it has: 'source', 'target')"),
+    "a gate that is not there": ([*DECODERS["before"], "decoder.cell=lstm"], "decoder.reset_gate=before: has no effect with decoder.cell=lstm"),
+    "what is fed already": (["decoder=rnn", "decoder.input_feeding=true", *ANEW], "decoder.input_feeding=true: has no effect with decoder.score=additive"),
+    "a window of all": ([*DECODERS["dot"], "decoder.window=3"], "decoder.window=3: has no effect with decoder.score=dot"),
+    "no layers": ([*DECODERS["dot"], "decoder.num_layers=0"], "decoder.num_layers=0: expected 1 to 10,000"),
+    "a cell for a Transformer": ([*DECODERS["pre"], "decoder.cell=lstm"], "unknown key 'decoder.cell'"),
+    "positions without self-attention": ([*DECODERS["dot"], "attention.positions=rotary"],
+                                         "'attention.positions': only for decoder=transformer"),
+    "attention without self-attention": ([*DECODERS["dot"], "attention=bert"], "attention: has no effect with decoder=rnn"),
+    "attention of a model that has its own": (["decoder=bert", "model_dir=x", "attention=bert"], "attention: has no effect with model_dir="),
+    "a pattern": ([*DECODERS["relative"], "attention.pattern=window"], "attention.pattern=window: not with decoder=transformer"),
+    "distances of nothing": ([*DECODERS["pre"], "attention.max_distance=3"],
+                             "attention.max_distance: has no effect without attention.positions=relative"),
+    "positions of a score without keys": ([*DECODERS["relative"], "attention.score=location"],
+                                          "attention.positions=relative with attention.score=location"),
+    "a kind of no norm": ([*DECODERS["pre"], "norm.kind=rms"], "'norm.kind': only for decoder=transformer, with norm=post or norm=pre"),
     "no such score": (["decoder=rnn", "decoder.score=cosine"], "decoder.score='cosine': expected additive or dot"),
     "no such decoder": (["decoder=lstm"], "unknown option decoder=lstm"),
     "a metric of labels": ([*DECODERS["dot"], "task.metrics=[accuracy]"], "task.metrics: accuracy cannot measure texts"),
@@ -362,7 +399,7 @@ def test_a_decoder_of_another_kind_is_refused(runs: Path, data: Path, tmp_path: 
 
 def test_a_run_goes_on_from_a_model_that_writes(runs: Path, data: Path, tmp_path: Path) -> None:
     """Without decoder= the model keeps its own, of every kind; nothing in it is made anew."""
-    for name in ("pre", "location", "shared"):
+    for name in ("pre", "location", "shared", "published", "relative"):
         out = tmp_path / name
         assert finetune(data, out, f"model_dir={runs / name}", "optimizer.peak_learning_rate=1e-9") == 0
         ours, theirs = (load_model(each).state_dict() for each in (out, runs / name))
