@@ -247,9 +247,8 @@ def _report(error: BaseException, place: str = "") -> int:
         return _fail(str(error), error.exit_code)
     if isinstance(error, OSError):
         code = StorageError.exit_code if error.errno in DISK_ERRORS else InputError.exit_code
-        return _fail(
-            in_brief(": ".join(filter(None, (str(error.filename or place), error.strerror or str(error))))), code
-        )
+        reason = ": ".join(filter(None, (str(error.filename or place), error.strerror or str(error))))
+        return _fail(in_brief(reason), code)
     message = in_brief(f"{type(error).__name__}: {' '.join(str(error).split())}")
     if world.is_lost_peer(error) and world.world_from_environment().size > 1:
         return _fail(f"{world.LOST} ({message})", errors.PeerError.exit_code)

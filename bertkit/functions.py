@@ -182,9 +182,8 @@ def _take_rows(command: str, settings: dict[str, Any], folder: Path) -> tuple[li
             path = folder / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.jsonl"
             files[path], settings[setting] = text, path.absolute()
             settings |= {} if is_input else {"task.format": "auto"}
-            if not is_input and any(
-                settings.get("data_dir") is one for one in (None, folder)
-            ):  # then the run's settings name no place
+            data_dir = settings.get("data_dir")
+            if not is_input and (data_dir is None or data_dir is folder):  # then the run's settings name no place
                 settings |= {setting: path.name, "data_dir": folder}
     return inputs, files
 

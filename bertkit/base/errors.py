@@ -28,9 +28,7 @@ def shown(text: object) -> str:
 
 def in_brief(message: object) -> str:
     """Escape a message, and cut the middle out of a long one: it begins with the place and ends with the remedy."""
-    text = shown(message).replace(
-        "; use sys.set_int_max_str_digits() to increase the limit", ""
-    )  # advice for programmers
+    text = re.sub(r"; use sys\.set_int_max_str_digits.*?limit", "", shown(message))  # advice for programmers
     return text if len(text) <= MAX_LENGTH else f"{text[:220]} ... {text[220 + 5 - MAX_LENGTH :]}"
 
 

@@ -56,9 +56,7 @@ def to_json(value: Any) -> str:
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Read a safetensors file, and check the CRC-32 of its tensors if `write_tensors` has written it.
 
-    Raises:
-        InputError: the file is damaged, or larger than the memory.
-        StorageError: the tensors are not as they were written.
+    Raises InputError if the file is damaged, or larger than the memory; StorageError if the tensors have changed since.
     """
     import safetensors
 
@@ -248,10 +246,8 @@ def partial_dir(final: Path, made_from: str | None) -> Iterator[Path]:
 
     The key `made_from` identifies everything on which the result depends. With a key, the folder `UNFINISHED` in the partial
     directory is for intermediate results. After a kill, or an error other than an `InputError` or a disk error, this folder is
-    kept, and the next build with the same key can continue from it.
-
-    Raises:
-        LockedError: another process is building the same directory.
+    kept, and the next build with the same key can continue from it. Raises LockedError if another process is building the same
+    directory.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(naming(final))
@@ -276,11 +272,7 @@ def partial_dir(final: Path, made_from: str | None) -> Iterator[Path]:
 
 
 def _make_partial_dir(final: Path) -> Path:
-    """Make the partial directory, or reuse a partial directory of bertkit.
-
-    Raises:
-        InputError: something else has this name.
-    """
+    """Make the partial directory, or reuse one of bertkit; raises InputError if something else has this name."""
     partial = partial_path(final)
     if not os.path.lexists(partial):
         partial.mkdir(exist_ok=True)
@@ -298,12 +290,7 @@ def _is_dir(path: Path) -> bool:
 
 @contextlib.contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Lock a directory; the lock ends with the process, even if the process is killed.
-
-    Raises:
-        LockedError: another process holds the lock; the message has its host, its id and its start time.
-        InputError: the name of the lock file is taken by something else.
-    """
+    """Lock a directory until the process ends, even if it is killed; raises LockedError, which names its holder."""
     from filelock import FileLock, Timeout
 
     path = directory / LOCK
@@ -331,11 +318,7 @@ def refuse_file(output_dir: Path) -> None:
 
 
 def require_space(directory: Path, num_bytes: int) -> None:
-    """Check that the disk of `directory` has `num_bytes` free; some file systems report no sizes.
-
-    Raises:
-        StorageError: it has less.
-    """
+    """Raise StorageError unless the disk of `directory` has `num_bytes` free; some file systems report no sizes."""
     usage = shutil.disk_usage(directory)
     if usage.total and usage.free < num_bytes:
         raise StorageError(no_space(directory, num_bytes))

@@ -38,11 +38,7 @@ def path_of(model_dir: object, setting: str = "model_dir") -> Path:
 
 
 def check_model(name: str, setting: str) -> None:
-    """Check that a hub model is cached or the hub is reachable; does not import torch.
-
-    Raises:
-        InputError: neither is the case.
-    """
+    """Raise InputError unless a hub model is cached or the hub is reachable; does not import torch."""
     if not is_id(name) or Path(name).exists():
         return
     home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "huggingface")

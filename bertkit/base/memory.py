@@ -47,11 +47,7 @@ def processes_here(device: str) -> int:
 
 
 def require_memory(what: str, num_bytes: int, advice: str, device: str = "cpu") -> None:
-    """Check that `what`, which needs at least `num_bytes`, can fit into the total memory.
-
-    Raises:
-        InputError: it cannot fit; the message ends with the advice `advice`.
-    """
+    """Raise InputError, which ends with `advice`, if `what` needs `num_bytes`, more than the total memory."""
     here = memory_here(device)
     if num_bytes > here.total:
         raise InputError(

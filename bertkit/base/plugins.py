@@ -58,11 +58,7 @@ def add(slot: str, name: str) -> Callable[[Made], Made]:
 
 
 def load(modules: Iterable[str]) -> None:
-    """Import modules with plug-ins, from the working directory too; child processes will do the same.
-
-    Raises:
-        InputError: a module cannot be imported.
-    """
+    """Import modules with plug-ins, from the working directory too; child processes will do the same."""
     known = [name for name in os.environ.get(MODULES, "").split(",") if name]
     names = list(dict.fromkeys([*known, *modules]))
     if names and os.getcwd() not in sys.path:
@@ -112,29 +108,20 @@ def has_setting(key: str) -> bool:
 
 
 def get(slot: str, name: str) -> Callable[..., Any]:
-    """Return a plug-in.
-
-    Raises:
-        InputError: its module has not been imported.
-    """
+    """Return a plug-in; raises InputError if its module has not been imported."""
     if (made := find(slot, name)) is None:
         raise InputError(f"{SETTINGS[slot]}={name}: a plug-in that is not loaded; set plugins=[its module]")
     return made
 
 
 def options_of(slot: str, name: str) -> type:
-    """Return a dataclass with the options of a plug-in, its keyword-only parameters.
-
-    Raises:
-        InputError: an option has no type or no default.
-    """
+    """Return a dataclass with the options of a plug-in: its keyword-only parameters, with types and defaults."""
     parameters = inspect.signature(get(slot, name), eval_str=True).parameters.values()
     options = [p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
     if bare := [p.name for p in options if p.default is p.empty or p.annotation is p.empty]:
         raise InputError(f"{slot} {name!r}: option {bare[0]} needs a type and a default, as in {bare[0]}: int = 3")
-    return dataclasses.make_dataclass(
-        "Options", [(p.name, p.annotation, dataclasses.field(default=p.default)) for p in options]
-    )
+    fields = [(p.name, p.annotation, dataclasses.field(default=p.default)) for p in options]
+    return dataclasses.make_dataclass("Options", fields)
 
 
 def bind(slot: str, name: str, options: Mapping[str, Any]) -> functools.partial[Any]:

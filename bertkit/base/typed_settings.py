@@ -83,11 +83,7 @@ def build(schema: type[T], mapping: Any, path: str = "") -> T:
 
 
 def checked(kind: type[T], content: Any, where: Path | str, advice: str = "restore it from where it came") -> T:
-    """Convert the content of a file to a type, and check it; additional fields are allowed.
-
-    Raises:
-        InputError: a field is wrong; the message has the file and the first wrong field.
-    """
+    """Convert the content of a file to a type; additional fields are allowed; InputError names the first wrong field."""
     errors: list[str] = []
     value = _convert(kind, content, "", errors, is_file=True)
     if errors:

@@ -113,11 +113,8 @@ def resolve_model_dir(model_dir: str | Path, setting: str = "model_dir") -> Path
     """Find the directory with a configuration and weights; for a prefix whose directory has several checkpoints, the prefix.
 
     `model_dir` is a run directory (its newest valid checkpoint; after fine-tuning the final model, its best checkpoint), a
-    checkpoint, a Hugging Face directory, a TensorFlow checkpoint (a directory, or a prefix such as `DIR/bert_model.ckpt`), or a
-    hub id. `setting` is its name in messages.
-
-    Raises:
-        InputError: there is no such directory, or it contains no model.
+    checkpoint, a Hugging Face directory, a TensorFlow checkpoint (a directory, or a prefix such as `DIR/bert_model.ckpt`), or
+    a hub id. `setting` is its name in messages. Raises InputError if there is no such directory, or it contains no model.
     """
     path = path_of(model_dir, setting)
     if not path.is_dir():
@@ -214,10 +211,8 @@ def load_directory(
     What is None comes from the directory: all its heads, their labels and settings, and a pooler, which there is also if the
     heads need it. The rows of a sequence or token head with the same `labels` are put into this order; a head with other ones
     is newly initialised. If the directory has no decoder, `decoder` starts as a copy of the encoder and the masked LM head,
-    with newly initialised cross-attention.
-
-    Raises:
-        InputError: tensors that the model does not have, parameters without a tensor, or different shapes; all are listed.
+    with newly initialised cross-attention. Raises InputError, which lists all tensors that are left over, are missing or have
+    another shape.
     """
     stored = _read(directory)
     own_heads = [head for head in HEADS if stored.has(f"heads.{head}")]
@@ -250,11 +245,7 @@ def load_directory(
 
 
 def _decoder_of(stored: _Stored, heads: Sequence[str], decoder: DecoderConfig | None) -> DecoderConfig | None:
-    """Choose the model's decoder: `decoder`, or the directory's if the generation head is loaded.
-
-    Raises:
-        InputError: there is none, or the weights do not fit it.
-    """
+    """Choose the model's decoder: `decoder`, or the directory's if the generation head is loaded."""
     there = stored.config.decoder
     if decoder is None and there is None and "generation" in heads:
         raise InputError(f"{stored.directory}: a model without a decoder; finetune with decoder=bert adds one")

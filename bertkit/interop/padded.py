@@ -127,10 +127,8 @@ class PaddedBert(nn.Module):
 def unpad(attention_mask: Tensor, name: str = "attention_mask") -> tuple[Tensor, Layout]:
     """Return the indices of all tokens in the flattened (B * T,) batch, (S,), and their layout.
 
-    Position ids are columns of the padded batch, so padding on the left shifts the positions.
-
-    Raises:
-        ValueError: a sequence has no token at all.
+    Position ids are columns of the padded batch, so padding on the left shifts the positions. Raises ValueError if a sequence
+    has no token at all.
     """
     is_token = attention_mask.bool()  # (B, T)
     indices = is_token.reshape(-1).nonzero().squeeze(1)  # (S,)

@@ -129,12 +129,8 @@ def run(launch: LaunchConfig, job: dict[str, Any], output_dir: str | None) -> No
 def _open_store(launch: LaunchConfig) -> tuple[TCPStore | None, tuple[str, int]]:
     """Open the store if this is host 0; return it, or None, and its address."""
     host, _, number = (launch.address or "127.0.0.1:0").rpartition(":")
-    if (
-        not host
-        or not re.fullmatch("[0-9]{1,5}", number)
-        or int(number) > 65535
-        or (launch.address and int(number) == 0)
-    ):
+    is_port = re.fullmatch("[0-9]{1,5}", number) and (1 if launch.address else 0) <= int(number) <= 65535
+    if not (host and is_port):
         raise InputError(f"launch.address={launch.address}: expected HOST:PORT of host 0, such as 10.0.0.1:29500")
     if launch.host_rank > 0:
         return None, (host, int(number))

@@ -59,9 +59,7 @@ class Embedder:
 
         Texts are in a list, array, column or generator; of rows, a data frame or a dataset, the column `text` is used, or the
         only one with texts. An empty text has the vector of [CLS] [SEP]. A text that is too long is cut, with a warning.
-
-        Raises:
-            InputError: an element is not a text, or it is not clear which column is meant.
+        Raises InputError if an element is not a text, or it is not clear which column is meant.
         """
         is_single = isinstance(texts, (str, Mapping))
         vectors, num_cut = self.embed(texts_of([texts] if is_single else texts))
@@ -172,13 +170,8 @@ def load_embedder(
     from bertkit.settings.compose import compose
     from bertkit.settings.words import to_overrides
 
-    own: dict[str, Any] = {
-        "pooling": pooling,
-        "normalize": normalize,
-        "max_seq_length": max_seq_length,
-        "device": device,
-    }
-    own |= {"precision": precision, "batch_tokens": batch_tokens, "model_dir": path_of(model_dir)}
+    own: dict[str, Any] = {"pooling": pooling, "normalize": normalize, "max_seq_length": max_seq_length}
+    own |= {"device": device, "precision": precision, "batch_tokens": batch_tokens, "model_dir": path_of(model_dir)}
     return open_embedder(build(EmbedSettings, compose("embed", to_overrides({"input": "-", "output": "-", **own}))))
 
 

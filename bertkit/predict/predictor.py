@@ -68,10 +68,8 @@ class LoadedPredictor:
 
         An input is a text; a pair `(text, text_pair)` or `(question, context)`; or a row, which maps columns to values as in a
         file for `predict`. Many are in a list, array, generator, a column or the whole of a pandas data frame or a
-        `datasets.Dataset`. For a tagging model, an element of a list can also be a list of words.
-
-        Raises:
-            InputError: an input lacks what the task needs.
+        `datasets.Dataset`. For a tagging model, an element of a list can also be a list of words. Raises InputError if an
+        input lacks what the task needs.
         """
         if isinstance(inputs, (str, tuple, Mapping)):
             return self([inputs])[0]

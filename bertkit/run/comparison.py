@@ -63,11 +63,7 @@ class Divergence:
 
 
 def read_run(path: Path) -> RunRecord | None:
-    """Read the files of a run; None if the directory holds no run.
-
-    Raises:
-        InputError: a file is damaged.
-    """
+    """Read the files of a run; None if the directory holds no run."""
     if not all((path / name).is_file() for name in ("manifest.json", "config.yaml")):
         return None
     manifest, rows = read_manifest(path), read_metrics(path / "metrics.jsonl")

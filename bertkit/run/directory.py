@@ -65,11 +65,7 @@ def saved_identity(directory: Path) -> dict[str, Any]:
 
 
 def read_manifest(run_dir: Path) -> Manifest:
-    """Read the manifest of a run.
-
-    Raises:
-        InputError: the file is not the manifest of a run.
-    """
+    """Read the manifest of a run."""
     manifest = _manifest(run_dir)
     if manifest is None:
         raise InputError(f"{run_dir / 'manifest.json'}: not the manifest of a run; restore it")
@@ -92,11 +88,7 @@ def run_of(model_dir: str | Path) -> Path | None:
 
 
 def read_scores(run_dir: Path, names: Sequence[str] = (), file: str = RESULT) -> dict[str, Any]:
-    """Read the final metrics of a run, which must include `names`; empty for an unfinished run, if `names` is empty.
-
-    Raises:
-        InputError: a metric is missing or is not a number.
-    """
+    """Read the final metrics of a run, which must include `names`; empty for an unfinished run, if `names` is empty."""
     path = run_dir / file
     if not names and not path.is_file():
         return {}
@@ -110,11 +102,7 @@ def read_scores(run_dir: Path, names: Sequence[str] = (), file: str = RESULT) ->
 
 
 def read_settings(run_dir: Path) -> dict[str, Any]:
-    """Read the resolved settings of a run.
-
-    Raises:
-        InputError: the file is missing or damaged.
-    """
+    """Read the resolved settings of a run."""
     path = run_dir / "config.yaml"
     try:
         settings = parse_yaml(path.read_text(encoding="utf-8"))

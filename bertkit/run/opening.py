@@ -31,7 +31,7 @@ from bertkit.base.files import (
     write_durably,
 )
 from bertkit.base.memory import processes_here
-from bertkit.base.typed_settings import differences, dotted_keys, nearest, to_mapping
+from bertkit.base.typed_settings import differences, dotted_keys, nearest, refuse, to_mapping
 from bertkit.launch.world import newest_checkpoint, world_from_environment
 from bertkit.run import directory as run_directory
 from bertkit.run import resume_rules
@@ -70,12 +70,7 @@ def is_done(settings: RunSettings, identity: dict[str, Any], rules: Rules, finge
 def open_run(
     accelerator: Accelerator, settings: RunSettings, identity: dict[str, Any], facts: dict[str, Any], rules: Rules
 ) -> Iterator[Callable[[int], None]]:
-    """Open the directory of a run on process 0; yield a function that records, with the current step, the changed settings.
-
-    Raises:
-        InputError: the directory holds another run, or files that are not a run, or the processes have different settings.
-        LockedError: another process has the run open.
-    """
+    """Open the directory of a run on process 0; yield a function that records, with the current step, the changed settings."""
     directory, mapping = Path(settings.output_dir), to_mapping(settings)
     with ending_together(accelerator), contextlib.ExitStack() as stack:
         _check_same(accelerator, mapping | identity)
@@ -114,12 +109,7 @@ def lock_run(
     rules: Rules,
     allow: Sequence[str],
 ) -> Iterator[list[Change]]:
-    """Make or reopen the directory of a run, lock it, and delete partial files of a crash; yield the changed settings.
-
-    Raises:
-        InputError: the directory holds another run, or files that are not a run.
-        LockedError: another process has the run open.
-    """
+    """Make or reopen the directory of a run, lock it, and delete partial files of a crash; yield the changed settings."""
     check(directory, identity, rules, allow)
     with naming(directory), folder_for(directory), locked(directory):
         changes = check(directory, identity, rules, allow)  # again, since another process may have locked it in between
@@ -139,15 +129,9 @@ def lock_run(
 
 
 def check(directory: Path, identity: dict[str, Any], rules: Rules, allow: Sequence[str]) -> list[Change]:
-    """Check that this run may use a directory; return the settings that differ from the saved ones.
-
-    Raises:
-        InputError: the directory holds another run, or files that are not a run; or `allow` has an unknown name.
-    """
+    """Return the settings that differ from the saved ones; raises InputError if this run may not use the directory."""
     known = dotted_keys(identity)
-    unknown = [f"resume.allow: no fixed setting '{name}'{nearest(name, known)}" for name in allow if name not in known]
-    if unknown:
-        raise InputError(*unknown)
+    refuse([f"resume.allow: no fixed setting '{name}'{nearest(name, known)}" for name in allow if name not in known])
     refuse_file(directory)
     if not directory.exists():
         return []

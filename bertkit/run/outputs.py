@@ -84,10 +84,8 @@ def opened_output(name: str | Path, *, is_binary: bool = False, may_replace: boo
     """Open an output that `check_output` accepted, as UTF-8 text unless `is_binary`.
 
     A regular file is written by `files.writing`. With `may_replace=False`, what is written to a file with content is only
-    compared with it. The `name` attribute of the open file is a string only where a partial file is written.
-
-    Raises:
-        InputError: the file has other content, and `may_replace` is false.
+    compared with it. The `name` attribute of the open file is a string only where a partial file is written. Raises InputError
+    if such a file has other content.
     """
     path = Path(name)
     if not may_replace and has_content(path):

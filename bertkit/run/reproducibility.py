@@ -37,10 +37,8 @@ def restore_platform(
     """Return the platform for a resumed run, with the number of threads it had before; warn about other differences.
 
     The number of threads is restored if the number of processes is the same, and always with reproducibility=strict; but a
-    number that the user set in the environment has priority.
-
-    Raises:
-        InputError: the last bits would differ, and reproducibility is strict.
+    number that the user set in the environment has priority. Raises InputError if reproducibility is strict, but the last bits
+    would differ.
     """
     is_set_by_user = THREADS in os.environ and OWN_THREADS not in os.environ
     if not is_set_by_user and (is_strict or before.num_processes == here.num_processes):
@@ -70,11 +68,7 @@ def restore_platform(
 
 
 def should_compile(setting: bool | Literal["auto"], device_type: str) -> bool:
-    """Return whether to compile the layers; `auto` compiles on CUDA if the necessary tools are installed.
-
-    Raises:
-        InputError: compile=true, but a tool is missing.
-    """
+    """Return whether to compile the layers; `auto` compiles on CUDA if the tools that `true` requires are installed."""
     missing = missing_for(device_type)
     if setting is True and missing is not None:
         raise InputError(f"compile=true needs {missing} on {device_type}; install it, or set compile=auto")
@@ -82,11 +76,7 @@ def should_compile(setting: bool | Literal["auto"], device_type: str) -> bool:
 
 
 def can_still_compile(device_type: str, is_strict: bool, where: object, warn: Callable[[str], None]) -> bool:
-    """Return whether the layers of a resumed run, which were compiled before, can be compiled here too.
-
-    Raises:
-        InputError: they cannot, and reproducibility is strict.
-    """
+    """Return whether a resumed run, compiled before, can be compiled here; InputError if it cannot but must (strict)."""
     missing = missing_for(device_type)
     if missing is not None and is_strict:
         raise InputError(f"{where}: its compiled layers need {missing}; install it, or start a run with compile=false")

@@ -73,11 +73,7 @@ def choose_steps(
     accelerator: Accelerator,
     choices: Choices,
 ) -> tuple[PretrainSettings, RunLength]:
-    """Resolve steps=auto, and measure the duration of a step; every process calls this.
-
-    Raises:
-        InputError: the warm-up or the final phase does not fit the number of steps.
-    """
+    """Resolve steps=auto, and measure the duration of a step; every process calls this."""
     seconds = None
     if accelerator.device.type == "cpu" and (settings.steps == "auto" or _may_be_long(settings, model)):
         here = _seconds_of_steps(settings, model, accelerator, choices)

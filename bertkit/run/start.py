@@ -49,11 +49,7 @@ from bertkit.train.processes import choose_device
 def settings_of_instances(
     settings: PretrainSettings | EvaluateSettings, dataset: PreparedDataset
 ) -> tuple[InstancesConfig, MaskingConfig]:
-    """Return the settings from which the fixed instances of a dataset were made.
-
-    Raises:
-        InputError: there are no instances, or the command line or an experiment file sets other values.
-    """
+    """Return the settings from which the fixed instances of a dataset were made; InputError if the user set other ones."""
     if not has_instances(dataset):
         raise InputError(
             f"data_dir={dataset.directory}: no fixed instances; prepare it with segments=google, or set segments=pairs"
@@ -233,11 +229,7 @@ def _new_model(config: BertConfig, heads: tuple[str, ...], with_pooler: bool, se
 
 
 def _read_moments(source: Path, settings: PretrainSettings, model: BertWithHeads) -> dict[str, Tensor]:
-    """Read the moments of the optimizer from a checkpoint.
-
-    Raises:
-        InputError: there are none, or they belong to other parameters or to another optimizer.
-    """
+    """Read the moments of the optimizer from a checkpoint; raises InputError if they belong to another model or optimizer."""
     if not checkpoint.moment_files(source):
         raise InputError(
             f"model_dir={settings.model_dir} has no optimizer state; choose a run directory, or set init_moments=false"
@@ -260,11 +252,7 @@ def _read_moments(source: Path, settings: PretrainSettings, model: BertWithHeads
 def start_finetuning(
     settings: FinetuneSettings, source: Path | None, tokenizer: Tokenizer, labels: tuple[str, ...]
 ) -> Start:
-    """Load a model with the task's head, which is new unless the model has these labels; without `source`, make a new model.
-
-    Raises:
-        InputError: the tokenizer does not fit the model, or the model has too few layers to freeze or initialise again.
-    """
+    """Load a model with the task's head, which is new unless the model has these labels; without `source`, make a new model."""
     is_main = world_from_environment().is_main
     if source is None:
         new = _new_encoder_decoder(settings, tokenizer)

@@ -66,10 +66,8 @@ def make_choices(
 ) -> Choices:
     """Choose kernels, compilation and the parts of a batch, for steps with at least `min_micro_batches` micro-batches.
 
-    `more` has the values, other than the batch settings, on which `cut` depends, such as `lengths`.
-
-    Raises:
-        InputError: there are too many processes for a batch, or a tool that compile=true needs is missing.
+    `more` has the values, other than the batch settings, on which `cut` depends, such as `lengths`. Raises InputError if there
+    are too many processes for a batch, or a tool that compile=true needs is missing.
     """
     num_parts = num_parts_for(min_micro_batches) if settings.reproducibility == "strict" else None
     check_num_processes(min_micro_batches, num_parts, accelerator.num_processes)
@@ -103,10 +101,7 @@ class TrainingState:
     def __init__(self, accelerator: Accelerator, settings: RunSettings, start: Start, choices: Choices) -> None:
         """Resume, or start a new run, in a directory that `open_run` has opened; all processes use the choices of process 0.
 
-        Raises:
-            InputError: the processes do not share a disk, the checkpoint has another model, or compilation or strict
-                reproducibility is impossible here.
-            StorageError: every checkpoint is damaged.
+        Raises InputError if the checkpoint fits neither this model nor this system, StorageError if every checkpoint is damaged.
         """
         self.accelerator, self.directory = accelerator, Path(settings.output_dir)
         self.bare_model, self.tokenizer = start.model, start.tokenizer
@@ -194,11 +189,7 @@ class TrainingState:
         return next((place for place in places if place.is_dir()), None)
 
     def load_best(self) -> int:
-        """Load the best weights into the model, if they are not those of the last step; return their step.
-
-        Raises:
-            StorageError: their checkpoint is damaged.
-        """
+        """Load the best weights into the model, if they are not those of the last step; return their step."""
         best, directory = self.writer.history.best, self.ranks.on_first(self.best_dir)
         if best is None or directory is None:
             return self.last_step

@@ -184,11 +184,7 @@ def balanced_weights(labels: NDArray[Any], num_labels: int) -> tuple[float, ...]
 
 
 def steps_of(settings: FinetuneSettings, batches: FeatureBatches, num_processes: int) -> int:
-    """Return the number of steps in a run.
-
-    Raises:
-        InputError: the warm-up is longer than the run, or the last batch of an epoch has fewer examples than processes.
-    """
+    """Return the number of steps in a run; raises InputError if the warm-up or the last batch does not fit."""
     size = settings.batch.sequences
     steps = math.ceil(settings.num_epochs * -(-len(batches) // size))
     if settings.num_epochs * len(batches) < 1:

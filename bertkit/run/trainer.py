@@ -65,10 +65,7 @@ class FinishedStep:
 def fit(settings: RunSettings, state: TrainingState, plan: TrainingPlan) -> Generator[FinishedStep, None, None]:
     """Train from the current step of a run to its end; yield each step. Close the generator to end early.
 
-    Raises:
-        StoppedError: a signal stopped the run; its checkpoint is saved.
-        NumericsError: too many steps in a row were skipped.
-        StorageError: a checkpoint could not be saved.
+    Raises StoppedError after a signal, NumericsError after too many skipped steps, StorageError without a checkpoint.
     """
     is_main = state.accelerator.is_main_process
     learner = Learner(state.accelerator, state.model, state.optimizer, plan.losses)

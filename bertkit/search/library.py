@@ -269,9 +269,8 @@ class LibraryWriter:
                     "INSERT INTO passages (document, text, start, end, first, last) VALUES (?, ?, ?, ?, ?, ?)",
                     (known, text, passage.start, passage.end, passage.first, passage.last),
                 ).lastrowid
-                connection.execute(
-                    "INSERT INTO words (rowid, title, text) VALUES (?, ?, ?)", (number, title, searchable(text))
-                )
+                words = (number, title, searchable(text))
+                connection.execute("INSERT INTO words (rowid, title, text) VALUES (?, ?, ?)", words)
             changes["new"] += 1
         elif self._one("SELECT 1 FROM temp.seen WHERE document = ?", known):
             return
@@ -289,9 +288,8 @@ class LibraryWriter:
             if self._one("SELECT 1 FROM places WHERE document = ?", document) is not None:
                 continue
             title = searchable(str(self._one("SELECT title FROM documents WHERE id = ?", document)))
-            for number, text in connection.execute(
-                "SELECT id, text FROM passages WHERE document = ?", (document,)
-            ).fetchall():
+            passages = connection.execute("SELECT id, text FROM passages WHERE document = ?", (document,))
+            for number, text in passages.fetchall():
                 row = (number, title, searchable(str(text)))  # FTS5 has no copy of the text to delete
                 connection.execute("INSERT INTO words (words, rowid, title, text) VALUES ('delete', ?, ?, ?)", row)
             connection.execute("DELETE FROM passages WHERE document = ?", (document,))

@@ -96,9 +96,8 @@ class RequestMiddleware:
 
         hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
         is_accepted = len(hosts) == 1 and self.service.settings.accepts(hosts[0])
-        refusal = _error_response(
-            400, "bad_host", f"Host: {', '.join(hosts)[:100]}: not a name of this server; see hosts="
-        )
+        wrong = f"Host: {', '.join(hosts)[:100]}: not a name of this server; see hosts="
+        refusal = _error_response(400, "bad_host", wrong)
         try:
             await (self.app if is_accepted else refusal)(scope, receive, send_and_record)
         except Exception as error:

@@ -92,9 +92,8 @@ class ViewSettings(TextSettings):
     """`bertkit view`."""
 
     row: Size  # the number of the example to show, from 1
-    target: (
-        str | Annotated[int, Interval(-MAX_INT32, MAX_INT32)] | None
-    )  # the prediction to explain; None for the model's prediction
+    # the prediction to explain; None for the model's prediction
+    target: str | Annotated[int, Interval(-MAX_INT32, MAX_INT32)] | None
     # of integrated gradients; None to choose the number automatically, 0 for no attributions
     # limited because the quadrature points are the roots of a polynomial of degree `steps`
     steps: Annotated[int, Interval(0, 100_000)] | None

@@ -31,9 +31,8 @@ class ServeSettings:
     max_tokens: Annotated[int, Interval(8, MAX_INT32)]  # maximum number of tokens in a request
     batch_tokens: Size | None  # tokens in a forward pass; None for a default by device
     request_seconds: Annotated[float, Interval(0, 1_000_000, "()")]  # maximum time that a request waits
-    max_view_tokens: Annotated[
-        int, Interval(8, MAX_INT32)
-    ]  # maximum number of tokens of an input, or of one window of it, for `/view`; more: status 413
+    # maximum number of tokens of an input, or of one window of it, for `/view`; more: status 413
+    max_view_tokens: Annotated[int, Interval(8, MAX_INT32)]
     top_k: Size  # number of tokens predicted for each mask
     log_inputs: bool
     kernels: Literal["auto", "plain"]
@@ -42,10 +41,9 @@ class ServeSettings:
     task_changes: dict[str, Any]  # of the models' own tasks; `task.spans.*` applies to the models that have spans
 
     def __post_init__(self) -> None:
+        of_search = [(key, self.index is None, "without index=") for key in ("candidates", "both", "glossary")]
         refuse(
-            unused(
-                self, "", *((name, self.index is None, "without index=") for name in ("candidates", "both", "glossary"))
-            ),
+            unused(self, "", *of_search),
             not self.host and "host=: expected a name or an address, such as 127.0.0.1",
             not self.directories and "model_dir=[]: expected at least one model",
             len(set(self.directories)) < len(self.directories)

@@ -23,11 +23,7 @@ MAX_VALUES = 4  # differing values to show at the step where runs diverge
 
 
 def run(settings: CompareSettings) -> dict[str, Any]:
-    """Compare runs; return the scores of each.
-
-    Raises:
-        InputError: fewer than two of the directories hold a run, or a file of a run is damaged.
-    """
+    """Compare two or more runs; return the scores of each."""
     check_output(settings.output, settings.overwrite)
     names = dict.fromkeys(os.path.normpath(name) for name in settings.runs)
     runs = {name: read_run(Path(name).expanduser()) for name in names}

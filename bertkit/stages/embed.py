@@ -27,12 +27,7 @@ Write = Callable[[Sequence[str], Vectors], object]
 
 
 def run(settings: EmbedSettings, inputs: Any = None) -> None:
-    """Embed texts: those from Python, or else those of `settings`.
-
-    Raises:
-        InputError: the model, the input or the output cannot be used; after an error in the input, the vectors before it
-            stay in the partial output file, which is readable.
-    """
+    """Embed texts from Python, or else those of `settings`; an error keeps the vectors before it in the partial output."""
     to_file = settings.output != "-"
     if to_file:
         check_outputs(settings.output, settings.input, settings.overwrite)

@@ -32,11 +32,7 @@ from bertkit.train.processes import Accelerator, ending_together, make_accelerat
 
 
 def run(settings: EvaluateSettings) -> dict[str, Any] | None:
-    """Evaluate a model; return the metrics in the main process, and None in the others.
-
-    Raises:
-        InputError: the model has no head for the task or for masked LM, or another vocabulary; the split has no labels.
-    """
+    """Evaluate a model; return the metrics in the main process, and None in the others."""
     if settings.task is not None or task_settings_of_run(settings.model_dir) is not None:
         return _evaluate_task(settings)
     settings.check_for_prepared()

@@ -35,11 +35,7 @@ CERTIFICATE = "parity.json"
 
 
 def run(settings: ExportSettings) -> None:
-    """Export, reload with `transformers`, compare, and only then publish the directory.
-
-    Raises:
-        InputError: the checkpoint lacks the head, the directory holds something else, or the comparison fails.
-    """
+    """Export, reload with `transformers`, compare, and only then publish the directory."""
     source = resolve_model_dir(settings.model_dir, "checkpoint")
     final = Path(settings.output_dir)
     refuse_file(final)

@@ -46,15 +46,7 @@ PLANNED_STEPS = 50  # steps in which to look for the largest micro-batch; a mill
 
 
 def run(settings: FinetuneSettings) -> None:
-    """Fine-tune, resume, or print that the run is done.
-
-    Raises:
-        InputError: settings, files or starting weights do not fit together, or the directory holds another run.
-        LockedError: another process runs in the directory.
-        StorageError: a disk is full or fails, or every checkpoint is damaged.
-        NumericsError: the gradient stopped being finite.
-        StoppedError: a signal asked the run to stop; its checkpoint is saved.
-    """
+    """Fine-tune, resume, or print that the run is done; the errors are those of `fit` and `open_run`, and for bad input."""
     rate = at(saved_identity(Path(settings.output_dir)), "optimizer.peak_learning_rate")
     settings = settings.with_rate(rate) if isinstance(rate, float) else settings  # a resumed run keeps its rate
     identity = identity_of(to_mapping(settings), FINETUNE)

@@ -40,12 +40,7 @@ Launch = Callable[[str, Any], bool]
 
 
 def run(settings: GlueSettings, launch: Launch) -> None:
-    """Run or resume the suite, or check an archive.
-
-    Raises:
-        InputError: settings or files are wrong, a run directory holds another run, or an archive is not valid.
-        StoppedError: a signal asked a run to stop; its checkpoint is saved.
-    """
+    """Run or resume the suite, or check an archive."""
     if settings.check is not None:
         counts = benchmark.check_archive(Path(settings.check), _test_indices(settings))
         say(f"{settings.check}: valid; {len(counts)} files, {sum(counts.values()):,} predictions")

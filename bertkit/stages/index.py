@@ -31,12 +31,7 @@ class _Source(NamedTuple):
 
 
 def run(settings: IndexSettings) -> None:
-    """Add the corpus to the library.
-
-    Raises:
-        InputError: a file is not in its format, or the output is not a library; the output stays as it was.
-        StorageError: the disk is full; the same command continues from the committed documents.
-    """
+    """Add the corpus to the library, which stays as it was after an error; after a full disk, the same command continues."""
     output = Path(settings.output)
     stored = stored_hashes(output, settings.passages)
     corpus = Corpus(settings.corpus, [output, partial_path(output.resolve())])

@@ -25,12 +25,7 @@ COPIED = ("id", "text", "words")  # fields that a prediction copies from its inp
 
 
 def run(settings: PredictSettings, inputs: Any = None) -> None:
-    """Predict the inputs: rows from Python, or else those of `settings`.
-
-    Raises:
-        InputError: the model has no prediction head, or an input is wrong; the predictions before it stay in the partial
-            output file.
-    """
+    """Predict rows from Python, or else those of `settings`; an error keeps the predictions before it in the partial output."""
     to_file = settings.output != "-"
     if to_file:
         # without `overwrite`, an existing output is not replaced, but compared

@@ -36,12 +36,7 @@ from bertkit.view.console import Progress
 
 
 def run(settings: PrepareSettings) -> None:
-    """Prepare a dataset, a shard of one, or one from its shards; or print that it is done.
-
-    Raises:
-        InputError: a file cannot be read, the vocabulary cannot be used, or the output directory holds something else.
-        PeerError: a worker process was killed.
-    """
+    """Prepare a dataset, a shard of one, or one from its shards; or print that it is done."""
     output_dir, dump = Path(settings.output_dir), settings.dump
     if dump is not None:
         _check_dump(dump, output_dir, settings.overwrite)

@@ -54,15 +54,7 @@ EVALUATION_SEQUENCES = 32  # sequences in a forward pass
 
 
 def run(settings: PretrainSettings) -> None:
-    """Pretrain, resume, or print that the run is done.
-
-    Raises:
-        InputError: settings, data or starting weights do not fit together, or the directory holds another run.
-        LockedError: another process runs in the directory.
-        StorageError: a disk is full or fails, or every checkpoint is damaged.
-        NumericsError: the gradient stopped being finite.
-        StoppedError: a signal asked the run to stop; its checkpoint is saved.
-    """
+    """Pretrain, resume, or print that the run is done; the errors are those of `fit` and `open_run`, and for bad input."""
     if settings.steps == "auto":  # a resumed run keeps its number of steps
         steps = saved_identity(Path(settings.output_dir)).get("steps")
         settings = dataclasses.replace(settings, steps=steps if isinstance(steps, int) else "auto")
@@ -186,11 +178,8 @@ class _Pretraining:
         if not self.state.accelerator.is_main_process:
             return
         baselines = self._baselines(last)
-        result = {
-            **with_perplexity(metrics),
-            "unigram_entropy": baselines["unigram entropy"],
-            "steps": settings.num_steps,
-        }
+        entropy = baselines["unigram entropy"]
+        result = with_perplexity(metrics) | {"unigram_entropy": entropy, "steps": settings.num_steps}
         text = self.dataset.manifest["corpus"]["description"]
         facts = pretraining_facts(to_mapping(settings), text, result, settings.model_dir)
         line = console.health_line(metrics, baselines) if metrics else None

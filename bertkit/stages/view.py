@@ -16,12 +16,7 @@ from bertkit.train import micro_batches, processes
 
 
 def run(settings: ViewSettings, inputs: Any = None) -> None:
-    """Explain one input, from Python or else of `settings`, and write the explanation.
-
-    Raises:
-        InputError: a setting does not fit the model or the input.
-        NumericsError: the model's output is not finite.
-    """
+    """Explain one input, from Python or else of `settings`, and write the explanation."""
     check_outputs(settings.output, settings.input, settings.overwrite)
     writer = png_writer() if settings.ending == ".png" else None
     device = processes.choose_device(settings.device)

@@ -97,17 +97,15 @@ class GenerationConfig:
 
     max_target_length: Annotated[int, Interval(2, 65535)]  # tokens of a text, including the final [SEP]
     num_beams: Annotated[int, Interval(1, 1000)]  # the width of beam search; no effect with sample=true
-    length_penalty: Annotated[
-        float, Interval(-10, 10)
-    ]  # a text's score is the sum of its tokens' log probabilities / length ** length_penalty
+    # a text's score is the sum of its tokens' log probabilities / length ** length_penalty
+    length_penalty: Annotated[float, Interval(-10, 10)]
     label_smoothing: ShareBelow1  # probability that is distributed over all tokens (Szegedy et al. 2016, section 7)
     num_candidates: Annotated[int, Interval(1, 1000)]  # texts that `predict` writes for each input
     sample: bool  # sample tokens by their probabilities, instead of beam search
     temperature: Annotated[float, Interval(1e-6, 1e6)]  # divides the logits before sampling
     top_k: Size | None  # sample from this many most probable tokens; null: from all
-    top_p: (
-        Annotated[float, Interval(0, 1, "(]")] | None
-    )  # sample from the most probable tokens with this total probability; null: from all
+    # sample from the most probable tokens with this total probability; null: from all
+    top_p: Annotated[float, Interval(0, 1, "(]")] | None
 
     def __post_init__(self) -> None:
         group, most, is_greedy = "task.generation.", self.num_beams, not self.sample

@@ -140,11 +140,8 @@ def save(
 ) -> Path:
     """Write a checkpoint; when it is safely on disk, delete older ones with `delete_old_checkpoints`. Every process calls this.
 
-    `last_good` is the step of the newest valid checkpoint, for an error message.
-
-    Raises:
-        StorageError: the disk is full or failed; nothing was deleted.
-        NumericsError: a tensor is not finite; nothing was deleted.
+    `last_good` is the step of the newest valid checkpoint, for an error message. Raises StorageError if the disk failed,
+    NumericsError if a tensor is not finite; then nothing was deleted.
     """
     directory, final = checkpoints_dir(run_dir), step_dir(run_dir, part.step)
     partial = final.with_name(final.name + files.PARTIAL)

@@ -59,11 +59,7 @@ class CheckpointWriter:
         """Write a checkpoint; every process calls this.
 
         With `config.background` a thread writes a copy; an error there is raised by the next call. With `is_required`, for a
-        run that stops now, the call waits for the write and raises any error.
-
-        Raises:
-            NumericsError: a weight or a moment is not finite.
-            StorageError: the disk is full or fails.
+        run that stops now, the call waits for the write and raises any error. Raises the errors of `checkpoint.save`.
         """
         self.wait()
         part = contents.part(self.ranks.rank, self.ranks.size)

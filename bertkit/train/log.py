@@ -18,11 +18,7 @@ from bertkit.base.typed_settings import at, dotted_keys
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Read metrics.jsonl, skipping lines that a crash or a power cut damaged.
-
-    Raises:
-        InputError: a row has something else instead of a number.
-    """
+    """Read metrics.jsonl, skipping lines that a crash or a power cut damaged; other values than numbers are an InputError."""
     if not path.is_file():
         return []
     rows = []

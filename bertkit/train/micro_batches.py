@@ -48,11 +48,7 @@ def micro_batch_ranges(num_sequences: int, micro_sequences: int) -> list[tuple[i
 
 
 def local_micro_batches(num_micro_batches: int, process: int, num_processes: int) -> range:
-    """Return the numbers of the micro-batches that a process takes, a contiguous range.
-
-    Raises:
-        InputError: a process would have no micro-batch.
-    """
+    """Return the numbers of the micro-batches that a process takes, a contiguous range with at least one."""
     if num_micro_batches < num_processes:
         raise InputError(
             f"{num_processes} processes but {num_micro_batches} micro-batches a step; raise batch.sequences, lower "
@@ -79,10 +75,8 @@ def check_num_processes(num_micro_batches: int, num_parts: int | None, num_proce
     """Check that a batch can be divided among the processes.
 
     `num_micro_batches` is the smallest number of micro-batches in a step; `num_parts` is K, or None without
-    `reproducibility=strict`.
-
-    Raises:
-        InputError: a process would have no micro-batch, or K is not divisible by the number of processes.
+    `reproducibility=strict`. Raises InputError if a process would have no micro-batch, or K is not divisible by the number of
+    processes.
     """
     if num_parts is not None and num_parts % num_processes:
         divisors = [str(1 << power) for power in range(num_parts.bit_length())]

@@ -25,11 +25,7 @@ SHARED_FILE_SECONDS = 10.0  # how long a network file system may take to show a 
 
 
 def choose_device(device: str) -> torch.device:
-    """Return the device for "cpu", "cuda" or "auto", which prefers CUDA, except under `accelerate launch --cpu`.
-
-    Raises:
-        InputError: device=cuda, but there is no CUDA device.
-    """
+    """Return the device for "cpu", "cuda" or "auto", which prefers CUDA, except under `accelerate launch --cpu`."""
     has_cuda = torch.cuda.is_available()
     if device == "cuda" and not has_cuda:
         raise InputError("device=cuda: no CUDA device here; set device=cpu or device=auto")
@@ -61,11 +57,7 @@ def make_accelerator(device: str, num_processes: int, timeout_seconds: float | N
 
 
 def check_devices(variables: Mapping[str, str], num_devices: int) -> None:
-    """Check that this host has a CUDA device for each of its processes.
-
-    Raises:
-        InputError: there are too few devices.
-    """
+    """Raise InputError unless this host has a CUDA device for each of its processes."""
     num_here = int(variables.get("LOCAL_WORLD_SIZE", int(variables["LOCAL_RANK"]) + 1))
     if "SLURM_GPUS_PER_TASK" in variables:
         return  # Slurm has assigned separate devices to each process
@@ -118,11 +110,7 @@ class Ranks:
         return self.on_every(lambda: work() if self.rank == 0 else None)[0]  # type: ignore[return-value]
 
     def check_shared(self, directory: Path) -> None:
-        """Check that a directory is on a disk that all processes share.
-
-        Raises:
-            InputError: a process does not see a file that process 0 wrote.
-        """
+        """Raise InputError unless a directory is on a disk that all processes share."""
         if self.size == 1:
             return
         place = directory / ".shared"

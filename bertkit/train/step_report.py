@@ -109,11 +109,7 @@ class StepReport:
         return ", ".join(wrong) or None
 
     def check_skips(self, max_in_a_row: int) -> None:
-        """Check that the run recovers after skipped steps.
-
-        Raises:
-            NumericsError: the last `max_in_a_row` steps were skipped.
-        """
+        """Raise NumericsError if the last `max_in_a_row` steps were skipped."""
         if self.skips.in_a_row >= max_in_a_row:
             raise NumericsError(
                 f"step {self.step}: the loss or the gradient was not finite in {self.skips.in_a_row} steps in a row "

@@ -70,10 +70,8 @@ def _by_plugin(
     """Mask every sequence by a plug-in: `choose(ids (T,), special (T,), rng, policy)`, special being [CLS] and [SEP].
 
     It returns the positions to predict, or `(input_ids, labels)`, both (T,), with the label -100 for other tokens. The results
-    are the replaced ids (S,), None if the plug-in left that to `policy`, and the positions to predict (M,).
-
-    Raises:
-        InputError: a position is special, or outside of the sequence.
+    are the replaced ids (S,), None if the plug-in left that to `policy`, and the positions to predict (M,). Raises InputError
+    if a position is special, or outside of the sequence.
     """
     positions, replaced, start = [], [], 0
     for ids, key in zip(sequences, bits(keys, Stream.MASK_CHOICE), strict=True):

@@ -178,11 +178,7 @@ class EpochCache:
         self.key = fingerprint([to_mapping(segments), seed])[:12]
 
     def open(self, epoch: int) -> Examples:
-        """Open the examples of an epoch; compute and write them first if no process has.
-
-        Raises:
-            StorageError: the files are not as they were written.
-        """
+        """Open the examples of an epoch, computed and written first if no process has; StorageError if they changed since."""
         if not (found := self._find(epoch)):
             partial = self.directory / f"{self._name(epoch)}.{socket.gethostname()}-{os.getpid()}.partial"
             shutil.rmtree(partial, ignore_errors=True)

@@ -44,11 +44,7 @@ class PreparedShard:
 
 
 def open_shards(directories: Iterable[Path]) -> list[PreparedShard]:
-    """Open all shards of a dataset, in the order of the text.
-
-    Raises:
-        InputError: a shard is damaged, missing, listed twice, or belongs to another dataset.
-    """
+    """Open all shards of a dataset, each of them once, in the order of the text."""
     opened = (PreparedShard(directory, read_shard_manifest(directory)) for directory in directories)
     shards = sorted(opened, key=lambda shard: shard.place[0])
     first = shards[0]
@@ -127,11 +123,7 @@ def facts_of_shards(shards: Sequence[PreparedShard]) -> Facts:
 def write_dataset(
     directory: Path, facts: Facts, files: Sequence[Path], has_document_breaks: bool, strict: bool
 ) -> Facts:
-    """Write the splits into a directory that already has the tokenizer; return the fields of its manifest.
-
-    Raises:
-        InputError: there is no text; or `strict` is set and the text has faults.
-    """
+    """Write the splits beside the tokenizer, and return their manifest; `strict` refuses text with faults."""
     identity, tokenizer = facts["identity"], load_tokenizer(directory / "tokenizer")
     vocab = tokenizer.facts
     statistics, splits = write_splits(files, vocab, identity["held_out_prob"], identity["shard_tokens"], directory)

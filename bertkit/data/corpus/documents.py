@@ -48,10 +48,7 @@ class Corpus:
         """Find the files, except those in `leave_out`, the output of the command.
 
         With `join_files`, a document may continue in the next text file, until a blank line, as in google-research/bert
-        create_pretraining_data.py.
-
-        Raises:
-            InputError: a path or pattern matches no file, or no file of a known format.
+        create_pretraining_data.py. Raises InputError if a path or pattern matches no file of a known format.
         """
         self.config, self.join_files = config, join_files
         self.bytes_read = 0  # progress of the current reading
@@ -260,10 +257,8 @@ def _as_sentences(lines: list[str], split: bool) -> Document:
 def parquet_records(path: Path, data: bytes | None = None) -> tuple[dict[str, list[str]], Iterator[dict[str, Any]]]:
     """Open a parquet file, or its content `data`; needs neither a cache nor the network.
 
-    Return the label names of each class-label column, if `datasets` wrote the file, and an iterator over the records.
-
-    Raises:
-        InputError: the file is missing or damaged. The iterator raises it too.
+    Return the label names of each class-label column, if `datasets` wrote the file, and an iterator over the records. Both
+    raise InputError if the file is missing or damaged.
     """
     import pyarrow as pa
     from pyarrow.parquet import ParquetFile

@@ -163,11 +163,8 @@ def encode_portions(job: EncodingJob, num_workers: int | None) -> Iterator[int]:
     """Encode the portions that have no `.done` file; the result does not depend on the number of workers.
 
     By default there is one worker per core, but at least two portions per worker. Yields the number of bytes done, with those
-    that an interrupted command has done.
-
-    Raises:
-        InputError: a file is not in its format; reports the first such file in corpus order.
-        PeerError: a worker was killed.
+    that an interrupted command has done. Raises InputError for the first file that is not in its format, PeerError if a worker
+    was killed.
     """
     todo = [number for number in job.portions if not _done(job.output_dir, number).exists()]
     done = job.num_bytes - sum(_num_bytes(job.portions[number]) for number in todo)

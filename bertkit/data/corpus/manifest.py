@@ -86,11 +86,7 @@ def write_manifest(directory: Path, facts: dict[str, Any], kind: str = FORMAT) -
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
-    """Read and check the manifest of a prepared dataset.
-
-    Raises:
-        InputError: the directory is missing or is not a prepared dataset.
-    """
+    """Read and check the manifest of a prepared dataset."""
     if not directory.is_dir():
         raise InputError(f"data_dir={directory}: no such directory; make it with bertkit prepare")
     if not (directory / "manifest.json").is_file():
@@ -100,11 +96,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
 
 
 def read_shard_manifest(directory: Path) -> dict[str, Any]:
-    """Read the manifest of a shard, and check the shard's files.
-
-    Raises:
-        InputError: the directory is not a shard, or a file has changed.
-    """
+    """Read the manifest of a shard, and check the shard's files."""
     wrong_format = f"merge: {directory} is not a shard; expected the output of bertkit prepare shard=i/n"
     manifest = _read(directory, SHARD_FORMAT, wrong_format, "prepare this shard again")
     check_files(directory, manifest)
@@ -128,11 +120,7 @@ def _read(directory: Path, kind: str, wrong_format: str, way_out: str) -> dict[s
 
 
 def is_done(output_dir: Path, kind: str, facts: dict[str, Any], text_sha256: Callable[[], str]) -> bool:
-    """Whether a directory holds this very dataset or shard; if only paths or times of files differ, compare the texts.
-
-    Raises:
-        InputError: the directory holds something else.
-    """
+    """Whether a directory holds this dataset or shard, made from these files or the same text; InputError for another."""
     if not output_dir.exists() or (output_dir.is_dir() and not any(output_dir.iterdir())):
         return False
     expected = "prepared dataset" if kind == FORMAT else "shard of a dataset"
@@ -153,11 +141,7 @@ def is_done(output_dir: Path, kind: str, facts: dict[str, Any], text_sha256: Cal
 
 
 def check_files(directory: Path, manifest: dict[str, Any]) -> None:
-    """Check that every file of a manifest exists and has the right size.
-
-    Raises:
-        InputError: a file is missing, has another size, or is outside the directory.
-    """
+    """Raise InputError if a file of a manifest is missing, has another size, or is outside the directory."""
     for name, facts in manifest["files"].items():
         path = directory / name
         if Path(name).is_absolute() or ".." in Path(name).parts:

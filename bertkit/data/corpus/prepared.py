@@ -61,9 +61,7 @@ class Split:
 
 def map_numbers(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
     """Map a file of numbers into memory; `_end` ends the process if another program cuts the file short later."""
-    if (
-        not _mapped
-    ):  # not with signal.signal, whose handlers run only after the read that failed, which is repeated forever
+    if not _mapped:  # signal.signal's handlers run only after the read that failed, which is repeated forever
         ctypes.CDLL(None).signal(int(signal.SIGBUS), _handler)
     _mapped[path] = size = path.stat().st_size
     return np.asarray(np.memmap(path, dtype, "r", shape=(size // dtype.itemsize,))) if size else np.zeros(0, dtype)
@@ -149,11 +147,7 @@ def token_dtype(vocab_size: int) -> np.dtype[Any]:
 
 
 def open_prepared(directory: Path) -> PreparedDataset:
-    """Open a prepared dataset.
-
-    Raises:
-        InputError: a file is missing, or does not have the size in the manifest.
-    """
+    """Open a prepared dataset; raises InputError if a file has not the size in the manifest."""
     manifest = read_manifest(directory)
     check_files(directory, manifest)
     tokenizer = load_tokenizer(directory / "tokenizer")
@@ -168,11 +162,7 @@ def open_prepared(directory: Path) -> PreparedDataset:
 
 
 def check_usable(dataset: PreparedDataset) -> None:
-    """Check a dataset before training: the hashes, the offsets, the token ids, and that it is not empty.
-
-    Raises:
-        InputError: files are damaged, an id is outside the vocabulary, or there is no document to train on.
-    """
+    """Raise InputError unless hashes, offsets and token ids are right and there is a document to train on."""
     check_unchanged(dataset)
     if not dataset.splits["train"].num_documents:
         raise InputError(f"data_dir={dataset.directory}: no documents to train on; prepare more text")
@@ -192,11 +182,7 @@ def check_unchanged(dataset: PreparedDataset, splits: Collection[str] | None = N
 
 
 def check_offsets(starts: NDArray[Any], end: int, path: Path, *, is_strict: bool = True, chunk: int = 1 << 22) -> None:
-    """Check that offsets increase (or with `is_strict=False` stay equal) from 0 to `end`, so that loops over them end.
-
-    Raises:
-        InputError: they do not; the message names their file.
-    """
+    """Raise InputError unless offsets increase (`is_strict=False`: or stay equal) from 0 to `end`, so that loops end."""
     is_sound = len(starts) > 0 and starts[0] == 0 and starts[-1] == end
     for first in range(0, len(starts) - 1, chunk):
         is_sound = is_sound and bool((np.diff(starts[first : first + chunk + 1]) >= is_strict).all())
@@ -206,11 +192,7 @@ def check_offsets(starts: NDArray[Any], end: int, path: Path, *, is_strict: bool
 
 
 def check_ids(split: Split, vocab_size: int, chunk: int = 1 << 22) -> None:
-    """Check that the token ids of a split are in the vocabulary.
-
-    Raises:
-        InputError: one is not; the message names the first such id.
-    """
+    """Raise InputError unless the token ids of a split are in the vocabulary."""
     for number, shard in enumerate(split._shards):
         for first in range(0, len(shard), chunk):
             ids = shard[first : first + chunk]

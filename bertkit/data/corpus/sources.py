@@ -45,10 +45,8 @@ Portion = tuple[Span, ...]  # a part of the corpus, read by one worker; () is th
 def find_files(config: CorpusConfig, leave_out: Iterable[Path]) -> tuple[list[tuple[Path, str]], list[Path], int]:
     """Find the files of a corpus, each with its format.
 
-    Also return the other files in the folders, which are not text, and the number of further paths to the same files.
-
-    Raises:
-        InputError: a path or pattern matches no file, or no file of a known format.
+    Also return the other files in the folders, which are not text, and the number of further paths to the same files. Raises
+    InputError if a path or pattern matches no file of a known format.
     """
     left_out = {path.resolve() for path in leave_out}
     kinds: dict[Path, str] = {}

@@ -307,11 +307,9 @@ def load_tokenizer(path: Path, lowercase: bool | None = None, rules: Rules | Non
     """Load `vocab.txt`, `tokenizer.json`, or a directory with one of them.
 
     By default, text is lower-cased as the files say (`do_lower_case`, or the normalizer); a `vocab.txt` without these files is
-    cased if it contains an upper-case letter, or is the vocabulary of bert-base-chinese. The default rules are those stored in a
-    prepared dataset, in other directories Hugging Face's.
-
-    Raises:
-        InputError: there is no such file, or it is not a WordPiece vocabulary that BERT can use.
+    cased if it contains an upper-case letter, or is the vocabulary of bert-base-chinese. The default rules are those stored in
+    a prepared dataset, in other directories Hugging Face's. Raises InputError if there is no such file, or it is not a
+    WordPiece vocabulary that BERT can use.
     """
     if rules is None and (path / RULES_FILE).is_file():
         rules = read_json(path / RULES_FILE)

@@ -34,10 +34,8 @@ def learn_vocabulary(
     """Learn a WordPiece vocabulary; the same text always gives the same vocabulary.
 
     `sentences` is called twice, for the characters and for the words. `vocab_size` includes special tokens and single
-    characters. A pair of pieces can become one piece if it occurs at least `min_frequency` times.
-
-    Raises:
-        InputError: the text has no words, or more different characters than `vocab_size` allows.
+    characters. A pair of pieces can become one piece if it occurs at least `min_frequency` times. Raises InputError if the
+    text has no words, or more different characters than `vocab_size` allows.
     """
     learner = Tokenizer(WordPiece(unk_token=UNK))
     normalizer = BertNormalizer(clean_text=True, handle_chinese_chars=True, lowercase=lowercase)
@@ -127,11 +125,7 @@ class Vocabulary:
 
 
 def read_vocabulary(path: Path) -> Vocabulary:
-    """Read `vocab.txt`, `tokenizer.json`, or a directory with one of them.
-
-    Raises:
-        InputError: there is no such file, or it is not a WordPiece vocabulary that BERT can use.
-    """
+    """Read the WordPiece vocabulary in `vocab.txt`, `tokenizer.json`, or a directory with one of them."""
     settings = normalizer = _Settings()
     if path.is_dir():
         settings_path = path / "tokenizer_config.json"

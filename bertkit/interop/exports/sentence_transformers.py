@@ -26,11 +26,7 @@ class Pooling:
 
 
 def read_pooling(directory: Path) -> Pooling | None:
-    """Read the pooling of a sentence-transformers directory; None if the directory has no `modules.json`.
-
-    Raises:
-        InputError: the directory has other modules or another kind of pooling, or adds a prompt to every text.
-    """
+    """Read the pooling of a sentence-transformers directory; None without `modules.json`, InputError for other modules."""
     path = directory / "modules.json"
     if not path.is_file():
         return None

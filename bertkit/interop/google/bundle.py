@@ -66,11 +66,7 @@ def index_file(prefix: Path) -> Path:
 
 
 def checkpoint_files(prefix: Path) -> list[Path]:
-    """Return the files of a checkpoint: the index and its data files.
-
-    Raises:
-        InputError: the index is damaged, or a data file is missing.
-    """
+    """Return the files of a checkpoint: the index and its data files."""
     paths = sorted({entry.path for entry in read_index(prefix).values()})
     missing = [path.name for path in paths if not path.is_file()]
     if missing:
@@ -81,10 +77,8 @@ def checkpoint_files(prefix: Path) -> list[Path]:
 def read_checkpoint(prefix: Path) -> dict[str, Tensor]:
     """Read every variable, with the name and the shape that it has in TensorFlow, and check every checksum.
 
-    The data files are memory-mapped copy-on-write: changing a tensor does not change the file.
-
-    Raises:
-        InputError: the index or a data file is damaged or missing, or the checkpoint uses an unsupported feature.
+    The data files are memory-mapped copy-on-write: changing a tensor does not change the file. Raises InputError if the
+    checkpoint is damaged, or uses a feature that bertkit lacks.
     """
     entries, maps = read_index(prefix), {}
     for path in checkpoint_files(prefix)[1:]:
@@ -192,10 +186,8 @@ def _last(values: list[Any]) -> int:
 def write_checkpoint(prefix: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write variables as `PREFIX.index` and one data file.
 
-    The same tensors give the same bytes; up to some thousand variables, TensorFlow writes the same bytes, too.
-
-    Raises:
-        InputError: TensorFlow has no such dtype.
+    The same tensors give the same bytes; up to some thousand variables, TensorFlow writes the same bytes, too. Raises
+    InputError if TensorFlow has no such dtype.
     """
     unknown = [f"{name} ({tensor.dtype})" for name, tensor in tensors.items() if tensor.dtype not in _DTYPE_NUMBERS]
     if unknown:
@@ -224,11 +216,7 @@ def field(number: int, value: int | bytes) -> bytes:
 
 
 def read_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the (key, value) of a table in order.
-
-    Raises:
-        ValueError: it is damaged.
-    """
+    """Yield the (key, value) of a table in order; raises ValueError if it is damaged."""
     footer = data[-_FOOTER_BYTES:]
     if len(footer) < _FOOTER_BYTES or footer[-8:] != _MAGIC:
         raise ValueError("it does not end like a TensorFlow index")

@@ -32,10 +32,7 @@ SKIPPED = {
 def find_checkpoint(path: Path) -> Path | None:
     """Return the prefix of the checkpoint in a directory, or at a prefix such as `DIR/bert_model.ckpt`; None without one.
 
-    If a directory has several checkpoints, its file `checkpoint` names the newest.
-
-    Raises:
-        InputError: there are several checkpoints, and the file `checkpoint` names none of them.
+    If a directory has several checkpoints, its file `checkpoint` names the newest. If it does not, InputError is raised.
     """
     if not path.is_dir():
         prefix = Path(str(path).removesuffix(".index"))
@@ -92,10 +89,8 @@ def as_hugging_face(tensors: Mapping[str, Tensor], prefix: Path) -> tuple[dict[s
 def write_release(directory: Path, config: BertConfig, tensors: Mapping[str, Tensor]) -> None:
     """Write a checkpoint and `bert_config.json`, as in Google's releases, to an existing directory, and read them back.
 
-    The names of the tensors are Hugging Face's, with or without the prefix `bert.`.
-
-    Raises:
-        InputError: google-research/bert has no variable or setting for a part of the model.
+    The names of the tensors are Hugging Face's, with or without the prefix `bert.`. Raises InputError if google-research/bert
+    has no variable or setting for a part of the model.
     """
     content, variables = config_json(config), as_tensorflow(tensors)
     (directory / "bert_config.json").write_text(content, encoding="utf-8")

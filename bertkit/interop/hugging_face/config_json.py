@@ -146,11 +146,7 @@ def _pair_json(config: BertConfig, decoder: DecoderConfig, dtype: torch.dtype) -
 
 
 def _of_pair(path: Path, content: dict[str, Any]) -> dict[str, Any]:
-    """Return the encoder's configuration of an encoder-decoder, with bertkit's settings for the decoder.
-
-    Raises:
-        InputError: encoder and decoder are not BERTs with equal settings, or the decoder has no cross-attention.
-    """
+    """Return the encoder's configuration in an encoder-decoder of two BERTs, with bertkit's settings for the decoder."""
     sides = {side: part if isinstance(part := content.get(side), dict) else {} for side in ("encoder", "decoder")}
     encoder, decoder = sides["encoder"], sides["decoder"]
     other = [key for key in SHAPE if encoder.get(key, _DEFAULTS.get(key)) != decoder.get(key, _DEFAULTS.get(key))]
@@ -172,11 +168,9 @@ def _of_pair(path: Path, content: dict[str, Any]) -> dict[str, Any]:
 def read_config(path: Path, tensors: Mapping[str, Tensor] | None = None) -> tuple[BertConfig, tuple[str, str]]:
     """Read `config.json`, or Google's `bert_config.json`.
 
-    Returns also the heads that the weights called `classifier` and `cls.predictions` belong to. If the file has no labels, their number comes from
-    the shape of these weights.
-
-    Raises:
-        InputError: there is no such file, it is not a BERT's, or bertkit does not support its settings.
+    Returns also the heads that the weights called `classifier` and `cls.predictions` belong to. If the file has no labels,
+    their number comes from the shape of these weights. Raises InputError if the file is missing, is not a BERT's, or has
+    settings that bertkit lacks.
     """
     content, tensors = _read_content(path), tensors or {}
     if content.get("model_type") == PAIR_TYPE:

@@ -52,10 +52,7 @@ def fetch(name: str, setting: str) -> Path:
     """Download the files of a hub model that the cache lacks, and return the local directory.
 
     Configuration, tokenizer and weights in one format are downloaded. `HF_HOME`, `HF_HUB_OFFLINE` and `HF_TOKEN` have their
-    usual meaning. Messages name the `setting`.
-
-    Raises:
-        InputError: the hub has no such model, or neither the hub nor the cache can provide it.
+    usual meaning. Messages name the `setting`. Raises InputError if neither the hub nor the cache has the model.
     """
     is_offline()
     import huggingface_hub
@@ -190,11 +187,8 @@ def weight_files(directory: Path) -> list[Path]:
 def read_weights(directory: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read all tensors, by the full names that they have today; also return the tensors left out, each with the reason.
 
-    Old names are translated: `gamma` and `beta` of LayerNorm, the `module.` prefix of data-parallel training, and the names
-    of an encoder that was saved without the `bert.` prefix.
-
-    Raises:
-        InputError: no weights in the directory, or a damaged file.
+    Old names are translated: `gamma` and `beta` of LayerNorm, the `module.` prefix of data-parallel training, and the names of
+    an encoder that was saved without the `bert.` prefix. Raises InputError if there are no weights, or a file is damaged.
     """
     renamed: dict[str, Tensor] = {}
     skipped: dict[str, str] = {}
