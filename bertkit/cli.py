@@ -128,7 +128,7 @@ def _parse(arguments: list[str]) -> _Arguments:
         elif argument.startswith("-"):
             unknown.append((argument, queue[0] if queue and "=" not in queue[0] else ""))
         else:
-            words.append(argument.replace("=~/", f"={Path.home()}/", 1))
+            words.append(argument.replace("=~/", f"={os.path.expanduser('~')}/", 1))
     if words[:1] == ["help"]:
         words, options = words[1:], {*options, "--help"}
     command, *overrides = words or [""]

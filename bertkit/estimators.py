@@ -175,13 +175,13 @@ class BertClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
             check_consistent_length(texts, y)
             self.classes_, labels = _classes(y)
             check_classification_targets(labels)
-        self.is_multi_label_ = type_of_target(labels) == "multilabel-indicator"
-        if self.is_multi_label_:
-            self.classes_ = np.arange(labels.shape[1])
-            own: list[Any] = [[str(column) for column in np.flatnonzero(row)] for row in labels]
-            several = {"task.multi_label": True, "task.metrics": ["f1_micro"], "task.best_metric": "f1_micro"}
-        else:
-            own, several = [*map(str, column_or_1d(labels, warn=True))], {}
+            self.is_multi_label_ = type_of_target(labels) == "multilabel-indicator"
+            if self.is_multi_label_:
+                self.classes_ = np.arange(labels.shape[1])
+                own: list[Any] = [[str(column) for column in np.flatnonzero(row)] for row in labels]
+                several = {"task.multi_label": True, "task.metrics": ["f1_micro"], "task.best_metric": "f1_micro"}
+            else:
+                own, several = [*map(str, column_or_1d(labels, warn=True))], {}
         names = [*map(str, self.classes_)]
         return self._train(_rows(texts, own), task="sequence", **{"task.labels": names}, **several)
 

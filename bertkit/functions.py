@@ -116,7 +116,7 @@ def _call(command: str, settings: dict[str, Any]) -> Any:
     with contextlib.ExitStack() as stack:
         temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bertkit-")))
         is_run = command == "finetune" and isinstance(settings.get("output_dir"), (str, os.PathLike))
-        folder = Path(settings["output_dir"], "rows") if is_run else temporary
+        folder = path_of(settings["output_dir"], "output_dir") / "rows" if is_run else temporary
         inputs, files = _take_rows(command, settings, folder)
         for path, text in files.items():
             stack.enter_context(_kept(path, text))

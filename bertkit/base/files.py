@@ -233,6 +233,8 @@ def folder_for(directory: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def building_dir(final: Path, made_from: str | None = None) -> Iterator[Path]:
     """Yield a partial directory to fill; at the end it is renamed to `final`. An error deletes it, as in `partial_dir`."""
+    if final.is_dir() and (final.is_mount() or final.samefile(".")):
+        raise InputError(f"{final}: the current directory, or a disk's, cannot be replaced; name a new folder in it")
     with partial_dir(final, made_from) as partial:
         yield partial
         shutil.rmtree(partial / UNFINISHED, ignore_errors=True)

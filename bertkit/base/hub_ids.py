@@ -29,9 +29,10 @@ def is_id(name: str) -> bool:
 def path_of(model_dir: object, setting: str = "model_dir") -> Path:
     """Return a path from Python, such as a model directory; raise InputError if it is neither text nor a path."""
     try:
-        path = Path(model_dir).expanduser()  # type: ignore[arg-type]
-        path.exists()
-    except (TypeError, RuntimeError, OSError) as error:  # not text, a user without a home, a name that is too long
+        path = Path(model_dir or None).expanduser()  # type: ignore[arg-type]  # "" would mean the working directory
+        path.resolve().exists()
+    # not text, a text that cannot be a name, a user without a home, a name that is too long
+    except (TypeError, ValueError, RuntimeError, OSError) as error:
         wrong = getattr(error, "strerror", None) or "expected a path, a run or a hub id"
         raise InputError(f"{setting}={model_dir!r:.80}: {wrong}") from None
     return path

@@ -6,6 +6,7 @@ manifest.json  versions, git revision, hashes, world size, command line, the ide
 eval.json      the final metrics; it exists only in a finished run
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,7 +82,7 @@ def _manifest(directory: Path) -> Manifest | None:
 
 def run_of(model_dir: str | Path) -> Path | None:
     """Find the run directory of a model: the directory itself, or the run that has it as a checkpoint or final model."""
-    path = Path(model_dir).expanduser().resolve()
+    path = Path(os.path.expanduser(model_dir)).resolve()
     places = (path, path.parent, path.parent.parent)
     names = ("config.yaml", "manifest.json")
     return next((place for place in places if all((place / name).is_file() for name in names)), None)

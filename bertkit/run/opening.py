@@ -57,7 +57,7 @@ def is_done(settings: RunSettings, identity: dict[str, Any], rules: Rules, finge
     if not run_directory.is_finished(directory, identity, rules):
         return False
     content = starting_weights(settings)
-    if settings.data_dir is not None and Path(settings.data_dir).expanduser().exists():
+    if settings.data_dir is not None and Path(os.path.expanduser(settings.data_dir)).exists():
         content["data_fingerprint"] = fingerprint()
     if not run_directory.is_finished(directory, content, rules):
         return False

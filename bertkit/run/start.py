@@ -4,6 +4,7 @@ Also checks that the model, the tokenizer, the dataset and the settings fit toge
 """
 
 import dataclasses
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -161,7 +162,7 @@ def starting_weights(settings: RunSettings) -> dict[str, Any]:
     """Return the hashes of the starting weights, for the identity of a run; empty if the weights no longer exist."""
     if settings.model_dir is None:
         return {"starting_weights": None}
-    if not Path(settings.model_dir).expanduser().exists():
+    if not Path(os.path.expanduser(settings.model_dir)).exists():
         return {}
     return {"starting_weights": _sha256_of_start(settings, resolve_model_dir(settings.model_dir))}
 

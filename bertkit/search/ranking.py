@@ -66,7 +66,7 @@ class Searcher:
         if predictor is not None and not predictor.shape.answers_questions:
             kind = predictor.shape.kind
             raise InputError(f"model_dir: a model of kind {kind}; give one fine-tuned on squad1, squad2 or spans")
-        self.library = Library(Path(index).expanduser())
+        self.library = Library(Path(os.path.expanduser(index)))
         default: dict[str, Any] = yaml.safe_load((conf_dir() / "search.yaml").read_text(encoding="utf-8"))
         self.predictor, self.both = predictor, both or BothConfig(**default["both"])
         self.num_candidates: int = num_candidates or default["candidates"]

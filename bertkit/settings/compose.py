@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import itertools
 import math
+import os
 import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +28,7 @@ from omegaconf.errors import OmegaConfBaseException
 from bertkit.base import plugins
 from bertkit.base.errors import InputError
 from bertkit.base.text_files import TOO_DEEP, parse_yaml
-from bertkit.base.typed_settings import at, conf_dirs, dotted_keys, option_names, refuse
+from bertkit.base.typed_settings import PLACES, at, conf_dirs, dotted_keys, option_names, refuse
 from bertkit.settings import names
 from bertkit.settings.glue import GLUE_TASKS
 from bertkit.settings.words import override_value
@@ -276,15 +277,16 @@ def _split_verbatim(
 def _parse(command: str, overrides: list[str]) -> tuple[list[Override], list[str]]:
     """Parse overrides; return them with an error message for each malformed one.
 
-    A value without Hydra's signs, such as `lr=1e-4.tsv`, is quoted, and so are those of a list.
+    A value without Hydra's signs, such as `lr=1e-4.tsv`, is quoted, and so are those of a list, and names of files.
     """
     parser, parsed, malformed = OverridesParser.create(), [], []
     for text in overrides:
         key, has_value, value = text.partition("=")
         is_list = re.fullmatch(r"""\[[^][{}'"]*\]""", value) is not None
-        is_plain = is_list or (has_value and re.search(r"""[][{},'"]|^\w+\(""", value) is None)
-        quoted = f"{key}={override_value(value[1:-1].split(',') if is_list else value, key)}"
-        for one in [text, quoted] if is_plain else [text]:
+        is_plain = is_list or key in PLACES or (has_value and re.search(r"""[][{},'"]|^\w+\(""", value) is None)
+        is_there = re.search(r"[][{},]", value) is not None and os.path.exists(value)
+        quoted = f"{key}={override_value(value[1:-1].split(',') if is_list and not is_there else value, key)}"
+        for one in [quoted] if is_there else [text, quoted] if is_plain else [text]:
             with contextlib.suppress(HydraException, RecursionError, ValueError):
                 parsed.append(parser.parse_override(one))
                 break

@@ -57,8 +57,8 @@ def schema_of(command: str) -> Any:
 
 def canonical_overrides(command: str, overrides: Sequence[str]) -> list[str]:
     """Replace synonyms by the setting's own name, if the command has this setting; refuse overrides that are not UTF-8."""
-    wrong = [text for text in overrides if re.search("[\ud800-\udfff]", text)]  # how Python shows other bytes
-    refuse(f"{text}: not UTF-8; write a text in UTF-8, or rename the file" for text in wrong)
+    wrong = [text for text in overrides if re.search("[\0\ud800-\udfff]", text)]  # half a character is a byte
+    refuse(f"{text}: not UTF-8, or with a NUL; write a text in UTF-8, or rename the file" for text in wrong)
     texts = with_plugins(command, overrides)
     for setting, synonyms in _SYNONYMS.items():
         if setting.partition(".")[0] not in settings_of(command):

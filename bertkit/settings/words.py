@@ -66,7 +66,8 @@ def override_value(value: Any, key: str) -> str:
         return repr(value)
     if not isinstance(value, (str, os.PathLike)):
         raise InputError(f"{key}: {type(value).__name__}: expected text, a number, a list or a mapping")
-    # escape quotes, backslashes before them, and interpolations
     text = str(os.fspath(value) if isinstance(value, os.PathLike) else value)
+    text = os.path.expanduser(text) if text.startswith("~/") else text
+    # escape quotes, backslashes before them, and interpolations
     text = re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), text)
     return "'" + text.replace("${", "\\${") + "'"

@@ -26,7 +26,7 @@ def run(settings: CompareSettings) -> dict[str, Any]:
     """Compare two or more runs; return the scores of each."""
     check_output(settings.output, settings.overwrite)
     names = dict.fromkeys(os.path.normpath(name) for name in settings.runs)
-    runs = {name: read_run(Path(name).expanduser()) for name in names}
+    runs = {name: read_run(Path(os.path.expanduser(name))) for name in names}
     others = [name for name, record in runs.items() if record is None]
     if others:
         say(f"ignored, since they hold no run: {', '.join(others)}", file=sys.stderr)

@@ -128,6 +128,8 @@ REFUSED = {  # words of a command, in a shell; what its one line says first: the
     "finetune task=sequence data_dir=task model_dir=m output_dir=o launch.num_hosts=2 launch.address=a:\u00b2": "launch.address=a:\u00b2: ",
     "predict model_dir=m input=lr=1e-4.tsv": "model_dir=m: no config.json",  # the input is found
     "predict model_dir=m 'input=reviews (1).tsv'": "model_dir=m: no config.json",
+    "predict model_dir=m 'input=a,[it].tsv' \"output=it's.jsonl\"": "model_dir=m: no config.json",
+    "prepare 'corpus.path=~a.txt' output_dir=o": r"corpus\.path=~a\.txt: no such file",
     "pretrain data_dir=aus\u00e4 output_dir=o": "data_dir=aus\u00e4: no such directory",
     "prepare 'corpus.path=[a=b.txt,c.txt]' output_dir=o": r"corpus\.path=a=b\.txt: ",
     "compare lr=1e-4 runs/lr=1e-3 output=o.html": r"runs=\['lr=1e-4', 'runs/lr=1e-3'\]: ",
@@ -145,7 +147,7 @@ def test_words_of_a_command(words: str, tmp_path: Path) -> None:
     (tmp_path / "nines").write_text(f"steps: {NINES}")
     logs = "# @package _global_\ndefaults:\n  - override /hydra/job_logging: none\n"
     (tmp_path / "logs" / "experiment" / "e.yaml").write_text(logs)
-    for name in ("lr=1e-4.tsv", "reviews (1).tsv", "task/train.tsv", "task/dev.tsv"):
+    for name in ("lr=1e-4.tsv", "reviews (1).tsv", "a,[it].tsv", "task/train.tsv", "task/dev.tsv"):
         (tmp_path / name).write_text("text\tlabel\na\tx\nb\ty\n")
     before = sorted(tmp_path.rglob("*"))
     code, lines = shell(words, tmp_path)

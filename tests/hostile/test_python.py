@@ -204,3 +204,22 @@ def test_hostile_arguments(total: int, tiny_runs: Path, tmp_path: Path) -> None:
     assert not faults, "\n".join(faults)
     assert num_done == total, f"ended the process: {last}"
     assert num_refused > total / 3
+
+
+@pytest.mark.parametrize("name", ["", "\0", "\ud800"])
+def test_texts_that_are_no_names(name: str, tiny_runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = bertkit.load_model(tiny_runs / "fine"), bertkit.load_tokenizer(tiny_runs / "fine")
+    rows = [{"text": "kan lon", "label": "ab"[n % 2]} for n in range(4)]
+    for call in (
+        lambda: bertkit.export_model(*model, name),
+        lambda: bertkit.search(index="missing", question="a", output=name),
+        lambda: bertkit.predict(model_dir="missing", input=name),
+        lambda: bertkit.finetune(train=rows, dev=rows, task="sequence", model_dir="missing", output_dir=name),
+        lambda: bertkit.BertClassifier("missing").fit(["a", "b"], [["a", "x"], ["b", "y"]]),
+    ):
+        with pytest.raises(BertkitError):
+            call()
+    with pytest.raises(BertkitError, match="current directory"):
+        bertkit.export_model(*model, ".")
+    assert tmp_path.samefile(".")  # no other folder has replaced it

@@ -52,7 +52,7 @@ def find_files(config: CorpusConfig, leave_out: Iterable[Path]) -> tuple[list[tu
     kinds: dict[Path, str] = {}
     ignored: list[Path] = []
     for pattern in (config.path,) if isinstance(config.path, str) else config.path or ():
-        path = Path(pattern).expanduser()
+        path = Path(os.path.expanduser(pattern))
         if path.is_dir():
             inside = [item for item in _below(path) if item.is_file() and not item.name.startswith(".")]
             inside = [item for item in inside if left_out.isdisjoint([item.resolve(), *item.resolve().parents])]

@@ -19,6 +19,7 @@ import contextlib
 import dataclasses
 import io
 import itertools
+import os
 import shlex
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -203,7 +204,7 @@ def find_file(task: TaskConfig, data_dir: str | None, split: str) -> Path | None
         raise InputError(f"task={task.name}: {missing}; set data_dir= to the task's folder, or task.hub.path=")
     if not names:
         raise InputError(f"task={task.name} has no {split} split; set task.files.{split}=")
-    above = Path(data_dir).expanduser()
+    above = Path(os.path.expanduser(data_dir))
     if above.is_file():
         raise InputError(f"data_dir={data_dir} is a file; set data_dir={above.parent} task.files.{split}={above.name}")
     if not above.is_dir():
