@@ -115,7 +115,7 @@ def is_deep(value: Any) -> bool:
 
 
 def read_lines(path: Path, **options: Any) -> Iterator[tuple[int, str]]:
-    """Read the lines of a file or pipe, numbered from 1, or its blocks; decompress gzip. The options are those of `numbered_lines`.
+    """Read the lines of a file or pipe, numbered from 1, or its blocks; decompress gzip. For the options see `numbered_lines`.
 
     Raises InputError if it is missing, damaged or not text; the message has the line number.
     """

@@ -286,6 +286,9 @@ def _match(option: Any, value: Any) -> tuple[bool, Any]:
     return isinstance(value, option), value
 
 
+_PLURALS = {"a whole number": "whole numbers", "a number": "numbers", "text": "texts"}
+
+
 def _describe(option: Any) -> str:
     if option is type(None):
         return "null"
@@ -298,7 +301,8 @@ def _describe(option: Any) -> str:
     if get_origin(option) is Literal:
         return " or ".join(str(choice) for choice in get_args(option))
     if get_origin(option) is tuple:
-        return f"a list of {_describe(get_args(option)[0])}"
+        inner = _describe(get_args(option)[0])
+        return f"a list of {_PLURALS.get(inner, inner)}"
     if get_origin(option) is dict or option is dict or dataclasses.is_dataclass(option):
         return "a group of settings"
     return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[option]

@@ -96,7 +96,7 @@ def objective_problems(attention: AttentionConfig) -> list[str]:
     """Return an error line if tokens that should predict the next one see it."""
     if attention.pattern == "causal":
         return []
-    return [f"objective=next_token with attention.pattern={attention.pattern}: tokens see the next one; use causal"]
+    return [f"objective=next_token: tokens see the next one; set attention.pattern=causal, not {attention.pattern}"]
 
 
 def too_long(name: str, length: int, limit: int, setting: str) -> list[str]:

@@ -117,7 +117,7 @@ class PretrainSettings(TrainingSettings):
             problems += bert_config.objective_problems(self.attention)
         if self._segments_are_chosen and self.segments.predicts_next:
             kind = self.segments.kind
-            problems.append(f"segments={kind}: has next_sentence, objective=next_token has not; set next_sentence=none")
+            problems.append(f"segments={kind}: objective=next_token predicts no next sentence; set next_sentence=none")
         return problems
 
     def _model_problems(self) -> list[str]:

@@ -147,7 +147,7 @@ def _with_pairs_of_run(settings: EvaluateSettings) -> EvaluateSettings:
 
 
 def _in_blocks(settings: EvaluateSettings) -> EvaluateSettings:
-    """Use blocks of full sentences for a model that predicts next tokens; raise InputError for settings of masks and pairs."""
+    """Use blocks of full sentences for a model that predicts next tokens; raise InputError for settings of masks."""
     keys = settings.explicit_keys
     refuse(
         [f"{key}: has no effect on a model that predicts next tokens" for key in keys if key.split(".")[0] == "masking"]

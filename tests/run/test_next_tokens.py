@@ -119,8 +119,8 @@ def test_what_is_left_of_a_long_text(writer: Path, capsys: Capsys) -> None:
 
 
 REFUSED = [
-    (["attention.pattern=full", "objective=next_token"], "attention.pattern=full: tokens see the next one"),
-    (["segments=pairs"], "segments=pairs: has next_sentence"),
+    (["attention.pattern=full", "objective=next_token"], "set attention.pattern=causal, not full"),
+    (["segments=pairs"], "segments=pairs: objective=next_token predicts no next sentence; set next_sentence=none"),
     (["masking.probability=0.3"], "masking.probability: has no effect with objective=next_token"),
 ]
 
