@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertkit.kernels.fast import ANYWHERE, FastWays, exact_dropout, fits_packed, packed_attention
+from bertkit.kernels.grouped import GROUP_SIZE, grouped_attention
 from bertkit.kernels.linear import Linear, dropout, is_on_cpu
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.geometry import Geometry
@@ -60,6 +61,11 @@ def attend(
         if is_standard and geometry.is_self_attention and fits_packed(query, dropout_prob, geometry.is_causal):
             return packed_attention(query, key, value, geometry.queries, geometry.is_causal)
         geometry = replace(geometry, is_padded=True)  # many small kernels take longer than padding does
+    if is_standard and dropout_prob > 0 and fast.grouped_attention and is_on_cpu(query):
+        geometry = replace(geometry, is_padded=True, group_size=GROUP_SIZE)
+        groups, *vectors = geometry.gather(query, key, value)
+        contexts = grouped_attention(*vectors, groups, query.shape[1], dropout_prob)
+        return geometry.join_contexts([contexts], len(query))
     has_kernel = is_standard and not (dropout_prob > 0 and fast.own_attention and is_on_cpu(query))
     contexts, weights_of_groups = [], []
     for group, q, k, v in geometry.split(query, key, value):  # q (B, N, T, H), k and v (B, N, C, H)
