@@ -5,8 +5,8 @@ A group is too small for graph nodes of its own: all groups of a layer share one
 Axes: as in model/attention.py; C keys for each query of a group; n vectors: all groups, (B, N, T or C, H), flattened.
 """
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,22 +14,14 @@ from torch import Tensor
 from bertkit.kernels.linear import random_mask
 
 GROUP_SIZE = 4  # sequences, sorted by length: a larger group has more padding, and exceeds the cache
-
-
-class Group(Protocol):
-    """The properties of `model.geometry.Group` that are used here."""
-
-    shape: tuple[int, int, int]
-    mask: Tensor | None
+Shapes = Sequence[tuple[int, int, int]]
 
 
 def grouped_attention(
-    query: Tensor, key: Tensor, value: Tensor, groups: Sequence[Group], num_heads: int, prob: float
+    query: Tensor, key: Tensor, value: Tensor, shapes: Shapes, masks: Sequence[Tensor | None], prob: float
 ) -> Tensor:
-    """Compute the equation of `attend` with dropout for padded groups: vectors (n, H) -> (n / N, N, 1, H)."""
-    shapes = [(count * num_heads, *lengths) for group in groups for count, *lengths in [group.shape]]
-    contexts = _GroupedAttention.apply(query, key, value, shapes, [group.mask for group in groups], prob)  # type: ignore[no-untyped-call]
-    return contexts.view(-1, num_heads, 1, query.shape[1])  # type: ignore[no-any-return]
+    """Compute the equation of `attend` with dropout for groups with these shapes (B * N, T, C) and masks: (n, H) -> (n, H)."""
+    return _GroupedAttention.apply(query, key, value, shapes, masks, prob)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _GroupedAttention(torch.autograd.Function):
@@ -70,12 +62,15 @@ class _GroupedAttention(torch.autograd.Function):
         return of_query.mul_(query.shape[1] ** -0.5), of_key, of_value, None, None, None
 
 
-def _groups(shapes: Any, is_kept: Tensor, queries: Sequence[Tensor], keys: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
+def _groups(
+    shapes: Shapes, is_kept: Tensor, queries: Sequence[Tensor], keys: Sequence[Tensor]
+) -> Iterator[tuple[Tensor, ...]]:
     """Cut a mask of weights (b, t, c), tensors of queries (b, t, H) and tensors of keys (b, c, H) into their groups."""
-    weights = [x.view(shape) for x, shape in zip(is_kept.split([b * t * c for b, t, c in shapes]), shapes, strict=True)]
-    found = [weights]
-    for tensors, axis in ((queries, 1), (keys, 2)):
-        for tensor in tensors:
-            parts = tensor.split([shape[0] * shape[axis] for shape in shapes])
-            found.append([x.view(shape[0], shape[axis], -1) for x, shape in zip(parts, shapes, strict=True)])
-    return list(zip(*found, strict=True))
+    num_queries, num_keys = [b * t for b, t, _ in shapes], [b * c for b, _, c in shapes]
+    kept = is_kept.split([b * t * c for b, t, c in shapes])
+    by_query, by_key = ([x.split(n) for x in all_] for all_, n in ((queries, num_queries), (keys, num_keys)))
+    for number, (b, t, c) in enumerate(shapes):
+        of_queries, of_keys = (
+            [x[number].view(b, -1, x[number].shape[1]) for x in parts] for parts in (by_query, by_key)
+        )
+        yield kept[number].view(b, t, c), *of_queries, *of_keys

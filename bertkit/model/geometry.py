@@ -81,11 +81,11 @@ class Geometry:
             parts = ((query, rows, 1), (key, columns, 2), (value, columns, 2))
             yield from zip(groups, *(_split(groups, *part) for part in parts), strict=True)
 
-    def gather(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[list[Group], Tensor, Tensor, Tensor]:
-        """Return the padded groups, and their vectors in this order, flattened: (n, H)."""
+    def gather(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[list[Group], list[Tensor]]:
+        """Return the padded groups, and their queries, keys and values in this order, flattened: each (n, H)."""
         ((groups, rows, columns),) = self._plan(query.shape[1])[0]
         parts = ((query, rows), (key, columns), (value, columns))
-        return groups, *(tensor.flatten(0, 1).index_select(0, each) for tensor, each in parts)
+        return groups, [tensor.flatten(0, 1).index_select(0, each) for tensor, each in parts]
 
     def join_contexts(self, contexts: Sequence[Tensor], num_tokens: int) -> Tensor:
         """Put the contexts of all groups, each (B, N, T, H), into the order of the queries: (S, N, H), with zeros for slack."""
@@ -130,9 +130,8 @@ class Geometry:
         for number, pair in enumerate(pairs):
             alike_pairs.setdefault(self._group_key(pair), []).append(number)
         if self.group_size is not None:
-            numbers = sorted(range(len(pairs)), key=pairs.__getitem__)
-            firsts = range(0, len(pairs), self.group_size)
-            alike_pairs = {first: numbers[first : first + self.group_size] for first in firsts}
+            numbers, size = sorted(range(len(pairs)), key=pairs.__getitem__), self.group_size
+            alike_pairs = {first: numbers[first : first + size] for first in range(0, len(pairs), size)}
         all_lengths = torch.tensor(pairs)  # (B, 2)
         all_ends = all_lengths.cumsum(0)
         # by the number of a block in its sequence: groups, the rows of queries and of keys, and whether a query is a token
