@@ -67,8 +67,8 @@ def _groups(
 ) -> Iterator[tuple[Tensor, ...]]:
     """Cut a mask of weights (b, t, c), tensors of queries (b, t, H) and tensors of keys (b, c, H) into their groups."""
     num_queries, num_keys = [b * t for b, t, _ in shapes], [b * c for b, _, c in shapes]
-    kept = is_kept.split([b * t * c for b, t, c in shapes])
-    by_query, by_key = ([x.split(n) for x in all_] for all_, n in ((queries, num_queries), (keys, num_keys)))
+    kept = torch.split(is_kept, [b * t * c for b, t, c in shapes])
+    by_query, by_key = ([torch.split(x, n) for x in all_] for all_, n in ((queries, num_queries), (keys, num_keys)))
     for number, (b, t, c) in enumerate(shapes):
         of_queries, of_keys = (
             [x[number].view(b, -1, x[number].shape[1]) for x in parts] for parts in (by_query, by_key)

@@ -63,10 +63,10 @@ def attend(
         geometry = replace(geometry, is_padded=True)  # many small kernels take longer than padding does
     if is_standard and dropout_prob > 0 and fast.grouped_attention and is_on_cpu(query):
         geometry = replace(geometry, is_padded=True, group_size=GROUP_SIZE)
-        num_heads, (groups, vectors) = query.shape[1], geometry.gather(query, key, value)
+        num_heads, (groups, (q, k, v)) = query.shape[1], geometry.gather(query, key, value)
         shapes = [(group.shape[0] * num_heads, *group.shape[1:]) for group in groups]
-        contexts = grouped_attention(*vectors, shapes, [group.mask for group in groups], dropout_prob)
-        return geometry.join_contexts([contexts.view(-1, num_heads, 1, query.shape[2])], len(query))
+        context = grouped_attention(q, k, v, shapes, [group.mask for group in groups], dropout_prob)
+        return geometry.join_contexts([context.view(-1, num_heads, 1, query.shape[2])], len(query))
     has_kernel = is_standard and not (dropout_prob > 0 and fast.own_attention and is_on_cpu(query))
     contexts, weights_of_groups = [], []
     for group, q, k, v in geometry.split(query, key, value):  # q (B, N, T, H), k and v (B, N, C, H)
