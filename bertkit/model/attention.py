@@ -62,11 +62,7 @@ def attend(
             return packed_attention(query, key, value, geometry.queries, geometry.is_causal)
         geometry = replace(geometry, is_padded=True)  # many small kernels take longer than padding does
     if is_standard and dropout_prob > 0 and fast.grouped_attention and is_on_cpu(query):
-        geometry = replace(geometry, is_padded=True, group_size=GROUP_SIZE)
-        num_heads, (groups, (q, k, v)) = query.shape[1], geometry.gather(query, key, value)
-        shapes = [(group.shape[0] * num_heads, *group.shape[1:]) for group in groups]
-        context = grouped_attention(q, k, v, shapes, [group.mask for group in groups], dropout_prob)
-        return geometry.join_contexts([context.view(-1, num_heads, 1, query.shape[2])], len(query))
+        return _attend_in_groups(query, key, value, geometry, dropout_prob)
     has_kernel = is_standard and not (dropout_prob > 0 and fast.own_attention and is_on_cpu(query))
     contexts, weights_of_groups = [], []
     for group, q, k, v in geometry.split(query, key, value):  # q (B, N, T, H), k and v (B, N, C, H)
@@ -87,6 +83,15 @@ def attend(
     if attentions is not None:
         attentions.append(geometry.join_weights(weights_of_groups))
     return geometry.join_contexts(contexts, len(query))
+
+
+def _attend_in_groups(query: Tensor, key: Tensor, value: Tensor, geometry: Geometry, dropout_prob: float) -> Tensor:
+    """Compute the equation of `attend` for a few sequences of similar lengths at a time."""
+    geometry = replace(geometry, is_padded=True, group_size=GROUP_SIZE)
+    num_heads, (groups, (q, k, v)) = query.shape[1], geometry.gather(query, key, value)
+    shapes = [(group.shape[0] * num_heads, *group.shape[1:]) for group in groups]
+    context = grouped_attention(q, k, v, shapes, [group.mask for group in groups], dropout_prob)
+    return geometry.join_contexts([context.view(-1, num_heads, 1, query.shape[2])], len(query))
 
 
 def hide(scores: Tensor, mask: Tensor | None) -> Tensor:

@@ -84,7 +84,8 @@ class Geometry:
     def gather(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[list[Group], list[Tensor]]:
         """Return the padded groups, and their queries, keys and values in this order, flattened: each (n, H)."""
         ((groups, rows, columns),) = self._plan(query.shape[1])[0]
-        assert rows is not None and columns is not None
+        assert rows is not None
+        assert columns is not None
         parts = ((query, rows), (key, columns), (value, columns))
         return groups, [tensor.flatten(0, 1).index_select(0, each) for tensor, each in parts]
 
