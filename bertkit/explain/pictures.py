@@ -20,8 +20,8 @@ from bertkit.base.errors import InputError, install_extra, shown
 from bertkit.explain.explain import Explanation
 from bertkit.view.page import render
 
-INK, SOFT, ORANGE, GREEN = "#1c2128", "#57606a", "#c2510a", "#1a7f37"
-BLACK, BLUE, BROWN = (28, 33, 40), (31, 111, 235), (194, 81, 10)  # INK, the blue of charts, ORANGE
+INK, SOFT, BLUE, ORANGE, GREEN = "#1c2128", "#57606a", (31, 111, 235), "#c2510a", "#1a7f37"
+BLACK, BROWN = (28, 33, 40), (194, 81, 10)  # INK and ORANGE
 ROW, COLUMN, GAP, MARGIN = 18, 130, 150, 24  # one head: a row, a column of tokens, the gap between columns
 THUMB, SPACE = 64, 6  # all heads: the size of a head's square, and the space between squares
 CELL, LETTER, WIDEST_LINE = 18, 7, 330  # an alignment: size of a cell, mean width of a letter, width of the caption
@@ -36,14 +36,14 @@ def heads_picture(explanation: Explanation) -> str:
     assert explanation.attentions is not None
     step = THUMB + SPACE
     num_layers, num_heads = explanation.attentions.shape[:2]
-    parts = [label(MARGIN + 30 + (head + 0.5) * step, MARGIN, str(head + 1), "middle") for head in range(num_heads)]
+    parts = [_label(MARGIN + 30 + (head + 0.5) * step, MARGIN, str(head + 1), "middle") for head in range(num_heads)]
     for layer, heads in enumerate(explanation.attentions):
         top = MARGIN + 10 + layer * step
-        parts.append(label(MARGIN + 22, top + THUMB / 2 + 4, str(layer + 1), "end"))
+        parts.append(_label(MARGIN + 22, top + THUMB / 2 + 4, str(layer + 1), "end"))
         parts += [_square(MARGIN + 30 + number * step, top, THUMB, head) for number, head in enumerate(heads)]
     width, height = MARGIN * 2 + 30 + num_heads * step, MARGIN + 16 + num_layers * step
-    parts.append(label(width / 2, height + 12, "columns: heads, rows: layers; darker: more attention", "middle", SOFT))
-    return svg(width, height + MARGIN, parts, "Attention of all heads")
+    parts.append(_label(width / 2, height + 12, "columns: heads, rows: layers; darker: more attention", "middle", SOFT))
+    return _svg(width, height + MARGIN, parts, "Attention of all heads")
 
 
 def one_head_picture(explanation: Explanation, layer: int, head: int) -> str:
@@ -53,7 +53,7 @@ def one_head_picture(explanation: Explanation, layer: int, head: int) -> str:
     count, top = len(explanation.tokens), MARGIN + 20
     height = count * ROW
     left, right = MARGIN + COLUMN, MARGIN + COLUMN + GAP
-    parts = [label(MARGIN, MARGIN, f"Layer {layer}, head {head}", more=' font-weight="600"')]
+    parts = [_label(MARGIN, MARGIN, f"Layer {layer}, head {head}", more=' font-weight="600"')]
     for query, key in np.argwhere(weights >= MIN_WEIGHT).tolist():
         weight = float(weights[query, key])
         y1, y2 = (top + (place + 0.5) * ROW for place in (query, key))
@@ -63,7 +63,7 @@ def one_head_picture(explanation: Explanation, layer: int, head: int) -> str:
         )
     for place, token in enumerate(explanation.tokens):
         y, color = top + (place + 0.5) * ROW + 4, _color(explanation, place)
-        parts += [label(left, y, _short(token), "end", color), label(right, y, _short(token), "start", color)]
+        parts += [_label(left, y, _short(token), "end", color), _label(right, y, _short(token), "start", color)]
     edge = right + COLUMN + (COLUMN if count <= MAX_NAMED else 0)
     size = max(min(height, 720), 160)
     across = top
@@ -72,12 +72,12 @@ def one_head_picture(explanation: Explanation, layer: int, head: int) -> str:
         cell = size / count
         for place, token in enumerate(explanation.tokens):
             color, middle = _color(explanation, place), (place + 0.5) * cell
-            parts.append(label(edge - 4, across + middle + 4, _short(token), "end", color, min(12.0, cell)))
+            parts.append(_label(edge - 4, across + middle + 4, _short(token), "end", color, min(12.0, cell)))
             turned = f' transform="rotate(-60 {edge + middle:.1f} {across - 5})"'
-            parts.append(label(edge + middle, across - 5, _short(token), "start", color, min(12.0, cell), turned))
+            parts.append(_label(edge + middle, across - 5, _short(token), "start", color, min(12.0, cell), turned))
     parts.append(_square(edge, across, size, weights))
     width = edge + size + MARGIN + 50
-    return svg(width, max(top + height, across + size) + MARGIN, parts, f"Attention of layer {layer}, head {head}")
+    return _svg(width, max(top + height, across + size) + MARGIN, parts, f"Attention of layer {layer}, head {head}")
 
 
 def alignment_picture(explanation: Explanation, layer: int | None = None, head: int | None = None) -> str:
@@ -97,23 +97,23 @@ def alignment_picture(explanation: Explanation, layer: int | None = None, head: 
         weights = heads.mean(0) if head is None else heads[head - 1]
         if alignment.shape[:2] != (1, 1):
             title = f"Layer {number}, {'mean of the heads' if head is None else f'head {head}'}"
-            parts.append(label(MARGIN, top, title, more=' font-weight="600"'))
+            parts.append(_label(MARGIN, top, title, more=' font-weight="600"'))
         top += above + CELL
         parts += _names(source, target, left, top)
-        parts.append(_matrix(left, top, size, weights.clip(0, 1), BLACK))
+        parts.append(shades(left, top, size, weights.clip(0, 1), BLACK))
         top += size[1] + 2 * MARGIN
-    parts.append(label(MARGIN, top - MARGIN, "columns: input, rows: generated text; white 0, black 1", color=SOFT))
+    parts.append(_label(MARGIN, top - MARGIN, "columns: input, rows: generated text; white 0, black 1", color=SOFT))
     width = max(left + size[0] + above / 2 + MARGIN, WIDEST_LINE)
-    return svg(width, top, parts, "Alignment of input and generated text")
+    return _svg(width, top, parts, "Alignment of input and generated text")
 
 
 def _names(source: Sequence[str], target: Sequence[str], left: float, top: float) -> Iterator[str]:
     """Yield the token names at the edges of an alignment."""
     for place, name in enumerate(target):
-        yield label(left - 5, top + (place + 0.5) * CELL + 4, name, "end")
+        yield _label(left - 5, top + (place + 0.5) * CELL + 4, name, "end")
     for place, name in enumerate(source):
         x = left + (place + 0.5) * CELL
-        yield label(x, top - 5, name, "start", INK, 12.0, f' transform="rotate(-60 {x:.1f} {top - 5:.1f})"')
+        yield _label(x, top - 5, name, "start", INK, 12.0, f' transform="rotate(-60 {x:.1f} {top - 5:.1f})"')
 
 
 def _color(explanation: Explanation, place: int) -> str:
@@ -127,7 +127,7 @@ def _short(token: str) -> str:
     return token if len(token) <= MAX_LETTERS else f"{token[: MAX_LETTERS - 1]}…"
 
 
-def label(
+def _label(
     x: float, y: float, text: str, anchor: str = "start", color: str = INK, size: float = 12.0, more: str = ""
 ) -> str:
     """Return a text element; `more` are further SVG attributes."""
@@ -139,20 +139,19 @@ def label(
 
 def _square(x: float, y: float, size: float, weights: NDArray[np.float32]) -> str:
     """Draw attention weights, (T, T), as a square; the darkness is their square root, so that small weights are visible."""
-    return _matrix(x, y, (size, size), np.sqrt(weights.clip(0, 1)), BLUE)
+    return shades(x, y, (size, size), np.sqrt(weights.clip(0, 1)), BLUE)
 
 
-def _matrix(
-    x: float, y: float, size: tuple[float, float], strength: NDArray[np.float32], ink: tuple[int, int, int]
+def shades(
+    x: float,
+    y: float,
+    size: tuple[float, float],
+    strength: NDArray[np.floating],
+    ink: tuple[int, int, int] | NDArray[Any],
 ) -> str:
-    """Draw strengths from 0 to 1, (rows, columns), as an image with one pixel for each."""
+    """Draw strengths from 0 to 1, (rows, columns), as pixels of one colour, or each of its own; `size` is (width, height)."""
     paper = np.array([255.0, 255.0, 255.0])
     pixels = np.rint(paper + strength[..., None] * (np.array(ink) - paper)).astype(np.uint8)
-    return image(x, y, size, pixels)
-
-
-def image(x: float, y: float, size: tuple[float, float], pixels: NDArray[np.uint8]) -> str:
-    """Draw pixels, (rows, columns, 3), or 4 with opacity, in a frame; `size` is (width, height)."""
     content = base64.b64encode(_encode_png(pixels)).decode()
     place = f'x="{x:.1f}" y="{y:.1f}" width="{size[0]}" height="{size[1]}"'
     return (
@@ -163,7 +162,7 @@ def image(x: float, y: float, size: tuple[float, float], pixels: NDArray[np.uint
 
 
 def _encode_png(pixels: NDArray[np.uint8]) -> bytes:
-    """Encode pixels, (rows, columns, 3), or 4 with opacity, as PNG; the 0 before each row means "no filter".
+    """Encode pixels, (rows, columns, 3), as PNG; the 0 before each row means "no filter".
 
     Source: PNG specification, third edition, sections 5, 9 and 11.
     """
@@ -171,15 +170,14 @@ def _encode_png(pixels: NDArray[np.uint8]) -> bytes:
     def chunk(kind: bytes, content: bytes) -> bytes:
         return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
 
-    rows, columns, num_channels = pixels.shape
+    rows, columns, _ = pixels.shape
     lines = np.concatenate([np.zeros((rows, 1), np.uint8), pixels.reshape(rows, -1)], 1)
-    color_type = 2 if num_channels == 3 else 6
-    head = struct.pack(">IIBBBBB", columns, rows, 8, color_type, 0, 0, 0)  # 8 bits for each channel
+    head = struct.pack(">IIBBBBB", columns, rows, 8, 2, 0, 0, 0)  # 8 bits each of red, green and blue
     parts = (chunk(b"IHDR", head), chunk(b"IDAT", zlib.compress(lines.tobytes(), 9)), chunk(b"IEND", b""))
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
-def svg(width: float, height: float, parts: list[str], title: str) -> str:
+def _svg(width: float, height: float, parts: list[str], title: str) -> str:
     """Return an SVG document with these parts on white."""
     size = f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}"'
     fonts = "DejaVu Sans, Noto Sans, Helvetica, Arial, sans-serif"

@@ -4,7 +4,6 @@ Axes: P positions; D hidden_size, N heads, H head size, k max_distance.
 """
 
 import json
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertkit.base.errors import InputError, shown
-from bertkit.explain.pictures import BLUE, BROWN, MARGIN, SOFT, image, label, svg
+from bertkit.explain.pictures import BLUE, BROWN, shades
 from bertkit.model.positions import alibi, rotate, sinusoidal
 from bertkit.view.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axes, Figure, line_chart
-from bertkit.view.page import page_file, render
+from bertkit.view.page import render
 
-# the matrix and the lines: title, horizontal axis, vertical axis
+# of the matrix and of the lines: title, horizontal axis, vertical axis
 TITLES = {
     "learned": (("Cosine similarity", "position", "position"), ("Mean similarity by distance", "distance", "cosine")),
     "sinusoidal": (("Sinusoids", "element", "position"), ("Product by distance", "distance", "product")),
@@ -33,15 +32,18 @@ TITLES = {
 class PositionsLook:
     """Positions as a matrix and as lines; `first` is the number of the first row, and of the first point of each line."""
 
-    model_name: str
-    kind: str
-    matrix: Tensor
+    positions: str
+    first: int
     lines: dict[str, Tensor]
-    first: int = 0
+    matrix: Tensor
+
+    def json(self) -> str:
+        """Return the numbers as JSON."""
+        return json.dumps(vars(self), default=Tensor.tolist) + "\n"
 
 
 @torch.no_grad()
-def look_at_positions(model: Any, model_name: str) -> PositionsLook:
+def look_at_positions(model: Any) -> PositionsLook:
     """Return what the positions of the encoder of a `BertWithHeads` say about distance.
 
         learned     cos(p_i, p_j) of the embeddings, (P, P), and its mean for each distance
@@ -50,15 +52,14 @@ def look_at_positions(model: Any, model_name: str) -> PositionsLook:
         relative    cos(a_i, a_j) of the vectors for keys (or values alone), (2k + 1, 2k + 1), and the length of each vector
         alibi       the factor exp(-m distance) of a weight before it is normalised, (N, P), and the slopes m
 
-    For rotary positions, each pair of elements has length 1; for relative ones, the numbers are means over the layers.
-
-    Raises InputError for other positions, and for none.
+    For rotary positions, each pair of elements has length 1; for relative ones, the numbers are means over the layers. Raises
+    InputError for other positions, and for none.
 
     Source: Wang and Chen 2020 (EMNLP), figure 1; Vaswani et al. 2017, section 3.5; Su et al. 2021, equation 34; Shaw et al. 2018,
     section 3.2; Press et al. 2022, section 3.
     """
-    config, bert, like = model.config, model.bert, torch.zeros(1, dtype=torch.float64)
-    kind, places, first = config.attention.positions, torch.arange(config.max_position_embeddings), 0
+    config, bert, like, first = model.config, model.bert, torch.zeros(1, dtype=torch.float64), 0
+    kind, places = config.attention.positions, torch.arange(config.max_position_embeddings)
     match kind:
         case "learned":
             matrix = _cosines(bert.embeddings.position.weight.double())
@@ -71,20 +72,20 @@ def look_at_positions(model: Any, model_name: str) -> PositionsLook:
             matrix = rotate(pairs.expand(len(places), 1, -1), places)[:, 0, ::2]
             lines = {"score": matrix.sum(1)}
         case "relative":
-            learned = [layer.attention.slots.relative for layer in bert.encoder.layers]
-            sides = config.attention.relative_to
+            learned, sides = (
+                [layer.attention.slots.relative for layer in bert.encoder.layers],
+                config.attention.relative_to,
+            )
             tables = {n: torch.stack([getattr(each, n[:-1]).weight.double() for each in learned]) for n in sides}
-            matrix = _cosines(tables[sides[0]]).mean(0)
+            matrix, first = _cosines(tables[sides[0]]).mean(0), -config.attention.max_distance
             lines = {side: table.norm(dim=-1).mean(0) for side, table in tables.items()}
-            first = -config.attention.max_distance
         case "alibi":
             scores = alibi(places[None, None], config.num_attention_heads, like)[0, :, 0]
             matrix, lines, first = scores.exp(), {"slope": -scores[:, 1]}, 1
         case _:
-            raise InputError(
-                f"positions=true: attention.positions={kind} has nothing to show; choose a model with {', '.join(TITLES)}"
-            )
-    return PositionsLook(model_name, kind, matrix, lines, first)
+            known = ", ".join(TITLES)
+            raise InputError(f"positions=true: attention.positions={kind} shows nothing; choose a model with {known}")
+    return PositionsLook(kind, first, lines, matrix)
 
 
 def _cosines(vectors: Tensor) -> Tensor:
@@ -92,46 +93,18 @@ def _cosines(vectors: Tensor) -> Tensor:
     return unit @ unit.mT
 
 
-def positions_json(look: PositionsLook) -> str:
-    """Return the numbers as JSON."""
-    lines = {name: line.tolist() for name, line in look.lines.items()}
-    about = {"positions": look.kind, "first": look.first, "lines": lines, "matrix": look.matrix.tolist()}
-    return json.dumps(about) + "\n"
-
-
-def positions_page(look: PositionsLook) -> str:
-    """Return positions.html."""
-    headline = shown(f"{look.model_name}: {look.kind} positions")
-    return render("positions.html", name="positions", headline=headline, kind=look.kind, charts=_figures(look))
-
-
-def positions_picture(look: PositionsLook) -> str:
-    """Draw both charts as SVG, in the light colours of the pages."""
-    parts = []
-    for number, figure in enumerate(_figures(look)):
-        left = number * WIDTH
-        parts += [f'<g transform="translate({left} {MARGIN})" font-size="11" fill="{SOFT}">', *figure.parts, "</g>"]
-        parts.append(label(left + LEFT, MARGIN, figure.title, more=' font-weight="600"'))
-        for place, (name, color) in enumerate(figure.legend):
-            parts.append(label(left + LEFT + 80 * place, MARGIN + HEIGHT + 12, name, color=color))
-    drawn = svg(2 * WIDTH, HEIGHT + 2 * MARGIN, parts, f"{look.kind} positions")
-    for name, color in re.findall(r"(--\w+): (#\w+)", page_file("page.css")):  # the dark ones come second
-        drawn = drawn.replace(f"var({name})", color)
-    return drawn
-
-
-def _figures(look: PositionsLook) -> list[Figure]:
-    (title, *names), (line_title, *line_names) = TITLES[look.kind]
+def positions_page(look: PositionsLook, model_name: str) -> str:
+    """Return positions.html, with the first row of the matrix at the bottom."""
+    (title, *names), (line_title, *line_names) = TITLES[look.positions]
     (rows, columns), most = look.matrix.shape, float(look.matrix.abs().max()) or 1.0
     left = min(look.first, 0)  # heads are numbered from 1, but their distances from 0
     axes = Axes((left - 0.5, left + columns - 0.5), (look.first - 0.5, look.first + rows - 0.5), (names[0], names[1]))
     width, height = WIDTH - LEFT - RIGHT, HEIGHT - BOTTOM - TOP
     cells = F.adaptive_avg_pool2d(look.matrix[None], (min(rows, height), min(columns, width)))[0].flip(0).numpy()
-    strength = np.rint(255 * np.abs(cells[..., None]) / most)
-    pixels = np.concatenate([np.where(cells[..., None] < 0, BROWN, BLUE), strength], -1).astype(np.uint8)
-    axes.parts.append(image(LEFT, TOP, (width, height), pixels))
+    ink = np.where(cells[..., None] < 0, BROWN, BLUE)
+    axes.parts.append(shades(LEFT, TOP, (width, height), np.abs(cells) / most, ink))
     legend = [(f"■ {most:.3g}", f"rgb{BLUE}"), (f"■ {-most:.3g}", f"rgb{BROWN}")]
     lines = [(name, list(enumerate(line.tolist(), look.first))) for name, line in look.lines.items()]
-    chart = line_chart(line_title, lines, x_name=line_names[0], y_name=line_names[1])
-    assert chart is not None, "there are points"
-    return [Figure(title, axes.parts, legend), chart]
+    charts = [Figure(title, axes.parts, legend), line_chart(line_title, lines, None, *line_names)]
+    headline = shown(f"{model_name}: {look.positions} positions")
+    return render("positions.html", name="positions", headline=headline, kind=look.positions, charts=charts)

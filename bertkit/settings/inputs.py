@@ -109,6 +109,7 @@ class ViewSettings(TextSettings):
 
     def __post_init__(self) -> None:
         is_page = self.ending in (".html", ".json") and not self.positions
+        endings = VIEW_ENDINGS[:2] if self.positions else VIEW_ENDINGS
         own = {each.name for each in fields(self)} - {"model_dir", "output", "overwrite", "device", "positions", "row"}
         refuse(
             [] if self.positions else self.text_problems(),
@@ -121,8 +122,7 @@ class ViewSettings(TextSettings):
                 ("layer", is_page, f"on {self.ending}, which shows all heads"),
                 ("head", is_page, f"on {self.ending}, which shows all heads"),
             ),
-            self.ending not in VIEW_ENDINGS
-            and f"output={self.output}: expected a name that ends in {', '.join(VIEW_ENDINGS)}",
+            self.ending not in endings and f"output={self.output}: expected a name that ends in {', '.join(endings)}",
             self.layer is None and self.head is not None and SET_BOTH,
         )
 

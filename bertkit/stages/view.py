@@ -8,7 +8,7 @@ from typing import Any
 from bertkit.base.errors import InputError, say
 from bertkit.explain.explain import NO_ALIGNMENT, NO_WEIGHTS, Explanation, explain, json_parts
 from bertkit.explain.pictures import alignment_picture, attention_page, heads_picture, one_head_picture, png_writer
-from bertkit.explain.positions import look_at_positions, positions_json, positions_page, positions_picture
+from bertkit.explain.positions import look_at_positions, positions_page
 from bertkit.interop.load import load_packed
 from bertkit.predict.chunks import opened_examples
 from bertkit.predict.task_model import Predictor, open_task_model
@@ -22,11 +22,10 @@ def run(settings: ViewSettings, inputs: Any = None) -> None:
     check_outputs(settings.output, settings.input, settings.overwrite)
     writer = png_writer() if settings.ending == ".png" else None
     if settings.positions:
-        look = look_at_positions(load_packed(settings.model_dir)[0], settings.model_dir)
-        content = {".json": positions_json, ".html": positions_page}.get(settings.ending, positions_picture)(look)
-        with opened_output(settings.output, is_binary=writer is not None) as file:
-            file.write(content if writer is None else writer(content))
-        say(f"{look.kind} positions in {settings.output}")
+        look = look_at_positions(load_packed(settings.model_dir)[0])
+        with opened_output(settings.output) as file:
+            file.write(look.json() if settings.ending == ".json" else positions_page(look, settings.model_dir))
+        say(f"{look.positions} positions in {settings.output}")
         return
     device = processes.choose_device(settings.device)
     opened = open_task_model(settings.model_dir, settings.task, settings.task_changes, without_head=True)
