@@ -66,10 +66,11 @@ class DecoderLayer(nn.Module):
         self, hidden: Tensor, within: Geometry, source: Tensor, across: Geometry, attentions: list[Tensor] | None = None
     ) -> Tensor:
         """Targets (S, D), sources (C, D) -> (S, D); the weights of the source tokens, (B, N, T, C), go to `attentions`."""
-        return self._sublayers(
+        return self._add(
             hidden,
             lambda target: self.attention(target, within),
             lambda target: self.cross_attention(target, across, attentions, source),
+            self.feed_forward,
         )
 
     def step(
@@ -95,11 +96,11 @@ class DecoderLayer(nn.Module):
             context = attend_by_kernel(query, sources[0], sources[1], source_mask)
             return self.cross_attention.output(context.transpose(1, 2).reshape(len(target), -1))  # type: ignore[no-any-return]
 
-        return self._sublayers(hidden, attend_to_self, attend_to_source)
+        return self._add(hidden, attend_to_self, attend_to_source, self.feed_forward)
 
-    def _sublayers(self, hidden: Tensor, *attends: Callable[[Tensor], Tensor]) -> Tensor:
-        norms: tuple[Any, ...] = self.attention_norm, self.cross_attention_norm, self.feed_forward_norm
-        for sublayer, norm in zip((*attends, self.feed_forward), norms, strict=True):
+    def _add(self, hidden: Tensor, *sublayers: Callable[[Tensor], Tensor]) -> Tensor:
+        norms = self.attention_norm, self.cross_attention_norm, self.feed_forward_norm
+        for sublayer, norm in zip(sublayers, norms, strict=True):
             output = self.dropout(sublayer(norm(hidden) if self.is_pre_norm else hidden))
             hidden = hidden + output if self.is_pre_norm else norm(hidden + output)
         return hidden
