@@ -9,7 +9,7 @@ import html
 import math
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,21 +99,16 @@ def alignment_picture(explanation: Explanation, layer: int | None = None, head: 
             title = f"Layer {number}, {'mean of the heads' if head is None else f'head {head}'}"
             parts.append(_label(MARGIN, top, title, more=' font-weight="600"'))
         top += above + CELL
-        parts += _names(source, target, left, top)
+        for place, name in enumerate(target):
+            parts.append(_label(left - 5, top + (place + 0.5) * CELL + 4, name, "end"))
+        for place, name in enumerate(source):
+            x = left + (place + 0.5) * CELL
+            parts.append(_label(x, top - 5, name, more=f' transform="rotate(-60 {x:.1f} {top - 5:.1f})"'))
         parts.append(shades(left, top, size, weights.clip(0, 1), BLACK))
         top += size[1] + 2 * MARGIN
     parts.append(_label(MARGIN, top - MARGIN, "columns: input, rows: generated text; white 0, black 1", color=SOFT))
     width = max(left + size[0] + above / 2 + MARGIN, WIDEST_LINE)
     return _svg(width, top, parts, "Alignment of input and generated text")
-
-
-def _names(source: Sequence[str], target: Sequence[str], left: float, top: float) -> Iterator[str]:
-    """Yield the token names at the edges of an alignment."""
-    for place, name in enumerate(target):
-        yield _label(left - 5, top + (place + 0.5) * CELL + 4, name, "end")
-    for place, name in enumerate(source):
-        x = left + (place + 0.5) * CELL
-        yield _label(x, top - 5, name, "start", INK, 12.0, f' transform="rotate(-60 {x:.1f} {top - 5:.1f})"')
 
 
 def _color(explanation: Explanation, place: int) -> str:
