@@ -481,6 +481,8 @@ def test_the_positions_of_a_published_model(browser: Browser, tmp_path: Path) ->
         )
         assert browser.ask(shown) > 50_000
     assert browser.faults == []
+    assert all(url.startswith("data:") for url in browser.requests)
+    browser.requests.clear()
 
 
 def test_positions_that_say_nothing(with_positions: Callable[..., Path], tmp_path: Path, capsys: Capsys) -> None:
