@@ -24,10 +24,7 @@ for seed in ${SEEDS:-0 1 2}; do for option in "${options[@]}"; do
   [ -z "${DATA_DIR:-}" ] || $bertkit finetune task=sst2 data_dir="$DATA_DIR" num_epochs=0.3 model_dir="$place" seed="$seed" output_dir="${place}_sst2"
 done; done
 echo "== view: what positions say about distance"
-seeds=${SEEDS:-0 1 2}
-for place in "$run"/{norm-post,attention.positions-{sinusoidal,rotary,relative,alibi}}; do
-  name=${place##*-}  # BERT's positions are learned
-  $bertkit view model_dir="$place/seed_${seeds%% *}" positions=true output="$run/positions_${name/post/learned}.html" overwrite=true
-done
+for place in "$run"/{norm-post,attention.positions-{sinusoidal,rotary,relative,alibi}}; do name=${place##*-}  # BERT's are learned
+  $bertkit view model_dir="$place/seed_$seed" positions=true output="$run/positions_${name/post/learned}.html" overwrite=true; done
 echo "== compare: a table and a page"
 $bertkit compare "$run"/*-*/seed_? output="$run/zoo.html" overwrite=true
