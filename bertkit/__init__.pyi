@@ -733,6 +733,7 @@ def view(
     input: _Rows | _Path | None = None,
     text: str | None = None,
     text_pair: str | None = None,
+    positions: bool = False,
     row: int = 1,
     overwrite: bool = False,
     task: _TaskOption | _TaskConfig | None = None,
@@ -754,6 +755,7 @@ def view(
 
     Args:
         input: a file; or texts, pairs or rows in a list, a column, a data frame, a `datasets.Dataset` or a generator
+        positions: True: show the positions of the encoder, without an input
         row: the example of input=, from 1
         overwrite: True: replace an existing file
         task: None: the model's own task, else the general task for its head; task.* changes its settings
