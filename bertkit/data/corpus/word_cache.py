@@ -110,8 +110,7 @@ def _entries(text: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     run = np.cumsum(is_white)  # the number of each entry's run
     is_other = np.zeros(run[-1] + 1, np.bool_)
     is_other[run[kinds == OTHER]] = True
-    is_first = np.append(True, is_white[:-1])
-    is_entry = is_white | is_first | ~is_other[run]
+    is_entry = is_white | np.append(True, is_white[:-1]) | ~is_other[run]  # a run of another kind is one entry
     begins, is_white = begins[is_entry], is_white[is_entry]
     sizes = np.diff(begins, append=len(text))
     return begins[~is_white], sizes[~is_white]
