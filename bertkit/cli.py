@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -181,6 +182,7 @@ def _stage(command: str, settings: Any) -> Iterator[Callable[[Any], Any]]:
     # exit at once: an exception during an import would leave a library half imported
     with world.handle_signals(numbers, lambda *_: os._exit(_report(_stop_error(command, settings)))):
         stage = commands.import_stage(command)
+    gc.enable()  # see __main__.py
     try:
         # training installs its own handlers, which save first
         with world.handle_signals(numbers, signal.default_int_handler):
