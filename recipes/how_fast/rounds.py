@@ -41,7 +41,7 @@ class Ready:
     first_result: Callable[[], Any]  # the result that all systems must agree on, usually numbers
     work: Callable[[int], float]  # runs the round with this number; returns the amount of work, such as tokens
     megabytes: Callable[[], float] | None = None  # of a server's memory; None: the peak of the process or of the GPU
-    notes: Callable[[], dict[str, Any]] = dict  # further results of all rounds
+    notes: Callable[[], list[str]] = list  # on all rounds
 
 
 @dataclass(frozen=True)
@@ -122,8 +122,8 @@ def started(system: System, num_threads: int, seconds: float | None = None) -> I
             answer = ours.recv()
         except (EOFError, OSError):
             process.join(timeout=10)
-            answer = _FailedError(f"its process ended with exit code {process.exitcode}")
-        if isinstance(answer, _FailedError):
+            answer = SystemExit(f"its process ended with exit code {process.exitcode}")
+        if isinstance(answer, SystemExit):
             raise SystemExit(f"error: {system.name} failed; {answer}")
         return answer
 
@@ -144,10 +144,6 @@ def started(system: System, num_threads: int, seconds: float | None = None) -> I
         process.join()
 
 
-class _FailedError(Exception):
-    """The error of a system's process, as one line."""
-
-
 def _answer(system: System, num_threads: int, pipe: Connection) -> None:
     os.environ["RAYON_NUM_THREADS"] = str(num_threads)  # threads of the tokenizers library
     torch.set_num_threads(num_threads)
@@ -159,11 +155,10 @@ def _answer(system: System, num_threads: int, pipe: Connection) -> None:
             except EOFError:
                 return
             pipe.send(what(ready, *arguments))
-    except torch.OutOfMemoryError:
-        pipe.send(_FailedError("out of memory"))
     except (Exception, SystemExit) as error:
         traceback.print_exc()
-        pipe.send(_FailedError(f"{type(error).__name__}: {error}".split("\n")[0][:150]))
+        is_full = isinstance(error, torch.OutOfMemoryError)
+        pipe.send(SystemExit("out of memory" if is_full else f"{type(error).__name__}: {error}".split("\n")[0][:150]))
 
 
 def first_result(ready: Ready) -> Any:
@@ -197,8 +192,8 @@ def forget_peak(ready: Ready) -> None:
         torch.cuda.reset_peak_memory_stats()
 
 
-def notes(ready: Ready) -> dict[str, Any]:
-    """Return further results."""
+def notes(ready: Ready) -> list[str]:
+    """Return a system's notes on all rounds."""
     return ready.notes()
 
 
@@ -224,6 +219,8 @@ def _kilobytes(name: str) -> int:
 def summarise(measured: Mapping[str, Sequence[Round]]) -> list[dict[str, Any]]:
     """Return medians of the rates, and of their ratios to the first system and to Hugging Face's fastest, within the same round."""
     rates = {name: [each.amount / each.seconds for each in rounds] for name, rounds in measured.items()}
+    if not rates:
+        return []
     first, *others = rates
     theirs = [first, *(name for name in others if not name.startswith("bertkit"))]
     best = max(theirs, key=lambda name: statistics.median(rates[name]))

@@ -157,15 +157,13 @@ def ready(args: argparse.Namespace, model_dir: Path, texts: list[str], name: str
     server = running(name, str(model_dir), args)
     port = server.__enter__()
 
-    def work(number: int) -> float:
+    def work(number: int, server: object = server) -> float:  # without a reference the server would be stopped
         _, found = asyncio.run(drive(port, texts, args.num_clients, args.round_seconds))
         latencies.extend(found)
         return len(found) * num_tokens
 
-    def notes() -> dict[str, Any]:
-        return {
-            "latency": f"p50 {1000 * quantile(latencies, 0.5):.0f} ms, p99 {1000 * quantile(latencies, 0.99):.0f} ms"
-        }
+    def notes() -> list[str]:
+        return [f"p50 {1000 * quantile(latencies, 0.5):.0f} ms, p99 {1000 * quantile(latencies, 0.99):.0f} ms"]
 
     def megabytes() -> float:
         return (before - memory_here(args.device).free) / 1e6
