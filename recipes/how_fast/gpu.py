@@ -257,7 +257,7 @@ def systems_of(row: Row, args: argparse.Namespace) -> list[System]:
             "serving": {
                 "FastAPI and a pipeline, fp32": (serving.ready, *many, serving.FIRST, "fp32"),
                 "FastAPI and padded batches, bf16": (serving.ready, *many, serving.PADDED, "bf16"),
-                "bertkit bf16": (serving.ready, *many, "bertkit serve", "bf16"),
+                "bertkit serve, bf16": (serving.ready, *many, "bertkit serve", "bf16"),
             },
         }
         found = by_work[row.work]
@@ -276,7 +276,7 @@ def alone(system: System, references: Sequence[Any], args: argparse.Namespace, l
             ask(rounds.forget_peak)
             found["rounds"] = [asdict(ask(rounds.one_round, number)) for number in range(NUM_ROUNDS)]
             found["notes"] = ask(rounds.notes)
-            if system.name.startswith("bertkit"):
+            if system.name == "bertkit bf16":
                 with contextlib.suppress(SystemExit):  # the result counts without it
                     args.profile.write_text(ask(rounds.profiled), encoding="utf-8")
     except SystemExit as error:

@@ -137,7 +137,7 @@ def started(system: System, num_threads: int, seconds: float | None = None) -> I
         with contextlib.suppress(psutil.NoSuchProcess):
             helpers = psutil.Process(process.pid).children(recursive=True)
         ours.close()  # ends the process if it is idle
-        process.join(timeout=10)
+        process.join(timeout=10 if time.monotonic() < until else 0)
         for each in (*helpers, process):
             with contextlib.suppress(psutil.NoSuchProcess):
                 each.kill()

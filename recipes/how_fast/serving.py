@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 from common import (
     BERTKIT,
     MODEL,
@@ -166,7 +167,9 @@ def ready(args: argparse.Namespace, model_dir: Path, texts: list[str], name: str
         return [f"p50 {1000 * quantile(latencies, 0.5):.0f} ms, p99 {1000 * quantile(latencies, 0.99):.0f} ms"]
 
     def megabytes() -> float:
-        return (before - memory_here(args.device).free) / 1e6
+        if args.device == "cuda":
+            return (before - memory_here("cuda").free) / 1e6
+        return sum(each.memory_info().rss for each in psutil.Process().children(recursive=True)) / 1e6
 
     return Ready(lambda: asyncio.run(ask(port, texts[:NUM_CHECKED])), work, megabytes, notes)
 
