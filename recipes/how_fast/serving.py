@@ -169,7 +169,7 @@ def ready(args: argparse.Namespace, model_dir: Path, texts: list[str], name: str
     def megabytes() -> float:
         if args.device == "cuda":
             return (before - memory_here("cuda").free) / 1e6
-        return sum(each.memory_info().rss for each in psutil.Process().children(recursive=True)) / 1e6
+        return float(sum(each.memory_info().rss for each in psutil.Process().children(recursive=True))) / 1e6
 
     return Ready(lambda: asyncio.run(ask(port, texts[:NUM_CHECKED])), work, megabytes, notes)
 
