@@ -29,11 +29,10 @@ def run(settings: SearchSettings) -> None:
     if to_file:
         check_outputs(settings.output, settings.input, settings.overwrite)
     glossary = None if settings.glossary is None else read_glossary(Path(settings.glossary))
-    searcher = Searcher(settings.index, None, settings.both, settings.candidates, glossary)  # a wrong index fails early
-    if settings.model_dir is not None or settings.translate is not None:
-        predictor = None if settings.model_dir is None else open_predictor(settings)
-        translator = open_translator(settings)
-        searcher = Searcher(settings.index, predictor, settings.both, settings.candidates, glossary, translator)
+    Searcher(settings.index, None)  # a wrong index fails early
+    predictor = None if settings.model_dir is None else open_predictor(settings)
+    translator = open_translator(settings)
+    searcher = Searcher(settings.index, predictor, settings.both, settings.candidates, glossary, translator)
     if settings.question is not None:
         answer = searcher.search(settings.question, settings.orders[0], settings.top_k)
         if to_file:
