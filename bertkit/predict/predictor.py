@@ -56,10 +56,7 @@ def open_translator(settings: SearchSettings | ServeSettings) -> Predictor | Non
         return None
     opened = open_task_model(settings.translate, None, {})
     if opened.shape.head != "generation":
-        kind = opened.shape.kind
-        raise InputError(
-            f"translate={settings.translate}: a model of kind {kind}; give one fine-tuned on task=translation"
-        )
+        raise InputError(f"translate={settings.translate}: kind {opened.shape.kind}; give a model for task=translation")
     return _on_device(opened, settings)
 
 

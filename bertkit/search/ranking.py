@@ -1,7 +1,6 @@
 """Search for the passages and answers to a question. The reader is a question answering model; it is optional.
 
-For passages in another language, the words of a translation and of a glossary are added to the question: names and numbers are the
-same in both languages. The reader reads the question itself.
+A translation and a glossary add words to a question, whose names match in both languages; the reader reads the question alone.
 
 The passages are ordered by one of these scores:
 
@@ -65,8 +64,7 @@ class Searcher:
         """Open the library at the path `index`; the reader `predictor` is a question answering model, None for BM25 alone.
 
         The weights of `both`, and the number of passages for the reader, are by default those in conf/search.yaml. The
-        glossary has, for words as `words_of` writes them, the words to add to every question that contains them; the translator
-        is an encoder-decoder that writes more such words.
+        glossary has, for words as `words_of` writes them, the words to add to a question with them; the translator writes more.
         """
         if predictor is not None and not predictor.shape.answers_questions:
             kind = predictor.shape.kind

@@ -142,8 +142,8 @@ class Service:
         readers = (model.predictor for model in models.values() if model.predictor.shape.answers_questions)
         reader = next(map(with_own_tokenizer, readers), None)
         glossary = None if settings.glossary is None else read_glossary(Path(settings.glossary))
-        translator = open_translator(settings)
-        return models, Searcher(settings.index, reader, settings.both, settings.candidates, glossary, translator)
+        more = (settings.candidates, glossary, open_translator(settings))
+        return models, Searcher(settings.index, reader, settings.both, *more)
 
     def _replace_models(self, models: dict[str, ServedModel], searcher: Searcher | None) -> None:
         self.models, self._searcher = models, searcher

@@ -207,10 +207,9 @@ def glue_table(summary: Mapping[str, Any], left_out: Sequence[str], archive: str
     """Return glue.md, glue.json as a table beside the published scores; `archive` is the file for the GLUE server."""
     rows, faults = [], []
     for name, beside in PUBLISHED.items():
-        if name not in summary["tasks"]:
+        if (task := summary["tasks"].get(name)) is None:
             rows.append((name, "not measured", "-", "-", *beside))
             continue
-        task = summary["tasks"][name]
         metrics = ", ".join(f"{key} {_percent(value)}" for key, value in task["metrics"].items())
         counted, num_runs = task["num_seeds"], len(task["runs"])
         seeds = str(num_runs) if counted == num_runs else f"{counted} of {num_runs}"

@@ -188,7 +188,7 @@ def test_a_translation_widens_a_question(
     odds = said((question, best["passage"]))["no_answer_probability"]
     assert 1 / (1 + math.exp(best["score_bert"])) == pytest.approx(odds, abs=1e-5)
     given[1] = f"translate={reader}"
-    refused(search(*given, "overwrite=true"), f"translate={reader}: a model of kind spans", capsys)
+    refused(search(*given, "overwrite=true"), f"translate={reader}: kind spans", capsys)
 
 
 def catalogue(path: Path, messages: dict[str, str]) -> None:
