@@ -171,7 +171,8 @@ class SearchSettings(InputSettings):
     candidates: Passages  # number of passages, the best by BM25, that the reader (the question answering model) reads
     both: BothConfig
     fit: bool  # whether to fit `both` to the labels of the input
-    glossary: str | None  # a TSV file; each row has a word, and words to add to a question that contains it
+    glossary: str | None  # a TSV file; each row has a word or more, and words to add to a question that contains them
+    translate: str | None  # a translation model; its translation of a question adds words, too
     max_questions: Passages | None
     task: TaskConfig | None
     task_changes: dict[str, Any]  # changes to the model's own task, which is used if `task` is None
