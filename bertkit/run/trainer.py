@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -76,13 +76,14 @@ def fit(settings: RunSettings, state: TrainingState, plan: TrainingPlan) -> Gene
     is_due = functools.partial(_is_due, settings, plan)
     progress = Progress(plan.label, plan.steps, done=state.first_step, silent=not is_main)
     rows = _Rows(settings, state, plan, progress)
+    ahead = _batches(state, plan)
     with (
-        contextlib.closing(rows),
+        closing(rows),
         progress,
         _charts(state, plan),
         stop_on_signal() as stop_requested,
         state.writer,
-        _batches(state, plan) as batches,
+        ahead as batches,
     ):
         is_over = _is_over(state.first_step, plan, state)
         reports = train(
@@ -172,14 +173,9 @@ def stop_on_signal() -> Iterator[Callable[[], bool]]:
 
 def _batches(state: TrainingState, plan: TrainingPlan) -> AbstractContextManager[Callable[[int], NumberedBatches]]:
     """Return this process's micro-batches as a function of the step; for a GPU they are drawn a step ahead."""
-    rank, size = state.ranks.rank, state.ranks.size
-
-    def draw(step: int) -> NumberedBatches:
-        return plan.order.micro_batches(step, rank, size)
-
+    draw = functools.partial(plan.order.micro_batches, process=state.ranks.rank, num_processes=state.ranks.size)
     # on a CPU the thread would take time from the same cores
-    is_ahead = state.accelerator.device.type in AHEAD
-    return drawn_ahead(draw, plan.steps) if is_ahead else contextlib.nullcontext(draw)
+    return drawn_ahead(draw, plan.steps) if state.accelerator.device.type in AHEAD else contextlib.nullcontext(draw)
 
 
 def _course(
