@@ -76,5 +76,4 @@ def compile_layers(encoder: nn.Module, backend: str = "inductor") -> None:
         assert isinstance(layer, EncoderLayer)
         is_whole = layer.attention.slots.plugin is None  # a plug-in's Python code may break a graph
         for part in ("before_attention", "after_attention"):
-            compiled = torch.compile(getattr(layer, part), fullgraph=is_whole, dynamic=True, backend=backend)
-            setattr(layer, part, compiled)
+            setattr(layer, part, torch.compile(getattr(layer, part), fullgraph=is_whole, dynamic=True, backend=backend))

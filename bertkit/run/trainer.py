@@ -35,7 +35,7 @@ from bertkit.view import console
 from bertkit.view.console import Progress
 from bertkit.view.report import Curves, write_report
 
-AHEAD = ("cuda",)  # the devices for which batches are drawn ahead
+AHEAD = ("cuda",)  # devices for which batches are drawn ahead; on a CPU the thread would share its cores
 STDOUT = 1  # a file descriptor; a signal handler must not call print, which it may have interrupted
 
 
@@ -174,7 +174,6 @@ def stop_on_signal() -> Iterator[Callable[[], bool]]:
 def _batches(state: TrainingState, plan: TrainingPlan) -> AbstractContextManager[Callable[[int], NumberedBatches]]:
     """Return this process's micro-batches as a function of the step; for a GPU they are drawn a step ahead."""
     draw = functools.partial(plan.order.micro_batches, process=state.ranks.rank, num_processes=state.ranks.size)
-    # on a CPU the thread would take time from the same cores
     return drawn_ahead(draw, plan.steps) if state.accelerator.device.type in AHEAD else contextlib.nullcontext(draw)
 
 

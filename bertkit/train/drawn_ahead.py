@@ -19,10 +19,9 @@ def drawn_ahead(draw: Callable[[int], T], last_step: int) -> Iterator[Callable[[
     def take(step: int) -> T:
         drawn = ahead.pop(step, None) or thread.submit(draw, step)
         ahead.clear()  # of a step that was left out
-        result = drawn.result()
         if step + 1 < last_step:
             ahead[step + 1] = thread.submit(draw, step + 1)
-        return result
+        return drawn.result()
 
     with ThreadPoolExecutor(1, "batches") as thread:
         yield take
