@@ -87,11 +87,13 @@ def run(arguments: list[str]) -> int:
                 say(*text.split("\n"))
                 return 0 if IMMEDIATE & parsed.options or not arguments else 2
             if "-m" in parsed.options:
+                gc.enable()
                 return _sweep(parsed)
             composed = _compose(parsed, parsed.overrides)
             if "--cfg" in parsed.values:
                 return _print(composed)
         settings = commands.build_settings(command, composed)
+        gc.enable()  # see __main__.py
         place = _place(settings)
         if not launcher.is_worker:
             commands.check_files(settings)
@@ -182,7 +184,6 @@ def _stage(command: str, settings: Any) -> Iterator[Callable[[Any], Any]]:
     # exit at once: an exception during an import would leave a library half imported
     with world.handle_signals(numbers, lambda *_: os._exit(_report(_stop_error(command, settings)))):
         stage = commands.import_stage(command)
-    gc.enable()  # see __main__.py
     try:
         # training installs its own handlers, which save first
         with world.handle_signals(numbers, signal.default_int_handler):
