@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError, in_json, say
-from bertkit.predict.predictor import open_predictor
+from bertkit.predict.predictor import open_predictor, open_translator
 from bertkit.predict.task_model import general_task
 from bertkit.run.outputs import check_outputs, opened_output
 from bertkit.search.questions import Question, read_questions
@@ -29,11 +29,10 @@ def run(settings: SearchSettings) -> None:
     if to_file:
         check_outputs(settings.output, settings.input, settings.overwrite)
     glossary = None if settings.glossary is None else read_glossary(Path(settings.glossary))
-    # first without the reader, so that a wrong index fails early
-    searcher = Searcher(settings.index, None, settings.both, settings.candidates, glossary)
-    if settings.model_dir is not None:
-        predictor = open_predictor(settings)
-        searcher = Searcher(settings.index, predictor, settings.both, settings.candidates, glossary)
+    Searcher(settings.index, None)  # a wrong index fails early
+    predictor = None if settings.model_dir is None else open_predictor(settings)
+    translator = open_translator(settings)
+    searcher = Searcher(settings.index, predictor, settings.both, settings.candidates, glossary, translator)
     if settings.question is not None:
         answer = searcher.search(settings.question, settings.orders[0], settings.top_k)
         if to_file:
