@@ -183,8 +183,7 @@ class _ShortDropout(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, prob: float) -> Tensor:
-        is_kept, ctx.scale = random_mask(inputs.numel(), prob)
-        is_kept = is_kept.view(inputs.shape)
+        is_kept, ctx.scale = random_mask(inputs.shape, prob)
         ctx.save_for_backward(is_kept)
         return (inputs * is_kept).mul_(ctx.scale)  # much faster than torch.where
 
@@ -194,11 +193,11 @@ class _ShortDropout(torch.autograd.Function):
         return (gradient * is_kept).mul_(ctx.scale), None
 
 
-def random_mask(num_elements: int, prob: float) -> tuple[Tensor, float]:
+def random_mask(shape: torch.Size, prob: float) -> tuple[Tensor, float]:
     """Draw which elements to keep, False with probability `prob`; return also the factor that preserves the mean."""
     below = min(round(prob * 65536), 65535)  # so many of the 65536 values of 16 bits drop an element
-    words = torch.empty(math.ceil(num_elements / 4), dtype=torch.int64).random_(-(2**63), None)
-    return words.view(torch.int16)[:num_elements] >= below - 32768, 65536 / (65536 - below)
+    words = torch.empty(math.ceil(shape.numel() / 4), dtype=torch.int64).random_(-(2**63), None)
+    return words.view(torch.int16)[: shape.numel()].view(shape) >= below - 32768, 65536 / (65536 - below)
 
 
 GELU_TANH = functools.partial(F.gelu, approximate="tanh")  # Hendrycks and Gimpel 2016, section 2

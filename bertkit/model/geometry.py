@@ -81,14 +81,6 @@ class Geometry:
             parts = ((query, rows, 1), (key, columns, 2), (value, columns, 2))
             yield from zip(groups, *(_split(groups, *part) for part in parts), strict=True)
 
-    def gather(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[list[Group], list[Tensor]]:
-        """Return the padded groups, and their queries, keys and values in this order, flattened: each (n, H)."""
-        ((groups, rows, columns),) = self._plan(query.shape[1])[0]
-        assert rows is not None
-        assert columns is not None
-        parts = ((query, rows), (key, columns), (value, columns))
-        return groups, [tensor.flatten(0, 1).index_select(0, each) for tensor, each in parts]
-
     def join_contexts(self, contexts: Sequence[Tensor], num_tokens: int) -> Tensor:
         """Put the contexts of all groups, each (B, N, T, H), into the order of the queries: (S, N, H), with zeros for slack."""
         num_heads = contexts[0].shape[1]
@@ -128,11 +120,16 @@ class Geometry:
         is_cut = may_cut and any(num_blocks_of(self.attention, length) > 1 for length, _ in pairs)
         if not is_cut and self.group_size is None and all(len(set(alike)) == 1 for alike in neighbours):
             return [Part([self._equal_group(len(alike), *alike[0]) for alike in neighbours])], None
+        alike_pairs: dict[object, list[int]] = {}
+        by_length = sorted(range(len(pairs)), key=pairs.__getitem__)
+        for rank, number in enumerate(by_length if self.group_size is not None else range(len(pairs))):
+            key = self._group_key(pairs[number]) if self.group_size is None else rank // self.group_size
+            alike_pairs.setdefault(key, []).append(number)
         all_lengths = torch.tensor(pairs)  # (B, 2)
         all_ends = all_lengths.cumsum(0)
         # by the number of a block in its sequence: groups, the rows of queries and of keys, and whether a query is a token
         found: dict[int, list[tuple[Any, ...]]] = {}
-        for numbers in self._alike(pairs):
+        for numbers in alike_pairs.values():
             lengths, ends = all_lengths[numbers], all_ends[numbers]
             # bmm compiles a program for each new shape in bfloat16
             longest = lengths.amax(0) if self.group_size is None else (lengths.amax(0) + 7) // 8 * 8
@@ -153,16 +150,6 @@ class Geometry:
         order = torch.empty_like(contexts)
         order[torch.cat(all_rows)[contexts]] = contexts
         return parts, on_device(order, device)
-
-    def _alike(self, pairs: list[tuple[int, int]]) -> list[list[int]]:
-        """Return the numbers of the pairs in each group."""
-        if self.group_size is not None:
-            numbers, size = sorted(range(len(pairs)), key=pairs.__getitem__), self.group_size
-            return [numbers[first : first + size] for first in range(0, len(pairs), size)]
-        alike: dict[object, list[int]] = {}
-        for number, pair in enumerate(pairs):
-            alike.setdefault(self._group_key(pair), []).append(number)
-        return list(alike.values())
 
     def _group_key(self, pair: tuple[int, int]) -> object:
         """What pairs of sequences in one group have in common: both lengths, or the number of BigBird's blocks, or nothing."""
