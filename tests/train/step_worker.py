@@ -100,7 +100,8 @@ def run(settings: dict[str, Any]) -> dict[str, Any]:
     model = small_model(dropout=0.2, **settings["sizes"]).train()
     faults = Faults(model, settings["faults"].get(str(rank), {}))
     prepared = accelerator.prepare_model(model)
-    sent, are_embeddings_done = list[tuple[int, int, bool]](), [False]  # step, bytes, whether the backward pass is at its end
+    sent = list[tuple[int, int, bool]]()  # step, bytes, whether the backward pass is at its end
+    are_embeddings_done = [False]
     if settings["is_counted"]:
         model.register_forward_pre_hook(lambda *_: are_embeddings_done.__setitem__(0, False))
         model.bert.embeddings.position.weight.register_hook(lambda _: are_embeddings_done.__setitem__(0, True))
