@@ -357,7 +357,8 @@ def pretrain(
     seed: int = 0,
     kernels: Literal['auto', 'plain'] = 'auto',
     compile: bool | Literal['auto'] = 'auto',
-    precision: Literal['fp32', 'bf16'] = 'fp32',
+    recompute: Literal['none', 'layers'] = 'none',
+    precision: Literal['fp32', 'bf16', 'fp16'] = 'fp32',
     device: Literal['auto', 'cpu', 'cuda'] = 'auto',
     plugins: Sequence[str] = [],
     reproducibility: Literal['default', 'strict'] = 'default',
@@ -391,6 +392,7 @@ def pretrain(
         init_moments: True: also start from the optimizer moments of model_dir; the count of updates restarts, as in NVIDIA's code
         kernels: plain: torch.nn.functional only; see bertkit/kernels/fast.py
         compile: torch.compile for the layers; auto: on CUDA only, since on a CPU it gains nothing and needs a C++ compiler (bertkit/model/layers.py)
+        recompute: or layers, if the memory is too small
         plugins: modules with plug-ins, such as [my_module]; recipes/extend has examples
         reproducibility: rounding may depend on the number of processes; strict: the same bits for 1, 2, 4, ... processes (slower by less than 1 %)
         model: one of base, large, medium, mini, small, tiny; or a mapping of settings, with the option as `name`
@@ -421,7 +423,8 @@ def finetune(
     seed: int = 0,
     kernels: Literal['auto', 'plain'] = 'auto',
     compile: bool | Literal['auto'] = 'auto',
-    precision: Literal['fp32', 'bf16'] = 'fp32',
+    recompute: Literal['none', 'layers'] = 'none',
+    precision: Literal['fp32', 'bf16', 'fp16'] = 'fp32',
     device: Literal['auto', 'cpu', 'cuda'] = 'auto',
     reproducibility: Literal['default', 'strict'] = 'default',
     plugins: Sequence[str] = [],
@@ -464,6 +467,7 @@ def finetune(
         model_dir: any model; None with decoder=transformer or decoder=rnn
         kernels: plain: torch.nn.functional only; see bertkit/kernels/fast.py
         compile: torch.compile for the layers; auto: on CUDA only, since on a CPU it gains nothing and needs a C++ compiler (bertkit/model/layers.py)
+        recompute: or layers, if the memory is too small
         reproducibility: rounding may depend on the number of processes; strict: the same bits for 1, 2, 4, ... processes (slower by less than 1 %)
         plugins: modules with plug-ins, such as [my_module]; recipes/extend has examples
         freeze: embeddings, encoder (embeddings and all layers) or layers:K (embeddings and the lowest K layers); frozen parts have no dropout
@@ -499,7 +503,8 @@ def glue(
     class_weights: Literal['balanced'] | Sequence[float] | None = None,
     kernels: Literal['auto', 'plain'] = 'auto',
     compile: bool | Literal['auto'] = 'auto',
-    precision: Literal['fp32', 'bf16'] = 'fp32',
+    recompute: Literal['none', 'layers'] = 'none',
+    precision: Literal['fp32', 'bf16', 'fp16'] = 'fp32',
     device: Literal['auto', 'cpu', 'cuda'] = 'auto',
     reproducibility: Literal['default', 'strict'] = 'default',
     plugins: Sequence[str] = [],
@@ -534,6 +539,7 @@ def glue(
         check: an archive to check, against the test files in data_dir if it is set
         kernels: plain: torch.nn.functional only; see bertkit/kernels/fast.py
         compile: torch.compile for the layers; auto: on CUDA only, since on a CPU it gains nothing and needs a C++ compiler (bertkit/model/layers.py)
+        recompute: or layers, if the memory is too small
         reproducibility: rounding may depend on the number of processes; strict: the same bits for 1, 2, 4, ... processes (slower by less than 1 %)
         plugins: modules with plug-ins, such as [my_module]; recipes/extend has examples
         freeze: embeddings, encoder (embeddings and all layers) or layers:K (embeddings and the lowest K layers); frozen parts have no dropout
@@ -567,7 +573,7 @@ def predict(
     format: Literal['text', 'words', 'tsv', 'csv', 'jsonl', 'json', 'squad', 'conll', 'conllu', 'parquet', 'label_text'] | None = None,
     top_k: int = 5,
     kernels: Literal['auto', 'plain'] = 'auto',
-    precision: Literal['fp32', 'bf16'] = 'fp32',
+    precision: Literal['fp32', 'bf16', 'fp16'] = 'fp32',
     device: Literal['auto', 'cpu', 'cuda'] = 'auto',
     text_column: str | int | None = None,
     text_pair_column: str | int | None = None,
@@ -604,7 +610,7 @@ def predict(
     format: Literal['text', 'words', 'tsv', 'csv', 'jsonl', 'json', 'squad', 'conll', 'conllu', 'parquet', 'label_text'] | None = None,
     top_k: int = 5,
     kernels: Literal['auto', 'plain'] = 'auto',
-    precision: Literal['fp32', 'bf16'] = 'fp32',
+    precision: Literal['fp32', 'bf16', 'fp16'] = 'fp32',
     device: Literal['auto', 'cpu', 'cuda'] = 'auto',
     text_column: str | int | None = None,
     text_pair_column: str | int | None = None,
@@ -625,7 +631,7 @@ def embed(
     format: Literal['text', 'csv', 'tsv', 'jsonl', 'json', 'parquet'] | None = None,
     max_seq_length: int | None = None,
     batch_tokens: int | None = None,
-    precision: Literal['fp32', 'bf16'] = 'fp32',
+    precision: Literal['fp32', 'bf16', 'fp16'] = 'fp32',
     device: Literal['auto', 'cpu', 'cuda'] = 'auto',
 ) -> Any:
     """Turn texts into vectors, for search, clustering and finding duplicates.
@@ -659,7 +665,7 @@ def embed(
     format: Literal['text', 'csv', 'tsv', 'jsonl', 'json', 'parquet'] | None = None,
     max_seq_length: int | None = None,
     batch_tokens: int | None = None,
-    precision: Literal['fp32', 'bf16'] = 'fp32',
+    precision: Literal['fp32', 'bf16', 'fp16'] = 'fp32',
     device: Literal['auto', 'cpu', 'cuda'] = 'auto',
 ) -> Run:
     ...
@@ -671,7 +677,7 @@ def evaluate(
     data_dir: _Path | None = None,
     split: str = 'auto',
     seed: int = 0,
-    precision: Literal['fp32', 'bf16'] = 'fp32',
+    precision: Literal['fp32', 'bf16', 'fp16'] = 'fp32',
     device: Literal['auto', 'cpu', 'cuda'] = 'auto',
     max_sequences: int | None = None,
     batch_sequences: int = 32,
@@ -790,7 +796,7 @@ def serve(
     top_k: int = 5,
     log_inputs: bool = False,
     kernels: Literal['auto', 'plain'] = 'auto',
-    precision: Literal['fp32', 'bf16'] = 'fp32',
+    precision: Literal['fp32', 'bf16', 'fp16'] = 'fp32',
     device: Literal['auto', 'cpu', 'cuda'] = 'auto',
 ) -> None:
     """Serve models on this machine.
@@ -847,7 +853,7 @@ def search(
     max_questions: int | None = None,
     task: _TaskOption | _TaskConfig | None = None,
     kernels: Literal['auto', 'plain'] = 'auto',
-    precision: Literal['fp32', 'bf16'] = 'fp32',
+    precision: Literal['fp32', 'bf16', 'fp16'] = 'fp32',
     device: Literal['auto', 'cpu', 'cuda'] = 'auto',
     text_column: str | int | None = None,
     text_pair_column: str | int | None = None,
@@ -895,7 +901,7 @@ def search(
     max_questions: int | None = None,
     task: _TaskOption | _TaskConfig | None = None,
     kernels: Literal['auto', 'plain'] = 'auto',
-    precision: Literal['fp32', 'bf16'] = 'fp32',
+    precision: Literal['fp32', 'bf16', 'fp16'] = 'fp32',
     device: Literal['auto', 'cpu', 'cuda'] = 'auto',
     text_column: str | int | None = None,
     text_pair_column: str | int | None = None,
@@ -959,7 +965,7 @@ def load_predictor(
     task: _TaskOption | _TaskConfig | None = None,
     top_k: int = 5,
     kernels: Literal['auto', 'plain'] = 'auto',
-    precision: Literal['fp32', 'bf16'] = 'fp32',
+    precision: Literal['fp32', 'bf16', 'fp16'] = 'fp32',
     device: Literal['auto', 'cpu', 'cuda'] = 'auto',
     text_column: str | int | None = None,
     text_pair_column: str | int | None = None,

@@ -98,17 +98,27 @@ def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None, fast: FastWays, 
     """Inputs (n, k) times weight (m, k) transposed, plus bias (m,): (n, m)."""
     if packed is not None and packed.fits(inputs, weight):
         return packed.product(inputs, bias)
+    is_autocast = inputs.device.type == "cpu" and torch.is_autocast_enabled("cpu")
+    if is_autocast and torch.get_autocast_dtype("cpu") == torch.float16:
+        return _linear_in_float16(inputs, weight, bias, fast)
     if (
         fast.onednn_linear
         and inputs.dtype == weight.dtype == torch.float32
         and inputs.numel()
         and is_on_cpu(inputs)
-        and not torch.is_autocast_enabled("cpu")
+        and not is_autocast
     ):
         if torch.is_grad_enabled():
             return _OnednnLinear.apply(inputs, weight, bias)  # type: ignore[no-any-return, no-untyped-call]
         return product(inputs, weight, bias)
     return F.linear(inputs, weight, bias)
+
+
+def _linear_in_float16(inputs: Tensor, weight: Tensor, bias: Tensor | None, fast: FastWays) -> Tensor:
+    """Round to float16, multiply and add up in float32, and round again, as a GPU does; few CPUs compute in float16."""
+    with torch.autocast("cpu", enabled=False):
+        bias = None if bias is None else bias.half().float()
+        return linear(inputs.half().float(), weight.half().float(), bias, fast).half()
 
 
 def dropout(inputs: Tensor, prob: float, fast: FastWays) -> Tensor:

@@ -1,4 +1,4 @@
-"""Operations on single layers of a model: freeze lower ones, re-initialise upper ones, compile all.
+"""Operations on single layers of a model: freeze lower ones, re-initialise upper ones, compile all, compute them twice.
 
 The depth of a part of BERT is 0 for the embeddings, 1 to L for the layers, and L + 1 for the pooler and the heads.
 
@@ -8,16 +8,20 @@ Training, evaluation and frozen layers use separate graphs, each compiled when i
 own dropout replaces the fast kernels for the CPU: its probability is exact, and it follows the seed of torch.
 """
 
+import functools
 import importlib.util
 import os
 import shutil
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from bertkit.kernels.fast import allow_compiler_cache
 from bertkit.model.attention import attend
 from bertkit.model.bert import Encoder, EncoderLayer, init_weights
+from bertkit.model.decoder import Decoder
 from bertkit.model.heads import BertWithHeads
 
 
@@ -76,3 +80,20 @@ def compile_layers(encoder: nn.Module, backend: str = "inductor") -> None:
         assert isinstance(layer, EncoderLayer)
         layer.attention.attend = torch.compiler.disable(attend)  # type: ignore[no-untyped-call]
         layer.compile(dynamic=True, backend=backend)
+
+
+def recompute_layers(model: BertWithHeads) -> None:
+    """Keep only the inputs of the layers for the backward pass, which computes each layer again, with the same dropout.
+
+    The backward pass begins with the last layer of a stack, so that layer is kept whole: computing it again would save nothing
+    of the memory that the others need one after another. A recurrent model is left as it is.
+
+    Source: Chen et al. 2016, "Training deep nets with sublinear memory cost", section 4.
+    """
+    for stack in model.modules():
+        if isinstance(stack, (Encoder, Decoder)):
+            stack.call = functools.partial(_call, last=stack.layers[-1])
+
+
+def _call(layer: nn.Module, *inputs: Any, last: nn.Module) -> Tensor:
+    return layer(*inputs) if layer is last else checkpoint(layer, *inputs, use_reentrant=False)  # type: ignore[no-any-return]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from bertkit.base.errors import NumericsError
+from bertkit.base.typed_settings import IF_SET
+from bertkit.train.loss_scale import SMALLEST
 
 
 class Numbers:
@@ -33,12 +35,16 @@ class Numbers:
 class Skips:
     """How many steps were skipped because a loss or the gradient was not finite."""
 
-    total: int = 0
+    total: int = 0  # without overflows
     in_a_row: int = 0  # up to the newest step
+    overflows: int = field(default=0, metadata=IF_SET)  # skips that only found the scale of the loss
 
-    def after(self, is_skipped: bool) -> Skips:
+    def after(self, report: StepReport) -> Skips:
         """Count one more step."""
-        return Skips(self.total + is_skipped, self.in_a_row + 1 if is_skipped else 0)
+        if report.has_overflowed:
+            return replace(self, overflows=self.overflows + 1)
+        is_skipped = report.skip_reason is not None
+        return replace(self, total=self.total + is_skipped, in_a_row=self.in_a_row + 1 if is_skipped else 0)
 
 
 NO_SKIPS = Skips()
@@ -54,7 +60,8 @@ class StepReport:
     stop_requested: bool  # whether any process received a signal to stop
     counts: dict[str, float]  # the divisor of each loss; empty if the batch was left out
     scored: frozenset[str]  # the losses that have an accuracy
-    # the sums of the losses, the numbers of correct predictions, the gradient norm; None if the batch was left out
+    # the sums of the losses, the numbers of correct predictions, the gradient norm, with loss scaling the factor; None if the
+    # batch was left out
     numbers: Numbers | None
     seconds: float = 0.0  # wall-clock time
     is_synced: bool = False  # whether the host has waited for this step and read its numbers
@@ -85,7 +92,18 @@ class StepReport:
     @property
     def grad_norm(self) -> float:
         """The global norm of the gradient before clipping."""
-        return self._values[-1]
+        return self._values[2 * len(self.counts)]
+
+    @property
+    def loss_scale(self) -> float | None:
+        """The factor of the loss in this step; None without loss scaling."""
+        return next(iter(self._values[2 * len(self.counts) + 1 :]), None)
+
+    @property
+    def has_overflowed(self) -> bool:
+        """Whether loss scaling made the gradient overflow, while the losses, which it does not change, are finite."""
+        is_known = all(math.isfinite(value) for value in self._values[: len(self.counts)])
+        return self.loss_scale is not None and is_known and not math.isfinite(self.grad_norm)
 
     @property
     def measured(self) -> dict[str, float]:
@@ -98,18 +116,28 @@ class StepReport:
             **{f"{name}_loss": value for name, value in losses.items()},
             **{f"{name}_accuracy": value for name, value in self.accuracies.items()},
             "grad_norm": self.grad_norm,
+            **({} if self.loss_scale is None else {"loss_scale": self.loss_scale}),
         }
 
     @property
     def skip_reason(self) -> str | None:
         """Why the step was skipped, leaving weights and moments unchanged; None if it was not skipped."""
+        if self.has_overflowed:
+            return f"overflow in float16, loss scale {self.loss_scale:g}"
         names = [f"{name}_loss" for name in self.counts]
         named = zip([*names, "grad_norm"], [*self._values[: len(names)], self.grad_norm], strict=True)
         wrong = [f"{name} {value}" for name, value in named if not math.isfinite(value)]
         return ", ".join(wrong) or None
 
     def check_skips(self, max_in_a_row: int) -> None:
-        """Raise NumericsError if the last `max_in_a_row` steps were skipped."""
+        """Raise NumericsError if the last `max_in_a_row` steps were skipped, or the smallest loss scale is too large."""
+        for report in (*self.skipped_before, *([self] if self.is_synced else [])):
+            if report.has_overflowed and (report.loss_scale or 0) <= SMALLEST:
+                raise NumericsError(
+                    f"step {report.step}: the gradient overflows in float16 even with a loss scale of {report.loss_scale:g}; "
+                    "resume with precision=bf16 or fp32 and resume.allow=[precision], or start another run with a lower "
+                    "optimizer.peak_learning_rate"
+                )
         if self.skips.in_a_row >= max_in_a_row:
             raise NumericsError(
                 f"step {self.step}: the loss or the gradient was not finite in {self.skips.in_a_row} steps in a row "
