@@ -100,7 +100,10 @@ def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None, fast: FastWays, 
         return packed.product(inputs, bias)
     is_autocast = inputs.device.type == "cpu" and torch.is_autocast_enabled("cpu")
     if is_autocast and torch.get_autocast_dtype("cpu") == torch.float16:
-        return _linear_in_float16(inputs, weight, bias, fast)
+        # float16 numbers, multiplied and added up in float32, as on a GPU; few CPUs compute in float16
+        with torch.autocast("cpu", enabled=False):
+            bias = None if bias is None else bias.half().float()
+            return linear(inputs.half().float(), weight.half().float(), bias, fast).half()
     if (
         fast.onednn_linear
         and inputs.dtype == weight.dtype == torch.float32
@@ -112,13 +115,6 @@ def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None, fast: FastWays, 
             return _OnednnLinear.apply(inputs, weight, bias)  # type: ignore[no-any-return, no-untyped-call]
         return product(inputs, weight, bias)
     return F.linear(inputs, weight, bias)
-
-
-def _linear_in_float16(inputs: Tensor, weight: Tensor, bias: Tensor | None, fast: FastWays) -> Tensor:
-    """Round to float16, multiply and add up in float32, and round again, as a GPU does; few CPUs compute in float16."""
-    with torch.autocast("cpu", enabled=False):
-        bias = None if bias is None else bias.half().float()
-        return linear(inputs.half().float(), weight.half().float(), bias, fast).half()
 
 
 def dropout(inputs: Tensor, prob: float, fast: FastWays) -> Tensor:

@@ -52,13 +52,9 @@ def publish(
     write_durably(directory / RESULT, to_json(result))
     if line is not None:
         say(line)
-    skips = state.writer.history.skips
-    for number, why in (
-        (skips.total, "because the loss or gradient was not finite; metrics.jsonl names the examples"),
-        (skips.overflows, "to find the scale of the loss for float16"),
-    ):
-        steps = "1 step was" if number == 1 else f"{number} steps were"
-        say(*([f"{steps} skipped {why}"] if number else []))
+    if num_skipped := state.writer.history.skips.total:
+        steps = "1 step was" if num_skipped == 1 else f"{num_skipped} steps were"
+        say(f"{steps} skipped because the loss or gradient was not finite; metrics.jsonl names the examples")
     say(f"model:  {directory / 'model'}", f"report: {directory / 'report.html'}")
 
 

@@ -135,8 +135,7 @@ class StepReport:
             if report.has_overflowed and (report.loss_scale or 0) <= SMALLEST:
                 raise NumericsError(
                     f"step {report.step}: the gradient overflows in float16 even with a loss scale of {report.loss_scale:g}; "
-                    "resume with precision=bf16 or fp32 and resume.allow=[precision], or start another run with a lower "
-                    "optimizer.peak_learning_rate"
+                    "resume with precision=bf16 or fp32 and resume.allow=[precision]"
                 )
         if self.skips.in_a_row >= max_in_a_row:
             raise NumericsError(
