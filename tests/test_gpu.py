@@ -3,6 +3,7 @@
 They take a few minutes on a GPU of compute capability 8.0 or later, most of them for the first compilation.
 """
 
+import functools
 import json
 import shutil
 from collections.abc import Iterator
