@@ -392,7 +392,6 @@ def pretrain(
         init_moments: True: also start from the optimizer moments of model_dir; the count of updates restarts, as in NVIDIA's code
         kernels: plain: torch.nn.functional only; see bertkit/kernels/fast.py
         compile: torch.compile for the layers; auto: on CUDA only, since on a CPU it gains nothing and needs a C++ compiler (bertkit/model/layers.py)
-        recompute: or layers, if the memory is too small
         plugins: modules with plug-ins, such as [my_module]; recipes/extend has examples
         reproducibility: rounding may depend on the number of processes; strict: the same bits for 1, 2, 4, ... processes (slower by less than 1 %)
         model: one of base, large, medium, mini, small, tiny; or a mapping of settings, with the option as `name`
@@ -467,7 +466,6 @@ def finetune(
         model_dir: any model; None with decoder=transformer or decoder=rnn
         kernels: plain: torch.nn.functional only; see bertkit/kernels/fast.py
         compile: torch.compile for the layers; auto: on CUDA only, since on a CPU it gains nothing and needs a C++ compiler (bertkit/model/layers.py)
-        recompute: or layers, if the memory is too small
         reproducibility: rounding may depend on the number of processes; strict: the same bits for 1, 2, 4, ... processes (slower by less than 1 %)
         plugins: modules with plug-ins, such as [my_module]; recipes/extend has examples
         freeze: embeddings, encoder (embeddings and all layers) or layers:K (embeddings and the lowest K layers); frozen parts have no dropout
@@ -539,7 +537,6 @@ def glue(
         check: an archive to check, against the test files in data_dir if it is set
         kernels: plain: torch.nn.functional only; see bertkit/kernels/fast.py
         compile: torch.compile for the layers; auto: on CUDA only, since on a CPU it gains nothing and needs a C++ compiler (bertkit/model/layers.py)
-        recompute: or layers, if the memory is too small
         reproducibility: rounding may depend on the number of processes; strict: the same bits for 1, 2, 4, ... processes (slower by less than 1 %)
         plugins: modules with plug-ins, such as [my_module]; recipes/extend has examples
         freeze: embeddings, encoder (embeddings and all layers) or layers:K (embeddings and the lowest K layers); frozen parts have no dropout
