@@ -5,9 +5,6 @@ The encoder is that of Vaswani et al. 2017, figure 1, left: a LayerNorm follows 
 Axes: as in attention.py.
 """
 
-import operator
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -123,7 +120,6 @@ class Encoder(nn.Module):
         self.compression = Compression(config) if is_shared else None
         self.layers = nn.ModuleList(EncoderLayer(config, self.compression) for _ in range(config.num_hidden_layers))
         self.norm = make_norm(config) if config.norm.placement == "pre" else None
-        self.call: Any = operator.call  # calls a layer; replaced by `recompute_layers`
 
     def forward(
         self, hidden: Tensor, layout: Layout, output_hidden_states: bool = False, attentions: list[Tensor] | None = None
@@ -132,7 +128,7 @@ class Encoder(nn.Module):
         hidden_states = [hidden]
         for number, layer in enumerate(self.layers):
             geometry = Geometry(layout, layout, self.attention, number, is_whole=attentions is not None)
-            output = self.call(layer, hidden_states[-1], geometry, attentions)
+            output = layer(hidden_states[-1], geometry, attentions)
             hidden_states = [*hidden_states, output] if output_hidden_states else [output]
         if self.norm is not None:
             hidden_states[-1] = self.norm(hidden_states[-1])

@@ -14,7 +14,6 @@ Source: Vaswani et al. 2017, section 3.1 and figure 1, right; Rothe et al. 2020,
 `BertLayer` with cross-attention.
 """
 
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -145,7 +144,6 @@ class Decoder(nn.Module):
         )
         self.norm = make_norm(config) if config.norm.placement == "pre" else None
         self.score = TiedLinear() if score is None else score
-        self.call: Any = operator.call  # calls a layer; replaced by `recompute_layers`
 
     def forward(
         self,
@@ -165,7 +163,7 @@ class Decoder(nn.Module):
         within = Geometry(layout, layout, CAUSAL, is_padded=True)
         across = Geometry(layout, source_layout, is_padded=True)
         for layer in self.layers:
-            hidden = self.call(layer, hidden, within, source, across, attentions)
+            hidden = layer(hidden, within, source, across, attentions)
         return self._logits(hidden)
 
     def start(self, source: Tensor, source_layout: Layout) -> DecoderState:

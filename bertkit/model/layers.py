@@ -12,12 +12,12 @@ import functools
 import importlib.util
 import os
 import shutil
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from bertkit.base.errors import InputError
 from bertkit.kernels.fast import allow_compiler_cache
 from bertkit.model.attention import attend
 from bertkit.model.bert import Encoder, EncoderLayer, init_weights
@@ -86,14 +86,13 @@ def recompute_layers(model: BertWithHeads) -> None:
     """Keep only the inputs of the layers for the backward pass, which computes each layer again, with the same dropout.
 
     The backward pass begins with the last layer of a stack, so that layer is kept whole: computing it again would save nothing
-    of the memory that the others need one after another. A recurrent model is left as it is.
+    of the memory that the others need one after another. Compile the layers first.
 
     Source: Chen et al. 2016, "Training deep nets with sublinear memory cost", section 4.
     """
+    if not isinstance(model.bert.encoder, Encoder):
+        raise InputError("recompute=layers: has no effect with a recurrent model; leave it out")
     for stack in model.modules():
-        if isinstance(stack, (Encoder, Decoder)):
-            stack.call = functools.partial(_call, last=stack.layers[-1])
-
-
-def _call(layer: nn.Module, *inputs: Any, last: nn.Module) -> Tensor:
-    return layer(*inputs) if layer is last else checkpoint(layer, *inputs, use_reentrant=False)  # type: ignore[no-any-return]
+        for layer in stack.layers[:-1] if isinstance(stack, (Encoder, Decoder)) else ():
+            once = layer._compiled_call_impl or layer._call_impl
+            layer._compiled_call_impl = functools.partial(checkpoint, once, use_reentrant=False)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from bertkit.base.errors import NumericsError
-from bertkit.base.typed_settings import IF_SET
 from bertkit.train.loss_scale import SMALLEST
 
 
@@ -33,18 +32,17 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Skips:
-    """How many steps were skipped because a loss or the gradient was not finite."""
+    """How many steps were skipped because a loss or the gradient was not finite; overflows of the loss scale do not count."""
 
-    total: int = 0  # without overflows
+    total: int = 0
     in_a_row: int = 0  # up to the newest step
-    overflows: int = field(default=0, metadata=IF_SET)  # skips that only found the scale of the loss
 
     def after(self, report: StepReport) -> Skips:
         """Count one more step."""
         if report.has_overflowed:
-            return replace(self, overflows=self.overflows + 1)
+            return self
         is_skipped = report.skip_reason is not None
-        return replace(self, total=self.total + is_skipped, in_a_row=self.in_a_row + 1 if is_skipped else 0)
+        return Skips(self.total + is_skipped, self.in_a_row + 1 if is_skipped else 0)
 
 
 NO_SKIPS = Skips()
@@ -60,8 +58,7 @@ class StepReport:
     stop_requested: bool  # whether any process received a signal to stop
     counts: dict[str, float]  # the divisor of each loss; empty if the batch was left out
     scored: frozenset[str]  # the losses that have an accuracy
-    # the sums of the losses, the numbers of correct predictions, the gradient norm, with loss scaling the factor; None if the
-    # batch was left out
+    # the sums of the losses, the correct predictions, the gradient norm, any loss scale; None if the batch was left out
     numbers: Numbers | None
     seconds: float = 0.0  # wall-clock time
     is_synced: bool = False  # whether the host has waited for this step and read its numbers
@@ -101,9 +98,9 @@ class StepReport:
 
     @property
     def has_overflowed(self) -> bool:
-        """Whether loss scaling made the gradient overflow, while the losses, which it does not change, are finite."""
-        is_known = all(math.isfinite(value) for value in self._values[: len(self.counts)])
-        return self.loss_scale is not None and is_known and not math.isfinite(self.grad_norm)
+        """Whether only the scaled gradient is not finite; with a scale of 1 or less, that is a fault like any other."""
+        are_finite = all(math.isfinite(value) for value in self._values[: len(self.counts)])
+        return (self.loss_scale or 0) > SMALLEST and are_finite and not math.isfinite(self.grad_norm)
 
     @property
     def measured(self) -> dict[str, float]:
@@ -130,13 +127,7 @@ class StepReport:
         return ", ".join(wrong) or None
 
     def check_skips(self, max_in_a_row: int) -> None:
-        """Raise NumericsError if the last `max_in_a_row` steps were skipped, or the smallest loss scale is too large."""
-        for report in (*self.skipped_before, *([self] if self.is_synced else [])):
-            if report.has_overflowed and (report.loss_scale or 0) <= SMALLEST:
-                raise NumericsError(
-                    f"step {report.step}: the gradient overflows in float16 even with a loss scale of {report.loss_scale:g}; "
-                    "resume with precision=bf16 or fp32 and resume.allow=[precision]"
-                )
+        """Raise NumericsError if the last `max_in_a_row` steps were skipped."""
         if self.skips.in_a_row >= max_in_a_row:
             raise NumericsError(
                 f"step {self.step}: the loss or the gradient was not finite in {self.skips.in_a_row} steps in a row "
