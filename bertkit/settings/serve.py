@@ -37,7 +37,7 @@ class ServeSettings:
     top_k: Size  # number of tokens predicted for each mask
     log_inputs: bool
     kernels: Literal["auto", "plain"]
-    precision: Literal["fp32", "bf16"]
+    precision: Literal["fp32", "bf16", "fp16"]
     device: Literal["auto", "cpu", "cuda"]
     task_changes: dict[str, Any]  # of the models' own tasks; `task.spans.*` applies to the models that have spans
 
