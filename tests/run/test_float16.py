@@ -139,7 +139,7 @@ def test_computing_layers_twice_changes_no_bit(precision: str, fast: FastWays, i
         model, calls = small_model(dropout=0.2).train(), list[int]()
         model.use(fast)
         for layer in model.bert.encoder.layers:
-            layer.attention.register_forward_hook(lambda *_, calls=calls: calls.append(1))
+            layer.feed_forward.register_forward_hook(lambda *_, calls=calls: calls.append(1))
         if is_compiled:
             compile_layers(model.bert.encoder, backend="aot_eager")
         if is_twice:
