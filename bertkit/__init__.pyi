@@ -778,6 +778,7 @@ def serve(
     glossary: _Path | None = None,
     host: str = '127.0.0.1',
     hosts: Sequence[str] = [],
+    token: str | None = None,
     port: int = 8000,
     workers: int = 1,
     queue_requests: int = 256,

@@ -11,13 +11,15 @@ probability that it contains an answer, estimated by the reader. `fit` estimates
 likelihood. Nogueira and Cho 2019 rank passages by BERT; Wang et al. 2019 (Multi-passage BERT) by BERT times BM25.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import yaml
@@ -26,12 +28,12 @@ from numpy.typing import NDArray
 from bertkit.base.errors import InputError
 from bertkit.base.text_files import is_blank, read_lines
 from bertkit.base.typed_settings import conf_dir
-from bertkit.predict.chunks import read_rows
-from bertkit.predict.inference import predict_local
-from bertkit.predict.task_model import Predictor
 from bertkit.search.library import Hit, Library
 from bertkit.search.passages import words_of
 from bertkit.settings.inputs import BothConfig
+
+if TYPE_CHECKING:
+    from bertkit.predict.task_model import Predictor
 
 MIN_SCORE = -1e4  # lower than any logit, but finite, as JSON and sigmoid require
 
@@ -97,6 +99,9 @@ class Searcher:
         hits = self.library.find(question, num_candidates, more, add_rest=predictor is not None)
         if predictor is None or not hits:
             return [Candidate(hit) for hit in hits]
+        from bertkit.predict.chunks import read_rows  # import torch, which takes seconds
+        from bertkit.predict.inference import predict_local
+
         inputs = read_rows(predictor.shape, predictor.task, [(question, hit.passage) for hit in hits])
         examples = [example for chunk in inputs.chunks for example in chunk]
         predictions = predict_local(predictor, examples, predictor.features(examples))

@@ -181,6 +181,11 @@ class SearchSettings(InputSettings):
         order = self.order or ("search" if self.model_dir is None else "both" if self.question is not None else "all")
         return ORDERS if order == "all" else (order,)
 
+    @property
+    def num_candidates(self) -> int:
+        """The number of passages found for each question of an input."""
+        return max(self.top_k, self.candidates)
+
     def __post_init__(self) -> None:
         has_question, has_reader = self.question is not None, self.model_dir is not None
         refuse(

@@ -11,15 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError, in_json, say
-from bertkit.predict.predictor import open_predictor
-from bertkit.predict.task_model import general_task
+from bertkit.base.typed_settings import build
 from bertkit.run.outputs import check_outputs, opened_output
 from bertkit.search.questions import Question, read_questions
 from bertkit.search.ranking import Candidate, Searcher, fit, in_order, read_glossary, row
 from bertkit.settings.inputs import BothConfig, SearchSettings
+from bertkit.tasks.task_config import TaskConfig, general_settings
 from bertkit.view.console import Progress
 
-AT = (1, 5, 20)  # the values of k in accuracy at k
+AT = (1, 5, 20)  # the values of k in accuracy at k, up to the number of candidates
 NUM_RESAMPLES = 1000  # for the bootstrap intervals
 
 
@@ -32,6 +32,8 @@ def run(settings: SearchSettings) -> None:
     # first without the reader, so that a wrong index fails early
     searcher = Searcher(settings.index, None, settings.both, settings.candidates, glossary)
     if settings.model_dir is not None:
+        from bertkit.predict.predictor import open_predictor  # imports torch, which takes seconds
+
         predictor = open_predictor(settings)
         searcher = Searcher(settings.index, predictor, settings.both, settings.candidates, glossary)
     if settings.question is not None:
@@ -42,11 +44,13 @@ def run(settings: SearchSettings) -> None:
         else:
             say(*_readable(answer))
         return
-    questions = read_questions(general_task("spans"), str(settings.input), settings.max_questions)
+    questions = read_questions(
+        build(TaskConfig, general_settings("spans")), str(settings.input), settings.max_questions
+    )
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(opened_output(settings.output)) if to_file else sys.stdout
         progress = stack.enter_context(Progress("searching", len(questions), silent=not to_file, file=sys.stderr))
-        metrics = _Metrics(settings.orders, settings.model_dir is not None)
+        metrics = _Metrics(settings)
         for question, candidates, both in _candidates_and_weights(settings, searcher, questions, progress):
             ordered = {order: in_order(candidates, order, both) for order in settings.orders}
             answers = {order: [row(*pair) for pair in pairs[: settings.top_k]] for order, pairs in ordered.items()}
@@ -63,10 +67,9 @@ def _candidates_and_weights(
     settings: SearchSettings, searcher: Searcher, questions: Sequence[Question], progress: Progress
 ) -> Iterator[tuple[Question, list[Candidate], BothConfig]]:
     """Yield each question, its candidates and the weights of `both`; fit=true fits them on the other half of the questions."""
-    num_candidates = max(settings.top_k, settings.candidates, AT[-1])
 
     def candidates_of(number: int, question: Question) -> list[Candidate]:
-        candidates = searcher.candidates(question.text, num_candidates)
+        candidates = searcher.candidates(question.text, settings.num_candidates)
         progress.advance(number)
         return candidates
 
@@ -90,8 +93,9 @@ def _candidates_and_weights(
 class _Metrics:
     """The ranks of the correct passages of labelled questions, for each order of results."""
 
-    def __init__(self, orders: Sequence[str], has_reader: bool) -> None:
-        self.has_reader = has_reader
+    def __init__(self, settings: SearchSettings) -> None:
+        self.has_reader, orders = settings.model_dir is not None, settings.orders
+        self.at = [k for k in AT if k <= settings.num_candidates]
         # from 1; infinity without a correct passage
         self.ranks: dict[str, list[float]] = {order: [] for order in orders}
         self.answered: dict[str, list[tuple[float, float]]] = {order: [] for order in orders}  # exact match and F1
@@ -120,7 +124,7 @@ class _Metrics:
         measured: dict[str, dict[str, NDArray[np.float64]]] = {}
         for order, values in self.ranks.items():
             ranks = np.array(values)
-            measured[order] = {f"accuracy_at_{k}": (ranks <= k).astype(float) for k in AT} | {"mrr": 1 / ranks}
+            measured[order] = {f"accuracy_at_{k}": (ranks <= k).astype(float) for k in self.at} | {"mrr": 1 / ranks}
             if self.answered[order]:
                 measured[order] |= dict(zip(("exact", "f1"), np.array(self.answered[order]).T, strict=True))
             summary[order] = {name: _with_interval(values) for name, values in measured[order].items()}
