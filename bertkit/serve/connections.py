@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import MutableSequence
 from dataclasses import dataclass
+from typing import Any
 
 import uvicorn
 
@@ -29,7 +30,7 @@ class Workers:
     """What the workers and their supervisor share, with a place for each worker."""
 
     connections: MutableSequence[int]  # open connections
-    ticks: MutableSequence[int]  # counted up ten times a second by a worker that serves
+    polls: MutableSequence[int]  # polls of the supervisor since the worker has shown life, ten times a second
 
 
 class Server(uvicorn.Server):
@@ -50,9 +51,9 @@ class Server(uvicorn.Server):
         say(self.ready)
 
     async def on_tick(self, counter: int) -> bool:
-        """Tell the others the number of connections, and that this worker is alive."""
+        """Show life, and the number of connections."""
         self.workers.connections[self.place] = len(self.server_state.connections)
-        self.workers.ticks[self.place] += 1
+        self.workers.polls[self.place] = 0
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -92,7 +93,7 @@ class Server(uvicorn.Server):
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state,
         )  # fmt: skip
         loop, tasks = asyncio.get_running_loop(), self.server_state.tasks
-        task = loop.create_task(loop.connect_accepted_socket(protocol, connection))
+        task: asyncio.Task[Any] = loop.create_task(loop.connect_accepted_socket(protocol, connection))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
         return True

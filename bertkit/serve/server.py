@@ -47,10 +47,10 @@ def run(settings: ServeSettings) -> None:
 
             supervise(settings.workers, serve, listener, settings.request_seconds + STOP_SECONDS)
             return
-        from bertkit.serve.connections import NOT_READY, Workers
+        from bertkit.serve.connections import Workers
 
         with handle_signals((signal.SIGTERM, signal.SIGINT), lambda *_: sys.exit(0)):  # uvicorn raises the signal again
-            serve(Workers([NOT_READY], [0]), 0)
+            serve(Workers([0], [0]), 0)
 
 
 def _read_token(path: str | None) -> bytes | None:
@@ -91,8 +91,6 @@ def _listener(settings: ServeSettings, has_token: bool) -> socket.socket:
 
 def _serve(settings: ServeSettings, token: bytes | None, listener: socket.socket, workers: Workers, place: int) -> None:
     """Load the models, and serve them in this process, until a signal."""
-    import uvicorn
-
     import uvicorn
 
     from bertkit.serve.connections import Server

@@ -16,20 +16,19 @@ from bertkit.launch.world import end_with_parent, handle_signals
 from bertkit.serve.connections import NOT_READY, Workers
 
 POLL_SECONDS = 0.1
-DEAD_SECONDS = 20  # a worker without a tick for so long is killed and replaced
+DEAD_POLLS = 200  # a worker that has served, and shows no life for so many polls, is killed and replaced
+LOADING = -(10**9)  # polls until then: a worker that loads its models is not watched
 RETRY_SECONDS = 5  # until a worker that failed to load its models is replaced
 
 
-def supervise(
-    num_workers: int, serve: Callable[[Workers, int], None], listener: socket.socket, stop_seconds: float
-) -> None:
-    """Call `serve` in worker processes until a signal; raises the error of a worker if none could start."""
+def supervise(num_workers: int, serve: Callable[[Workers, int], None], listener: socket.socket, seconds: float) -> None:
+    """Call `serve` in worker processes until a signal, which gives them some seconds; raises their error if none can start."""
     spawn: Any = multiprocessing.get_context("spawn")
-    workers = Workers(spawn.RawArray("i", [NOT_READY] * num_workers), spawn.RawArray("L", num_workers))
+    workers = Workers(spawn.RawArray("i", num_workers), spawn.RawArray("i", num_workers))
     errors, processes, stops = spawn.SimpleQueue(), dict[int, Any](), list[int]()
 
     def start(place: int) -> None:
-        workers.connections[place] = NOT_READY
+        workers.connections[place], workers.polls[place] = NOT_READY, LOADING
         processes[place] = spawn.Process(target=_work, args=(serve, workers, place, errors))
         processes[place].start()
 
@@ -45,22 +44,19 @@ def supervise(
     ):
         for place in range(num_workers):
             start(place)
-        before, look_at = list(workers.ticks), time.monotonic() + DEAD_SECONDS
         while not stops and errors.empty():
             connection.wait([process.sentinel for process in processes.values()], POLL_SECONDS)
-            if time.monotonic() > look_at:
-                for place, process in processes.items():
-                    if workers.connections[place] != NOT_READY and workers.ticks[place] == before[place]:
-                        process.kill()
-                before, look_at = list(workers.ticks), time.monotonic() + DEAD_SECONDS
             for place, process in processes.items():
+                workers.polls[place] += 1
+                if workers.polls[place] > DEAD_POLLS:
+                    process.kill()
                 if not process.is_alive() and errors.empty():
                     say(f"worker {process.pid} died; another one takes its place", file=sys.stderr)
                     start(place)
-        listener.close()  # before the workers close theirs, so that the last one accepts all that wait
+        listener.close()  # first, so that the last worker to close its copy has accepted all clients
         for process in processes.values():
             process.terminate()
-        until = time.monotonic() + stop_seconds
+        until = time.monotonic() + seconds
         for process in processes.values():
             process.join(max(0, until - time.monotonic()))
             process.kill()
@@ -76,8 +72,8 @@ def _work(serve: Callable[[Workers, int], None], workers: Workers, place: int, e
     except (Exception, SystemExit) as error:  # uvicorn exits after an error in the application's startup
         fault: BertkitError = InputError(f"a worker could not start: {type(error).__name__}: {error}")
         fault = error if isinstance(error, BertkitError) else fault
-        if any(workers.ticks):
-            say(f"error: {fault}", file=sys.stderr)  # the other workers continue; this one is replaced
-            time.sleep(RETRY_SECONDS)
-            sys.exit(1)
-        errors.put(fault)
+        if min(workers.connections) == NOT_READY:
+            errors.put(fault)
+            return
+        say(f"error: {fault}", file=sys.stderr)  # another worker serves; this one is replaced
+        time.sleep(RETRY_SECONDS)
