@@ -71,6 +71,10 @@ class Searcher:
         self.library = Library(Path(os.path.expanduser(index)))
         default: dict[str, Any] = yaml.safe_load((conf_dir() / "search.yaml").read_text(encoding="utf-8"))
         self.predictor, self.both = predictor, both or BothConfig(**default["both"])
+        spans = None if predictor is None else predictor.task.spans
+        self.has_odds = spans is None or not spans.is_always_answered  # whether the reader's scores are log odds
+        if not self.has_odds:
+            self.both = dataclasses.replace(self.both, bias=None)
         self.num_candidates: int = num_candidates or default["candidates"]
         self.glossary = glossary or {}
 
@@ -80,7 +84,8 @@ class Searcher:
         The order is "search", "bert" or "both"; None for "both" with a reader, else "search".
 
         Returns:
-            {"answers": [...], "order": order, "seconds": time taken}; the answers are results of `row`.
+            {"answers": [...], "order": order, "has_odds": whether score_bert is the log odds of an answer, "seconds": time
+            taken}; the answers are results of `row`.
         """
         started_at = time.monotonic()
         order = order or ("search" if self.predictor is None else "both")
@@ -90,7 +95,8 @@ class Searcher:
             )
         candidates = self.candidates(question, top_k if order == "search" else max(top_k, self.num_candidates))
         answers = [row(candidate, score) for candidate, score in in_order(candidates, order, self.both)[:top_k]]
-        return {"answers": answers, "order": order, "seconds": time.monotonic() - started_at}
+        seconds = time.monotonic() - started_at
+        return {"answers": answers, "order": order, "has_odds": self.has_odds, "seconds": seconds}
 
     def candidates(self, question: str, num_candidates: int) -> list[Candidate]:
         """Return passages by BM25, the best first, each with the reader's best answer."""
@@ -105,15 +111,15 @@ class Searcher:
         inputs = read_rows(predictor.shape, predictor.task, [(question, hit.passage) for hit in hits])
         examples = [example for chunk in inputs.chunks for example in chunk]
         predictions = predict_local(predictor, examples, predictor.features(examples))
-        return [_with_answer(hit, prediction) for hit, prediction in zip(hits, predictions, strict=True)]
+        return [_with_answer(hit, prediction, self.has_odds) for hit, prediction in zip(hits, predictions, strict=True)]
 
 
-def _with_answer(hit: Hit, prediction: Any) -> Candidate:
+def _with_answer(hit: Hit, prediction: Any, has_odds: bool) -> Candidate:
     """Return a passage with the reader's best answer, even if "no answer" is more probable."""
     best = next((answer for answer in prediction.n_best if answer.text), None)
     if best is None:
         return Candidate(hit, MIN_SCORE)
-    score = max(-prediction.null_odds, MIN_SCORE)
+    score = max(-prediction.null_odds if has_odds else best.start_logit + best.end_logit, MIN_SCORE)
     return Candidate(hit, score, best.text, best.start, best.end)
 
 
@@ -135,7 +141,7 @@ def in_order(candidates: Sequence[Candidate], order: str, both: BothConfig) -> l
     scores = {"search": by_search, "bert": by_bert}.get(order)
     if scores is None:
         log = log_both(by_search, by_bert, dataclasses.astuple(both))
-        scores = np.exp(log - np.logaddexp.reduce(log))
+        scores = log if both.bias is None else np.exp(log - np.logaddexp.reduce(log))
     ranks = np.argsort(-scores, kind="stable")
     return [(candidates[place], float(scores[place])) for place in ranks.tolist()]
 
@@ -149,13 +155,20 @@ def scores_of(candidates: Sequence[Candidate]) -> tuple[NDArray[np.float64], NDA
 
 
 def log_both(
-    by_search: NDArray[np.float64], by_bert: NDArray[np.float64], weights: Sequence[float]
+    by_search: NDArray[np.float64], by_bert: NDArray[np.float64], weights: Sequence[float | None]
 ) -> NDArray[np.float64]:
-    """Return log p before normalization, (..., n), for the weights (search, bert, bias); a BM25 of -inf is padding."""
-    search, bert, bias = weights
-    scaled = search * by_search
+    """Return log p before normalization, (..., n), for the weights (search, bert, bias); a BM25 of -inf is padding.
+
+    Without a bias, it is the weighted sum of both scores.
+    """
+    *linear, bias = weights
+    search, bert = np.array(linear, dtype=np.float64)
+    scaled: NDArray[np.float64] = search * by_search
+    read: NDArray[np.float64] = bert * by_bert
+    if bias is None:
+        return scaled + read
     log_softmax = scaled - np.logaddexp.reduce(scaled, axis=-1, keepdims=True)
-    return log_softmax - np.logaddexp(0, -(bert * by_bert + bias))
+    return log_softmax - np.logaddexp(0, -(read + bias))
 
 
 def fit(questions: Sequence[tuple[Sequence[Candidate], Sequence[bool]]], start: BothConfig) -> BothConfig:
@@ -176,16 +189,17 @@ def fit(questions: Sequence[tuple[Sequence[Candidate], Sequence[bool]]], start: 
         for part in range(3)
     )  # (questions, candidates)
 
-    def weights_at(free: NDArray[np.float64]) -> list[float]:
-        return [*np.exp(free[:2]).tolist(), float(free[2])]  # exponentials keep the first two positive
+    def weights_at(free: NDArray[np.float64]) -> list[Any]:
+        return [*np.exp(free[:2]).tolist(), *(free[2:].tolist() or [None])]  # exponentials keep the first two positive
 
     def loss(free: NDArray[np.float64]) -> float:
         log = log_both(by_search, by_bert, weights_at(free))
         whole, right = (np.logaddexp.reduce(part, axis=1) for part in (log, np.where(is_right, log, -np.inf)))
         return float((whole - right).mean() + 1e-4 * (free**2).sum())  # regularized towards the weights 1, 1, 0
 
-    begin = [*np.log([max(start.search, 1e-3), max(start.bert, 1e-3)]), start.bias]
-    return BothConfig(*(round(weight, 4) for weight in weights_at(minimize(loss, begin, method="BFGS").x)))
+    begin = [*np.log([max(start.search, 1e-3), max(start.bert, 1e-3)]), *([] if start.bias is None else [start.bias])]
+    search, bert, bias = weights_at(minimize(loss, begin, method="BFGS").x)
+    return BothConfig(round(search, 4), round(bert, 4), None if bias is None else round(bias, 4))
 
 
 def read_glossary(path: Path) -> dict[str, list[str]]:

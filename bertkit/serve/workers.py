@@ -8,7 +8,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from multiprocessing import connection
 from typing import Any
 
 from bertkit.base.errors import BertkitError, InputError, say
@@ -45,7 +44,7 @@ def supervise(num_workers: int, serve: Callable[[Workers, int], None], listener:
         for place in range(num_workers):
             start(place)
         while not stops and errors.empty():
-            connection.wait([process.sentinel for process in processes.values()], POLL_SECONDS)
+            time.sleep(POLL_SECONDS)
             for place, process in processes.items():
                 workers.polls[place] += 1
                 if workers.polls[place] > DEAD_POLLS:

@@ -150,11 +150,14 @@ class EmbedSettings(InputSettings):
 
 @dataclass(frozen=True)
 class BothConfig:
-    """The weights of `order=both`: softmax(search * BM25) * sigmoid(bert * score of the reader + bias)."""
+    """The weights of `order=both`: softmax(search * BM25) * sigmoid(bert * score of the reader + bias).
+
+    Without a bias: search * BM25 + bert * score of the reader.
+    """
 
     search: NotNegative
     bert: NotNegative
-    bias: Real
+    bias: Real | None
 
 
 @dataclass(frozen=True, kw_only=True)

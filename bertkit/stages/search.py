@@ -20,6 +20,10 @@ from bertkit.tasks.task_config import TaskConfig, general_settings
 from bertkit.view.console import Progress
 
 AT = (1, 5, 20)  # the values of k in accuracy at k, up to the number of candidates
+NO_ODDS = (
+    "the reader was trained without unanswerable questions: it cannot say whether a passage has the answer, so its scores "
+    "(start + end logit) rank the passages, but are no probabilities"
+)
 NUM_RESAMPLES = 1000  # for the bootstrap intervals
 
 
@@ -36,6 +40,8 @@ def run(settings: SearchSettings) -> None:
 
         predictor = open_predictor(settings)
         searcher = Searcher(settings.index, predictor, settings.both, settings.candidates, glossary)
+        if not searcher.has_odds:
+            say(NO_ODDS, file=sys.stderr)
     if settings.question is not None:
         answer = searcher.search(settings.question, settings.orders[0], settings.top_k)
         if to_file:
@@ -75,7 +81,7 @@ def _candidates_and_weights(
 
     pairs = ((question, candidates_of(number, question)) for number, question in enumerate(questions, 1))
     if not settings.fit:
-        yield from ((*pair, settings.both) for pair in pairs)
+        yield from ((*pair, searcher.both) for pair in pairs)
         return
     whole = list(pairs)
     labelled = [
@@ -84,9 +90,10 @@ def _candidates_and_weights(
     ]
     if not any(any(is_right) for _, is_right in labelled):
         raise InputError(f"fit: input={settings.input}: no correct candidate; add questions, or raise candidates=")
-    fitted = fit(labelled, settings.both)
-    say(f"fitted: both.search={fitted.search} both.bert={fitted.bert} both.bias={fitted.bias}", file=sys.stderr)
-    others = [fit(labelled[1::2], settings.both), fit(labelled[::2], settings.both)]
+    fitted = fit(labelled, searcher.both)
+    bias = "" if fitted.bias is None else f" both.bias={fitted.bias}"
+    say(f"fitted: both.search={fitted.search} both.bert={fitted.bert}{bias}", file=sys.stderr)
+    others = [fit(labelled[1::2], searcher.both), fit(labelled[::2], searcher.both)]
     yield from ((*pair, others[number % 2]) for number, pair in enumerate(whole))
 
 
