@@ -363,7 +363,7 @@ def test_its_own_names_are_answered(server: Server) -> None:
 
 
 def test_a_token_opens_everything(python: Path, models: Path, tmp_path: Path) -> None:
-    write_text(tmp_path / "token", "s3cret-token\n")
+    (tmp_path / "token").write_text("s3cret-token\n")
     with serving(python, f"model_dir={models / 'stars'}", f"token={tmp_path / 'token'}", "host=0.0.0.0") as own:
         assert "no encryption: token and texts can be read on the way" in own.wait_for("^warning: .*")[0]
         assert b"s3cret" not in Path(f"/proc/{own.process.pid}/cmdline").read_bytes()
@@ -393,7 +393,8 @@ def test_a_wrong_token_is_refused(tmp_path: Path, capsys: Capsys, monkeypatch: p
     refused(
         run(["serve", "model_dir=x", "port=0", f"token={tmp_path / 'none'}"]), "expected a file that holds the", capsys
     )
-    file = write_text(tmp_path / "token", "two words\n")
+    file = tmp_path / "token"
+    file.write_text("two words\n")
     refused(run(["serve", "model_dir=x", "port=0", f"token={file}"]), f"token={file}: not a token; ", capsys)
     monkeypatch.setenv("BERTKIT_TOKEN", "")
     refused(run(["serve", "model_dir=x", "port=0"]), "the variable BERTKIT_TOKEN: not a token; ", capsys)

@@ -82,7 +82,7 @@ def test_a_reader_without_unanswerable_questions_has_no_probability(
     library: Path, reader: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     """Its scores are sums of logits, comparable across passages; `both` is their weighted sum with BM25."""
-    write_text(tmp_path / "questions.txt", "kan lon mir\n")
+    (tmp_path / "questions.txt").write_text("kan lon mir\n")
     given = [f"index={library}", f"model_dir={reader}", *SMALL, "task.spans.is_always_answered=true", "top_k=20"]
     output = tmp_path / "found.jsonl"
     assert (
@@ -110,7 +110,7 @@ def test_a_reader_without_unanswerable_questions_has_no_probability(
 
 
 def test_bm25_needs_no_torch_and_counts_up_to_its_candidates(library: Path, tmp_path: Path) -> None:
-    write_text(tmp_path / "questions.jsonl", json.dumps({"question": "kan lon", "answers": ["kan"]}) + "\n")
+    (tmp_path / "questions.jsonl").write_text(json.dumps({"question": "kan lon", "answers": ["kan"]}))
     code = "import sys; from bertkit.cli import run; assert run(sys.argv[1:]) == 0; assert 'torch' not in sys.modules"
     for given in ("question=kan lon", f"input={tmp_path / 'questions.jsonl'}"):
         said = output_of(
