@@ -7,8 +7,6 @@ import codecs
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-import yaml
-
 from bertkit.base import plugins
 from bertkit.base.intervals import MAX_INT32, Count, Interval, Positive, Real, Share, ShareBelow1, Size
 from bertkit.base.typed_settings import IF_SET, conf_dir, refuse, unused
@@ -241,6 +239,8 @@ def _is_encoding(name: str) -> bool:
 
 def general_settings(kind: str) -> dict[str, Any]:
     """Read the settings of the general task for a shape from its file in `conf/task`, which has no defaults list."""
+    import yaml
+
     settings: dict[str, Any] = yaml.safe_load((conf_dir() / "task" / f"{kind}.yaml").read_text(encoding="utf-8"))
     return settings
 
