@@ -72,9 +72,7 @@ class Searcher:
         default: dict[str, Any] = yaml.safe_load((conf_dir() / "search.yaml").read_text(encoding="utf-8"))
         self.predictor, self.both = predictor, both or BothConfig(**default["both"])
         spans = None if predictor is None else predictor.task.spans
-        self.has_odds = spans is None or not spans.is_always_answered  # whether the reader's scores are log odds
-        if not self.has_odds:
-            self.both = dataclasses.replace(self.both, bias=None)
+        self.has_odds = spans is not None and not spans.is_always_answered
         self.num_candidates: int = num_candidates or default["candidates"]
         self.glossary = glossary or {}
 
@@ -105,21 +103,21 @@ class Searcher:
         hits = self.library.find(question, num_candidates, more, add_rest=predictor is not None)
         if predictor is None or not hits:
             return [Candidate(hit) for hit in hits]
-        from bertkit.predict.chunks import read_rows  # import torch, which takes seconds
+        from bertkit.predict.chunks import read_rows  # imports torch, which takes seconds
         from bertkit.predict.inference import predict_local
 
         inputs = read_rows(predictor.shape, predictor.task, [(question, hit.passage) for hit in hits])
         examples = [example for chunk in inputs.chunks for example in chunk]
         predictions = predict_local(predictor, examples, predictor.features(examples))
-        return [_with_answer(hit, prediction, self.has_odds) for hit, prediction in zip(hits, predictions, strict=True)]
+        return [_with_answer(hit, prediction) for hit, prediction in zip(hits, predictions, strict=True)]
 
 
-def _with_answer(hit: Hit, prediction: Any, has_odds: bool) -> Candidate:
+def _with_answer(hit: Hit, prediction: Any) -> Candidate:
     """Return a passage with the reader's best answer, even if "no answer" is more probable."""
     best = next((answer for answer in prediction.n_best if answer.text), None)
     if best is None:
         return Candidate(hit, MIN_SCORE)
-    score = max(-prediction.null_odds if has_odds else best.start_logit + best.end_logit, MIN_SCORE)
+    score = max(-prediction.null_odds, MIN_SCORE)
     return Candidate(hit, score, best.text, best.start, best.end)
 
 
@@ -141,7 +139,7 @@ def in_order(candidates: Sequence[Candidate], order: str, both: BothConfig) -> l
     scores = {"search": by_search, "bert": by_bert}.get(order)
     if scores is None:
         log = log_both(by_search, by_bert, dataclasses.astuple(both))
-        scores = log if both.bias is None else np.exp(log - np.logaddexp.reduce(log))
+        scores = np.exp(log - np.logaddexp.reduce(log))
     ranks = np.argsort(-scores, kind="stable")
     return [(candidates[place], float(scores[place])) for place in ranks.tolist()]
 
@@ -155,20 +153,13 @@ def scores_of(candidates: Sequence[Candidate]) -> tuple[NDArray[np.float64], NDA
 
 
 def log_both(
-    by_search: NDArray[np.float64], by_bert: NDArray[np.float64], weights: Sequence[float | None]
+    by_search: NDArray[np.float64], by_bert: NDArray[np.float64], weights: Sequence[float]
 ) -> NDArray[np.float64]:
-    """Return log p before normalization, (..., n), for the weights (search, bert, bias); a BM25 of -inf is padding.
-
-    Without a bias, it is the weighted sum of both scores.
-    """
-    *linear, bias = weights
-    search, bert = np.array(linear, dtype=np.float64)
-    scaled: NDArray[np.float64] = search * by_search
-    read: NDArray[np.float64] = bert * by_bert
-    if bias is None:
-        return scaled + read
+    """Return log p before normalization, (..., n), for the weights (search, bert, bias); a BM25 of -inf is padding."""
+    search, bert, bias = weights
+    scaled = search * by_search
     log_softmax = scaled - np.logaddexp.reduce(scaled, axis=-1, keepdims=True)
-    return log_softmax - np.logaddexp(0, -(read + bias))
+    return log_softmax - np.logaddexp(0, -(bert * by_bert + bias))
 
 
 def fit(questions: Sequence[tuple[Sequence[Candidate], Sequence[bool]]], start: BothConfig) -> BothConfig:
@@ -189,17 +180,16 @@ def fit(questions: Sequence[tuple[Sequence[Candidate], Sequence[bool]]], start: 
         for part in range(3)
     )  # (questions, candidates)
 
-    def weights_at(free: NDArray[np.float64]) -> list[Any]:
-        return [*np.exp(free[:2]).tolist(), *(free[2:].tolist() or [None])]  # exponentials keep the first two positive
+    def weights_at(free: NDArray[np.float64]) -> list[float]:
+        return [*np.exp(free[:2]).tolist(), float(free[2])]  # exponentials keep the first two positive
 
     def loss(free: NDArray[np.float64]) -> float:
         log = log_both(by_search, by_bert, weights_at(free))
         whole, right = (np.logaddexp.reduce(part, axis=1) for part in (log, np.where(is_right, log, -np.inf)))
         return float((whole - right).mean() + 1e-4 * (free**2).sum())  # regularized towards the weights 1, 1, 0
 
-    begin = [*np.log([max(start.search, 1e-3), max(start.bert, 1e-3)]), *([] if start.bias is None else [start.bias])]
-    search, bert, bias = weights_at(minimize(loss, begin, method="BFGS").x)
-    return BothConfig(round(search, 4), round(bert, 4), None if bias is None else round(bias, 4))
+    begin = [*np.log([max(start.search, 1e-3), max(start.bert, 1e-3)]), start.bias]
+    return BothConfig(*(round(weight, 4) for weight in weights_at(minimize(loss, begin, method="BFGS").x)))
 
 
 def read_glossary(path: Path) -> dict[str, list[str]]:

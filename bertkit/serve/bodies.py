@@ -70,9 +70,7 @@ class Passages(BaseModel):
 
     answers: list[dict[str, Any]]
     order: str
-    has_odds: (
-        bool  # whether score_bert is the log odds that the passage has an answer; false: a score without a probability
-    )
+    has_odds: bool  # whether score_bert is the log odds of an answer; false: it only ranks passages
     seconds: float
 
 

@@ -150,14 +150,11 @@ class EmbedSettings(InputSettings):
 
 @dataclass(frozen=True)
 class BothConfig:
-    """The weights of `order=both`: softmax(search * BM25) * sigmoid(bert * score of the reader + bias).
-
-    Without a bias: search * BM25 + bert * score of the reader.
-    """
+    """The weights of `order=both`: softmax(search * BM25) * sigmoid(bert * score of the reader + bias)."""
 
     search: NotNegative
     bert: NotNegative
-    bias: Real | None
+    bias: Real
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,11 +180,6 @@ class SearchSettings(InputSettings):
         """The orders to rank by; by default, the best one for a single question, and all possible ones for an input."""
         order = self.order or ("search" if self.model_dir is None else "both" if self.question is not None else "all")
         return ORDERS if order == "all" else (order,)
-
-    @property
-    def num_candidates(self) -> int:
-        """The number of passages found for each question of an input."""
-        return max(self.top_k, self.candidates)
 
     def __post_init__(self) -> None:
         has_question, has_reader = self.question is not None, self.model_dir is not None

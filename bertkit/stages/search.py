@@ -11,19 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError, in_json, say
-from bertkit.base.typed_settings import build
 from bertkit.run.outputs import check_outputs, opened_output
 from bertkit.search.questions import Question, read_questions
 from bertkit.search.ranking import Candidate, Searcher, fit, in_order, read_glossary, row
 from bertkit.settings.inputs import BothConfig, SearchSettings
-from bertkit.tasks.task_config import TaskConfig, general_settings
 from bertkit.view.console import Progress
 
 AT = (1, 5, 20)  # the values of k in accuracy at k, up to the number of candidates
-NO_ODDS = (
-    "the reader was trained without unanswerable questions: it cannot say whether a passage has the answer, so its scores "
-    "(start + end logit) rank the passages, but are no probabilities"
-)
+NO_ODDS = "the reader was trained without unanswerable questions: its scores rank passages, but are no probabilities"
 NUM_RESAMPLES = 1000  # for the bootstrap intervals
 
 
@@ -33,13 +28,14 @@ def run(settings: SearchSettings) -> None:
     if to_file:
         check_outputs(settings.output, settings.input, settings.overwrite)
     glossary = None if settings.glossary is None else read_glossary(Path(settings.glossary))
+    num_candidates = max(settings.top_k, settings.candidates)
     # first without the reader, so that a wrong index fails early
-    searcher = Searcher(settings.index, None, settings.both, settings.candidates, glossary)
+    searcher = Searcher(settings.index, None, settings.both, num_candidates, glossary)
     if settings.model_dir is not None:
         from bertkit.predict.predictor import open_predictor  # imports torch, which takes seconds
 
         predictor = open_predictor(settings)
-        searcher = Searcher(settings.index, predictor, settings.both, settings.candidates, glossary)
+        searcher = Searcher(settings.index, predictor, settings.both, num_candidates, glossary)
         if not searcher.has_odds:
             say(NO_ODDS, file=sys.stderr)
     if settings.question is not None:
@@ -50,18 +46,19 @@ def run(settings: SearchSettings) -> None:
         else:
             say(*_readable(answer))
         return
-    questions = read_questions(
-        build(TaskConfig, general_settings("spans")), str(settings.input), settings.max_questions
-    )
+    questions = read_questions(str(settings.input), settings.max_questions)
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(opened_output(settings.output)) if to_file else sys.stdout
         progress = stack.enter_context(Progress("searching", len(questions), silent=not to_file, file=sys.stderr))
-        metrics = _Metrics(settings)
+        metrics = _Metrics(settings.orders, settings.model_dir is not None, num_candidates)
         for question, candidates, both in _candidates_and_weights(settings, searcher, questions, progress):
             ordered = {order: in_order(candidates, order, both) for order in settings.orders}
             answers = {order: [row(*pair) for pair in pairs[: settings.top_k]] for order, pairs in ordered.items()}
             ranks = metrics.add(question, ordered)
-            line = json.dumps({"id": question.id, "question": question.text, **answers, **ranks}, ensure_ascii=False)
+            line = json.dumps(
+                {"id": question.id, "question": question.text, "has_odds": searcher.has_odds, **answers, **ranks},
+                ensure_ascii=False,
+            )
             file.write(f"{line if to_file else in_json(line)}\n")
     if metrics.num_labelled:
         say(*json.dumps(metrics.summary(), indent=2).split("\n"), file=sys.stdout if to_file else sys.stderr)
@@ -75,13 +72,13 @@ def _candidates_and_weights(
     """Yield each question, its candidates and the weights of `both`; fit=true fits them on the other half of the questions."""
 
     def candidates_of(number: int, question: Question) -> list[Candidate]:
-        candidates = searcher.candidates(question.text, settings.num_candidates)
+        candidates = searcher.candidates(question.text, searcher.num_candidates)
         progress.advance(number)
         return candidates
 
     pairs = ((question, candidates_of(number, question)) for number, question in enumerate(questions, 1))
     if not settings.fit:
-        yield from ((*pair, searcher.both) for pair in pairs)
+        yield from ((*pair, settings.both) for pair in pairs)
         return
     whole = list(pairs)
     labelled = [
@@ -90,19 +87,17 @@ def _candidates_and_weights(
     ]
     if not any(any(is_right) for _, is_right in labelled):
         raise InputError(f"fit: input={settings.input}: no correct candidate; add questions, or raise candidates=")
-    fitted = fit(labelled, searcher.both)
-    bias = "" if fitted.bias is None else f" both.bias={fitted.bias}"
-    say(f"fitted: both.search={fitted.search} both.bert={fitted.bert}{bias}", file=sys.stderr)
-    others = [fit(labelled[1::2], searcher.both), fit(labelled[::2], searcher.both)]
+    fitted = fit(labelled, settings.both)
+    say(f"fitted: both.search={fitted.search} both.bert={fitted.bert} both.bias={fitted.bias}", file=sys.stderr)
+    others = [fit(labelled[1::2], settings.both), fit(labelled[::2], settings.both)]
     yield from ((*pair, others[number % 2]) for number, pair in enumerate(whole))
 
 
 class _Metrics:
     """The ranks of the correct passages of labelled questions, for each order of results."""
 
-    def __init__(self, settings: SearchSettings) -> None:
-        self.has_reader, orders = settings.model_dir is not None, settings.orders
-        self.at = [k for k in AT if k <= settings.num_candidates]
+    def __init__(self, orders: Sequence[str], has_reader: bool, num_candidates: int) -> None:
+        self.has_reader, self.at = has_reader, [k for k in AT if k <= num_candidates]
         # from 1; infinity without a correct passage
         self.ranks: dict[str, list[float]] = {order: [] for order in orders}
         self.answered: dict[str, list[tuple[float, float]]] = {order: [] for order in orders}  # exact match and F1
@@ -158,7 +153,7 @@ def _readable(result: dict[str, Any]) -> Iterator[str]:
         if hit["answer"]:
             text = f"{text[: hit['start']]}>>{text[hit['start'] : hit['end']]}<<{text[hit['end'] :]}"
         where = ", ".join(filter(None, (hit["source"], hit["place"])))
-        reader = "" if hit["score_bert"] is None else f"  bert {hit['score_bert']:.2f}"
+        reader = f"  bert {hit['score_bert']:.2f}" if result["has_odds"] else ""
         yield f"{number}. {hit['title'] or '(no title)'}  [{where}]  search {hit['score_search']:.2f}{reader}"
         yield f"   {' '.join(text.split())}"
     yield f"{len(result['answers'])} passages by order={result['order']} in {result['seconds']:.2f} s"

@@ -149,7 +149,7 @@
   // Search: passages with marked answers, and the scores that determine their order.
   function showPassages(reply) {
     const hits = reply.answers;
-    // BERT's score is the log odds that the passage answers the question; without odds, it only ranks, and is not shown
+    // BERT's score is the log odds that the passage answers the question; without odds, it only ranks
     const odds = ({ score_bert }) => typeof score_bert === "number" ? 1 / (1 + Math.exp(-score_bert)) : null;
     const scores = [["search", (hit) => hit.score_search], ["BERT", odds], ["both", (hit) => hit.score]];
     const most = scores.map(([name, of]) => name === "BERT" ? 1 : Math.max(...hits.map(of)));
@@ -167,7 +167,8 @@
     const best = hits.find((hit) => hit.answer && (!reply.has_odds || odds(hit) > 0.5));
     const summary = `${counted(hits.length, "passage", "passages")}${best ? `; the first answer: ${best.answer}` : ""}`;
     queueMicrotask(() => document.querySelectorAll(".hits .running").forEach(toMark));
-    return { summary, nodes: [hits.length ? make("ol", { className: "hits" }, ...items) : soft("No passage has these words.")] };
+    const untold = !reply.has_odds && best ? [soft("BERT was trained without unanswerable questions: it ranks the passages, but gives no probability of an answer.")] : [];
+    return { summary, nodes: [...untold, hits.length ? make("ol", { className: "hits" }, ...items) : soft("No passage has these words.")] };
   }
   function sourceOf({ source }) { // only web addresses become links
     if (!/^https?:[/][/]/i.test(source ?? "")) return own(source ?? "");
