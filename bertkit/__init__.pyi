@@ -733,6 +733,7 @@ def view(
     input: _Rows | _Path | None = None,
     text: str | None = None,
     text_pair: str | None = None,
+    positions: bool = False,
     row: int = 1,
     overwrite: bool = False,
     task: _TaskOption | _TaskConfig | None = None,
@@ -754,6 +755,7 @@ def view(
 
     Args:
         input: a file; or texts, pairs or rows in a list, a column, a data frame, a `datasets.Dataset` or a generator
+        positions: True: show the positions of the encoder, without an input
         row: the example of input=, from 1
         overwrite: True: replace an existing file
         task: None: the model's own task, else the general task for its head; task.* changes its settings
@@ -776,6 +778,7 @@ def serve(
     candidates: int | None = None,
     both: _BothConfig | None = None,
     glossary: _Path | None = None,
+    translate: _Path | None = None,
     host: str = '127.0.0.1',
     hosts: Sequence[str] = [],
     token: str | None = None,
@@ -802,6 +805,7 @@ def serve(
         candidates: passages per question for the reader (the model); None: as in conf/search.yaml
         both: the weights that `bertkit search fit=True` printed: both='{search: 0.6, bert: 0.43, bias: -5.3}'; None: as in conf/search.yaml
         glossary: as in search
+        translate: as in search
         max_body_bytes: maximum size of a request: about twenty book chapters
         batch_tokens: tokens in one forward pass, from several requests; None: 2048 on a CPU, 65536 on a GPU, as in predict
         max_view_tokens: maximum number of tokens of an input, or of one window of it, for /view; more: status 413
@@ -845,6 +849,7 @@ def search(
     both: _BothConfig = ...,
     fit: bool = False,
     glossary: _Path | None = None,
+    translate: _Path | None = None,
     max_questions: int | None = None,
     task: _TaskOption | _TaskConfig | None = None,
     kernels: Literal['auto', 'plain'] = 'auto',
@@ -867,7 +872,8 @@ def search(
         top_k: passages in the output
         both: fitted on 400 questions in recipes/search_qa; use fit=True for your own library and reader
         fit: True: fit both.* to the labels of the input
-        glossary: a TSV file; each row has a word, and words to add to a question that contains it, such as translations
+        glossary: a TSV file; each row has a word or more, and words to add to a question that contains them, such as translations
+        translate: a model fine-tuned with task=translation; its translation adds words to a question, and the reader reads the question itself
         max_questions: only the first questions of the input
         task: None: the model's own task; task.* changes its settings
         kernels: auto: the fast kernels in bertkit/kernels/fast.py; plain: torch.nn.functional only
@@ -893,6 +899,7 @@ def search(
     both: _BothConfig = ...,
     fit: bool = False,
     glossary: _Path | None = None,
+    translate: _Path | None = None,
     max_questions: int | None = None,
     task: _TaskOption | _TaskConfig | None = None,
     kernels: Literal['auto', 'plain'] = 'auto',

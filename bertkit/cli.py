@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -86,11 +87,13 @@ def run(arguments: list[str]) -> int:
                 say(*text.split("\n"))
                 return 0 if IMMEDIATE & parsed.options or not arguments else 2
             if "-m" in parsed.options:
+                gc.enable()
                 return _sweep(parsed)
             composed = _compose(parsed, parsed.overrides)
             if "--cfg" in parsed.values:
                 return _print(composed)
         settings = commands.build_settings(command, composed)
+        gc.enable()  # see __main__.py
         place = _place(settings)
         if not launcher.is_worker:
             commands.check_files(settings)

@@ -1,8 +1,9 @@
-"""Draw the pictures of the README and CONTRIBUTING: `python tests/pictures.py [RUN_DIR]`.
+"""Draw the pictures of the README, CONTRIBUTING and guides: `python tests/pictures.py [RUN_DIR] [positions.html ...]`.
 
 architecture.svg  what the commands make of each other, and the way of a training step, by the code's own names
 house.svg         the rooms of the package, a floor each; imports point down
 report.svg        what the report of RUN_DIR shows; without RUN_DIR the picture stays as it is
+positions_*.svg   what the pages positions_*.html of recipes/attention_zoo show; without pages, the pictures stay as they are
 alignment.svg     stays as recipes/translate made it; attention_zoo.svg as recipes/attention_zoo did
 
 Each picture brings its own background, and another one where dark colours are preferred.
@@ -69,7 +70,7 @@ svg { --c0: #1f6feb; --c1: #c2510a; --c2: #1a7f37; --c3: #8250df; --ink: #1c2128
 .headline { font-size: 20px; font-weight: 600 } .chart text { font-size: 13px; fill: #59636e } .legend { fill: none }
 @media (prefers-color-scheme: dark) {
   svg { --c0: #4493f8; --c1: #f0883e; --c2: #3fb950; --c3: #bc8cff; --ink: #e6edf3; --soft: #9198a1; --rule: #262c36 }
-  .chart text { fill: #9198a1 }
+  .chart text { fill: #9198a1 } image { filter: invert(1) hue-rotate(180deg); mix-blend-mode: screen }
 }
 """
 FIRST_ROW = 5  # boxes; the second row runs back. The last of the first and the first of the second are a layer
@@ -217,17 +218,21 @@ def report(page: str) -> str:
         spans = "".join(f'<tspan style="fill:{color}" dx="12">{words}</tspan>' for color, words in entries)
         parts.append(f'<text x="{x + 40}" y="{y + 280}" class="legend">{spans}</text>')
     rows = -(-len(figures[:NUM_CHARTS]) // 2)
-    return picture(1000, top + 296 * rows + 8, f"The report of a run: {sentence}", parts, REPORT_STYLE)
+    return picture(1000, top + 296 * rows + 8, f"{name}: {sentence}", parts, REPORT_STYLE)
 
 
-def main(run_dir: Path | None) -> None:
+def main(run_dir: Path | None, pages: Iterable[Path] = ()) -> None:
     PICTURES.mkdir(parents=True, exist_ok=True)
     (PICTURES / "architecture.svg").write_text(architecture(), encoding="utf-8")
     (PICTURES / "house.svg").write_text(house(), encoding="utf-8")
     if run_dir is not None:
         page = (run_dir / "report.html").read_text(encoding="utf-8")
         (PICTURES / "report.svg").write_text(report(page), encoding="utf-8")
+    for path in pages:
+        page = re.sub(r"<p>.*: (\w+ positions)</p>", r"<p>\1</p>", path.read_text(encoding="utf-8"))
+        (PICTURES / f"{path.stem}.svg").write_text(report(page), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else None)
+    given = [Path(name) for name in sys.argv[1:]]
+    main(next((path for path in given if path.is_dir()), None), [path for path in given if path.suffix == ".html"])

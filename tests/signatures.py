@@ -46,7 +46,7 @@ _Made = TypeVar("_Made", bound=Callable[..., Any])
 '''
 # settings that are files or folders; a run can be given for them
 PATHS = {
-    "output_dir", "output", "data_dir", "model_dir", "input", "index", "glossary", "runs", "dump", "merge", "path", "check",
+    "output_dir", "output", "data_dir", "model_dir", "input", "index", "glossary", "translate", "runs", "dump", "merge", "path", "check",
 }  # fmt: skip
 HIDDEN = {"task_changes", "explicit_keys"}  # not set by users
 ROWS_TEXT = "rows: mappings, a data frame or a `datasets.Dataset`"

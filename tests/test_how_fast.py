@@ -3,14 +3,23 @@
 The systems run in one process here; with `-m slow` the scripts run as they are.
 """
 
+import functools
 import json
 import math
+import multiprocessing
+import os
+import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
+import numpy as np
 import pytest
+import torch
 from conftest import output_of
 
 FOLDER = Path(__file__).resolve().parents[1] / "recipes" / "how_fast"
@@ -20,7 +29,7 @@ sys.path.insert(0, sys.argv[1])
 import rounds
 
 @contextlib.contextmanager
-def here(system, num_threads):
+def here(system, num_threads, seconds=None):
     ready = system.load()
     yield lambda what, *arguments: what(ready, *arguments)
 
@@ -44,6 +53,8 @@ SCRIPTS: dict[str, tuple[str, list[str], int, int]] = {
     "batches": ("preparing", ["batches"], 1, 1),
 }
 
+ROWS_TRIED = ["spans-base-384", "vectors-base-128"]  # of gpu.py, in their order
+
 
 def measured(path: Path) -> list[dict[str, Any]]:
     results: list[dict[str, Any]] = json.loads(path.read_text())["results"]
@@ -65,7 +76,10 @@ def test_each_script_measures_both_sides(prepared_dir: Path, tmp_path: Path, pyt
     sizes = ["--curves", "length", "batch", "input", "--lengths", "16", "32", "--batch-sizes", "1", "2"]
     runs.append(("scaling", [*STEPS, *sizes, *shared, str(tmp_path / "scaling")]))
     runs.append(("attention", [*STEPS, "--lengths", "16", "32", *shared, str(tmp_path / "attention")]))
+    gpu = [*ROWS_TRIED, "--device", "cpu", "--data-dir", str(prepared_dir)]
+    runs += [("gpu", [*gpu, *more, "--output-dir", str(tmp_path)]) for more in ([], ["--again"])]
     said = output_of([python, "-c", HERE, FOLDER, json.dumps(runs)])
+    check_gpu(tmp_path, said)
     for name, (_, _, *counts) in SCRIPTS.items():
         check(measured(tmp_path / name), *counts)
     assert said.count("| bertkit fp32 |") == 3
@@ -75,6 +89,20 @@ def test_each_script_measures_both_sides(prepared_dir: Path, tmp_path: Path, pyt
     patterns = measured(tmp_path / "attention")
     assert len(patterns) == 4
     assert all(point["seconds"] > 0 for each in patterns for point in each["points"])
+
+
+def check_gpu(folder: Path, said: str) -> None:
+    """Every system has its figures, and the second start measured bertkit alone."""
+    results = json.loads((folder / "results.json").read_text())
+    assert [len(row["systems"]) for row in results["rows"].values()] == [4, 4]
+    for row in results["rows"].values():
+        assert all(len(each["rounds"]) == 5 and each["notes"] == [] for each in row["systems"].values()), row
+    lines = [line for line in said.splitlines() if ": measured after" in line]
+    assert [line.split(": ")[0] for line in lines[8:]] == [f"{name}, bertkit bf16" for name in ROWS_TRIED]
+    table = (folder / "results.md").read_text()
+    assert table in said
+    assert len(re.findall(r"^\| .* \| [\d.,]+ \| .* MB \| [\d.]+% \| \d+ s \|  \|$", table, re.MULTILINE)) == 8
+    assert all("aten::" in (folder / f"{name}.profile.txt").read_text() for name in ROWS_TRIED)
 
 
 def run(script: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -109,6 +137,90 @@ def test_different_work_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         rounds.check_same(["a", "b"], [[1.0, 2.0], [1.0, 2.1]], [0.0, (0.1, 0.0)])
     with pytest.raises(SystemExit, match=r"^error: b and a "):
         rounds.check_same(["a", "b"], [1.0, math.nan], [0.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(torch.OutOfMemoryError("9 GiB"), "out of memory"), (SystemExit("no server"), "SystemExit: no server")],
+)
+def test_what_fails_in_another_process_says_why(
+    error: BaseException, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(FOLDER)
+    import rounds
+
+    def load() -> Any:
+        raise error
+
+    sent = Mock()
+    rounds._answer(rounds.System("x", load), torch.get_num_threads(), sent)
+    assert str(sent.send.call_args.args[0]) == reason
+
+
+@pytest.mark.parametrize(("load", "reason"), [(time.sleep, "did not answer within 0"), (os._exit, "exit code 60")])
+def test_a_process_that_hangs_or_dies_is_given_up(load: Any, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(FOLDER)
+    import rounds
+
+    started_at = time.monotonic()
+    system = rounds.System("it", functools.partial(load, 60))
+    with (
+        pytest.raises(SystemExit, match=f"^error: it failed; .*{reason}"),
+        rounds.started(system, 1, 0.1 if load is time.sleep else 60) as ask,
+    ):
+        ask(rounds.first_result)
+    assert time.monotonic() - started_at < 50
+    assert multiprocessing.active_children() == []
+
+
+def gpu_sh(folder: Path, *arguments: str | Path) -> subprocess.Popen[str]:
+    """Start gpu.sh without an installation, in a process group of its own."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return subprocess.Popen(
+        [FOLDER / "gpu.sh", "--device", "cpu", "--data-dir", *arguments], stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "PATH": path, "INSTALL": "no", "RUN_DIR": str(folder)}, start_new_session=True,
+    )  # fmt: skip
+
+
+def test_what_does_not_fit_is_left_for_the_next_start(prepared_dir: Path, tmp_path: Path) -> None:
+    process = gpu_sh(tmp_path, prepared_dir, "--seconds", "1", "serving-base-128")
+    said, _ = process.communicate()
+    assert process.returncode == 75
+    assert [line.split(",")[0] for line in said.splitlines()[-3:]] == ["left for the next start: serving-base-128"] * 3
+
+
+def test_the_flops_are_those_of_the_formula(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MFLOP for each token of a training step, worked out by hand for BERT-base and BERT-large."""
+    monkeypatch.syspath_prepend(FOLDER)
+    import gpu
+
+    for hidden, layers, length, expected in ((768, 12, 128, 545.4), (768, 12, 512, 587.9), (1024, 24, 128, 1878.8)):
+        sizes = {
+            "hidden_size": hidden,
+            "intermediate_size": 4 * hidden,
+            "num_hidden_layers": layers,
+            "vocab_size": 30522,
+        }
+        flops = gpu.forward_flops(sizes, np.full(20, length), 0.15 * 20 * length)
+        assert 3e-6 * flops / (20 * length) == pytest.approx(expected, abs=0.05)
+
+
+@pytest.mark.slow
+def test_every_row_is_measured_and_a_killed_start_goes_on(prepared_dir: Path, tmp_path: Path) -> None:
+    with gpu_sh(tmp_path, prepared_dir) as process:
+        assert process.stdout is not None
+        said = [process.stdout.readline() for _ in range(3)]
+        os.killpg(process.pid, signal.SIGKILL)
+    before = json.loads((tmp_path / "results.json").read_text())["rows"]
+    assert all(": measured after" in line for line in said)
+    process = gpu_sh(tmp_path, prepared_dir)
+    process.communicate()
+    assert process.returncode == 0
+    rows = json.loads((tmp_path / "results.json").read_text())["rows"]
+    assert [len(row["systems"]) for row in rows.values()] == [3, 3, 3, 4, 4, 4, 4, 3, 3, 3, 3, 3]
+    assert all("rounds" in each for row in rows.values() for each in row["systems"].values())
+    for name, row in before.items():
+        assert row["systems"].items() <= rows[name]["systems"].items()
 
 
 @pytest.mark.slow

@@ -231,9 +231,12 @@ def test_every_recipe_is_known_and_says_what_it_takes() -> None:
         text = (ROOT / "recipes" / name / "README.md").read_text(encoding="utf-8")
         assert all(word.lower() in text.lower() for word in ("**run**", "hardware", "time", "disk", "metrics")), name
         assert 10 <= len((ROOT / "recipes" / name / "run.sh").read_text(encoding="utf-8").splitlines()) <= 30
-        more = {"multi_host": ["slurm.sh"], "prepare_on_dask": ["prepare.py"], "language_model": ["bigrams.py"]}.get(
-            name, []
-        )
+        more = {
+            "multi_host": ["slurm.sh"],
+            "prepare_on_dask": ["prepare.py"],
+            "language_model": ["bigrams.py"],
+            "search_qa": ["catalogues.py"],
+        }.get(name, [])
         assert {path.name for path in (ROOT / "recipes" / name).iterdir()} == {"README.md", "run.sh", *more}
 
 

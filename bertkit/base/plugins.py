@@ -11,7 +11,6 @@ of the group `bertkit` in an installed package. Processes that a command starts 
 import dataclasses
 import functools
 import importlib
-import importlib.metadata
 import inspect
 import os
 import sys
@@ -72,8 +71,10 @@ def load(modules: Iterable[str]) -> None:
 @functools.cache
 def _load_once() -> None:
     """Import the modules that the parent process named, and the entry points of installed packages."""
+    from importlib.metadata import entry_points  # slow
+
     load(())
-    for entry in importlib.metadata.entry_points(group="bertkit"):
+    for entry in entry_points(group="bertkit"):
         _import(f"the plug-in {entry.name} of an installed package", entry.load)
 
 

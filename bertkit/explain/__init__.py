@@ -4,5 +4,6 @@ Doors:
 
     explain       computes an `Explanation` of one input, and writes it as JSON
     attributions  computes how much each token contributes to a prediction, by integrated gradients
+    positions     shows what positions say about the distance between tokens
     pictures      draws attention and alignments as a page, SVG and PNG
 """

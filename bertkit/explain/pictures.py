@@ -9,7 +9,7 @@ import html
 import math
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from bertkit.explain.explain import Explanation
 from bertkit.view.page import render
 
 INK, SOFT, BLUE, ORANGE, GREEN = "#1c2128", "#57606a", (31, 111, 235), "#c2510a", "#1a7f37"
-BLACK = (28, 33, 40)  # INK
+BLACK, BROWN = (28, 33, 40), (194, 81, 10)  # INK and ORANGE
 ROW, COLUMN, GAP, MARGIN = 18, 130, 150, 24  # one head: a row, a column of tokens, the gap between columns
 THUMB, SPACE = 64, 6  # all heads: the size of a head's square, and the space between squares
 CELL, LETTER, WIDEST_LINE = 18, 7, 330  # an alignment: size of a cell, mean width of a letter, width of the caption
@@ -99,21 +99,16 @@ def alignment_picture(explanation: Explanation, layer: int | None = None, head: 
             title = f"Layer {number}, {'mean of the heads' if head is None else f'head {head}'}"
             parts.append(_label(MARGIN, top, title, more=' font-weight="600"'))
         top += above + CELL
-        parts += _names(source, target, left, top)
-        parts.append(_matrix(left, top, size, weights.clip(0, 1), BLACK))
+        for place, name in enumerate(target):
+            parts.append(_label(left - 5, top + (place + 0.5) * CELL + 4, name, "end"))
+        for place, name in enumerate(source):
+            x = left + (place + 0.5) * CELL
+            parts.append(_label(x, top - 5, name, more=f' transform="rotate(-60 {x:.1f} {top - 5:.1f})"'))
+        parts.append(shades(left, top, size, weights.clip(0, 1), BLACK))
         top += size[1] + 2 * MARGIN
     parts.append(_label(MARGIN, top - MARGIN, "columns: input, rows: generated text; white 0, black 1", color=SOFT))
     width = max(left + size[0] + above / 2 + MARGIN, WIDEST_LINE)
     return _svg(width, top, parts, "Alignment of input and generated text")
-
-
-def _names(source: Sequence[str], target: Sequence[str], left: float, top: float) -> Iterator[str]:
-    """Yield the token names at the edges of an alignment."""
-    for place, name in enumerate(target):
-        yield _label(left - 5, top + (place + 0.5) * CELL + 4, name, "end")
-    for place, name in enumerate(source):
-        x = left + (place + 0.5) * CELL
-        yield _label(x, top - 5, name, "start", INK, 12.0, f' transform="rotate(-60 {x:.1f} {top - 5:.1f})"')
 
 
 def _color(explanation: Explanation, place: int) -> str:
@@ -139,13 +134,17 @@ def _label(
 
 def _square(x: float, y: float, size: float, weights: NDArray[np.float32]) -> str:
     """Draw attention weights, (T, T), as a square; the darkness is their square root, so that small weights are visible."""
-    return _matrix(x, y, (size, size), np.sqrt(weights.clip(0, 1)), BLUE)
+    return shades(x, y, (size, size), np.sqrt(weights.clip(0, 1)), BLUE)
 
 
-def _matrix(
-    x: float, y: float, size: tuple[float, float], strength: NDArray[np.float32], ink: tuple[int, int, int]
+def shades(
+    x: float,
+    y: float,
+    size: tuple[float, float],
+    strength: NDArray[np.floating],
+    ink: tuple[int, int, int] | NDArray[Any],
 ) -> str:
-    """Draw strengths from 0 to 1, (rows, columns), as an image with one pixel for each; `size` is (width, height)."""
+    """Draw strengths from 0 to 1, (rows, columns), as pixels of one colour, or each of its own; `size` is (width, height)."""
     paper = np.array([255.0, 255.0, 255.0])
     pixels = np.rint(paper + strength[..., None] * (np.array(ink) - paper)).astype(np.uint8)
     content = base64.b64encode(_encode_png(pixels)).decode()

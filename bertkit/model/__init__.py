@@ -10,6 +10,7 @@ Doors:
     bert         the encoder, and the initial weights of everything
     attention    the equation
     slots        scores and positions that BERT does not have
+    positions    sinusoids, rotations and distances
     decoder      a Transformer decoder with cross-attention
     layers       freeze, re-initialise or compile single layers
     recurrent    encoder and decoder of GRUs or LSTMs

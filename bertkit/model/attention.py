@@ -119,16 +119,13 @@ class MultiHeadAttention(nn.Module):
         self.value = Linear(config.hidden_size, config.hidden_size)
         self.output = Linear(config.hidden_size, config.hidden_size)
         self.dropout_prob = config.attention_probs_dropout_prob
-        self.attend = attend  # replaced by `compile_layers`
 
     def forward(
         self, hidden: Tensor, geometry: Geometry, attentions: list[Tensor] | None = None, source: Tensor | None = None
     ) -> Tensor:
         """Attend from tokens (S, D) to each other or to a `source` (n, D): (S, D); weights (B, N, T, C) go to `attentions`."""
-        query, key, value = self.vectors(hidden, hidden if source is None else source, geometry.queries.position_ids)
-        dropout_prob = self.dropout_prob if self.training else 0.0
-        context = self.attend(query, key, value, geometry, dropout_prob, self.fast, self.slots, attentions)
-        return self.output(context.flatten(1))  # type: ignore[no-any-return]
+        vectors = self.vectors(hidden, hidden if source is None else source, geometry.queries.position_ids)
+        return self.output(self.context(*vectors, geometry, attentions))  # type: ignore[no-any-return]
 
     def vectors(self, hidden: Tensor, source: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries of hidden states (S, D) at these positions, keys and values of a source (n, D), each (n, N, H)."""
@@ -136,6 +133,15 @@ class MultiHeadAttention(nn.Module):
         key = None if self.key is None else self.in_heads(self.key, source)
         query, key = self.slots.transform(query, key, position_ids)
         return query, key, self.in_heads(self.value, source)
+
+    def context(
+        self, query: Tensor, key: Tensor, value: Tensor, geometry: Geometry, attentions: list[Tensor] | None
+    ) -> Tensor:
+        """Attend with queries (S, N, H), keys and values (n, N, H), and concatenate the contexts of the heads: (S, D)."""
+        dropout_prob = self.dropout_prob if self.training else 0.0
+        context = attend(query, key, value, geometry, dropout_prob, self.fast, self.slots, attentions)
+        # autograd does not know this as a view; a compiled graph would depend on the shape of the tensor behind a view
+        return torch.ops.aten._unsafe_view(context, (len(query), -1))  # type: ignore[no-any-return]
 
     def in_heads(self, projection: Linear, hidden: Tensor) -> Tensor:
         """(n, D) -> (n, N, H)."""

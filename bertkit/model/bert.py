@@ -102,12 +102,21 @@ class EncoderLayer(nn.Module):
 
     def forward(self, hidden: Tensor, geometry: Geometry, attentions: list[Tensor] | None = None) -> Tensor:
         """(S, D) -> (S, D); the attention weights, (B, N, T, T), are appended to `attentions`."""
+        vectors = self.before_attention(hidden, geometry.queries.position_ids)
+        return self.after_attention(hidden, self.attention.context(*vectors, geometry, attentions))
+
+    def before_attention(self, hidden: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(S, D) -> queries, keys and values, each (S, N, H)."""
+        hidden = self.attention_norm(hidden) if self.is_pre_norm else hidden
+        return self.attention.vectors(hidden, hidden, position_ids)
+
+    def after_attention(self, hidden: Tensor, context: Tensor) -> Tensor:
+        """The input of the layer and the contexts of its heads, both (S, D) -> (S, D)."""
+        hidden = hidden + self.dropout(self.attention.output(context))
         if self.is_pre_norm:
-            hidden = hidden + self.dropout(self.attention(self.attention_norm(hidden), geometry, attentions))
             return hidden + self.dropout(self.feed_forward(self.feed_forward_norm(hidden)))  # type: ignore[no-any-return]
-        hidden = self.attention_norm(hidden + self.dropout(self.attention(hidden, geometry, attentions)))
-        hidden = self.feed_forward_norm(hidden + self.dropout(self.feed_forward(hidden)))
-        return hidden
+        hidden = self.attention_norm(hidden)
+        return self.feed_forward_norm(hidden + self.dropout(self.feed_forward(hidden)))  # type: ignore[no-any-return]
 
 
 class Encoder(nn.Module):

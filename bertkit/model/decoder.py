@@ -30,29 +30,20 @@ from bertkit.model.geometry import CAUSAL, FULL, Geometry, Group
 
 
 @dataclass
-class LayerCache:
-    """Keys and values of one layer: for the t target tokens so far, (R, N, t, H), and for the source tokens, (B, N, C, H)."""
-
-    target: list[Tensor]
-    source: list[Tensor]
-
-
-@dataclass
 class DecoderState:
     """The state of R texts that are being generated; the W rows of a source are neighbours."""
 
-    layers: list[LayerCache]
+    targets: list[list[Tensor]]  # for each layer, keys and values of the t target tokens so far, (R, N, t, H)
+    sources: list[list[Tensor]]  # and of the source tokens, (B, N, C, H)
     source_mask: Tensor  # False for padding, (B, 1, 1, C)
     position: int  # of the next token
 
     def select(self, rows: Tensor | None, sources: Tensor | None) -> None:
         """Reorder, repeat or drop rows, by their indices (R',), and sources (B',); None leaves them as they are."""
-        for layer in self.layers:
-            if rows is not None:
-                layer.target = [tensor.index_select(0, rows) for tensor in layer.target]
-            if sources is not None:
-                layer.source = [tensor.index_select(0, sources) for tensor in layer.source]
+        if rows is not None:
+            self.targets = [[tensor.index_select(0, rows) for tensor in layer] for layer in self.targets]
         if sources is not None:
+            self.sources = [[tensor.index_select(0, sources) for tensor in layer] for layer in self.sources]
             self.source_mask = self.source_mask.index_select(0, sources)
 
 
@@ -75,20 +66,22 @@ class DecoderLayer(nn.Module):
         self, hidden: Tensor, within: Geometry, source: Tensor, across: Geometry, attentions: list[Tensor] | None = None
     ) -> Tensor:
         """Targets (S, D), sources (C, D) -> (S, D); the weights of the source tokens, (B, N, T, C), go to `attentions`."""
-        return self._sublayers(
+        return self._add(
             hidden,
             lambda target: self.attention(target, within),
             lambda target: self.cross_attention(target, across, attentions, source),
+            self.feed_forward,
         )
 
-    def step(self, hidden: Tensor, position_ids: Tensor, state: DecoderState, cache: LayerCache) -> Tensor:
-        """Compute the hidden state of the next token of each row, (R, D) -> (R, D), at the same position in all, (R,)."""
+    def step(
+        self, hidden: Tensor, position_ids: Tensor, targets: list[Tensor], sources: list[Tensor], source_mask: Tensor
+    ) -> Tensor:
+        """The hidden state of the next token of each row, (R, D) -> (R, D), at one position, (R,); it is added to `targets`."""
 
         def attend_to_self(target: Tensor) -> Tensor:
             vectors, slots = self.attention.vectors(target, target, position_ids), self.attention.slots
             query, *newest = (each[:, :, None] for each in vectors)  # (R, N, 1, H)
-            cache.target = [torch.cat(both, 2) for both in zip(cache.target, newest, strict=True)]
-            key, value = cache.target
+            key, value = targets[:] = [torch.cat(both, 2) for both in zip(targets, newest, strict=True)]
             if slots.has_scores:
                 places = torch.arange(key.shape[2], device=target.device)[None]
                 group = Group((len(target), 1, places.shape[1]), None, places[:, -1:], places)
@@ -99,28 +92,23 @@ class DecoderLayer(nn.Module):
 
         def attend_to_source(target: Tensor) -> Tensor:
             query = self.cross_attention.in_heads(self.cross_attention.query, target)
-            query = query.view(len(state.source_mask), -1, *query.shape[1:]).transpose(1, 2)  # (B, N, W, H)
-            context = attend_by_kernel(query, cache.source[0], cache.source[1], state.source_mask)
+            query = query.view(len(source_mask), -1, *query.shape[1:]).transpose(1, 2)  # (B, N, W, H)
+            context = attend_by_kernel(query, sources[0], sources[1], source_mask)
             return self.cross_attention.output(context.transpose(1, 2).reshape(len(target), -1))  # type: ignore[no-any-return]
 
-        return self._sublayers(hidden, attend_to_self, attend_to_source)
+        return self._add(hidden, attend_to_self, attend_to_source, self.feed_forward)
 
-    def _sublayers(
-        self, hidden: Tensor, attend_to_self: Callable[[Tensor], Tensor], attend_to_source: Callable[[Tensor], Tensor]
-    ) -> Tensor:
-        if self.is_pre_norm:
-            hidden = hidden + self.dropout(attend_to_self(self.attention_norm(hidden)))
-            hidden = hidden + self.dropout(attend_to_source(self.cross_attention_norm(hidden)))
-            return hidden + self.dropout(self.feed_forward(self.feed_forward_norm(hidden)))  # type: ignore[no-any-return]
-        hidden = self.attention_norm(hidden + self.dropout(attend_to_self(hidden)))
-        hidden = self.cross_attention_norm(hidden + self.dropout(attend_to_source(hidden)))
-        return self.feed_forward_norm(hidden + self.dropout(self.feed_forward(hidden)))  # type: ignore[no-any-return]
+    def _add(self, hidden: Tensor, *sublayers: Callable[[Tensor], Tensor]) -> Tensor:
+        norms = self.attention_norm, self.cross_attention_norm, self.feed_forward_norm
+        for sublayer, norm in zip(sublayers, norms, strict=True):
+            output = self.dropout(sublayer(norm(hidden) if self.is_pre_norm else hidden))
+            hidden = hidden + output if self.is_pre_norm else norm(hidden + output)
+        return hidden
 
-    def make_cache(self, source: Tensor, source_layout: Layout) -> LayerCache:
-        """Make a cache with the keys and values of the sources (C, D), and with no target tokens."""
+    def cached(self, source: Tensor, source_layout: Layout) -> list[Tensor]:
+        """Keys and values of the sources (C, D), each (B, N, C, H)."""
         _, *tensors = self.cross_attention.vectors(source[:1], source, source_layout.position_ids[:1])
-        padded = [source_layout.pad(packed).transpose(1, 2) for packed in tensors]  # (B, N, C, H)
-        return LayerCache([tensor[:, :, :0] for tensor in padded], padded)
+        return [source_layout.pad(packed).transpose(1, 2) for packed in tensors]
 
 
 class Decoder(nn.Module):
@@ -129,8 +117,6 @@ class Decoder(nn.Module):
     With kind `bert` it has its own weights, or, if `share` is set, the encoder's for everything except cross-attention. With
     kind `transformer` it uses the encoder's embeddings, which also score the next token (Vaswani et al. 2017, section 3.4).
     """
-
-    layers: Any  # of DecoderLayer
 
     def __init__(self, config: BertConfig, encoder: Bert, score: nn.Module | None) -> None:
         """Score with a masked LM head, (S, D) and (V, D) -> (S, V); with None, by the product with the embeddings."""
@@ -168,15 +154,16 @@ class Decoder(nn.Module):
 
     def start(self, source: Tensor, source_layout: Layout) -> DecoderState:
         """Return the state before the first token, with one row for each source."""
-        layers = [layer.make_cache(source, source_layout) for layer in self.layers]
-        return DecoderState(layers, source_layout.is_token[:, None, None], position=0)
+        sources = [layer.cached(source, source_layout) for layer in self.layers]
+        targets = [[tensor[:, :, :0] for tensor in layer] for layer in sources]
+        return DecoderState(targets, sources, source_layout.is_token[:, None, None], position=0)
 
     def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
         """Append a token to each row, and score the next one: (R,) -> (R, V)."""
         position_ids = torch.full_like(tokens, state.position)
         hidden = self.embeddings(tokens, torch.zeros_like(tokens), position_ids)
-        for layer, cache in zip(self.layers, state.layers, strict=True):
-            hidden = layer.step(hidden, position_ids, state, cache)
+        for layer, *cache in zip(self.layers, state.targets, state.sources, strict=True):
+            hidden = layer.step(hidden, position_ids, *cache, state.source_mask)
         state.position += 1
         return self._logits(hidden)
 

@@ -2,10 +2,11 @@
 
 The depth of a part of BERT is 0 for the embeddings, 1 to L for the layers, and L + 1 for the pooler and the heads.
 
-Compiled layers share one layer's graphs. Attention is not compiled: it has its own fast kernels, and its plain Python code
-reads the geometry of the batch. A graph therefore depends only on the number of tokens, which is a symbolic dimension.
-Training, evaluation and frozen layers use separate graphs, each compiled when it is first needed. In a graph the compiler's
-own dropout replaces the fast kernels for the CPU: its probability is exact, and it follows the seed of torch.
+A compiled layer is two graphs, before attention and after it, and all layers share them. Attention is not compiled: it has its
+own fast kernels, and its plain Python code reads the geometry of the batch. A graph therefore depends only on the number of
+tokens, which is a symbolic dimension. Training, evaluation and frozen layers use separate graphs, each compiled when it is
+first needed. In a graph the compiler's own dropout replaces the fast kernels for the CPU: its probability is exact, and it
+follows the seed of torch.
 """
 
 import importlib.util
@@ -16,7 +17,6 @@ import torch
 from torch import nn
 
 from bertkit.kernels.fast import allow_compiler_cache
-from bertkit.model.attention import attend
 from bertkit.model.bert import Encoder, EncoderLayer, init_weights
 from bertkit.model.heads import BertWithHeads
 
@@ -74,5 +74,6 @@ def compile_layers(encoder: nn.Module, backend: str = "inductor") -> None:
     allow_compiler_cache()
     for layer in encoder.layers:
         assert isinstance(layer, EncoderLayer)
-        layer.attention.attend = torch.compiler.disable(attend)  # type: ignore[no-untyped-call]
-        layer.compile(dynamic=True, backend=backend)
+        is_whole = layer.attention.slots.plugin is None  # a plug-in's Python code may break a graph
+        for part in ("before_attention", "after_attention"):
+            setattr(layer, part, torch.compile(getattr(layer, part), fullgraph=is_whole, dynamic=True, backend=backend))

@@ -226,14 +226,22 @@ class RecurrentDecoder(nn.Module):
         The weights of the source tokens, (B, 1, T, C), are appended to `attentions`, unless the score is `none`.
         """
         steps, state = Steps.of(layout), self.start(hidden, source_layout)
-        embedded = self.dropout(self.token(input_ids))[steps.tokens]
-        features, weights = (self._by_step if self.by_step else self._at_once)(embedded, layout, steps, state)
+        embedded, indices = self.dropout(self.token(input_ids))[steps.tokens], layout.padded_indices[steps.tokens]
+        weights: Tensor | None = None
+        if self.by_step:
+            features, weights = self._by_step(embedded, steps, state)
+        else:
+            features, _ = self.recur(embedded, state.last[:, steps.sequences], steps.sizes)
+            if self.attention is not None:
+                queries = pad(features, indices, len(layout.starts), layout.longest)
+                found = self.attention(queries, state.source, torch.arange(layout.longest, device=embedded.device))
+                weights, contexts = (each.flatten(0, 1)[indices] for each in found)
+                features = torch.cat([contexts, features], 1)
         if attentions is not None and weights is not None:
-            padded = pad(weights, layout.padded_indices[steps.tokens], len(layout.starts), layout.longest)
-            attentions.append(padded[:, None])
+            attentions.append(pad(weights, indices, len(layout.starts), layout.longest)[:, None])
         return self.logits(steps.packed(features, len(input_ids)))
 
-    def _by_step(self, embedded: Tensor, _: Layout, steps: Steps, state: RecurrentState) -> tuple[Tensor, Tensor]:
+    def _by_step(self, embedded: Tensor, steps: Steps, state: RecurrentState) -> tuple[Tensor, Tensor]:
         """Return the features of all target tokens, (n, ...), and the weights of their source tokens, (n, C)."""
         state.select(steps.sequences, steps.sequences)
         rows = []
@@ -242,18 +250,6 @@ class RecurrentDecoder(nn.Module):
                 state.select(slice(len(token)), slice(len(token)))
             rows.append(self.next_features(token, state))
         return tuple(torch.cat(column) for column in zip(*rows, strict=True))  # type: ignore[return-value]
-
-    def _at_once(
-        self, embedded: Tensor, layout: Layout, steps: Steps, state: RecurrentState
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return the same as `_by_step`; no weights without attention."""
-        features, _ = self.recur(embedded, state.last[:, steps.sequences], steps.sizes)
-        if self.attention is None:
-            return features, None
-        indices, positions = layout.padded_indices[steps.tokens], torch.arange(layout.longest, device=embedded.device)
-        queries = pad(features, indices, len(layout.starts), layout.longest)
-        weights, contexts = self.attention(queries, state.source, positions)
-        return torch.cat([contexts.flatten(0, 1)[indices], features], 1), weights.flatten(0, 1)[indices]
 
     def start(self, hidden: Tensor, layout: Layout) -> RecurrentState:
         """Return the state before the first token, with one row for each source (S, D)."""

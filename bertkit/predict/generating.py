@@ -80,21 +80,20 @@ def write_texts(model: nn.Module, batch: TaskBatch, search: GenerationConfig, pr
     """Generate texts for a packed batch of sources; return the texts of each source, the best first."""
     bare: Any = getattr(model, "module", model)  # data-parallel training wraps the model
     device_inputs = DeviceInputs.of(model, precision)
-    end = bare.config.eos_token_id if bare.config.decoder is None else bare.config.decoder.end_token_id
+    config = bare.config.decoder
+    end = bare.config.eos_token_id if config is None else config.end_token_id
     if bare.fast.packed_weights and device_inputs.device.type == "cpu" and precision == "fp32":
-        pack(_writer(bare))
+        pack(bare if config is None else bare.heads["generation"])
     with device_inputs.autocast():
         input_ids, token_type_ids, layout = device_inputs.tokens(batch)
-        decoder: Any
-        state: Any
-        if bare.config.decoder is None:
+        if config is not None:
+            decoder = bare.heads["generation"]
+            state = decoder.start(bare(input_ids, token_type_ids, layout).last_hidden_state, layout)
+            tokens = input_ids.new_full(batch.sequence_lengths.shape, config.start_token_id)
+        else:
             texts = torch.split(input_ids[: batch.num_tokens], batch.sequence_lengths.tolist())
             decoder = state = _Continuation(bare, [text[:-1] for text in texts])
             tokens = torch.stack([text[-1] for text in texts])
-        else:
-            decoder = bare.heads["generation"]
-            state = decoder.start(bare(input_ids, token_type_ids, layout).last_hidden_state, layout)
-            tokens = input_ids.new_full(batch.sequence_lengths.shape, bare.config.decoder.start_token_id)
         width = num_rows(search)
         sources = [_Source(index, [_Row([], 0.0)] * width) for index in range(len(batch.sequence_lengths))]
         if width > 1:
@@ -141,13 +140,7 @@ def num_rows(search: GenerationConfig) -> int:
 
 def forget_weights(model: nn.Module) -> None:
     """Free the decoder's packed copies of its weights, so that the model can be trained further."""
-    bare: Any = getattr(model, "module", model)
-    forget_packed(_writer(bare))
-
-
-def _writer(bare: Any) -> nn.Module:
-    """Return the module that computes each step: the decoder, or the whole causal model."""
-    return bare if bare.config.decoder is None else bare.heads["generation"]  # type: ignore[no-any-return]
+    forget_packed(model)
 
 
 def _greedy(logits: Tensor, sources: Sequence[_Source], step: _Step) -> list[list[int]]:

@@ -15,8 +15,9 @@ from bertkit.base.typed_settings import build
 from bertkit.kernels import fast
 from bertkit.predict.chunks import read_rows
 from bertkit.predict.inference import logits_local, predict_local
-from bertkit.predict.task_model import Predictor, open_task_model
+from bertkit.predict.task_model import Predictor, TaskModel, open_task_model
 from bertkit.settings.inputs import PredictSettings, SearchSettings
+from bertkit.settings.serve import ServeSettings
 from bertkit.tasks import sequence
 from bertkit.tasks.task import Feature, rows_of
 from bertkit.train import micro_batches, processes
@@ -46,8 +47,23 @@ def open_predictor(settings: PredictSettings | SearchSettings, top_k: int = 1) -
 
     Raises InputError if the model has no prediction head, or its labels differ from the task's.
     """
+    return _on_device(open_task_model(str(settings.model_dir), settings.task, settings.task_changes), settings, top_k)
+
+
+def open_translator(settings: SearchSettings | ServeSettings) -> Predictor | None:
+    """Load the model `translate=` onto the device; None without one. Raises InputError if it is not an encoder-decoder."""
+    if settings.translate is None:
+        return None
+    opened = open_task_model(settings.translate, None, {})
+    if opened.shape.head != "generation":
+        raise InputError(f"translate={settings.translate}: kind {opened.shape.kind}; give a model for task=translation")
+    return _on_device(opened, settings)
+
+
+def _on_device(
+    opened: TaskModel, settings: PredictSettings | SearchSettings | ServeSettings, top_k: int = 1
+) -> Predictor:
     device = processes.choose_device(settings.device)
-    opened = open_task_model(str(settings.model_dir), settings.task, settings.task_changes)
     opened.model.use(fast.choose(settings.kernels))
     micro_tokens = micro_batches.AUTO_MICRO_TOKENS[device.type]
     return opened.predictor(settings.precision, micro_tokens, opened.model.to(device), top_k)

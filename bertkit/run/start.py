@@ -40,7 +40,7 @@ from bertkit.run.memory_plan import check_size
 from bertkit.run.resume_rules import RunSettings
 from bertkit.settings.evaluate import EvaluateSettings
 from bertkit.settings.finetune import FinetuneSettings
-from bertkit.settings.pretrain import PretrainSettings
+from bertkit.settings.pretrain import PretrainSettings, blocks_for
 from bertkit.tasks.task import shape_of
 from bertkit.train import checkpoint
 from bertkit.train.optimizer import MOMENTS
@@ -220,7 +220,9 @@ def with_objective(settings: PretrainSettings) -> PretrainSettings:
         path = resolve_model_dir(settings.model_dir) / "config.json"
         is_causal = path.is_file() and read_config(path)[0].attention.pattern == "causal"
         settings = dataclasses.replace(settings, objective="next_token" if is_causal else "masked_lm")
-    return settings.in_blocks
+    if not settings.predicts_next_token:
+        return settings
+    return dataclasses.replace(settings, segments=blocks_for(settings.segments, settings.explicit_keys))
 
 
 def _new_model(config: BertConfig, heads: tuple[str, ...], with_pooler: bool, seed: int) -> BertWithHeads:

@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -23,15 +24,18 @@ from bertkit.run.length_phases import LengthPhases
 from bertkit.run.resume_rules import RunSettings
 from bertkit.run.state import TrainingState
 from bertkit.tasks.batching import TrainingOrder
+from bertkit.train.drawn_ahead import drawn_ahead
 from bertkit.train.log import MetricsLog, Trackers
 from bertkit.train.loop import Course, Learner, train
 from bertkit.train.losses import Losses
+from bertkit.train.micro_batches import NumberedBatches
 from bertkit.train.schedule import learning_rate
 from bertkit.train.step_report import StepReport
 from bertkit.view import console
 from bertkit.view.console import Progress
 from bertkit.view.report import Curves, write_report
 
+AHEAD = ("cuda",)  # devices for which batches are drawn ahead; on a CPU the thread would share its cores
 STDOUT = 1  # a file descriptor; a signal handler must not call print, which it may have interrupted
 
 
@@ -72,11 +76,19 @@ def fit(settings: RunSettings, state: TrainingState, plan: TrainingPlan) -> Gene
     is_due = functools.partial(_is_due, settings, plan)
     progress = Progress(plan.label, plan.steps, done=state.first_step, silent=not is_main)
     rows = _Rows(settings, state, plan, progress)
-    with contextlib.closing(rows), progress, _charts(state, plan), stop_on_signal() as stop_requested, state.writer:
+    ahead = _batches(state, plan)
+    with (
+        closing(rows),
+        progress,
+        _charts(state, plan),
+        stop_on_signal() as stop_requested,
+        state.writer,
+        ahead as batches,
+    ):
         is_over = _is_over(state.first_step, plan, state)
         reports = train(
             learner,
-            _course(settings, state, plan),
+            _course(settings, state, plan, batches),
             skips=state.writer.history.skips,
             should_sync=lambda step: any(is_due(step, what) for what in ("log", "evaluation", "checkpoint")),
             stop_requested=stop_requested,
@@ -159,10 +171,18 @@ def stop_on_signal() -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
-def _course(settings: RunSettings, state: TrainingState, plan: TrainingPlan) -> Course:
-    rank, size, peak = state.ranks.rank, state.ranks.size, settings.optimizer.peak
+def _batches(state: TrainingState, plan: TrainingPlan) -> AbstractContextManager[Callable[[int], NumberedBatches]]:
+    """Return this process's micro-batches as a function of the step; for a GPU they are drawn a step ahead."""
+    draw = functools.partial(plan.order.micro_batches, process=state.ranks.rank, num_processes=state.ranks.size)
+    return drawn_ahead(draw, plan.steps) if state.accelerator.device.type in AHEAD else contextlib.nullcontext(draw)
+
+
+def _course(
+    settings: RunSettings, state: TrainingState, plan: TrainingPlan, batches: Callable[[int], NumberedBatches]
+) -> Course:
+    peak = settings.optimizer.peak
     return Course(
-        batches=lambda step: plan.order.micro_batches(step, rank, size),
+        batches=batches,
         learning_rate=lambda step: learning_rate(step, peak, settings.schedule, plan.steps, plan.warmup_steps),
         first_step=state.first_step,
         steps=plan.steps,

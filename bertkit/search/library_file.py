@@ -20,7 +20,7 @@ from bertkit.base.errors import InputError, StorageError
 from bertkit.data.data_config import PassagesConfig
 
 APPLICATION = 0x62657274  # "bert", the application id in SQLite's header
-VERSION = 1
+VERSION = 2  # of the tables and of the words in the index
 READ_SECONDS = 60  # the limit for a search; 100,000 passages take 0.1 s
 STEPS = 100_000  # of SQLite's virtual machine, between two looks at the clock: some milliseconds
 _HEADER, _APPLICATION_AT, _HEADER_BYTES = b"SQLite format 3\0", 68, 100  # sqlite.org/fileformat.html
@@ -78,7 +78,7 @@ def open_library(path: Path, setting: str) -> sqlite3.Connection:
     connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
     with using(connection, path, READ_SECONDS):
         connection.execute("PRAGMA trusted_schema = OFF")
-        if _schema(connection) not in _schemas():
+        if _schema(connection) not in _schemas() or connection.execute("PRAGMA user_version").fetchone() != (VERSION,):
             raise sqlite3.DatabaseError("other tables than those of this version")
     return connection
 

@@ -1,6 +1,7 @@
 """Documents -> overlapping passages of whole sentences, with their places in the file; texts -> search words."""
 
 import hashlib
+import itertools
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
@@ -12,10 +13,15 @@ from bertkit.data.corpus.sources import split_sentences
 from bertkit.data.data_config import PassagesConfig
 
 MAX_QUERY_WORDS = 256  # different words; further words of a long question are ignored
-# scripts without spaces between words: Chinese, Japanese, Thai, Lao, Burmese and Khmer
-_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
+# scripts without spaces between words: Thai, Lao, Burmese, Khmer and the Tai languages (line breaking class SA of Unicode);
+# Chinese and Japanese
+_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u1950-\u19ff\u1a20-\u1aaf\ua9e0-\ua9ff\uaa60-\uaadf\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
 _UNSPACED_RUN = re.compile(f"[{_UNSPACED}]+")
-_WORD = re.compile(rf"[^\s{_UNSPACED}]+|[{_UNSPACED}]{{1,2}}")
+_MARKS = "".join(
+    c for c in map(chr, (*range(0xE00, 0x1AB0), *range(0xA9E0, 0xAAE0))) if unicodedata.category(c)[0] == "M"
+)
+_LETTER = re.compile(f"[{_UNSPACED}][{_MARKS}]*")  # a letter with its vowel signs and tone marks
+_WORD = re.compile(rf"[^\s{_UNSPACED}]+|(?:{_LETTER.pattern}){{1,2}}")
 
 
 @dataclass(frozen=True)
@@ -112,22 +118,24 @@ def place_of(unit: str, number: int, passage: Passage) -> str:
     return f"{where}characters {passage.start}-{passage.end}"
 
 
-def searchable(text: str) -> str:
-    """Normalize a text for the index, with spaces between words.
+def searchable(text: str, *, is_question: bool = False) -> str:
+    """Normalize a text for the index, or for a question, with spaces between words.
 
-    Compatibility characters (full-width letters, ligatures) become ordinary characters. Text in a script without spaces is cut
-    into overlapping pairs of characters, as in Lucene's CJKBigramFilter, so that a word of two characters can be found.
+    Compatibility characters (full-width letters, ligatures) become ordinary characters. Text in a script without spaces is
+    replaced by the overlapping pairs of its letters, as in Lucene's CJKBigramFilter; the index has single letters too, for
+    questions of one letter. A letter has its vowel signs and tone marks, since alone they are in nearly every passage.
     """
-    return _UNSPACED_RUN.sub(_pairs, unicodedata.normalize("NFKC", text))
 
+    def words(match: re.Match[str]) -> str:
+        letters = _LETTER.findall(match[0])
+        pairs = list(map("".join, itertools.pairwise(letters)))
+        return f" {' '.join(pairs if is_question and pairs else pairs + letters)} "
 
-def _pairs(match: re.Match[str]) -> str:
-    run = match[0]
-    return " " + " ".join(run[at : at + 2] for at in range(max(1, len(run) - 1))) + " "
+    return _UNSPACED_RUN.sub(words, unicodedata.normalize("NFKC", text))
 
 
 def words_of(question: str, more: Sequence[str] = ()) -> list[str]:
     """Return the different words of a question and of `more`; punctuation separates words."""
-    plain = searchable(" ".join([question, *more])).casefold()
+    plain = searchable(" ".join([question, *more]), is_question=True).casefold()
     kept = "".join(c if c.isalnum() or unicodedata.category(c)[0] == "M" else " " for c in plain)
     return list(dict.fromkeys(kept.split()))[:MAX_QUERY_WORDS]

@@ -1,5 +1,7 @@
 """Search for the passages and answers to a question. The reader is a question answering model; it is optional.
 
+A translation and a glossary add words to a question, whose names match in both languages; the reader reads the question alone.
+
 The passages are ordered by one of these scores:
 
     search   BM25
@@ -59,11 +61,12 @@ class Searcher:
         both: BothConfig | None = None,
         num_candidates: int | None = None,
         glossary: Mapping[str, Sequence[str]] | None = None,
+        translator: Predictor | None = None,
     ) -> None:
         """Open the library at the path `index`; the reader `predictor` is a question answering model, None for BM25 alone.
 
         The weights of `both`, and the number of passages for the reader, are by default those in conf/search.yaml. The
-        glossary has, for a word as `words_of` writes it, the words to add to every question that contains it.
+        glossary has, for words as `words_of` writes them, the words to add to a question with them; the translator writes more.
         """
         if predictor is not None and not predictor.shape.answers_questions:
             kind = predictor.shape.kind
@@ -74,7 +77,7 @@ class Searcher:
         spans = None if predictor is None else predictor.task.spans
         self.has_odds = spans is not None and not spans.is_always_answered
         self.num_candidates: int = num_candidates or default["candidates"]
-        self.glossary = glossary or {}
+        self.glossary, self.translator = glossary or {}, translator
 
     def search(self, question: str, order: str | None, top_k: int) -> dict[str, Any]:
         """Find at most `top_k` passages and their answers.
@@ -98,18 +101,25 @@ class Searcher:
 
     def candidates(self, question: str, num_candidates: int) -> list[Candidate]:
         """Return passages by BM25, the best first, each with the reader's best answer."""
-        more = [other for word in words_of(question) for other in self.glossary.get(word, ())]
+        words = f" {' '.join(words_of(question))} "
+        more = [other for key, others in self.glossary.items() if f" {key} " in words for other in others]
+        if self.translator is not None:
+            more.append(_predictions(self.translator, [question])[0].text)
         predictor = self.predictor
         hits = self.library.find(question, num_candidates, more, add_rest=predictor is not None)
         if predictor is None or not hits:
             return [Candidate(hit) for hit in hits]
-        from bertkit.predict.chunks import read_rows  # imports torch, which takes seconds
-        from bertkit.predict.inference import predict_local
-
-        inputs = read_rows(predictor.shape, predictor.task, [(question, hit.passage) for hit in hits])
-        examples = [example for chunk in inputs.chunks for example in chunk]
-        predictions = predict_local(predictor, examples, predictor.features(examples))
+        predictions = _predictions(predictor, [(question, hit.passage) for hit in hits])
         return [_with_answer(hit, prediction) for hit, prediction in zip(hits, predictions, strict=True)]
+
+
+def _predictions(predictor: Predictor, inputs: Sequence[Any]) -> list[Any]:
+    from bertkit.predict.chunks import read_rows  # imports torch, which takes seconds
+    from bertkit.predict.inference import predict_local
+
+    read = read_rows(predictor.shape, predictor.task, inputs)
+    examples = [example for chunk in read.chunks for example in chunk]
+    return predict_local(predictor, examples, predictor.features(examples))
 
 
 def _with_answer(hit: Hit, prediction: Any) -> Candidate:

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 
 from bertkit.base.errors import BertkitError, say
 from bertkit.base.typed_settings import nearest
+from bertkit.predict.predictor import open_translator
 from bertkit.search.ranking import Searcher, read_glossary
 from bertkit.serve.models import ServedModel, open_models, with_own_tokenizer
 from bertkit.serve.queues import Queue, RefusedError
@@ -141,7 +142,8 @@ class Service:
         readers = (model.predictor for model in models.values() if model.predictor.shape.answers_questions)
         reader = next(map(with_own_tokenizer, readers), None)
         glossary = None if settings.glossary is None else read_glossary(Path(settings.glossary))
-        return models, Searcher(settings.index, reader, settings.both, settings.candidates, glossary)
+        more = (settings.candidates, glossary, open_translator(settings))
+        return models, Searcher(settings.index, reader, settings.both, *more)
 
     def _replace_models(self, models: dict[str, ServedModel], searcher: Searcher | None) -> None:
         self.models, self._searcher = models, searcher

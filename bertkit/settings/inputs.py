@@ -1,6 +1,6 @@
 """The settings of the commands that apply a model to inputs: `predict`, `embed`, `view` and `search`."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -91,6 +91,7 @@ class PredictSettings(TextSettings):
 class ViewSettings(TextSettings):
     """`bertkit view`."""
 
+    positions: bool  # show the model's positions instead of an input
     row: Size  # the number of the example to show, from 1
     # the prediction to explain; None for the model's prediction
     target: str | Annotated[int, Interval(-MAX_INT32, MAX_INT32)] | None
@@ -107,19 +108,21 @@ class ViewSettings(TextSettings):
         return Path(self.output).suffix.lower()
 
     def __post_init__(self) -> None:
-        is_page = self.ending in (".html", ".json")
+        is_page = self.ending in (".html", ".json") and not self.positions
+        endings = VIEW_ENDINGS[:2] if self.positions else VIEW_ENDINGS
+        own = {each.name for each in fields(self)} - {"model_dir", "output", "overwrite", "device", "positions", "row"}
         refuse(
-            self.text_problems(),
+            [] if self.positions else self.text_problems(),
             unused(
                 self,
                 "",
+                *((name, self.positions, "with positions=true", {}) for name in sorted(own)),
                 ("row", self.input is None, "without input=", 1),
                 ("target", self.steps == 0, "with steps=0"),
                 ("layer", is_page, f"on {self.ending}, which shows all heads"),
                 ("head", is_page, f"on {self.ending}, which shows all heads"),
             ),
-            self.ending not in VIEW_ENDINGS
-            and f"output={self.output}: expected a name that ends in {', '.join(VIEW_ENDINGS)}",
+            self.ending not in endings and f"output={self.output}: expected a name that ends in {', '.join(endings)}",
             self.layer is None and self.head is not None and SET_BOTH,
         )
 
@@ -168,7 +171,8 @@ class SearchSettings(InputSettings):
     candidates: Passages  # number of passages, the best by BM25, that the reader (the question answering model) reads
     both: BothConfig
     fit: bool  # whether to fit `both` to the labels of the input
-    glossary: str | None  # a TSV file; each row has a word, and words to add to a question that contains it
+    glossary: str | None  # a TSV file; each row has a word or more, and words to add to a question that contains them
+    translate: str | None  # a translation model; its translation of a question adds words, too
     max_questions: Passages | None
     task: TaskConfig | None
     task_changes: dict[str, Any]  # changes to the model's own task, which is used if `task` is None

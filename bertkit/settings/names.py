@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.base import plugins
 from bertkit.base.errors import InputError
+from bertkit.base.text_files import parse_yaml
 from bertkit.base.typed_settings import at, conf_dir, dotted_keys, nearest, option_names, refuse
 
 if TYPE_CHECKING:
@@ -43,9 +44,7 @@ _PIPELINE = {"prepare": "data_dir", "pretrain": MODEL_DIR, "finetune": MODEL_DIR
 @functools.cache
 def other_tools() -> dict[str, tuple[str, ...]]:
     """Return the settings that each name from another tool may mean, from names.yaml."""
-    import yaml
-
-    table = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+    table = parse_yaml(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
     return {name: tuple(settings.split()) for settings, names in table.items() for name in names.split()}
 
 
@@ -90,9 +89,7 @@ def with_plugins(command: str, overrides: Sequence[str]) -> list[str]:
 @functools.cache
 def settings_of(command: str) -> frozenset[str]:
     """Return the top-level settings and groups of a command, such as `steps` and `optimizer`."""
-    import yaml  # slow, and not needed for --help
-
-    content = yaml.safe_load((conf_dir() / f"{command}.yaml").read_text(encoding="utf-8"))
+    content = parse_yaml((conf_dir() / f"{command}.yaml").read_text(encoding="utf-8"))
     groups = [group for entry in content.pop("defaults", []) if isinstance(entry, dict) for group in entry]
     names = frozenset({*content, *groups})
     return names | settings_of("finetune") - {"task", "seed"} if command == "glue" else names
@@ -100,10 +97,8 @@ def settings_of(command: str) -> frozenset[str]:
 
 def settings_of_tasks() -> dict[str, Any]:
     """Return the settings of all general tasks together; every task has some of them."""
-    import yaml
-
     tasks = {
-        kind: yaml.safe_load((conf_dir() / "task" / f"{kind}.yaml").read_text(encoding="utf-8"))
+        kind: parse_yaml((conf_dir() / "task" / f"{kind}.yaml").read_text(encoding="utf-8"))
         for kind in ("sequence", "tagging", "spans", "generation")
     }
     columns = {**tasks["generation"]["columns"], **tasks["sequence"]["columns"]}

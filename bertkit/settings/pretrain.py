@@ -1,5 +1,6 @@
 """The settings of `bertkit pretrain`, and those that fine-tuning shares with it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -9,6 +10,8 @@ from bertkit.data.data_config import InstancesConfig, MaskingConfig, SegmentsCon
 from bertkit.launch.launch_config import LaunchConfig
 from bertkit.model import bert_config
 from bertkit.train import train_config
+
+AnySegments = SegmentsConfig | InstancesConfig
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,19 @@ class TrainingSettings:
     plugins: tuple[str, ...]  # modules
 
 
+def unused_masking(explicit_keys: Sequence[str]) -> list[str]:
+    """List settings of masks, which a model that predicts next tokens does not use."""
+    keys = [key for key in explicit_keys if key.split(".")[0] == "masking"]
+    return [f"{key}: has no effect with objective=next_token; leave it out" for key in keys]
+
+
+def blocks_for(segments: AnySegments, explicit_keys: Sequence[str]) -> AnySegments:
+    """Return blocks of full sentences for next tokens, unless the user chose segments."""
+    if isinstance(segments, InstancesConfig) or {"segments", "segments.next_sentence"} & set(explicit_keys):
+        return segments
+    return replace(segments, kind="full_sentences", next_sentence="none")
+
+
 @dataclass(frozen=True)
 class FinalPhaseConfig:
     """The last steps of a run, which have longer sequences."""
@@ -65,7 +81,7 @@ class PretrainSettings(TrainingSettings):
     norm: bert_config.NormConfig
     pooling: bert_config.Pooling
     objective: Literal["auto", "masked_lm", "next_token"]
-    segments: SegmentsConfig | InstancesConfig
+    segments: AnySegments
     final_phase: FinalPhaseConfig
     masking: MaskingConfig
     checkpoint: train_config.CheckpointConfig
@@ -97,25 +113,13 @@ class PretrainSettings(TrainingSettings):
         is_causal = self.model_dir is None and self.attention.pattern == "causal"
         return self.objective == "next_token" or (self.objective == "auto" and is_causal)
 
-    @property
-    def in_blocks(self) -> "PretrainSettings":
-        """The settings with blocks of full sentences, unless the user chose segments, if next tokens are predicted."""
-        if not self.predicts_next_token or isinstance(self.segments, InstancesConfig) or self._segments_are_chosen:
-            return self
-        return replace(self, segments=replace(self.segments, kind="full_sentences", next_sentence="none"))
-
-    @property
-    def _segments_are_chosen(self) -> bool:
-        return bool({"segments", "segments.next_sentence"} & set(self.explicit_keys))
-
     def _objective_problems(self) -> list[str]:
         if not self.predicts_next_token:
             return []
-        unused = [key for key in self.explicit_keys if key.split(".")[0] == "masking"]
-        problems = [f"{key}: has no effect with objective=next_token; leave it out" for key in unused]
+        problems = unused_masking(self.explicit_keys)
         if self.model_dir is None:
             problems += bert_config.objective_problems(self.attention)
-        if self._segments_are_chosen and self.segments.predicts_next:
+        if blocks_for(self.segments, self.explicit_keys).predicts_next:
             kind = self.segments.kind
             problems.append(f"segments={kind}: objective=next_token predicts no next sentence; set next_sentence=none")
         return problems

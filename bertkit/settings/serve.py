@@ -21,6 +21,7 @@ class ServeSettings:
     candidates: Passages | None  # as in `SearchSettings`; None means the default of `search`
     both: BothConfig | None  # likewise
     glossary: str | None  # likewise
+    translate: str | None  # likewise
     host: str
     hosts: tuple[str, ...]  # further names of this machine, by which clients call it
     token: str | None  # a file with the token that clients must send; None: the variable BERTKIT_TOKEN, if it is set
@@ -42,7 +43,9 @@ class ServeSettings:
     task_changes: dict[str, Any]  # of the models' own tasks; `task.spans.*` applies to the models that have spans
 
     def __post_init__(self) -> None:
-        of_search = [(key, self.index is None, "without index=") for key in ("candidates", "both", "glossary")]
+        of_search = [
+            (key, self.index is None, "without index=") for key in ("candidates", "both", "glossary", "translate")
+        ]
         refuse(
             unused(self, "", *of_search),
             not self.host and "host=: expected a name or an address, such as 127.0.0.1",

@@ -21,6 +21,7 @@ from bertkit.run.directory import read_manifest, run_of
 from bertkit.run.start import check_dataset, check_vocabulary, settings_of_instances
 from bertkit.run.task_data import Coverage
 from bertkit.settings.evaluate import EvaluateSettings
+from bertkit.settings.pretrain import blocks_for, unused_masking
 from bertkit.tasks.reading import readers
 from bertkit.tasks.scoring.baseline import Baseline
 from bertkit.tasks.scoring.metrics import signatures
@@ -41,7 +42,8 @@ def run(settings: EvaluateSettings) -> dict[str, Any] | None:
     dataset = open_prepared(Path(settings.data_dir))
     model, _ = load_packed(settings.model_dir)
     if "next_token" in model.heads:
-        settings = _in_blocks(settings)
+        refuse(unused_masking(settings.explicit_keys))
+        settings = dataclasses.replace(settings, segments=blocks_for(settings.segments, settings.explicit_keys))
     elif "masked_lm" not in model.heads:
         raise InputError(
             f"model_dir={settings.model_dir}: no head for masked LM or next tokens; set task= to measure it on a task"
@@ -144,18 +146,6 @@ def _with_pairs_of_run(settings: EvaluateSettings) -> EvaluateSettings:
     if world_from_environment().is_main:
         say(f"measuring next_sentence={next_sentence}, the objective of {settings.model_dir}", file=sys.stderr)
     return dataclasses.replace(settings, segments=dataclasses.replace(segments, next_sentence=next_sentence))
-
-
-def _in_blocks(settings: EvaluateSettings) -> EvaluateSettings:
-    """Use blocks of full sentences for a model that predicts next tokens; raise InputError for settings of masks."""
-    keys = settings.explicit_keys
-    refuse(
-        [f"{key}: has no effect on a model that predicts next tokens" for key in keys if key.split(".")[0] == "masking"]
-    )
-    if not isinstance(settings.segments, SegmentsConfig) or "segments" in keys:
-        return settings
-    blocks = dataclasses.replace(settings.segments, kind="full_sentences", next_sentence="none")
-    return dataclasses.replace(settings, segments=blocks)
 
 
 def _measures_instances(settings: EvaluateSettings, dataset: PreparedDataset) -> bool:

@@ -29,15 +29,16 @@ def run(settings: SearchSettings) -> None:
         check_outputs(settings.output, settings.input, settings.overwrite)
     glossary = None if settings.glossary is None else read_glossary(Path(settings.glossary))
     num_candidates = max(settings.top_k, settings.candidates)
-    # first without the reader, so that a wrong index fails early
-    searcher = Searcher(settings.index, None, settings.both, num_candidates, glossary)
-    if settings.model_dir is not None:
-        from bertkit.predict.predictor import open_predictor  # imports torch, which takes seconds
+    Searcher(settings.index, None)  # a wrong index fails early
+    predictor = translator = None
+    if settings.model_dir is not None or settings.translate is not None:
+        from bertkit.predict.predictor import open_predictor, open_translator  # imports torch, which takes seconds
 
-        predictor = open_predictor(settings)
-        searcher = Searcher(settings.index, predictor, settings.both, num_candidates, glossary)
-        if not searcher.has_odds:
-            say(NO_ODDS, file=sys.stderr)
+        predictor = None if settings.model_dir is None else open_predictor(settings)
+        translator = open_translator(settings)
+    searcher = Searcher(settings.index, predictor, settings.both, num_candidates, glossary, translator)
+    if predictor is not None and not searcher.has_odds:
+        say(NO_ODDS, file=sys.stderr)
     if settings.question is not None:
         answer = searcher.search(settings.question, settings.orders[0], settings.top_k)
         if to_file:

@@ -1,4 +1,4 @@
-"""Stage: show attention and attributions for one input, as a page, numbers, or a picture."""
+"""Stage: show attention and attributions for one input, or a model's positions, as a page, numbers, or a picture."""
 
 import dataclasses
 import itertools
@@ -8,6 +8,8 @@ from typing import Any
 from bertkit.base.errors import InputError, say
 from bertkit.explain.explain import NO_ALIGNMENT, NO_WEIGHTS, Explanation, explain, json_parts
 from bertkit.explain.pictures import alignment_picture, attention_page, heads_picture, one_head_picture, png_writer
+from bertkit.explain.positions import look_at_positions, positions_page
+from bertkit.interop.load import load_packed
 from bertkit.predict.chunks import opened_examples
 from bertkit.predict.task_model import Predictor, open_task_model
 from bertkit.run.outputs import check_outputs, opened_output
@@ -16,9 +18,15 @@ from bertkit.train import micro_batches, processes
 
 
 def run(settings: ViewSettings, inputs: Any = None) -> None:
-    """Explain one input, from Python or else of `settings`, and write the explanation."""
+    """Explain one input, from Python or else of `settings`, or the positions, and write the explanation."""
     check_outputs(settings.output, settings.input, settings.overwrite)
     writer = png_writer() if settings.ending == ".png" else None
+    if settings.positions:
+        look = look_at_positions(load_packed(settings.model_dir)[0])
+        with opened_output(settings.output) as file:
+            file.write(look.json() if settings.ending == ".json" else positions_page(look, settings.model_dir))
+        say(f"{look.positions} positions in {settings.output}")
+        return
     device = processes.choose_device(settings.device)
     opened = open_task_model(settings.model_dir, settings.task, settings.task_changes, without_head=True)
     generates = opened.shape.generates_text

@@ -10,6 +10,7 @@ Doors:
     step_report        the result of a step
     log                metrics.jsonl; trackers such as tensorboard and wandb
     micro_batches      which process takes which micro-batches, and the sum of their gradients
+    drawn_ahead        batches drawn in a thread
     processes          devices, processes, and collectives
     checkpoint         durable saves and strict loads
     checkpoint_writer  saves in the background; the best checkpoint

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator as Accelerator  # other files import it from here
-from accelerate.utils import GradientAccumulationPlugin, parse_flag_from_env
+from accelerate.utils import DistributedDataParallelKwargs, GradientAccumulationPlugin, parse_flag_from_env
 
 from bertkit.base.errors import InputError
 from bertkit.base.files import write_durably
@@ -47,7 +47,10 @@ def make_accelerator(device: str, num_processes: int, timeout_seconds: float | N
         dist.init_process_group("cpu:gloo,cuda:nccl" if chosen == "cuda" else "gloo", timeout=timeout)
     # the precision, the parts of a batch and compilation are bertkit's own work, whatever Accelerate's variables ask for
     once = GradientAccumulationPlugin(num_steps=1)
-    accelerator = Accelerator(cpu=chosen == "cpu", mixed_precision="no", gradient_accumulation_plugin=once)
+    views = DistributedDataParallelKwargs(gradient_as_bucket_view=True)  # gradients are exchanged where they lie
+    accelerator = Accelerator(
+        cpu=chosen == "cpu", mixed_precision="no", gradient_accumulation_plugin=once, kwargs_handlers=[views]
+    )
     if accelerator.num_processes != num_processes:
         raise InputError(
             f"{num_processes} processes were started, but {accelerator.num_processes} connected; set "

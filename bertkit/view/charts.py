@@ -33,19 +33,20 @@ def line_chart(
     x_name: str = "",
     y_name: str = "",
 ) -> Figure | None:
-    """Draw lines, and a dashed baseline; the horizontal axis begins at 0. Return None if there are no points."""
+    """Draw lines, and a dashed baseline; the horizontal axis begins at 0 or below. Return None if there are no points."""
     colored = [(*line, line_color(number), _dashes(number)) for number, line in enumerate(lines)]
     drawn = [line for line in colored if line[1]]
     if not drawn:
         return None
     values = [value for _, points, *_ in drawn for _, value in points]
     values += [baseline[1]] if baseline else []
-    last = max(1, *(place for _, points, *_ in drawn for place, _ in points))
-    axes = Axes((0, last), limits_of(values), (x_name, y_name))
+    places = [place for _, points, *_ in drawn for place, _ in points]
+    first, last = min(0, *places), max(1, *places)
+    axes = Axes((first, last), limits_of(values), (x_name, y_name))
     legend = []
     if baseline is not None:
         name, height = baseline
-        dashed = axes.dashed((0, height), (last, height))
+        dashed = axes.dashed((first, height), (last, height))
         axes.parts.append(with_hover(f"{name}: {height:,.4g}", dashed))
         legend.append((f"- - {name}", SOFT))
     for label, points, shade, dashes in drawn:

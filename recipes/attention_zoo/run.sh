@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Attention variants and norms in the same BERT: install, prepare, pretrain each with several seeds, compare them on a page.
+# Attention variants and norms in the same BERT: install, prepare, pretrain each with several seeds, show positions, compare on a page.
 # CORPUS= your text, DATA_DIR= a GLUE folder (to fine-tune on SST-2 too), SEEDS= such as "0 1 2", STEPS= steps per run, RUN_DIR= output
 # directory; relative paths start at the root of the repository. Further settings go to every pretrain. To resume, run it again.
 set -euo pipefail
@@ -23,5 +23,8 @@ for seed in ${SEEDS:-0 1 2}; do for option in "${options[@]}"; do
   $bertkit pretrain experiment=attention_zoo steps="${STEPS:-1500}" data_dir="$run/data" $option seed="$seed" output_dir="$place" "$@"
   [ -z "${DATA_DIR:-}" ] || $bertkit finetune task=sst2 data_dir="$DATA_DIR" num_epochs=0.3 model_dir="$place" seed="$seed" output_dir="${place}_sst2"
 done; done
+echo "== view: what positions say about distance"
+for place in "$run"/{norm-post,attention.positions-{sinusoidal,rotary,relative,alibi}}; do name=${place##*-}  # BERT's are learned
+  $bertkit view model_dir="$place/seed_$seed" positions=true output="$run/positions_${name/post/learned}.html" overwrite=true; done
 echo "== compare: a table and a page"
 $bertkit compare "$run"/*-*/seed_? output="$run/zoo.html" overwrite=true

@@ -14,6 +14,7 @@ import torch
 import yaml
 from numpy.typing import NDArray
 
+from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import conf_dir
 from bertkit.data.corpus.documents import Corpus
 from bertkit.data.corpus.prepared import PreparedDataset, open_prepared
@@ -69,7 +70,10 @@ def parsed(description: str | None, arguments: Sequence[str] | None, *options: O
     args = parser.parse_args(arguments)
     sys.excepthook = _in_one_line
     if "device" in args:
-        args.device = choose_device(args.device).type
+        try:
+            args.device = choose_device(args.device).type
+        except InputError as error:
+            parser.error(str(error))
     return args
 
 

@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 from common import MODEL, PRECISION, TEXTS, Options, new_model, parsed, prepared_text, texts_of_mixed_lengths
 from numpy.typing import NDArray
+from prediction import DTYPES
 from rounds import Ready, System, compare
-from training import transformers
+from training import compiled, transformers
 
 from bertkit.interop.load import load_tokenizer, resolve_model_dir
 from bertkit.predict.embedding import load_embedder
@@ -76,15 +76,32 @@ def bertkit(args: argparse.Namespace, model_dir: Path, texts: list[str], precisi
     return ready(args, model_dir, texts, size, lambda texts: embedder.embed(texts)[0])
 
 
-def hugging_face(args: argparse.Namespace, model_dir: Path, texts: list[str], precision: str, size: int) -> Ready:
-    """Embed with `encode`, in its default batches of 32."""
+def hugging_face(
+    args: argparse.Namespace,
+    model_dir: Path,
+    texts: list[str],
+    precision: str,
+    size: int,
+    batch_size: int = 32,
+    is_compiled: bool = False,
+) -> Ready:
+    """Embed with `encode`, which sorts the texts of a call and takes them in batches, by default of 32."""
     import sentence_transformers
 
     transformers()
-    settings = {"dtype": torch.bfloat16 if precision == "bf16" else torch.float32}
+    settings = {"dtype": DTYPES[precision]}
     model = sentence_transformers.SentenceTransformer(str(model_dir), device=args.device, model_kwargs=settings)
     model.max_seq_length = args.max_seq_length
-    return ready(args, model_dir, texts, size, lambda texts: model.encode(texts, normalize_embeddings=True))
+    if is_compiled:
+        encoder = model[0].auto_model
+        encoder.forward = compiled(encoder.forward, args.device, is_dynamic=True)
+    return ready(
+        args,
+        model_dir,
+        texts,
+        size,
+        lambda texts: model.encode(texts, batch_size=batch_size, normalize_embeddings=True),
+    )
 
 
 if __name__ == "__main__":

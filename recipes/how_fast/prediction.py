@@ -1,4 +1,4 @@
-"""Predictions of a classifier, compared with the pipeline of transformers: tokens per second.
+"""Predictions of a classifier, compared with the pipeline of transformers and with a loop over sorted batches: tokens per second.
 
 python recipes/how_fast/prediction.py --precision bf16
 """
@@ -8,11 +8,12 @@ import functools
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from common import MODEL, PRECISION, TEXTS, new_model, parsed, prepared_text, sentences
 from rounds import Ready, System, compare
-from training import transformers
+from training import compiled, transformers
 
 from bertkit.kernels import fast
 from bertkit.predict.inference import predict_local
@@ -22,6 +23,7 @@ from bertkit.tasks.task import make_features
 from bertkit.train.micro_batches import AUTO_MICRO_TOKENS
 
 LABELS = ("follows", "random")
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 TOLERANCE = {"fp32": 1e-6, "bf16": 1e-2}  # tolerance for a probability
 
 
@@ -35,15 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def systems(args: argparse.Namespace, model_dir: Path, texts: list[str]) -> list[System]:
-    """List the compared systems: the pipeline with one text at a time, the pipeline grouped by length, bertkit."""
+    """List the compared systems: the pipeline with one text at a time, batches grouped by length, bertkit."""
     found = [
-        System(
-            f"Hugging Face {each}, {way}",
-            functools.partial(hugging_face, args, model_dir, texts, each, size),
-            TOLERANCE[each],
-        )
+        System(f"Hugging Face {each}, {way}", functools.partial(load, args, model_dir, texts, each), TOLERANCE[each])
         for each in dict.fromkeys(("fp32", args.precision))
-        for way, size in (("one at a time", 1), ("grouped by length", 32))
+        for way, load in (("one at a time", pipeline), ("grouped by length", hugging_face))
     ]
     ours = functools.partial(bertkit, args, model_dir, texts)
     return [*found, System(f"bertkit {args.precision}", ours, TOLERANCE[args.precision])]
@@ -65,23 +63,48 @@ def bertkit(args: argparse.Namespace, model_dir: Path, texts: list[str]) -> Read
     return Ready(lambda: answer()[0], lambda number: answer()[1])
 
 
-def hugging_face(args: argparse.Namespace, model_dir: Path, texts: list[str], precision: str, batch_size: int) -> Ready:
-    """Predict with the pipeline; larger batches are sorted by length."""
-    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    settings = {"model": str(model_dir), "dtype": dtype, "device": args.device, "top_k": None}
-    pipeline = transformers().pipeline("text-classification", **settings)
-    order = sorted(range(len(texts)), key=lambda place: len(texts[place]) if batch_size > 1 else 0)
+def pipeline(args: argparse.Namespace, model_dir: Path, texts: list[str], precision: str) -> Ready:
+    """Predict with the pipeline, one text at a time, which is its default."""
+    settings = {"model": str(model_dir), "dtype": DTYPES[precision], "device": args.device, "top_k": None}
+    classify = transformers().pipeline("text-classification", **settings)
     cut = {"truncation": True, "max_length": args.max_seq_length}
-    num_tokens = sum(map(len, pipeline.tokenizer(texts, **cut)["input_ids"]))
+    num_tokens = sum(map(len, classify.tokenizer(texts, **cut)["input_ids"]))
 
     def answer() -> list[list[float]]:
-        found = pipeline([texts[place] for place in order], batch_size=batch_size, **cut)
-        rows = [{each["label"]: each["score"] for each in row} for row in found]
-        return [
-            [row[label] for label in LABELS] for _, row in sorted(zip(order, rows, strict=True), key=lambda x: x[0])
-        ]
+        rows = [{each["label"]: each["score"] for each in row} for row in classify(texts, **cut)]
+        return [[row[label] for label in LABELS] for row in rows]
 
     return Ready(answer, lambda number: len(answer()) and num_tokens)
+
+
+def hugging_face(
+    args: argparse.Namespace,
+    model_dir: Path,
+    texts: list[str],
+    precision: str,
+    batch_size: int = 32,
+    is_compiled: bool = False,
+) -> Ready:
+    """Predict in a plain loop over batches that are sorted by length."""
+    found: Any = transformers()
+    tokenizer = found.AutoTokenizer.from_pretrained(model_dir)
+    settings = {"dtype": DTYPES[precision], "attn_implementation": "sdpa"}
+    model = found.AutoModelForSequenceClassification.from_pretrained(model_dir, **settings).to(args.device).eval()
+    called = compiled(model, args.device, is_dynamic=True) if is_compiled else model
+
+    @torch.no_grad()
+    def answer() -> tuple[list[list[float]], int]:
+        ids = tokenizer(texts, truncation=True, max_length=args.max_seq_length)["input_ids"]
+        order = sorted(range(len(ids)), key=lambda place: len(ids[place]))
+        logits = []  # stay on the device, so that nothing waits for it
+        for start in range(0, len(order), batch_size):
+            chosen = {"input_ids": [ids[place] for place in order[start : start + batch_size]]}
+            batch = tokenizer.pad(chosen, pad_to_multiple_of=8, return_tensors="pt")
+            logits.append(called(**batch.to(args.device)).logits.float())
+        shares = dict(zip(order, torch.cat(logits).softmax(-1).tolist(), strict=True))
+        return [shares[place] for place in range(len(ids))], sum(map(len, ids))
+
+    return Ready(lambda: answer()[0], lambda number: answer()[1])
 
 
 if __name__ == "__main__":

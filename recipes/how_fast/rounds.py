@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import datetime
 import json
+import math
 import multiprocessing
 import os
 import re
@@ -17,6 +18,7 @@ import signal
 import statistics
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -24,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 
 from bertkit.launch.world import handle_signals
@@ -37,6 +40,8 @@ class Ready:
 
     first_result: Callable[[], Any]  # the result that all systems must agree on, usually numbers
     work: Callable[[int], float]  # runs the round with this number; returns the amount of work, such as tokens
+    megabytes: Callable[[], float] | None = None  # of a server's memory; None: the peak of the process or of the GPU
+    notes: Callable[[], list[str]] = list  # on all rounds
 
 
 @dataclass(frozen=True)
@@ -95,21 +100,32 @@ def check_same(names: Iterable[str], results: Sequence[Any], tolerances: Sequenc
 
 
 @contextlib.contextmanager
-def started(system: System, num_threads: int) -> Iterator[Callable[..., Any]]:
-    """Start the process of a system; return a function that calls another function there, with the `Ready` system and arguments."""
+def started(system: System, num_threads: int, seconds: float | None = None) -> Iterator[Callable[..., Any]]:
+    """Start the process of a system; return a function that calls another function there, with the `Ready` system and arguments.
+
+    After an error there, or without an answer within `seconds` after the start, the call raises SystemExit.
+    """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_answer, args=(system, num_threads, theirs))
     with handle_signals([signal.SIGINT], signal.SIG_IGN):  # after Ctrl-C this process ends the others
         process.start()
     theirs.close()  # only that process keeps its end open, so each side notices when the other ends
+    until = math.inf if seconds is None else time.monotonic() + seconds
 
     def ask(what: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            ours.send((what, arguments))
-            return ours.recv()
+            with contextlib.suppress(OSError):  # if it has ended, its last words are still in the pipe
+                ours.send((what, arguments))
+            if not ours.poll(None if seconds is None else max(0.0, until - time.monotonic())):
+                raise SystemExit(f"error: {system.name} failed; it did not answer within {seconds:.0f} seconds")
+            answer = ours.recv()
         except (EOFError, OSError):
-            raise SystemExit(f"error: {system.name} failed; its own error is above") from None
+            process.join(timeout=10)
+            answer = SystemExit(f"its process ended with exit code {process.exitcode}")
+        if isinstance(answer, SystemExit):
+            raise SystemExit(f"error: {system.name} failed; {answer}")
+        return answer
 
     try:
         yield ask
@@ -117,19 +133,32 @@ def started(system: System, num_threads: int) -> Iterator[Callable[..., Any]]:
         process.terminate()
         raise
     finally:
+        helpers = []  # servers and compilers
+        with contextlib.suppress(psutil.NoSuchProcess):
+            helpers = psutil.Process(process.pid).children(recursive=True)
         ours.close()  # ends the process if it is idle
-        process.join(timeout=10)
-        process.terminate()
+        process.join(timeout=10 if time.monotonic() < until else 0)
+        for each in (*helpers, process):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
+        process.join()
 
 
 def _answer(system: System, num_threads: int, pipe: Connection) -> None:
     os.environ["RAYON_NUM_THREADS"] = str(num_threads)  # threads of the tokenizers library
     torch.set_num_threads(num_threads)
-    ready = system.load()
-    with contextlib.suppress(EOFError):
+    try:
+        ready = system.load()
         while True:
-            what, arguments = pipe.recv()
+            try:
+                what, arguments = pipe.recv()
+            except EOFError:
+                return
             pipe.send(what(ready, *arguments))
+    except (Exception, SystemExit) as error:
+        traceback.print_exc()
+        is_full = isinstance(error, torch.OutOfMemoryError)
+        pipe.send(SystemExit("out of memory" if is_full else f"{type(error).__name__}: {error}".split("\n")[0][:150]))
 
 
 def first_result(ready: Ready) -> Any:
@@ -141,6 +170,8 @@ def one_round(ready: Ready, number: int) -> Round:
     """Run and measure one round."""
     started_at = time.perf_counter()
     amount = ready.work(number)
+    if ready.megabytes is not None:
+        return Round(amount, time.perf_counter() - started_at, ready.megabytes())
     if _is_on_gpu():
         torch.cuda.synchronize()
         return Round(amount, time.perf_counter() - started_at, torch.cuda.max_memory_allocated() / 1e6)
@@ -153,6 +184,25 @@ def one_round(ready: Ready, number: int) -> Round:
 def held(ready: Ready) -> float:
     """Return the megabytes that the process uses now; on a GPU, those of the GPU."""
     return torch.cuda.memory_allocated() / 1e6 if _is_on_gpu() else _kilobytes("VmRSS") * 1.024e-3
+
+
+def forget_peak(ready: Ready) -> None:
+    """Begin to measure the peak of the GPU's memory anew."""
+    if _is_on_gpu():
+        torch.cuda.reset_peak_memory_stats()
+
+
+def notes(ready: Ready) -> list[str]:
+    """Return a system's notes on all rounds."""
+    return ready.notes()
+
+
+def profiled(ready: Ready) -> str:
+    """Return a table of the operations that take most time in a round."""
+    with torch.profiler.profile() as profile:
+        one_round(ready, 0)
+    by = "self_device_time_total" if _is_on_gpu() else "self_cpu_time_total"
+    return str(profile.key_averages().table(sort_by=by, row_limit=40))
 
 
 def _is_on_gpu() -> bool:
@@ -169,6 +219,8 @@ def _kilobytes(name: str) -> int:
 def summarise(measured: Mapping[str, Sequence[Round]]) -> list[dict[str, Any]]:
     """Return medians of the rates, and of their ratios to the first system and to Hugging Face's fastest, within the same round."""
     rates = {name: [each.amount / each.seconds for each in rounds] for name, rounds in measured.items()}
+    if not rates:
+        return []
     first, *others = rates
     theirs = [first, *(name for name in others if not name.startswith("bertkit"))]
     best = max(theirs, key=lambda name: statistics.median(rates[name]))

@@ -1,4 +1,4 @@
-"""Typical servers for a classifier, with FastAPI and transformers: `servers.py KIND MODEL_DIR PORT NUM_PROCESSES`.
+"""Typical servers for a classifier, with FastAPI and transformers: `servers.py KIND MODEL_DIR PORT NUM_PROCESSES DEVICE PRECISION`.
 
 They answer as `bertkit serve` does: POST /predict {"inputs": [text]} -> {"predictions": [{"label", "probabilities"}]}.
 """
@@ -17,9 +17,9 @@ MOST_TOGETHER = 64  # texts per padded batch
 MAX_TOKENS = 128  # tokens per text: bertkit's default for a classifier without a maximum length
 
 
-def pipeline_server(model_dir: str, is_in_turn: bool) -> fastapi.FastAPI:
+def pipeline_server(model_dir: str, settings: dict[str, Any], device: str, is_in_turn: bool) -> fastapi.FastAPI:
     """Serve a pipeline: in FastAPI's forty threads, as its guide advises for blocking functions, or one request after another."""
-    classify = transformers.pipeline("text-classification", model=model_dir, top_k=None, device="cpu")
+    classify = transformers.pipeline("text-classification", model=model_dir, top_k=None, device=device, **settings)
     app = fastapi.FastAPI()
 
     def predict(body: dict[str, list[str]]) -> dict[str, Any]:
@@ -33,17 +33,17 @@ def pipeline_server(model_dir: str, is_in_turn: bool) -> fastapi.FastAPI:
     return app
 
 
-def padded_server(model_dir: str) -> fastapi.FastAPI:
+def padded_server(model_dir: str, settings: dict[str, Any], device: str) -> fastapi.FastAPI:
     """Serve with a thread that collects the waiting texts in one batch, padded to the longest."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(model_dir)
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(model_dir).eval()
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(model_dir, **settings).to(device).eval()
     app, waiting = fastapi.FastAPI(), asyncio.Queue[tuple[str, asyncio.Future[Any]]]()
     working: list[asyncio.Task[None]] = []
 
     @torch.inference_mode()
     def answers(texts: list[str]) -> list[Any]:
         batch = tokenizer(texts, padding=True, truncation=True, max_length=MAX_TOKENS, return_tensors="pt")
-        rows = model(**batch).logits.softmax(-1).tolist()
+        rows = model(**batch.to(device)).logits.float().softmax(-1).tolist()
         return [answer({model.config.id2label[number]: share for number, share in enumerate(row)}) for row in rows]
 
     async def work() -> None:
@@ -75,13 +75,18 @@ def answer(probabilities: dict[str, float]) -> dict[str, Any]:
 
 def app() -> fastapi.FastAPI:
     """Create the application that the environment variables name, in one of the server processes."""
-    kind, model_dir = os.environ["HOW_FAST_SERVER"].split("\n")
+    kind, model_dir, device, precision = os.environ["HOW_FAST_SERVER"].split("\n")
+    settings = {"dtype": torch.bfloat16 if precision == "bf16" else torch.float32}
     transformers.logging.disable_progress_bar()
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    return padded_server(model_dir) if kind == "padded" else pipeline_server(model_dir, kind == "in_turn")
+    if kind == "padded":
+        return padded_server(model_dir, settings, device)
+    return pipeline_server(model_dir, settings, device, kind == "in_turn")
 
 
 if __name__ == "__main__":
-    os.environ["HOW_FAST_SERVER"] = "\n".join(sys.argv[1:3])
-    port, num_processes = map(int, sys.argv[3:])
-    uvicorn.run("servers:app", factory=True, host="127.0.0.1", port=port, workers=num_processes, log_level="warning")
+    kind, model_dir, port, num_processes, *settings = sys.argv[1:]
+    os.environ["HOW_FAST_SERVER"] = "\n".join((kind, model_dir, *settings))
+    uvicorn.run(
+        "servers:app", factory=True, host="127.0.0.1", port=int(port), workers=int(num_processes), log_level="warning"
+    )

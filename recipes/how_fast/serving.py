@@ -21,14 +21,28 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import BERTKIT, MODEL, TEXTS, Options, new_model, parsed, prepared_text, some_lines, texts_of_mixed_lengths
-from rounds import check_same, report
+import psutil
+from common import (
+    BERTKIT,
+    MODEL,
+    PRECISION,
+    TEXTS,
+    Options,
+    new_model,
+    parsed,
+    prepared_text,
+    some_lines,
+    texts_of_mixed_lengths,
+)
+from rounds import Ready, check_same, report
 
+from bertkit.base.memory import memory_here
+from bertkit.interop.load import load_tokenizer
 from bertkit.view.page import Table
 
 SECONDS_TO_START = 120.0
 NUM_CHECKED = 64  # texts with compared predictions
-TOLERANCE = 1e-4  # tolerance for a float32 probability with other kernels and in other batches
+TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2}  # tolerance for a probability with other kernels and in other batches
 SERVERS = {  # kind, and whether there is one process per thread
     "FastAPI and a transformers pipeline": ("pipeline", False),
     "the same, one request after another, in processes": ("in_turn", True),
@@ -48,14 +62,14 @@ CLIENTS: Options = {
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Send requests to all servers in turn; the first round is a warm-up."""
-    args = parsed(__doc__, arguments, MODEL, TEXTS, CLIENTS)
+    args = parsed(__doc__, arguments, MODEL, PRECISION, TEXTS, CLIENTS)
     latencies: dict[str, list[float]] = {name: [] for name in SERVERS}
     rates: dict[str, list[float]] = {name: [] for name in SERVERS}
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         model_dir, texts = given(args, Path(folder))
-        ports = {name: stack.enter_context(running(name, model_dir, args.num_threads)) for name in SERVERS}
+        ports = {name: stack.enter_context(running(name, model_dir, args)) for name in SERVERS}
         answers = [asyncio.run(ask(port, texts[:NUM_CHECKED])) for port in ports.values()]
-        check_same(SERVERS, answers, [TOLERANCE] * len(answers))
+        check_same(SERVERS, answers, [TOLERANCE[args.precision]] * len(answers))
         for number in range(args.rounds + 1):
             for name in SERVERS if number % 2 else reversed(SERVERS):
                 seconds, found = asyncio.run(drive(ports[name], texts, args.num_clients, args.round_seconds))
@@ -107,15 +121,18 @@ def ratio(rates: Sequence[float], others: Sequence[float]) -> float:
 
 
 @contextlib.contextmanager
-def running(name: str, model_dir: str, num_threads: int) -> Iterator[int]:
+def running(name: str, model_dir: str, args: argparse.Namespace) -> Iterator[int]:
     """Run a server; yield its port as soon as it responds."""
     kind, has_processes = SERVERS[name]
+    num_threads, device, precision = args.num_threads, args.device, args.precision
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     processes, threads = (num_threads, 1) if has_processes else (1, num_threads)
     command = [sys.executable, str(Path(__file__).with_name("servers.py")), kind, model_dir, f"{port}", f"{processes}"]
+    command += [device, precision]
     if kind == "bertkit":
-        command = [*BERTKIT, "serve", f"model_dir={model_dir}", f"port={port}", "device=cpu", f"workers={processes}"]
+        given = {"model_dir": model_dir, "port": port, "workers": processes, "device": device, "precision": precision}
+        command = [*BERTKIT, "serve", *(f"{name}={value}" for name, value in given.items())]
     limits = {name: str(threads) for name in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS")}
     environment = os.environ | limits | {"TOKENIZERS_PARALLELISM": "true"}
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as process:
@@ -131,6 +148,30 @@ def running(name: str, model_dir: str, num_threads: int) -> Iterator[int]:
             yield port
         finally:
             process.terminate()
+
+
+def ready(args: argparse.Namespace, model_dir: Path, texts: list[str], name: str, precision: str) -> Ready:
+    """Start a server, which ends with this process; a round is `--round-seconds` of requests, in tokens."""
+    args = argparse.Namespace(**{**vars(args), "precision": precision})
+    num_tokens = sum(map(len, load_tokenizer(model_dir)(texts)["input_ids"])) / len(texts)
+    latencies, before = list[float](), memory_here(args.device).free
+    server = running(name, str(model_dir), args)
+    port = server.__enter__()
+
+    def work(number: int, server: object = server) -> float:  # without a reference the server would be stopped
+        _, found = asyncio.run(drive(port, texts, args.num_clients, args.round_seconds))
+        latencies.extend(found)
+        return len(found) * num_tokens
+
+    def notes() -> list[str]:
+        return [f"p50 {1000 * quantile(latencies, 0.5):.0f} ms, p99 {1000 * quantile(latencies, 0.99):.0f} ms"]
+
+    def megabytes() -> float:
+        if args.device == "cuda":
+            return (before - memory_here("cuda").free) / 1e6
+        return float(sum(each.memory_info().rss for each in psutil.Process().children(recursive=True))) / 1e6
+
+    return Ready(lambda: asyncio.run(ask(port, texts[:NUM_CHECKED])), work, megabytes, notes)
 
 
 def request_of(text: str) -> bytes:

@@ -93,6 +93,22 @@ class FullSequences(Pairs):
 
 
 @dataclass(frozen=True)
+class Texts(Pairs):
+    """Batches for fine-tuning, with texts cut from running text; `lengths` holds evenly spaced quantiles of their lengths."""
+
+    lengths: tuple[int, ...] = ()
+    head: str = "sequence"
+
+    def of_step(self, step: int, num_steps: int = 1) -> TaskBatch:
+        """Return the batch of a step, or of several together: packed, the shortest text first."""
+        drawn = np.random.default_rng(step).random(self.batch_sequences * num_steps) * (len(self.lengths) - 1)
+        lengths = np.sort(np.rint(np.interp(drawn, np.arange(len(self.lengths)), self.lengths)).astype(np.int64))
+        ids = running_text(open_prepared(self.data_dir), int(lengths.sum()))
+        labels = np.stack([lengths // 3, lengths // 2], 1) if self.head == "span" else np.arange(len(lengths)) % 2
+        return TaskBatch(self.head, ids, np.zeros_like(ids), lengths, labels)
+
+
+@dataclass(frozen=True)
 class Translations:
     """Batches of sources and targets, as in `finetune`."""
 
@@ -125,9 +141,13 @@ class Training:
     their_class: str  # of transformers
     device: str
     steps_per_round: int
+    is_repeated: bool = (
+        False  # all rounds have the batches of the first one, which are drawn and padded before the clock starts
+    )
 
     def steps(self, number: int) -> range:
         """Number the steps of a round."""
+        number = 0 if self.is_repeated else number
         return range(number * self.steps_per_round, (number + 1) * self.steps_per_round)
 
 
@@ -165,8 +185,12 @@ def bertkit(training: Training, precision: str, is_plain: bool = False) -> Ready
         model.train()
         return [float(np.log(sum(float(term.sum / term.count) for term in terms.values()))) for terms in found]
 
+    @functools.cache
+    def micro_batches(step: int) -> Any:
+        return training.batches.micro_batches(step)
+
     def work(number: int) -> float:
-        batches = [training.batches.micro_batches(step) for step in training.steps(number)]
+        batches = [micro_batches(step) for step in training.steps(number)]
         learner = Learner(accelerator, model, optimizer, functools.partial(losses, precision=precision))
         course = Course(lambda step: batches[step], lambda step: 1e-4, 0, len(batches), max_grad_norm=1.0, seed=0)
         return sum(report.num_tokens for report in loop.train(learner, course, should_sync=lambda step: False))
@@ -183,13 +207,23 @@ def hugging_face(training: Training, precision: str, way: str) -> Ready:
     if training.their_class == "EncoderDecoderModel":
         model.decoder.config.use_cache = False  # not needed in training
         warnings.filterwarnings("ignore", "Version v4.12.0", FutureWarning)  # a warning for models of earlier versions
-    called = torch.compile(model) if way == "compiled" else model
+    called = compiled(model, device, is_dynamic="grouped" in way) if "compiled" in way else model
     optimizer = torch.optim.AdamW(model.train().parameters(), lr=1e-4, fused=True)
 
     @functools.cache
     def window() -> list[Inputs]:
         batch, size = batches.of_step(0, WINDOW), batches.batch_sequences
         return [padded(batch, None, device, slice(n, n + size)) for n in range(0, len(batch.sequence_lengths), size)]
+
+    @functools.cache
+    def inputs_of(number: int) -> tuple[list[Inputs], int]:
+        steps = training.steps(number)
+        if "grouped" in way:  # so every round has batches of all lengths
+            inputs = [window()[(number + place * WINDOW // len(steps)) % WINDOW] for place in range(len(steps))]
+        else:
+            inputs = [padded(batches.of_step(step), width, device) for step in steps]
+        masks = [mask for each in inputs for name, mask in each.items() if name.endswith("attention_mask")]
+        return inputs, sum(int(mask.sum()) for mask in masks)
 
     def loss(model: Any, inputs: Inputs, precision: str) -> Any:
         with torch.autocast(device, torch.bfloat16, enabled=precision == "bf16"):
@@ -204,19 +238,20 @@ def hugging_face(training: Training, precision: str, way: str) -> Ready:
         return found
 
     def work(number: int) -> float:
-        steps = training.steps(number)
-        if way == "grouped by length":  # so every round has batches of all lengths
-            inputs = [window()[(number + place * WINDOW // len(steps)) % WINDOW] for place in range(len(steps))]
-        else:
-            inputs = [padded(batches.of_step(step), width, device) for step in steps]
+        inputs, num_tokens = inputs_of(0 if training.is_repeated else number)
         for each in inputs:
             loss(called, each, precision).backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        return sum(int(mask.sum()) for each in inputs for name, mask in each.items() if name.endswith("attention_mask"))
+        return num_tokens
 
     return Ready(first_losses, work)
+
+
+def compiled(model: Any, device: str, is_dynamic: bool) -> Any:
+    """Compile a model; on a CPU, where that takes minutes and gains nothing, only trace it, as a trial."""
+    return torch.compile(model, dynamic=is_dynamic, backend="inductor" if device == "cuda" else "eager")
 
 
 def transformers() -> Any:
@@ -236,7 +271,9 @@ def padded(
     def rows(values: NDArray[Any] | None, lengths: NDArray[np.int64], padding: int = 0) -> Tensor:
         tokens = list(torch.split(torch.from_numpy(np.asarray(values)), lengths.tolist()))[chosen]
         found = pad_sequence(tokens, batch_first=True, padding_value=padding)
-        return F.pad(found, (0, max(0, (width or 0) - found.shape[1])), value=padding)
+        # on a GPU, to a multiple of 8, as its matrix units need it
+        short = -found.shape[1] % (8 if device == "cuda" else 1)
+        return F.pad(found, (0, max(short, (width or 0) - found.shape[1])), value=padding)
 
     ids, lengths = batch.input_ids, batch.sequence_lengths
     inputs = {"input_ids": rows(ids, lengths), "attention_mask": rows(np.ones_like(ids), lengths)}
@@ -247,10 +284,12 @@ def padded(
         return {name: values.to(device) for name, values in inputs.items()}
     inputs["token_type_ids"] = rows(batch.token_type_ids, lengths)
     if isinstance(batch, TaskBatch):
-        inputs["labels"] = torch.from_numpy(np.asarray(batch.labels)[chosen])
+        labels = torch.from_numpy(np.asarray(batch.labels)[chosen])
+        span = {"start_positions": labels[..., 0], "end_positions": labels[..., -1]}
+        inputs |= span if batch.head == "span" else {"labels": labels}
     else:
-        labels = np.full(len(ids), IGNORED)
-        labels[batch.masked_positions] = batch.masked_labels
-        inputs["labels"] = rows(labels, lengths, IGNORED)
+        masked = np.full(len(ids), IGNORED)
+        masked[batch.masked_positions] = batch.masked_labels
+        inputs["labels"] = rows(masked, lengths, IGNORED)
         inputs["next_sentence_label"] = torch.from_numpy(np.asarray(batch.next_sentence_labels)[chosen])
     return {name: values.to(device) for name, values in inputs.items()}

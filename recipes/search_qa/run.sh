@@ -21,4 +21,10 @@ echo "== search: the metrics of each order; the weights both.* are fitted on the
 $bertkit search index="$run/library.db" model_dir="$run/reader" input="$dev" fit=true max_questions="${QUESTIONS:-400}" output="$run/found.jsonl" overwrite=true
 echo "== search: one question, with the answers between arrows"
 $bertkit search index="$run/library.db" model_dir="$run/reader" question="${QUESTION:-When did the Normans come to France?}" top_k=3
+if [ -n "${XQUAD:-}" ]; then  # English questions on passages in TO=, such as es; CATALOGUES= has TO/LC_MESSAGES/*.mo
+  to=${TO:-es} across=$run/${TO:-es}; .venv/bin/python recipes/search_qa/catalogues.py "$CATALOGUES" "$to" "$XQUAD/xquad.en.json" "$XQUAD/xquad.$to.json" "$across"
+  $bertkit finetune task=translation decoder=transformer model=tiny tokenizer=wordpiece tokenizer.vocab_size=8000 tokenizer.lowercase=true schedule=noam \
+    task.generation.num_beams=1 evaluation.every_steps=100000 num_epochs="${EPOCHS:-5}" data_dir="$across" output_dir="$across/translator"
+  $bertkit index corpus.path="$XQUAD/xquad.$to.json" output="$across/library.db"
+  for more in top_k=10 "glossary=$across/words.tsv" "translate=$across/translator" "translate=$across/translator glossary=$across/words.tsv"; do $bertkit search index="$across/library.db" input="$across/questions.jsonl" output="$across/found.jsonl" overwrite=true $more; done; fi
 echo "to search on a web page: docker/install.sh .venv '[serve]' && .venv/bin/bertkit serve model_dir=$run/reader index=$run/library.db"

@@ -10,13 +10,14 @@ import shutil
 import signal
 import sqlite3
 import subprocess
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Capsys, make_text, refused, write_text
+from conftest import Capsys, make_text, real_data, refused, write_text
 
 from bertkit.base.errors import InputError
 from bertkit.cli import run
@@ -134,7 +135,17 @@ SCRIPTS = [
     ("ＡＢＣ１２３", "abc123", True),
     ("東京都は日本の首都です", "京都", True),
     ("東京都は日本の首都です", "大阪", False),
+    ("我爱猫。", "猫", True),
     ("ประเทศไทยสวย", "ไทย", True),
+    ("ประเทศไทยสวย", "น้ำ", False),
+    ("ดื่มน้ำทุกวัน", "น้ำ", True),
+    ("ປະເທດລາວ", "ລາວ", True),
+    ("ປະເທດລາວ", "ຫມາ", False),
+    ("ប្រទេសកម្ពុជា", "កម្ពុជា", True),
+    ("ប្រទេសកម្ពុជា", "ឆ្កែ", False),
+    ("မြန်မာနိုင်ငံ", "နိုင်ငံ", True),
+    ("မြန်မာနိုင်ငံ", "ခွေး", False),
+    ("ᦅᦲᧃᧁᦑᦱ", "ᦲᧃ", True),
     ("हिन्दी भाषा", "हिन्दी", True),
     ("हिन्दी भाषा", "हिन", False),
     ("İstanbul'da güneş", "gunes", True),
@@ -146,6 +157,31 @@ SCRIPTS = [
 def test_words_of_any_script(text: str, question: str, is_found: bool, tmp_path: Path) -> None:
     library = made_of(tmp_path / "library.db", [("", text), ("", "another")])
     assert bool(library.find(question, 1)) == is_found
+
+
+UNSPACED = [("tha", 0.87), ("khm", 0.88), ("mya", 0.88), ("jpn", 0.94), ("cmn_hans", 0.97)]
+
+
+@pytest.mark.parametrize(("language", "share"), UNSPACED)
+def test_words_in_text_without_spaces(language: str, share: float, tmp_path: Path) -> None:
+    """Five letters from a paragraph of the declaration of human rights find it, or another one that contains them."""
+    text = real_data("text", "udhr", f"{language}.txt").read_text(encoding="utf-8")
+    paragraphs = [line for line in text.splitlines() if len(line) > 40]
+    library = made_of(
+        tmp_path / "library.db", [("", each) for each in paragraphs], PassagesConfig(999, 0, "none", "drop")
+    )
+    letters = [re.findall(r"\w[^\w\s]*", words) for each in paragraphs for words in each.split()]
+    questions = ["".join(row[at : at + 5]) for row in letters for at in range(0, len(row) - 5, 13)]
+    found = [question in hit.passage for question in questions for hit in library.find(question, 1)]
+    assert len(questions) > 50
+    assert sum(found) / len(questions) > share
+
+
+def test_a_long_sentence_is_cut_between_letters() -> None:
+    """Not before a vowel sign or a tone mark."""
+    sentence = "น้ำกินที่นี่" * 20
+    for passage in cut(document_of([sentence], "line"), PLAIN):
+        assert unicodedata.category(sentence[passage.start])[0] == "L"
 
 
 def test_stems_and_accents_are_settings(tmp_path: Path) -> None:
@@ -332,6 +368,7 @@ CHANGES = [
     ("UPDATE passages SET start = 'a'", [0, 2]),
     ("UPDATE settings SET value = '[1]'", [2, 0]),
     ("DELETE FROM settings", [2, 0]),
+    ("PRAGMA user_version = 1", [2, 2]),
 ]
 
 

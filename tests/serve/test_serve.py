@@ -63,6 +63,7 @@ def server(python: Path, models: Path, tmp_path_factory: pytest.TempPathFactory)
         f"model_dir=[{listed}]",
         f"index={models / 'library.db'}",
         "candidates=5",
+        f"translate={models / 'writer'}",
         "hosts=[Bert.example]",
         *LIMITS,
         folder=folder,
@@ -188,8 +189,8 @@ def test_a_look_into_a_model(server: Server) -> None:
 
 
 def test_passages_are_those_of_the_searcher(server: Server, models: Path) -> None:
-    reader = load_predictor(models / "reader", device="cpu")._predictor
-    searcher = Searcher(models / "library.db", reader, num_candidates=5)
+    reader, writer = (load_predictor(models / name, device="cpu")._predictor for name in ("reader", "writer"))
+    searcher = Searcher(models / "library.db", reader, num_candidates=5, translator=writer)
     for order in ("search", "bert", "both", None):
         found = ask(server.port, "/search", {"question": "kan lon min", "order": order, "top_k": 4}).json
         own = searcher.search("kan lon min", order, 4)

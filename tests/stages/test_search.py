@@ -3,19 +3,20 @@
 import dataclasses
 import json
 import math
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Capsys, make_text, output_of, real_data, refused, small_model, write_text
+from conftest import Capsys, headed_model, make_text, output_of, real_data, refused, small_model, write_text
 
 from bertkit import export_model, load_predictor
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
-from bertkit.search.library import Hit
-from bertkit.search.ranking import Candidate, Searcher, fit, in_order, log_both, scores_of
+from bertkit.search.library import Hit, Library
+from bertkit.search.ranking import Candidate, Searcher, fit, in_order, log_both, read_glossary, scores_of
 from bertkit.settings.inputs import BothConfig
 
 BOTH = BothConfig(search=0.7, bert=0.4, bias=-0.3)
@@ -182,15 +183,82 @@ def test_metrics_by_hand(tmp_path: Path, capsys: Capsys) -> None:
 def test_a_glossary_widens_a_question(tmp_path: Path, capsys: Capsys) -> None:
     text, glossary = tmp_path / "a.txt", tmp_path / "glossary.tsv"
     text.write_text("Der Hund schläft.\n\nDie Katze frisst.\n")
-    glossary.write_text("Dog\thund\ndog\tköter\n")
+    glossary.write_text("Dog\thund\ndog\tköter\nbig cat\tkatze\n")
     library = f"index={tmp_path / 'library.db'}"
     assert run(["index", f"corpus.path={text}", f"output={tmp_path / 'library.db'}"]) == 0
     assert search(library, "question=The dog?", "top_k=1") == 0
     assert "no passage contains a word of the question" in capsys.readouterr().out
     assert search(library, "question=The dog?", f"glossary={glossary}", "top_k=1") == 0
     assert "Der Hund schläft." in capsys.readouterr().out
+    for question, is_found in (("a big cat", True), ("a cat, big", False)):
+        assert search(library, f"question={question}", f"glossary={glossary}", "top_k=1") == 0
+        assert ("Die Katze frisst." in capsys.readouterr().out) == is_found
     glossary.write_text("dog hund\n")
     refused(search(library, "question=The dog?", f"glossary={glossary}"), f"{glossary}:1: ", capsys)
+
+
+def test_a_translation_widens_a_question(
+    library: Path, reader: Path, tokenizer: Tokenizer, tmp_path: Path, capsys: Capsys
+) -> None:
+    """By the words that `predict` writes, beside its own; the reader reads the question itself."""
+    translator = export_model(headed_model(tokenizer, "generation", scale=3), tokenizer, tmp_path / "translator")
+    question, output = "kan lon", tmp_path / "found.jsonl"
+    written = load_predictor(str(translator), device="cpu")(question)["text"]
+    given = [f"index={library}", f"translate={translator}", f"question={question}", f"output={output}", "device=cpu"]
+    assert search(*given, "top_k=50") == 0
+    found = [(hit["id"], hit["score_search"]) for hit in rows(output)[0]["answers"]]
+    expected, without = (
+        [(hit.id, hit.score) for hit in Library(library).find(question, 50, more)] for more in ([written], [])
+    )
+    assert found == expected != without
+    assert search(*given, f"model_dir={reader}", "overwrite=true", "order=bert", *SMALL) == 0
+    best = rows(output)[0]["answers"][0]
+    said = load_predictor(str(reader), **{"task.max_seq_length": 40, "task.spans.max_query_length": 11}, device="cpu")
+    odds = said((question, best["passage"]))["no_answer_probability"]
+    assert 1 / (1 + math.exp(best["score_bert"])) == pytest.approx(odds, abs=1e-5)
+    given[1] = f"translate={reader}"
+    refused(search(*given, "overwrite=true"), f"translate={reader}: kind spans", capsys)
+
+
+def catalogue(path: Path, messages: dict[str, str]) -> None:
+    """Write a gettext catalogue: a header, a table of the messages and one of the translations, their texts."""
+    rows = sorted(
+        (key.encode(), value.encode())
+        for key, value in {"": "Content-Type: text/plain; charset=UTF-8\n", **messages}.items()
+    )
+    texts = [key for key, _ in rows] + [value for _, value in rows]
+    ends = 28 + 8 * len(texts) + np.cumsum([len(text) + 1 for text in texts])
+    table = [number for text, end in zip(texts, ends, strict=True) for number in (len(text), end - len(text) - 1)]
+    path.parent.mkdir(parents=True)
+    header = [0x950412DE, 0, len(rows), 28, 28 + 8 * len(rows), 0, 0]
+    path.write_bytes(np.array([*header, *table], "<u4").tobytes() + b"".join(text + b"\0" for text in texts))
+
+
+def test_a_dictionary_from_catalogues(tmp_path: Path, capsys: Capsys) -> None:
+    """Counts alone would give "el" for every word; alignment gives each its own."""
+    names = {"file": "archivo", "table": "cuadro", "line": "renglón"}
+    messages = {f"{verb} the {name}": f"{other} el {names[name]}" for name in names
+                for verb, other in (("Open", "Abrir"), ("_Close", "_Cerrar"), ("<b>Print</b>", "<b>Imprimir</b>"))}  # fmt: skip
+    catalogue(tmp_path / "es" / "LC_MESSAGES" / "a.mo", {**messages, "No %s here": "No hay %s", "File": "Archivo"})
+    texts = ("Where is the file?", "¿Dónde está?")
+    for name, question in zip(("en", "es"), texts, strict=True):
+        answers = [{"text": f"archivo {name}", "answer_start": 0}]
+        paragraph = {"context": f"archivo {name}", "qas": [{"id": "a", "question": question, "answers": answers}]}
+        (tmp_path / f"{name}.json").write_text(json.dumps({"data": [{"title": "", "paragraphs": [paragraph]}]}))
+    script = Path(__file__).parents[2] / "recipes" / "search_qa" / "catalogues.py"
+    files = [tmp_path / name for name in ("en.json", "es.json", "out")]
+    subprocess.run([sys.executable, script, tmp_path, "es", *files], check=True, capture_output=True)
+    pairs = [(files[2] / f"{split}.tsv").read_text("utf-8").splitlines()[1:] for split in ("train", "dev")]
+    assert sorted([*pairs[0], *pairs[1]])[:2] == [
+        "Close the file\tCerrar el archivo",
+        "Close the line\tCerrar el renglón",
+    ]
+    assert sum(map(len, pairs)) == 9
+    glossary = read_glossary(files[2] / "words.tsv")
+    assert {word: others[0].split()[0] for word, others in glossary.items()} == {
+        **names, "the": "el", "open": "abrir", "close": "cerrar", "print": "imprimir"}  # fmt: skip
+    (question,) = rows(files[2] / "questions.jsonl")
+    assert (question["question"], question["context"]) == (texts[0], "archivo es")
 
 
 REFUSED = [

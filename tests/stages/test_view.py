@@ -16,6 +16,7 @@ import pytest
 import torch
 from browser import Browser, chromium
 from conftest import Capsys, headed_model, minilm_dir, output_of, refused, small_model
+from safetensors.numpy import load_file
 
 from bertkit import export_model, load_model, load_tokenizer
 from bertkit.cli import run
@@ -388,6 +389,113 @@ def test_the_page_is_small_and_near() -> None:
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     with chromium(tmp_path_factory.mktemp("profile")) as found:
         yield found
+
+
+KINDS = [("learned", {}), ("sinusoidal", {}), ("rotary", {"hidden_size": 28}), ("alibi", {"num_attention_heads": 13})]
+KINDS += [("relative", {"max_distance": 5}), ("relative", {"max_distance": 5, "relative_to": ("values",)})]
+
+
+@pytest.fixture(scope="module")
+def with_positions(make: Make) -> Callable[..., Path]:
+    """Give the directory of a small encoder with these positions."""
+
+    def directory(kind: Any, **changes: Any) -> Path:
+        own = {name: changes.pop(name) for name in ("max_distance", "relative_to") if name in changes}
+        return make(attention=AttentionConfig(positions=kind, **own), **changes)
+
+    return directory
+
+
+def told(kind: str, folder: Path) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """What positions say of distance, from the papers and the file of weights: a matrix and lines."""
+    tensors, config = load_file(folder / "model.safetensors"), json.loads((folder / "config.json").read_text())
+    size, heads, places = config["hidden_size"], config["num_attention_heads"], np.arange(41)
+
+    def cosines(rows: np.ndarray) -> np.ndarray:
+        return np.array([[a @ b / np.sqrt(a @ a * (b @ b)) for b in rows] for a in rows])
+
+    if kind == "learned":
+        (table,) = (tensors[name].astype(float) for name in tensors if name.endswith("position_embeddings.weight"))
+        similar = cosines(table)
+        mean = [np.mean([similar[i, i + d] for i in range(41 - d)]) for d in range(41)]
+        return similar, {"mean": np.array(mean)}
+    if kind == "sinusoidal":
+        angles = [[p / 10000 ** (2 * (e // 2) / size) + e % 2 * np.pi / 2 for e in range(size)] for p in places]
+        speeds = 10000.0 ** (-np.arange(0, size, 2) / size)
+        return np.sin(angles), {"product": np.cos(places[:, None] * speeds).sum(1)}
+    if kind == "rotary":
+        speeds = 10000.0 ** (-2 * np.arange(size // heads // 2) / (size // heads))
+        turned = np.cos(places[:, None] * speeds)
+        return turned, {"score": turned.sum(1)}
+    if kind == "alibi":
+        slopes = np.array([2.0 ** -(8 * n / 8) for n in range(1, 9)] + [2.0 ** -(8 * n / 16) for n in (1, 3, 5, 7, 9)])
+        return np.exp(-slopes[:, None] * places), {"slope": slopes}
+    tables: dict[str, Any] = {}
+    for side in ("key", "value"):
+        own = [tensor.astype(float) for name, tensor in sorted(tensors.items()) if f"relative.{side}." in name]
+        tables |= {f"{side}s": own} if own else {}
+    lengths = {side: np.mean([[np.sqrt(a @ a) for a in rows] for rows in own], 0) for side, own in tables.items()}
+    return np.mean([cosines(rows) for rows in next(iter(tables.values()))], 0), lengths
+
+
+@pytest.mark.parametrize(("kind", "changes"), KINDS)
+def test_what_positions_say_of_distance(
+    kind: str, changes: dict[str, Any], with_positions: Callable[..., Path], tmp_path: Path
+) -> None:
+    model = with_positions(kind, **changes)
+    found = seen(tmp_path, model, "positions=true")
+    matrix, lines = told(kind, model)
+    assert (found["positions"], found["first"]) == (kind, {"relative": -5, "alibi": 1}.get(kind, 0))
+    assert found["lines"].keys() == lines.keys()
+    assert np.abs(np.array(found["matrix"]) - matrix).max() < 1e-6
+    assert all(np.abs(np.array(found["lines"][name]) - line).max() < 1e-6 for name, line in lines.items())
+    page = tmp_path / "a.html"
+    assert run(["view", f"model_dir={model}", "positions=true", f"output={page}"]) == 0
+    content = base64.b64decode(re.findall(r'href="data:image/png;base64,([^"]+)', page.read_text())[0])
+    start = content.index(b"IDAT")
+    length = int.from_bytes(content[start - 4 : start], "big")
+    packed = np.frombuffer(zlib.decompress(content[start + 4 : start + 4 + length]), np.uint8)
+    pixels = packed.reshape(len(matrix), -1)[::-1, 1:].reshape(*matrix.shape, 3)  # row 0 is at the bottom
+    ink = np.where(matrix[..., None] < 0, (194, 81, 10), (31, 111, 235))
+    expected = 255 - np.abs(matrix[..., None]) / np.abs(matrix).max() * (255 - ink)
+    assert np.abs(pixels - expected).max() < 0.51
+
+
+def test_the_positions_of_a_published_model(browser: Browser, tmp_path: Path) -> None:
+    """Of MiniLM: near positions are alike; and its page, on a phone and a desk, by day and by night."""
+    found = seen(tmp_path, minilm_dir(), "positions=true")
+    mean = found["lines"]["mean"]
+    assert len(mean) == 512
+    assert mean[0] == pytest.approx(1)
+    assert mean[1] > 0.4 > max(mean[100:200])
+    browser.faults.clear()
+    page = tmp_path / "a.html"
+    assert run(["view", f"model_dir={minilm_dir()}", "positions=true", f"output={page}"]) == 0
+    assert page.stat().st_size < 300_000
+    for width, is_dark in ((390, False), (390, True), (1280, False), (1280, True)):
+        browser.open(page.as_uri(), width, is_dark=is_dark)
+        assert browser.ask("document.documentElement.scrollWidth") <= width
+        assert browser.ask("document.querySelectorAll('figure svg').length") == 2
+        shown = (
+            "(() => { const { width, height } = document.querySelector('image').getBBox(); return width * height; })()"
+        )
+        assert browser.ask(shown) > 50_000
+    assert browser.faults == []
+    assert all(url.startswith("data:") for url in browser.requests)
+    browser.requests.clear()
+
+
+def test_positions_that_say_nothing(with_positions: Callable[..., Path], tmp_path: Path, capsys: Capsys) -> None:
+    given = [f"model_dir={with_positions('none')}", f"output={tmp_path / 'a.html'}"]
+    refused(run(["view", *given, "positions=true"]), "attention.positions=none shows nothing; choose a model", capsys)
+    for more in ("text=kan", "input=-", "layer=1", "steps=0", "target_text=kan", "task=sequence", "row=2"):
+        refused(run(["view", *given, "positions=true", more]), f"{more.partition('=')[0]}", capsys)
+    refused(
+        run(["view", given[0], "output=a.svg", "positions=true"]),
+        "output=a.svg: expected a name that ends in .html, .json",
+        capsys,
+    )
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_browser_shows_every_view(browser: Browser, make: Make, tmp_path: Path) -> None:

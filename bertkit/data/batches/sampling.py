@@ -10,6 +10,7 @@ import functools
 import os
 import shutil
 import socket
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -115,6 +116,7 @@ class Sampler(ExampleSource):
     seed: int  # for the pairs, their order and the masks
     open_epoch: Callable[[int], Examples] | None = None  # loads the examples of an epoch; None: compute them in memory
     _epochs: dict[int, Examples] = field(default_factory=dict, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def size_of(self, epoch: int) -> int:
         """Return the number of pairs or blocks in an epoch."""
@@ -136,11 +138,12 @@ class Sampler(ExampleSource):
         return float(labels[:max_sequences].mean())
 
     def _epoch(self, epoch: int) -> Examples:
-        if epoch not in self._epochs:
-            for old in [known for known in self._epochs if known != 0 and known < epoch - 1]:
-                del self._epochs[old]
-            self._epochs[epoch] = (self.open_epoch or self._compute_epoch)(epoch)
-        return self._epochs[epoch]
+        with self._lock:  # a thread may draw the next batch
+            if epoch not in self._epochs:
+                for old in [known for known in self._epochs if known != 0 and known < epoch - 1]:
+                    del self._epochs[old]
+                self._epochs[epoch] = (self.open_epoch or self._compute_epoch)(epoch)
+            return self._epochs[epoch]
 
     def _compute_epoch(self, epoch: int) -> Examples:
         split = self.split

@@ -36,7 +36,7 @@ from bertkit.data.corpus.word_cache import WordCache
 
 FOLDER = "pieces"  # the folder of these files, of portions of the corpus, in a shard
 CHARACTERS_AT_ONCE = 1 << 18  # characters tokenized together
-NUM_CACHED_WORDS = 1 << 18  # in each process, about 60 MB
+NUM_CACHED_WORDS = 1 << 18  # in each process, up to 16 MB
 MAX_FILE_CHARACTERS = 1 << 24  # a larger portion, such as a compressed file, is written to several files
 
 

@@ -2,16 +2,16 @@
 
 A run is the text between two spaces. Its tokens do not depend on the text around it: cleaning, separating Chinese characters
 and lower-casing look at single characters or at one run, and accents belong to the character before them. This holds for
-Hugging Face's rules and for Google's. There are two caches:
+Hugging Face's rules and for Google's. A plain run, of ASCII letters, digits and printed punctuation, is cut further, into words
+and punctuation marks. So the entries of the cache are words, marks, and other runs, which may contain other white space, control
+characters or the name of a special token. The library encodes the entries that the cache does not have.
 
-1. The cache of runs. A sentence is cut only at spaces, so a run may contain other white space, control characters or the name
-   of a special token.
-2. The cache of words, for new runs that consist of ASCII letters, digits and punctuation. They are cut into words and
-   punctuation marks, so "Word", "word," and "word" share an entry. Other new runs are encoded by the library.
+numpy cuts and looks up all entries of a text at once, as bytes in UTF-8: a Python string for each would take most of the time.
 """
 
+import hashlib
 import re
-from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,91 +19,111 @@ from numpy.typing import NDArray
 from bertkit.data.corpus.long_texts import FlatIds, encode_in_parts
 from bertkit.data.corpus.tokenizer import Tokenizer
 
-# ASCII, and the quotes, dashes and ellipsis of printed English; every punctuation mark here is a word by both rules
-_is_plain = re.compile("[!-~‘’“”–—…]+").fullmatch
-_words_of_plain = re.compile("[0-9A-Za-z]+|.").findall
-CHARACTERS_PER_ENTRY = 16  # on average; if runs are longer, as in Chinese, the cache has fewer entries
+# the kinds of bytes; REST are the second and third bytes of a mark
+WHITE, WORD, MARK, OTHER, REST = range(5)
+_KINDS = bytes(
+    WHITE if byte in b" \n" else WORD if bytes([byte]).isalnum() else MARK if 32 < byte < 127 else OTHER
+    for byte in range(256)
+)
+# the quotes, dashes and ellipsis of printed English, which like ASCII's marks are words by both rules: 0xe2, 0x80 and this byte
+_IS_LAST_OF_MARK = np.isin(np.arange(256), [mark.encode()[2] for mark in "‘’“”–—…"])
+_is_plain = re.compile("[0-9A-Za-z]+|[!-~‘’“”–—…]").fullmatch
+_FIRST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)
+_KEY_BYTES = 15  # of an entry that is its own key; the key's last byte is the length
+TOKENS_PER_ENTRY = 8  # on average; a cache with more is emptied; frequent entries soon come back
 
 
 class WordCache:
-    """Encodes sentences as the tokenizer does, in constant memory."""
+    """Encodes sentences as the tokenizer does, in constant memory.
+
+    A hash of an entry's key is its place, where it replaces any other entry. The entry in place n has the ids
+    `tokens[starts[n] : starts[n] + lengths[n]]`.
+    """
 
     def __init__(self, tokenizer: Tokenizer, num_entries: int) -> None:
-        """Make empty caches for `num_entries` runs and words; the words of the current sentences may exceed this number."""
-        self.tokenizer = tokenizer
-        self._runs = _Cache("\n", num_entries)
-        self._words = _Cache(" ", num_entries)
+        """Make an empty cache; the entries of the current sentences may exceed `num_entries`."""
+        self.tokenizer, self.num_entries = tokenizer, num_entries
+        self._keys = np.zeros((2, num_entries), np.uint64)
+        self._starts, self._lengths = np.zeros((2, num_entries), np.int64)
+        self._tokens = np.zeros(0, np.int32)
 
     def encode_flat(self, sentences: list[str]) -> FlatIds:
         """Return the same ids and lengths as `Tokenizer.encode_flat`."""
         return encode_in_parts(sentences, self.tokenizer.rules, self._encode_flat)
 
     def _encode_flat(self, sentences: list[str]) -> FlatIds:
-        joined = " \n ".join(sentences)
-        if not sentences or joined.count("\n") >= len(sentences):  # a sentence contains a line break
+        text = "\n".join([*sentences, ""]).encode("utf-8", "surrogatepass")
+        ends_of_sentences = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n"))
+        if not sentences or len(ends_of_sentences) > len(sentences):  # a sentence contains a line break
             return self.tokenizer.encode_flat(sentences)
-        return self._runs.encode_flat(joined.split(" "), self._learn_runs)
-
-    def _learn_runs(self, new: set[str]) -> None:
-        plain = list(filter(_is_plain, new))
-        if plain:
-            joined = " ".join(plain)
-            words = _words_of_plain(joined.lower() if self.tokenizer.lowercase else joined)
-            self._runs.add(plain, *self._words.encode_flat(words, self._learn_words))
-        others = list(new.difference(plain))
-        self._runs.add(others, *self.tokenizer.encode_flat(others))
-
-    def _learn_words(self, new: set[str]) -> None:
-        """Encode new words as one text, which is faster; a token without `##` begins a word."""
-        words = list(new)
-        tokens, _ = self.tokenizer.encode_flat([" ".join(words)])
-        first = np.flatnonzero(~self.tokenizer.facts.is_continuation[tokens])
-        assert len(first) == len(words), "each word of ASCII letters and digits begins with a token without ##"
-        self._words.add(words, tokens, np.diff(first, append=len(tokens)))
-
-
-class _Cache:
-    """The token ids of entries, which are runs or words.
-
-    Entry n has the ids `tokens[starts[n] : starts[n] + lengths[n]]`; entry 0 is the separator between texts, without ids. A
-    full cache is emptied; frequent entries soon come back.
-    """
-
-    def __init__(self, separator: str, num_entries: int) -> None:
-        self.separator, self.num_entries = separator, num_entries
-        self._numbers: dict[str, int]
-        self._num_characters: int
-        self._starts: NDArray[np.int64]
-        self._lengths: NDArray[np.int64]
-        self._tokens: NDArray[np.int32]
-        self._clear()
-
-    def encode_flat(self, entries: list[str], learn: Callable[[set[str]], None]) -> FlatIds:
-        """Encode texts that are cut into entries; `learn` adds the entries that the cache does not have."""
-        if len(self._numbers) > self.num_entries or self._num_characters > CHARACTERS_PER_ENTRY * self.num_entries:
-            self._clear()
-        new = set(entries).difference(self._numbers)
-        if new:
-            learn(new)
-        numbers = np.fromiter(map(self._numbers.__getitem__, entries), np.int64, len(entries))
-        lengths = self._lengths[numbers]
+        if len(self._tokens) > TOKENS_PER_ENTRY * self.num_entries:
+            self._keys[:], self._tokens = 0, self._tokens[:0]
+        begins, sizes = _entries(text)
+        low, high = keys = _keys(text, begins, sizes)
+        mixed = low * np.uint64(0x9E3779B97F4A7C15) ^ high * np.uint64(0xC2B2AE3D27D4EB4F)
+        places = ((mixed >> np.uint64(32)) * np.uint64(self.num_entries) >> np.uint64(32)).astype(np.int64)
+        starts, lengths = self._starts[places], self._lengths[places]
+        new = np.flatnonzero((self._keys[0][places] != low) | (self._keys[1][places] != high))
+        if len(new):
+            at = zip(begins[new].tolist(), (begins + sizes)[new].tolist(), strict=True)
+            starts[new], lengths[new] = self._learn([text[begin:end] for begin, end in at])
+            self._keys[:, places[new]] = keys[:, new]
+            self._starts[places[new]], self._lengths[places[new]] = starts[new], lengths[new]
         ends = np.cumsum(lengths)
         # token n of the result is token n + shift of the cache; each entry has its own shift
-        indices = np.repeat(self._starts[numbers] - ends + lengths, lengths)
+        indices = np.repeat(starts - ends + lengths, lengths)
         indices += np.arange(len(indices))
-        text_ends = ends[np.append(np.flatnonzero(numbers == 0), -1)]
+        text_ends = np.append(0, ends)[np.searchsorted(begins, ends_of_sentences)]
         return self._tokens[indices], np.diff(text_ends, prepend=0)
 
-    def add(self, new: list[str], tokens: NDArray[np.int32], lengths: NDArray[np.int64]) -> None:
-        """Add new entries and their ids."""
-        self._numbers.update(zip(new, range(len(self._numbers), len(self._numbers) + len(new)), strict=True))
-        self._starts = np.concatenate([self._starts, len(self._tokens) + np.cumsum(lengths) - lengths])
-        self._lengths = np.concatenate([self._lengths, lengths])
-        self._tokens = np.concatenate([self._tokens, tokens])
-        self._num_characters += sum(map(len, new))
+    def _learn(self, new: list[bytes]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Encode new entries; return for each the index of its first token in the cache, and the number of its tokens."""
+        texts = {entry: entry.decode("utf-8", "surrogatepass") for entry in new}
+        plain = {entry: text for entry, text in texts.items() if _is_plain(text)}
+        # as one text, which is faster; a token without `##` begins a word
+        words, _ = self.tokenizer.encode_flat([" ".join(plain.values())])
+        first = np.flatnonzero(~self.tokenizer.facts.is_continuation[words])
+        assert len(first) == len(plain), "each word of ASCII letters and digits begins with a token without ##"
+        runs = {entry: text for entry, text in texts.items() if entry not in plain}
+        tokens, lengths = self.tokenizer.encode_flat(list(runs.values()))
+        lengths = np.concatenate([np.diff(first, append=len(words)), lengths])
+        starts = len(self._tokens) + np.cumsum(lengths) - lengths
+        self._tokens = np.concatenate([self._tokens, words, tokens])
+        numbers = dict(zip((*plain, *runs), range(len(texts)), strict=True))
+        chosen = np.fromiter(map(numbers.__getitem__, new), np.int64, len(new))
+        return starts[chosen], lengths[chosen]
 
-    def _clear(self) -> None:
-        self._numbers = {self.separator: 0}
-        self._num_characters = 0
-        self._starts = self._lengths = np.zeros(1, np.int64)
-        self._tokens = np.zeros(0, np.int32)
+
+def _entries(text: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the first byte of each entry of a text that is not empty, and the number of its bytes."""
+    bytes_ = np.frombuffer(text, np.uint8)
+    kinds = np.frombuffer(bytearray(text.translate(_KINDS)), np.uint8)
+    marks = np.flatnonzero(bytes_ == 0xE2)
+    marks = marks[(bytes_[marks + 1] == 0x80) & _IS_LAST_OF_MARK[bytes_[marks + 2]]]
+    kinds[marks], kinds[marks + 1], kinds[marks + 2] = MARK, REST, REST
+    is_border = kinds == MARK
+    is_border[0] = True
+    is_border[1:] |= (kinds[1:] != kinds[:-1]) & (kinds[1:] != REST)
+    begins = np.flatnonzero(is_border)
+    kinds = kinds[begins]
+    is_white = kinds == WHITE
+    run = np.cumsum(is_white)  # the number of each entry's run
+    is_other = np.zeros(run[-1] + 1, np.bool_)
+    is_other[run[kinds == OTHER]] = True
+    is_entry = is_white | np.append(True, is_white[:-1]) | ~is_other[run]  # a run of another kind is one entry
+    begins, is_white = begins[is_entry], is_white[is_entry]
+    sizes = np.diff(begins, append=len(text))
+    return begins[~is_white], sizes[~is_white]
+
+
+def _keys(text: bytes, begins: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[Any]:
+    """Return the key of each entry, which no other entry has: its bytes and their number, or a hash of a long entry."""
+    eight_bytes = np.ndarray(len(text) + 1, "<u8", text + bytes(8 + 7), 0, (1,))  # from each byte on
+    low = eight_bytes[begins] & _FIRST_BYTES[np.minimum(sizes, 8)]
+    high = eight_bytes[np.minimum(begins + 8, len(text))] & _FIRST_BYTES[np.clip(sizes - 8, 0, 7)]
+    keys = np.array([low, high | np.minimum(sizes, 255).astype(np.uint64) << np.uint64(56)])
+    long = np.flatnonzero(sizes > _KEY_BYTES)
+    at = zip(begins[long].tolist(), (begins + sizes)[long].tolist(), strict=True)
+    hashes = b"".join(hashlib.blake2b(text[begin:end], digest_size=16).digest() for begin, end in at)
+    keys[:, long] = np.frombuffer(hashes, "<u8").reshape(-1, 2).T | np.array([[0], [0xFF << 56]], np.uint64)
+    return keys

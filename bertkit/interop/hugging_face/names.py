@@ -1,7 +1,6 @@
 """Names of parameters in bertkit and in Hugging Face: one table, from which the inverse is computed.
 
-`{}` stands for the number of a layer. Hugging Face calls three heads `classifier`, and two `cls.predictions`, so the inverse table
-depends on the head.
+`{}` stands for the number of a layer. Hugging Face calls three heads `classifier`, and two `cls.predictions`; the inverse depends on both.
 """
 
 import re
@@ -61,8 +60,7 @@ _INVERSES = {
     (meant, lm): {
         theirs: ours
         for ours, theirs in HUGGING_FACE.items()
-        if not theirs.startswith(("classifier.", "cls.predictions."))
-        or ours.startswith((f"heads.{meant}.", f"heads.{lm}."))
+        if ours.split(".")[1] not in {*CLASSIFIERS, *LM_HEADS} - {meant, lm}
     }
     for meant in CLASSIFIERS
     for lm in LM_HEADS
@@ -84,8 +82,7 @@ def to_hugging_face(name: str) -> str:
 def from_hugging_face(names: Iterable[str], classifier: str = "sequence", lm: str = "masked_lm") -> dict[str, str]:
     """Translate names of Hugging Face; names that bertkit does not know are left out.
 
-    `classifier` and `lm` are the heads, of `CLASSIFIERS` and `LM_HEADS`, that `classifier.*` and `cls.predictions.*` belong to. Parameters that only bertkit's variants
-    have keep their names.
+    `classifier` and `lm` are the heads that `classifier.*` and `cls.predictions.*` belong to. Parameters of variants keep theirs.
     """
     return {name: name for name in names if OWN.search(name)} | translate(names, _INVERSES[classifier, lm])
 

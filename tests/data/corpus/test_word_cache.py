@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertkit.data.corpus.tokenizer import SPECIAL_TOKENS, Tokenizer, load_tokenizer
-from bertkit.data.corpus.word_cache import WordCache
+from bertkit.data.corpus.word_cache import TOKENS_PER_ENTRY, WordCache
 
 # Every kind of character that a step of the tokenizer treats in its own way.
 CHARACTERS = [
@@ -97,8 +97,16 @@ def test_memory_is_bounded_by_the_number_of_entries() -> None:
     most = 0
     for first in range(0, 5_000, 50):
         cache.encode_flat([f"{number} 中{number}" for number in range(first, first + 50)])
-        most = max(most, len(cache._runs._numbers), len(cache._words._numbers))
-    assert 100 < most <= 100 + 101
+        most = max(most, len(cache._tokens))
+    assert 100 < most <= (TOKENS_PER_ENTRY + 5) * 100
     cache.encode_flat(["中" * 5_000])
     cache.encode_flat(["a"])
-    assert len(cache._runs._numbers) == 2  # the long run was dropped for its characters, not for their number
+    assert len(cache._tokens) == 1  # the cache was emptied after the long run
+
+
+def test_keys_and_places_shared_by_entries() -> None:
+    """Entries that differ only in their last bytes, or in zero bytes, at the lengths where keys change; and in one place."""
+    long = ["ab" * 4, "ab" * 7 + "x", "ab" * 8, "ab" * 20]
+    texts = [begin + end for begin in ["", "a", *long] for end in ("", "x", "y", "\0", "\0\0", "’", "–y", "\0x")]
+    for num_entries in (1, 2, 1000):
+        assert_same(TOKENIZERS[True, "hugging_face"], texts * 3, num_entries, 5)
