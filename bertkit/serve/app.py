@@ -18,6 +18,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from pydantic import BaseModel
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -108,13 +109,12 @@ class RequestMiddleware:
 
     def _refusal(self, scope: Scope) -> Response | None:
         """Return the response to a request for another host, or without the token."""
-        hosts, given = (
-            [value for name, value in scope["headers"] if name == wanted] for wanted in (b"host", b"authorization")
-        )
-        if len(hosts) != 1 or not self.service.settings.accepts(hosts[0].decode("latin-1")):
-            names = b", ".join(hosts).decode("latin-1")[:100]
-            return _error_response(400, "bad_host", f"Host: {names}: not a name of this server; see hosts=")
-        if self.token is None or scope["path"] == "/healthz" or (len(given) == 1 and _is_token(given[0], self.token)):
+        headers = Headers(scope=scope)
+        hosts, given = headers.getlist("host"), headers.get("authorization", "").encode("latin-1")
+        if len(hosts) != 1 or not self.service.settings.accepts(hosts[0]):
+            wrong = f"Host: {', '.join(hosts)[:100]}: not a name of this server; see hosts="
+            return _error_response(400, "bad_host", wrong)
+        if self.token is None or scope["path"] == "/healthz" or _is_token(given, self.token):
             return None
         expected = "expected the header Authorization: Bearer TOKEN, or in a browser the token as the password"
         refusal = _error_response(401, "no_token", expected, {"www-authenticate": 'Basic realm="bertkit"'})

@@ -1,16 +1,15 @@
 """uvicorn's server with its own way to accept connections: as many in each worker, and at a stop until none waits.
 
-At a stop, the responses ask clients to close their connections. The server still accepts connections for a moment, in which the
-supervisor closes its copy of the listening socket; then it accepts all that wait, and closes the socket: new clients are refused
-from then on, and no accepted one is cut off. Last, uvicorn closes idle connections, and answers all requests.
+At a stop, responses ask clients to close their connections. The server accepts connections for a moment longer, in which the
+supervisor closes its copy of the listening socket, then all that wait, and closes the socket: new clients are refused, and no
+accepted one is cut off. Last, uvicorn closes idle connections, and answers all requests.
 """
 
 import asyncio
+import ctypes
 import functools
 import socket
-import time
-from collections.abc import MutableSequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import uvicorn
@@ -18,42 +17,37 @@ import uvicorn
 from bertkit.base.errors import say
 
 LEAVE_SECONDS = 0.01  # a worker with more connections than another one leaves a new connection to it for so long
-LISTEN_SECONDS = (
-    0.3  # at a stop, new connections are accepted for so long; longer than the supervisor needs to close its socket
-)
-CLOSING_SECONDS = 0.5  # then clients have this time to send a request on an open connection, and to close it
-NOT_READY = 2**31 - 1  # number of connections of a worker that does not serve yet, so that no other one waits for it
+LISTEN_SECONDS = 0.3  # at a stop, connections are accepted for so long; the supervisor closes its copy earlier
+CLOSING_SECONDS = 0.3  # then clients have this time to send a request on an open connection, and to close it
+NOT_READY = 2**31 - 1  # connections of a worker that does not serve yet, so that no other one waits for it
 
 
-@dataclass(frozen=True)
-class Workers:
-    """What the workers and their supervisor share, with a place for each worker."""
+class Worker(ctypes.Structure):
+    """What a worker shares with the others and with the supervisor, which counts `polls` since the worker showed life."""
 
-    connections: MutableSequence[int]  # open connections
-    polls: MutableSequence[int]  # polls of the supervisor since the worker has shown life, ten times a second
+    _fields_ = (("connections", ctypes.c_int), ("polls", ctypes.c_int))
 
 
 class Server(uvicorn.Server):
-    """The server in one process, which is the worker at `place`."""
+    """The server in one process, which is the worker at `place`; says `ready` when it serves."""
 
     def __init__(
-        self, config: uvicorn.Config, listener: socket.socket, workers: Workers, place: int, ready: str
-    ) -> None:
+        self, config: uvicorn.Config, listener: socket.socket, workers: Sequence[Worker], place: int, ready: str
+    ):
         super().__init__(config)
-        self.listener, self.workers, self.place, self.ready = listener, workers, place, ready
+        self.listener, self.workers, self.worker, self.ready = listener, workers, workers[place], ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start the application, then accept connections."""
         await super().startup(sockets=[])
         self.listener.setblocking(False)
-        self.workers.connections[self.place] = 0
-        asyncio.get_running_loop().add_reader(self.listener, self._on_connection)
+        self.worker.connections = 0
+        self._listen()
         say(self.ready)
 
     async def on_tick(self, counter: int) -> bool:
         """Show life, and the number of connections."""
-        self.workers.connections[self.place] = len(self.server_state.connections)
-        self.workers.polls[self.place] = 0
+        self.worker.connections, self.worker.polls = len(self.server_state.connections), 0
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -64,22 +58,19 @@ class Server(uvicorn.Server):
         while self._accept():
             pass
         self.listener.close()
-        until = time.monotonic() + CLOSING_SECONDS
-        while (self.server_state.connections or self.server_state.tasks) and time.monotonic() < until:
-            await asyncio.sleep(0.02)
+        await asyncio.sleep(CLOSING_SECONDS)
         await super().shutdown()
 
+    def _listen(self) -> None:
+        if self.listener.fileno() >= 0:  # it is not closed yet
+            self._accept()
+            asyncio.get_running_loop().add_reader(self.listener, self._on_connection)
+
     def _on_connection(self) -> None:
-        connections = self.workers.connections
-        if connections[self.place] > min(connections) or not self._accept():
+        if self.worker.connections > min(each.connections for each in self.workers) or not self._accept():
             loop = asyncio.get_running_loop()
             loop.remove_reader(self.listener)
-            loop.call_later(LEAVE_SECONDS, self._take_what_was_left)
-
-    def _take_what_was_left(self) -> None:
-        self._accept()
-        if self.listener.fileno() >= 0:
-            asyncio.get_running_loop().add_reader(self.listener, self._on_connection)
+            loop.call_later(LEAVE_SECONDS, self._listen)
 
     def _accept(self) -> bool:
         """Accept a connection; return False if none waits, or too many files are open."""
@@ -87,13 +78,11 @@ class Server(uvicorn.Server):
             connection, _ = self.listener.accept()
         except OSError:
             return False
-        self.workers.connections[self.place] += 1
-        protocol = functools.partial(
-            self.config.http_protocol_class,  # type: ignore[call-arg]
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state,
-        )  # fmt: skip
-        loop, tasks = asyncio.get_running_loop(), self.server_state.tasks
-        task: asyncio.Task[Any] = loop.create_task(loop.connect_accepted_socket(protocol, connection))
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
+        self.worker.connections += 1
+        make: Any = functools.partial(
+            self.config.http_protocol_class, self.config, self.server_state, self.lifespan.state
+        )
+        task = asyncio.ensure_future(asyncio.get_running_loop().connect_accepted_socket(make, connection))
+        self.server_state.tasks.add(task)  # type: ignore[arg-type]
+        task.add_done_callback(self.server_state.tasks.discard)
         return True

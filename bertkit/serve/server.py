@@ -9,15 +9,17 @@ import re
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.base.errors import InputError, install_extra, say
+from bertkit.base.text_files import read_lines
 from bertkit.launch.world import handle_signals
 from bertkit.settings.serve import ServeSettings
 
 if TYPE_CHECKING:
-    from bertkit.serve.connections import Workers
+    from bertkit.serve.connections import Worker
 
 # oneDNN and torch each cache 1,024 kernels, one for each batch size: 300 MB after 40,000 requests. With 128 kernels, memory
 # does not grow and the speed is the same (measured).
@@ -47,24 +49,19 @@ def run(settings: ServeSettings) -> None:
 
             supervise(settings.workers, serve, listener, settings.request_seconds + STOP_SECONDS)
             return
-        from bertkit.serve.connections import Workers
+        from bertkit.serve.connections import Worker
 
         with handle_signals((signal.SIGTERM, signal.SIGINT), lambda *_: sys.exit(0)):  # uvicorn raises the signal again
-            serve(Workers([0], [0]), 0)
+            serve([Worker()], 0)
 
 
 def _read_token(path: str | None) -> bytes | None:
     """Read the token that clients must send, from a file or from the environment; None without both."""
-    where = f"the variable {TOKEN}" if path is None else f"token={path}"
-    try:
-        text = os.environ.get(TOKEN) if path is None else Path(path).expanduser().read_text(encoding="utf-8").strip()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "not a text"
-        raise InputError(f"{where}: {reason}; expected a file that holds the token") from None
+    where, text = f"the variable {TOKEN}", os.environ.get(TOKEN)
+    if path is not None:
+        where, text = f"token={path}", "".join(line for _, line in read_lines(Path(path).expanduser())).strip()
     if text is not None and not re.fullmatch("[A-Za-z0-9._~+/=-]+", text):  # RFC 6750, 2.1
-        raise InputError(
-            f"{where}: not a token; expected letters, digits and -._~+/=, such as `openssl rand -hex 32` prints"
-        )
+        raise InputError(f"{where}: expected letters, digits and -._~+/=, such as `openssl rand -hex 32` prints")
     return None if text is None else text.encode()
 
 
@@ -79,17 +76,17 @@ def _listener(settings: ServeSettings, has_token: bool) -> socket.socket:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"host={host} port={port}: {reason}; choose another address, or stop its user") from None
     if not settings.is_loopback:
-        missing, advice = "no encryption: token and texts can be read on the way", "use a proxy with TLS"
-        if not has_token:
-            missing, advice = "no password and no encryption", "set token= and use a proxy with TLS"
+        missing, advice = ("", "") if has_token else ("no password and ", "set token= and ")
         say(
-            f"warning: host={host}: other machines can reach the server, which has {missing}; leave host= out to serve this "
-            f"machine alone, or {advice}"
+            f"warning: host={host}: other machines can reach the server, which has {missing}no encryption; leave host= out to "
+            f"serve this machine alone, or {advice}use a proxy with TLS"
         )
     return listener
 
 
-def _serve(settings: ServeSettings, token: bytes | None, listener: socket.socket, workers: Workers, place: int) -> None:
+def _serve(
+    settings: ServeSettings, token: bytes | None, listener: socket.socket, workers: Sequence[Worker], place: int
+) -> None:
     """Load the models, and serve them in this process, until a signal."""
     import uvicorn
 
