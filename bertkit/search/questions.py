@@ -6,13 +6,13 @@ from typing import Any
 
 from bertkit.base.errors import InputError, named
 from bertkit.base.text_files import is_blank, opened_input, unpacked, unpacking
-from bertkit.base.typed_settings import build
+from bertkit.base.typed_settings import build, read_conf
 from bertkit.search.library import Hit
 from bertkit.tasks.reading.formats import ENDINGS, beginning, json_format, suffix_of
 from bertkit.tasks.reading.readers import input_table
 from bertkit.tasks.reading.tables import ShortRows
 from bertkit.tasks.scoring.squad import exact, f1
-from bertkit.tasks.task_config import TaskConfig, general_settings
+from bertkit.tasks.task_config import TaskConfig
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def read_questions(name: str, most: int | None = None) -> list[Question]:
 
     `name` is the path of the input, or "-" for standard input.
     """
-    task = build(TaskConfig, general_settings("spans"))
+    task = build(TaskConfig, read_conf("task/spans"))
     path, short_rows, questions = Path(name), ShortRows(are_filled=True), list[Question]()
     with opened_input(name) as (stream, _):
         with unpacking(lambda: name):

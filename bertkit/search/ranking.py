@@ -24,12 +24,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError
 from bertkit.base.text_files import is_blank, read_lines
-from bertkit.base.typed_settings import conf_dir
+from bertkit.base.typed_settings import read_conf
 from bertkit.search.library import Hit, Library
 from bertkit.search.passages import words_of
 from bertkit.settings.inputs import BothConfig
@@ -72,7 +71,7 @@ class Searcher:
             kind = predictor.shape.kind
             raise InputError(f"model_dir: a model of kind {kind}; give one fine-tuned on squad1, squad2 or spans")
         self.library = Library(Path(os.path.expanduser(index)))
-        default: dict[str, Any] = yaml.safe_load((conf_dir() / "search.yaml").read_text(encoding="utf-8"))
+        default = read_conf("search")
         self.predictor, self.both = predictor, both or BothConfig(**default["both"])
         spans = None if predictor is None else predictor.task.spans
         self.has_odds = spans is not None and not spans.is_always_answered
@@ -85,8 +84,7 @@ class Searcher:
         The order is "search", "bert" or "both"; None for "both" with a reader, else "search".
 
         Returns:
-            {"answers": [...], "order": order, "has_odds": whether score_bert is the log odds of an answer, "seconds": time
-            taken}; the answers are results of `row`.
+            The answers as results of `row`, the order, whether score_bert is the log odds of an answer, and the time taken.
         """
         started_at = time.monotonic()
         order = order or ("search" if self.predictor is None else "both")

@@ -117,9 +117,7 @@ class RequestMiddleware:
         if self.token is None or scope["path"] == "/healthz" or _is_token(given, self.token):
             return None
         expected = "expected the header Authorization: Bearer TOKEN, or in a browser the token as the password"
-        refusal = _error_response(401, "no_token", expected, {"www-authenticate": 'Basic realm="bertkit"'})
-        refusal.headers.append("www-authenticate", "Bearer")
-        return refusal
+        return _error_response(401, "no_token", expected, {"www-authenticate": 'Basic realm="bertkit", Bearer'})
 
 
 def _is_token(authorization: bytes, token: bytes) -> bool:

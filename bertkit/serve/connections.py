@@ -9,7 +9,6 @@ import asyncio
 import ctypes
 import functools
 import socket
-from collections.abc import Sequence
 from typing import Any
 
 import uvicorn
@@ -31,9 +30,7 @@ class Worker(ctypes.Structure):
 class Server(uvicorn.Server):
     """The server in one process, which is the worker at `place`; says `ready` when it serves."""
 
-    def __init__(
-        self, config: uvicorn.Config, listener: socket.socket, workers: Sequence[Worker], place: int, ready: str
-    ):
+    def __init__(self, config: uvicorn.Config, listener: socket.socket, workers: Any, place: int, ready: str) -> None:
         super().__init__(config)
         self.listener, self.workers, self.worker, self.ready = listener, workers, workers[place], ready
 
@@ -79,9 +76,8 @@ class Server(uvicorn.Server):
         except OSError:
             return False
         self.worker.connections += 1
-        make: Any = functools.partial(
-            self.config.http_protocol_class, self.config, self.server_state, self.lifespan.state
-        )
+        protocol: Any = self.config.http_protocol_class
+        make = functools.partial(protocol, self.config, self.server_state, self.lifespan.state)
         task = asyncio.ensure_future(asyncio.get_running_loop().connect_accepted_socket(make, connection))
         self.server_state.tasks.add(task)  # type: ignore[arg-type]
         task.add_done_callback(self.server_state.tasks.discard)

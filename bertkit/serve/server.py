@@ -1,7 +1,5 @@
 """The command `serve`: a server for models, in one process or several, until a signal stops it."""
 
-from __future__ import annotations
-
 import functools
 import math
 import os
@@ -9,17 +7,13 @@ import re
 import signal
 import socket
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.base.errors import InputError, install_extra, say
 from bertkit.base.text_files import read_lines
 from bertkit.launch.world import handle_signals
 from bertkit.settings.serve import ServeSettings
-
-if TYPE_CHECKING:
-    from bertkit.serve.connections import Worker
 
 # oneDNN and torch each cache 1,024 kernels, one for each batch size: 300 MB after 40,000 requests. With 128 kernels, memory
 # does not grow and the speed is the same (measured).
@@ -76,17 +70,15 @@ def _listener(settings: ServeSettings, has_token: bool) -> socket.socket:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"host={host} port={port}: {reason}; choose another address, or stop its user") from None
     if not settings.is_loopback:
-        missing, advice = ("", "") if has_token else ("no password and ", "set token= and ")
+        missing = "encryption" if has_token else "password and no encryption"
         say(
-            f"warning: host={host}: other machines can reach the server, which has {missing}no encryption; leave host= out to "
-            f"serve this machine alone, or {advice}use a proxy with TLS"
+            f"warning: host={host}: other machines can reach the server, which has no {missing}; leave host= out to serve "
+            "this machine alone, or use a proxy with TLS"
         )
     return listener
 
 
-def _serve(
-    settings: ServeSettings, token: bytes | None, listener: socket.socket, workers: Sequence[Worker], place: int
-) -> None:
+def _serve(settings: ServeSettings, token: bytes | None, listener: socket.socket, workers: Any, place: int) -> None:
     """Load the models, and serve them in this process, until a signal."""
     import uvicorn
 

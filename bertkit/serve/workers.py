@@ -6,7 +6,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from bertkit.base.errors import BertkitError, InputError, say
@@ -17,7 +17,7 @@ POLL_SECONDS = 0.1
 DEAD_POLLS = 200  # a worker that has served, and shows no life for so many polls, is killed and replaced
 LOADING = -(10**9)  # polls until then: a worker that loads its models is not watched
 RETRY_SECONDS = 5  # until a worker that failed to load its models is replaced
-Serve = Callable[[Sequence[Worker], int], None]  # all workers, and the place of this one
+Serve = Callable[[Any, int], None]  # of the array of workers, and the place of one
 
 
 def supervise(num_workers: int, serve: Serve, listener: socket.socket, seconds: float) -> None:
@@ -58,7 +58,7 @@ def supervise(num_workers: int, serve: Serve, listener: socket.socket, seconds: 
         raise errors.get()
 
 
-def _work(serve: Serve, workers: Sequence[Worker], place: int, errors: Any) -> None:
+def _work(serve: Serve, workers: Any, place: int, errors: Any) -> None:
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all processes; the supervisor ends this one
     try:

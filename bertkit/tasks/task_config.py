@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from bertkit.base import plugins
 from bertkit.base.intervals import MAX_INT32, Count, Interval, Positive, Real, Share, ShareBelow1, Size
-from bertkit.base.typed_settings import IF_SET, conf_dir, refuse, unused
+from bertkit.base.typed_settings import IF_SET, refuse, unused
 
 Column = str | Annotated[int, Interval(-MAX_INT32, MAX_INT32)] | tuple[str, ...] | None
 # usual column names in datasets: for lists of words, their tags, and running text
@@ -235,14 +235,6 @@ def _is_encoding(name: str) -> bool:
         return known.startswith("utf-16") or "\n".encode(known) == b"\n"
     except LookupError:
         return False
-
-
-def general_settings(kind: str) -> dict[str, Any]:
-    """Read the settings of the general task for a shape from its file in `conf/task`, which has no defaults list."""
-    import yaml
-
-    settings: dict[str, Any] = yaml.safe_load((conf_dir() / "task" / f"{kind}.yaml").read_text(encoding="utf-8"))
-    return settings
 
 
 # settings of runs by earlier versions, with the values that changed nothing
