@@ -45,10 +45,7 @@ class Question:
 
 
 def read_questions(name: str, most: int | None = None) -> list[Question]:
-    """Read all or `most` questions from a table, from SQuAD's JSON, or from a text with one question per line.
-
-    `name` is the path of the input, or "-" for standard input.
-    """
+    """Read all or `most` questions from a table, SQuAD's JSON, or a text with one question per line; "-": standard input."""
     task = build(TaskConfig, read_conf("task/spans"))
     path, short_rows, questions = Path(name), ShortRows(are_filled=True), list[Question]()
     with opened_input(name) as (stream, _):

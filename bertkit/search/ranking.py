@@ -94,8 +94,7 @@ class Searcher:
             )
         candidates = self.candidates(question, top_k if order == "search" else max(top_k, self.num_candidates))
         answers = [row(candidate, score) for candidate, score in in_order(candidates, order, self.both)[:top_k]]
-        seconds = time.monotonic() - started_at
-        return {"answers": answers, "order": order, "has_odds": self.has_odds, "seconds": seconds}
+        return {"answers": answers, "order": order, "has_odds": self.has_odds, "seconds": time.monotonic() - started_at}
 
     def candidates(self, question: str, num_candidates: int) -> list[Candidate]:
         """Return passages by BM25, the best first, each with the reader's best answer."""

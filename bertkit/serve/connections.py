@@ -1,8 +1,7 @@
 """uvicorn's server with its own way to accept connections: as many in each worker, and at a stop until none waits.
 
-At a stop, responses ask clients to close their connections. The server accepts connections for a moment longer, in which the
-supervisor closes its copy of the listening socket, then all that wait, and closes the socket: new clients are refused, and no
-accepted one is cut off. Last, uvicorn closes idle connections, and answers all requests.
+At a stop, the server accepts connections until the supervisor has closed its copy of the socket and none waits: new clients are
+then refused, and no accepted one is cut off. Last, uvicorn closes idle connections, and answers all requests.
 """
 
 import asyncio

@@ -29,8 +29,10 @@ def run(settings: ServeSettings) -> None:
     try:
         import fastapi  # noqa: F401
         import prometheus_client  # noqa: F401
-        import uvicorn  # noqa: F401
         import uvloop  # noqa: F401
+
+        from bertkit.serve.connections import Worker
+        from bertkit.serve.workers import supervise
     except ModuleNotFoundError as error:
         raise InputError(f"serve needs {error.name}: {install_extra('serve')}") from None
     for name, capacity in KERNEL_CACHES.items():
@@ -39,12 +41,8 @@ def run(settings: ServeSettings) -> None:
     with _listener(settings, token is not None) as listener:
         serve = functools.partial(_serve, settings, token, listener)
         if settings.workers > 1:
-            from bertkit.serve.workers import supervise
-
             supervise(settings.workers, serve, listener, settings.request_seconds + STOP_SECONDS)
             return
-        from bertkit.serve.connections import Worker
-
         with handle_signals((signal.SIGTERM, signal.SIGINT), lambda *_: sys.exit(0)):  # uvicorn raises the signal again
             serve([Worker()], 0)
 
@@ -80,30 +78,24 @@ def _listener(settings: ServeSettings, has_token: bool) -> socket.socket:
 
 def _serve(settings: ServeSettings, token: bytes | None, listener: socket.socket, workers: Any, place: int) -> None:
     """Load the models, and serve them in this process, until a signal."""
+    import torch
     import uvicorn
 
-    from bertkit.serve.connections import Server
-
-    host, port = listener.getsockname()[:2]
-    worker = "" if settings.workers == 1 else f", worker {os.getpid()}"
-    address = f"[{host}]" if ":" in host else host
-    ready = f"serving {', '.join(settings.names)} on http://{address}:{port}{worker}; Ctrl-C stops"
-    config = uvicorn.Config(
-        functools.partial(_app, settings, token), factory=True, loop="uvloop", http="h11", ws="none", lifespan="on",
-        log_config=None, log_level="critical", access_log=False, server_header=False, proxy_headers=False,
-        limit_concurrency=MAX_CONNECTIONS, timeout_keep_alive=IDLE_SECONDS,
-        timeout_graceful_shutdown=math.ceil(settings.request_seconds) + STOP_SECONDS,
-    )  # fmt: skip
-    Server(config, listener, workers, place, ready).run()
-
-
-def _app(settings: ServeSettings, token: bytes | None) -> Any:
-    import torch
-
     from bertkit.serve.app import make_app
+    from bertkit.serve.connections import Server
     from bertkit.serve.service import Service
 
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # before the models are loaded
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     torch.set_num_threads(max(1, min(torch.get_num_threads(), cores // settings.workers)))
-    return make_app(Service(settings), token)
+    host, port = listener.getsockname()[:2]
+    worker = "" if settings.workers == 1 else f", worker {os.getpid()}"
+    address = f"[{host}]" if ":" in host else host
+    ready = f"serving {', '.join(settings.names)} on http://{address}:{port}{worker}; Ctrl-C stops"
+    config = uvicorn.Config(
+        lambda: make_app(Service(settings), token), factory=True, loop="uvloop", http="h11", ws="none", lifespan="on",
+        log_config=None, log_level="critical", access_log=False, server_header=False, proxy_headers=False,
+        limit_concurrency=MAX_CONNECTIONS, timeout_keep_alive=IDLE_SECONDS,
+        timeout_graceful_shutdown=math.ceil(settings.request_seconds) + STOP_SECONDS,
+    )  # fmt: skip
+    Server(config, listener, workers, place, ready).run()

@@ -17,10 +17,9 @@ POLL_SECONDS = 0.1
 DEAD_POLLS = 200  # a worker that has served, and shows no life for so many polls, is killed and replaced
 LOADING = -(10**9)  # polls until then: a worker that loads its models is not watched
 RETRY_SECONDS = 5  # until a worker that failed to load its models is replaced
-Serve = Callable[[Any, int], None]  # of the array of workers, and the place of one
 
 
-def supervise(num_workers: int, serve: Serve, listener: socket.socket, seconds: float) -> None:
+def supervise(num_workers: int, serve: Callable[[Any, int], None], listener: socket.socket, seconds: float) -> None:
     """Call `serve` in worker processes until a signal, which gives them some seconds; raises their error if none can start."""
     spawn: Any = multiprocessing.get_context("spawn")
     workers, errors = spawn.RawArray(Worker, num_workers), spawn.SimpleQueue()
@@ -50,15 +49,14 @@ def supervise(num_workers: int, serve: Serve, listener: socket.socket, seconds: 
         listener.close()  # first, so that the last worker to close its copy has accepted all clients
         for process in processes.values():
             process.terminate()
-        until = time.monotonic() + seconds
         for process in processes.values():
-            process.join(max(0, until - time.monotonic()))
+            process.join(seconds)
             process.kill()
     if not errors.empty():
         raise errors.get()
 
 
-def _work(serve: Serve, workers: Any, place: int, errors: Any) -> None:
+def _work(serve: Callable[[Any, int], None], workers: Any, place: int, errors: Any) -> None:
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all processes; the supervisor ends this one
     try:
