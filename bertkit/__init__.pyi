@@ -784,6 +784,7 @@ def serve(
     translate: _Path | None = None,
     host: str = '127.0.0.1',
     hosts: Sequence[str] = [],
+    token: str | None = None,
     port: int = 8000,
     workers: int = 1,
     queue_requests: int = 256,
@@ -809,6 +810,7 @@ def serve(
         glossary: as in search
         translate: as in search
         max_body_bytes: maximum size of a request: about twenty book chapters
+        max_inputs: maximum number of inputs in a request; split larger jobs, so that other clients do not wait long
         batch_tokens: tokens in one forward pass, from several requests; None: 2048 on a CPU, 65536 on a GPU, as in predict
         max_view_tokens: maximum number of tokens of an input, or of one window of it, for /view; more: status 413
         kernels: auto: the fast kernels in bertkit/kernels/fast.py; plain: torch.nn.functional only

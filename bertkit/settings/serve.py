@@ -24,6 +24,7 @@ class ServeSettings:
     translate: str | None  # likewise
     host: str
     hosts: tuple[str, ...]  # further names of this machine, by which clients call it
+    token: str | None  # a file with the token that clients must send; None: the variable BERTKIT_TOKEN, if it is set
     port: Annotated[int, Interval(0, 65535)]
     workers: Processes  # number of processes; each has all the models
     queue_requests: Size  # maximum number of requests that wait
