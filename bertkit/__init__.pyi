@@ -357,7 +357,8 @@ def pretrain(
     seed: int = 0,
     kernels: Literal['auto', 'plain'] = 'auto',
     compile: bool | Literal['auto'] = 'auto',
-    precision: Literal['fp32', 'bf16'] = 'fp32',
+    recompute: Literal['none', 'layers'] = 'none',
+    precision: Literal['fp32', 'bf16', 'fp16'] = 'fp32',
     device: Literal['auto', 'cpu', 'cuda'] = 'auto',
     plugins: Sequence[str] = [],
     reproducibility: Literal['default', 'strict'] = 'default',
@@ -421,7 +422,8 @@ def finetune(
     seed: int = 0,
     kernels: Literal['auto', 'plain'] = 'auto',
     compile: bool | Literal['auto'] = 'auto',
-    precision: Literal['fp32', 'bf16'] = 'fp32',
+    recompute: Literal['none', 'layers'] = 'none',
+    precision: Literal['fp32', 'bf16', 'fp16'] = 'fp32',
     device: Literal['auto', 'cpu', 'cuda'] = 'auto',
     reproducibility: Literal['default', 'strict'] = 'default',
     plugins: Sequence[str] = [],
@@ -499,7 +501,8 @@ def glue(
     class_weights: Literal['balanced'] | Sequence[float] | None = None,
     kernels: Literal['auto', 'plain'] = 'auto',
     compile: bool | Literal['auto'] = 'auto',
-    precision: Literal['fp32', 'bf16'] = 'fp32',
+    recompute: Literal['none', 'layers'] = 'none',
+    precision: Literal['fp32', 'bf16', 'fp16'] = 'fp32',
     device: Literal['auto', 'cpu', 'cuda'] = 'auto',
     reproducibility: Literal['default', 'strict'] = 'default',
     plugins: Sequence[str] = [],
@@ -567,7 +570,7 @@ def predict(
     format: Literal['text', 'words', 'tsv', 'csv', 'jsonl', 'json', 'squad', 'conll', 'conllu', 'parquet', 'label_text'] | None = None,
     top_k: int = 5,
     kernels: Literal['auto', 'plain'] = 'auto',
-    precision: Literal['fp32', 'bf16'] = 'fp32',
+    precision: Literal['fp32', 'bf16', 'fp16'] = 'fp32',
     device: Literal['auto', 'cpu', 'cuda'] = 'auto',
     text_column: str | int | None = None,
     text_pair_column: str | int | None = None,
@@ -604,7 +607,7 @@ def predict(
     format: Literal['text', 'words', 'tsv', 'csv', 'jsonl', 'json', 'squad', 'conll', 'conllu', 'parquet', 'label_text'] | None = None,
     top_k: int = 5,
     kernels: Literal['auto', 'plain'] = 'auto',
-    precision: Literal['fp32', 'bf16'] = 'fp32',
+    precision: Literal['fp32', 'bf16', 'fp16'] = 'fp32',
     device: Literal['auto', 'cpu', 'cuda'] = 'auto',
     text_column: str | int | None = None,
     text_pair_column: str | int | None = None,
@@ -625,7 +628,7 @@ def embed(
     format: Literal['text', 'csv', 'tsv', 'jsonl', 'json', 'parquet'] | None = None,
     max_seq_length: int | None = None,
     batch_tokens: int | None = None,
-    precision: Literal['fp32', 'bf16'] = 'fp32',
+    precision: Literal['fp32', 'bf16', 'fp16'] = 'fp32',
     device: Literal['auto', 'cpu', 'cuda'] = 'auto',
 ) -> Any:
     """Turn texts into vectors, for search, clustering and finding duplicates.
@@ -659,7 +662,7 @@ def embed(
     format: Literal['text', 'csv', 'tsv', 'jsonl', 'json', 'parquet'] | None = None,
     max_seq_length: int | None = None,
     batch_tokens: int | None = None,
-    precision: Literal['fp32', 'bf16'] = 'fp32',
+    precision: Literal['fp32', 'bf16', 'fp16'] = 'fp32',
     device: Literal['auto', 'cpu', 'cuda'] = 'auto',
 ) -> Run:
     ...
@@ -671,7 +674,7 @@ def evaluate(
     data_dir: _Path | None = None,
     split: str = 'auto',
     seed: int = 0,
-    precision: Literal['fp32', 'bf16'] = 'fp32',
+    precision: Literal['fp32', 'bf16', 'fp16'] = 'fp32',
     device: Literal['auto', 'cpu', 'cuda'] = 'auto',
     max_sequences: int | None = None,
     batch_sequences: int = 32,
@@ -781,6 +784,7 @@ def serve(
     translate: _Path | None = None,
     host: str = '127.0.0.1',
     hosts: Sequence[str] = [],
+    token: str | None = None,
     port: int = 8000,
     workers: int = 1,
     queue_requests: int = 256,
@@ -793,7 +797,7 @@ def serve(
     top_k: int = 5,
     log_inputs: bool = False,
     kernels: Literal['auto', 'plain'] = 'auto',
-    precision: Literal['fp32', 'bf16'] = 'fp32',
+    precision: Literal['fp32', 'bf16', 'fp16'] = 'fp32',
     device: Literal['auto', 'cpu', 'cuda'] = 'auto',
 ) -> None:
     """Serve models on this machine.
@@ -806,6 +810,7 @@ def serve(
         glossary: as in search
         translate: as in search
         max_body_bytes: maximum size of a request: about twenty book chapters
+        max_inputs: maximum number of inputs in a request; split larger jobs, so that other clients do not wait long
         batch_tokens: tokens in one forward pass, from several requests; None: 2048 on a CPU, 65536 on a GPU, as in predict
         max_view_tokens: maximum number of tokens of an input, or of one window of it, for /view; more: status 413
         kernels: auto: the fast kernels in bertkit/kernels/fast.py; plain: torch.nn.functional only
@@ -852,7 +857,7 @@ def search(
     max_questions: int | None = None,
     task: _TaskOption | _TaskConfig | None = None,
     kernels: Literal['auto', 'plain'] = 'auto',
-    precision: Literal['fp32', 'bf16'] = 'fp32',
+    precision: Literal['fp32', 'bf16', 'fp16'] = 'fp32',
     device: Literal['auto', 'cpu', 'cuda'] = 'auto',
     text_column: str | int | None = None,
     text_pair_column: str | int | None = None,
@@ -902,7 +907,7 @@ def search(
     max_questions: int | None = None,
     task: _TaskOption | _TaskConfig | None = None,
     kernels: Literal['auto', 'plain'] = 'auto',
-    precision: Literal['fp32', 'bf16'] = 'fp32',
+    precision: Literal['fp32', 'bf16', 'fp16'] = 'fp32',
     device: Literal['auto', 'cpu', 'cuda'] = 'auto',
     text_column: str | int | None = None,
     text_pair_column: str | int | None = None,
@@ -966,7 +971,7 @@ def load_predictor(
     task: _TaskOption | _TaskConfig | None = None,
     top_k: int = 5,
     kernels: Literal['auto', 'plain'] = 'auto',
-    precision: Literal['fp32', 'bf16'] = 'fp32',
+    precision: Literal['fp32', 'bf16', 'fp16'] = 'fp32',
     device: Literal['auto', 'cpu', 'cuda'] = 'auto',
     text_column: str | int | None = None,
     text_pair_column: str | int | None = None,

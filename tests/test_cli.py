@@ -97,7 +97,7 @@ REFUSED = [  # a command; the setting and value that its error names, and the re
     ("prepare corpus=python_docs corpus.path=x output_dir=y", "corpus=python_docs"),
     ("pretrain data_dir=x", "set output_dir="),
     (f"{PRETRAIN} steps=many", "steps='many': expected a whole number"),
-    (f"{PRETRAIN} precision=fp8", "precision='fp8': expected fp32 or bf16"),
+    (f"{PRETRAIN} precision=fp8", "precision='fp8': expected fp32 or bf16 or fp16"),
     (f"{PRETRAIN} steps=10000 schedule.warmup_steps=20000", "schedule.warmup_steps=20000 exceeds steps=10000"),
     (f"{PRETRAIN} model.hidden_size=31", "hidden_size=31"),
     (f"{PRETRAIN} segments.max_seq_length=600", "max_seq_length=600 exceeds the model's max_position_embeddings=512; lower segments.max_seq_length"),

@@ -3,6 +3,7 @@
 They take a few minutes on a GPU of compute capability 8.0 or later, most of them for the first compilation.
 """
 
+import functools
 import json
 import shutil
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from bertkit.model.layers import compile_layers
 from bertkit.run.objective import pretraining_losses, task_losses
 from bertkit.train import loop, processes
 from bertkit.train.loop import Course, Learner
+from bertkit.train.loss_scale import LossScale
 from bertkit.train.optimizer import AdamW, parameter_groups
 from bertkit.train.step_report import StepReport
 from bertkit.train.train_config import OptimizerConfig
@@ -69,10 +71,12 @@ class Trained:
         config = OptimizerConfig("adamw", 1e-3, 0.9, 0.999, 1e-6, 0.01, False, 1.0)
         self.optimizer = AdamW(parameter_groups(self.model, 0.01), config)
         self.precision = precision
+        self.loss_scale = LossScale(self.accelerator.device) if precision == "fp16" else None
 
     def step(self, step: int, batch: Any) -> StepReport:
         losses = pretraining_losses if isinstance(batch, PretrainBatch) else task_losses
-        learner = Learner(self.accelerator, self.model, self.optimizer, lambda m, b: losses(m, b, self.precision))
+        precise = functools.partial(losses, precision=self.precision)
+        learner = Learner(self.accelerator, self.model, self.optimizer, precise, self.loss_scale)
         course = Course(lambda step: [], lambda step: 1e-3, 0, 1, max_grad_norm=1.0, seed=3)
         return loop.optimizer_step(learner, course, step, [(0, batch)])
 
@@ -92,7 +96,7 @@ def alone() -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
 
 
-@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-4), ("bf16", 2e-2)])
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-4), ("bf16", 2e-2), ("fp16", 5e-3)])
 def test_a_step_is_that_of_the_cpu(precision: str, tolerance: float) -> None:
     found = []
     for device, its_precision in (("cpu", "fp32"), (DEVICE, precision)):
@@ -111,7 +115,7 @@ def variant(option: dict[str, Any], dropout: float = 0.0) -> BertWithHeads:
     return small_model(dropout=dropout, attention=AttentionConfig(**option), pooling=pooling, **SIZES)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("option", VARIANTS, ids=lambda option: "-".join(map(str, option.values())))
 def test_other_attentions_are_those_of_the_cpu(option: dict[str, Any], precision: str) -> None:
     found = []
@@ -235,7 +239,7 @@ def task_batches() -> dict[str, TaskBatch]:
 
 
 @pytest.mark.parametrize("is_compiled", [False, True])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("head", ["pretraining", "sequence", "token", "span", "choice"])
 def test_a_step_does_not_wait_for_the_device(head: str, precision: str, is_compiled: bool) -> None:
     pooled = head in ("sequence", "choice")
@@ -268,7 +272,7 @@ def test_a_step_of_other_attentions_does_not_wait_either(option: dict[str, Any])
         torch.cuda.set_sync_debug_mode("default")
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_nothing_is_compiled_in_fifty_steps_of_other_lengths(precision: str) -> None:
     torch._dynamo.reset()
     counters.clear()
@@ -302,7 +306,7 @@ def test_compiled_losses_are_those_of_plain_layers() -> None:
     np.testing.assert_allclose(found[1], found[0], rtol=1e-4)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_resumed_is_bit_for_bit_the_same_and_predicts_as_on_the_cpu(
     prepared_dir: Path, tmp_path: Path, precision: str
 ) -> None:

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, NewType, TypeVar, Union, get_args, g
 from bertkit.base import plugins
 from bertkit.base.errors import InputError
 from bertkit.base.intervals import Interval
+from bertkit.base.text_files import parse_yaml
 
 T = TypeVar("T")
 
@@ -37,6 +38,12 @@ def conf_dir() -> Path:
         if (candidate / "pretrain.yaml").is_file():
             return candidate
     raise InputError(f"no configuration files in {package} or beside it; reinstall bertkit")
+
+
+def read_conf(name: str) -> dict[str, Any]:
+    """Read one of bertkit's configuration files, such as "task/spans", as it is."""
+    content: dict[str, Any] = parse_yaml((conf_dir() / f"{name}.yaml").read_text(encoding="utf-8"))
+    return content
 
 
 def conf_dirs(own: str | None) -> list[Path]:

@@ -98,12 +98,18 @@ def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None, fast: FastWays, 
     """Inputs (n, k) times weight (m, k) transposed, plus bias (m,): (n, m)."""
     if packed is not None and packed.fits(inputs, weight):
         return packed.product(inputs, bias)
+    is_autocast = inputs.device.type == "cpu" and torch.is_autocast_enabled("cpu")
+    if is_autocast and torch.get_autocast_dtype("cpu") == torch.float16:
+        # float16 numbers, multiplied and added up in float32, as on a GPU; few CPUs compute in float16
+        with torch.autocast("cpu", enabled=False):
+            bias = None if bias is None else bias.half().float()
+            return linear(inputs.half().float(), weight.half().float(), bias, fast).half()
     if (
         fast.onednn_linear
         and inputs.dtype == weight.dtype == torch.float32
         and inputs.numel()
         and is_on_cpu(inputs)
-        and not torch.is_autocast_enabled("cpu")
+        and not is_autocast
     ):
         if torch.is_grad_enabled():
             return _OnednnLinear.apply(inputs, weight, bias)  # type: ignore[no-any-return, no-untyped-call]

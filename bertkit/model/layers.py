@@ -1,4 +1,4 @@
-"""Operations on single layers of a model: freeze lower ones, re-initialise upper ones, compile all.
+"""Operations on single layers of a model: freeze lower ones, re-initialise upper ones, compile all, compute them twice.
 
 The depth of a part of BERT is 0 for the embeddings, 1 to L for the layers, and L + 1 for the pooler and the heads.
 
@@ -9,15 +9,19 @@ first needed. In a graph the compiler's own dropout replaces the fast kernels fo
 follows the seed of torch.
 """
 
+import functools
 import importlib.util
 import os
 import shutil
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
+from bertkit.base.errors import InputError
 from bertkit.kernels.fast import allow_compiler_cache
 from bertkit.model.bert import Encoder, EncoderLayer, init_weights
+from bertkit.model.decoder import Decoder
 from bertkit.model.heads import BertWithHeads
 
 
@@ -77,3 +81,18 @@ def compile_layers(encoder: nn.Module, backend: str = "inductor") -> None:
         is_whole = layer.attention.slots.plugin is None  # a plug-in's Python code may break a graph
         for part in ("before_attention", "after_attention"):
             setattr(layer, part, torch.compile(getattr(layer, part), fullgraph=is_whole, dynamic=True, backend=backend))
+
+
+def recompute_layers(model: BertWithHeads) -> None:
+    """Keep only the inputs of the layers for the backward pass, which computes each layer again, with the same dropout.
+
+    The backward pass begins with the last layer of a stack, so that layer is kept whole: computing it again would save nothing
+    of the memory that the others need one after another.
+
+    Source: Chen et al. 2016, "Training deep nets with sublinear memory cost", section 4.
+    """
+    if not isinstance(model.bert.encoder, Encoder):
+        raise InputError("recompute=layers: has no effect with a recurrent model; leave it out")
+    for stack in model.modules():
+        for layer in stack.layers[:-1] if isinstance(stack, (Encoder, Decoder)) else ():
+            layer.forward = functools.partial(checkpoint, layer.forward, use_reentrant=False)

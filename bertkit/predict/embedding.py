@@ -139,7 +139,7 @@ def load_embedder(
     *,
     max_seq_length: int | None = None,
     device: Literal["auto", "cpu", "cuda"] = "auto",
-    precision: Literal["fp32", "bf16"] = "fp32",
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32",
     batch_tokens: int | None = None,
 ) -> Embedder:
     """Load any model directory as a function from texts to vectors.

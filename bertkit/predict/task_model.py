@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from torch import nn
 
 from bertkit.base.errors import InputError, named
-from bertkit.base.typed_settings import at, build, checked, conf_dir, to_mapping
+from bertkit.base.typed_settings import at, build, checked, read_conf, to_mapping
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.load import load_packed, load_tokenizer, resolve_model_dir
 from bertkit.model.bert_config import TASK_HEADS, too_long
@@ -105,7 +104,7 @@ def as_continuation(opened: AnyTaskModel, changes: Mapping[str, Any]) -> AnyTask
 
 def task_of_continuing(model: BertWithHeads, changes: Mapping[str, Any]) -> TaskConfig:
     """Return the task of continuing texts up to the model's length: by default 32 tokens, by greedy search."""
-    longest, settings = model.config.max_position_embeddings, _general("generation")
+    longest, settings = model.config.max_position_embeddings, read_conf("task/generation")
     search = settings["generation"] | {"max_target_length": min(32, longest // 2), "num_beams": 1}
     task = _changed(settings | {"max_seq_length": longest, "generation": search, "name": "continuation"}, changes)
     _check_length(task, longest)
@@ -120,7 +119,7 @@ def task_of_continuing(model: BertWithHeads, changes: Mapping[str, Any]) -> Task
 def _texts_for(model: BertWithHeads, changes: Mapping[str, Any]) -> TaskConfig:
     """Return a task for a model without a task head: texts and pairs, up to the model's length."""
     longest = model.config.max_position_embeddings
-    task = _changed({**_general("sequence"), "max_seq_length": longest}, changes)
+    task = _changed({**read_conf("task/sequence"), "max_seq_length": longest}, changes)
     if task.long_texts is not None:
         raise InputError(f"task.long_texts={task.long_texts}: this model has no head for classification; leave it out")
     _check_length(task, longest)
@@ -160,7 +159,7 @@ def _task_for(
     if task is None:
         settings = task_settings_of_run(model_dir)
         if settings is None:
-            settings = _general(kind)
+            settings = read_conf(f"task/{kind}")
             length = min(tokenizer.max_length or settings["max_seq_length"], longest)  # as transformers truncates
             settings |= {"max_seq_length": length, "multi_label": multi_label}
             if search := settings.get("generation"):
@@ -206,18 +205,7 @@ def with_changes(opened: TaskModel, changes: Mapping[str, Any]) -> TaskModel:
 def task_of_texts(column: str | int | None) -> TaskConfig:
     """Return a task whose examples are single texts in a column; None for a column with one of the usual names."""
     text = {} if column is None else {"text": column}
-    return _changed(_general("sequence"), {"columns": {**text, "text_pair": None}})
-
-
-def general_task(kind: str) -> TaskConfig:
-    """Return the general task for a shape."""
-    return _changed(_general(kind), {})
-
-
-def _general(kind: str) -> dict[str, Any]:
-    """Read the general task for a shape from its file in `conf/task`, which has no defaults list."""
-    settings: dict[str, Any] = yaml.safe_load((conf_dir() / "task" / f"{kind}.yaml").read_text(encoding="utf-8"))
-    return settings
+    return _changed(read_conf("task/sequence"), {"columns": {**text, "text_pair": None}})
 
 
 def _changed(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> TaskConfig:

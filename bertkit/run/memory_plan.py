@@ -23,6 +23,9 @@ BYTES_OF_A_TOKEN = 32  # in a batch: token id, segment id, position and sequence
 # On a CPU, in addition to the tensors: memory that oneDNN and torch allocate on first use, and freed memory that glibc keeps.
 # Fitted to measurements: mini at length 128 with 4 to 64 sequences, base at length 512 with 2 and 4; fp32 and bf16; 1 thread.
 FIRST_USE, SHARE_KEPT_BY_ALLOCATOR = 80_000_000, 0.25
+# With recompute=layers, autograd keeps one layer and the inputs of the others; the backward pass of a layer needs about as much
+# again for tensors that it frees. Fitted to hidden sizes 256 and 512 with 4 to 32 sequences of 128 and 512 tokens, and to base.
+RECOMPUTING = 2
 
 
 @dataclass(frozen=True)
@@ -104,19 +107,22 @@ class MemoryNeeds:
         return int((num_bytes - self.fixed) / self.per_token)
 
 
-def measure_needs(model: BertWithHeads, buffers: int, batch: LargestBatch) -> MemoryNeeds:
+def measure_needs(model: BertWithHeads, buffers: int, batch: LargestBatch, recomputes: bool = False) -> MemoryNeeds:
     """Measure the activations of one and two sequences, and add `buffers` bytes."""
     on_cpu = next(model.parameters()).device.type == "cpu"
     first_use, factor = (FIRST_USE, 1 + SHARE_KEPT_BY_ALLOCATOR) if on_cpu else (0, 1.0)
     (fewer, less), (tokens, kept) = (measure_activations(model, batch.forward, count) for count in (1, 2))
-    per_token = (kept - less) / (tokens - fewer)
-    return MemoryNeeds(first_use + factor * (buffers + kept - per_token * tokens), factor * per_token)
+    times = RECOMPUTING if recomputes else 1
+    per_token = times * (kept - less) / (tokens - fewer)
+    return MemoryNeeds(first_use + factor * (buffers + times * kept - per_token * tokens), factor * per_token)
 
 
-def memory_lines(model: BertWithHeads, buffers: int, batches: Sequence[LargestBatch], num_here: int) -> list[str]:
+def memory_lines(
+    model: BertWithHeads, buffers: int, batches: Sequence[LargestBatch], num_here: int, recomputes: bool = False
+) -> list[str]:
     """Describe the expected peak memory, and warn if it exceeds the free memory, divided by the processes on this machine."""
     here = memory_here(next(model.parameters()).device.type)
-    measured = [(batch, measure_needs(model, buffers, batch)) for batch in batches]
+    measured = [(batch, measure_needs(model, buffers, batch, recomputes)) for batch in batches]
     batch, needs = max(measured, key=lambda pair: pair[1].num_bytes(pair[0].num_tokens))
     needed, free = needs.num_bytes(batch.num_tokens), here.free // num_here
     where = "" if num_here == 1 else f" in each of {num_here} processes"

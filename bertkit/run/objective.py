@@ -65,7 +65,8 @@ class DeviceInputs:
 
     def autocast(self) -> torch.autocast:
         """Return a context manager that selects the precision."""
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
+        dtype = torch.float16 if self.precision == "fp16" else torch.bfloat16
+        return torch.autocast(self.device.type, dtype, enabled=self.precision != "fp32")
 
 
 def _fast_ways_of(model: Any) -> FastWays:
@@ -80,8 +81,8 @@ def _tensor(array: NDArray[Any], device: torch.device) -> Tensor:
 def pretraining_losses(model: nn.Module, batch: PretrainBatch, precision: str = "fp32") -> dict[str, LossTerm]:
     """Run the model on a packed batch; return the loss terms "mlm" or "lm" and, with pairs and a next sentence head, "nsp".
 
-    The total loss is the sum of the two means (Devlin et al. 2019, A.2). With precision "bf16" matrix products are computed in
-    bfloat16; weights, LayerNorm, gradients and the softmax in the losses stay in float32.
+    The total loss is the sum of the two means (Devlin et al. 2019, A.2). With precision "bf16" or "fp16" matrix products are
+    computed in bfloat16 or float16; weights, LayerNorm, gradients and the softmax in the losses stay in float32.
     """
     device_inputs = DeviceInputs.of(model, precision)
     with device_inputs.autocast():

@@ -225,6 +225,6 @@ def announce(
     say(console.model_line(size, config.num_hidden_layers, config.hidden_size, list(model.heads), how))
     say(*lines)
     buffers = buffer_bytes(model, num_processes, state.choices.is_strict, settings.checkpoint.background)
-    say(*memory_lines(model, buffers, batches, processes_here(device)))
+    say(*memory_lines(model, buffers, batches, processes_here(device), settings.recompute == "layers"))
     if state.first_step:
         say(f"resumed from step {state.first_step} of {steps}")

@@ -29,6 +29,7 @@ BOTH = {
     "precision": FIXED,
     "kernels": WARN,  # rounding and dropout differ
     "compile": WARN,
+    "recompute": FREE,  # changes no bit
     "device": FREE,  # `restore_platform` warns about another device
     "batch.sequences": FIXED,
     "batch.micro_sequences": WARN,  # rounding and dropout differ

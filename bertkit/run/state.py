@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,11 +12,11 @@ from torch import Tensor
 
 from bertkit.base.errors import InputError, StorageError
 from bertkit.base.files import read_tensors, remove_leftovers
-from bertkit.base.typed_settings import checked, to_mapping
+from bertkit.base.typed_settings import IF_SET, checked, to_mapping
 from bertkit.interop.hugging_face import directory as hugging_face
 from bertkit.kernels import fast
 from bertkit.kernels.fast import NAMES, FastWays
-from bertkit.model.layers import compile_layers, freeze_below
+from bertkit.model.layers import compile_layers, freeze_below, recompute_layers
 from bertkit.run.reproducibility import (
     Platform,
     can_still_compile,
@@ -30,6 +30,7 @@ from bertkit.run.start import Start
 from bertkit.tasks.batching import Cut
 from bertkit.train import checkpoint
 from bertkit.train.checkpoint_writer import CheckpointWriter, History
+from bertkit.train.loss_scale import LossScale
 from bertkit.train.micro_batches import check_num_processes, num_parts_for
 from bertkit.train.optimizer import MOMENTS, Adapted, make_optimizer, parameter_groups
 from bertkit.train.processes import Accelerator, ranks_of
@@ -89,6 +90,7 @@ class _State:
     chosen: Choices
     standing: History
     platform: Platform
+    loss_scale: tuple[float, int] | None = field(default=None, metadata=IF_SET)
 
 
 class TrainingState:
@@ -112,9 +114,12 @@ class TrainingState:
         self.writer = CheckpointWriter(self.directory, settings.checkpoint, self.ranks)
         self.choices = self.ranks.on_first(lambda: choices)
         self.platform = self.ranks.on_first(lambda: current_platform(accelerator))
+        self.loss_scale = LossScale(accelerator.device) if settings.precision == "fp16" else None
         newest = self._newest()
         num_updates = 0 if newest is None else self._resume(newest)
         self._compute_as_chosen(start.frozen_depth)
+        if settings.recompute == "layers":
+            recompute_layers(self.bare_model)
         self.model = accelerator.prepare_model(self.bare_model)
         self._make_optimizer(settings, start, newest, num_updates)
 
@@ -137,7 +142,7 @@ class TrainingState:
         return newest
 
     def _resume(self, newest: Path) -> int:
-        """Restore choices, history, platform and weights; return the number of updates."""
+        """Restore choices, history, platform, loss scale and weights; return the number of updates."""
         content = checkpoint.read_state(newest)
         before = checked(_State, content, newest / checkpoint.STATE)
         self.first_step = self.last_step = self.writer.last_good = content["step"]
@@ -147,6 +152,8 @@ class TrainingState:
         self.platform = restore_platform(
             before.platform, self.platform, self.choices.is_strict, self.directory, self.writer.warn
         )
+        if self.loss_scale is not None and before.loss_scale is not None:
+            self.loss_scale.restore(before.loss_scale)
         best = before.standing.best
         if best is not None and self.ranks.on_first(self.best_dir) is None:
             self.writer.warn(f"the best checkpoint, of step {best.step}, is missing; the best later one replaces it")
@@ -206,7 +213,8 @@ class TrainingState:
         self.last_step = step
         # if the save of the best checkpoint failed, another one is now the best, and this checkpoint must record it
         self.writer.wait()
-        state = _State(self.optimizer.num_updates, self.choices, self.writer.history, self.platform)
+        scale = None if self.loss_scale is None else self.loss_scale.state
+        state = _State(self.optimizer.num_updates, self.choices, self.writer.history, self.platform, scale)
         contents = checkpoint.Checkpoint(
             step=step,
             model=hugging_face.tensors_of(self.bare_model),

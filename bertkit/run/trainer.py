@@ -72,7 +72,7 @@ def fit(settings: RunSettings, state: TrainingState, plan: TrainingPlan) -> Gene
     Raises StoppedError after a signal, NumericsError after too many skipped steps, StorageError without a checkpoint.
     """
     is_main = state.accelerator.is_main_process
-    learner = Learner(state.accelerator, state.model, state.optimizer, plan.losses)
+    learner = Learner(state.accelerator, state.model, state.optimizer, plan.losses, state.loss_scale)
     is_due = functools.partial(_is_due, settings, plan)
     progress = Progress(plan.label, plan.steps, done=state.first_step, silent=not is_main)
     rows = _Rows(settings, state, plan, progress)

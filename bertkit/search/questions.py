@@ -6,6 +6,7 @@ from typing import Any
 
 from bertkit.base.errors import InputError, named
 from bertkit.base.text_files import is_blank, opened_input, unpacked, unpacking
+from bertkit.base.typed_settings import build, read_conf
 from bertkit.search.library import Hit
 from bertkit.tasks.reading.formats import ENDINGS, beginning, json_format, suffix_of
 from bertkit.tasks.reading.readers import input_table
@@ -43,11 +44,9 @@ class Question:
         return max(exact(gold, answer) for gold in self.answers), max(f1(gold, answer) for gold in self.answers)
 
 
-def read_questions(task: TaskConfig, name: str, most: int | None = None) -> list[Question]:
-    """Read all or `most` questions from a table, from SQuAD's JSON, or from a text with one question per line.
-
-    `task` is the general task `spans`; `name` is the path of the input, or "-" for standard input.
-    """
+def read_questions(name: str, most: int | None = None) -> list[Question]:
+    """Read all or `most` questions from a table, SQuAD's JSON, or a text with one question per line; "-": standard input."""
+    task = build(TaskConfig, read_conf("task/spans"))
     path, short_rows, questions = Path(name), ShortRows(are_filled=True), list[Question]()
     with opened_input(name) as (stream, _):
         with unpacking(lambda: name):

@@ -13,27 +13,28 @@ probability that it contains an answer, estimated by the reader. `fit` estimates
 likelihood. Nogueira and Cho 2019 rank passages by BERT; Wang et al. 2019 (Multi-passage BERT) by BERT times BM25.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError
 from bertkit.base.text_files import is_blank, read_lines
-from bertkit.base.typed_settings import conf_dir
-from bertkit.predict.chunks import read_rows
-from bertkit.predict.inference import predict_local
-from bertkit.predict.task_model import Predictor
+from bertkit.base.typed_settings import read_conf
 from bertkit.search.library import Hit, Library
 from bertkit.search.passages import words_of
 from bertkit.settings.inputs import BothConfig
+
+if TYPE_CHECKING:
+    from bertkit.predict.task_model import Predictor
 
 MIN_SCORE = -1e4  # lower than any logit, but finite, as JSON and sigmoid require
 
@@ -70,8 +71,10 @@ class Searcher:
             kind = predictor.shape.kind
             raise InputError(f"model_dir: a model of kind {kind}; give one fine-tuned on squad1, squad2 or spans")
         self.library = Library(Path(os.path.expanduser(index)))
-        default: dict[str, Any] = yaml.safe_load((conf_dir() / "search.yaml").read_text(encoding="utf-8"))
+        default = read_conf("search")
         self.predictor, self.both = predictor, both or BothConfig(**default["both"])
+        spans = None if predictor is None else predictor.task.spans
+        self.has_odds = spans is not None and not spans.is_always_answered
         self.num_candidates: int = num_candidates or default["candidates"]
         self.glossary, self.translator = glossary or {}, translator
 
@@ -81,7 +84,7 @@ class Searcher:
         The order is "search", "bert" or "both"; None for "both" with a reader, else "search".
 
         Returns:
-            {"answers": [...], "order": order, "seconds": time taken}; the answers are results of `row`.
+            The answers as results of `row`, the order, whether score_bert is the log odds of an answer, and the time taken.
         """
         started_at = time.monotonic()
         order = order or ("search" if self.predictor is None else "both")
@@ -91,7 +94,7 @@ class Searcher:
             )
         candidates = self.candidates(question, top_k if order == "search" else max(top_k, self.num_candidates))
         answers = [row(candidate, score) for candidate, score in in_order(candidates, order, self.both)[:top_k]]
-        return {"answers": answers, "order": order, "seconds": time.monotonic() - started_at}
+        return {"answers": answers, "order": order, "has_odds": self.has_odds, "seconds": time.monotonic() - started_at}
 
     def candidates(self, question: str, num_candidates: int) -> list[Candidate]:
         """Return passages by BM25, the best first, each with the reader's best answer."""
@@ -108,6 +111,9 @@ class Searcher:
 
 
 def _predictions(predictor: Predictor, inputs: Sequence[Any]) -> list[Any]:
+    from bertkit.predict.chunks import read_rows  # imports torch, which takes seconds
+    from bertkit.predict.inference import predict_local
+
     read = read_rows(predictor.shape, predictor.task, inputs)
     examples = [example for chunk in read.chunks for example in chunk]
     return predict_local(predictor, examples, predictor.features(examples))

@@ -1,7 +1,9 @@
 """The HTTP paths of the server; requests, responses and errors are JSON."""
 
 import asyncio
+import base64
 import contextlib
+import hmac
 import json
 import signal
 import sys
@@ -16,6 +18,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from pydantic import BaseModel
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -26,7 +29,6 @@ from bertkit.serve.queues import RefusedError
 from bertkit.serve.service import Service
 from bertkit.view.page import render, serve_policy
 
-CLOSING_SECONDS = 0.5  # between a signal and the stop; responses in this time ask clients to close the connection
 CLOSE = (b"connection", b"close")
 NOSNIFF = (b"x-content-type-options", b"nosniff")
 
@@ -74,10 +76,10 @@ class JsonRoute(APIRoute):
 
 
 class RequestMiddleware:
-    """Counts requests, refuses other hosts, answers unexpected errors, and closes connections while the server stops."""
+    """Counts requests, refuses other hosts and clients, answers unexpected errors, closes connections while the server stops."""
 
-    def __init__(self, app: ASGIApp, service: Service) -> None:
-        self.app, self.service = app, service
+    def __init__(self, app: ASGIApp, service: Service, token: bytes | None) -> None:
+        self.app, self.service, self.token = app, service, token
         self.paths = frozenset(("/openapi.json", *(path for _, path, *_ in PATHS)))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -94,12 +96,8 @@ class RequestMiddleware:
                 message["headers"] = [*message.get("headers", ()), NOSNIFF, *[CLOSE] * self.service.is_stopping]
             await send(message)
 
-        hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
-        is_accepted = len(hosts) == 1 and self.service.settings.accepts(hosts[0])
-        wrong = f"Host: {', '.join(hosts)[:100]}: not a name of this server; see hosts="
-        refusal = _error_response(400, "bad_host", wrong)
         try:
-            await (self.app if is_accepted else refusal)(scope, receive, send_and_record)
+            await (self._refusal(scope) or self.app)(scope, receive, send_and_record)
         except Exception as error:
             say(f"error: {scope['path']}: {type(error).__name__}; this is a bug in bertkit", file=sys.stderr)
             response = _error_response(500, "failed", "the server failed; its log has the error")
@@ -108,6 +106,27 @@ class RequestMiddleware:
             path = scope["path"] if scope["path"] in self.paths else "other"
             self.service.metrics.requests.labels(path, str(status)).inc()
             self.service.metrics.seconds.labels(path).observe(time.perf_counter() - started_at)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        """Return the response to a request for another host, or without the token."""
+        headers = Headers(scope=scope)
+        hosts, given = headers.getlist("host"), headers.get("authorization", "").encode("latin-1")
+        if len(hosts) != 1 or not self.service.settings.accepts(hosts[0]):
+            wrong = f"Host: {', '.join(hosts)[:100]}: not a name of this server; see hosts="
+            return _error_response(400, "bad_host", wrong)
+        if self.token is None or scope["path"] == "/healthz" or _is_token(given, self.token):
+            return None
+        expected = "expected the header Authorization: Bearer TOKEN, or in a browser the token as the password"
+        return _error_response(401, "no_token", expected, {"www-authenticate": 'Basic realm="bertkit", Bearer'})
+
+
+def _is_token(authorization: bytes, token: bytes) -> bool:
+    """Whether a header has the token: as a bearer token, or as a password, which a browser asks its user for."""
+    scheme, _, given = authorization.partition(b" ")
+    if scheme.lower() == b"basic":
+        with contextlib.suppress(ValueError):
+            return hmac.compare_digest(base64.b64decode(given).partition(b":")[2], token)
+    return scheme.lower() == b"bearer" and hmac.compare_digest(given, token)
 
 
 def _service(request: Request) -> Service:
@@ -206,22 +225,13 @@ async def _handle_input_error(_: Request, error: Any) -> Response:
     return _error_response(400, "bad_input", f"{where[:100]}: {first['msg']}")
 
 
-def make_app(service: Service, ready: Callable[[], None]) -> FastAPI:
-    """Build the FastAPI application of a service; `ready` is called when the server accepts requests."""
+def make_app(service: Service, token: bytes | None) -> FastAPI:
+    """Build the FastAPI application of a service; with a token, it answers only clients that send it."""
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         loop, tasks = asyncio.get_running_loop(), set[asyncio.Task[None]]()
-        handlers: dict[signal.Signals, Any] = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)}
-
-        def stop(number: signal.Signals) -> None:
-            service.is_stopping = True
-            loop.call_later(CLOSING_SECONDS, handlers[number], number, None)  # uvicorn stops the server
-
-        for number in handlers:
-            loop.add_signal_handler(number, stop, number)
         loop.add_signal_handler(signal.SIGHUP, lambda: tasks.add(loop.create_task(service.reload())))
-        ready()
         yield
         await service.close()
 
@@ -239,5 +249,5 @@ def make_app(service: Service, ready: Callable[[], None]) -> FastAPI:
     app.add_exception_handler(StarletteHTTPException, _handle_http_error)
     app.add_exception_handler(RequestValidationError, _handle_input_error)
     app.add_exception_handler(InputError, _handle_input_error)
-    app.add_middleware(RequestMiddleware, service=service)
+    app.add_middleware(RequestMiddleware, service=service, token=token)
     return app

@@ -70,6 +70,7 @@ class Passages(BaseModel):
 
     answers: list[dict[str, Any]]
     order: str
+    has_odds: bool  # whether score_bert is the log odds of an answer; false: it only ranks passages
     seconds: float
 
 

@@ -24,7 +24,7 @@ class EvaluateSettings:
     data_dir: str | None
     split: str
     seed: Seed
-    precision: Literal["fp32", "bf16"]
+    precision: Literal["fp32", "bf16", "fp16"]
     device: Literal["auto", "cpu", "cuda"]
     segments: SegmentsConfig | InstancesConfig
     masking: MaskingConfig

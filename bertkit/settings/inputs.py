@@ -73,7 +73,7 @@ class PredictSettings(TextSettings):
 
     carry_input: bool  # whether each prediction is preceded by the fields of its input row
     top_k: Size
-    precision: Literal["fp32", "bf16"]
+    precision: Literal["fp32", "bf16", "fp16"]
     kernels: Literal["auto", "plain"]
 
     def __post_init__(self) -> None:
@@ -139,7 +139,7 @@ class EmbedSettings(InputSettings):
     format: Literal["text", "csv", "tsv", "jsonl", "json", "parquet"] | None
     max_seq_length: Annotated[int, Interval(3, MAX_INT32)] | None
     batch_tokens: Size | None
-    precision: Literal["fp32", "bf16"]
+    precision: Literal["fp32", "bf16", "fp16"]
 
     def __post_init__(self) -> None:
         refuse(
@@ -176,7 +176,7 @@ class SearchSettings(InputSettings):
     max_questions: Passages | None
     task: TaskConfig | None
     task_changes: dict[str, Any]  # changes to the model's own task, which is used if `task` is None
-    precision: Literal["fp32", "bf16"]
+    precision: Literal["fp32", "bf16", "fp16"]
     kernels: Literal["auto", "plain"]
 
     @property

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit.base import plugins
 from bertkit.base.errors import InputError
 from bertkit.base.text_files import parse_yaml
-from bertkit.base.typed_settings import at, conf_dir, dotted_keys, nearest, option_names, refuse
+from bertkit.base.typed_settings import at, conf_dir, dotted_keys, nearest, option_names, read_conf, refuse
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
@@ -89,7 +89,7 @@ def with_plugins(command: str, overrides: Sequence[str]) -> list[str]:
 @functools.cache
 def settings_of(command: str) -> frozenset[str]:
     """Return the top-level settings and groups of a command, such as `steps` and `optimizer`."""
-    content = parse_yaml((conf_dir() / f"{command}.yaml").read_text(encoding="utf-8"))
+    content = read_conf(command)
     groups = [group for entry in content.pop("defaults", []) if isinstance(entry, dict) for group in entry]
     names = frozenset({*content, *groups})
     return names | settings_of("finetune") - {"task", "seed"} if command == "glue" else names
@@ -97,10 +97,7 @@ def settings_of(command: str) -> frozenset[str]:
 
 def settings_of_tasks() -> dict[str, Any]:
     """Return the settings of all general tasks together; every task has some of them."""
-    tasks = {
-        kind: parse_yaml((conf_dir() / "task" / f"{kind}.yaml").read_text(encoding="utf-8"))
-        for kind in ("sequence", "tagging", "spans", "generation")
-    }
+    tasks = {kind: read_conf(f"task/{kind}") for kind in ("sequence", "tagging", "spans", "generation")}
     columns = {**tasks["generation"]["columns"], **tasks["sequence"]["columns"]}
     own = {kind: tasks[kind][kind] for kind in ("tagging", "spans", "generation")}
     return {**tasks["sequence"], "columns": columns, **own}

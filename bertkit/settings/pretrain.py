@@ -28,9 +28,10 @@ class TrainingSettings:
     model_dir: str | None
     output_dir: str
     seed: Seed
-    precision: Literal["fp32", "bf16"]
+    precision: Literal["fp32", "bf16", "fp16"]
     kernels: Literal["auto", "plain"]
     compile: bool | Literal["auto"]
+    recompute: Literal["none", "layers"]
     device: Literal["auto", "cpu", "cuda"]
     reproducibility: Literal["default", "strict"]
     batch: train_config.BatchConfig

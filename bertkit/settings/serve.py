@@ -24,6 +24,7 @@ class ServeSettings:
     translate: str | None  # likewise
     host: str
     hosts: tuple[str, ...]  # further names of this machine, by which clients call it
+    token: str | None  # a file with the token that clients must send; None: the variable BERTKIT_TOKEN, if it is set
     port: Annotated[int, Interval(0, 65535)]
     workers: Processes  # number of processes; each has all the models
     queue_requests: Size  # maximum number of requests that wait
@@ -37,7 +38,7 @@ class ServeSettings:
     top_k: Size  # number of tokens predicted for each mask
     log_inputs: bool
     kernels: Literal["auto", "plain"]
-    precision: Literal["fp32", "bf16"]
+    precision: Literal["fp32", "bf16", "fp16"]
     device: Literal["auto", "cpu", "cuda"]
     task_changes: dict[str, Any]  # of the models' own tasks; `task.spans.*` applies to the models that have spans
 

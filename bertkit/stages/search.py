@@ -11,15 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError, in_json, say
-from bertkit.predict.predictor import open_predictor, open_translator
-from bertkit.predict.task_model import general_task
 from bertkit.run.outputs import check_outputs, opened_output
 from bertkit.search.questions import Question, read_questions
 from bertkit.search.ranking import Candidate, Searcher, fit, in_order, read_glossary, row
 from bertkit.settings.inputs import BothConfig, SearchSettings
 from bertkit.view.console import Progress
 
-AT = (1, 5, 20)  # the values of k in accuracy at k
+AT = (1, 5, 20)  # the values of k in accuracy at k, up to the number of candidates
+NO_ODDS = "the reader was trained without unanswerable questions: its scores rank passages, but are no probabilities"
 NUM_RESAMPLES = 1000  # for the bootstrap intervals
 
 
@@ -29,10 +28,17 @@ def run(settings: SearchSettings) -> None:
     if to_file:
         check_outputs(settings.output, settings.input, settings.overwrite)
     glossary = None if settings.glossary is None else read_glossary(Path(settings.glossary))
+    num_candidates = max(settings.top_k, settings.candidates)
     Searcher(settings.index, None)  # a wrong index fails early
-    predictor = None if settings.model_dir is None else open_predictor(settings)
-    translator = open_translator(settings)
-    searcher = Searcher(settings.index, predictor, settings.both, settings.candidates, glossary, translator)
+    predictor = translator = None
+    if settings.model_dir is not None or settings.translate is not None:
+        from bertkit.predict.predictor import open_predictor, open_translator  # imports torch, which takes seconds
+
+        predictor = None if settings.model_dir is None else open_predictor(settings)
+        translator = open_translator(settings)
+    searcher = Searcher(settings.index, predictor, settings.both, num_candidates, glossary, translator)
+    if predictor is not None and not searcher.has_odds:
+        say(NO_ODDS, file=sys.stderr)
     if settings.question is not None:
         answer = searcher.search(settings.question, settings.orders[0], settings.top_k)
         if to_file:
@@ -41,16 +47,19 @@ def run(settings: SearchSettings) -> None:
         else:
             say(*_readable(answer))
         return
-    questions = read_questions(general_task("spans"), str(settings.input), settings.max_questions)
+    questions = read_questions(str(settings.input), settings.max_questions)
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(opened_output(settings.output)) if to_file else sys.stdout
         progress = stack.enter_context(Progress("searching", len(questions), silent=not to_file, file=sys.stderr))
-        metrics = _Metrics(settings.orders, settings.model_dir is not None)
+        metrics = _Metrics(settings.orders, settings.model_dir is not None, num_candidates)
         for question, candidates, both in _candidates_and_weights(settings, searcher, questions, progress):
             ordered = {order: in_order(candidates, order, both) for order in settings.orders}
             answers = {order: [row(*pair) for pair in pairs[: settings.top_k]] for order, pairs in ordered.items()}
             ranks = metrics.add(question, ordered)
-            line = json.dumps({"id": question.id, "question": question.text, **answers, **ranks}, ensure_ascii=False)
+            line = json.dumps(
+                {"id": question.id, "question": question.text, "has_odds": searcher.has_odds, **answers, **ranks},
+                ensure_ascii=False,
+            )
             file.write(f"{line if to_file else in_json(line)}\n")
     if metrics.num_labelled:
         say(*json.dumps(metrics.summary(), indent=2).split("\n"), file=sys.stdout if to_file else sys.stderr)
@@ -62,10 +71,9 @@ def _candidates_and_weights(
     settings: SearchSettings, searcher: Searcher, questions: Sequence[Question], progress: Progress
 ) -> Iterator[tuple[Question, list[Candidate], BothConfig]]:
     """Yield each question, its candidates and the weights of `both`; fit=true fits them on the other half of the questions."""
-    num_candidates = max(settings.top_k, settings.candidates, AT[-1])
 
     def candidates_of(number: int, question: Question) -> list[Candidate]:
-        candidates = searcher.candidates(question.text, num_candidates)
+        candidates = searcher.candidates(question.text, searcher.num_candidates)
         progress.advance(number)
         return candidates
 
@@ -89,8 +97,8 @@ def _candidates_and_weights(
 class _Metrics:
     """The ranks of the correct passages of labelled questions, for each order of results."""
 
-    def __init__(self, orders: Sequence[str], has_reader: bool) -> None:
-        self.has_reader = has_reader
+    def __init__(self, orders: Sequence[str], has_reader: bool, num_candidates: int) -> None:
+        self.has_reader, self.at = has_reader, [k for k in AT if k <= num_candidates]
         # from 1; infinity without a correct passage
         self.ranks: dict[str, list[float]] = {order: [] for order in orders}
         self.answered: dict[str, list[tuple[float, float]]] = {order: [] for order in orders}  # exact match and F1
@@ -119,7 +127,7 @@ class _Metrics:
         measured: dict[str, dict[str, NDArray[np.float64]]] = {}
         for order, values in self.ranks.items():
             ranks = np.array(values)
-            measured[order] = {f"accuracy_at_{k}": (ranks <= k).astype(float) for k in AT} | {"mrr": 1 / ranks}
+            measured[order] = {f"accuracy_at_{k}": (ranks <= k).astype(float) for k in self.at} | {"mrr": 1 / ranks}
             if self.answered[order]:
                 measured[order] |= dict(zip(("exact", "f1"), np.array(self.answered[order]).T, strict=True))
             summary[order] = {name: _with_interval(values) for name, values in measured[order].items()}
@@ -146,7 +154,7 @@ def _readable(result: dict[str, Any]) -> Iterator[str]:
         if hit["answer"]:
             text = f"{text[: hit['start']]}>>{text[hit['start'] : hit['end']]}<<{text[hit['end'] :]}"
         where = ", ".join(filter(None, (hit["source"], hit["place"])))
-        reader = "" if hit["score_bert"] is None else f"  bert {hit['score_bert']:.2f}"
+        reader = f"  bert {hit['score_bert']:.2f}" if result["has_odds"] else ""
         yield f"{number}. {hit['title'] or '(no title)'}  [{where}]  search {hit['score_search']:.2f}{reader}"
         yield f"   {' '.join(text.split())}"
     yield f"{len(result['answers'])} passages by order={result['order']} in {result['seconds']:.2f} s"

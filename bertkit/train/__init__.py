@@ -4,6 +4,7 @@ Doors:
 
     train_config       the settings
     losses             loss terms: a sum and a count
+    loss_scale         the factor of the loss in float16
     optimizer          AdamW, LAMB, clipping
     schedule           the learning rate of a step
     loop               the training step; evaluation of the losses

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from bertkit.train.loss_scale import LossScale
 from bertkit.train.losses import Losses
 from bertkit.train.micro_batches import DataParallelSum, MicroBatch, NumberedBatches, OrderedSum
 from bertkit.train.optimizer import Optimizer, clip_global_norm
@@ -37,6 +38,7 @@ class Learner:
     model: nn.Module  # prepared by the accelerator, in training mode
     optimizer: Optimizer  # over the model's parameters
     losses: Losses
+    loss_scale: LossScale | None = None  # with precision=fp16
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def train(
         is_synced = should_sync(step + 1) or report.stop_requested or step + 1 == course.steps
         while len(pending) > (0 if is_synced else 1):
             oldest = pending.pop(0)
-            skips = skips.after(oldest.skip_reason is not None)
+            skips = skips.after(oldest)
             if oldest.skip_reason is not None and oldest is not report:
                 skipped_before.append(oldest)
         seconds = time.perf_counter() - started_at
@@ -95,7 +97,8 @@ def optimizer_step(
     report, num_micro_batches = _sum_counts(learner, course, step, micro_batches, stop_requested)
     if not micro_batches:
         return report
-    names, scored = list(report.counts), set()
+    names, scored, loss_scale = list(report.counts), set(), learner.loss_scale
+    factor = 1.0 if loss_scale is None else loss_scale.factor
     gradients: DataParallelSum | OrderedSum = DataParallelSum(learner.accelerator, learner.model)
     if course.num_parts is not None:
         gradients = OrderedSum(learner.accelerator, learner.model, course.num_parts, num_micro_batches)
@@ -109,7 +112,7 @@ def optimizer_step(
                 terms = learner.losses(learner.model, batch)
                 # a loss without predictions is 0, with a gradient of 0, since every parameter needs a gradient in every step
                 loss = sum(terms[name].sum / (report.counts[name] or 1) for name in names)
-                learner.accelerator.backward(loss * gradients.scale)
+                learner.accelerator.backward(loss * (gradients.scale * factor))
             for index, name in enumerate(names):
                 correct = terms[name].correct
                 step_sums[index] += terms[name].sum.detach()
@@ -118,7 +121,7 @@ def optimizer_step(
                     step_sums[len(names) + index] += correct
         gradients.add(step_sums)
     step_sums = gradients.finish()
-    grad_norm = clip_global_norm(learner.model.parameters(), course.max_grad_norm)
+    grad_norm = clip_global_norm(learner.model.parameters(), course.max_grad_norm, factor)
     step_sums = gradients.all_reduce(torch.cat([step_sums, grad_norm[None].to(step_sums)]))
     optimizer = learner.optimizer  # updates the weights if all numbers are finite; they are the same on every process
     optimizer.found_inf = (~torch.isfinite(step_sums).all()).to(torch.float32)
@@ -126,6 +129,9 @@ def optimizer_step(
         group["lr"] = report.learning_rate * group["rate_scale"]
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
+    if loss_scale is not None:
+        step_sums = torch.cat([step_sums, loss_scale.factor[None]])
+        loss_scale.update(optimizer.found_inf)
     return dataclasses.replace(report, scored=frozenset(scored), numbers=Numbers(step_sums))
 
 

@@ -193,15 +193,17 @@ def parameter_groups(
     ]
 
 
-def clip_global_norm(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
+def clip_global_norm(parameters: Iterable[Tensor], max_norm: float, factor: Tensor | float = 1.0) -> Tensor:
     """Scale all gradients so that their global norm is at most `max_norm`; return the norm before clipping, on the device.
 
         g = g / max(norm / max_norm, 1)
+
+    The gradients, but not the norm, are those of the loss times `factor`, by which they are divided too (`loss_scale.py`).
 
     Source: google-research/bert optimization.py, line 74 (`tf.clip_by_global_norm`). torch's own function divides by
     norm + 1e-6, so every clipped update would be smaller by a factor of about 1e-6.
     """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    norm = nn.utils.get_total_norm(gradients)
-    torch._foreach_div_(gradients, (norm / max_norm).clamp(min=1.0))
+    norm = nn.utils.get_total_norm(gradients) / factor
+    torch._foreach_div_(gradients, (norm / max_norm).clamp(min=1.0) * factor)
     return norm

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bertkit.base.errors import NumericsError
+from bertkit.train.loss_scale import SMALLEST
 
 
 class Numbers:
@@ -31,13 +32,16 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Skips:
-    """How many steps were skipped because a loss or the gradient was not finite."""
+    """How many steps were skipped because a loss or the gradient was not finite; overflows of the loss scale do not count."""
 
     total: int = 0
     in_a_row: int = 0  # up to the newest step
 
-    def after(self, is_skipped: bool) -> Skips:
+    def after(self, report: StepReport) -> Skips:
         """Count one more step."""
+        if report.has_overflowed:
+            return self
+        is_skipped = report.skip_reason is not None
         return Skips(self.total + is_skipped, self.in_a_row + 1 if is_skipped else 0)
 
 
@@ -54,7 +58,7 @@ class StepReport:
     stop_requested: bool  # whether any process received a signal to stop
     counts: dict[str, float]  # the divisor of each loss; empty if the batch was left out
     scored: frozenset[str]  # the losses that have an accuracy
-    # the sums of the losses, the numbers of correct predictions, the gradient norm; None if the batch was left out
+    # the sums of the losses, the correct predictions, the gradient norm, any loss scale; None if the batch was left out
     numbers: Numbers | None
     seconds: float = 0.0  # wall-clock time
     is_synced: bool = False  # whether the host has waited for this step and read its numbers
@@ -85,7 +89,18 @@ class StepReport:
     @property
     def grad_norm(self) -> float:
         """The global norm of the gradient before clipping."""
-        return self._values[-1]
+        return self._values[2 * len(self.counts)]
+
+    @property
+    def loss_scale(self) -> float | None:
+        """The factor of the loss in this step; None without loss scaling."""
+        return next(iter(self._values[2 * len(self.counts) + 1 :]), None)
+
+    @property
+    def has_overflowed(self) -> bool:
+        """Whether only the scaled gradient is not finite; with a scale of 1 or less, that is a fault like any other."""
+        are_finite = all(math.isfinite(value) for value in self._values[: len(self.counts)])
+        return (self.loss_scale or 0) > SMALLEST and are_finite and not math.isfinite(self.grad_norm)
 
     @property
     def measured(self) -> dict[str, float]:
@@ -98,11 +113,14 @@ class StepReport:
             **{f"{name}_loss": value for name, value in losses.items()},
             **{f"{name}_accuracy": value for name, value in self.accuracies.items()},
             "grad_norm": self.grad_norm,
+            **({} if self.loss_scale is None else {"loss_scale": self.loss_scale}),
         }
 
     @property
     def skip_reason(self) -> str | None:
         """Why the step was skipped, leaving weights and moments unchanged; None if it was not skipped."""
+        if self.has_overflowed:
+            return f"overflow in float16, loss scale {self.loss_scale:g}"
         names = [f"{name}_loss" for name in self.counts]
         named = zip([*names, "grad_norm"], [*self._values[: len(names)], self.grad_norm], strict=True)
         wrong = [f"{name} {value}" for name, value in named if not math.isfinite(value)]

@@ -31,7 +31,7 @@ CONTENT = {
 }
 CLASSES = {  # by hand; the others of a group are as it is
     "pretrain": {
-        FREE: ["output_dir", "data_dir", "model_dir", "device", "log.every_steps",
+        FREE: ["output_dir", "data_dir", "model_dir", "device", "recompute", "log.every_steps",
                "checkpoint.every_steps", "checkpoint.keep_last", "checkpoint.background", "evaluation.every_steps"],
         WARN: ["steps", "batch.micro_sequences", "batch.micro_tokens", "data.skip_steps"],
         AT_START: ["optimizer.name", "init_moments", "model.hidden_size", "segments.kind", "segments.next_sentence"],

@@ -1,5 +1,6 @@
 """What the server answers: what predict, embed and view give, over real sockets; and a clear no to everything else."""
 
+import base64
 import gzip
 import json
 import re
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import headed_model, make_text, refused, write_text
+from conftest import Capsys, headed_model, make_text, refused, write_text
 from serving import Connection, Server, ask, chunked, request, serving
 
 from bertkit import export_model, load_embedder, load_predictor
@@ -360,6 +361,42 @@ def test_its_own_names_are_answered(server: Server) -> None:
     for host in ("localhost", "LocalHost:8000", "127.0.0.1:1", "[::1]:8000", "192.168.1.7", "bert.example"):
         answer = ask(server.port, "/models", host=host)
         assert (answer.status, answer.headers["x-content-type-options"]) == (200, "nosniff"), host
+
+
+def test_a_token_opens_everything(python: Path, models: Path, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("s3cret-token\n")
+    with serving(python, f"model_dir={models / 'stars'}", f"token={tmp_path / 'token'}", "host=0.0.0.0") as own:
+        assert "which has no encryption; " in own.wait_for("^warning: .*")[0]
+        assert b"s3cret" not in Path(f"/proc/{own.process.pid}/cmdline").read_bytes()
+        assert ask(own.port, "/healthz").status == 200
+        basic = base64.b64encode(b"anyone:s3cret-token").decode()
+        for given in ("Bearer s3cret-token", f"Basic {basic}", f"basic {basic}"):
+            assert ask(own.port, "/predict", {"inputs": ["kan"]}, authorization=given).status == 200, given
+        for path in ("/", "/models", "/metrics", "/openapi.json", "/nowhere"):
+            for wrong in (
+                None,
+                "",
+                "Bearer",
+                "Bearer s3cret-toke",
+                "Bearer s3cret-token2",
+                "s3cret-token",
+                "Basic !",
+                "Basic eA==",
+            ):
+                answer = ask(own.port, path, authorization=wrong)
+                assert (answer.status, answer.code) == (401, "no_token"), (path, wrong)
+                assert answer.headers["www-authenticate"] == 'Basic realm="bertkit", Bearer'
+                assert answer.headers["x-content-type-options"] == "nosniff"
+        assert ask(own.port, "/models", host="rebind.example", authorization="Bearer s3cret-token").code == "bad_host"
+
+
+def test_a_wrong_token_is_refused(tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused(run(["serve", "model_dir=x", "port=0", f"token={tmp_path / 'none'}"]), "no such file", capsys)
+    file = tmp_path / "token"
+    file.write_text("two words\n")
+    refused(run(["serve", "model_dir=x", "port=0", f"token={file}"]), f"token={file}: expected letters, ", capsys)
+    monkeypatch.setenv("BERTKIT_TOKEN", "")
+    refused(run(["serve", "model_dir=x", "port=0"]), "the variable BERTKIT_TOKEN: expected letters, ", capsys)
 
 
 def test_clients_that_send_a_byte_at_a_time_stop_nobody(server: Server) -> None:

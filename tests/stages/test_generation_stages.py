@@ -375,6 +375,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "positions of a score without keys": ([*DECODERS["relative"], "attention.score=location"],
                                           "attention.positions=relative with attention.score=location"),
     "a kind of no norm": ([*DECODERS["pre"], "norm.kind=rms"], "'norm.kind': only for decoder=transformer, with norm=post or norm=pre"),
+    "layers that are not computed twice": ([*DECODERS["dot"], "recompute=layers"], "recompute=layers: has no effect with a recurrent model"),
     "no such score": (["decoder=rnn", "decoder.score=cosine"], "decoder.score='cosine': expected additive or dot"),
     "no such decoder": (["decoder=lstm"], "unknown option decoder=lstm"),
     "a metric of labels": ([*DECODERS["dot"], "task.metrics=[accuracy]"], "task.metrics: accuracy cannot measure texts"),

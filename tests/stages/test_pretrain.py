@@ -349,9 +349,10 @@ def test_continuing_from_a_model(prepared_dir: Path, tmp_path: Path) -> None:
     assert load_model(tmp_path / "second").config.hidden_size == 32
 
 
-def test_bfloat16_trains_alike(prepared_dir: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("half", ["bf16", "fp16"])
+def test_half_precision_trains_alike(half: str, prepared_dir: Path, tmp_path: Path) -> None:
     losses = []
-    for precision in ("fp32", "bf16"):
+    for precision in ("fp32", half):
         assert pretrain(prepared_dir, tmp_path / precision, "steps=4", f"precision={precision}") == 0
         losses.append([row["loss"] for row in read_metrics(tmp_path / precision / "metrics.jsonl")])
     assert losses[0] != losses[1]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Capsys, headed_model, make_text, real_data, refused, small_model, write_text
+from conftest import Capsys, headed_model, make_text, output_of, real_data, refused, small_model, write_text
 
 from bertkit import export_model, load_predictor
 from bertkit.cli import run
@@ -75,6 +75,35 @@ def test_what_the_reader_says_is_what_predict_says(library: Path, reader: Path, 
         assert [passage["score"] for passage in each["both"]] == pytest.approx(best_first)
         assert [passage["score"] for passage in each["bert"]] == sorted(by_bert, reverse=True)
         assert all({p["id"] for p in each[order]} == {p["id"] for p in passages} for order in ("bert", "both"))
+
+
+def test_a_reader_without_unanswerable_questions_has_no_probability(
+    library: Path, reader: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    """It ranks as others do, but its numbers are not shown."""
+    (tmp_path / "questions.txt").write_text("kan lon mir\n")
+    given = [f"index={library}", f"model_dir={reader}", *SMALL]
+    found, said = [], []
+    for number, answered in enumerate(("false", "true")):
+        changed, output = [*given, f"task.spans.is_always_answered={answered}"], tmp_path / f"{number}.jsonl"
+        assert search(*changed, f"input={tmp_path / 'questions.txt'}", f"output={output}") == 0
+        found += rows(output)
+        capsys.readouterr()
+        assert search(*changed, "question=kan lon mir") == 0
+        said.append(capsys.readouterr())
+    assert [each.pop("has_odds") for each in found] == [True, False]
+    assert [hit["id"] for hit in found[0]["both"]] == [hit["id"] for hit in found[1]["both"]]
+    assert ["  bert " in each.out for each in said] == [True, False]
+    assert ["no probabilities" in each.err for each in said] == [False, True]
+
+
+def test_bm25_needs_no_torch_and_counts_up_to_its_candidates(library: Path, tmp_path: Path) -> None:
+    (tmp_path / "questions.jsonl").write_text(json.dumps({"question": "kan lon", "answers": ["kan"]}))
+    code = "import sys; from bertkit.cli import run; assert run(sys.argv[1:]) == 0; assert 'torch' not in sys.modules"
+    command = [sys.executable, "-c", code, "search", f"index={library}", "candidates=10"]
+    for given in ("question=kan lon", f"input={tmp_path / 'questions.jsonl'}"):
+        said = output_of([*command, given, f"output={tmp_path / given[:5]}"])
+    assert list(json.loads(said)["search"]) == ["accuracy_at_1", "accuracy_at_5", "mrr"]
 
 
 def test_a_searcher_for_a_server(library: Path, reader: Path) -> None:

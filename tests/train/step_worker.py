@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.distributed import GradBucket
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -95,9 +97,20 @@ def run(settings: dict[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(1)
     accelerator = processes.make_accelerator("cpu", settings["world"])
     rank = accelerator.process_index
-    model = small_model(dropout=0.2).train()
+    model = small_model(dropout=0.2, **settings["sizes"]).train()
     faults = Faults(model, settings["faults"].get(str(rank), {}))
     prepared = accelerator.prepare_model(model)
+    sent = list[tuple[int, int, bool]]()  # step, bytes, whether the backward pass is at its end
+    are_embeddings_done = [False]
+    if settings["is_counted"]:
+        model.register_forward_pre_hook(lambda *_: are_embeddings_done.__setitem__(0, False))
+        model.bert.embeddings.position.weight.register_hook(lambda _: are_embeddings_done.__setitem__(0, True))
+
+        def count(state: None, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+            sent.append((faults.step + 1, bucket.buffer().nbytes, are_embeddings_done[0]))
+            return allreduce_hook(None, bucket)
+
+        prepared.register_comm_hook(None, count)
     config = OptimizerConfig(settings["optimizer"], 1e-3, 0.9, 0.999, 1e-6, 0.01, settings["optimizer"] == "lamb", 0.5)
     optimizer = OPTIMIZERS[config.name](parameter_groups(model, 0.01), config)
 
@@ -118,7 +131,9 @@ def run(settings: dict[str, Any]) -> dict[str, Any]:
             if faults.is_struck:
                 struck.append(report.step)
                 faults.is_struck = False
-        return {"hash": state_hash(model, optimizer), "rows": rows, "struck": struck, "skipped": report.skips.total}
+        size = sum(parameter.nbytes for parameter in model.parameters())
+        found = {"hash": state_hash(model, optimizer), "rows": rows, "struck": struck, "skipped": report.skips.total}
+        return {**found, "sent": sent, "size": size}
 
 
 def fork(settings: dict[str, Any], rank: int, output: Path) -> int:

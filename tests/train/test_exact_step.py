@@ -16,7 +16,7 @@ KINDS = ("nan loss", "inf loss", "nan added", "gradient")
 
 def settings_of(world: int, **changed: Any) -> dict[str, Any]:
     plain = {"steps": 6, "optimizer": "adamw", "micro_sequences": 1, "num_parts": None, "faults": {}, "skip_steps": []}
-    return {"world": world, "port": free_port(), **plain, **changed}
+    return {"world": world, "port": free_port(), "sizes": {}, "is_counted": False, **plain, **changed}
 
 
 def train(python: Path, folder: Path, *runs: dict[str, Any]) -> list[list[dict[str, Any]]]:
@@ -41,6 +41,18 @@ def test_the_same_bits_for_one_two_and_four_processes(python: Path, tmp_path: Pa
     assert [row[1]["mlm"] for row in plain["rows"]] == pytest.approx(
         [row[1]["mlm"] for row in found[0]["rows"]], abs=1e-5
     )
+
+
+def test_a_step_sends_its_gradient_once_during_the_backward_pass(python: Path, tmp_path: Path) -> None:
+    """Of the last of two micro-batches; after the first step, which finds the order in which gradients are ready."""
+    sizes = {"hidden_size": 128, "intermediate_size": 512}
+    (processes,) = train(python, tmp_path, settings_of(2, steps=3, micro_sequences=2, sizes=sizes, is_counted=True))
+    assert len(processes) == 2
+    for process in processes:
+        for step in (2, 3):
+            sent = [(size, is_at_end) for number, size, is_at_end in process["sent"] if number == step]
+            assert sum(size for size, _ in sent) == process["size"] > 1_000_000
+            assert [is_at_end for _, is_at_end in sent] == [False, True]
 
 
 def place_faults(rng: random.Random, world: int, steps: int, count: int) -> dict[str, dict[str, str]]:

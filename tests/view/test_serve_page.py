@@ -95,7 +95,13 @@ class Scripted(BaseHTTPRequestHandler):
         elif word == "busy":
             self._send(429, json.dumps({"error": {"code": "queue_full", "message": "256 requests wait already"}}))
         else:
-            self._send(200, json.dumps({"answers": HITS[: asked["top_k"]], "order": asked["order"], "seconds": 0.1}))
+            reply = {
+                "answers": HITS[: asked["top_k"]],
+                "order": asked["order"],
+                "has_odds": word != "odd",
+                "seconds": 0.1,
+            }
+            self._send(200, json.dumps(reply))
 
     def _send(self, status: int, text: str, kind: str = "application/json") -> None:
         content = text.encode()
@@ -456,6 +462,11 @@ def test_passages_that_were_found(browser: Browser, scripted: str) -> None:
     browser.wait("document.querySelectorAll('.hits .score').length === 4")
     assert '"order":"search"' in text_of(browser, "#curl")[0]
     assert browser.ask("document.documentElement.scrollWidth") <= 380
+    write(browser, "odd")  # a reader without unanswerable questions: no number of its own, and a note
+    browser.press("Enter")
+    browser.wait("document.querySelectorAll('.hits .score').length === 2")
+    assert text_of(browser, ".hits .unsure") == []
+    assert "gives no probability of an answer" in text_of(browser, "#found .soft")[0]
 
 
 def test_what_goes_wrong_is_said(browser: Browser, scripted: str, server: str) -> None:

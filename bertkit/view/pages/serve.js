@@ -149,13 +149,13 @@
   // Search: passages with marked answers, and the scores that determine their order.
   function showPassages(reply) {
     const hits = reply.answers;
-    // BERT's score is the log odds that the passage answers the question
+    // BERT's score is the log odds that the passage answers the question; without odds, it only ranks
     const odds = ({ score_bert }) => typeof score_bert === "number" ? 1 / (1 + Math.exp(-score_bert)) : null;
     const scores = [["search", (hit) => hit.score_search], ["BERT", odds], ["both", (hit) => hit.score]];
     const most = scores.map(([name, of]) => name === "BERT" ? 1 : Math.max(...hits.map(of)));
-    const shown = scores.slice(0, reply.order === "both" ? 3 : 2);
+    const shown = scores.slice(0, !reply.has_odds ? 1 : reply.order === "both" ? 3 : 2);
     const items = hits.map((hit) => {
-      const isSure = odds(hit) > 0.5, why = isSure ? "" : "BERT thinks that this is probably not an answer";
+      const isSure = !reply.has_odds || odds(hit) > 0.5, why = isSure ? "" : "BERT thinks that this is probably not an answer";
       const node = (text) => make("mark", { textContent: text, className: isSure ? "" : "unsure", title: why });
       const parts = hit.answer ? [{ start: hit.start, end: hit.end, node }] : [];
       const drawn = shown.map(([name, of], at) => of(hit) === null ? "" : make("span", { className: "score" },
@@ -164,10 +164,11 @@
       const from = make("p", { className: "soft source" }, hit.title ? sourceOf(hit) : "", " ", own(String(hit.place ?? "")));
       return make("li", {}, title, running(hit.passage, parts), make("p", { className: "scores soft" }, ...drawn), from);
     });
-    const best = hits.find((hit) => hit.answer && odds(hit) > 0.5);
+    const best = hits.find((hit) => hit.answer && (!reply.has_odds || odds(hit) > 0.5));
     const summary = `${counted(hits.length, "passage", "passages")}${best ? `; the first answer: ${best.answer}` : ""}`;
     queueMicrotask(() => document.querySelectorAll(".hits .running").forEach(toMark));
-    return { summary, nodes: [hits.length ? make("ol", { className: "hits" }, ...items) : soft("No passage has these words.")] };
+    const untold = !reply.has_odds && best ? [soft("BERT was trained without unanswerable questions: it ranks the passages, but gives no probability of an answer.")] : [];
+    return { summary, nodes: [...untold, hits.length ? make("ol", { className: "hits" }, ...items) : soft("No passage has these words.")] };
   }
   function sourceOf({ source }) { // only web addresses become links
     if (!/^https?:[/][/]/i.test(source ?? "")) return own(source ?? "");

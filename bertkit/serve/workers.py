@@ -1,0 +1,70 @@
+"""Worker processes with one listening socket: they are started, replaced when they die or hang, and stopped together."""
+
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from bertkit.base.errors import BertkitError, InputError, say
+from bertkit.launch.world import end_with_parent, handle_signals
+from bertkit.serve.connections import NOT_READY, Worker
+
+POLL_SECONDS = 0.1
+DEAD_POLLS = 200  # a worker that has served, and shows no life for so many polls, is killed and replaced
+LOADING = -(10**9)  # polls until then: a worker that loads its models is not watched
+RETRY_SECONDS = 5  # until a worker that failed to load its models is replaced
+
+
+def supervise(num_workers: int, serve: Callable[[Any, int], None], listener: socket.socket, seconds: float) -> None:
+    """Call `serve` in worker processes until a signal, which gives them some seconds; raises their error if none can start."""
+    spawn: Any = multiprocessing.get_context("spawn")
+    workers, errors = spawn.RawArray(Worker, num_workers), spawn.SimpleQueue()
+    processes, signals = dict[int, Any](), set[int]()
+
+    def start(place: int) -> None:
+        workers[place].connections, workers[place].polls = NOT_READY, LOADING
+        processes[place] = spawn.Process(target=_work, args=(serve, workers, place, errors))
+        processes[place].start()
+
+    with handle_signals((signal.SIGTERM, signal.SIGINT, signal.SIGHUP), lambda number, _: signals.add(number)):
+        for place in range(num_workers):
+            start(place)
+        while errors.empty() and signals <= {signal.SIGHUP}:
+            time.sleep(POLL_SECONDS)
+            reload = signals & {signal.SIGHUP}
+            signals -= reload
+            for place, process in processes.items():
+                workers[place].polls += 1
+                if workers[place].polls > DEAD_POLLS:
+                    process.kill()
+                if not process.is_alive() and errors.empty():
+                    say(f"worker {process.pid} died; another one takes its place", file=sys.stderr)
+                    start(place)
+                elif reload and workers[place].connections != NOT_READY:
+                    os.kill(process.pid, signal.SIGHUP)
+        listener.close()  # first, so that the last worker to close its copy has accepted all clients
+        for process in processes.values():
+            process.terminate()
+        for process in processes.values():
+            process.join(seconds)
+            process.kill()
+    if not errors.empty():
+        raise errors.get()
+
+
+def _work(serve: Callable[[Any, int], None], workers: Any, place: int, errors: Any) -> None:
+    end_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all processes; the supervisor ends this one
+    try:
+        serve(workers, place)
+    except Exception as error:
+        fault = InputError(f"a worker could not start: {type(error).__name__}: {error}")
+        if min(worker.connections for worker in workers) == NOT_READY:
+            errors.put(error if isinstance(error, BertkitError) else fault)
+            return
+        say(f"error: {fault}", file=sys.stderr)  # another worker serves; this one is replaced
+        time.sleep(RETRY_SECONDS)
