@@ -216,7 +216,7 @@ def test_the_way_to_the_softmax_is_short(python: Path, kernels: str, calls: int)
     way = walk(ROOT, python, kernels)
     assert len(way["stack"]) <= calls, way["stack"]
     assert len(way["way"]) <= 12, way["way"]
-    assert len(way["files"]) <= 20, way["files"]
+    assert len(way["files"]) <= 21, way["files"]
 
 
 def test_the_model_imports_only_torch() -> None:
