@@ -168,7 +168,7 @@ def functions(path: Path) -> Iterator[tuple[str, int, int]]:
             yield node.name, (node.end_lineno or 0) - node.lineno + 1, len(names)
 
 
-def walk(root: Path, python: str | Path = sys.executable, kernels: str = "auto") -> dict[str, list[str]]:
+def walk(root: Path, python: str | Path = sys.executable) -> dict[str, list[str]]:
     """The stack of the first softmax of a real `bertkit pretrain`, and the files that take part in a step."""
     with tempfile.TemporaryDirectory() as folder:
         text = Path(folder) / "text.txt"
@@ -177,7 +177,7 @@ def walk(root: Path, python: str | Path = sys.executable, kernels: str = "auto")
         prepare = ["prepare", f"corpus.path={text}", "tokenizer.vocab_size=100", f"output_dir={data}"]
         pretrain = [
             "pretrain", "model=tiny", f"data_dir={data}", f"output_dir={run}", "steps=1", "schedule.warmup_steps=0",
-            "batch.sequences=4", "segments.max_seq_length=16", "device=cpu", "log.every_steps=1", f"kernels={kernels}",
+            "batch.sequences=4", "segments.max_seq_length=16", "device=cpu", "log.every_steps=1",
         ]  # fmt: skip
         for arguments, command in ((prepare, ["-m", "bertkit"]), (pretrain, ["-c", PROBE])):
             done = subprocess.run([python, *command, *arguments], cwd=root, capture_output=True, text=True)

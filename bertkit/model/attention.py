@@ -63,11 +63,7 @@ def attend(
             return packed_attention(query, key, value, geometry.queries, geometry.is_causal)
         geometry = replace(geometry, is_padded=True)  # many small kernels take longer than padding does
     if is_standard and dropout_prob > 0 and fast.grouped_attention and is_on_cpu(query):
-        geometry = replace(geometry, is_padded=True, group_size=GROUP_SIZE)
-        groups, *vectors = zip(*geometry.split(query, key, value), strict=True)
-        masks = [group.mask for group in groups]
-        contexts = GroupedAttention.apply(dropout_prob, masks, *itertools.chain(*vectors))  # type: ignore[no-untyped-call]
-        return geometry.join_contexts(contexts, len(query))
+        return attend_in_groups(query, key, value, geometry, dropout_prob)
     has_kernel = is_standard and not (dropout_prob > 0 and fast.own_attention and is_on_cpu(query))
     contexts, weights_of_groups = [], []
     for group, q, k, v in geometry.split(query, key, value):  # q (B, N, T, H), k and v (B, N, C, H)
@@ -108,6 +104,15 @@ def attend_by_kernel(
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask=None if is_causal else mask, dropout_p=dropout_prob, is_causal=is_causal
         )
+
+
+def attend_in_groups(query: Tensor, key: Tensor, value: Tensor, geometry: Geometry, dropout_prob: float) -> Tensor:
+    """Compute the equation of `attend` on a CPU, with dropout, for a few sequences of similar lengths at a time."""
+    geometry = replace(geometry, is_padded=True, group_size=GROUP_SIZE)
+    groups, *vectors = zip(*geometry.split(query, key, value), strict=True)
+    masks = [group.mask for group in groups]
+    contexts = GroupedAttention.apply(dropout_prob, masks, *itertools.chain(*vectors))  # type: ignore[no-untyped-call]
+    return geometry.join_contexts(contexts, len(query))
 
 
 class MultiHeadAttention(nn.Module):
