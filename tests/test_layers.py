@@ -212,9 +212,10 @@ def test_circles_and_long_functions_are_found(tmp_path: object) -> None:
 
 def test_the_way_to_the_softmax_is_short(python: Path) -> None:
     way = walk(ROOT, python)
-    assert len(way["stack"]) <= 13, way["stack"]
+    # on a CPU with dropout the softmax is in a graph node of its own; `kernels=plain` has 14 calls
+    assert len(way["stack"]) <= 15, way["stack"]
     assert len(way["way"]) <= 12, way["way"]
-    assert len(way["files"]) <= 20, way["files"]
+    assert len(way["files"]) <= 21, way["files"]
 
 
 def test_the_model_imports_only_torch() -> None:

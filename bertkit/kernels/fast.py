@@ -43,6 +43,7 @@ class FastWays:
     # the process keeps freed memory; glibc would return large blocks, and get them back page by page in every step
     kept_memory: bool = False
     own_attention: bool = False  # matrix products and `short_dropout`, since torch's kernel is slow with dropout
+    grouped_attention: bool = False  # the same for a few sequences of similar lengths at a time (`kernels.grouped`)
     # attention of a whole batch by one kernel: variable-length flash attention in half precision without dropout, else
     # memory-efficient attention over padded sequences with a mask
     packed_attention: bool = False

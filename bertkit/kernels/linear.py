@@ -189,21 +189,21 @@ class _ShortDropout(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, prob: float) -> Tensor:
-        below = min(round(prob * 65536), 65535)  # so many of the 65536 values of 16 bits drop an element
-        words = torch.empty(math.ceil(inputs.numel() / 4), dtype=torch.int64).random_(-(2**63), None)
-        is_kept = words.view(torch.int16)[: inputs.numel()].view(inputs.shape) >= below - 32768
+        is_kept, ctx.scale = random_mask(inputs.shape, prob)
         ctx.save_for_backward(is_kept)
-        ctx.scale = 65536 / (65536 - below)
-        return _dropped(inputs, is_kept, ctx.scale)
+        return (inputs * is_kept).mul_(ctx.scale)  # much faster than torch.where
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (is_kept,) = ctx.saved_tensors
-        return _dropped(gradient, is_kept, ctx.scale), None
+        return (gradient * is_kept).mul_(ctx.scale), None
 
 
-def _dropped(values: Tensor, is_kept: Tensor, scale: float) -> Tensor:
-    return torch.where(is_kept, values, values.new_zeros(())).mul_(scale)
+def random_mask(shape: torch.Size, prob: float) -> tuple[Tensor, float]:
+    """Draw which elements to keep, False with probability `prob`; return also the factor that preserves the mean."""
+    below = min(round(prob * 65536), 65535)  # so many of the 65536 values of 16 bits drop an element
+    words = torch.empty(math.ceil(shape.numel() / 4), dtype=torch.int64).random_(-(2**63), None)
+    return words.view(torch.int16)[: shape.numel()].view(shape) >= below - 32768, 65536 / (65536 - below)
 
 
 GELU_TANH = functools.partial(F.gelu, approximate="tanh")  # Hendrycks and Gimpel 2016, section 2

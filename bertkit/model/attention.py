@@ -7,6 +7,7 @@ Axes, the same in every file of the model: B sequences, S packed tokens, T token
 H head size (D = N * H), F intermediate_size, V vocab_size, M masked positions, L layers, C labels.
 """
 
+import itertools
 from dataclasses import replace
 
 import torch
@@ -14,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertkit.kernels.fast import ANYWHERE, FastWays, exact_dropout, fits_packed, packed_attention
+from bertkit.kernels.grouped import GROUP_SIZE, GroupedAttention
 from bertkit.kernels.linear import Linear, dropout, is_on_cpu
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.geometry import Geometry
@@ -60,6 +62,8 @@ def attend(
         if is_standard and geometry.is_self_attention and fits_packed(query, dropout_prob, geometry.is_causal):
             return packed_attention(query, key, value, geometry.queries, geometry.is_causal)
         geometry = replace(geometry, is_padded=True)  # many small kernels take longer than padding does
+    if is_standard and dropout_prob > 0 and fast.grouped_attention and is_on_cpu(query):
+        return attend_in_groups(query, key, value, geometry, dropout_prob)
     has_kernel = is_standard and not (dropout_prob > 0 and fast.own_attention and is_on_cpu(query))
     contexts, weights_of_groups = [], []
     for group, q, k, v in geometry.split(query, key, value):  # q (B, N, T, H), k and v (B, N, C, H)
@@ -100,6 +104,15 @@ def attend_by_kernel(
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask=None if is_causal else mask, dropout_p=dropout_prob, is_causal=is_causal
         )
+
+
+def attend_in_groups(query: Tensor, key: Tensor, value: Tensor, geometry: Geometry, dropout_prob: float) -> Tensor:
+    """Compute the equation of `attend` on a CPU, with dropout, for a few sequences of similar lengths at a time."""
+    geometry = replace(geometry, is_padded=True, group_size=GROUP_SIZE)
+    groups, *vectors = zip(*geometry.split(query, key, value), strict=True)
+    masks = [group.mask for group in groups]
+    contexts = GroupedAttention.apply(dropout_prob, masks, *itertools.chain(*vectors))  # type: ignore[no-untyped-call]
+    return geometry.join_contexts(contexts, len(query))
 
 
 class MultiHeadAttention(nn.Module):

@@ -57,6 +57,7 @@ class Geometry:
     attention: AttentionConfig = FULL  # its pattern determines which keys of its sequence a query attends to
     layer: int = 0  # random blocks differ between layers
     is_padded: bool = False  # pad sequences, to compute different lengths in one group; else a group has equal lengths
+    group_size: int | None = None  # at most so many sequences, of similar lengths, in a padded group
     is_whole: bool = False  # do not cut sequences into blocks, so that all pairs of tokens have a weight
 
     @property
@@ -103,7 +104,7 @@ class Geometry:
         """Return the groups, and the row of each query among all contexts; None: in the order of the batch."""
         layer = self.layer if self.attention.pattern == "bigbird" else 0
         keys = None if self.is_self_attention else self.keys
-        key = keys, self.attention, layer, self.is_padded, self.is_whole, num_heads
+        key = keys, self.attention, layer, self.is_padded, self.group_size, self.is_whole, num_heads
         plans = self.queries.plans
         if key not in plans:
             plans[key] = self._make_plan(num_heads)
@@ -117,18 +118,22 @@ class Geometry:
         neighbours = [list(alike) for _, alike in itertools.groupby(pairs, self._group_key)]
         may_cut = self.is_in_blocks and not self.is_whole
         is_cut = may_cut and any(num_blocks_of(self.attention, length) > 1 for length, _ in pairs)
-        if not is_cut and all(len(set(alike)) == 1 for alike in neighbours):
+        if not is_cut and self.group_size is None and all(len(set(alike)) == 1 for alike in neighbours):
             return [Part([self._equal_group(len(alike), *alike[0]) for alike in neighbours])], None
         alike_pairs: dict[object, list[int]] = {}
-        for number, pair in enumerate(pairs):
-            alike_pairs.setdefault(self._group_key(pair), []).append(number)
+        by_length = sorted(range(len(pairs)), key=pairs.__getitem__)
+        for rank, number in enumerate(by_length if self.group_size is not None else range(len(pairs))):
+            key = self._group_key(pairs[number]) if self.group_size is None else rank // self.group_size
+            alike_pairs.setdefault(key, []).append(number)
         all_lengths = torch.tensor(pairs)  # (B, 2)
         all_ends = all_lengths.cumsum(0)
         # by the number of a block in its sequence: groups, the rows of queries and of keys, and whether a query is a token
         found: dict[int, list[tuple[Any, ...]]] = {}
         for numbers in alike_pairs.values():
             lengths, ends = all_lengths[numbers], all_ends[numbers]
-            for number, block in enumerate(self._blocks(*lengths.amax(0).tolist())):
+            # bmm compiles a program for each new shape in bfloat16
+            longest = lengths.amax(0) if self.group_size is None else (lengths.amax(0) + 7) // 8 * 8
+            for number, block in enumerate(self._blocks(*longest.tolist())):
                 queries, is_query = _tokens(block.queries, ends[:, 0], lengths[:, 0])
                 keys, is_key = _tokens(block.keys, ends[:, 1], lengths[:, 1])
                 is_token = is_query.flatten(0, 1)[:, None].expand(-1, num_heads, -1).flatten()
@@ -173,7 +178,8 @@ class Geometry:
         times = count if len(block.queries) > 1 else 1
         tensors = mask[:, None], block.queries.repeat(times, 1), block.keys.repeat(times, 1), is_query.flatten(0, 1)
         mask, queries, keys, is_query = (on_device(tensor, device) for tensor in tensors)
-        return Group((len(is_query), is_query.shape[1], keys.shape[1]), mask, queries, keys, is_query=is_query)
+        used = None if self.group_size is not None and bool(mask.all()) else mask
+        return Group((len(is_query), is_query.shape[1], keys.shape[1]), used, queries, keys, is_query=is_query)
 
 
 def _tokens(positions: Tensor, ends: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,10 +5,12 @@ import pytest
 import torch
 from conftest import small_model
 
+from bertkit.kernels import grouped
 from bertkit.kernels.fast import ALL, PLAIN, FastWays
 from bertkit.kernels.layout import Layout
 from bertkit.model.attention import attend
-from bertkit.model.geometry import Geometry
+from bertkit.model.bert_config import AttentionConfig
+from bertkit.model.geometry import CAUSAL, FULL, Geometry
 from bertkit.model.heads import BertWithHeads
 
 LENGTHS = [5, 7, 7, 3, 11, 11, 11, 2]
@@ -99,6 +101,55 @@ def test_padded_attention_drops_each_weight_with_its_probability(fast: FastWays)
     assert abs(float((single == 0).double().mean()) - 0.1) < 0.012
     assert set((single * 0.9).round(decimals=4).unique().tolist()) == {0.0, 1.0}
     assert abs(float(context.double().mean()) - 1) < 0.012
+
+
+@pytest.mark.parametrize("attention", [FULL, CAUSAL])
+@pytest.mark.parametrize("lengths", [[5, 7, 7, 3, 11, 1], [8, 8, 8, 8], [3]])
+def test_grouped_attention_is_that_of_each_sequence(
+    attention: AttentionConfig, lengths: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grouped, "random_mask", lambda shape, prob: (torch.ones(shape, dtype=torch.bool), 1.0))
+    layout, weights = Layout.from_lengths(torch.tensor(lengths)), torch.randn(sum(lengths), 3, 8, dtype=torch.float64)
+    results = []
+    for fast, prob in ((PLAIN, 0.0), (FastWays(grouped_attention=True), 0.1)):
+        tensors = leaves(lengths)
+        context = attend(*tensors, Geometry(layout, layout, attention), prob, fast)
+        (context * weights).sum().backward()
+        results.append([context.detach(), *(tensor.grad for tensor in tensors)])
+    for plain, ours in zip(*results, strict=True):
+        torch.testing.assert_close(ours, plain, rtol=0, atol=1e-12)
+
+
+def test_gradients_of_grouped_attention_are_those_of_the_weights_it_kept() -> None:
+    """Beside differences of outputs, with the same elements dropped."""
+    layout = Layout.from_lengths(torch.tensor([5, 7, 7, 3, 11, 1]))
+
+    def context(*tensors: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(0)
+        return attend(*tensors, Geometry(layout, layout), 0.3, FastWays(grouped_attention=True))
+
+    assert torch.autograd.gradcheck(context, leaves(layout.lengths), fast_mode=True)
+
+
+def test_grouped_attention_drops_each_weight_with_its_probability() -> None:
+    """With equal scores and one-hot values, the context is the weights."""
+    torch.manual_seed(0)
+    count, size, heads = 64, 64, 4
+    zeros, values = (
+        torch.zeros(count * size, heads, size),
+        torch.eye(size).repeat(count, 1)[:, None].repeat(1, heads, 1),
+    )
+    context = attend(zeros, zeros, values, within([size] * count), 0.1, FastWays(grouped_attention=True))
+    weights = context.view(count, size, heads, size) * size
+    assert set((weights * 0.9).round(decimals=4).unique().tolist()) == {0.0, 1.0}
+    is_dropped = (weights == 0).double()
+    assert abs(float(is_dropped.mean()) - 0.1) < 0.001
+    assert abs(float(weights.double().mean()) - 1) < 0.001
+    for axis in range(4):  # whatever the sequence, the query, the head or the key
+        others = [other for other in range(4) if other != axis]
+        shares = is_dropped.mean(others)
+        assert float((shares - 0.1).abs().max()) < 5 * (0.09 / (weights.numel() / len(shares))) ** 0.5
+    assert 0.008 < float((is_dropped[0] * is_dropped[1]).mean()) < 0.012  # sequences drop independently
 
 
 def test_variable_length_attention_takes_what_it_is_given() -> None:

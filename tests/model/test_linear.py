@@ -107,7 +107,7 @@ def test_packed_weights_give_the_same_products_until_they_change(
 
 
 def test_names() -> None:
-    assert len(NAMES) == 8
+    assert len(NAMES) == 9
     assert (PLAIN.names, ALL.names) == ((), NAMES)
     assert FastWays.of(["even_rows", "short_dropout"]).names == ("short_dropout", "even_rows")
     with pytest.raises(TypeError, match="even_row"):
