@@ -162,7 +162,7 @@ def test_a_process_that_hangs_or_dies_is_given_up(load: Any, reason: str, monkey
     monkeypatch.syspath_prepend(FOLDER)
     import rounds
 
-    started_at = time.monotonic()
+    started_at, others = time.monotonic(), multiprocessing.active_children()
     system = rounds.System("it", functools.partial(load, 60))
     with (
         pytest.raises(SystemExit, match=f"^error: it failed; .*{reason}"),
@@ -170,7 +170,7 @@ def test_a_process_that_hangs_or_dies_is_given_up(load: Any, reason: str, monkey
     ):
         ask(rounds.first_result)
     assert time.monotonic() - started_at < 50
-    assert multiprocessing.active_children() == []
+    assert set(multiprocessing.active_children()) <= set(others)
 
 
 def gpu_sh(folder: Path, *arguments: str | Path) -> subprocess.Popen[str]:

@@ -1,22 +1,16 @@
-"""The losses of the task heads: sums and counts beside torch's means, on numbers and on cut-up batches; no step waits for its device."""
+"""The losses of the task heads: sums and counts beside torch's means, on numbers and on cut-up batches."""
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from conftest import small_model
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from bertkit.base.batch import IGNORED, PretrainBatch, TaskBatch
 from bertkit.kernels.fast import ALL, ANYWHERE, PLAIN
 from bertkit.run.objective import DeviceInputs, best_tokens, pretraining_losses, task_logits, task_losses
-from bertkit.train import loop, processes
-from bertkit.train.loop import Course, Learner
-from bertkit.train.optimizer import AdamW, parameter_groups
-from bertkit.train.train_config import OptimizerConfig
 
 LENGTHS = np.array([3, 5, 7, 2])
 IDS = np.random.default_rng(0).integers(5, 131, 17)
@@ -94,56 +88,6 @@ def test_right_predictions_are_counted() -> None:
         correct = task_losses(model, batch_of("token", right, weights=weights))["token"].correct
         assert correct is not None
         assert float(correct) == pytest.approx(expected)
-
-
-class Waits(TorchDispatchMode):
-    """Counts the operators for which the host would have to wait for a device."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.name()
-        if name.startswith(("aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::is_nonzero")):
-            self.found.append(name)
-        # a mask as an index becomes `nonzero` below
-        if name in ("aten::index.Tensor", "aten::index_put.default") and any(
-            index is not None and index.dtype == torch.bool for index in args[1]
-        ):
-            self.found.append(f"{name} with a mask")
-        return func(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize("name", [*BATCHES, "pretraining"])
-@pytest.mark.parametrize("num_parts", [None, 4])
-def test_nothing_in_a_step_waits_for_the_device(name: str, num_parts: int | None) -> None:
-    if name == "pretraining":
-        batch: Any = PretrainBatch(IDS, IDS % 2, LENGTHS, np.array([1, 4, 16]), IDS[[1, 4, 16]], np.array([0, 1, 1, 0]))
-        model, losses = small_model(dropout=0.1), pretraining_losses
-    else:
-        batch, losses = BATCHES[name], task_losses
-        pooled = batch.head in ("sequence", "choice")
-        labels = ("score",) if name == "regression" else ("no", "yes")
-        model = small_model(heads=(batch.head,), labels=labels, with_pooler=pooled, dropout=0.1)
-    optimizer = AdamW(
-        parameter_groups(model.train(), 0.01), OptimizerConfig("adamw", 1e-3, 0.9, 0.999, 1e-6, 0.01, True, 1.0)
-    )
-    accelerator = processes.make_accelerator("cpu", 1)
-    with Waits() as waits:
-        learner = Learner(accelerator, model, optimizer, losses)
-        course = Course(lambda step: [], lambda step: 1e-3, 0, 1, max_grad_norm=1.0, seed=0, num_parts=num_parts)
-        report = loop.optimizer_step(learner, course, 0, [(number, batch) for number in range(4)])
-    assert waits.found == []
-    assert report.skip_reason is None
-
-
-def test_waiting_is_noticed() -> None:
-    with Waits() as waits:
-        values = torch.arange(3.0)
-        float(values.sum())
-        values[values > 0]
-    assert waits.found == ["aten::_local_scalar_dense", "aten::index.Tensor with a mask"]
 
 
 @pytest.mark.parametrize(
