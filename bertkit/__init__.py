@@ -7,8 +7,6 @@ Names are imported on first use: `import bertkit` takes milliseconds.
 
 import functools
 import importlib
-import sys
-from types import ModuleType
 from typing import Any
 
 __version__ = "0.2.0"
@@ -18,8 +16,8 @@ _HOMES = {
     **dict.fromkeys(("load_model", "load_tokenizer"), "bertkit.interop.load"),
     "check_certificate": "bertkit.interop.parity.certificate",
     "export_model": "bertkit.interop.hugging_face.directory",
-    "load_embedder": "bertkit.predict.embedding",
-    "load_predictor": "bertkit.predict.predictor",
+    "load_embedder": "bertkit.inference.embedding",
+    "load_predictor": "bertkit.inference.predictor",
 }
 _COMMANDS = (
     "prepare", "pretrain", "finetune", "glue", "predict", "embed", "evaluate", "compare", "view", "serve", "index", "search",
@@ -27,16 +25,6 @@ _COMMANDS = (
 )  # fmt: skip
 SLOTS = ("masking", "head", "score", "positions", "schedule", "optimizer", "metric", "shape")  # decorators of plug-ins
 __all__ = ["__version__", *_COMMANDS, *_HOMES]
-
-
-class _Package(ModuleType):
-    def __setattr__(self, name: str, value: object) -> None:
-        # importing bertkit/predict/ leaves the command there
-        if name not in _COMMANDS or not isinstance(value, ModuleType):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:

@@ -12,8 +12,8 @@ from bertkit.interop.hugging_face.directory import export_model as export_model
 from bertkit.interop.load import load_model as load_model
 from bertkit.interop.load import load_tokenizer as load_tokenizer
 from bertkit.interop.parity.certificate import check_certificate as check_certificate
-from bertkit.predict.embedding import load_embedder as load_embedder
-from bertkit.predict.predictor import LoadedPredictor
+from bertkit.inference.embedding import load_embedder as load_embedder
+from bertkit.inference.predictor import LoadedPredictor
 
 __version__: str
 

@@ -147,7 +147,7 @@ def import_stage(command: str) -> Callable[[Any], Any]:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     warnings.filterwarnings("ignore", module=r"(torch|accelerate|datasets|transformers|huggingface_hub)\b.*")
-    stage = importlib.import_module("bertkit.serve.server" if command == "serve" else f"bertkit.stages.{command}")
+    stage = importlib.import_module("bertkit.server.server" if command == "serve" else f"bertkit.stages.{command}")
     return functools.partial(stage.run, launch=_run_in_workers) if command == "glue" else stage.run
 
 

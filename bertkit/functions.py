@@ -16,7 +16,6 @@ import errno
 import functools
 import hashlib
 import html
-import importlib.util
 import inspect
 import json
 import os
@@ -103,8 +102,6 @@ def function_of(command: str) -> Callable[..., Any]:
                 raise
             raise InputError(f"{error.filename!s:.80}: {error.strerror}") from None
 
-    if importlib.util.find_spec(f"bertkit.{command}"):  # bertkit.predict is also the folder of this name
-        call.__dict__ = vars(importlib.import_module(f"bertkit.{command}"))
     return functools.update_wrapper(call, names[command], updated=())
 
 

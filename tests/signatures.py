@@ -17,7 +17,7 @@ from bertkit.base.intervals import Interval
 from bertkit.base.typed_settings import conf_dir, option_names
 from bertkit.commands import COMMANDS
 from bertkit.functions import RETURNED, ROWS
-from bertkit.predict.predictor import load_predictor
+from bertkit.inference.predictor import load_predictor
 from bertkit.settings.names import schema_of
 
 STUB = Path(__file__).resolve().parents[1] / "bertkit" / "__init__.pyi"
@@ -35,8 +35,8 @@ from bertkit.interop.hugging_face.directory import export_model as export_model
 from bertkit.interop.load import load_model as load_model
 from bertkit.interop.load import load_tokenizer as load_tokenizer
 from bertkit.interop.parity.certificate import check_certificate as check_certificate
-from bertkit.predict.embedding import load_embedder as load_embedder
-from bertkit.predict.predictor import LoadedPredictor
+from bertkit.inference.embedding import load_embedder as load_embedder
+from bertkit.inference.predictor import LoadedPredictor
 
 __version__: str
 

@@ -74,7 +74,7 @@ def test_the_wheel_is_installed_and_used(built: tuple[Path, dict[str, str]], tmp
     command("prepare", f"corpus.path={text}", "tokenizer.vocab_size=120", "output_dir=data")
     assert json.loads((tmp_path / "data/manifest.json").read_text())["bertkit"] == bertkit.__version__
     script = (
-        "import json, bertkit, importlib.metadata, bertkit.base.typed_settings as typed; from bertkit.view.page import render\n"
+        "import json, bertkit, importlib.metadata, bertkit.base.typed_settings as typed; from bertkit.display.page import render\n"
         "from bertkit.settings.compose import compose\n"
         "composed = compose('pretrain', ['model=large', 'data_dir=x', 'output_dir=y'])\n"
         "page = render('compare.html', name='', headline='', lines=(), tables=(), charts=())\n"

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from bertkit.base.errors import InputError, named
 from bertkit.base.typed_settings import nearest
+from bertkit.inference.forward import require_finite
+from bertkit.inference.task_model import Predictor
 from bertkit.kernels.layout import Layout
 from bertkit.model.bert_config import FOLLOWS
 from bertkit.model.heads import BertOutput, BertWithHeads
-from bertkit.predict.inference import require_finite
-from bertkit.predict.task_model import Predictor
 from bertkit.tasks.task import Feature
 
 MIN_STEPS, MAX_STEPS = 16, 256  # points on the path, if `steps` is not set

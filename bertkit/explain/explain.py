@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError, in_json
 from bertkit.explain.attributions import Attribution, Target, attribute, pretraining_target, run_copies, target_of
+from bertkit.inference.forward import logits_local, predict_local, require_finite
+from bertkit.inference.task_model import Predictor
 from bertkit.kernels.layout import Layout
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.heads import BertWithHeads, Targets
-from bertkit.predict.inference import logits_local, predict_local, require_finite
-from bertkit.predict.task_model import Predictor
 from bertkit.tasks.task import Feature
 
 NO_ALIGNMENT = "decoder.score=none: the decoder starts from the source's last state, without attention to its tokens"

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError, install_extra, shown
+from bertkit.display.page import render
 from bertkit.explain.explain import Explanation
-from bertkit.view.page import render
 
 INK, SOFT, BLUE, ORANGE, GREEN = "#1c2128", "#57606a", (31, 111, 235), "#c2510a", "#1a7f37"
 BLACK, BROWN = (28, 33, 40), (194, 81, 10)  # INK and ORANGE

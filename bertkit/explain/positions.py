@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertkit.base.errors import InputError, shown
+from bertkit.display.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axes, Figure, line_chart
+from bertkit.display.page import render
 from bertkit.explain.pictures import BLUE, BROWN, shades
 from bertkit.model.positions import alibi, rotate, sinusoidal
-from bertkit.view.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axes, Figure, line_chart
-from bertkit.view.page import render
 
 # of the matrix and of the lines: title, horizontal axis, vertical axis
 TITLES = {

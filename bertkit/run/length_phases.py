@@ -13,6 +13,7 @@ from bertkit.data.batches.instances import open_instances
 from bertkit.data.batches.sampling import EpochCache, ExampleSource, InstanceSampler, Sampler
 from bertkit.data.corpus.prepared import PreparedDataset
 from bertkit.data.data_config import InstancesConfig, SegmentsConfig
+from bertkit.display import console
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.train.micro_batches import (
     AUTO_MICRO_TOKENS,
@@ -21,7 +22,6 @@ from bertkit.train.micro_batches import (
     local_micro_batches,
     micro_batch_ranges,
 )
-from bertkit.view import console
 
 
 @dataclass(frozen=True)

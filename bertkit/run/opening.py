@@ -32,6 +32,7 @@ from bertkit.base.files import (
 )
 from bertkit.base.memory import processes_here
 from bertkit.base.typed_settings import differences, dotted_keys, nearest, refuse, to_mapping
+from bertkit.display import console
 from bertkit.launch.world import newest_checkpoint, world_from_environment
 from bertkit.run import directory as run_directory
 from bertkit.run import resume_rules
@@ -41,7 +42,6 @@ from bertkit.run.resume_rules import Change, Rules, RunSettings
 from bertkit.run.start import starting_weights
 from bertkit.run.state import TrainingState
 from bertkit.train.processes import Accelerator, Ranks, ending_together, on_main_process
-from bertkit.view import console
 
 EPOCHS = r"epoch-\d{5}-\w{12}\..+"  # files in cache/; the names of partial ones end with host and process
 PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "safetensors")

@@ -7,6 +7,10 @@ from typing import Any
 from bertkit.base.errors import say
 from bertkit.base.files import building_dir, to_json, write_durably
 from bertkit.base.typed_settings import to_mapping
+from bertkit.display import console
+from bertkit.display.console import duration
+from bertkit.display.page import Table
+from bertkit.display.report import write_report
 from bertkit.interop.exports.card import CardFacts, finetuning_facts, model_card
 from bertkit.interop.hugging_face.directory import write_model
 from bertkit.run.directory import RESULT
@@ -19,10 +23,6 @@ from bertkit.tasks.scoring.metrics import signatures
 from bertkit.tasks.scoring.review import eval_json_parts
 from bertkit.tasks.task import shape_of
 from bertkit.train.checkpoint import delete_old_checkpoints
-from bertkit.view import console
-from bertkit.view.console import duration
-from bertkit.view.page import Table
-from bertkit.view.report import write_report
 
 
 def publish(

@@ -15,6 +15,7 @@ from bertkit.data.batches.instances import open_instances
 from bertkit.data.batches.sampling import Sampler
 from bertkit.data.corpus.prepared import PreparedDataset
 from bertkit.data.data_config import InstancesConfig
+from bertkit.display.console import duration
 from bertkit.kernels.fast import FastWays
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.length_phases import LengthPhases, segments_of
@@ -23,7 +24,6 @@ from bertkit.run.state import Choices
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.train.micro_batches import local_micro_batches, micro_batch_ranges
 from bertkit.train.processes import Accelerator, on_main_process
-from bertkit.view.console import duration
 
 MOST_EPOCHS = 40  # Devlin et al. 2019, A.2: "approximately 40 epochs"
 MOST_STEPS = 1_000_000  # Devlin et al. 2019, A.2

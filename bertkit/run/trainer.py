@@ -19,6 +19,9 @@ from typing import Any
 
 from bertkit.base.errors import StoppedError
 from bertkit.base.typed_settings import to_mapping
+from bertkit.display import console
+from bertkit.display.console import Progress
+from bertkit.display.report import Curves, write_report
 from bertkit.launch.world import SAME_REQUEST_SECONDS, STOP_SIGNALS, stopped_line, world_from_environment
 from bertkit.run.length_phases import LengthPhases
 from bertkit.run.resume_rules import RunSettings
@@ -31,9 +34,6 @@ from bertkit.train.losses import Losses
 from bertkit.train.micro_batches import NumberedBatches
 from bertkit.train.schedule import learning_rate
 from bertkit.train.step_report import StepReport
-from bertkit.view import console
-from bertkit.view.console import Progress
-from bertkit.view.report import Curves, write_report
 
 AHEAD = ("cuda",)  # devices for which batches are drawn ahead; on a CPU the thread would share its cores
 STDOUT = 1  # a file descriptor; a signal handler must not call print, which it may have interrupted

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.base.errors import InputError, say
+from bertkit.display.page import Table
+from bertkit.display.report import comparison_page, scores_table
 from bertkit.run.comparison import Divergence, RunRecord, by_seed, different_settings, find_divergence, read_run
 from bertkit.run.outputs import check_output, write_output
 from bertkit.settings.compare import CompareSettings
-from bertkit.view.page import Table
-from bertkit.view.report import comparison_page, scores_table
 
 MAX_LENGTH = 60  # characters of a value in the table
 MAX_VALUES = 4  # differing values to show at the step where runs diverge

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError, in_json, say
-from bertkit.predict.chunks import opened_examples, write_results
-from bertkit.predict.embedding import open_embedder, texts_of
-from bertkit.predict.task_model import task_of_texts
+from bertkit.inference.chunks import opened_examples, write_results
+from bertkit.inference.embedding import open_embedder, texts_of
+from bertkit.inference.task_model import task_of_texts
 from bertkit.run.outputs import check_outputs, opened_output, partial_output
 from bertkit.settings.inputs import EmbedSettings
 from bertkit.tasks.reading.readers import SET_ENCODING

@@ -12,11 +12,11 @@ from bertkit.data.batches.sampling import ExampleSource, InstanceSampler, Sample
 from bertkit.data.corpus.manifest import SPLITS
 from bertkit.data.corpus.prepared import PreparedDataset, check_unchanged, open_prepared
 from bertkit.data.data_config import InstancesConfig, MaskingConfig, SegmentsConfig
+from bertkit.inference.forward import mean_loss, measure_split, perplexity, predict_distributed, with_perplexity
+from bertkit.inference.task_model import check_labels, open_task_model, task_settings_of_run
 from bertkit.interop.load import load_packed, resolve_model_dir
 from bertkit.launch.world import world_from_environment
 from bertkit.model.heads import BertWithHeads
-from bertkit.predict.inference import mean_loss, measure_split, perplexity, predict_distributed, with_perplexity
-from bertkit.predict.task_model import check_labels, open_task_model, task_settings_of_run
 from bertkit.run.directory import read_manifest, run_of
 from bertkit.run.start import check_dataset, check_vocabulary, settings_of_instances
 from bertkit.run.task_data import Coverage

@@ -9,6 +9,7 @@ from bertkit.base.errors import InputError, say
 from bertkit.base.files import LOCK, building_dir, refuse_file, sha256_file, to_json
 from bertkit.base.text_files import read_json
 from bertkit.base.typed_settings import at, checked, refuse, to_mapping
+from bertkit.inference.embedding import check_pooling
 from bertkit.interop.exports import card, onnx, sentence_transformers
 from bertkit.interop.google.checkpoint import write_release
 from bertkit.interop.hugging_face.config_json import is_decoder, require_bert
@@ -18,7 +19,6 @@ from bertkit.interop.parity.certificate import summary_of, worst_failure
 from bertkit.interop.parity.comparison import certify
 from bertkit.model.bert_config import PRETRAINING_HEADS, TASK_HEADS
 from bertkit.model.heads import BertWithHeads
-from bertkit.predict.embedding import check_pooling
 from bertkit.run.directory import read_manifest, read_scores, read_settings, run_of
 from bertkit.settings.export import ExportSettings
 from bertkit.tasks.scoring.metrics import keys_of

@@ -17,10 +17,12 @@ import numpy as np
 
 from bertkit.base.errors import say
 from bertkit.base.typed_settings import at, to_mapping
+from bertkit.display import console
+from bertkit.display.report import TASK_CHARTS
+from bertkit.inference.forward import mean_loss, perplexity, predict_distributed
+from bertkit.inference.task_model import Predictor
 from bertkit.interop.load import resolve_model_dir
 from bertkit.launch.world import world_from_environment
-from bertkit.predict.inference import mean_loss, perplexity, predict_distributed
-from bertkit.predict.task_model import Predictor
 from bertkit.run import task_data
 from bertkit.run.directory import saved_identity
 from bertkit.run.memory_plan import LargestBatch
@@ -39,8 +41,6 @@ from bertkit.tasks.task import check_metrics, shape_of
 from bertkit.train.losses import LossTerm
 from bertkit.train.micro_batches import AUTO_MICRO_TOKENS
 from bertkit.train.processes import choose_device, make_accelerator
-from bertkit.view import console
-from bertkit.view.report import TASK_CHARTS
 
 PLANNED_STEPS = 50  # steps in which to look for the largest micro-batch; a millisecond each
 

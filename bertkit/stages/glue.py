@@ -15,10 +15,11 @@ from typing import Any
 
 from bertkit.base.errors import InputError, NumericsError, say
 from bertkit.base.files import to_json, write_durably
+from bertkit.display.report import glue_table
+from bertkit.inference.forward import predict_distributed
+from bertkit.inference.task_model import open_task_model
 from bertkit.interop.load import hashes_of, resolve_model_dir
 from bertkit.launch import world
-from bertkit.predict.inference import predict_distributed
-from bertkit.predict.task_model import open_task_model
 from bertkit.run.directory import read_manifest, read_scores
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.glue import GlueSettings
@@ -31,7 +32,6 @@ from bertkit.tasks.scoring.metrics import keys_of
 from bertkit.tasks.task import make_features, shape_of
 from bertkit.train import processes
 from bertkit.train.micro_batches import AUTO_MICRO_TOKENS
-from bertkit.view.report import glue_table
 
 MISMATCHED = "eval_mismatched.json"  # in the run directories of MNLI
 SUMMARY, TABLE, ARCHIVE = "glue.json", "glue.md", "submission.zip"

@@ -13,10 +13,10 @@ from bertkit.base.json_stream import json_values
 from bertkit.base.text_files import read_lines, without_surrogates
 from bertkit.data.corpus.documents import Corpus
 from bertkit.data.corpus.sources import Span
-from bertkit.search.library import Library, opened_for_writing, stored_hashes
-from bertkit.search.passages import LibraryDocument, document_of, document_of_text
+from bertkit.display.console import Progress
+from bertkit.retrieval.library import Library, opened_for_writing, stored_hashes
+from bertkit.retrieval.passages import LibraryDocument, document_of, document_of_text
 from bertkit.settings.index import IndexSettings
-from bertkit.view.console import Progress
 
 SNIFFED_BYTES = 1 << 16
 _SQUAD = re.compile(rb'\s*\{\s*"(version|data)"\s*:')  # the beginning of the official files

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from bertkit.base.errors import say
-from bertkit.predict.chunks import opened_examples, write_results
-from bertkit.predict.inference import predict_local
-from bertkit.predict.predictor import open_predictor
-from bertkit.predict.task_model import Predictor
+from bertkit.inference.chunks import opened_examples, write_results
+from bertkit.inference.forward import predict_local
+from bertkit.inference.predictor import open_predictor
+from bertkit.inference.task_model import Predictor
 from bertkit.run.outputs import check_outputs, has_content, is_stream, opened_output, partial_output
 from bertkit.settings.inputs import PredictSettings
 from bertkit.tasks.reading.writers import Write, row_writer, write_lines

@@ -30,9 +30,9 @@ from bertkit.data.corpus.dataset_writer import (
 from bertkit.data.corpus.documents import Corpus
 from bertkit.data.corpus.tokenizer import Rules, load_tokenizer, train_wordpiece
 from bertkit.data.data_config import InstancesConfig
+from bertkit.display.console import Progress
 from bertkit.run.outputs import check_output, opened_output
 from bertkit.settings.prepare import PrepareSettings
-from bertkit.view.console import Progress
 
 
 def run(settings: PrepareSettings) -> None:

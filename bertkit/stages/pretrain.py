@@ -23,11 +23,14 @@ from bertkit.data.batches.instances import has_instances
 from bertkit.data.corpus import prepared
 from bertkit.data.corpus.prepared import PreparedDataset
 from bertkit.data.data_config import InstancesConfig
+from bertkit.display import console
+from bertkit.display.page import Table
+from bertkit.display.report import CHARTS
+from bertkit.inference.forward import measure_split, with_perplexity
+from bertkit.inference.generating import forget_weights, write_texts
+from bertkit.inference.task_model import task_of_continuing
 from bertkit.interop.exports.card import pretraining_facts
 from bertkit.launch.world import world_from_environment
-from bertkit.predict.generating import forget_weights, write_texts
-from bertkit.predict.inference import measure_split, with_perplexity
-from bertkit.predict.task_model import task_of_continuing
 from bertkit.run.directory import saved_identity
 from bertkit.run.length_phases import LengthPhases, Phase, choose_micro_sequences, make_phases, segments_of
 from bertkit.run.memory_plan import LargestBatch
@@ -45,9 +48,6 @@ from bertkit.tasks.task import Feature
 from bertkit.train.loop import evaluation_mode
 from bertkit.train.micro_batches import check_num_processes, micro_batch_ranges
 from bertkit.train.processes import Accelerator, make_accelerator
-from bertkit.view import console
-from bertkit.view.page import Table
-from bertkit.view.report import CHARTS
 
 NUM_SAMPLES = 4  # texts in the report
 EVALUATION_SEQUENCES = 32  # sequences in a forward pass

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError, in_json, say
+from bertkit.display.console import Progress
+from bertkit.retrieval.questions import Question, read_questions
+from bertkit.retrieval.ranking import Candidate, Searcher, fit, in_order, read_glossary, row
 from bertkit.run.outputs import check_outputs, opened_output
-from bertkit.search.questions import Question, read_questions
-from bertkit.search.ranking import Candidate, Searcher, fit, in_order, read_glossary, row
 from bertkit.settings.inputs import BothConfig, SearchSettings
-from bertkit.view.console import Progress
 
 AT = (1, 5, 20)  # the values of k in accuracy at k, up to the number of candidates
 NO_ODDS = "the reader was trained without unanswerable questions: its scores rank passages, but are no probabilities"
@@ -32,7 +32,7 @@ def run(settings: SearchSettings) -> None:
     Searcher(settings.index, None)  # a wrong index fails early
     predictor = translator = None
     if settings.model_dir is not None or settings.translate is not None:
-        from bertkit.predict.predictor import open_predictor, open_translator  # imports torch, which takes seconds
+        from bertkit.inference.predictor import open_predictor, open_translator  # imports torch, which takes seconds
 
         predictor = None if settings.model_dir is None else open_predictor(settings)
         translator = open_translator(settings)

@@ -9,9 +9,9 @@ from bertkit.base.errors import InputError, say
 from bertkit.explain.explain import NO_ALIGNMENT, NO_WEIGHTS, Explanation, explain, json_parts
 from bertkit.explain.pictures import alignment_picture, attention_page, heads_picture, one_head_picture, png_writer
 from bertkit.explain.positions import look_at_positions, positions_page
+from bertkit.inference.chunks import opened_examples
+from bertkit.inference.task_model import Predictor, open_task_model
 from bertkit.interop.load import load_packed
-from bertkit.predict.chunks import opened_examples
-from bertkit.predict.task_model import Predictor, open_task_model
 from bertkit.run.outputs import check_outputs, opened_output
 from bertkit.settings.inputs import SET_BOTH, ViewSettings
 from bertkit.train import micro_batches, processes

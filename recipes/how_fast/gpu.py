@@ -36,9 +36,9 @@ from rounds import Ready, Round, System
 from bertkit.base.files import write_durably
 from bertkit.base.memory import memory_here
 from bertkit.data.corpus.prepared import open_prepared
+from bertkit.display.page import Table
 from bertkit.interop.load import load_tokenizer
 from bertkit.model.bert_config import PRETRAINING_HEADS
-from bertkit.view.page import Table
 
 Result = dict[str, Any]
 NUM_ROUNDS = 5  # after two that warm up

@@ -15,9 +15,9 @@ from common import MODEL, PRECISION, TEXTS, new_model, parsed, prepared_text, se
 from rounds import Ready, System, compare
 from training import compiled, transformers
 
+from bertkit.inference.forward import predict_local
+from bertkit.inference.task_model import open_task_model
 from bertkit.kernels import fast
-from bertkit.predict.inference import predict_local
-from bertkit.predict.task_model import open_task_model
 from bertkit.tasks.sequence import SequenceExample
 from bertkit.tasks.task import make_features
 from bertkit.train.micro_batches import AUTO_MICRO_TOKENS

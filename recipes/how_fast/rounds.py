@@ -29,9 +29,9 @@ import numpy as np
 import psutil
 import torch
 
+from bertkit.display.console import Progress
+from bertkit.display.page import Table
 from bertkit.launch.world import handle_signals
-from bertkit.view.console import Progress
-from bertkit.view.page import Table
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from common import MODEL, PRECISION, STEPS, Options, new_model, parsed, prepared
 from rounds import System, measure, report
 from training import TOLERANCE, FullSequences, Training, bertkit, hugging_face
 
+from bertkit.display.page import Table
 from bertkit.model.bert_config import PRETRAINING_HEADS
-from bertkit.view.page import Table
 
 Points = list[tuple[int, float]]
 CURVES = {

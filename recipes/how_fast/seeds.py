@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from bertkit.view.page import Table
+from bertkit.display.page import Table
 
 SYSTEMS = ("bertkit", "transformers")
 Run = Callable[[], dict[str, float]]  # returns scores by their names

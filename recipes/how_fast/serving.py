@@ -37,8 +37,8 @@ from common import (
 from rounds import Ready, check_same, report
 
 from bertkit.base.memory import memory_here
+from bertkit.display.page import Table
 from bertkit.interop.load import load_tokenizer
-from bertkit.view.page import Table
 
 SECONDS_TO_START = 120.0
 NUM_CHECKED = 64  # texts with compared predictions

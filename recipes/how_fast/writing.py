@@ -24,12 +24,12 @@ from training import transformers
 from translation import decoder_of
 
 from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.inference.forward import logits_local
+from bertkit.inference.generating import write_texts
+from bertkit.inference.task_model import open_task_model
 from bertkit.kernels import fast
 from bertkit.model.bert import init_weights
 from bertkit.model.heads import BertWithHeads
-from bertkit.predict.generating import write_texts
-from bertkit.predict.inference import logits_local
-from bertkit.predict.task_model import open_task_model
 from bertkit.tasks.batching import FeatureBatches
 from bertkit.tasks.generation import GenerationExample
 from bertkit.tasks.task import Feature, make_features

@@ -12,8 +12,8 @@ from conftest import TINY_FINETUNE, Capsys, small_model
 
 from bertkit.base.errors import InputError, in_json, in_markdown, say, shown
 from bertkit.cli import run
+from bertkit.display.report import glue_table
 from bertkit.interop.exports.card import CardFacts, model_card
-from bertkit.view.report import glue_table
 
 PACKAGE = Path(__file__).resolve().parents[2] / "bertkit"
 EVIL = "\x1b[31m\x1b]0;x\x07\r\n\u202e\x9b\u2028"

@@ -29,19 +29,19 @@ from bertkit.data.corpus.documents import Corpus
 from bertkit.data.corpus.prepared import open_prepared
 from bertkit.data.corpus.tokenizer import Tokenizer, load_tokenizer
 from bertkit.data.data_config import CorpusConfig, PassagesConfig, SegmentsConfig
+from bertkit.display.report import comparison_page, scores_table, write_report
 from bertkit.interop.google.bundle import read_index, write_checkpoint
 from bertkit.interop.load import load_directory, resolve_model_dir
 from bertkit.interop.parity.certificate import read_certificate
 from bertkit.model.bert import init_weights
 from bertkit.model.heads import BertWithHeads
+from bertkit.retrieval.library import Library, opened_for_writing, stored_hashes
+from bertkit.retrieval.passages import document_of_text
 from bertkit.run.comparison import find_divergence, read_run
 from bertkit.run.directory import read_manifest, read_settings
-from bertkit.search.library import Library, opened_for_writing, stored_hashes
-from bertkit.search.passages import document_of_text
 from bertkit.tasks.reading.readers import read_examples
 from bertkit.train.checkpoint import newest_valid, read_state
 from bertkit.train.log import MetricsLog
-from bertkit.view.report import comparison_page, scores_table, write_report
 
 SECONDS = 10  # for one file
 MEMORY_BYTES = 200_000_000  # more than before, beside three times the file

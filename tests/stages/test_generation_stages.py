@@ -24,9 +24,9 @@ from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import build
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
-from bertkit.predict.inference import logits_local
-from bertkit.predict.predictor import read_inputs
-from bertkit.serve.models import open_models
+from bertkit.inference.forward import logits_local
+from bertkit.inference.predictor import read_inputs
+from bertkit.server.models import open_models
 from bertkit.settings.compose import compose, compose_from_run
 from bertkit.settings.serve import ServeSettings
 from bertkit.train.log import read_metrics

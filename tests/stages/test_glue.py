@@ -18,9 +18,9 @@ from bertkit import export_model
 from bertkit.base.files import LOCK
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.display.report import glue_table
 from bertkit.stages.glue import ARCHIVE
 from bertkit.tasks.scoring.benchmark import LEFT_OUT, Run, best_of, check_archive, summarise
-from bertkit.view.report import glue_table
 
 WORDS = ("kan", "lon", "min", "kar", "lor", "mir")
 ROWS = {"train": 13, "dev": 7, "test": 5}

@@ -15,8 +15,8 @@ from conftest import Capsys, headed_model, make_text, output_of, real_data, refu
 from bertkit import export_model, load_predictor
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
-from bertkit.search.library import Hit, Library
-from bertkit.search.ranking import Candidate, Searcher, fit, in_order, log_both, read_glossary, scores_of
+from bertkit.retrieval.library import Hit, Library
+from bertkit.retrieval.ranking import Candidate, Searcher, fit, in_order, log_both, read_glossary, scores_of
 from bertkit.settings.inputs import BothConfig
 
 BOTH = BothConfig(search=0.7, bert=0.4, bias=-0.3)
@@ -108,7 +108,7 @@ def test_bm25_needs_no_torch_and_counts_up_to_its_candidates(library: Path, tmp_
 
 def test_a_searcher_for_a_server(library: Path, reader: Path) -> None:
     """Plain types; as many as are asked for, by one order or another."""
-    from bertkit.predict.task_model import open_task_model
+    from bertkit.inference.task_model import open_task_model
 
     opened = open_task_model(str(reader), None, {"max_seq_length": 40, "spans": {"max_query_length": 11}})
     searcher = Searcher(library, opened.predictor("fp32", 2048), BOTH, 7)

@@ -17,7 +17,7 @@ from task_files import read, write
 from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import build, to_mapping
 from bertkit.data.corpus.tokenizer import Tokenizer, train_wordpiece
-from bertkit.predict.chunks import read_rows
+from bertkit.inference.chunks import read_rows
 from bertkit.tasks import generation
 from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
 from bertkit.tasks.generation import Candidate, GenerationExample, GenerationPrediction, make_features

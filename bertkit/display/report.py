@@ -15,10 +15,10 @@ from bertkit.base.errors import in_markdown
 from bertkit.base.files import write_durably
 from bertkit.base.text_files import read_json
 from bertkit.base.typed_settings import at
+from bertkit.display.charts import Figure, line_chart, reliability, scatter
+from bertkit.display.console import health_line, objective_of
+from bertkit.display.page import Table, format_score, metric_name, render
 from bertkit.train.log import read_metrics
-from bertkit.view.charts import Figure, line_chart, reliability, scatter
-from bertkit.view.console import health_line, objective_of
-from bertkit.view.page import Table, format_score, metric_name, render
 
 NUM_CONFUSIONS = 10  # in the table "Most confused"
 

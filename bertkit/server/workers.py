@@ -11,7 +11,7 @@ from typing import Any
 
 from bertkit.base.errors import BertkitError, InputError, say
 from bertkit.launch.world import end_with_parent, handle_signals
-from bertkit.serve.connections import NOT_READY, Worker
+from bertkit.server.connections import NOT_READY, Worker
 
 POLL_SECONDS = 0.1
 DEAD_POLLS = 200  # a worker that has served, and shows no life for so many polls, is killed and replaced

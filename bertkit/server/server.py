@@ -31,8 +31,8 @@ def run(settings: ServeSettings) -> None:
         import prometheus_client  # noqa: F401
         import uvloop  # noqa: F401
 
-        from bertkit.serve.connections import Worker
-        from bertkit.serve.workers import supervise
+        from bertkit.server.connections import Worker
+        from bertkit.server.workers import supervise
     except ModuleNotFoundError as error:
         raise InputError(f"serve needs {error.name}: {install_extra('serve')}") from None
     for name, capacity in KERNEL_CACHES.items():
@@ -81,9 +81,9 @@ def _serve(settings: ServeSettings, token: bytes | None, listener: socket.socket
     import torch
     import uvicorn
 
-    from bertkit.serve.app import make_app
-    from bertkit.serve.connections import Server
-    from bertkit.serve.service import Service
+    from bertkit.server.app import make_app
+    from bertkit.server.connections import Server
+    from bertkit.server.service import Service
 
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # before the models are loaded
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

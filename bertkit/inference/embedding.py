@@ -19,12 +19,12 @@ from bertkit.base.errors import InputError, named
 from bertkit.base.hub_ids import path_of
 from bertkit.base.typed_settings import build, refuse
 from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.inference.forward import require_finite
 from bertkit.interop.exports.sentence_transformers import Pooling, max_length_of, read_pooling
 from bertkit.interop.load import load_packed, load_tokenizer, resolve_model_dir
 from bertkit.kernels import fast
 from bertkit.model.bert_config import BertConfig, too_long
 from bertkit.model.heads import BertWithHeads
-from bertkit.predict.inference import require_finite
 from bertkit.run.objective import DeviceInputs
 from bertkit.settings.inputs import EmbedSettings
 from bertkit.tasks.batching import FeatureBatches

@@ -21,8 +21,8 @@ from bertkit import export_model, load_embedder, load_predictor
 from bertkit.base.typed_settings import build
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
-from bertkit.search.ranking import Searcher
-from bertkit.serve.models import open_models
+from bertkit.retrieval.ranking import Searcher
+from bertkit.server.models import open_models
 from bertkit.settings.compose import compose
 from bertkit.settings.serve import ServeSettings
 

@@ -3,8 +3,8 @@
 import re
 from typing import Any
 
-from bertkit.view.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, line_chart
-from bertkit.view.page import Table
+from bertkit.display.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, line_chart
+from bertkit.display.page import Table
 
 
 def drawn(*given: Any, **names: str) -> str:

@@ -42,9 +42,9 @@ from typing import Any
 from bertkit.base.errors import InputError
 from bertkit.base.files import UNFINISHED, flush, partial_dir, writing
 from bertkit.data.data_config import PassagesConfig
-from bertkit.search import library_file
-from bertkit.search.library_file import make_tables, open_library, using
-from bertkit.search.passages import LibraryDocument, Passage, cut, place_of, searchable, words_of
+from bertkit.retrieval import library_file
+from bertkit.retrieval.library_file import make_tables, open_library, using
+from bertkit.retrieval.passages import LibraryDocument, Passage, cut, place_of, searchable, words_of
 
 K1 = 1.2  # BM25's k1, which FTS5 fixes
 FREQUENT_SHARE = 0.2  # words in more of the passages are frequent; 0.2 has the lowest p99 latency with 100,000 passages

@@ -8,8 +8,8 @@ import pytest
 from browser import chromium
 from conftest import Page
 
-from bertkit.view.console import health_line, model_line, phase_line, step_line
-from bertkit.view.report import CHARTS, TASK_CHARTS, write_report
+from bertkit.display.console import health_line, model_line, phase_line, step_line
+from bertkit.display.report import CHARTS, TASK_CHARTS, write_report
 
 KEYS = [key for curves in CHARTS for key, _ in curves.series]
 

@@ -12,10 +12,10 @@ import numpy as np
 from bertkit.base.errors import InputError
 from bertkit.base.hub_ids import path_of
 from bertkit.base.typed_settings import build
+from bertkit.inference.chunks import read_rows
+from bertkit.inference.forward import logits_local, predict_local
+from bertkit.inference.task_model import Predictor, TaskModel, open_task_model
 from bertkit.kernels import fast
-from bertkit.predict.chunks import read_rows
-from bertkit.predict.inference import logits_local, predict_local
-from bertkit.predict.task_model import Predictor, TaskModel, open_task_model
 from bertkit.settings.inputs import PredictSettings, SearchSettings
 from bertkit.settings.serve import ServeSettings
 from bertkit.tasks import sequence

@@ -7,7 +7,7 @@ from typing import Any
 from bertkit.base.errors import InputError, named
 from bertkit.base.text_files import is_blank, opened_input, unpacked, unpacking
 from bertkit.base.typed_settings import build, read_conf
-from bertkit.search.library import Hit
+from bertkit.retrieval.library import Hit
 from bertkit.tasks.reading.formats import ENDINGS, beginning, json_format, suffix_of
 from bertkit.tasks.reading.readers import input_table
 from bertkit.tasks.reading.tables import ShortRows

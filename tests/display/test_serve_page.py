@@ -20,12 +20,12 @@ import numpy as np
 import pytest
 from browser import CONTROL, Browser, chromium
 from conftest import headed_model
-from serve.serving import serving
+from server.serving import serving
 
 from bertkit import load_embedder, load_predictor, load_tokenizer
 from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.display.page import render, serve_policy
 from bertkit.interop.hugging_face.directory import write_model
-from bertkit.view.page import render, serve_policy
 
 LABELS = {"sequence": ("bad", "good", "<b>ugly</b>"), "token": ("O", "B-X", "I-X", "B-Y", "I-Y")}
 HEADS: dict[str, tuple[str, ...]] = {

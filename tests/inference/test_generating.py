@@ -14,11 +14,11 @@ from transformers import EncoderDecoderModel
 
 from bertkit import load_model
 from bertkit.base.batch import TaskBatch
+from bertkit.inference.generating import CHUNK, Written, largest, write_texts
 from bertkit.kernels.fast import ALL
 from bertkit.kernels.layout import Layout
 from bertkit.model.bert_config import AttentionConfig, BertConfig, DecoderConfig, NormConfig
 from bertkit.model.heads import BertWithHeads, Targets
-from bertkit.predict.generating import CHUNK, Written, largest, write_texts
 from bertkit.tasks.task_config import GenerationConfig
 
 VOCAB, POSITIONS, START, END, LONGEST = 61, 29, 5, 7, 11

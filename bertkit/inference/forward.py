@@ -13,8 +13,8 @@ from torch import nn
 from bertkit.base.batch import PretrainBatch, TaskBatch
 from bertkit.base.errors import NumericsError
 from bertkit.data.batches.sampling import ExampleSource
-from bertkit.predict.generating import ROWS_AT_ONCE, forget_weights, num_rows, write_texts
-from bertkit.predict.task_model import Predictor
+from bertkit.inference.generating import ROWS_AT_ONCE, forget_weights, num_rows, write_texts
+from bertkit.inference.task_model import Predictor
 from bertkit.run.objective import best_tokens, pretraining_losses, task_logits, task_losses
 from bertkit.tasks.batching import FeatureBatches
 from bertkit.tasks.task import Feature

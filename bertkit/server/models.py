@@ -14,14 +14,10 @@ from bertkit.base.errors import InputError
 from bertkit.base.text_files import without_surrogates
 from bertkit.explain.explain import explain
 from bertkit.explain.pictures import attention_page
-from bertkit.interop.load import resolve_model_dir
-from bertkit.kernels import fast
-from bertkit.model.bert_config import FOLLOWS
-from bertkit.model.heads import BertWithHeads
-from bertkit.predict.embedding import Embedder, pooling_of
-from bertkit.predict.inference import predict_local
-from bertkit.predict.predictor import read_inputs
-from bertkit.predict.task_model import (
+from bertkit.inference.embedding import Embedder, pooling_of
+from bertkit.inference.forward import predict_local
+from bertkit.inference.predictor import read_inputs
+from bertkit.inference.task_model import (
     Predictor,
     TaskModel,
     as_continuation,
@@ -29,7 +25,11 @@ from bertkit.predict.task_model import (
     open_task_model,
     with_changes,
 )
-from bertkit.serve.queues import RefusedError
+from bertkit.interop.load import resolve_model_dir
+from bertkit.kernels import fast
+from bertkit.model.bert_config import FOLLOWS
+from bertkit.model.heads import BertWithHeads
+from bertkit.server.queues import RefusedError
 from bertkit.settings.serve import ServeSettings
 from bertkit.tasks import sequence
 from bertkit.tasks.task import Feature, rows_of

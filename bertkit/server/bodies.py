@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, WithJsonSchema
 
-from bertkit.serve.models import ServedModel
+from bertkit.server.models import ServedModel
 
 # the model checks its inputs, since only it knows their columns
 Input = Annotated[Any, WithJsonSchema({

@@ -14,8 +14,8 @@ import bertkit
 from bertkit import export_model, load_embedder
 from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.inference import embedding
 from bertkit.interop.exports.sentence_transformers import Pooling, layout_files
-from bertkit.predict import embedding
 
 TEXTS = [
     "A cat sits on the mat.", "", "Ünïcödé: 日本語, emoji 🙂 and \u200b nothing", "[SEP] and [MASK] are special here too",

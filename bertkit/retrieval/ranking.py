@@ -29,12 +29,12 @@ from numpy.typing import NDArray
 from bertkit.base.errors import InputError
 from bertkit.base.text_files import is_blank, read_lines
 from bertkit.base.typed_settings import read_conf
-from bertkit.search.library import Hit, Library
-from bertkit.search.passages import words_of
+from bertkit.retrieval.library import Hit, Library
+from bertkit.retrieval.passages import words_of
 from bertkit.settings.inputs import BothConfig
 
 if TYPE_CHECKING:
-    from bertkit.predict.task_model import Predictor
+    from bertkit.inference.task_model import Predictor
 
 MIN_SCORE = -1e4  # lower than any logit, but finite, as JSON and sigmoid require
 
@@ -111,8 +111,8 @@ class Searcher:
 
 
 def _predictions(predictor: Predictor, inputs: Sequence[Any]) -> list[Any]:
-    from bertkit.predict.chunks import read_rows  # imports torch, which takes seconds
-    from bertkit.predict.inference import predict_local
+    from bertkit.inference.chunks import read_rows  # imports torch, which takes seconds
+    from bertkit.inference.forward import predict_local
 
     read = read_rows(predictor.shape, predictor.task, inputs)
     examples = [example for chunk in read.chunks for example in chunk]

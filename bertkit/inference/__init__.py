@@ -3,7 +3,7 @@
 Doors:
 
     task_model  loading a model with its task
-    inference   predictions and losses, in one process or in all
+    forward     predictions and losses, in one process or in all
     generating  text generation with a decoder: greedy, beam search or sampling
     predictor   prediction from Python
     embedding   texts to vectors

@@ -12,10 +12,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 
 from bertkit.base.errors import BertkitError, say
 from bertkit.base.typed_settings import nearest
-from bertkit.predict.predictor import open_translator
-from bertkit.search.ranking import Searcher, read_glossary
-from bertkit.serve.models import ServedModel, open_models, with_own_tokenizer
-from bertkit.serve.queues import Queue, RefusedError
+from bertkit.inference.predictor import open_translator
+from bertkit.retrieval.ranking import Searcher, read_glossary
+from bertkit.server.models import ServedModel, open_models, with_own_tokenizer
+from bertkit.server.queues import Queue, RefusedError
 from bertkit.settings.serve import ServeSettings
 from bertkit.train import micro_batches, processes
 

@@ -11,12 +11,12 @@ from typing import Any, Protocol
 
 from bertkit.base.errors import InputError
 from bertkit.base.text_files import opened_input
+from bertkit.display.console import Progress
 from bertkit.tasks.reading.readers import Inputs, open_inputs, read_table
 from bertkit.tasks.reading.source import is_frame, iterated, plain_rows
 from bertkit.tasks.reading.tables import ShortRows, records
 from bertkit.tasks.task import Shape
 from bertkit.tasks.task_config import TaskConfig
-from bertkit.view.console import Progress
 
 
 class Output(Protocol):

@@ -17,8 +17,8 @@ from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import build
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
-from bertkit.serve.bodies import describe_model
-from bertkit.serve.models import open_models
+from bertkit.server.bodies import describe_model
+from bertkit.server.models import open_models
 from bertkit.settings.compose import compose
 from bertkit.settings.serve import ServeSettings
 

@@ -24,10 +24,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bertkit.base.errors import InputError, say, shown
 from bertkit.base.text_files import parse_json
-from bertkit.serve import bodies
-from bertkit.serve.queues import RefusedError
-from bertkit.serve.service import Service
-from bertkit.view.page import render, serve_policy
+from bertkit.display.page import render, serve_policy
+from bertkit.server import bodies
+from bertkit.server.queues import RefusedError
+from bertkit.server.service import Service
 
 CLOSE = (b"connection", b"close")
 NOSNIFF = (b"x-content-type-options", b"nosniff")
