@@ -1,13 +1,17 @@
 """uvicorn's server with its own way to accept connections: as many in each worker, and at a stop until none waits.
 
-At a stop, the server accepts connections until the supervisor has closed its copy of the socket and none waits: new clients are
-then refused, and no accepted one is cut off. Last, uvicorn closes idle connections, and answers all requests.
+At a stop, the kernel first drops requests for new connections: one that arrives after the last accept, and before the socket is
+closed, would be established and then reset. The server accepts the connections that are under way, and closes the socket; from
+then on new clients are refused. It waits until clients have closed their connections. Last, uvicorn closes idle connections, and
+answers all requests.
 """
 
 import asyncio
+import contextlib
 import ctypes
 import functools
 import socket
+import struct
 from typing import Any
 
 import uvicorn
@@ -16,8 +20,19 @@ from bertkit.base.errors import say
 
 LEAVE_SECONDS = 0.01  # a worker with more connections than another one leaves a new connection to it for so long
 LISTEN_SECONDS = 0.3  # at a stop, connections are accepted for so long; the supervisor closes its copy earlier
-CLOSING_SECONDS = 0.3  # then clients have this time to send a request on an open connection, and to close it
+CLOSING_POLLS = 20  # then clients have this time, in polls, to send a request on an open connection, and to close it
+POLL_SECONDS = (
+    0.05  # polls are counted, not time: a process that was held up reads what has arrived before it closes connections
+)
 NOT_READY = 2**31 - 1  # connections of a worker that does not serve yet, so that no other one waits for it
+SO_ATTACH_FILTER = 26  # of Linux; Python does not name it
+# A program of Linux's packet filter (linux/filter.h): drop packets with TCP's flag SYN, which ask for a connection, and keep others.
+DROP_SYN = (
+    (0x30, 0, 0, 13),  # load the byte with the flags
+    (0x45, 0, 1, 0x02),  # without SYN, skip one line
+    (0x06, 0, 0, 0),  # drop
+    (0x06, 0, 0, 0xFFFFFFFF),  # keep
+)
 
 
 class Worker(ctypes.Structure):
@@ -49,12 +64,16 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop, as described above."""
         self.config.loaded_app.state.service.is_stopping = True
+        _drop_new_clients(self.listener)
         await asyncio.sleep(LISTEN_SECONDS)
         asyncio.get_running_loop().remove_reader(self.listener)
         while self._accept():
             pass
         self.listener.close()
-        await asyncio.sleep(CLOSING_SECONDS)
+        for _ in range(CLOSING_POLLS):
+            if not (self.server_state.connections or self.server_state.tasks):
+                break
+            await asyncio.sleep(POLL_SECONDS)
         await super().shutdown()
 
     def _listen(self) -> None:
@@ -81,3 +100,11 @@ class Server(uvicorn.Server):
         self.server_state.tasks.add(task)  # type: ignore[arg-type]
         task.add_done_callback(self.server_state.tasks.discard)
         return True
+
+
+def _drop_new_clients(listener: socket.socket) -> None:
+    """Let the kernel drop requests for new connections."""
+    program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in DROP_SYN))
+    with contextlib.suppress(OSError):  # other systems have no such filter
+        filter_program = struct.pack("HP", len(DROP_SYN), ctypes.addressof(program))
+        listener.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, filter_program)
