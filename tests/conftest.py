@@ -26,6 +26,7 @@ import torch
 from forks import forks
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig
+from skipped import pytest_terminal_summary  # noqa: F401
 
 from bertkit.base.files import sha256_file
 from bertkit.data.corpus.tokenizer import Tokenizer, train_wordpiece

@@ -15,13 +15,13 @@ export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"  # the models are tiny, so more t
 echo "== ruff"
 $bin/ruff check .
 $bin/ruff format --check .
-types=$(mktemp)
+types=$(mktemp) last_line=$(mktemp)
 $bin/mypy > "$types" 2>&1 & mypy=$!
-trap 'kill "$mypy" 2> /dev/null || true; rm -f "$types"' EXIT  # usually it has ended already
+trap 'kill "$mypy" 2> /dev/null || true; rm -f "$types" "$last_line"' EXIT  # usually it has ended already
 echo "== pytest, one worker per core, and mypy at the same time"
 code=0
-$bin/python -m pytest -n "$((cores < 8 ? cores : 8))" --dist worksteal "$@" || code=$?
+LAST_LINE=$last_line $bin/python -m pytest -n "$((cores < 8 ? cores : 8))" --dist worksteal "$@" || code=$?
 echo "== mypy"
 wait "$mypy" || code=1
-cat "$types"
+cat "$types" "$last_line"
 exit "$code"

@@ -1,0 +1,74 @@
+"""tests/run.sh and .ci/run, in a checkout with two tests of its own and nothing to install."""
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+TESTS = """\
+import pytest
+from browser import chromium
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_page(number, tmp_path):
+    with chromium(tmp_path):
+        pass
+
+def test_passes(): ...
+"""
+
+
+def write_script(path: Path, text: str) -> None:
+    path.parent.mkdir(exist_ok=True, parents=True)
+    path.write_text(f"#!/bin/bash\n{text}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of the scripts, with tests of which three need a browser; programs are found in `programs` alone."""
+    root = tmp_path / "checkout"
+    for name in (".ci/run", "tests/run.sh", "tests/browser.py", "tests/skipped.py"):
+        (root / name).parent.mkdir(exist_ok=True, parents=True)
+        shutil.copy(ROOT / name, root / name)
+    (root / "tests/test_pages.py").write_text(TESTS)
+    (root / "tests/conftest.py").write_text("from skipped import pytest_terminal_summary\n")
+    (root / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
+    for name in ("docker/install.sh", ".venv/bin/ruff", ".venv/bin/mypy"):
+        write_script(root / name, "exit 0")
+    write_script(root / ".venv/bin/python", f'case "$*" in *minilm*) exit 0; esac; exec {sys.executable} "$@"')
+    (tmp_path / "programs").mkdir()
+    for name in ("bash", "dirname", "nproc", "mktemp", "cat", "rm", "env"):
+        (tmp_path / "programs" / name).symlink_to(str(shutil.which(name)))
+    return root
+
+
+def output_of(script: Path, programs: Path) -> list[str]:
+    done = subprocess.run([script], capture_output=True, text=True, env={**os.environ, "PATH": str(programs)})
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.splitlines()
+
+
+def test_the_last_line_counts_skipped_tests_and_says_what_they_need(checkout: Path, tmp_path: Path) -> None:
+    said = output_of(checkout / "tests/run.sh", tmp_path / "programs")
+    assert said[-1] == "== 3 tests were skipped: 3 (no browser: apt-get install chromium)"
+
+
+@pytest.mark.parametrize("has_network", [True, False])
+def test_ci_installs_a_browser_or_says_that_it_cannot(has_network: bool, checkout: Path, tmp_path: Path) -> None:
+    programs = tmp_path / "programs"
+    log = tmp_path / "log.txt"
+    write_script(programs / "apt-get", f'echo "$@" >> {log}; exit {0 if has_network else 100}')
+    said = output_of(checkout / ".ci/run", programs)
+    assert ("cannot install chromium" in "".join(said)) is not has_network
+    assert [line.split()[-1] for line in log.read_text().splitlines()] == ["update", "chromium"][: 1 + has_network]
+    log.unlink()
+    write_script(programs / "chromium", "exit 0")
+    (checkout / "tests/test_pages.py").write_text("def test_passes(): ...\n")
+    assert output_of(checkout / ".ci/run", programs)[-1] == "== no test was skipped"
+    assert not log.exists()
