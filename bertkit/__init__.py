@@ -19,18 +19,18 @@ _HOMES = {
     "load_embedder": "bertkit.inference.embedding",
     "load_predictor": "bertkit.inference.predictor",
 }
-_COMMANDS = (
+COMMANDS = (  # in their usual order
     "prepare", "pretrain", "finetune", "glue", "predict", "embed", "evaluate", "compare", "view", "serve", "index", "search",
     "export", "verify",
 )  # fmt: skip
 SLOTS = ("masking", "head", "score", "positions", "schedule", "optimizer", "metric", "shape")  # decorators of plug-ins
-__all__ = ["__version__", *_COMMANDS, *_HOMES]
+__all__ = ["__version__", *COMMANDS, *_HOMES]
 
 
 def __getattr__(name: str) -> Any:
     if name in SLOTS:
         return functools.partial(importlib.import_module("bertkit.base.plugins").add, name)
-    if name in _COMMANDS:
+    if name in COMMANDS:
         return importlib.import_module("bertkit.functions").function_of(name)
     if name not in _HOMES:
         raise AttributeError(f"module 'bertkit' has no attribute {name!r}")

@@ -16,6 +16,7 @@ from bertkit.inference.embedding import load_embedder as load_embedder
 from bertkit.inference.predictor import LoadedPredictor
 
 __version__: str
+COMMANDS: tuple[str, ...]
 
 _Path: TypeAlias = str | PathLike[str]
 _Rows: TypeAlias = Iterable[Any]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import json
 import os
 import signal
 import socket
@@ -14,19 +13,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit import commands
+from bertkit import COMMANDS, commands
 from bertkit.base import errors
 from bertkit.base.errors import InputError, StoppedError, StorageError, in_brief, say
 from bertkit.base.typed_settings import nearest, refuse
-from bertkit.commands import COMMANDS
+from bertkit.commands import command_of
 from bertkit.help import command_help, info, usage
 from bertkit.launch import launcher, world
-from bertkit.settings.names import OPTIONS, VALUED_OPTIONS, unknown_option
-from bertkit.settings.words import OPTIONS as SHORT_OPTIONS
-from bertkit.settings.words import to_settings
+from bertkit.settings.reading.names import OPTIONS, VALUED_OPTIONS, unknown_option
+from bertkit.settings.reading.words import OPTIONS as SHORT_OPTIONS
+from bertkit.settings.reading.words import to_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from bertkit.settings.command import CommandSettings
 
 IMMEDIATE = {"--help", "-h", "--version", "--info"}  # options that print something instead of running a command
 INTERNAL_FAULT = 70  # EX_SOFTWARE
@@ -37,7 +38,7 @@ class _Arguments:
     """The parsed command line; `values` has the options that take a value, and their values."""
 
     command: str
-    overrides: list[str]
+    words: list[str]  # settings
     options: set[str]
     values: dict[str, str]
 
@@ -80,6 +81,7 @@ def run(arguments: list[str]) -> int:
             job = launcher.read_job(*arguments[1:2])
             command, composed = job["command"], job["settings"]
         else:
+            world.command_line.set(tuple(arguments))
             parsed = _parse(arguments)
             command = parsed.command
             text = _help_text(parsed)
@@ -89,18 +91,18 @@ def run(arguments: list[str]) -> int:
             if "-m" in parsed.options:
                 gc.enable()
                 return _sweep(parsed)
-            composed = _compose(parsed, parsed.overrides)
+            composed = _compose(parsed, parsed.words)
             if "--cfg" in parsed.values:
                 return _print(composed)
         settings = commands.build_settings(command, composed)
         gc.enable()  # see __main__.py
-        place = _place(settings)
+        place = settings.directory or ("standard output" if settings.output_file == "-" else settings.output_file or "")
         if not launcher.is_worker:
-            commands.check_files(settings)
+            commands.check_files(command, settings)
             if commands.delegate(command, settings):
                 return 0
-        with _stage(command, settings) as stage:
-            return _finish(command, stage(settings))
+        with _stage(command, settings) as run_stage:
+            return run_stage(settings) or 0
     except BrokenPipeError:
         raise
     except (Exception, KeyboardInterrupt) as error:
@@ -139,7 +141,8 @@ def _parse(arguments: list[str]) -> _Arguments:
         raise InputError(*(unknown_option(command if command in COMMANDS else None, *option) for option in unknown))
     if values.get("--cfg", "job") != "job":
         raise InputError(f"--cfg {values['--cfg']}: expected job")
-    return _Arguments(command, to_settings(command, overrides, short), options, values)
+    settings = command_of(command).short if command in COMMANDS else {}
+    return _Arguments(command, to_words(command, settings, overrides, short), options, values)
 
 
 def _help_text(parsed: _Arguments) -> str | None:
@@ -156,13 +159,14 @@ def _help_text(parsed: _Arguments) -> str | None:
         raise InputError(f"unknown command '{parsed.command}'{nearest(parsed.command, COMMANDS)}; see bertkit --help")
     if not {"--help", "-h"} & parsed.options:
         return None
-    return command_help(parsed.command, parsed.overrides, parsed.values.get("--config-dir"))
+    return command_help(parsed.command, parsed.words, parsed.values.get("--config-dir"))
 
 
-def _compose(parsed: _Arguments, overrides: list[str]) -> dict[str, Any]:
-    return commands.compose_settings(
-        parsed.command, overrides, parsed.values.get("--config-dir"), parsed.values.get("--config")
-    )
+def _compose(parsed: _Arguments, words: list[str]) -> dict[str, Any]:
+    from bertkit.settings.reading.overrides import read_words  # imports Hydra, which help does without
+
+    config_dir, config = parsed.values.get("--config-dir"), parsed.values.get("--config")
+    return commands.compose_settings(parsed.command, read_words(parsed.command, words), config_dir, config)
 
 
 def _print(composed: dict[str, Any]) -> int:
@@ -176,36 +180,29 @@ def _print(composed: dict[str, Any]) -> int:
 
 
 @contextlib.contextmanager
-def _stage(command: str, settings: Any) -> Iterator[Callable[[Any], Any]]:
-    """Import the stage of a command; a signal ends the command with the error of `_stop_error`."""
+def _stage(command: str, settings: CommandSettings) -> Iterator[Callable[[CommandSettings], int | None]]:
+    """Import the stage of a command, and give its `run`; a signal ends the command with the error of `_stop_error`."""
     with contextlib.suppress(OSError):  # there is no temporary directory
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir())  # otherwise importing torch makes one
-    numbers = world.STOP_SIGNALS if COMMANDS[command].is_training else (signal.SIGINT,)
+    numbers = world.STOP_SIGNALS if command_of(command).is_training else (signal.SIGINT,)
     # exit at once: an exception during an import would leave a library half imported
     with world.handle_signals(numbers, lambda *_: os._exit(_report(_stop_error(command, settings)))):
         stage = commands.import_stage(command)
     try:
         # training installs its own handlers, which save first
         with world.handle_signals(numbers, signal.default_int_handler):
-            yield stage
+            yield stage.run
     except KeyboardInterrupt:
         raise _stop_error(command, settings) from None
 
 
-def _finish(command: str, result: Any) -> int:
-    """Print the metrics of evaluate; return the exit code."""
-    if command == "evaluate" and result is not None:
-        say(*json.dumps(result, indent=2).split("\n"))
-    return 1 if command == "verify" and not result["within_tolerance"] else 0
-
-
-def _stop_error(command: str, settings: Any) -> BaseException:
+def _stop_error(command: str, settings: CommandSettings) -> BaseException:
     """Return the error for a command that a signal stopped; it names the newest checkpoint, if there is one."""
-    if COMMANDS[command].is_training and settings.output_dir is not None:
-        step = world.newest_checkpoint(settings.output_dir)
+    if command_of(command).is_training and settings.directory is not None:
+        step = world.newest_checkpoint(settings.directory)
         if step is not None:
             return StoppedError(world.stopped_line(step))
-        if any(Path(settings.output_dir).glob("*/seed-*/manifest.json")):
+        if any(Path(settings.directory).glob("*/seed-*/manifest.json")):
             return StoppedError("stopped; the finished runs are kept, and the same command resumes")
     return KeyboardInterrupt()
 
@@ -213,27 +210,20 @@ def _stop_error(command: str, settings: Any) -> BaseException:
 def _sweep(parsed: _Arguments) -> int:
     """Run every combination of the swept values, each in its own process and directory; with --cfg, only print them."""
     from bertkit.launch.sweep import SweptRun, run_each
-    from bertkit.settings.compose import combinations
+    from bertkit.settings.reading.overrides import combinations
 
     runs, options = [], ["--debug"] if launcher.shows_tracebacks else []
     options += [word for pair in parsed.values.items() if pair[0] in ("--config-dir", "--config") for word in pair]
-    for name, overrides in combinations(parsed.command, parsed.overrides, parsed.values.get("--config-dir")):
-        composed = _compose(parsed, overrides)
+    for swept in combinations(parsed.command, parsed.words, parsed.values.get("--config-dir")):
+        composed = _compose(parsed, swept.words)
         if "--cfg" in parsed.values:
-            say(f"# {name}")
+            say(f"# {swept.name}")
             _print(composed)
             continue
         settings = commands.build_settings(parsed.command, composed)  # check all runs before the first one starts
-        output_dir = getattr(settings, "output_dir", None)
-        directory = None if output_dir is None else Path(output_dir)
-        runs.append(SweptRun(name, [parsed.command, *options, *overrides], directory))
+        directory = None if settings.directory is None else Path(settings.directory)
+        runs.append(SweptRun(swept.name, [parsed.command, *options, *swept.words], directory))
     return run_each(runs) if runs else 0
-
-
-def _place(settings: Any) -> str:
-    """Name where a command writes, for errors of the system that name no file."""
-    place = getattr(settings, "output_dir", None) or getattr(settings, "output", None) or ""
-    return "standard output" if place == "-" else str(place)
 
 
 def _report(error: BaseException, place: str = "") -> int:

@@ -10,10 +10,8 @@ Source: scikit-learn's guide "Developing scikit-learn estimators".
 
 import contextlib
 import functools
-import io
 import os
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -27,12 +25,11 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 import bertkit
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, is_silent
 
 # without held-out rows a few training rows are measured, which finetune needs, and only after the last step
 NUM_MEASURED = 16
 MEASURED_ONCE = {"evaluation.every_steps": 10**9, "checkpoint.every_steps": 10**9}
-ONE_RUN = threading.Lock()  # a run changes the random state, arguments, composed settings and output of its process
 
 
 class InputValueError(InputError, ValueError):
@@ -61,7 +58,7 @@ class TrainedModel:
     @functools.cached_property
     def predictor(self) -> Any:
         """Open the model."""
-        with ONE_RUN, tempfile.TemporaryDirectory(prefix="bertkit-") as folder:
+        with tempfile.TemporaryDirectory(prefix="bertkit-") as folder:
             (Path(folder) / "model").mkdir()
             for name, content in self.files.items():
                 (Path(folder) / name).write_bytes(content)
@@ -102,12 +99,15 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         settings = {**of_task, **own, **{name: value for name, value in named.items() if value is not None}}
         if "dev_share" not in own:
             settings = {"dev": rows[:NUM_MEASURED], **MEASURED_ONCE, **settings}
-        output = contextlib.nullcontext() if self.verbose else contextlib.redirect_stdout(io.StringIO())
-        with ONE_RUN, tempfile.TemporaryDirectory(prefix="bertkit-") as folder, output:
-            output_dir = self.output_dir or f"{folder}/run"
-            run = bertkit.finetune(train=rows, model_dir=self.model_dir, output_dir=output_dir, **settings)
-            shared = {name: value for name, value in own.items() if name in ("device", "precision", "kernels")}
-            self.model_ = TrainedModel(Path(run).parent, shared)
+        before = is_silent.set(not self.verbose)
+        try:
+            with tempfile.TemporaryDirectory(prefix="bertkit-") as folder:
+                output_dir = self.output_dir or f"{folder}/run"
+                run = bertkit.finetune(train=rows, model_dir=self.model_dir, output_dir=output_dir, **settings)
+                shared = {name: value for name, value in own.items() if name in ("device", "precision", "kernels")}
+                self.model_ = TrainedModel(Path(run).parent, shared)
+        finally:
+            is_silent.reset(before)
         return self
 
     @_ours()

@@ -7,8 +7,6 @@
 Settings that take a task's files or an input also take rows: mappings, a data frame, a dataset, texts.
 """
 
-import __future__
-
 import ast
 import contextlib
 import dataclasses
@@ -19,24 +17,23 @@ import html
 import inspect
 import json
 import os
-import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from bertkit.base.errors import InputError
 from bertkit.base.files import folder_for, write_durably
 from bertkit.base.hub_ids import path_of
-from bertkit.base.typed_settings import nearest, refuse
-from bertkit.commands import COMMANDS, build_settings, check_files, compose_settings, delegate, import_stage
-from bertkit.launch import launcher
+from bertkit.base.typed_settings import nearest, read_conf, refuse
+from bertkit.commands import build_settings, check_files, command_of, compose_settings, delegate, import_stage
+from bertkit.launch import launcher, world
+from bertkit.settings.command import Command, CommandSettings
+from bertkit.settings.reading.names import settings_of
 
-# the settings for which Python gives rows: mappings, a data frame, ...; some of these commands return theirs
-ROWS = {"finetune": ("train", "dev"), "evaluate": ("data",)} | dict.fromkeys(
-    ("predict", "embed", "view", "search"), ("input",)
-)
-RETURNED = ("predict", "embed", "search")
+ONE_RUN = threading.Lock()  # a training run uses the random state of its process; a second one waits
+COLUMNS = ("text_column", "text_pair_column", "label_column")  # of a task
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,21 +77,18 @@ class Run:
 
 
 @functools.cache
-def function_of(command: str) -> Callable[..., Any]:
-    """Return a command as a Python function. The stub `__init__.pyi` has its parameters and its help, made from the settings."""
-    tree = ast.parse(Path(__file__).with_name("__init__.pyi").read_text(encoding="utf-8"))
-    stub = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == command)
-    stub.decorator_list, names = [], dict[str, Any](__name__="bertkit")
-    exec(compile(ast.Module([stub], []), "__init__.pyi", "exec", __future__.annotations.compiler_flag), names)
-    parameters = inspect.signature(names[command]).parameters
+def function_of(name: str) -> Callable[..., Any]:
+    """Return a command as a Python function; its parameters are the fields of the settings, its help that of the stub."""
+    command = command_of(name)
+    signature = signature_of(command)
 
-    def call(*misplaced: Any, **settings: Any) -> Any:
+    def call(*misplaced: object, **settings: Any) -> Any:
         if misplaced:
-            is_place = isinstance(misplaced[0], (str, os.PathLike))
-            name = next(iter(parameters)) if is_place or command not in ROWS else ROWS[command][0]
-            raise InputError(f"{command}({type(misplaced[0]).__name__}): settings have names; write {name}=")
-        hints = {name: nearest(name, ROWS.get(command, ())) for name in settings if name not in parameters}
-        refuse([f"unknown key '{name}'{hint}" for name, hint in hints.items() if hint])
+            is_place = isinstance(misplaced[0], (str, os.PathLike)) or not command.rows
+            meant = next(iter(signature.parameters if is_place else command.rows))
+            raise InputError(f"{name}({type(misplaced[0]).__name__}): settings have names; write {meant}=")
+        hints = {key: nearest(key, command.rows) for key in settings if key not in signature.parameters}
+        refuse([f"unknown key '{key}'{hint}" for key, hint in hints.items() if hint])
         try:
             return _call(command, settings)
         except OSError as error:
@@ -102,92 +96,108 @@ def function_of(command: str) -> Callable[..., Any]:
                 raise
             raise InputError(f"{error.filename!s:.80}: {error.strerror}") from None
 
-    return functools.update_wrapper(call, names[command], updated=())
+    stub = ast.parse(Path(__file__).with_name("__init__.pyi").read_text(encoding="utf-8"))
+    documented = (node for node in stub.body if isinstance(node, ast.FunctionDef) and node.name == name)
+    call.__name__ = call.__qualname__ = name
+    call.__module__ = "bertkit"
+    call.__doc__ = next(ast.get_docstring(node) for node in documented)
+    call.__signature__ = signature  # type: ignore[attr-defined]  # what `inspect.signature` looks for
+    return call
 
 
-def _call(command: str, settings: dict[str, Any]) -> Any:
-    """Run a command with settings from Python, in the same way as from the command line."""
-    from bertkit.settings.names import VERBATIM, schema_of
-    from bertkit.settings.words import to_overrides
+def signature_of(command: Command) -> inspect.Signature:
+    """Return the keyword parameters of a command: its rows, and the fields of its settings with their defaults in `conf/`."""
+    defaults, of_runs = read_conf(command.name), {} if command.of_runs is None else _hints(command.of_runs)
+    known = {**of_runs, **_hints(command.name), **dict.fromkeys(command.rows, object)}
+    required = [name for name in known if defaults.get(name) == "???" and name not in command.rows]
+    names = [*required, *(name for name in [*command.rows, *known] if name not in required)]
+    parameters = []
+    for name in dict.fromkeys(names):
+        default = inspect.Parameter.empty if name in required else defaults.get(name)
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(inspect.Parameter(name, kind, default=default, annotation=known[name]))
+    return inspect.Signature(parameters)
+
+
+def _hints(command: str) -> dict[str, Any]:
+    """Return the types of the settings that users set, and of the columns of a task."""
+    settings = command_of(command).settings
+    hints = {"experiment": str | None, **get_type_hints(settings, include_extras=True)}
+    columns = dict.fromkeys(COLUMNS, str | int | None) if "task" in hints else {}
+    return {**{name: hint for name, hint in hints.items() if name in settings_of(command)}, **columns}
+
+
+def _call(command: Command, settings: dict[str, Any]) -> Any:
+    """Run a command with settings from Python, after the checks of the command line."""
+    from bertkit.settings.reading.values import read_values
 
     with contextlib.ExitStack() as stack:
         temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bertkit-")))
-        is_run = command == "finetune" and isinstance(settings.get("output_dir"), (str, os.PathLike))
-        folder = path_of(settings["output_dir"], "output_dir") / "rows" if is_run else temporary
-        inputs, files = _take_rows(command, settings, folder)
-        for path, text in files.items():
-            stack.enter_context(_kept(path, text))
-        answers = temporary / "answers.jsonl"
-        is_silent = settings.get("output") is None and command in (*RETURNED, "verify")
-        if is_silent and command in RETURNED:
-            settings["output"] = "-" if settings.get("question") is None else answers
-        if command == "compare":
-            runs = settings.get("runs", ())
-            settings["runs"] = [
-                getattr(run, "directory", run) for run in (runs if isinstance(runs, (list, tuple)) else [runs])
-            ]
-        fields = [field.name for field in dataclasses.fields(schema_of(command)) if field.metadata == VERBATIM]
-        texts = [f"{name}={text}" for name in fields if (text := settings.pop(name, None)) is not None]
-        overrides = to_overrides(settings) + texts
-        checked = build_settings(command, compose_settings(command, overrides))
-        if command == "evaluate" and launcher.starts_workers(checked.launch):
-            raise InputError("launch.num_processes: leave it out; bertkit.evaluate runs in this process")
-        check_files(checked)
-        stack.callback(setattr, sys, "argv", sys.argv)
-        sys.argv = ["bertkit", command, *overrides]  # a run saves it in its manifest
-        with answers.open("a", encoding="utf-8") as said, contextlib.redirect_stdout(said if is_silent else sys.stdout):
-            result = None if delegate(command, checked) else import_stage(command)(checked, *inputs)
-        if is_silent and command in RETURNED:
-            with answers.open(encoding="utf-8") as lines:
-                if command != "embed":
-                    return [json.loads(line) for line in lines]
-                import numpy as np
-
-                return np.array([np.array(json.loads(line)["embedding"], np.float32) for line in lines])
-    place, output = getattr(checked, "output_dir", None), getattr(checked, "output", None)
-    directory = None if place is None else Path(place).absolute()
-    model_dir = {"pretrain": "model", "finetune": "model", "export": "."}.get(command)
-    if COMMANDS[command].is_training and directory is not None:
-        results = directory / ("glue.json" if command == "glue" else "eval.json")
-        result = json.loads(results.read_text(encoding="utf-8"))
-    written = None if output in (None, "-") else Path(output).absolute()
-    return Run(directory, directory / model_dir if directory and model_dir else None, result or {}, written)
+        keeps_rows = command.is_training and isinstance(settings.get("output_dir"), (str, os.PathLike))
+        folder = path_of(settings["output_dir"], "output_dir") / "rows" if keeps_rows else temporary
+        inputs = list[object]()
+        for name, setting in command.rows.items():
+            rows = settings.pop(name, None)
+            if isinstance(rows, (str, os.PathLike)):
+                settings[setting] = rows if setting == "input" else _file(rows, name)
+            elif rows is not None and setting == "input":
+                inputs, settings[setting] = [rows], "-"
+            elif rows is not None:
+                settings |= stack.enter_context(_as_file(rows, name, setting, folder, settings.get("data_dir")))
+        if command.returns == "values" and settings.get("output") is None:
+            settings["output"] = "-"
+        assignments = read_values(command.name, settings)
+        checked = build_settings(command.name, compose_settings(command.name, assignments))
+        launch = checked.worker_launch
+        if command.returns == "scores" and launch is not None and launcher.starts_workers(launch):
+            raise InputError(f"launch.num_processes: leave it out; bertkit.{command.name} runs in this process")
+        words = (command.name, *(one.text for one in assignments))
+        stack.callback(world.command_line.reset, world.command_line.set(words))
+        if command.is_training:
+            stack.enter_context(ONE_RUN)
+        check_files(command.name, checked)
+        if delegate(command.name, checked):
+            return _run_of(command, checked, {})
+        stage = import_stage(command.name)
+        if command.returns == "values" and checked.output_file == "-":
+            return stage.values(checked, *inputs)
+        if command.returns == "scores":
+            return _run_of(command, checked, stage.scores(checked) or {})
+        stage.run(checked, *inputs)
+        return _run_of(command, checked, {})
 
 
-def _take_rows(command: str, settings: dict[str, Any], folder: Path) -> tuple[list[Any], dict[Path, str]]:
-    """Take the rows out of the settings; return those for the stage, and the content of the files that it reads instead.
+def _run_of(command: Command, settings: CommandSettings, scores: dict[str, Any]) -> Run:
+    directory = None if settings.directory is None else Path(settings.directory).absolute()
+    if directory is not None and command.scores_file is not None:
+        scores = json.loads((directory / command.scores_file).read_text(encoding="utf-8"))
+    written = None if settings.output_file in (None, "-") else Path(str(settings.output_file)).absolute()
+    model_dir = None if directory is None or command.model is None else directory / command.model
+    return Run(directory, model_dir, scores, written)
 
-    A file is named after its content, so the same rows are the same run.
-    """
-    from bertkit.tasks.reading.source import plain_rows
 
-    inputs, files = list[Any](), dict[Path, str]()
-    for name in ROWS.get(command, ()):
-        is_input, rows = name == "input", settings.pop(name, None)
-        setting = name if is_input else f"task.files.{'dev' if name == 'data' else name}"
-        is_file = isinstance(rows, (str, os.PathLike))
-        if is_file and is_input:
-            settings[name] = rows
-        elif is_file:
-            settings[setting] = path_of(rows, name).absolute()
-            refuse(not settings[setting].is_file() and f"{name}={rows}: no such file; pass a file, or rows")
-        elif rows is not None and is_input and command != "search":
-            inputs, settings[setting] = [rows], "-"
-        elif rows is not None:
-            text = "".join(f"{json.dumps(row)}\n" for row in plain_rows(rows, name, "question" if is_input else None))
-            refuse(not text and f"{name}: no rows; pass at least one")
-            path = folder / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.jsonl"
-            files[path], settings[setting] = text, path.absolute()
-            settings |= {} if is_input else {"task.format": "auto"}
-            data_dir = settings.get("data_dir")
-            if not is_input and (data_dir is None or data_dir is folder):  # then the run's settings name no place
-                settings |= {setting: path.name, "data_dir": folder}
-    return inputs, files
+def _file(name: str | os.PathLike[str], parameter: str) -> Path:
+    path = path_of(name, parameter).absolute()
+    refuse(not path.is_file() and f"{parameter}={name}: no such file; pass a file, or rows")
+    return path
 
 
 @contextlib.contextmanager
-def _kept(path: Path, text: str) -> Iterator[None]:
-    """Write a file that is missing; after an error in the input, remove it again, and name the rows as the user does."""
+def _as_file(
+    rows: object, name: str, setting: str, folder: Path, data_dir: object
+) -> Iterator[dict[str, str | os.PathLike[str]]]:
+    """Write rows to a file that is named after its content, so the same rows are the same run; yield the settings for it.
+
+    After an error in the input a new file is removed again, and the message names the rows as the user does.
+    """
+    from bertkit.tasks.reading.source import plain_rows
+
+    text = "".join(f"{json.dumps(row)}\n" for row in plain_rows(rows, name))
+    refuse(not text and f"{name}: no rows; pass at least one")
+    path = folder / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.jsonl"
+    settings: dict[str, str | os.PathLike[str]] = {setting: path.absolute(), "task.format": "auto"}
+    if data_dir is None or data_dir is folder:  # then the run's settings name no place
+        settings |= {setting: path.name, "data_dir": folder}
     is_new = not path.exists()
     with folder_for(path.parent):
         if is_new:
@@ -195,8 +205,8 @@ def _kept(path: Path, text: str) -> Iterator[None]:
             write_durably(own, text)
             own.replace(path)
         try:
-            yield
+            yield settings
         except InputError as error:
             if is_new:
                 path.unlink(missing_ok=True)
-            raise InputError(*(line.replace(str(path), path.name.split("-")[0]) for line in error.args)) from None
+            raise InputError(*(line.replace(str(path), name) for line in error.args)) from None

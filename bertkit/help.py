@@ -8,8 +8,8 @@ from pathlib import Path
 from bertkit.base import plugins
 from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import conf_dir, conf_dirs, nearest, option_names
-from bertkit.commands import COMMANDS
-from bertkit.settings import names
+from bertkit.commands import all_commands
+from bertkit.settings.reading import names
 
 PACKAGES = (
     "torch", "numpy", "tokenizers", "safetensors", "accelerate", "datasets", "evaluate", "transformers", "hydra-core",
@@ -50,7 +50,7 @@ exit codes:
 
 def usage() -> str:
     """Return the text of `bertkit --help`."""
-    commands = [f"  {command.name:<10} {command.needs} -> {command.gives}" for command in COMMANDS.values()]
+    commands = [f"  {command.name:<10} {command.needs} -> {command.gives}" for command in all_commands()]
     return USAGE.format(commands="\n".join(commands))
 
 
@@ -129,7 +129,7 @@ def _option_help(group: str, option: str, directories: Sequence[Path], config_di
     """Return the comments in the file of an option, and its settings with their comments, including inherited ones."""
     import yaml
 
-    from bertkit.settings.compose import option_lines
+    from bertkit.settings.reading.compose import option_lines
 
     options, texts, parent = [option], list[str](), ""
     settings, comments = option_lines(group, option, config_dir), dict[str, str]()

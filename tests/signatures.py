@@ -12,13 +12,12 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import yaml
 
+from bertkit import COMMANDS
 from bertkit.base import plugins
 from bertkit.base.intervals import Interval
 from bertkit.base.typed_settings import conf_dir, option_names
-from bertkit.commands import COMMANDS
-from bertkit.functions import RETURNED, ROWS
+from bertkit.commands import command_of
 from bertkit.inference.predictor import load_predictor
-from bertkit.settings.names import schema_of
 
 STUB = Path(__file__).resolve().parents[1] / "bertkit" / "__init__.pyi"
 HEAD = '''"""The names of `import bertkit`, for editors and type checkers; written by tests/signatures.py."""
@@ -39,6 +38,7 @@ from bertkit.inference.embedding import load_embedder as load_embedder
 from bertkit.inference.predictor import LoadedPredictor
 
 __version__: str
+COMMANDS: tuple[str, ...]
 
 _Path: TypeAlias = str | PathLike[str]
 _Rows: TypeAlias = Iterable[Any]
@@ -48,7 +48,6 @@ _Made = TypeVar("_Made", bound=Callable[..., Any])
 PATHS = {
     "output_dir", "output", "data_dir", "model_dir", "input", "index", "glossary", "translate", "runs", "dump", "merge", "path", "check",
 }  # fmt: skip
-HIDDEN = {"task_changes", "explicit_keys"}  # not set by users
 ROWS_TEXT = "rows: mappings, a data frame or a `datasets.Dataset`"
 OWN_TEXT = {
     "train": f"the {ROWS_TEXT}; or a file; None to read data_dir",
@@ -59,6 +58,7 @@ OWN_TEXT = {
     "text_pair_column": "the column of the second text",
     "label_column": "the column of the labels",
 }
+HIDDEN = {"task_changes", "explicit_keys"}  # not set by users
 PYTHON = {"null": "None", "true": "True", "false": "False"}
 COLUMNS = ("text_column", "text_pair_column", "label_column")
 EXAMPLES = {
@@ -178,7 +178,7 @@ class Stub:
             if isinstance(entry, dict)
             for name, option in entry.items()
         }
-        hints = {"experiment": str | None, **hints_of(schema_of(command))}
+        hints = {"experiment": str | None, **hints_of(command_of(command).settings)}
         found = {}
         for key, value in {**content, **chosen}.items():
             kind, comment = self.type_of(hints[key], key), comments.get(key, "")
@@ -198,7 +198,7 @@ class Stub:
             is_computed = isinstance(value, dict) or "${" in str(value)
             comment = re.sub(r"\b(null|true|false)\b", lambda match: PYTHON[match[1]], comment)
             found[key] = (kind, "..." if is_computed else default, comment)
-        for name in ROWS.get(command, ()):
+        for name in command_of(command).rows:
             kind, default, _ = found.get(name, ("_Path | None", "None", ""))
             found[name] = (f"_Rows | {kind}", default, OWN_TEXT[name])
         if "task" in found:
@@ -209,7 +209,7 @@ class Stub:
                 for name, own in self.parameters("finetune").items()
                 if name not in (*found, "task", *COLUMNS, "train", "dev", "seed")
             }
-        if command in RETURNED:
+        if command_of(command).returns == "values":
             found["output"] = ("None", "None", found["output"][2])
         order = sorted(found, key=lambda name: (found[name][1] != "", name not in ("train", "dev")))
         return {name: found[name] for name in order}
@@ -229,7 +229,7 @@ class Stub:
         ]
         doc += ["", "    Returns:", f"        {RETURNS[command]}", '    """']
         text = self.definition(command, parameters, RESULTS.get(command, "None" if command == "serve" else "Run"), doc)
-        if command in RETURNED:
+        if command_of(command).returns == "values":
             kind = self.type_of(str, "output")
             others = parameters | {"output": (kind, "", "")}
             text = f"@overload\n{text}\n@overload\n{self.definition(command, others, 'Run', ['    ...'])}"

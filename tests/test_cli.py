@@ -18,8 +18,8 @@ from bertkit import export_model, load_tokenizer
 from bertkit.base.typed_settings import build, conf_dir
 from bertkit.cli import run
 from bertkit.commands import COMMANDS
-from bertkit.settings.compose import compose
-from bertkit.settings.names import schema_of
+from bertkit.settings.reading.compose import compose
+from bertkit.settings.reading.names import schema_of
 
 TINY = ["model=tiny", "model.hidden_size=32", "model.intermediate_size=64", "segments.max_seq_length=32"]
 

@@ -23,8 +23,7 @@ from bertkit.cli import run as command_line
 from bertkit.commands import COMMANDS
 from bertkit.run import trainer
 from bertkit.run.trainer import stop_on_signal
-from bertkit.settings.compose import compose
-from bertkit.settings.words import to_overrides
+from bertkit.settings.reading.compose import compose, compose_values
 
 
 @pytest.fixture(scope="module")
@@ -276,7 +275,7 @@ def test_the_stub_is_what_the_settings_say(tmp_path: Path) -> None:
 def test_an_option_of_a_group_with_its_settings() -> None:
     steps, rates = np.int64(7), {"name": "lamb", "peak_learning_rate": np.float64(1e-3)}
     given = {"data_dir": "a", "output_dir": "b", "steps": steps, "optimizer": rates, "model": {"name": "mini"}}
-    composed = compose("pretrain", to_overrides(given))
+    composed = compose_values("pretrain", given)
     assert composed == compose(
         "pretrain",
         ["data_dir=a", "output_dir=b", "steps=7", "optimizer=lamb", "optimizer.peak_learning_rate=1e-3", "model=mini"],
@@ -289,7 +288,7 @@ VALUES = ["it's", "a\\", "a\\'b", "${oc.env:HOME}", "a=b,c", "[1,2]", "null", "1
 @pytest.mark.parametrize("value", VALUES)
 def test_any_text_reaches_a_setting_as_it_is(value: str) -> None:
     settings = {"model_dir": value, "data_dir": Path("glue"), "tasks": ["rte"], "output_dir": value, "seeds": (0, 1)}
-    composed = compose("glue", to_overrides(settings))
+    composed = compose_values("glue", settings)
     assert (composed["model_dir"], composed["output_dir"], composed["data_dir"]) == (value, value, "glue")
     assert (composed["tasks"], composed["seeds"]) == (["rte"], [0, 1])
 

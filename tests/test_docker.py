@@ -23,8 +23,8 @@ from conftest import make_text
 
 import bertkit
 from bertkit.base.typed_settings import build
-from bertkit.settings.compose import compose
-from bertkit.settings.names import schema_of
+from bertkit.settings.reading.compose import compose
+from bertkit.settings.reading.names import schema_of
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ["Dockerfile", "Dockerfile.cuda"]

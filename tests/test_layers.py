@@ -67,7 +67,7 @@ THIRD_PARTY = {
     "uvloop": ("server",),
 }
 LIGHT = (
-    "bertkit", "bertkit.cli", "bertkit.help", "bertkit.commands", "bertkit.settings", "bertkit.launch.launcher",
+    "bertkit", "bertkit.cli", "bertkit.help", "bertkit.commands", "bertkit.settings", "bertkit.settings.command", "bertkit.launch.launcher",
     "bertkit.launch.world",
 )  # fmt: skip
 CONFIGS = (
@@ -108,6 +108,7 @@ def faults(found: Mapping[str, set[str]]) -> list[str]:
                 wrong.append(f"{module} imports {name}: of other rooms only their settings")
             elif (
                 here not in ("cli", "commands", "functions")
+                and module != "bertkit.stages.glue"  # starts the workers of each run
                 and there == "launch"
                 and target.startswith("bertkit.launch.launcher")
             ):

@@ -27,8 +27,8 @@ from bertkit import export_model
 from bertkit.base.typed_settings import build
 from bertkit.data.corpus.tokenizer import train_wordpiece
 from bertkit.model.heads import BertWithHeads
-from bertkit.settings.compose import compose
 from bertkit.settings.pretrain import PretrainSettings
+from bertkit.settings.reading.compose import compose
 from bertkit.train.log import read_metrics
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -75,7 +75,7 @@ def test_the_wheel_is_installed_and_used(built: tuple[Path, dict[str, str]], tmp
     assert json.loads((tmp_path / "data/manifest.json").read_text())["bertkit"] == bertkit.__version__
     script = (
         "import json, bertkit, importlib.metadata, bertkit.base.typed_settings as typed; from bertkit.display.page import render\n"
-        "from bertkit.settings.compose import compose\n"
+        "from bertkit.settings.reading.compose import compose\n"
         "composed = compose('pretrain', ['model=large', 'data_dir=x', 'output_dir=y'])\n"
         "page = render('compare.html', name='', headline='', lines=(), tables=(), charts=())\n"
         "print(json.dumps([bertkit.__file__, str(typed.conf_dir()), importlib.metadata.version('bertkit'),\n"

@@ -9,6 +9,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextvars import ContextVar
 from typing import TextIO
 
 INTERRUPTED = "interrupted before there was anything to save"
@@ -68,8 +69,13 @@ def in_json(text: str) -> str:
     return _CONTROL.sub(lambda match: match[0] if match[0] == "\n" else f"\\u{ord(match[0]):04x}", text)
 
 
+is_silent: ContextVar[bool] = ContextVar("is_silent", default=False)  # whether to print nothing on standard output
+
+
 def say(*lines: object, file: TextIO | None = None) -> None:
     """Print lines, with control characters escaped, and flush."""
+    if is_silent.get() and file in (None, sys.stdout):
+        return
     try:
         print("".join(f"{shown(line)}\n" for line in lines), end="", file=file or sys.stdout, flush=True)
     except OSError as error:

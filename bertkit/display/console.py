@@ -8,7 +8,7 @@ from typing import Any, Self, TextIO
 
 from tqdm.auto import tqdm
 
-from bertkit.base.errors import say, shown
+from bertkit.base.errors import is_silent, say, shown
 
 
 def model_line(num_parameters: int, num_layers: int, hidden_size: int, heads: Sequence[str], how: str) -> str:
@@ -102,7 +102,7 @@ class Progress:
         self.done_at_start = done
         self.bar = None
         is_notebook = type(self.file).__module__.startswith("ipykernel")
-        if total and (is_notebook or self.file.isatty()) and not silent:
+        if total and (is_notebook or self.file.isatty()) and not silent and not is_silent.get():
             bar_format = "{desc} {percentage:3.0f}% |{bar}| {elapsed} elapsed, {remaining} left"
             self.bar = tqdm(
                 total=total, initial=done, desc=label, file=self.file, leave=False, dynamic_ncols=True,

@@ -26,7 +26,7 @@ from bertkit.kernels import fast
 from bertkit.model.bert_config import BertConfig, too_long
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.objective import DeviceInputs
-from bertkit.settings.inputs import EmbedSettings
+from bertkit.settings.embed import EmbedSettings
 from bertkit.tasks.batching import FeatureBatches
 from bertkit.tasks.reading.source import is_frame, iterated, plain_rows
 from bertkit.tasks.task import Feature
@@ -167,12 +167,11 @@ def load_embedder(
     Raises:
         InputError: the directory cannot be loaded, or a value is not allowed.
     """
-    from bertkit.settings.compose import compose
-    from bertkit.settings.words import to_overrides
+    from bertkit.settings.reading.compose import compose_values
 
     own: dict[str, Any] = {"pooling": pooling, "normalize": normalize, "max_seq_length": max_seq_length}
     own |= {"device": device, "precision": precision, "batch_tokens": batch_tokens, "model_dir": path_of(model_dir)}
-    return open_embedder(build(EmbedSettings, compose("embed", to_overrides({"input": "-", "output": "-", **own}))))
+    return open_embedder(build(EmbedSettings, compose_values("embed", {"input": "-", "output": "-", **own})))
 
 
 def open_embedder(settings: EmbedSettings) -> Embedder:

@@ -16,7 +16,8 @@ from bertkit.inference.chunks import read_rows
 from bertkit.inference.forward import logits_local, predict_local
 from bertkit.inference.task_model import Predictor, TaskModel, open_task_model
 from bertkit.kernels import fast
-from bertkit.settings.inputs import PredictSettings, SearchSettings
+from bertkit.settings.predict import PredictSettings
+from bertkit.settings.search import SearchSettings
 from bertkit.settings.serve import ServeSettings
 from bertkit.tasks import sequence
 from bertkit.tasks.task import Feature, rows_of
@@ -35,11 +36,10 @@ def load_predictor(model_dir: str | os.PathLike[str], **settings: Any) -> Loaded
     Raises:
         InputError: the model has no prediction head, or a setting is wrong.
     """
-    from bertkit.settings.compose import compose
-    from bertkit.settings.words import to_overrides
+    from bertkit.settings.reading.compose import compose_values
 
-    overrides = to_overrides({"model_dir": path_of(model_dir), "input": "-", "output": "-", **settings})
-    return LoadedPredictor(build(PredictSettings, compose("predict", overrides)))
+    values = {"model_dir": path_of(model_dir), "input": "-", "output": "-", **settings}
+    return LoadedPredictor(build(PredictSettings, compose_values("predict", values)))
 
 
 def open_predictor(settings: PredictSettings | SearchSettings, top_k: int = 1) -> Predictor:

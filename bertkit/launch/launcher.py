@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -33,8 +32,10 @@ def starts_workers(launch: LaunchConfig) -> bool:
     return not world.is_slurm_task(os.environ) or os.environ["SLURM_NTASKS"] == str(launch.num_hosts)
 
 
-def start(command: str, settings: Any) -> None:
-    """Start this host's workers for a command, and wait for them.
+def run_in_workers(command: str, settings: Any, launch: LaunchConfig, place: str | None) -> bool:
+    """Start this host's workers for a command that writes to `place`, and wait for them, if several processes are set.
+
+    Returns whether it did.
 
     Raises:
         BertkitError: the error of a worker.
@@ -43,6 +44,8 @@ def start(command: str, settings: Any) -> None:
         KeyboardInterrupt: a signal stopped the workers before they saved anything.
     """
     global is_launcher
+    if not starts_workers(launch):
+        return False
     is_launcher = True
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # bertkit prints one line; torch would print a stack trace
     # otherwise torch makes a folder when imported
@@ -50,10 +53,11 @@ def start(command: str, settings: Any) -> None:
     from bertkit.launch import elastic
 
     job = {
-        "command": command, "settings": dataclasses.asdict(settings), "debug": shows_tracebacks, "arguments": sys.argv,
-        "launcher": os.getpid(),
+        "command": command, "settings": dataclasses.asdict(settings), "debug": shows_tracebacks,
+        "arguments": list(world.command_line.get()), "launcher": os.getpid(),
     }  # fmt: skip
-    elastic.run(settings.launch, job, getattr(settings, "output_dir", None))
+    elastic.run(launch, job, place)
+    return True
 
 
 def read_job(file: str = "") -> dict[str, Any]:
@@ -67,7 +71,8 @@ def read_job(file: str = "") -> dict[str, Any]:
             raise ValueError
     except (OSError, ValueError, TypeError, LookupError, RecursionError):
         raise InputError("--worker is only for processes that launch.num_processes= starts; leave it out") from None
-    sys.argv, is_worker = arguments, True
+    world.command_line.set(tuple(arguments))
+    is_worker = True
     return job
 
 

@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -29,6 +30,8 @@ sys.path.append(sys.argv.pop(1))
 from bertkit.__main__ import main
 main()
 """
+# how the user started the command: the words of the command line, or the settings from Python in the same form
+command_line: ContextVar[tuple[str, ...]] = ContextVar("command_line", default=())
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 LOST = "another process of the run died or hangs"
 BROKEN_PIPE_CODE = 141  # 128 + SIGPIPE, as a shell reports it

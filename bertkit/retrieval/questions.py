@@ -1,15 +1,17 @@
 """Reading questions for a library, with labels: the answers or the right passage, if known."""
 
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bertkit.base.errors import InputError, named
 from bertkit.base.text_files import is_blank, opened_input, unpacked, unpacking
-from bertkit.base.typed_settings import build, read_conf
+from bertkit.base.typed_settings import build, read_conf, refuse
 from bertkit.retrieval.library import Hit
 from bertkit.tasks.reading.formats import ENDINGS, beginning, json_format, suffix_of
 from bertkit.tasks.reading.readers import input_table
+from bertkit.tasks.reading.source import plain_rows
 from bertkit.tasks.reading.tables import ShortRows
 from bertkit.tasks.scoring.squad import exact, f1
 from bertkit.tasks.task_config import TaskConfig
@@ -65,6 +67,16 @@ def read_questions(name: str, most: int | None = None) -> list[Question]:
         raise InputError(
             f"input={name}: no questions; expected a column 'question', SQuAD's JSON, or one question per line"
         )
+    return questions
+
+
+def questions_of(rows: object, most: int | None = None) -> list[Question]:
+    """Take all or `most` questions from Python: texts, mappings, a data frame or a dataset."""
+    numbered = enumerate(plain_rows(rows, "input", "question"), start=1)
+    questions = [
+        _question(row, "question", f"input:{number}", number) for number, row in itertools.islice(numbered, most)
+    ]
+    refuse(not questions and "input: no rows; pass at least one")
     return questions
 
 

@@ -31,7 +31,7 @@ from bertkit.base.text_files import is_blank, read_lines
 from bertkit.base.typed_settings import read_conf
 from bertkit.retrieval.library import Hit, Library
 from bertkit.retrieval.passages import words_of
-from bertkit.settings.inputs import BothConfig
+from bertkit.settings.search import BothConfig
 
 if TYPE_CHECKING:
     from bertkit.inference.task_model import Predictor

@@ -9,7 +9,6 @@ import re
 import shutil
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ from bertkit.base.files import (
 from bertkit.base.memory import processes_here
 from bertkit.base.typed_settings import differences, dotted_keys, nearest, refuse, to_mapping
 from bertkit.display import console
-from bertkit.launch.world import newest_checkpoint, world_from_environment
+from bertkit.launch.world import command_line, newest_checkpoint, world_from_environment
 from bertkit.run import directory as run_directory
 from bertkit.run import resume_rules
 from bertkit.run.directory import FILES_OF_A_RUN, FOLDERS_OF_A_RUN, RESULT, Changed, Manifest
@@ -169,7 +168,7 @@ def write_identity(directory: Path, settings: dict[str, Any], identity: dict[str
         packages={name: importlib.metadata.version(name) for name in PACKAGES},
         git_revision=_git_revision(),
         world_size=world_from_environment().size,
-        command_line=tuple(sys.argv[1:]),
+        command_line=command_line.get(),
         **facts,
         identity=identity,
     )

@@ -8,6 +8,7 @@ from bertkit.base.intervals import Seed, Size
 from bertkit.base.typed_settings import refuse
 from bertkit.data.data_config import InstancesConfig, MaskingConfig, SegmentsConfig
 from bertkit.launch.launch_config import LaunchConfig
+from bertkit.settings.command import Command, CommandSettings
 from bertkit.tasks.task_config import TaskConfig
 
 PREPARED_SPLITS = ("auto", "train", "held_out", "all")
@@ -15,7 +16,7 @@ _ONLY_PREPARED = ("segments", "masking", "seed", "max_sequences", "batch_sequenc
 
 
 @dataclass(frozen=True)
-class EvaluateSettings:
+class EvaluateSettings(CommandSettings):
     """`bertkit evaluate`."""
 
     model_dir: str
@@ -37,6 +38,16 @@ class EvaluateSettings:
         if self.task is not None:
             self.check_for_task(self.task)
 
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The model."""
+        return (self.model_dir,)
+
+    @property
+    def worker_launch(self) -> LaunchConfig:
+        """How the worker processes are started."""
+        return self.launch
+
     def check_for_task(self, task: TaskConfig) -> None:
         """Refuse settings that have no effect on the split of a task."""
         unused = [key for key in self.explicit_keys if key.split(".")[0] in _ONLY_PREPARED]
@@ -55,3 +66,14 @@ class EvaluateSettings:
             self.split not in PREPARED_SPLITS and f"split={self.split}: expected {' or '.join(PREPARED_SPLITS)}{hint}",
             changed and f"{changed}: has no effect here, since model_dir= is no fine-tuning run; set task= too",
         )
+
+
+COMMAND = Command(
+    "evaluate",
+    EvaluateSettings,
+    stage="bertkit.stages.evaluate",
+    needs="model and a task's labelled split, or a prepared dataset",
+    gives="metrics",
+    rows={"data": "task.files.dev"},
+    returns="scores",
+)

@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from bertkit.settings.command import Command, CommandSettings
+
 
 @dataclass(frozen=True)
-class ExportSettings:
+class ExportSettings(CommandSettings):
     """`bertkit export`."""
 
     model_dir: str
@@ -16,3 +18,23 @@ class ExportSettings:
     sentence_transformers: bool | Literal["mean", "cls"]
     license: str | None
     language: str | None
+
+    @property
+    def directory(self) -> str:
+        """The exported directory."""
+        return self.output_dir
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The model."""
+        return (self.model_dir,)
+
+
+COMMAND = Command(
+    "export",
+    ExportSettings,
+    stage="bertkit.stages.export",
+    needs="checkpoint",
+    gives="a directory that transformers loads, verified against transformers",
+    model=".",
+)

@@ -12,6 +12,7 @@ from bertkit.base.intervals import Count, Interval, Positive, ShareInside, Size
 from bertkit.base.typed_settings import IF_SET, refuse, unused
 from bertkit.data.data_config import TokenizerConfig
 from bertkit.model.bert_config import AttentionConfig, BertShape, DecoderConfig, DecoderShape, HeadConfig, NormConfig
+from bertkit.settings.command import Command
 from bertkit.settings.pretrain import TrainingSettings
 from bertkit.tasks.task_config import TaskConfig
 from bertkit.train.train_config import SavingConfig
@@ -162,3 +163,26 @@ class FinetuneSettings(TrainingSettings):
         if self.schedule.warmup_steps == self.schedule.warmup_share == "auto":
             return int(self.task.recipe.warmup_share * steps)
         return self.schedule.warmup_of(steps)
+
+
+COMMAND = Command(
+    "finetune",
+    FinetuneSettings,
+    stage="bertkit.stages.finetune",
+    needs="any model and a task's files",
+    gives="a model for the task, and its scores",
+    is_training=True,
+    rows={"train": "task.files.train", "dev": "task.files.dev"},
+    model="model",
+    scores_file="eval.json",
+    check="bertkit.run.checks.check_splits",
+    short={
+        "": "task.files.train",
+        "--text": "task.columns.text",
+        "--pair": "task.columns.text_pair",
+        "--label": "task.columns.label",
+        "--dev": "task.files.dev",
+        "--test": "task.files.test",
+        "--output": "output_dir",
+    },
+)

@@ -4,13 +4,14 @@ from dataclasses import dataclass
 
 from bertkit.base.intervals import Seed
 from bertkit.base.typed_settings import nearest, refuse, unused
+from bertkit.settings.command import Command, CommandSettings
 from bertkit.settings.finetune import FinetuneSettings
 
 GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax")
 
 
 @dataclass(frozen=True)
-class GlueSettings:
+class GlueSettings(CommandSettings):
     """`bertkit glue`."""
 
     model_dir: str | None
@@ -41,3 +42,30 @@ class GlueSettings:
             and "mnli" not in self.tasks
             and "tasks: ax is predicted with the model for mnli; add mnli, or leave ax out",
         )
+
+    @property
+    def directory(self) -> str | None:
+        """The directory of all runs."""
+        return self.output_dir
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The model, if there is one."""
+        return () if self.model_dir is None else (self.model_dir,)
+
+    @property
+    def distributed(self) -> tuple[CommandSettings, ...]:
+        """The settings of each run."""
+        return self.runs
+
+
+COMMAND = Command(
+    "glue",
+    GlueSettings,
+    stage="bertkit.stages.glue",
+    needs="any model and GLUE's files",
+    gives="a model for each task and seed, a table, a submission",
+    is_training=True,
+    scores_file="glue.json",
+    of_runs="finetune",
+)

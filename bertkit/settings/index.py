@@ -4,16 +4,22 @@ from dataclasses import dataclass
 
 from bertkit.base.typed_settings import refuse
 from bertkit.data.data_config import CorpusConfig, PassagesConfig
+from bertkit.settings.command import Command, CommandSettings
 
 
 @dataclass(frozen=True)
-class IndexSettings:
+class IndexSettings(CommandSettings):
     """`bertkit index`."""
 
     corpus: CorpusConfig
     passages: PassagesConfig
     output: str
     remove: bool  # whether to remove documents whose file is no longer in the corpus
+
+    @property
+    def output_file(self) -> str:
+        """The library."""
+        return self.output
 
     def __post_init__(self) -> None:
         refuse(
@@ -22,3 +28,12 @@ class IndexSettings:
             and "missing value: set corpus.path= to files, folders or globs (or use corpus=python_docs)",
             self.output in ("", "-") and f"output={self.output}: expected a file name, such as library.db",
         )
+
+
+COMMAND = Command(
+    "index",
+    IndexSettings,
+    stage="bertkit.stages.index",
+    needs="text",
+    gives="a library of passages for full-text search",
+)

@@ -8,10 +8,11 @@ from bertkit.base.intervals import Interval, Seed, ShareBelow1
 from bertkit.base.typed_settings import refuse
 from bertkit.data.data_config import CorpusConfig, InstancesConfig, MaskingConfig, SegmentsConfig, TokenizerConfig
 from bertkit.launch.launch_config import Processes
+from bertkit.settings.command import Command, CommandSettings
 
 
 @dataclass(frozen=True)
-class PrepareSettings:
+class PrepareSettings(CommandSettings):
     """`bertkit prepare`."""
 
     corpus: CorpusConfig
@@ -40,6 +41,11 @@ class PrepareSettings:
             and "missing value: set corpus.path= to files, folders or globs of text (or use corpus=python_docs)",
             self._instance_problems(),
         )
+
+    @property
+    def directory(self) -> str:
+        """The prepared dataset."""
+        return self.output_dir
 
     def _instance_problems(self) -> list[str]:
         """List settings that do not fit fixed instances (segments=google), or that need them."""
@@ -95,3 +101,12 @@ class PrepareSettings:
             if others:
                 problems.append(f"{others}: has no effect with merge=, since the shards determine it; leave it out")
         return problems
+
+
+COMMAND = Command(
+    "prepare",
+    PrepareSettings,
+    stage="bertkit.stages.prepare",
+    needs="text",
+    gives="tokenizer and prepared dataset",
+)

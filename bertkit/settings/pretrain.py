@@ -9,6 +9,7 @@ from bertkit.base.typed_settings import refuse, unused
 from bertkit.data.data_config import InstancesConfig, MaskingConfig, SegmentsConfig
 from bertkit.launch.launch_config import LaunchConfig
 from bertkit.model import bert_config
+from bertkit.settings.command import Command, CommandSettings
 from bertkit.train import train_config
 
 AnySegments = SegmentsConfig | InstancesConfig
@@ -22,7 +23,7 @@ class SkipConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingSettings:
+class TrainingSettings(CommandSettings):
     """The settings that pretraining and fine-tuning share."""
 
     model_dir: str | None
@@ -43,6 +44,21 @@ class TrainingSettings:
     resume: train_config.ResumeConfig
     launch: LaunchConfig
     plugins: tuple[str, ...]  # modules
+
+    @property
+    def directory(self) -> str:
+        """The run directory."""
+        return self.output_dir
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The model to start from, if there is one."""
+        return () if self.model_dir is None else (self.model_dir,)
+
+    @property
+    def worker_launch(self) -> LaunchConfig:
+        """How the worker processes are started."""
+        return self.launch
 
 
 def unused_masking(explicit_keys: Sequence[str]) -> list[str]:
@@ -183,3 +199,15 @@ class PretrainSettings(TrainingSettings):
                 "longer, or set final_phase.max_seq_length=null"
             )
         return problems
+
+
+COMMAND = Command(
+    "pretrain",
+    PretrainSettings,
+    stage="bertkit.stages.pretrain",
+    needs="prepared dataset",
+    gives="BERT, by masked LM and next sentence prediction",
+    is_training=True,
+    model="model",
+    scores_file="eval.json",
+)

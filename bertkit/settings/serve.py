@@ -9,11 +9,12 @@ from typing import Annotated, Any, Literal
 from bertkit.base.intervals import MAX_INT32, Interval, Size
 from bertkit.base.typed_settings import refuse, unused
 from bertkit.launch.launch_config import Processes
-from bertkit.settings.inputs import BothConfig, Passages
+from bertkit.settings.command import Command, CommandSettings
+from bertkit.settings.search import BothConfig, Passages
 
 
 @dataclass(frozen=True)
-class ServeSettings:
+class ServeSettings(CommandSettings):
     """`bertkit serve`."""
 
     model_dir: str | tuple[str, ...]
@@ -55,6 +56,11 @@ class ServeSettings:
         )
 
     @property
+    def models(self) -> tuple[str, ...]:
+        """The directories of the models."""
+        return self.directories
+
+    @property
     def directories(self) -> tuple[str, ...]:
         """The directories of the models."""
         return (self.model_dir,) if isinstance(self.model_dir, str) else self.model_dir
@@ -94,3 +100,8 @@ def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 def _short(directory: str) -> str:
     parts = Path(directory).expanduser().absolute().parts
     return next((part for part in reversed(parts[1:]) if part not in ("model", "checkpoints")), directory)
+
+
+COMMAND = Command(
+    "serve", ServeSettings, stage="bertkit.server.server", needs="models", gives="a JSON API and a web page"
+)

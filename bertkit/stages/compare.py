@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from bertkit.base.errors import InputError, say
 from bertkit.display.page import Table
 from bertkit.display.report import comparison_page, scores_table
 from bertkit.run.comparison import Divergence, RunRecord, by_seed, different_settings, find_divergence, read_run
+from bertkit.run.directory import run_of
 from bertkit.run.outputs import check_output, write_output
 from bertkit.settings.compare import CompareSettings
 
@@ -22,10 +24,34 @@ MAX_LENGTH = 60  # characters of a value in the table
 MAX_VALUES = 4  # differing values to show at the step where runs diverge
 
 
-def run(settings: CompareSettings) -> dict[str, Any]:
-    """Compare two or more runs; return the scores of each."""
+@dataclass(frozen=True)
+class Comparison:
+    """Several runs side by side."""
+
+    records: list[RunRecord]
+    groups: list[list[RunRecord]]  # runs that differ only in their seed
+    scores: Table
+    settings: Table  # those that differ
+    lines: list[str]  # where two runs diverge, and why
+
+
+def run(settings: CompareSettings) -> None:
+    """Compare two or more runs; write the page, and print its tables."""
+    comparison = _compare(settings)
+    differing = comparison.settings
+    say(*comparison.scores.markdown().split("\n"), "")
+    say(*(differing.markdown().split("\n") if differing.rows else ["no settings differ"]), "", *comparison.lines)
+    say(f"page: {settings.output}")
+
+
+def scores(settings: CompareSettings) -> dict[str, Any]:
+    """Compare two or more runs; write the page, and return the scores of each."""
+    return {record.name: record.scores for record in _compare(settings).records}
+
+
+def _compare(settings: CompareSettings) -> Comparison:
     check_output(settings.output, settings.overwrite)
-    names = dict.fromkeys(os.path.normpath(name) for name in settings.runs)
+    names = dict.fromkeys(map(_run_dir, settings.runs))
     runs = {name: read_run(Path(os.path.expanduser(name))) for name in names}
     others = [name for name, record in runs.items() if record is None]
     if others:
@@ -38,17 +64,20 @@ def run(settings: CompareSettings) -> dict[str, Any]:
         groups = [[record] for record in records]
         rows = [*groups, records]
     labels = [_label(group) for group in groups]
-    scores = scores_table([(_label(row), _steps(row), [record.scores for record in row]) for row in rows])
+    table = scores_table([(_label(row), _steps(row), [record.scores for record in row]) for row in rows])
     different = different_settings([group[0] for group in groups])
     differing = [(key, *map(_shown, values)) for key, values in different.items()]
-    table = Table("What differs", ("setting", *labels), differing)
     lines = _describe(labels, find_divergence(*records)) if len(records) == 2 else []
-    say(*scores.markdown().split("\n"), "")
-    say(*(table.markdown().split("\n") if different else ["no settings differ"]), "", *lines)
+    comparison = Comparison(records, groups, table, Table("What differs", ("setting", *labels), differing), lines)
     curves = [(label, [record.rows for record in group]) for label, group in zip(labels, groups, strict=True)]
-    write_output(settings.output, comparison_page(curves, lines, [scores, table]))
-    say(f"page: {settings.output}")
-    return {record.name: record.scores for record in records}
+    write_output(settings.output, comparison_page(curves, lines, [table, comparison.settings]))
+    return comparison
+
+
+def _run_dir(name: str) -> str:
+    """Return the directory of a run; a run's model stands for the run."""
+    run_dir, path = run_of(name), Path(os.path.expanduser(name)).resolve()
+    return os.path.normpath(name) if run_dir in (None, path) else str(run_dir)
 
 
 def _with_short_names(records: Sequence[RunRecord]) -> list[RunRecord]:

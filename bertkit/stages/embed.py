@@ -15,15 +15,29 @@ from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError, in_json, say
 from bertkit.inference.chunks import opened_examples, write_results
-from bertkit.inference.embedding import open_embedder, texts_of
+from bertkit.inference.embedding import Embedder, open_embedder, texts_of
 from bertkit.inference.task_model import task_of_texts
 from bertkit.run.outputs import check_outputs, opened_output, partial_output
-from bertkit.settings.inputs import EmbedSettings
+from bertkit.settings.embed import EmbedSettings
 from bertkit.tasks.reading.readers import SET_ENCODING
 from bertkit.tasks.task import shape_of
 
 Vectors = NDArray[np.float32]  # (n, D)
 Write = Callable[[Sequence[str], Vectors], object]
+
+
+def values(settings: EmbedSettings, inputs: Any = None) -> Vectors:
+    """Embed texts from Python, or else those of `settings`; return a vector for each text, in the same order."""
+    embed = open_embedder(settings)
+    if inputs is None:
+        task = task_of_texts(settings.text_column)
+        with _own_names(), opened_examples(shape_of(task), task, (), settings) as source:
+            texts = [example.text for examples in source.chunks for example in examples]
+    else:
+        texts = texts_of(inputs, settings.text_column)
+    vectors, num_cut = embed.embed(texts)
+    _warn(settings, embed, len(texts), num_cut)
+    return vectors
 
 
 def run(settings: EmbedSettings, inputs: Any = None) -> None:
@@ -41,23 +55,34 @@ def run(settings: EmbedSettings, inputs: Any = None) -> None:
         num_cut += num_more
         return vectors
 
-    try:
-        with (
-            opened_examples(shape_of(task), task, (), settings, inputs) as source,
-            _opened_output(settings.output, embed.dimension) as output,
-        ):
-            if not write_results(source, vectors_of, output, "vectors", not to_file):
-                return
-    except InputError as error:  # messages about the input name settings of tasks; embed has its own names
-        message = str(error).replace("task.columns.text", "text_column").replace("task.format", "format")
-        message = message.replace(SET_ENCODING, "")
-        raise InputError(message) from None
-    if not output.num_written:
-        say(f"warning: input={settings.input} has no texts; there is nothing to embed", file=sys.stderr)
-    if num_cut:
-        say(f"warning: {embed.cut_warning(num_cut, output.num_written)}", file=sys.stderr)
+    with (
+        _own_names(),
+        opened_examples(shape_of(task), task, (), settings, inputs) as source,
+        _opened_output(settings.output, embed.dimension) as output,
+    ):
+        if not write_results(source, vectors_of, output, "vectors", not to_file):
+            return
+    _warn(settings, embed, output.num_written, num_cut)
     if to_file:
         say(f"{output.num_written:,} vectors of {embed.dimension:,} numbers in {settings.output}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _own_names() -> Iterator[None]:
+    """Replace the names of tasks' settings in messages about the input by those of `embed`."""
+    try:
+        yield
+    except InputError as error:
+        message = str(error).replace("task.columns.text", "text_column").replace("task.format", "format")
+        raise InputError(message.replace(SET_ENCODING, "")) from None
+
+
+def _warn(settings: EmbedSettings, embed: Embedder, num_texts: int, num_cut: int) -> None:
+    """Print warnings about an empty input, and texts that were cut."""
+    if not num_texts:
+        say(f"warning: input={settings.input} has no texts; there is nothing to embed", file=sys.stderr)
+    if num_cut:
+        say(f"warning: {embed.cut_warning(num_cut, num_texts)}", file=sys.stderr)
 
 
 @dataclass

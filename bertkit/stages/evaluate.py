@@ -1,6 +1,7 @@
 """Stage: measure a model on the labelled split of a task, or by its MLM and NSP losses on a prepared dataset."""
 
 import dataclasses
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,14 @@ from bertkit.train.micro_batches import AUTO_MICRO_TOKENS
 from bertkit.train.processes import Accelerator, ending_together, make_accelerator
 
 
-def run(settings: EvaluateSettings) -> dict[str, Any] | None:
+def run(settings: EvaluateSettings) -> None:
+    """Evaluate a model, and print the metrics."""
+    metrics = scores(settings)
+    if metrics is not None:
+        say(*json.dumps(metrics, indent=2).split("\n"))
+
+
+def scores(settings: EvaluateSettings) -> dict[str, Any] | None:
     """Evaluate a model; return the metrics in the main process, and None in the others."""
     if settings.task is not None or task_settings_of_run(settings.model_dir) is not None:
         return _evaluate_task(settings)

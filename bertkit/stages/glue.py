@@ -9,7 +9,7 @@ Results that are already in a run directory are not computed again.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from bertkit.display.report import glue_table
 from bertkit.inference.forward import predict_distributed
 from bertkit.inference.task_model import open_task_model
 from bertkit.interop.load import hashes_of, resolve_model_dir
-from bertkit.launch import world
+from bertkit.launch import launcher, world
 from bertkit.run.directory import read_manifest, read_scores
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.glue import GlueSettings
@@ -35,11 +35,9 @@ from bertkit.train.micro_batches import AUTO_MICRO_TOKENS
 
 MISMATCHED = "eval_mismatched.json"  # in the run directories of MNLI
 SUMMARY, TABLE, ARCHIVE = "glue.json", "glue.md", "submission.zip"
-# runs a command in worker processes and returns True, or returns False if it needs none
-Launch = Callable[[str, Any], bool]
 
 
-def run(settings: GlueSettings, launch: Launch) -> None:
+def run(settings: GlueSettings) -> None:
     """Run or resume the suite, or check an archive."""
     if settings.check is not None:
         counts = benchmark.check_archive(Path(settings.check), _test_indices(settings))
@@ -60,7 +58,7 @@ def run(settings: GlueSettings, launch: Launch) -> None:
         for seed in () if name == "ax" else settings.seeds:
             say(f"-- {name}, seed {seed}")
             seeded = dataclasses.replace(task, seed=seed, output_dir=str(directory / name / f"seed-{seed}"))
-            results.setdefault(name, []).append(_finetune(seeded, start, launch))
+            results.setdefault(name, []).append(_finetune(seeded, start))
     summary = {"model_dir": settings.model_dir, "seeds": list(settings.seeds)} | summarise(results, directory)
     missing = _submit(settings, results, directory)
     summary |= {"submission": None if missing else ARCHIVE, "missing": missing}
@@ -92,13 +90,13 @@ def _check_files(tasks: Sequence[FinetuneSettings]) -> None:
         raise InputError(f"{len(faults)} of {len(tasks)} tasks cannot run: {listed}{remedy}")
 
 
-def _finetune(settings: FinetuneSettings, start: Mapping[str, str], launch: Launch) -> Run:
+def _finetune(settings: FinetuneSettings, start: Mapping[str, str]) -> Run:
     """Fine-tune on one task with one seed, unless this is done already; return the scores."""
     run_dir = Path(settings.output_dir)
     if (run_dir / "manifest.json").is_file() and read_manifest(run_dir).identity.get("starting_weights") != start:
         raise InputError(f"{run_dir} holds a run with another starting model; choose another output_dir")
     try:
-        if not launch("finetune", settings):
+        if not launcher.run_in_workers("finetune", settings, settings.launch, settings.output_dir):
             finetune.run(settings)
     except NumericsError as error:
         say(f"warning: {settings.task.name}, seed {settings.seed}: {error}")

@@ -17,11 +17,25 @@ from bertkit.inference.forward import predict_local
 from bertkit.inference.predictor import open_predictor
 from bertkit.inference.task_model import Predictor
 from bertkit.run.outputs import check_outputs, has_content, is_stream, opened_output, partial_output
-from bertkit.settings.inputs import PredictSettings
+from bertkit.settings.predict import PredictSettings
+from bertkit.tasks.reading.readers import Inputs
 from bertkit.tasks.reading.writers import Write, row_writer, write_lines
 from bertkit.tasks.task import ExtraFile, Feature, rows_of
 
 COPIED = ("id", "text", "words")  # fields that a prediction copies from its input
+
+
+def values(settings: PredictSettings, inputs: Any = None) -> list[dict[str, Any]]:
+    """Predict texts, pairs or rows from Python, or else those of `settings`; return a mapping for each, in the same order."""
+    predictor = open_predictor(settings, settings.top_k)
+    with opened_examples(predictor.shape, predictor.task, predictor.labels, settings, inputs) as source:
+        predictor, rows = dataclasses.replace(predictor, shape=source.shape), list[dict[str, Any]]()
+        for examples in source.chunks:
+            features = predictor.features(examples)
+            predictions = predict_local(predictor, examples, features)
+            rows += _with_fields(source.rows, rows_of(predictor.shape, examples, features, predictions))
+    _warn(settings, predictor, source, len(rows), sum(row["truncated"] for row in rows))
+    return rows
 
 
 def run(settings: PredictSettings, inputs: Any = None) -> None:
@@ -46,20 +60,27 @@ def run(settings: PredictSettings, inputs: Any = None) -> None:
         if not write_results(source, predictions_of, output, "predictions", not to_file):
             return
         output.finish()
-    if not output.num_written:
+    _warn(settings, predictor, source, output.num_written, output.num_truncated)
+    if to_file:
+        say(f"{output.num_written:,} predictions in {settings.output}", file=sys.stderr)
+
+
+def _warn(
+    settings: PredictSettings, predictor: Predictor, source: Inputs, num_written: int, num_truncated: int
+) -> None:
+    """Print warnings about an empty input, short rows and truncated examples."""
+    if not num_written:
         say(f"warning: input={settings.input} has no examples; there is nothing to predict", file=sys.stderr)
     short_rows = source.short_rows
     if short_rows.num_rows:
         cells = f"{short_rows.num_rows:,} rows had too few cells, the first at {short_rows.first}"
         say(f"warning: {cells}; the missing cells are treated as empty", file=sys.stderr)
-    if output.num_truncated:
+    if num_truncated:
         task, windows = predictor.task, " or set task.long_texts=mean" if predictor.shape.head == "sequence" else ""
         limit = f"task.max_seq_length={task.max_seq_length}"
         limit = limit if task.spans is None else f"task.spans.max_query_length={task.spans.max_query_length}"
-        truncated = f"{output.num_truncated:,} of {output.num_written:,} examples were truncated by {limit}"
+        truncated = f"{num_truncated:,} of {num_written:,} examples were truncated by {limit}"
         say(f"warning: {truncated}; raise it{windows}", file=sys.stderr)
-    if to_file:
-        say(f"{output.num_written:,} predictions in {settings.output}", file=sys.stderr)
 
 
 class _Output:
@@ -93,7 +114,7 @@ class _Output:
         features, answers = results
         rows = rows_of(self.shape, examples, features, answers)
         self.num_truncated += sum(row["truncated"] for row in rows)
-        self.put([_joined(self.carried.popleft(), row) for row in rows] if self.carried else rows)
+        self.put(_with_fields(self.carried, rows))
         for kind, file in self.beside:
             begin, between, _ = kind.frame
             file.write((between if self.num_written else begin) + kind.text(examples, answers))
@@ -102,6 +123,11 @@ class _Output:
         """Write the ends of the files beside the output."""
         for kind, file in self.beside:
             file.write(kind.frame[2] if self.num_written else kind.empty)
+
+
+def _with_fields(carried: deque[dict[str, Any]], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Join predictions and their input rows; without carry_input there are none."""
+    return [_joined(carried.popleft(), row) for row in rows] if carried else rows
 
 
 def _joined(fields: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:

@@ -12,23 +12,35 @@ from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError, in_json, say
 from bertkit.display.console import Progress
-from bertkit.retrieval.questions import Question, read_questions
+from bertkit.retrieval.questions import Question, questions_of, read_questions
 from bertkit.retrieval.ranking import Candidate, Searcher, fit, in_order, read_glossary, row
 from bertkit.run.outputs import check_outputs, opened_output
-from bertkit.settings.inputs import BothConfig, SearchSettings
+from bertkit.settings.search import BothConfig, SearchSettings
 
 AT = (1, 5, 20)  # the values of k in accuracy at k, up to the number of candidates
 NO_ODDS = "the reader was trained without unanswerable questions: its scores rank passages, but are no probabilities"
 NUM_RESAMPLES = 1000  # for the bootstrap intervals
 
 
-def run(settings: SearchSettings) -> None:
-    """Search the library."""
-    to_file = settings.output != "-"
-    if to_file:
-        check_outputs(settings.output, settings.input, settings.overwrite)
+def values(settings: SearchSettings, inputs: Any = None) -> list[dict[str, Any]]:
+    """Search for one question, or for many, from Python or else those of `settings`; return the answers to each."""
+    searcher = _open_searcher(settings)
+    if settings.question is not None:
+        return [
+            {"question": settings.question, **searcher.search(settings.question, settings.orders[0], settings.top_k)}
+        ]
+    most = settings.max_questions
+    questions = read_questions(str(settings.input), most) if inputs is None else questions_of(inputs, most)
+    with Progress("searching", len(questions), silent=True) as progress:
+        return list(_answers(settings, searcher, questions, progress, _metrics_of(settings)))
+
+
+def _metrics_of(settings: SearchSettings) -> "_Metrics":
+    return _Metrics(settings.orders, settings.model_dir is not None, settings.num_candidates)
+
+
+def _open_searcher(settings: SearchSettings) -> Searcher:
     glossary = None if settings.glossary is None else read_glossary(Path(settings.glossary))
-    num_candidates = max(settings.top_k, settings.candidates)
     Searcher(settings.index, None)  # a wrong index fails early
     predictor = translator = None
     if settings.model_dir is not None or settings.translate is not None:
@@ -36,9 +48,18 @@ def run(settings: SearchSettings) -> None:
 
         predictor = None if settings.model_dir is None else open_predictor(settings)
         translator = open_translator(settings)
-    searcher = Searcher(settings.index, predictor, settings.both, num_candidates, glossary, translator)
+    searcher = Searcher(settings.index, predictor, settings.both, settings.num_candidates, glossary, translator)
     if predictor is not None and not searcher.has_odds:
         say(NO_ODDS, file=sys.stderr)
+    return searcher
+
+
+def run(settings: SearchSettings) -> None:
+    """Search the library, write the answers, and print them or their metrics."""
+    to_file = settings.output != "-"
+    if to_file:
+        check_outputs(settings.output, settings.input, settings.overwrite)
+    searcher = _open_searcher(settings)
     if settings.question is not None:
         answer = searcher.search(settings.question, settings.orders[0], settings.top_k)
         if to_file:
@@ -51,20 +72,25 @@ def run(settings: SearchSettings) -> None:
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(opened_output(settings.output)) if to_file else sys.stdout
         progress = stack.enter_context(Progress("searching", len(questions), silent=not to_file, file=sys.stderr))
-        metrics = _Metrics(settings.orders, settings.model_dir is not None, num_candidates)
-        for question, candidates, both in _candidates_and_weights(settings, searcher, questions, progress):
-            ordered = {order: in_order(candidates, order, both) for order in settings.orders}
-            answers = {order: [row(*pair) for pair in pairs[: settings.top_k]] for order, pairs in ordered.items()}
-            ranks = metrics.add(question, ordered)
-            line = json.dumps(
-                {"id": question.id, "question": question.text, "has_odds": searcher.has_odds, **answers, **ranks},
-                ensure_ascii=False,
-            )
+        metrics = _metrics_of(settings)
+        for answer in _answers(settings, searcher, questions, progress, metrics):
+            line = json.dumps(answer, ensure_ascii=False)
             file.write(f"{line if to_file else in_json(line)}\n")
     if metrics.num_labelled:
         say(*json.dumps(metrics.summary(), indent=2).split("\n"), file=sys.stdout if to_file else sys.stderr)
     if to_file:
         say(f"{len(questions):,} questions in {settings.output}", file=sys.stderr)
+
+
+def _answers(
+    settings: SearchSettings, searcher: Searcher, questions: Sequence[Question], progress: Progress, metrics: "_Metrics"
+) -> Iterator[dict[str, Any]]:
+    """Yield the passages for each question, in each order, and the ranks of the right one; `metrics` collects the ranks."""
+    for question, candidates, both in _candidates_and_weights(settings, searcher, questions, progress):
+        ordered = {order: in_order(candidates, order, both) for order in settings.orders}
+        answers = {order: [row(*pair) for pair in pairs[: settings.top_k]] for order, pairs in ordered.items()}
+        ranks = metrics.add(question, ordered)
+        yield {"id": question.id, "question": question.text, "has_odds": searcher.has_odds, **answers, **ranks}
 
 
 def _candidates_and_weights(

@@ -13,8 +13,17 @@ from bertkit.run.outputs import check_output, is_stream, write_output
 from bertkit.settings.verify import VerifySettings
 
 
-def run(settings: VerifySettings) -> dict[str, Any]:
-    """Write the certificate, and return it.
+def run(settings: VerifySettings) -> int:
+    """Write or print the certificate; return 1 if the implementations differ, or the model has changed."""
+    result = scores(settings)
+    if settings.output is None:
+        say(*to_json(result).splitlines())
+    say(*_summary(result), file=sys.stderr if settings.output is None else sys.stdout)
+    return 0 if result["within_tolerance"] else 1
+
+
+def scores(settings: VerifySettings) -> dict[str, Any]:
+    """Return the certificate, and write it to `output=`, if that is set.
 
     If the directory or `output=` has a certificate already, the hashes of tensors and files must also equal those in it.
 
@@ -23,14 +32,13 @@ def run(settings: VerifySettings) -> dict[str, Any]:
     """
     directory = resolve_model_dir(settings.model_dir)
     known = [directory / "parity.json"]
-    if settings.output is not None:
-        path = Path(settings.output)
-        is_kept = path.is_file() and not is_stream(path) and not settings.overwrite
-        if is_kept:
-            known.append(path)
-        else:
-            check_output(path, settings.overwrite)
-    certified = [certificate.read_certificate(path) for path in known if path.is_file()]
+    path = None if settings.output is None else Path(settings.output)
+    is_kept = path is not None and path.is_file() and not is_stream(path) and not settings.overwrite
+    if path is not None and is_kept:
+        known.append(path)
+    elif path is not None:
+        check_output(path, settings.overwrite)
+    certified = [certificate.read_certificate(each) for each in known if each.is_file()]
     try:
         result = certify(directory, settings.seed, settings.sequences)
     except StorageError as error:  # damaged weights
@@ -38,15 +46,13 @@ def run(settings: VerifySettings) -> dict[str, Any]:
     changed = sorted({name for before in certified for name in certificate.changes(before, result)})
     result["changed_since_certified"] = changed
     result["within_tolerance"] = result["within_tolerance"] and not changed
-    summary = certificate.summary_of(result)
-    if changed:
-        more = f" and {len(changed) - 4} more" if len(changed) > 4 else ""
-        summary += f"\nchanged since it was certified: {', '.join(changed[:4])}{more}"
-    if settings.output is None:
-        say(*to_json(result).splitlines())
-        say(*summary.split("\n"), file=sys.stderr)
-    else:
-        if not is_kept and not changed:
-            write_output(settings.output, to_json(result))
-        say(*summary.split("\n"))
+    if settings.output is not None and not is_kept and not changed:
+        write_output(settings.output, to_json(result))
     return result
+
+
+def _summary(result: dict[str, Any]) -> list[str]:
+    changed = result["changed_since_certified"]
+    more = f" and {len(changed) - 4} more" if len(changed) > 4 else ""
+    lines = [f"changed since it was certified: {', '.join(changed[:4])}{more}"] if changed else []
+    return [*certificate.summary_of(result).split("\n"), *lines]

@@ -13,7 +13,7 @@ from bertkit.inference.chunks import opened_examples
 from bertkit.inference.task_model import Predictor, open_task_model
 from bertkit.interop.load import load_packed
 from bertkit.run.outputs import check_outputs, opened_output
-from bertkit.settings.inputs import SET_BOTH, ViewSettings
+from bertkit.settings.view import SET_BOTH, ViewSettings
 from bertkit.train import micro_batches, processes
 
 

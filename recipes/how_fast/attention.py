@@ -20,8 +20,8 @@ from training import FullSequences, Training, bertkit
 from bertkit.base.typed_settings import build
 from bertkit.display.page import Table
 from bertkit.model.bert_config import PRETRAINING_HEADS
-from bertkit.settings.compose import compose
 from bertkit.settings.pretrain import PretrainSettings
+from bertkit.settings.reading.compose import compose
 
 LENGTHS: Options = {
     "--lengths": {"type": int, "nargs": "+", "default": [64, 128, 256, 512, 1024, 2048], "help": "tokens per sequence"},

@@ -29,8 +29,8 @@ from bertkit.model.bert import init_weights
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.objective import pretraining_losses
-from bertkit.settings.compose import compose
 from bertkit.settings.pretrain import PretrainSettings
+from bertkit.settings.reading.compose import compose
 from bertkit.train import loop, processes
 from bertkit.train.loop import Course, Learner
 from bertkit.train.optimizer import AdamW, parameter_groups

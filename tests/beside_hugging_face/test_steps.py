@@ -25,8 +25,8 @@ from bertkit.model.bert import init_weights
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.length_phases import LengthPhases, make_phases
 from bertkit.run.objective import pretraining_losses
-from bertkit.settings.compose import compose
 from bertkit.settings.pretrain import PretrainSettings
+from bertkit.settings.reading.compose import compose
 from bertkit.train import loop, processes
 from bertkit.train.loop import Course, Learner
 from bertkit.train.optimizer import OPTIMIZERS, parameter_groups

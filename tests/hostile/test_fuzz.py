@@ -225,7 +225,7 @@ def overrides(folder: Path) -> Path:
 
 def compose(path: Path) -> None:
     words = path.read_bytes().decode("utf-8", "surrogateescape").split("\n")
-    commands.compose_settings("pretrain", [word for word in words if word], None)
+    commands.settings_from_words("pretrain", [word for word in words if word], None)
 
 
 def group(folder: Path) -> Path:
@@ -235,7 +235,7 @@ def group(folder: Path) -> Path:
 
 
 def compose_group(path: Path) -> None:
-    commands.compose_settings("pretrain", ["model=own", "data_dir=x", "output_dir=y"], str(path.parent.parent))
+    commands.settings_from_words("pretrain", ["model=own", "data_dir=x", "output_dir=y"], str(path.parent.parent))
 
 
 def certificate(folder: Path) -> Path:

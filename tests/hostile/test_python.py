@@ -103,7 +103,7 @@ def targets(tiny_runs: Path) -> dict[str, tuple[Callable[..., Any], dict[str, An
         "export": {"model_dir": model, "output_dir": "o"},
         "verify": {"model_dir": model, "sequences": 1},
     }
-    assert good.keys() == COMMANDS.keys()
+    assert good.keys() == set(COMMANDS)
     found: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         name: (getattr(bertkit, name), own) for name, own in good.items()
     }

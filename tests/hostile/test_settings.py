@@ -19,7 +19,7 @@ from bertkit.base.intervals import Interval
 from bertkit.base.typed_settings import at
 from bertkit.cli import run
 from bertkit.commands import COMMANDS
-from bertkit.settings.names import schema_of
+from bertkit.settings.reading.names import schema_of
 
 EVERY_INPUT = {**GIVEN, "finetune": [*GIVEN["finetune"], "data_dir=x"], "glue": [*GIVEN["glue"], "data_dir=x"]}
 VALUES = {
@@ -48,7 +48,7 @@ def misspelt(key: str, rng: random.Random) -> str:
 
 def words_of(command: str, share: float) -> Iterator[tuple[str, str]]:
     rng = random.Random(command)
-    known = list(leaves(commands.compose_settings(command, EVERY_INPUT[command], None)))
+    known = list(leaves(commands.settings_from_words(command, EVERY_INPUT[command], None)))
     assert len(known) > 1
     for key in known:
         wrong = misspelt(key, rng)
@@ -115,7 +115,7 @@ def test_every_number_has_an_interval(command: str) -> None:
     """A command takes the ends of the interval, and refuses what is beyond them."""
     found = {key: (is_listed, interval) for key, is_listed, interval in numbers(schema_of(command))}
     assert [key for key, (_, interval) in found.items() if interval is None] == []
-    composed = commands.compose_settings(command, [*EVERY_INPUT[command], *ON_REQUEST.get(command, ())])
+    composed = commands.settings_from_words(command, [*EVERY_INPUT[command], *ON_REQUEST.get(command, ())])
     tried = 0
     for key, (is_listed, interval) in found.items():
         parent, _, leaf = key.rpartition(".")

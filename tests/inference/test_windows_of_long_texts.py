@@ -19,7 +19,7 @@ from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.server.bodies import describe_model
 from bertkit.server.models import open_models
-from bertkit.settings.compose import compose
+from bertkit.settings.reading.compose import compose
 from bertkit.settings.serve import ServeSettings
 
 RNG = np.random.default_rng(3)

@@ -14,8 +14,8 @@ from bertkit.base.typed_settings import build
 from bertkit.cli import run
 from bertkit.launch import launcher
 from bertkit.launch.launch_config import LaunchConfig
-from bertkit.settings.compose import compose
-from bertkit.settings.names import schema_of
+from bertkit.settings.reading.compose import compose
+from bertkit.settings.reading.names import schema_of
 from bertkit.train.checkpoint import all_checkpoints, fault_of
 
 pytestmark = pytest.mark.usefixtures("no_launcher")

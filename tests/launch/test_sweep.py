@@ -11,7 +11,7 @@ from conftest import make_text, write_text
 
 from bertkit.base.errors import InputError
 from bertkit.cli import run
-from bertkit.settings.compose import combinations
+from bertkit.settings.reading.compose import combinations
 
 TINY = ["model.hidden_size=16", "model.num_attention_heads=2", "model.intermediate_size=16"]
 

@@ -17,8 +17,8 @@ from bertkit.data.batches.sampling import Sampler
 from bertkit.data.corpus.prepared import open_prepared
 from bertkit.data.data_config import MaskingConfig, SegmentsConfig
 from bertkit.run.length_phases import choose_micro_sequences, make_phases
-from bertkit.settings.compose import compose
 from bertkit.settings.pretrain import PretrainSettings
+from bertkit.settings.reading.compose import compose
 from bertkit.train import micro_batches
 from bertkit.train.checkpoint import all_checkpoints
 from bertkit.train.log import read_metrics

@@ -13,8 +13,8 @@ from conftest import Capsys, refused, weights_of
 from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import build
 from bertkit.cli import run
-from bertkit.settings.compose import compose
 from bertkit.settings.pretrain import PretrainSettings
+from bertkit.settings.reading.compose import compose
 from bertkit.train.checkpoint import all_checkpoints
 from bertkit.train.log import read_metrics
 

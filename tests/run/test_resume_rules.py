@@ -15,8 +15,8 @@ from bertkit.base.typed_settings import build, to_mapping
 from bertkit.run import opening
 from bertkit.run.directory import Changed, is_finished, read_manifest
 from bertkit.run.resume_rules import AT_START, FINETUNE, FIXED, FREE, PRETRAIN, WARN, Change, class_of, identity_of
-from bertkit.settings.compose import compose
-from bertkit.settings.names import schema_of
+from bertkit.settings.reading.compose import compose
+from bertkit.settings.reading.names import schema_of
 
 GIVEN = {
     "pretrain": ["data_dir=x", "output_dir=y", "init_from=z", "steps=100"],

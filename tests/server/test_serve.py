@@ -23,7 +23,7 @@ from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.retrieval.ranking import Searcher
 from bertkit.server.models import open_models
-from bertkit.settings.compose import compose
+from bertkit.settings.reading.compose import compose
 from bertkit.settings.serve import ServeSettings
 
 HEADS = {"stars": ("sequence",), "names": ("token",), "reader": ("span",), "endings": ("choice",),

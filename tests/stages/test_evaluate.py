@@ -18,8 +18,8 @@ from bertkit.data.corpus.prepared import open_prepared
 from bertkit.data.corpus.tokenizer import SPECIAL_TOKENS, Tokenizer
 from bertkit.interop.load import load_directory
 from bertkit.run.length_phases import make_phases
-from bertkit.settings.compose import compose
 from bertkit.settings.pretrain import PretrainSettings
+from bertkit.settings.reading.compose import compose
 from bertkit.train.log import read_metrics
 
 

@@ -30,8 +30,8 @@ from bertkit.interop.hugging_face.names import to_hugging_face
 from bertkit.interop.load import load_packed
 from bertkit.model.layers import freeze_below
 from bertkit.run import task_data
-from bertkit.settings.compose import compose
 from bertkit.settings.finetune import FinetuneSettings
+from bertkit.settings.reading.compose import compose
 from bertkit.train import checkpoint, loop
 from bertkit.train.checkpoint import all_checkpoints, read_state, step_dir, step_of
 from bertkit.train.log import read_metrics

@@ -27,7 +27,7 @@ from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.inference.forward import logits_local
 from bertkit.inference.predictor import read_inputs
 from bertkit.server.models import open_models
-from bertkit.settings.compose import compose, compose_from_run
+from bertkit.settings.reading.compose import compose, compose_from_run
 from bertkit.settings.serve import ServeSettings
 from bertkit.train.log import read_metrics
 

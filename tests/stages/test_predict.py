@@ -18,7 +18,7 @@ from task_configs import task_config
 from bertkit import export_model, load_model, load_predictor, load_tokenizer
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
-from bertkit.settings.compose import compose
+from bertkit.settings.reading.compose import compose
 from bertkit.train import micro_batches
 
 SPANS = ["task=spans", "task.max_seq_length=40", "task.spans.max_query_length=11", "task.spans.window_step=13"]

@@ -17,7 +17,7 @@ from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.retrieval.library import Hit, Library
 from bertkit.retrieval.ranking import Candidate, Searcher, fit, in_order, log_both, read_glossary, scores_of
-from bertkit.settings.inputs import BothConfig
+from bertkit.settings.search import BothConfig
 
 BOTH = BothConfig(search=0.7, bert=0.4, bias=-0.3)
 SMALL = ["task.max_seq_length=40", "task.spans.max_query_length=11", "device=cpu"]

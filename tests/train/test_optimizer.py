@@ -9,8 +9,8 @@ from conftest import LAYERS, small_model
 from torch import nn
 
 from bertkit.base.typed_settings import build
-from bertkit.settings.compose import compose
 from bertkit.settings.pretrain import PretrainSettings
+from bertkit.settings.reading.compose import compose
 from bertkit.train.optimizer import OPTIMIZERS, Optimizer, clip_global_norm, parameter_groups
 from bertkit.train.train_config import OptimizerConfig
 

@@ -6,8 +6,8 @@ import pytest
 
 from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import build, conf_dir
-from bertkit.settings.compose import compose
 from bertkit.settings.pretrain import PretrainSettings
+from bertkit.settings.reading.compose import compose
 from bertkit.train.schedule import inverse, learning_rate, polynomial
 from bertkit.train.train_config import ScheduleConfig
 

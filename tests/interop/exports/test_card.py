@@ -10,7 +10,7 @@ from huggingface_hub import ModelCard
 
 from bertkit.interop.exports.card import CardFacts, finetuning_facts, model_card, pretraining_facts
 from bertkit.model.heads import BertWithHeads
-from bertkit.settings.compose import compose
+from bertkit.settings.reading.compose import compose
 
 
 def metadata(card: str) -> dict[str, Any]:

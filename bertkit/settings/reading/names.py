@@ -3,25 +3,22 @@
 A hint translates a name from another tool, or names the command that has the setting.
 """
 
+import dataclasses
 import functools
 import importlib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.base import plugins
 from bertkit.base.errors import InputError
 from bertkit.base.text_files import parse_yaml
 from bertkit.base.typed_settings import at, conf_dir, dotted_keys, nearest, option_names, read_conf, refuse
-
-if TYPE_CHECKING:
-    from hydra.core.override_parser.types import Override
+from bertkit.settings.command import VERBATIM, WORDS, CommandSettings
+from bertkit.settings.reading.assignments import Assignment
 
 BESIDE = {"decoder=transformer": {"attention": "transformer"}}  # options of other groups that come with an option
-# metadata of fields
-VERBATIM = {"is_verbatim": True}  # the value is passed on verbatim, bypassing Hydra
-WORDS = {"is_words": True}  # the value is all the words without a key, as in `compare runs/a runs/b`
 OPTIONS = ("--help", "-h", "-m", "--multirun", "--debug", "--version", "--info")
 VALUED_OPTIONS = ("--config-dir", "--config", "--cfg")
 MODEL_DIR = "model_dir"
@@ -36,7 +33,6 @@ _SYNONYMS = {
 
 _FILES = {"train_file": "train", "validation_file": "dev", "dev_file": "dev", "eval_file": "dev", "test_file": "test"}
 _OWN_DATA = ("classification", "regression", "ner", "qa", "choice", "translation", "generation")  # tasks for any files
-_COMMANDS_WITH_INPUTS = ("predict", "embed", "view", "search")  # settings/inputs.py holds their settings
 # commands in their usual order, and the setting by which a later command takes their output_dir
 _PIPELINE = {"prepare": "data_dir", "pretrain": MODEL_DIR, "finetune": MODEL_DIR}
 
@@ -48,42 +44,65 @@ def other_tools() -> dict[str, tuple[str, ...]]:
     return {name: tuple(settings.split()) for settings, names in table.items() for name in names.split()}
 
 
-def schema_of(command: str) -> Any:
+def schema_of(command: str) -> type[CommandSettings]:
     """Import the dataclass of a command's settings, such as `PretrainSettings` from `bertkit.settings.pretrain`."""
-    file = "inputs" if command in _COMMANDS_WITH_INPUTS else command
-    return getattr(importlib.import_module(f"bertkit.settings.{file}"), f"{command.capitalize()}Settings")
+    module = importlib.import_module(f"bertkit.settings.{command}")
+    schema: type[CommandSettings] = vars(module)[f"{command.capitalize()}Settings"]
+    return schema
 
 
-def canonical_overrides(command: str, overrides: Sequence[str]) -> list[str]:
-    """Replace synonyms by the setting's own name, if the command has this setting; refuse overrides that are not UTF-8."""
-    wrong = [text for text in overrides if re.search("[\0\ud800-\udfff]", text)]  # half a character is a byte
-    refuse(f"{text}: not UTF-8, or with a NUL; write a text in UTF-8, or rename the file" for text in wrong)
-    texts = with_plugins(command, overrides)
-    for setting, synonyms in _SYNONYMS.items():
-        if setting.partition(".")[0] not in settings_of(command):
-            continue
-        same = [text for text in texts if text.partition("=")[0] in (setting, *synonyms)]
+@functools.cache
+def fields_of(command: str) -> dict[str, Mapping[str, object]]:
+    """Return the metadata of each field of a command's settings."""
+    return {field.name: field.metadata for field in dataclasses.fields(schema_of(command))}
+
+
+def is_verbatim(command: str, key: str) -> bool:
+    """Whether the value of a key bypasses Hydra."""
+    return fields_of(command).get(key) in (VERBATIM, WORDS)
+
+
+def canonical_words(command: str, words: Sequence[str]) -> list[str]:
+    """Replace synonyms in words `key=value` by the setting's own name; refuse words that are not UTF-8."""
+    wrong = [word for word in words if re.search("[\0\ud800-\udfff]", word)]  # half a character is a byte
+    refuse(f"{word}: not UTF-8, or with a NUL; write a text in UTF-8, or rename the file" for word in wrong)
+    words = with_plugins(command, words)
+    keys = [own_name(command, word.partition("=")[0]) for word in words]
+    refuse_twice(keys, words)
+    return [key + word[len(word.partition("=")[0]) :] for key, word in zip(keys, words, strict=True)]
+
+
+def own_name(command: str, key: str) -> str:
+    """Return the name of a setting, if the key is a synonym and the command has this setting; else the key."""
+    owners = (
+        name for name, synonyms in _SYNONYMS.items() if key in synonyms and _top_level(name) in settings_of(command)
+    )
+    return next(owners, key)
+
+
+def refuse_twice(keys: Sequence[str], words: Sequence[str]) -> None:
+    """Raise InputError if a setting with synonyms is set twice."""
+    for setting in _SYNONYMS:
+        same = [word for key, word in zip(keys, words, strict=True) if key == setting]
         if len(same) > 1:
             raise InputError(f"{' and '.join(same)}: the same setting; set {setting}= once")
-        texts = [f"{setting}={text.partition('=')[2]}" if text in same else text for text in texts]
-    return texts
 
 
-def with_plugins(command: str, overrides: Sequence[str]) -> list[str]:
+def with_plugins(command: str, words: Sequence[str]) -> list[str]:
     """Import the modules in `plugins=`, and turn `masking=NAME` with a plug-in's name into `masking.kind=NAME`."""
-    texts, modules = [], list[str]()
-    for text in overrides:
-        key, _, value = text.partition("=")
-        if key == "plugins":
-            modules += [name for name in re.split(r"[\[\],'\" ]+", value) if name]
-        if key != "plugins" or key in settings_of(command):
-            texts.append(text)
-    plugins.load(modules)
-    options = option_names([conf_dir()])
-    for place, (key, _, value) in enumerate(text.partition("=") for text in texts):
-        if key in plugins.SETTINGS and value not in options.get(key, ()) and plugins.find(key, value):
-            texts[place] = f"{plugins.SETTINGS[key]}={value}"
-    return texts
+    pairs = [word.partition("=")[::2] for word in words]
+    plugins.load(name for key, value in pairs if key == "plugins" for name in re.split(r"[\[\],'\" ]+", value) if name)
+    return [
+        plugin_key(key, value) + word[len(key) :]
+        for (key, value), word in zip(pairs, words, strict=True)
+        if key != "plugins" or key in settings_of(command)
+    ]
+
+
+def plugin_key(key: str, value: object) -> str:
+    """Return `masking.kind` for the group `masking` and the name of a plug-in; any other key as it is."""
+    is_option = key in plugins.SETTINGS and value in option_names([conf_dir()]).get(key, ())
+    return plugins.SETTINGS[key] if key in plugins.SETTINGS and not is_option and plugins.find(key, value) else key
 
 
 @functools.cache
@@ -116,20 +135,13 @@ def unknown_option(command: str | None, option: str, value: str) -> str:
     return f"unknown option {option}{nearest(option, (*OPTIONS, *VALUED_OPTIONS))}; see bertkit --help"
 
 
-def refusal(
-    command: str, override: "Override", defaults: Mapping[str, Any], groups: Mapping[str, list[str]]
-) -> str | None:
-    """Return the error message for an override whose key or option does not exist; None if both exist."""
-    keys, key, text = dotted_keys(defaults), override.key_or_group, str(override.input_line)
+def refusal(command: str, one: Assignment, defaults: Mapping[str, Any], groups: Mapping[str, list[str]]) -> str | None:
+    """Return the error message for an assignment whose key or option does not exist; None if both exist."""
+    keys, key, text, value = dotted_keys(defaults), one.key, one.text, one.value
     keys += [key] if plugins.has_setting(key) and key.partition(".")[0] in keys else []
     parent, _, leaf = key.rpartition(".")
-    if key in keys or key in groups:
-        if override.is_sweep_override():
-            values = text.partition("=")[2]
-            return f"'{text}': several values; write {key}=[{values}] for a list, or add -m to run each of them"
-        if override.type is None or override.type.name != "CHANGE":
-            return f"'{text}': expected key=value or group=option, without + or ~ before it"
-    value = None if override.is_sweep_override() else override.value()
+    if one.fault and (key in keys or key in groups or not key):
+        return one.fault
     if key in groups:
         if value in groups[key] or (value is None and defaults.get(key) is None):
             return None

@@ -1,15 +1,12 @@
-"""Compose the configuration of a command from `conf/`, the command line, and perhaps an earlier run. Only this file uses Hydra.
+"""Compose the configuration of a command from `conf/`, the user's assignments, and perhaps an earlier run, with Hydra.
 
 Unknown keys and options are refused, with the nearest known name, before Hydra composes.
 """
 
 import contextlib
-import dataclasses
-import itertools
-import math
-import os
 import re
 import stat
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,8 +15,6 @@ import yaml
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, IntervalSweep, Override, RangeSweep
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.basecontainer import BaseContainer
@@ -28,36 +23,48 @@ from omegaconf.errors import OmegaConfBaseException
 from bertkit.base import plugins
 from bertkit.base.errors import InputError
 from bertkit.base.text_files import TOO_DEEP, parse_yaml
-from bertkit.base.typed_settings import PLACES, at, conf_dirs, dotted_keys, option_names, refuse
-from bertkit.settings import names
+from bertkit.base.typed_settings import at, conf_dirs, dotted_keys, option_names, refuse
 from bertkit.settings.glue import GLUE_TASKS
-from bertkit.settings.words import override_value
+from bertkit.settings.reading import names
+from bertkit.settings.reading.assignments import Assignment, keys_of
+from bertkit.settings.reading.overrides import read_words
+from bertkit.settings.reading.values import read_values
 from bertkit.tasks.task_config import without_retired
 
 MAX_BYTES = 1_000_000  # of a file with settings; those of bertkit have a few thousand
-MAX_RUNS = 1000  # of a sweep
+ONE_AT_A_TIME = threading.Lock()  # Hydra has one state for the whole process
 
 
-def compose(command: str, overrides: list[str], config_dir: str | None = None) -> dict[str, Any]:
-    """Compose a command's configuration into a plain, resolved mapping; raises InputError for unknown names and malformed overrides."""
-    overrides = names.canonical_overrides(command, overrides)
+def compose(command: str, words: Sequence[str], config_dir: str | None = None) -> dict[str, Any]:
+    """Compose a command's configuration from words of the command line, as `compose_assigned` does."""
+    return compose_assigned(command, read_words(command, words), config_dir)
+
+
+def compose_values(command: str, values: Mapping[str, object]) -> dict[str, Any]:
+    """Compose a command's configuration from values in Python, as `compose_assigned` does."""
+    return compose_assigned(command, read_values(command, values))
+
+
+def compose_assigned(command: str, assignments: Sequence[Assignment], config_dir: str | None = None) -> dict[str, Any]:
+    """Compose a command's configuration into a plain, resolved mapping; raises InputError for unknown names."""
     if command == "glue":
-        return _compose_suite(overrides, config_dir)
-    return _compose_one(command, overrides, config_dir)
+        return _compose_suite(assignments, config_dir)
+    return _compose_one(command, assignments, config_dir)
 
 
-def compose_from_run(command: str, path: str, overrides: list[str], config_dir: str | None = None) -> dict[str, Any]:
-    """Compose from the settings in a file, such as the `config.yaml` of a run, and from overrides.
+def compose_from_run(
+    command: str, path: str, assignments: Sequence[Assignment], config_dir: str | None = None
+) -> dict[str, Any]:
+    """Compose from the settings in a file, such as the `config.yaml` of a run, and from assignments.
 
-    Settings that are newer than the file get their defaults. Raises InputError if the file or an override is wrong.
+    Settings that are newer than the file get their defaults. Raises InputError if the file or an assignment is wrong.
     """
     saved = _read_saved(command, path)
-    overrides = names.canonical_overrides(command, overrides)
     options_of = option_names(conf_dirs(config_dir))
-    groups = names.settings_of(command) & options_of.keys() - {text.partition("=")[0] for text in overrides}
+    groups = names.settings_of(command) & options_of.keys() - keys_of(assignments)
     options = {group: _option_of(saved.get(group)) for group in sorted(groups)}
-    same = [f"{group}={option}" for group, option in options.items() if option in options_of[group]]
-    composed = compose(command, [*same, *overrides], config_dir)
+    same = [Assignment(group, option, "") for group, option in options.items() if option in options_of[group]]
+    composed = compose_assigned(command, [*same, *assignments], config_dir)
     if "explicit_keys" in composed:
         composed["explicit_keys"] = composed["explicit_keys"][len(same) :]
     settings = {**composed, **saved}
@@ -66,8 +73,8 @@ def compose_from_run(command: str, path: str, overrides: list[str], config_dir: 
         is_same_option = key not in options_of or _option_of(new) == _option_of(old)
         if is_same_option and isinstance(new, Mapping) and isinstance(old, Mapping):
             settings[key] = {**new, **old}
-    for text in overrides:
-        *parents, leaf = text.partition("=")[0].split(".")
+    for one in assignments:
+        *parents, leaf = one.key.split(".")
         target, source = settings, composed
         for parent in parents:
             target, source = target[parent], source[parent]
@@ -102,56 +109,61 @@ def _option_of(section: Any) -> str:
     return str(section.get("kind", section.get("name"))) if isinstance(section, Mapping) else ""
 
 
-def _compose_suite(overrides: list[str], config_dir: str | None) -> dict[str, Any]:
-    """Compose glue: its own settings, and a fine-tuning run for each task; all other overrides apply to every run."""
+def _compose_suite(assignments: Sequence[Assignment], config_dir: str | None) -> dict[str, Any]:
+    """Compose glue: its own settings, and a fine-tuning run for each task; all other assignments apply to every run."""
     keys = _compose_one("glue", [], config_dir)
-    own = [text for text in overrides if text.partition("=")[0] in keys]
-    others = [text for text in overrides if text not in own]
-    for text in others:
-        if text.partition("=")[0] in ("task", "seed"):
-            raise InputError(f"'{text}': glue takes several; set {text.partition('=')[0]}s=[...]")
+    own = [one for one in assignments if one.key in keys]
+    others = [one for one in assignments if one not in own]
+    for one in others:
+        if one.key in ("task", "seed"):
+            raise InputError(f"'{one.text}': glue takes several; set {one.key}s=[...]")
     suite = _compose_one("glue", own, config_dir)
     places = {name: suite[name] or "?" for name in ("model_dir", "output_dir")} | {"data_dir": suite["data_dir"]}
     chosen = suite["tasks"] if isinstance(suite["tasks"], list) else []
     tasks = [task for task in chosen if task in GLUE_TASKS]  # others are refused when the settings are built
-    suite["runs"] = [_compose_one("finetune", [f"task={task}", *others], config_dir) | places for task in tasks]
+    suite["runs"] = [
+        _compose_one("finetune", [Assignment("task", task, f"task={task}"), *others], config_dir) | places
+        for task in tasks
+    ]
     return suite
 
 
-def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> dict[str, Any]:
+def _compose_one(command: str, assignments: Sequence[Assignment], config_dir: str | None) -> dict[str, Any]:
     """Compose one configuration file, such as `conf/pretrain.yaml`."""
     directories = conf_dirs(config_dir)
     _check_own_files(directories)
-    fields = {field.name: field.metadata for field in dataclasses.fields(names.schema_of(command))}
-    overrides, verbatim = _split_verbatim(fields, overrides)
+    fields = names.fields_of(command)
+    verbatim = {one.key: one.value for one in assignments if names.is_verbatim(command, one.key)}
+    changes = [one for one in assignments if one.key not in verbatim]
     own_names, options_of = names.settings_of(command), option_names(directories)
     groups = {group: options for group, options in options_of.items() if group in own_names}
+    choices = {one.key: one.value for one in changes if one.value in groups.get(one.key, ())}
+    choices = {**names.BESIDE.get(f"decoder={choices.get('decoder')}", {}), **choices}
+    lacks_task = command == "finetune" and "task" not in choices
     with _hydra(directories):
-        parsed, malformed = _parse(command, overrides)
-        choices = {one.key_or_group: one.value() for one in parsed if one.value() in groups.get(one.key_or_group, ())}
-        choices = {**names.BESIDE.get(f"decoder={choices.get('decoder')}", {}), **choices}
         try:
             arguments = [*(f"{group}={option}" for group, option in choices.items()), *_searchpath(directories)]
-            lacks_task = command == "finetune" and "task" not in choices
             arguments += ["task=sequence"] if lacks_task else []  # to check the other settings
             composed = hydra_compose(command, overrides=arguments)
             known: dict[str, Any] = OmegaConf.to_container(composed, resolve=False)  # type: ignore[assignment]
-            if lacks_task and all(one.key_or_group != "task" for one in parsed):
-                malformed.append(f"missing value: set task= {names.options_line('task', groups['task'])}")
+            is_missing = lacks_task and "task" not in keys_of(changes)
+            missing = is_missing and f"missing value: set task= {names.options_line('task', groups['task'])}"
             if at(known, "decoder.kind") == "transformer" and at(known, "model.hidden_act") == "gelu":
-                OmegaConf.update(
-                    composed, "model.hidden_act", "relu"
-                )  # Vaswani et al. 2017, equation 2; not the user's
+                # Vaswani et al. 2017, equation 2; not the user's
+                OmegaConf.update(composed, "model.hidden_act", "relu")
             task_changes = OmegaConf.create({})
-            changes_task = "task_changes" in fields and any(text.startswith("task.") for text in overrides)
+            changes_task = "task_changes" in fields and any(one.key.startswith("task.") for one in changes)
             if lacks_task or (changes_task and known.get("task") is None):
                 known["task"] = names.settings_of_tasks()
-            refuse(malformed, [line for one in parsed if (line := names.refusal(command, one, known, groups))])
-            for one in parsed:
-                if one.key_or_group not in groups:
-                    is_change = one.key_or_group.startswith("task.") and composed.get("task") is None
-                    target, is_new = task_changes if is_change else composed, plugins.has_setting(one.key_or_group)
-                    OmegaConf.update(target, one.key_or_group, one.value(), merge=True, force_add=is_new)
+            refuse(
+                missing,
+                [line for one in changes if (line := names.refusal(command, one, known, groups))],
+            )
+            for one in changes:
+                if one.key not in groups:
+                    is_change = one.key.startswith("task.") and composed.get("task") is None
+                    target, is_new = task_changes if is_change else composed, plugins.has_setting(one.key)
+                    OmegaConf.update(target, one.key, one.value, merge=True, force_add=is_new)
             plain: dict[str, Any] = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
         except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
             raise _readable_error(error) from None
@@ -161,7 +173,7 @@ def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> 
         plain["task_changes"] = OmegaConf.to_container(task_changes.get("task") or OmegaConf.create({}))
     if "explicit_keys" in fields:
         own = _keys_of_experiment(directories, str(choices["experiment"])) if "experiment" in choices else []
-        plain["explicit_keys"] = [*(one.key_or_group for one in parsed), *own]
+        plain["explicit_keys"] = [*(one.key for one in changes), *own]
     return plain
 
 
@@ -185,14 +197,15 @@ def _hydra(directories: Sequence[Path]) -> Iterator[None]:
 
     Resolvers such as `oc.env` could copy secrets from the user's environment into files that are shared.
     """
-    resolvers, before = BaseContainer._resolvers, dict(BaseContainer._resolvers)
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(directories[0]), version_base="1.3"):
-        resolvers.clear()
-        try:
-            yield
-        finally:
-            resolvers.update(before)
+    with ONE_AT_A_TIME:
+        resolvers, before = BaseContainer._resolvers, dict(BaseContainer._resolvers)
+        GlobalHydra.instance().clear()
+        with initialize_config_dir(str(directories[0]), version_base="1.3"):
+            resolvers.clear()
+            try:
+                yield
+            finally:
+                resolvers.update(before)
 
 
 def _read_settings(path: Path) -> str:
@@ -254,90 +267,3 @@ def option_lines(group: str, option: str, config_dir: str | None) -> list[str]:
         for key in dotted_keys(inner)
         if not isinstance(value := at(inner, key), dict)
     ]
-
-
-def _split_verbatim(
-    fields: Mapping[str, Mapping[str, Any]], overrides: list[str]
-) -> tuple[list[str], dict[str, str | list[str]]]:
-    """Return the overrides for Hydra, and the settings that Hydra must not parse: verbatim texts, and words without a key."""
-    words_of = next((name for name, metadata in fields.items() if metadata == names.WORDS), None)
-    verbatim: dict[str, str | list[str]] = {}
-    rest, words = [], []
-    for text in overrides:
-        key, has_value, value = text.partition("=")
-        if key in fields and fields[key] == names.VERBATIM:
-            verbatim[key] = value
-        elif words_of is not None and (not has_value or "/" in key or (key not in fields and Path(text).exists())):
-            words.append(text)
-        else:
-            rest.append(text)
-    return rest, verbatim | ({words_of: words} if words_of is not None and words else {})
-
-
-def _parse(command: str, overrides: list[str]) -> tuple[list[Override], list[str]]:
-    """Parse overrides; return them with an error message for each malformed one.
-
-    A value without Hydra's signs, such as `lr=1e-4.tsv`, is quoted, and so are those of a list, and names of files.
-    """
-    parser, parsed, malformed = OverridesParser.create(), [], []
-    for text in overrides:
-        key, has_value, value = text.partition("=")
-        is_list = re.fullmatch(r"""\[[^][{}'"]*\]""", value) is not None
-        is_plain = is_list or key in PLACES or (has_value and re.search(r"""[][{},'"]|^\w+\(""", value) is None)
-        is_there = re.search(r"[][{},]", value) is not None and os.path.exists(value)
-        quoted = f"{key}={override_value(value[1:-1].split(',') if is_list and not is_there else value, key)}"
-        for one in [quoted] if is_there else [text, quoted] if is_plain else [text]:
-            with contextlib.suppress(HydraException, RecursionError, ValueError):
-                parsed.append(parser.parse_override(one))
-                break
-        else:
-            hint = f', quote the value twice: "{quoted:.200}"' if has_value else names.hint_for_word(command, text)
-            malformed.append(f"'{text:.200}': expected key=value or group=option{hint}")
-    return parsed, malformed
-
-
-def combinations(command: str, overrides: list[str], config_dir: str | None = None) -> list[tuple[str, list[str]]]:
-    """List the runs of a sweep, each with a name and its overrides, including an output directory for this run alone.
-
-    A swept value is `a,b`, `choice(a,b)`, `range(1,4)`, or, for the options of a group, `glob(*)`.
-    """
-    parsed, malformed = _parse(command, overrides)
-    refuse(malformed)
-    groups = option_names(conf_dirs(config_dir))
-    choices = [
-        [f"{item.key_or_group}={value}" for value in _swept_values(item, groups)]
-        if item.is_sweep_override()
-        else [str(item.input_line)]
-        for item in parsed
-    ]
-    count = math.prod(map(len, choices))
-    refuse(not 1 <= count <= MAX_RUNS and f"-m: {count:,} runs; expected 1 to {MAX_RUNS:,}; choose other values")
-    output = next((n for n, item in enumerate(parsed) if item.key_or_group == "output_dir"), None)
-    if output is None and "output_dir" in names.settings_of(command):
-        raise InputError("-m needs output_dir=: each run goes to a directory below it")
-    runs = []
-    for combination in itertools.product(*choices):
-        arguments = list(combination)
-        name = "_".join(text for text, item in zip(arguments, parsed, strict=True) if item.is_sweep_override())
-        if output is not None:
-            place = f"{parsed[output].value()}/{name.replace('/', '-').replace('=', '-')}"
-            arguments[output] = f"output_dir={override_value(place, 'output_dir')}"
-        runs.append((name, arguments))
-    return runs
-
-
-def _swept_values(item: Override, groups: Mapping[str, list[str]]) -> list[str]:
-    """List the values of a swept override."""
-    value = item.value()
-    if isinstance(value, Glob):
-        options = value.filter(groups.get(item.key_or_group, []))
-        if not options:
-            raise InputError(f"'{item.input_line}': no option of the group matches this glob")
-        return options
-    if isinstance(value, IntervalSweep):
-        raise InputError(f"'{item.input_line}': an interval has infinitely many values; use choice(...) or range(...)")
-    if isinstance(value, RangeSweep):
-        refuse(value.step == 0 and f"'{item.input_line}': a range with steps of 0 has no end")
-        if any(True for _ in itertools.islice(value.range(), MAX_RUNS, None)):  # without a list of all its values
-            raise InputError(f"'{item.input_line}': more than {MAX_RUNS:,} values, each a run; choose a shorter range")
-    return list(item.sweep_string_iterator())

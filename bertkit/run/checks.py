@@ -1,0 +1,26 @@
+"""Checks of the user's files before torch is imported, so that a wrong file is refused at once."""
+
+from pathlib import Path
+
+from bertkit.base.text_files import opened_input, unpacked
+from bertkit.settings.finetune import FinetuneSettings
+from bertkit.settings.inputs import InputSettings
+from bertkit.tasks.reading import readers
+from bertkit.tasks.task import check_metrics
+
+
+def check_splits(settings: FinetuneSettings) -> None:
+    """Read the local files of a task; raises InputError if they, or the metrics, are wrong."""
+    check_metrics(settings.task, settings.task.label_names)
+    if readers.find_file(settings.task, settings.data_dir, "train") is not None:
+        readers.read_splits(settings)
+
+
+def check_input(settings: InputSettings) -> None:
+    """Open an input that is a file; raises InputError if it cannot be read. A pipe can be opened only once."""
+    if settings.input in (None, "-"):
+        return
+    path = Path(str(settings.input))
+    if path.is_file() or path.is_dir() or not path.exists():
+        with opened_input(str(path)) as (file, _):
+            unpacked(file, path)

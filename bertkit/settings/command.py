@@ -1,0 +1,65 @@
+"""What a command is, and what the settings of every command can say of themselves."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from bertkit.launch.launch_config import LaunchConfig
+
+# metadata of fields
+VERBATIM = {"is_verbatim": True}  # the value is passed on verbatim, bypassing Hydra
+WORDS = {"is_words": True}  # the value is all the words without a key, as in `compare runs/a runs/b`
+
+
+@dataclass(frozen=True)
+class CommandSettings:
+    """The settings of a command; a command with another answer overrides the property or the method."""
+
+    @property
+    def directory(self) -> str | None:
+        """The directory that the command writes; None if it writes none."""
+        return None
+
+    @property
+    def output_file(self) -> str | None:
+        """The file that the command writes, "-" for standard output; None if it writes none."""
+        return None
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models that the command opens, to be checked before torch is imported."""
+        return ()
+
+    @property
+    def worker_launch(self) -> LaunchConfig | None:
+        """How the worker processes of the command are started; None for a command in one process."""
+        return None
+
+    @property
+    def distributed(self) -> tuple["CommandSettings", ...]:
+        """The settings of each run that may have several processes."""
+        return () if self.worker_launch is None else (self,)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command, on the command line and as a Python function."""
+
+    name: str
+    settings: type[CommandSettings]
+    stage: str  # the module with its `run(settings)`; see `returns` for its functions `values` and `scores`
+    needs: str  # for `bertkit --help`
+    gives: str  # for `bertkit --help`
+    is_training: bool = False  # whether it saves checkpoints; then a signal stops it after a step, and it can resume
+    # the parameters that take rows from Python, such as a data frame; each with the setting of a file that it replaces
+    rows: Mapping[str, str] = field(default_factory=dict)
+    # what Python gets: what `values(settings, inputs)` returns, if there is no output file; or a `Run` with the mapping of
+    # metrics that `scores(settings)` returns; or a `Run` after `run(settings)`
+    returns: Literal["values", "scores", "run"] = "run"
+    model: str | None = None  # where in its directory the command writes a model; None if it makes none
+    scores_file: str | None = None  # the file with its final metrics, in its directory
+    # a function of the settings that reads or opens the input files before torch is imported; InputError if they are wrong
+    check: str | None = None
+    of_runs: str | None = None  # another command, whose settings the user may set for each run that this one starts
+    # the short form: the setting of each option, and of "", a file without a key
+    short: Mapping[str, str] = field(default_factory=dict)
