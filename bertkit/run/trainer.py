@@ -1,21 +1,28 @@
-"""The steps of a run, for pretraining and fine-tuning: `fit`, a generator.
+"""The steps of a run, for pretraining and fine-tuning: a `Trainer`.
 
-A stage loops over `fit(settings, state, plan)`. In the body of the loop it evaluates, if that is due. `fit` then writes the
-log row and the checkpoint of the step, prints its lines and updates the report.
+    with training(settings, state, plan) as trainer:
+        for report in trainer.reports:
+            trainer.finish(report, EVALUATION)
+
+A stage loops over the reports of `train.loop.train`. In the body of the loop it evaluates, if that is due; `finish` then writes
+the log row and the checkpoint of the step, prints its lines and updates the report.
 """
 
+from __future__ import annotations
+
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 from bertkit.base.errors import StoppedError
 from bertkit.base.typed_settings import to_mapping
@@ -54,71 +61,112 @@ class TrainingPlan:
     patience: int | None = None  # the run ends after so many evaluations without a better score; None for no limit
 
 
-@dataclass
-class FinishedStep:
-    """A step whose log row and checkpoint are not yet written; the stage evaluates if due, and sets the optional fields."""
+@dataclass(frozen=True)
+class Due:
+    """What is due after a step; after the last step of the run, everything is."""
 
-    step: int  # counted from 1
-    evaluation_is_due: bool
-    save_is_due: bool
-    metrics: dict[str, float] = field(default_factory=dict)  # the metrics of the evaluation
+    log: bool
+    evaluation: bool
+    save: bool
+
+    @property
+    def is_any(self) -> bool:
+        """Whether the step must be waited for."""
+        return self.log or self.evaluation or self.save
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a stage adds to a step."""
+
+    metrics: dict[str, float] = field(default_factory=dict)  # empty if no evaluation was due
     must_save: bool = False  # requests a checkpoint although none is due
-    lines: list[str] = field(default_factory=list)  # printed below the line of the step
+    lines: tuple[str, ...] = ()  # printed below the line of the step
 
 
-def fit(settings: RunSettings, state: TrainingState, plan: TrainingPlan) -> Generator[FinishedStep, None, None]:
-    """Train from the current step of a run to its end; yield each step. Close the generator to end early.
+@contextlib.contextmanager
+def training(settings: RunSettings, state: TrainingState, plan: TrainingPlan) -> Iterator[Trainer]:
+    """Open what the steps of a run need, from its current step to its end.
 
     Raises StoppedError after a signal, NumericsError after too many skipped steps, StorageError without a checkpoint.
     """
-    is_main = state.accelerator.is_main_process
-    learner = Learner(state.accelerator, state.model, state.optimizer, plan.losses, state.loss_scale)
-    is_due = functools.partial(_is_due, settings, plan)
-    progress = Progress(plan.label, plan.steps, done=state.first_step, silent=not is_main)
+    progress = Progress(plan.label, plan.steps, done=state.first_step, silent=not state.accelerator.is_main_process)
     rows = _Rows(settings, state, plan, progress)
-    ahead = _batches(state, plan)
     with (
         closing(rows),
         progress,
         _charts(state, plan),
         stop_on_signal() as stop_requested,
         state.writer,
-        ahead as batches,
+        _batches(state, plan) as batches,
     ):
-        is_over = _is_over(state.first_step, plan, state)
-        reports = train(
-            learner,
-            _course(settings, state, plan, batches),
-            skips=state.writer.history.skips,
-            should_sync=lambda step: any(is_due(step, what) for what in ("log", "evaluation", "checkpoint")),
-            stop_requested=stop_requested,
-        )
-        # a run that has ended because of `patience` trains no further steps when it is started again
-        for report in () if is_over else reports:
-            step = report.step
-            save_is_due = report.stop_requested or step >= plan.steps or is_due(step, "checkpoint")
-            done = FinishedStep(step, is_due(step, "evaluation"), save_is_due)
-            yield done
-            is_over = _is_over(step, plan, state)
-            progress.advance(step)
-            rows.add(report, done.metrics, is_logged=is_due(step, "log"))
-            report.check_skips(settings.numerics.max_skips_in_a_row)
-            is_saved = save_is_due or is_over or done.must_save
-            if is_saved:
-                state.writer.history.skips = report.skips
-                if rows.log is not None:
-                    rows.log.sync()  # so that no row before the checkpoint is lost in a power cut
-                state.save(step, is_required=report.stop_requested and not is_over)
-            for line in done.lines if is_main else ():
-                progress.line(line)
-            if is_main and (done.metrics or is_saved):
-                write_report(state.directory, plan.baselines(step - 1), plan.charts)
-            if is_over:
-                break
-            if report.stop_requested:
-                raise StoppedError(f"stopped at step {step} of {plan.steps}, which is saved; the same command resumes")
+        yield Trainer(settings, state, plan, rows, batches, stop_requested)
     if any(state.ranks.on_every(stop_requested)):  # during the last step, which is saved
         raise StoppedError(stopped_line(state.last_step))
+
+
+class Trainer:
+    """The steps of a run: `reports`, each to be finished before the next one."""
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        state: TrainingState,
+        plan: TrainingPlan,
+        rows: _Rows,
+        batches: Callable[[int], NumberedBatches],
+        stop_requested: Callable[[], bool],
+    ) -> None:
+        self.settings, self.state, self.plan, self.rows = settings, state, plan, rows
+        self.reports: Iterator[StepReport] = train(
+            Learner(
+                state.accelerator, state.model, state.optimizer, plan.losses, state.loss_scale, state.choices.num_parts
+            ),
+            _course(settings, state, plan, batches),
+            skips=state.writer.history.skips,
+            should_sync=lambda step: self._due(step).is_any,
+            stop_requested=stop_requested,
+            is_over=lambda: self.is_over,
+        )
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the score has not improved for `patience` evaluations; then a run trains no further, even if started again."""
+        return self.plan.patience is not None and self.state.writer.history.num_worse >= self.plan.patience
+
+    def due(self, report: StepReport) -> Due:
+        """Return what is due after a step; before a stop it is saved."""
+        due = self._due(report.step)
+        return dataclasses.replace(due, save=due.save or report.stop_requested)
+
+    def _due(self, step: int) -> Due:
+        settings, is_last = self.settings, step == self.plan.steps
+        every = settings.log.every_of(self.plan.steps)
+        return Due(
+            log=is_last or step == 1 or step % every == 0,
+            evaluation=is_last or step % self._steps_of(settings.evaluation.every_steps) == 0,
+            save=is_last or step % self._steps_of(settings.checkpoint.every_steps) == 0,
+        )
+
+    def _steps_of(self, every: int | Literal["epoch"]) -> int:
+        return self.plan.steps_per_epoch or 1 if every == "epoch" else every
+
+    def finish(self, report: StepReport, evaluation: Evaluation) -> None:
+        """Write the log row of a step, and its checkpoint if one is due or asked for; print its lines; stop after a signal."""
+        state, plan, step, due = self.state, self.plan, report.step, self.due(report)
+        self.rows.add(report, evaluation.metrics, is_logged=due.log)
+        report.check_skips(self.settings.numerics.max_skips_in_a_row)
+        is_over = step == plan.steps or self.is_over
+        is_saved = due.save or is_over or evaluation.must_save
+        if is_saved:
+            state.writer.history.skips = report.skips
+            self.rows.sync()  # so that no row before the checkpoint is lost in a power cut
+            state.save(step, is_required=report.stop_requested and not is_over)
+        self.rows.print(evaluation.lines)
+        if state.accelerator.is_main_process and (evaluation.metrics or is_saved):
+            write_report(state.directory, plan.baselines(step - 1), plan.charts)
+        if report.stop_requested and not is_over:
+            raise StoppedError(f"stopped at step {step} of {plan.steps}, which is saved; the same command resumes")
 
 
 @contextlib.contextmanager
@@ -188,22 +236,8 @@ def _course(
         steps=plan.steps,
         max_grad_norm=settings.optimizer.max_grad_norm,
         seed=settings.seed,
-        num_parts=state.choices.num_parts,
         skip_steps=settings.data.skip_steps,
     )
-
-
-def _is_due(settings: RunSettings, plan: TrainingPlan, step: int, what: str) -> bool:
-    """Return whether a log row, an evaluation or a checkpoint is due after a step; after the last step all are due."""
-    every = settings.log.every_of(plan.steps) if what == "log" else getattr(settings, what).every_steps
-    every = plan.steps_per_epoch or 1 if every == "epoch" else every
-    return bool(step == plan.steps or step % every == 0 or (what == "log" and step == 1))
-
-
-def _is_over(step: int, plan: TrainingPlan, state: TrainingState) -> bool:
-    """Return whether the last step is done, or the score has not improved for `patience` evaluations."""
-    num_worse = state.writer.history.num_worse
-    return step >= plan.steps or (plan.patience is not None and num_worse >= plan.patience)
 
 
 class _Rows:
@@ -216,19 +250,19 @@ class _Rows:
         self.log = MetricsLog(state.directory / "metrics.jsonl", state.first_step) if is_main else None
         self.trackers = Trackers(settings.log.trackers if is_main else (), state.directory, to_mapping(settings))
         self.num_tokens, self.seconds = 0, 0.0
-        self.window, self.pending = state.writer.history.window, list[StepReport]()
+        self.window = state.writer.history.window
 
     def add(self, report: StepReport, metrics: dict[str, float], is_logged: bool) -> None:
         """Write the row of a step if it is due for logging, or was evaluated, left out or skipped.
 
         Losses, accuracies and the gradient norm are means over the steps since the last row. Every process computes them.
         """
-        self.pending.append(report)
-        while len(self.pending) > (0 if report.is_synced else 1):  # in the same order as `train`
-            self.window.add(self.pending.pop(0).measured)
+        self.progress.advance(report.step)
         self.num_tokens, self.seconds = self.num_tokens + report.num_tokens, self.seconds + report.seconds
-        for skipped in report.skipped_before:
-            self._write(skipped, {}, None, {})
+        for finished in report.now_read:
+            self.window.add(finished.measured)
+            if finished.skip_reason is not None and finished.step != report.step:
+                self._write(finished, {}, None, {})
         is_skipped = report.is_synced and report.skip_reason is not None
         if metrics or is_logged or report.is_left_out or is_skipped:
             means = {} if report.is_left_out or is_skipped else self.window.close()
@@ -258,6 +292,16 @@ class _Rows:
         self.trackers.log(row)
         if metrics or "loss" not in row or self.is_printed(report.step):
             self.progress.line(console.step_line(row, self.plan.steps, self.progress.time_left()))
+
+    def print(self, lines: Sequence[str]) -> None:
+        """Print lines below those of the step."""
+        for line in lines if self.log is not None else ():
+            self.progress.line(line)
+
+    def sync(self) -> None:
+        """Flush the rows to disk."""
+        if self.log is not None:
+            self.log.sync()
 
     def close(self) -> None:
         """Close metrics.jsonl and the trackers."""

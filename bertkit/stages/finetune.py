@@ -6,7 +6,6 @@
 4. Write the best model, its metrics and predictions, and the report.
 """
 
-import contextlib
 import functools
 import hashlib
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ from bertkit.run.resume_rules import FINETUNE, identity_of
 from bertkit.run.start import check_task, start_finetuning
 from bertkit.run.state import TrainingState
 from bertkit.run.task_data import TaskData
-from bertkit.run.trainer import FinishedStep, TrainingPlan, fit
+from bertkit.run.trainer import Due, Evaluation, TrainingPlan, training
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.tasks.batching import TrainingOrder
 from bertkit.tasks.scoring.baseline import Baseline
@@ -46,7 +45,7 @@ PLANNED_STEPS = 50  # steps in which to look for the largest micro-batch; a mill
 
 
 def run(settings: FinetuneSettings) -> None:
-    """Fine-tune, resume, or print that the run is done; the errors are those of `fit` and `open_run`, and for bad input."""
+    """Fine-tune, resume, or print that the run is done; the errors are those of `training` and `open_run`, and for bad input."""
     rate = at(saved_identity(Path(settings.output_dir)), "optimizer.peak_learning_rate")
     settings = settings.with_rate(rate) if isinstance(rate, float) else settings  # a resumed run keeps its rate
     identity = identity_of(to_mapping(settings), FINETUNE)
@@ -88,9 +87,9 @@ def run(settings: FinetuneSettings) -> None:
         finetuning = _Finetuning(settings, state, data, order, steps)
         lines = task_data.plan_lines(settings, state.bare_model, order.steps_per_epoch, steps)
         announce(settings, state, steps, lines, [finetuning.largest_batch()])
-        with contextlib.closing(fit(settings, state, finetuning.plan())) as finished_steps:
-            for done in finished_steps:
-                finetuning.on_step_end(done)
+        with training(settings, state, finetuning.plan()) as trainer:
+            for report in trainer.reports:
+                trainer.finish(report, finetuning.after(report.step, trainer.due(report)))
         finetuning.publish()
 
 
@@ -146,17 +145,18 @@ class _Finetuning:
         num_tokens, by_sequences = self.order.largest_part(PLANNED_STEPS), self.settings.batch.micro_sequences != "auto"
         return LargestBatch(forward, num_tokens, int(batches.lengths.max()), by_sequences)
 
-    def on_step_end(self, done: FinishedStep) -> None:
+    def after(self, step: int, due: Due) -> Evaluation:
         """Evaluate on the dev split if it is due, and keep the weights with the best score."""
-        if not done.evaluation_is_due:
-            return
+        if not due.evaluation:
+            return Evaluation()
         scores, _, loss = self._evaluate()
-        writer = self.state.writer
-        done.must_save = writer.offer_best(done.step, scores[self.settings.task.best_metric])
-        writer.history.num_worse = 0 if done.must_save else writer.history.num_worse + 1
-        done.metrics = scores | {"loss": loss}
+        writer, metrics = self.state.writer, scores | {"loss": loss}
+        is_best = writer.offer_best(step, scores[self.settings.task.best_metric])
+        writer.history.num_worse = 0 if is_best else writer.history.num_worse + 1
+        lines = []
         if self.state.accelerator.is_main_process:
-            done.lines.append(f"  dev: {console.scores_line(done.metrics, self.baseline.scores)}")
+            lines.append(f"  dev: {console.scores_line(metrics, self.baseline.scores)}")
+        return Evaluation(metrics, must_save=is_best, lines=tuple(lines))
 
     def publish(self) -> None:
         """Evaluate the best weights, and write the model, its predictions and metrics, and the report."""

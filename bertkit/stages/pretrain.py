@@ -6,7 +6,6 @@
 4. Write the final model, its metrics and the report.
 """
 
-import contextlib
 import dataclasses
 import functools
 import math
@@ -41,7 +40,7 @@ from bertkit.run.resume_rules import PRETRAIN, identity_of
 from bertkit.run.run_length import choose_steps, random_batch
 from bertkit.run.start import settings_of_instances, start_pretraining, with_objective
 from bertkit.run.state import Choices, TrainingState, make_choices
-from bertkit.run.trainer import FinishedStep, TrainingPlan, fit
+from bertkit.run.trainer import Due, Evaluation, TrainingPlan, training
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.tasks.batching import FeatureBatches
 from bertkit.tasks.task import Feature
@@ -54,7 +53,7 @@ EVALUATION_SEQUENCES = 32  # sequences in a forward pass
 
 
 def run(settings: PretrainSettings) -> None:
-    """Pretrain, resume, or print that the run is done; the errors are those of `fit` and `open_run`, and for bad input."""
+    """Pretrain, resume, or print that the run is done; the errors are those of `training` and `open_run`, and for bad input."""
     if settings.steps == "auto":  # a resumed run keeps its number of steps
         steps = saved_identity(Path(settings.output_dir)).get("steps")
         settings = dataclasses.replace(settings, steps=steps if isinstance(steps, int) else "auto")
@@ -90,9 +89,9 @@ def run(settings: PretrainSettings) -> None:
         if dataset.tokenizer.rules == "google":
             lines.append("tokenized by Google's rules; the tokenizer of the exported model follows Hugging Face's")
         announce(settings, state, steps, lines, pretraining.largest_batches())
-        with contextlib.closing(fit(settings, state, pretraining.plan())) as finished_steps:
-            for done in finished_steps:
-                pretraining.on_step_end(done)
+        with training(settings, state, pretraining.plan()) as trainer:
+            for report in trainer.reports:
+                trainer.finish(report, pretraining.after(report.step, trainer.due(report)))
         pretraining.publish()
 
 
@@ -153,23 +152,25 @@ class _Pretraining:
             batches.append(LargestBatch(functools.partial(forward, length), size * length, length, by_sequences))
         return batches
 
-    def on_step_end(self, done: FinishedStep) -> None:
+    def after(self, step: int, due: Due) -> Evaluation:
         """Measure the losses on held-out text if it is due; the checkpoint with the lowest sum of losses is the best one."""
-        phase, history, settings = self.phases.at(done.step - 1), self.state.writer.history, self.settings
-        if done.evaluation_is_due:
-            done.metrics = self._evaluate(phase)
-        if console.objective_of(done.metrics):
-            done.lines.append(f"  health: {console.health_line(done.metrics, self._baselines(phase))}")
-        if done.step == phase.last_step < settings.num_steps:
-            done.lines.append(self.phases.at(done.step).describe(settings.num_steps))
-        if not done.save_is_due:
-            return
-        keeps_best, best = settings.checkpoint.keep_best, history.best
-        if best is not None and (best.step <= phase.first_step or not keeps_best):
+        phase, settings, lines = self.phases.at(step - 1), self.settings, list[str]()
+        metrics = self._evaluate(phase) if due.evaluation else {}
+        if console.objective_of(metrics):
+            lines.append(f"  health: {console.health_line(metrics, self._baselines(phase))}")
+        if step == phase.last_step < settings.num_steps:
+            lines.append(self.phases.at(step).describe(settings.num_steps))
+        if due.save:
+            self._offer_best(step, phase, metrics)
+        return Evaluation(metrics, lines=tuple(lines))
+
+    def _offer_best(self, step: int, phase: Phase, metrics: dict[str, float]) -> None:
+        history, keeps_best = self.state.writer.history, self.settings.checkpoint.keep_best
+        if history.best is not None and (history.best.step <= phase.first_step or not keeps_best):
             history.best = None  # the best one of an earlier phase was measured on shorter sequences
-        losses = [value for name, value in done.metrics.items() if name.endswith("_loss")]
+        losses = [value for name, value in metrics.items() if name.endswith("_loss")]
         if losses and keeps_best:
-            self.state.writer.offer_best(done.step, -sum(losses))
+            self.state.writer.offer_best(step, -sum(losses))
 
     def publish(self) -> None:
         """Evaluate, and write the model, its metrics and the report."""

@@ -10,7 +10,8 @@ Doors:
     loop               the training step; evaluation of the losses
     step_report        the result of a step
     log                metrics.jsonl; trackers such as tensorboard and wandb
-    micro_batches      which process takes which micro-batches, and the sum of their gradients
+    micro_batches      how a batch is cut, and which process takes which micro-batches
+    gradient_sum       the sum of their gradients
     drawn_ahead        batches drawn in a thread
     processes          devices, processes, and collectives
     checkpoint         durable saves and strict loads

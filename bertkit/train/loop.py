@@ -13,6 +13,7 @@ the next step is running.
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import math
 import time
@@ -20,14 +21,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from bertkit.train.gradient_sum import ForwardPass, GradientSum, gradient_sum
 from bertkit.train.loss_scale import LossScale
-from bertkit.train.losses import Losses
-from bertkit.train.micro_batches import DataParallelSum, MicroBatch, NumberedBatches, OrderedSum
+from bertkit.train.losses import Losses, LossTerm
+from bertkit.train.micro_batches import MicroBatch, NumberedBatches
 from bertkit.train.optimizer import Optimizer, clip_global_norm
 from bertkit.train.processes import Accelerator, gather_in_order, sum_over_processes
-from bertkit.train.step_report import NO_SKIPS, Numbers, Skips, StepReport
+from bertkit.train.step_report import NO_SKIPS, Numbers, Skips, StepNumbers, StepReport
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,14 @@ class Learner:
     optimizer: Optimizer  # over the model's parameters
     losses: Losses
     loss_scale: LossScale | None = None  # with precision=fp16
+    num_parts: int | None = (
+        None  # the parts of a batch whose gradients are summed in a fixed order; None: the fastest order
+    )
+
+    @functools.cached_property
+    def gradient(self) -> GradientSum:
+        """How the gradients of a step are summed."""
+        return gradient_sum(self.accelerator, self.model, self.num_parts)
 
 
 @dataclass(frozen=True)
@@ -51,7 +61,6 @@ class Course:
     steps: int  # the total number of steps when the run ends
     max_grad_norm: float  # the global norm is clipped to this
     seed: int  # dropout is a function of (seed, step, micro-batch)
-    num_parts: int | None = None  # parts of a batch in `OrderedSum`; None: `DataParallelSum` adds the gradients
     skip_steps: Sequence[int] = ()  # steps, counted from 1 as in the log, whose batches are left out
 
 
@@ -62,97 +71,90 @@ def train(
     skips: Skips = NO_SKIPS,
     should_sync: Callable[[int], bool] = lambda step: True,
     stop_requested: Callable[[], bool] = lambda: False,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> Iterator[StepReport]:
     """Run the steps of a course; yield a report after each step.
 
     `skips` counts the skipped steps before the first step. `should_sync` takes a step, counted from 1; it returns whether to wait
     until the device has finished it. The numbers of the other steps are read one step later, without waiting. `stop_requested`
-    is called once a step; if it is true on any process, `stop_requested` is true in all reports.
+    is called once a step; if it is true on any process, `stop_requested` is true in all reports. `is_over` is called before
+    each step, and ends the course early.
     """
-    pending: list[StepReport] = []  # their numbers are not read yet
+    unread: list[StepReport] = []
     for step in range(course.first_step, course.steps):
+        if is_over():
+            return
         started_at = time.perf_counter()
         micro_batches = course.batches(step) if step + 1 not in course.skip_steps else ()
         report = optimizer_step(learner, course, step, micro_batches, stop_requested=stop_requested())
-        if not report.is_left_out:
-            pending.append(report)
-        skipped_before = []
+        unread.append(report)
         # reading the newest report before the next step would make the host wait for the device
         is_synced = should_sync(step + 1) or report.stop_requested or step + 1 == course.steps
-        while len(pending) > (0 if is_synced else 1):
-            oldest = pending.pop(0)
-            skips = skips.after(oldest)
-            if oldest.skip_reason is not None and oldest is not report:
-                skipped_before.append(oldest)
+        num_read = len(unread) if is_synced else len(unread) - 1
+        now_read, unread = unread[:num_read], unread[num_read:]
+        for finished in now_read:
+            skips = skips.after(finished)
         seconds = time.perf_counter() - started_at
-        yield dataclasses.replace(
-            report, seconds=seconds, is_synced=is_synced, skips=skips, skipped_before=tuple(skipped_before)
-        )
+        yield dataclasses.replace(report, seconds=seconds, is_synced=is_synced, skips=skips, now_read=tuple(now_read))
 
 
 def optimizer_step(
     learner: Learner, course: Course, step: int, micro_batches: NumberedBatches, *, stop_requested: bool = False
 ) -> StepReport:
     """Train one step on this process's micro-batches of the global batch; without micro-batches only return a report."""
-    report, num_micro_batches = _sum_counts(learner, course, step, micro_batches, stop_requested)
+    report = _sum_counts(learner, course, step, micro_batches, stop_requested)
     if not micro_batches:
         return report
-    names, scored, loss_scale = list(report.counts), set(), learner.loss_scale
+    model, optimizer, loss_scale = learner.model, learner.optimizer, learner.loss_scale
     factor = 1.0 if loss_scale is None else loss_scale.factor
-    gradients: DataParallelSum | OrderedSum = DataParallelSum(learner.accelerator, learner.model)
-    if course.num_parts is not None:
-        gradients = OrderedSum(learner.accelerator, learner.model, course.num_parts, num_micro_batches)
-    for part in gradients.parts(micro_batches):
-        step_sums = torch.zeros(2 * len(names), dtype=torch.float64, device=learner.accelerator.device)
-        for number, batch in part:
-            # dropout is a function of the seed, the step and the micro-batch
-            digest = hashlib.blake2b(f"dropout {course.seed} {step} {number}".encode(), digest_size=8).digest()
-            torch.manual_seed(int.from_bytes(digest, "little") >> 1)
-            with gradients.exchange(is_last=number == part[-1][0]):
-                terms = learner.losses(learner.model, batch)
-                # a loss without predictions is 0, with a gradient of 0, since every parameter needs a gradient in every step
-                loss = sum(terms[name].sum / (report.counts[name] or 1) for name in names)
-                learner.accelerator.backward(loss * (gradients.scale * factor))
-            for index, name in enumerate(names):
-                correct = terms[name].correct
-                step_sums[index] += terms[name].sum.detach()
-                if correct is not None:
-                    scored.add(name)
-                    step_sums[len(names) + index] += correct
-        gradients.add(step_sums)
-    step_sums = gradients.finish()
-    grad_norm = clip_global_norm(learner.model.parameters(), course.max_grad_norm, factor)
-    step_sums = gradients.all_reduce(torch.cat([step_sums, grad_norm[None].to(step_sums)]))
-    optimizer = learner.optimizer  # updates the weights if all numbers are finite; they are the same on every process
-    optimizer.found_inf = (~torch.isfinite(step_sums).all()).to(torch.float32)
-    for group in optimizer.param_groups:
-        group["lr"] = report.learning_rate * group["rate_scale"]
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
+
+    def forward(number: int, batch: MicroBatch) -> ForwardPass:
+        _seed_dropout(course.seed, step, number)
+        terms = learner.losses(model, batch)
+        # a loss without predictions is 0, with a gradient of 0, since every parameter needs a gradient in every step
+        mean: Tensor = sum(terms[name].sum / (count or 1) for name, count in report.counts.items())  # type: ignore[assignment]
+        return ForwardPass(mean * factor, _sums_of([terms[name] for name in report.counts]))
+
+    losses, num_correct = learner.gradient.over(micro_batches, report.num_micro_batches, forward)
+    grad_norm = clip_global_norm(model.parameters(), course.max_grad_norm, factor)
+    # every process has the same losses and the same gradient, so all of them update their weights, or none does
+    found_inf = (~(torch.isfinite(losses).all() & torch.isfinite(grad_norm))).to(torch.float32)
+    optimizer.update(report.learning_rate, found_inf)
+    numbers = Numbers(StepNumbers(losses, num_correct, grad_norm, None if loss_scale is None else loss_scale.factor))
     if loss_scale is not None:
-        step_sums = torch.cat([step_sums, loss_scale.factor[None]])
-        loss_scale.update(optimizer.found_inf)
-    return dataclasses.replace(report, scored=frozenset(scored), numbers=Numbers(step_sums))
+        loss_scale.update(found_inf)
+    return dataclasses.replace(report, numbers=numbers)
 
 
 def _sum_counts(
     learner: Learner, course: Course, step: int, micro_batches: NumberedBatches, stop_requested: bool
-) -> tuple[StepReport, int]:
-    """Sum counts, tokens and stop requests over all processes; return an unfinished report and the number of micro-batches."""
+) -> StepReport:
+    """Sum counts, tokens and stop requests over all processes; return a report without the numbers of the step."""
     names = sorted(micro_batches[0][1].loss_counts) if micro_batches else []
     local: list[float] = [sum(batch.loss_counts[name] for _, batch in micro_batches) for name in names]
     local += [sum(batch.num_tokens for _, batch in micro_batches), len(micro_batches), int(stop_requested)]
     *counts, num_tokens, num_micro_batches, stops = sum_over_processes(learner.accelerator, local)
-    report = StepReport(
+    return StepReport(
         step=step + 1,
         learning_rate=course.learning_rate(step),
         num_tokens=int(num_tokens),
+        num_micro_batches=int(num_micro_batches),
         stop_requested=bool(stops),
         counts=dict(zip(names, counts, strict=True)),
-        scored=frozenset(),
-        numbers=None,
     )
-    return report, int(num_micro_batches)
+
+
+def _seed_dropout(seed: int, step: int, number: int) -> None:
+    """Make dropout a function of the seed, the step and the micro-batch."""
+    digest = hashlib.blake2b(f"dropout {seed} {step} {number}".encode(), digest_size=8).digest()
+    torch.manual_seed(int.from_bytes(digest, "little") >> 1)
+
+
+def _sums_of(terms: Sequence[LossTerm]) -> Tensor:
+    """Return the sum of each loss and, in a second row, its correct predictions: NaN for a regression."""
+    sums = [term.sum.detach() for term in terms]
+    correct = [torch.full_like(term.sum, math.nan) if term.correct is None else term.correct for term in terms]
+    return torch.stack([number.to(torch.float64) for number in (*sums, *correct)]).view(2, -1)
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,14 @@ class Optimizer(torch.optim.Optimizer):
     def _count(self) -> None:
         self._num_updates += 1 if self.found_inf is None else 1 - self.found_inf
 
+    def update(self, learning_rate: float, found_inf: Tensor) -> None:
+        """Update the weights, unless `found_inf` is 1, and remove the gradients."""
+        self.found_inf = found_inf
+        for group in self.param_groups:
+            group["lr"] = learning_rate * group["rate_scale"]
+        self.step()
+        self.zero_grad(set_to_none=True)
+
     def tensors(self, names: dict[Tensor, str]) -> dict[str, Tensor]:
         """Return the tensors of the state by parameter name, for a checkpoint."""
         items = [(names[p], key, value) for p, state in self.state.items() for key, value in state.items()]

@@ -1,4 +1,4 @@
-"""Devices, process groups, and all collectives except the sum of gradients (micro_batches.py)."""
+"""Devices, process groups, and all collectives except the sum of gradients (gradient_sum.py)."""
 
 import contextlib
 import datetime

@@ -13,21 +13,39 @@ from bertkit.base.errors import NumericsError
 from bertkit.train.loss_scale import SMALLEST
 
 
-class Numbers:
-    """Numbers that are being copied from the device; `read` waits for the copy, not for later work of the device."""
+@dataclass(frozen=True)
+class StepNumbers:
+    """The numbers of a step, summed over the global batch."""
 
-    def __init__(self, values: Tensor) -> None:
-        self._values = values.to("cpu", non_blocking=True)
+    losses: Tensor  # the sum of each loss
+    num_correct: Tensor  # the correct predictions of each loss; NaN for a regression
+    grad_norm: Tensor  # the global norm of the gradient before clipping
+    loss_scale: Tensor | None = None  # the factor of the loss, with precision=fp16
+
+
+class Numbers:
+    """Numbers that are being copied from the device, packed; `read` waits for the copy, not for later work of the device."""
+
+    def __init__(self, numbers: StepNumbers) -> None:
+        tensors = [numbers.losses, numbers.num_correct, numbers.grad_norm]
+        if numbers.loss_scale is not None:
+            tensors.append(numbers.loss_scale)
+        packed = torch.cat([tensor.to(torch.float64).reshape(-1) for tensor in tensors])
+        self._sizes = [tensor.numel() for tensor in tensors]
+        self._values = packed.to("cpu", non_blocking=True)
         self._arrival: torch.cuda.Event | None = None
-        if values.is_cuda:
+        if packed.is_cuda:
             self._arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._arrival.record()
 
-    def read(self) -> list[float]:
-        """Wait for the numbers and return them."""
+    def read(self) -> StepNumbers:
+        """Wait for the numbers and return them, on the CPU."""
         if self._arrival is not None:
             self._arrival.synchronize()
-        return self._values.tolist()
+        return StepNumbers(*torch.split(self._values, self._sizes))
+
+
+NO_NUMBERS = StepNumbers(torch.zeros(0), torch.zeros(0), torch.zeros(1))
 
 
 @dataclass(frozen=True)
@@ -39,7 +57,7 @@ class Skips:
 
     def after(self, report: StepReport) -> Skips:
         """Count one more step."""
-        if report.has_overflowed:
+        if report.has_overflowed or report.is_left_out:
             return self
         is_skipped = report.skip_reason is not None
         return Skips(self.total + is_skipped, self.in_a_row + 1 if is_skipped else 0)
@@ -55,15 +73,14 @@ class StepReport:
     step: int  # optimizer steps finished, this one included
     learning_rate: float
     num_tokens: int  # in the global batch
+    num_micro_batches: int  # in the global batch
     stop_requested: bool  # whether any process received a signal to stop
     counts: dict[str, float]  # the divisor of each loss; empty if the batch was left out
-    scored: frozenset[str]  # the losses that have an accuracy
-    # the sums of the losses, the correct predictions, the gradient norm, any loss scale; None if the batch was left out
-    numbers: Numbers | None
+    numbers: Numbers | None = None  # None if the batch was left out
     seconds: float = 0.0  # wall-clock time
     is_synced: bool = False  # whether the host has waited for this step and read its numbers
     skips: Skips = NO_SKIPS  # counts the steps whose numbers have been read
-    skipped_before: tuple[StepReport, ...] = ()  # earlier steps, if their numbers now show that they were skipped
+    now_read: tuple[StepReport, ...] = ()  # the steps whose numbers are read since this step, the oldest first
 
     @property
     def is_left_out(self) -> bool:
@@ -71,35 +88,35 @@ class StepReport:
         return self.numbers is None
 
     @cached_property
-    def _values(self) -> list[float]:
-        return [0.0] if self.numbers is None else self.numbers.read()
+    def _read(self) -> StepNumbers:
+        return NO_NUMBERS if self.numbers is None else self.numbers.read()
 
     @property
     def losses(self) -> dict[str, float]:
         """The mean of each loss over its predictions in the global batch, before the update."""
-        pairs = zip(self.counts.items(), self._values, strict=False)
+        pairs = zip(self.counts.items(), self._read.losses.tolist(), strict=True)
         return {name: total / count for (name, count), total in pairs if count}
 
     @property
     def accuracies(self) -> dict[str, float]:
         """The share of correct predictions, for each loss that has an accuracy."""
-        pairs = zip(self.counts.items(), self._values[len(self.counts) :], strict=False)
-        return {name: correct / count for (name, count), correct in pairs if count and name in self.scored}
+        pairs = zip(self.counts.items(), self._read.num_correct.tolist(), strict=True)
+        return {name: correct / count for (name, count), correct in pairs if count and not math.isnan(correct)}
 
     @property
     def grad_norm(self) -> float:
         """The global norm of the gradient before clipping."""
-        return self._values[2 * len(self.counts)]
+        return float(self._read.grad_norm)
 
     @property
     def loss_scale(self) -> float | None:
         """The factor of the loss in this step; None without loss scaling."""
-        return next(iter(self._values[2 * len(self.counts) + 1 :]), None)
+        return None if self._read.loss_scale is None else float(self._read.loss_scale)
 
     @property
     def has_overflowed(self) -> bool:
         """Whether only the scaled gradient is not finite; with a scale of 1 or less, that is a fault like any other."""
-        are_finite = all(math.isfinite(value) for value in self._values[: len(self.counts)])
+        are_finite = bool(torch.isfinite(self._read.losses).all())
         return (self.loss_scale or 0) > SMALLEST and are_finite and not math.isfinite(self.grad_norm)
 
     @property
@@ -121,9 +138,9 @@ class StepReport:
         """Why the step was skipped, leaving weights and moments unchanged; None if it was not skipped."""
         if self.has_overflowed:
             return f"overflow in float16, loss scale {self.loss_scale:g}"
-        names = [f"{name}_loss" for name in self.counts]
-        named = zip([*names, "grad_norm"], [*self._values[: len(names)], self.grad_norm], strict=True)
-        wrong = [f"{name} {value}" for name, value in named if not math.isfinite(value)]
+        values = dict(zip((f"{name}_loss" for name in self.counts), self._read.losses.tolist(), strict=True))
+        values["grad_norm"] = self.grad_norm
+        wrong = [f"{name} {value}" for name, value in values.items() if not math.isfinite(value)]
         return ", ".join(wrong) or None
 
     def check_skips(self, max_in_a_row: int) -> None:

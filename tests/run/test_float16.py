@@ -21,7 +21,7 @@ from bertkit.train.loop import Course, Learner
 from bertkit.train.loss_scale import LossScale
 from bertkit.train.optimizer import AdamW, parameter_groups
 from bertkit.train.processes import make_accelerator
-from bertkit.train.step_report import Numbers, StepReport
+from bertkit.train.step_report import Numbers, StepNumbers, StepReport
 from bertkit.train.train_config import OptimizerConfig
 
 RUN = [
@@ -122,8 +122,8 @@ def test_the_scale_is_that_of_torch() -> None:
 )
 def test_an_overflow_is_not_a_fault(loss: float, norm: float, scale: float, reason: str | None) -> None:
     """With a scale of 1 it is, and steps in a row end the run."""
-    numbers = Numbers(torch.tensor([loss, 0.0, norm, scale]))
-    report = StepReport(7, 1e-3, 9, False, {"mlm": 1.0}, frozenset(), numbers, is_synced=True)
+    sums = (torch.tensor([loss]), torch.zeros(1), torch.tensor(norm), torch.tensor(scale))
+    report = StepReport(7, 1e-3, 9, 1, False, {"mlm": 1.0}, Numbers(StepNumbers(*sums)), is_synced=True)
     assert report.skip_reason == reason
     assert report.skips.after(report).in_a_row == (reason is not None and "overflow" not in reason)
 

@@ -124,9 +124,10 @@ def run(settings: dict[str, Any]) -> dict[str, Any]:
     with processes.ending_together(accelerator):
         course = Course(
             batches=batches, learning_rate=lambda step: 1e-3 / (1 + step), first_step=0, steps=settings["steps"],
-            max_grad_norm=0.5, seed=3, num_parts=settings["num_parts"], skip_steps=settings["skip_steps"],
+            max_grad_norm=0.5, seed=3, skip_steps=settings["skip_steps"],
         )  # fmt: skip
-        for report in loop.train(Learner(accelerator, prepared, optimizer, faults.losses), course):
+        learner = Learner(accelerator, prepared, optimizer, faults.losses, num_parts=settings["num_parts"])
+        for report in loop.train(learner, course):
             rows.append([report.step, report.losses, report.accuracies, report.grad_norm, report.skip_reason])
             if faults.is_struck:
                 struck.append(report.step)

@@ -20,7 +20,7 @@ from bertkit.settings.reading.compose import compose
 from bertkit.train import loop, processes
 from bertkit.train.loop import Course, Learner
 from bertkit.train.optimizer import AdamW, parameter_groups
-from bertkit.train.step_report import Numbers, StepReport
+from bertkit.train.step_report import Numbers, StepNumbers, StepReport
 
 
 def seconds_of(call: Callable[[], object], times: int) -> float:
@@ -54,8 +54,8 @@ def test_the_checks_cost_less_than_a_hundredth_of_a_step() -> None:
 
     def step(num_parts: int | None) -> Callable[[], object]:
         accelerator = processes.make_accelerator("cpu", 1)
-        learner = Learner(accelerator, model, optimizer, pretraining_losses)
-        course = Course(lambda step: micro_batches, lambda step: 1e-4, 0, 1, 1e9, seed=0, num_parts=num_parts)
+        learner = Learner(accelerator, model, optimizer, pretraining_losses, num_parts=num_parts)
+        course = Course(lambda step: micro_batches, lambda step: 1e-4, 0, 1, 1e9, seed=0)
         return lambda: list(loop.train(learner, course))
 
     whole = seconds_of(step(None), 3)
@@ -65,9 +65,10 @@ def test_the_checks_cost_less_than_a_hundredth_of_a_step() -> None:
 
     def added() -> None:
         torch._foreach_div_(gradients, norm.clamp(min=1.0))  # the factor of a gradient that needs no clipping
-        numbers = torch.cat([torch.zeros(4, dtype=torch.float64), norm[None].double()])
-        optimizer.found_inf = (~torch.isfinite(numbers).all()).to(torch.float32)
-        report = StepReport(1, 1e-4, 4096, False, {"mlm": 608, "nsp": 32}, frozenset(("mlm", "nsp")), Numbers(numbers))
+        sums = torch.zeros(2, 2, dtype=torch.float64)
+        optimizer.found_inf = (~(torch.isfinite(sums[0]).all() & torch.isfinite(norm))).to(torch.float32)
+        numbers = Numbers(StepNumbers(sums[0], sums[1], norm))
+        report = StepReport(1, 1e-4, 4096, 2, False, {"mlm": 608, "nsp": 32}, numbers)
         assert report.skip_reason is None
 
     extra = seconds_of(added, 30)

@@ -10,6 +10,7 @@ from bertkit.base.errors import InputError
 from bertkit.cli import run
 from bertkit.run import trainer
 from bertkit.train.drawn_ahead import drawn_ahead
+from bertkit.train.step_report import StepReport
 
 
 def test_each_step_is_drawn_once_and_a_step_ahead() -> None:
@@ -50,15 +51,15 @@ def test_a_run_that_is_stopped_and_resumed_has_the_same_bits(
     given = ["pretrain", f"data_dir={prepared_dir}", *TINY_PRETRAIN, "steps=5", "log.every_steps=1"]
     assert run([*given, f"output_dir={tmp_path / 'plain'}"]) == 0
     monkeypatch.setattr(trainer, "AHEAD", ("cpu",))
-    real = trainer.FinishedStep
+    real = trainer.Trainer.due
 
-    def stop(step: int, *more: bool) -> trainer.FinishedStep:
-        if step == 3:
+    def stop(self: trainer.Trainer, report: StepReport) -> trainer.Due:
+        if report.step == 3:
             raise KeyboardInterrupt
-        return real(step, *more)
+        return real(self, report)
 
     with monkeypatch.context() as patched:
-        patched.setattr(trainer, "FinishedStep", stop)
+        patched.setattr(trainer.Trainer, "due", stop)
         assert run([*given, f"output_dir={tmp_path / 'ahead'}", "checkpoint.every_steps=2"]) != 0
     assert run([*given, f"output_dir={tmp_path / 'ahead'}", "checkpoint.every_steps=2"]) == 0
     assert weights_of(tmp_path / "ahead") == weights_of(tmp_path / "plain")

@@ -166,13 +166,13 @@ def test_a_step_that_is_not_finite_is_skipped(value: float, should_sync: bool) -
     assert [report.step for report in reports if report.skip_reason] == [3, 4, 6]
     assert all("mlm_loss" in (report.skip_reason or "") for report in reports if report.step in (3, 4, 6))
     counted = [(report.skips.total, report.skips.in_a_row) for report in reports]
-    found = [[earlier.step for earlier in report.skipped_before] for report in reports]
+    read = [[earlier.step for earlier in report.now_read] for report in reports]
     if should_sync:
         assert counted == [(0, 0), (0, 0), (1, 1), (2, 2), (2, 0), (3, 1), (3, 0)]
-        assert found == [[]] * 7
+        assert read == [[1], [2], [3], [4], [5], [6], [7]]
     else:
         assert counted == [(0, 0), (0, 0), (0, 0), (1, 1), (2, 2), (2, 0), (3, 0)]  # the last one is read at once
-        assert found == [[], [], [], [3], [4], [], [6]]
+        assert read == [[], [1], [2], [3], [4], [5], [6, 7]]
     assert [report.is_synced for report in reports] == [should_sync] * 6 + [True]
 
 

@@ -26,6 +26,7 @@ from bertkit.train import loop
 from bertkit.train.loop import Course, Learner
 from bertkit.train.losses import LossTerm
 from bertkit.train.optimizer import OPTIMIZERS, parameter_groups
+from bertkit.train.step_report import StepNumbers
 from bertkit.train.train_config import OptimizerConfig
 
 DEVICE = torch.device("meta")
@@ -66,14 +67,14 @@ class Numbers:
     reads: ClassVar[list[tuple[int, int]]] = []  # (step, the newest step when it was read)
     made = 0
 
-    def __init__(self, values: Tensor) -> None:
-        assert values.device == DEVICE
+    def __init__(self, numbers: StepNumbers) -> None:
+        assert {numbers.losses.device, numbers.num_correct.device, numbers.grad_norm.device} == {DEVICE}
         Numbers.made += 1
-        self.step, self.size = Numbers.made, len(values)
+        self.step, self.size = Numbers.made, len(numbers.losses)
 
-    def read(self) -> list[float]:
+    def read(self) -> StepNumbers:
         Numbers.reads.append((self.step, Numbers.made))
-        return [1.0] * self.size
+        return StepNumbers(torch.ones(self.size), torch.ones(self.size), torch.ones(1))
 
 
 class OneProcess:
@@ -96,10 +97,11 @@ def train(
     """Train without a logged step in between."""
     model = model.to(DEVICE).train()
     config = OptimizerConfig(optimizer, 1e-3, 0.9, 0.999, 1e-6, 0.01, False, 1.0)
-    learner = Learner(OneProcess(), model, OPTIMIZERS[optimizer](parameter_groups(model, 0.01), config), losses)  # type: ignore[arg-type]
+    groups = parameter_groups(model, 0.01)
+    learner = Learner(OneProcess(), model, OPTIMIZERS[optimizer](groups, config), losses, num_parts=parts)  # type: ignore[arg-type]
     course = Course(
         batches=lambda step: [(number, batch_of(2 * step + number)) for number in range(2)],
-        learning_rate=lambda step: 1e-3, first_step=0, steps=STEPS, max_grad_norm=1.0, seed=3, num_parts=parts,
+        learning_rate=lambda step: 1e-3, first_step=0, steps=STEPS, max_grad_norm=1.0, seed=3,
     )  # fmt: skip
     with Watch(), Mixed():
         reports = list(loop.train(learner, course, should_sync=lambda step: False))

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from bertkit.base.errors import InputError
 from bertkit.train import micro_batches
-from bertkit.train.micro_batches import TreeSum, num_parts_for
+from bertkit.train.gradient_sum import TreeSum
+from bertkit.train.micro_batches import num_parts_for
 
 
 class Written(torch.Tensor):
