@@ -16,6 +16,7 @@ batches/, from disk to batches:
 6. Pairs to a masked, packed batch: masking.py, collate.py.
 7. The batches of a training step: sampling.py selects the examples of a step and caches the pairs of an epoch.
 
+A dataset brings its sampler: examples.py opens it, and whoever asks for batches need not know where the examples come from.
 With segments=google, google_instances.py and instances.py replace steps 5 to 7: they draw, store and print the fixed
 instances of Google's original program. description.py describes a dataset for people.
 
@@ -31,6 +32,7 @@ Doors:
     corpus.prepared           the dataset on disk
     corpus.dataset_writer     encoded documents, also from shards, to the splits of a dataset
     corpus.sources            finding and cutting files; sentence splitting
+    batches.examples          opens the examples of a dataset, drawn from its text or stored
     batches.description       a dataset described in words
     batches.instances         Google's fixed instances on disk, and as JSON lines
     batches.sampling          the batches of a step

@@ -1,7 +1,10 @@
 """Settings of the corpus, the tokenizer, training examples, masking, and the passages for search."""
 
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar, Literal
 
 from bertkit.base.errors import InputError
 from bertkit.base.intervals import MAX_INT32, Count, Interval, Share, ShareInside, Size
@@ -51,6 +54,7 @@ class SegmentsConfig:
     short_seq_prob: Share
     # nsp: does B follow A, or is it random? sop (sentence order prediction): are A and B swapped? none: not predicted
     next_sentence: Literal["nsp", "sop", "none"]
+    is_fixed: ClassVar[bool] = False  # whether `prepare` has cut and masked the text already
 
     def __post_init__(self) -> None:
         refuse(
@@ -70,6 +74,12 @@ class SegmentsConfig:
         """Whether pairs have a label that trains the next sentence head."""
         return self.next_sentence != "none"
 
+    def for_next_tokens(self, explicit_keys: Sequence[str]) -> SegmentsConfig:
+        """Return blocks of full sentences, which suit the prediction of next tokens, unless the user chose segments."""
+        if {"segments", "segments.next_sentence"} & set(explicit_keys):
+            return self
+        return replace(self, kind="full_sentences", next_sentence="none")
+
 
 @dataclass(frozen=True)
 class InstancesConfig:
@@ -81,6 +91,14 @@ class InstancesConfig:
     dupe_factor: Size
     max_predictions_per_seq: Size
     has_pairs = predicts_next = True  # as in `SegmentsConfig`
+    is_fixed: ClassVar[bool] = True
+
+    def for_next_tokens(self, explicit_keys: Sequence[str]) -> InstancesConfig:
+        """Return the same settings: fixed instances are pairs."""
+        return self
+
+
+AnySegments = SegmentsConfig | InstancesConfig
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,12 @@ A run has one phase, or two; the second one trains the last steps on longer sequ
 schedule and the optimizer. Each phase counts its own epochs, from its first step.
 """
 
-import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertkit.data.batches.instances import open_instances
-from bertkit.data.batches.sampling import EpochCache, ExampleSource, InstanceSampler, Sampler
-from bertkit.data.corpus.prepared import PreparedDataset
-from bertkit.data.data_config import InstancesConfig, SegmentsConfig
+from bertkit.data.batches.sampling import DatasetExamples, ExampleSource
 from bertkit.display import console
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.train.micro_batches import (
@@ -57,14 +54,11 @@ class LengthPhases:
         """Return the phase of a step; after the end of the run, the last phase."""
         return next((phase for phase in self.all if step < phase.last_step), self.all[-1])
 
-    def lines(self, settings: PretrainSettings, step: int) -> list[str]:
+    def lines(self, examples: DatasetExamples, steps: int, step: int) -> list[str]:
         """Describe the phase of a step, and warn if there is no held-out text."""
-        lines = [self.at(step).describe(settings.num_steps)]
+        lines = [self.at(step).describe(steps)]
         if self.all[0].held_out is None:
-            hint = "prepare more documents, or with a larger held_out_prob"
-            if isinstance(settings.segments, InstancesConfig):
-                hint = "a dataset of fixed instances has none"
-            lines.append(f"warning: no held-out documents, so no evaluation; {hint}")
+            lines.append(f"warning: no held-out documents, so no evaluation; {examples.why_none_held_out}")
         return lines
 
     def micro_batches(self, step: int, process: int, num_processes: int) -> NumberedBatches:
@@ -82,11 +76,10 @@ class LengthPhases:
         return phase.sampler.examples(step - phase.first_step, phase.batch_size)
 
 
-def segments_of(settings: PretrainSettings) -> list[SegmentsConfig | InstancesConfig]:
-    """Return the segment settings of each phase, which differ only in length."""
+def lengths_of(settings: PretrainSettings) -> list[int]:
+    """Return the sequence length of each phase, in tokens."""
     longest = settings.final_phase.max_seq_length
-    final = [] if longest is None else [dataclasses.replace(settings.segments, max_seq_length=longest)]
-    return [settings.segments, *final]
+    return [settings.segments.max_seq_length, *([] if longest is None else [longest])]
 
 
 def choose_micro_sequences(settings: PretrainSettings, device: str, num_processes: int) -> tuple[int, ...]:
@@ -96,8 +89,7 @@ def choose_micro_sequences(settings: PretrainSettings, device: str, num_processe
     and at least one for each process. With reproducibility=strict it has at least four.
     """
     min_micro_batches = MIN_PARTS if settings.reproducibility == "strict" else max(2, num_processes)
-    lengths = [segments.max_seq_length for segments in segments_of(settings)]
-    return tuple(_micro_sequences(settings, length, device, min_micro_batches) for length in lengths)
+    return tuple(_micro_sequences(settings, length, device, min_micro_batches) for length in lengths_of(settings))
 
 
 def _micro_sequences(settings: PretrainSettings, max_seq_length: int, device: str, min_micro_batches: int) -> int:
@@ -111,7 +103,7 @@ def _micro_sequences(settings: PretrainSettings, max_seq_length: int, device: st
 
 
 def make_phases(
-    settings: PretrainSettings, dataset: PreparedDataset, cache_dir: Path, micro_sequences: tuple[int, ...]
+    settings: PretrainSettings, examples: DatasetExamples, cache_dir: Path, micro_sequences: Sequence[int]
 ) -> LengthPhases:
     """Make the phases of a run.
 
@@ -120,31 +112,17 @@ def make_phases(
     border = settings.final_phase.first_step(settings.num_steps)
     borders = sorted({0, border, settings.num_steps})
     phases = []
-    for number, segments in enumerate(segments_of(settings)):
-        sampler, held_out = _samplers(settings, segments, dataset, cache_dir)
+    for number, length in enumerate(lengths_of(settings)):
+        its_examples = examples.with_length(length)
         phases.append(
             Phase(
                 first_step=borders[number],
                 last_step=borders[number + 1],
-                max_seq_length=segments.max_seq_length,
-                sampler=sampler,
-                held_out=held_out,
+                max_seq_length=length,
+                sampler=its_examples.source("train", settings.seed, cache_dir),
+                # seed 0 always, so that all runs are evaluated with the same masks
+                held_out=its_examples.source("held_out", seed=0) if "held_out" in examples.splits else None,
                 micro_batches=micro_batch_ranges(settings.batch.sequences, micro_sequences[number]),
             )
         )
     return LengthPhases(phases)
-
-
-def _samplers(
-    settings: PretrainSettings, segments: SegmentsConfig | InstancesConfig, dataset: PreparedDataset, cache_dir: Path
-) -> tuple[ExampleSource, ExampleSource | None]:
-    """Return the samplers for training and for evaluation; the latter is None if there is no held-out text."""
-    if isinstance(segments, InstancesConfig):
-        return InstanceSampler(open_instances(dataset), settings.seed), None
-    train, held_out = dataset.splits["train"], dataset.splits["held_out"]
-    cache = EpochCache(cache_dir, train, segments, settings.seed)
-    sampler = Sampler(train, dataset.tokenizer.facts, segments, settings.masks, settings.seed, cache.open)
-    if not held_out.num_documents:
-        return sampler, None
-    # seed 0 always, so that all runs are evaluated with the same masks
-    return sampler, Sampler(held_out, sampler.vocab, segments, settings.masks, seed=0)

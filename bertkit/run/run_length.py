@@ -11,14 +11,11 @@ import numpy as np
 import torch
 
 from bertkit.base.batch import PretrainBatch
-from bertkit.data.batches.instances import open_instances
-from bertkit.data.batches.sampling import Sampler
-from bertkit.data.corpus.prepared import PreparedDataset
-from bertkit.data.data_config import InstancesConfig
+from bertkit.data.batches.sampling import DatasetExamples
 from bertkit.display.console import duration
 from bertkit.kernels.fast import FastWays
 from bertkit.model.heads import BertWithHeads
-from bertkit.run.length_phases import LengthPhases, segments_of
+from bertkit.run.length_phases import LengthPhases, lengths_of
 from bertkit.run.objective import pretraining_losses
 from bertkit.run.state import Choices
 from bertkit.settings.pretrain import PretrainSettings
@@ -28,7 +25,6 @@ from bertkit.train.processes import Accelerator, on_main_process
 MOST_EPOCHS = 40  # Devlin et al. 2019, A.2: "approximately 40 epochs"
 MOST_STEPS = 1_000_000  # Devlin et al. 2019, A.2
 MOST_SECONDS = 3600  # on a CPU
-LARGE_TEXT = 10_000_000  # tokens; in a larger text the examples are estimated, since counting takes some seconds
 TRIAL_TOKENS = 512  # tokens in a trial pass; with more tokens, the time per token is the same
 SLOW_CPU = 2e10  # floating-point operations per second on a slow core; a run that is short even there needs no trial
 MASKED_SHARE = 0.15  # Devlin et al. 2019, A.1
@@ -68,7 +64,7 @@ class RunLength:
 
 def choose_steps(
     settings: PretrainSettings,
-    dataset: PreparedDataset,
+    examples: DatasetExamples,
     model: BertWithHeads,
     accelerator: Accelerator,
     choices: Choices,
@@ -80,14 +76,13 @@ def choose_steps(
         seconds = on_main_process(accelerator, lambda: here)
     if settings.steps != "auto":
         return settings, RunLength(seconds)
-    steps, reason = _choose(settings, _epoch_length(settings, dataset), seconds)
+    steps, reason = _choose(settings, examples.estimated_size(settings.seed), seconds)
     return dataclasses.replace(settings, steps=steps), RunLength(seconds, reason)
 
 
 def _may_be_long(settings: PretrainSettings, model: BertWithHeads) -> bool:
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
-    longest = max(segments.max_seq_length for segments in segments_of(settings))
-    operations = 6 * num_parameters * longest * settings.batch.sequences * settings.num_steps
+    operations = 6 * num_parameters * max(lengths_of(settings)) * settings.batch.sequences * settings.num_steps
     return operations > MOST_SECONDS * SLOW_CPU
 
 
@@ -106,24 +101,14 @@ def _choose(settings: PretrainSettings, epoch_length: float, phase_seconds: list
     return by_time, f"steps={by_time}: about an hour on this CPU {how}; steps={by_text}, {text}, would be {hours}"
 
 
-def _epoch_length(settings: PretrainSettings, dataset: PreparedDataset) -> float:
-    """Return the number of examples in an epoch; for a large text, estimate it from the number of tokens."""
-    segments, train = settings.segments, dataset.splits["train"]
-    if isinstance(segments, InstancesConfig):
-        return len(open_instances(dataset))
-    if train.num_tokens > LARGE_TEXT:
-        return train.num_tokens / segments.max_seq_length
-    return Sampler(train, dataset.tokenizer.facts, segments, settings.masks, settings.seed).epoch_length
-
-
 def _seconds_of_steps(
     settings: PretrainSettings, model: BertWithHeads, accelerator: Accelerator, choices: Choices
 ) -> list[float]:
     """Measure the seconds per step in each phase, for process 0; the weights are not changed."""
     phase_seconds = []
     model.use(FastWays.of(choices.kernels))
-    for segments, micro_sequences in zip(segments_of(settings), choices.micro_sequences, strict=True):
-        length, size = segments.max_seq_length, settings.batch.sequences
+    size = settings.batch.sequences
+    for length, micro_sequences in zip(lengths_of(settings), choices.micro_sequences, strict=True):
         ranges = micro_batch_ranges(size, micro_sequences)
         share = len(local_micro_batches(len(ranges), 0, accelerator.num_processes)) / len(ranges)
         num_sequences = max(1, min(size, TRIAL_TOKENS // length))

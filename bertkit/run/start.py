@@ -14,11 +14,10 @@ from torch import Tensor
 
 from bertkit.base.errors import InputError, say
 from bertkit.base.files import sha256_file
-from bertkit.base.typed_settings import at, differences, refuse, to_mapping
-from bertkit.data.batches.instances import has_instances, stored_settings
+from bertkit.base.typed_settings import at, refuse
 from bertkit.data.corpus.prepared import PreparedDataset
 from bertkit.data.corpus.tokenizer import Tokenizer
-from bertkit.data.data_config import InstancesConfig, MaskingConfig, SegmentsConfig
+from bertkit.data.data_config import AnySegments
 from bertkit.interop.hugging_face.config_json import read_config
 from bertkit.interop.load import hashes_of, load_directory, load_tokenizer, resolve_model_dir
 from bertkit.launch.world import world_from_environment
@@ -35,54 +34,34 @@ from bertkit.model.bert_config import (
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.layers import depth_of, reinitialise_top
 from bertkit.run.directory import read_manifest, run_of
-from bertkit.run.length_phases import segments_of
+from bertkit.run.length_phases import lengths_of
 from bertkit.run.memory_plan import check_size
 from bertkit.run.resume_rules import RunSettings
-from bertkit.settings.evaluate import EvaluateSettings
 from bertkit.settings.finetune import FinetuneSettings
-from bertkit.settings.pretrain import PretrainSettings, blocks_for
+from bertkit.settings.pretrain import PretrainSettings
 from bertkit.tasks.task import shape_of
 from bertkit.train import checkpoint
 from bertkit.train.optimizer import MOMENTS
 from bertkit.train.processes import choose_device
 
 
-def settings_of_instances(
-    settings: PretrainSettings | EvaluateSettings, dataset: PreparedDataset
-) -> tuple[InstancesConfig, MaskingConfig]:
-    """Return the settings from which the fixed instances of a dataset were made; InputError if the user set other ones."""
-    if not has_instances(dataset):
-        raise InputError(
-            f"data_dir={dataset.directory}: no fixed instances; prepare it with segments=google, or set segments=pairs"
-        )
-    segments, masking = stored_settings(dataset)
-    stored = {"segments": to_mapping(segments), "masking": to_mapping(masking)}
-    ours = {"segments": to_mapping(settings.segments), "masking": to_mapping(settings.masking)}
-    changed = [
-        f"{key}={new!r} here, {old!r} there"
-        for key, old, new in differences(stored, ours)
-        if key in settings.explicit_keys or (key.startswith("masking.") and "masking" in settings.explicit_keys)
-    ]
-    if changed:
-        raise InputError(
-            f"data_dir={dataset.directory} holds fixed instances, already cut and masked ({'; '.join(changed)}); leave these "
-            "settings out or set them to the same values, or prepare another dataset with them"
-        )
-    return segments, masking
-
-
 def check_dataset(
     config: BertConfig,
     dataset: PreparedDataset,
-    segments: SegmentsConfig | InstancesConfig,
-    setting: str = "segments.max_seq_length",
+    segments: AnySegments,
+    longest: int | None = None,
 ) -> None:
-    """Raise InputError if vocabulary sizes differ, `setting` exceeds the model's positions, or pairs need a second segment type."""
+    """Raise InputError if vocabulary sizes differ, a length exceeds the model's positions, or pairs need a second segment type.
+
+    `longest` is the length of a final phase.
+    """
+    limit = config.max_position_embeddings
     refuse(
         config.vocab_size != dataset.tokenizer.vocab_size
         and f"the model has a vocabulary of {config.vocab_size} tokens, {dataset.directory} has {dataset.tokenizer.vocab_size}; "
         "prepare the text with tokenizer.path= set to the model's directory",
-        too_long("max_seq_length", segments.max_seq_length, config.max_position_embeddings, setting),
+        too_long("max_seq_length", segments.max_seq_length, limit, "segments.max_seq_length"),
+        longest is not None and too_long("max_seq_length", longest, limit, "final_phase.max_seq_length"),
         segments.has_pairs
         and config.type_vocab_size < 2
         and f"the model has type_vocab_size={config.type_vocab_size}, pairs need 2; set segments=full_sentences",
@@ -177,14 +156,13 @@ def _sha256_of_start(settings: RunSettings, source: Path) -> dict[str, str]:
 def start_pretraining(settings: PretrainSettings, dataset: PreparedDataset) -> Start:
     """Make a new model, or load the model of `model_dir`."""
     predicts_next, device = settings.segments.predicts_next, choose_device(settings.device).type
-    longest = max(segments.max_seq_length for segments in segments_of(settings))
+    longest = max(lengths_of(settings))
     heads = PRETRAINING_HEADS if predicts_next else ("next_token",) if settings.predicts_next_token else ("masked_lm",)
     if settings.model_dir is not None:
         source = resolve_model_dir(settings.model_dir)
         model, report = load_directory(source, heads, with_pooler=predicts_next, seed=settings.seed)
         check_size(model.config, settings.batch.sequences, longest, device)
-        for segments, group in zip(segments_of(settings), ("segments", "final_phase"), strict=False):
-            check_dataset(model.config, dataset, segments, f"{group}.max_seq_length")
+        check_dataset(model.config, dataset, settings.segments, settings.final_phase.max_seq_length)
         check_vocabulary(source, dataset)
         if settings.predicts_next_token:
             refuse(objective_problems(model.config.attention))
@@ -222,7 +200,7 @@ def with_objective(settings: PretrainSettings) -> PretrainSettings:
         settings = dataclasses.replace(settings, objective="next_token" if is_causal else "masked_lm")
     if not settings.predicts_next_token:
         return settings
-    return dataclasses.replace(settings, segments=blocks_for(settings.segments, settings.explicit_keys))
+    return dataclasses.replace(settings, segments=settings.segments.for_next_tokens(settings.explicit_keys))
 
 
 def _new_model(config: BertConfig, heads: tuple[str, ...], with_pooler: bool, seed: int) -> BertWithHeads:

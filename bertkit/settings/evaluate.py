@@ -6,7 +6,7 @@ from typing import Any, Literal
 from bertkit.base.errors import InputError
 from bertkit.base.intervals import Seed, Size
 from bertkit.base.typed_settings import refuse
-from bertkit.data.data_config import InstancesConfig, MaskingConfig, SegmentsConfig
+from bertkit.data.data_config import AnySegments, MaskingConfig
 from bertkit.launch.launch_config import LaunchConfig
 from bertkit.settings.command import Command, CommandSettings
 from bertkit.tasks.task_config import TaskConfig
@@ -27,7 +27,7 @@ class EvaluateSettings(CommandSettings):
     seed: Seed
     precision: Literal["fp32", "bf16", "fp16"]
     device: Literal["auto", "cpu", "cuda"]
-    segments: SegmentsConfig | InstancesConfig
+    segments: AnySegments
     masking: MaskingConfig
     explicit_keys: tuple[str, ...] = field(metadata={"is_written": False})
     max_sequences: Size | None

@@ -1,18 +1,16 @@
 """The settings of `bertkit pretrain`, and those that fine-tuning shares with it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from bertkit.base.intervals import Seed, ShareInside, Size
 from bertkit.base.typed_settings import refuse, unused
-from bertkit.data.data_config import InstancesConfig, MaskingConfig, SegmentsConfig
+from bertkit.data.data_config import AnySegments, MaskingConfig
 from bertkit.launch.launch_config import LaunchConfig
 from bertkit.model import bert_config
 from bertkit.settings.command import Command, CommandSettings
 from bertkit.train import train_config
-
-AnySegments = SegmentsConfig | InstancesConfig
 
 
 @dataclass(frozen=True)
@@ -65,13 +63,6 @@ def unused_masking(explicit_keys: Sequence[str]) -> list[str]:
     """List settings of masks, which a model that predicts next tokens does not use."""
     keys = [key for key in explicit_keys if key.split(".")[0] == "masking"]
     return [f"{key}: has no effect with objective=next_token; leave it out" for key in keys]
-
-
-def blocks_for(segments: AnySegments, explicit_keys: Sequence[str]) -> AnySegments:
-    """Return blocks of full sentences for next tokens, unless the user chose segments."""
-    if isinstance(segments, InstancesConfig) or {"segments", "segments.next_sentence"} & set(explicit_keys):
-        return segments
-    return replace(segments, kind="full_sentences", next_sentence="none")
 
 
 @dataclass(frozen=True)
@@ -136,7 +127,7 @@ class PretrainSettings(TrainingSettings):
         problems = unused_masking(self.explicit_keys)
         if self.model_dir is None:
             problems += bert_config.objective_problems(self.attention)
-        if blocks_for(self.segments, self.explicit_keys).predicts_next:
+        if self.segments.for_next_tokens(self.explicit_keys).predicts_next:
             kind = self.segments.kind
             problems.append(f"segments={kind}: objective=next_token predicts no next sentence; set next_sentence=none")
         return problems
@@ -153,7 +144,7 @@ class PretrainSettings(TrainingSettings):
         problems = [
             line for key in self.explicit_keys for line in self.attention.without_effect(key.removeprefix("attention."))
         ]
-        if isinstance(self.segments, SegmentsConfig):
+        if not self.segments.is_fixed:
             length, limit = self.segments.max_seq_length, shape.max_position_embeddings
             problems += bert_config.too_long("max_seq_length", length, limit, "segments.max_seq_length")
         problems += bert_config.size_problems(shape, self.attention)
@@ -179,7 +170,7 @@ class PretrainSettings(TrainingSettings):
                 share = self.final_phase.share
                 return [f"final_phase.share={share}: has no effect without final_phase.max_seq_length=; leave it out"]
             return []
-        if isinstance(self.segments, InstancesConfig):
+        if self.segments.is_fixed:
             return [
                 f"final_phase.max_seq_length={longest}: segments=google has one length, which prepare fixed; "
                 "start a second run, with model_dir= and init_moments=true, on text prepared with that length"

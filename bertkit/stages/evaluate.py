@@ -8,21 +8,21 @@ from typing import Any
 
 from bertkit.base.errors import InputError, say
 from bertkit.base.typed_settings import at, refuse
-from bertkit.data.batches.instances import has_instances, open_instances
-from bertkit.data.batches.sampling import ExampleSource, InstanceSampler, Sampler
+from bertkit.data.batches.examples import open_examples
+from bertkit.data.batches.instances import has_instances
+from bertkit.data.batches.sampling import DatasetExamples
 from bertkit.data.corpus.manifest import SPLITS
 from bertkit.data.corpus.prepared import PreparedDataset, check_unchanged, open_prepared
-from bertkit.data.data_config import InstancesConfig, MaskingConfig, SegmentsConfig
 from bertkit.inference.forward import mean_loss, measure_split, perplexity, predict_distributed, with_perplexity
 from bertkit.inference.task_model import check_labels, open_task_model, task_settings_of_run
 from bertkit.interop.load import load_packed, resolve_model_dir
 from bertkit.launch.world import world_from_environment
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.directory import read_manifest, run_of
-from bertkit.run.start import check_dataset, check_vocabulary, settings_of_instances
+from bertkit.run.start import check_dataset, check_vocabulary
 from bertkit.run.task_data import Coverage
 from bertkit.settings.evaluate import EvaluateSettings
-from bertkit.settings.pretrain import blocks_for, unused_masking
+from bertkit.settings.pretrain import unused_masking
 from bertkit.tasks.reading import readers
 from bertkit.tasks.scoring.baseline import Baseline
 from bertkit.tasks.scoring.metrics import signatures
@@ -49,32 +49,41 @@ def scores(settings: EvaluateSettings) -> dict[str, Any] | None:
     assert settings.data_dir is not None, "required without a task"
     dataset = open_prepared(Path(settings.data_dir))
     model, _ = load_packed(settings.model_dir)
-    if "next_token" in model.heads:
+    predicts_next_token = "next_token" in model.heads
+    if predicts_next_token:
         refuse(unused_masking(settings.explicit_keys))
-        settings = dataclasses.replace(settings, segments=blocks_for(settings.segments, settings.explicit_keys))
+        settings = dataclasses.replace(settings, segments=settings.segments.for_next_tokens(settings.explicit_keys))
     elif "masked_lm" not in model.heads:
         raise InputError(
             f"model_dir={settings.model_dir}: no head for masked LM or next tokens; set task= to measure it on a task"
         )
-    segments = settings.segments
-    if _measures_instances(settings, dataset):
-        segments, _ = settings_of_instances(settings, dataset)
-    check_dataset(model.config, dataset, segments)
+    examples = open_examples(
+        dataset,
+        settings.segments,
+        settings.masking,
+        settings.explicit_keys,
+        predicts_next_token=predicts_next_token,
+        draws_from_any=True,
+    )
+    check_dataset(model.config, dataset, examples.segments)
     check_vocabulary(resolve_model_dir(settings.model_dir), dataset)
     accelerator = make_accelerator(settings.device, world_from_environment().size, settings.launch.hang_timeout_seconds)
     with ending_together(accelerator):
-        return _measure(settings, dataset, model, accelerator)
+        return _measure(settings, dataset, examples, model, accelerator)
 
 
 def _measure(
-    settings: EvaluateSettings, dataset: PreparedDataset, model: BertWithHeads, accelerator: Accelerator
+    settings: EvaluateSettings,
+    dataset: PreparedDataset,
+    examples: DatasetExamples,
+    model: BertWithHeads,
+    accelerator: Accelerator,
 ) -> dict[str, Any] | None:
     prepared_model = accelerator.prepare_model(model, evaluation_mode=True)
-    chosen, size, precision = _split_for(settings, dataset), settings.batch_sequences, settings.precision
+    chosen, size, precision = _split_for(settings, dataset, examples), settings.batch_sequences, settings.precision
     names = SPLITS if chosen == "all" else (chosen,)
     check_unchanged(dataset, None if has_instances(dataset) else names)
-    masking = None if "next_token" in model.heads else settings.masking
-    samplers = [_sampler(settings, dataset, name, masking) for name in names if dataset.splits[name].num_documents]
+    samplers = [examples.source(name, settings.seed) for name in names if name in examples.splits]
     most, measured = settings.max_sequences, dict[str, list[tuple[float, int]]]()
     for sampler in samplers:
         for key, pair in measure_split(accelerator, prepared_model, sampler, most, size, precision).items():
@@ -145,7 +154,7 @@ def _with_pairs_of_run(settings: EvaluateSettings) -> EvaluateSettings:
     """Use the next sentence objective of the model's own run, unless the command line sets it."""
     run_dir, segments = run_of(settings.model_dir), settings.segments
     is_set = "segments.next_sentence" in settings.explicit_keys
-    if run_dir is None or is_set or isinstance(segments, InstancesConfig) or not segments.has_pairs:
+    if run_dir is None or is_set or segments.kind != "pairs":
         return settings
     trained = read_manifest(run_dir).identity
     next_sentence = at(trained, "segments.next_sentence")
@@ -156,23 +165,9 @@ def _with_pairs_of_run(settings: EvaluateSettings) -> EvaluateSettings:
     return dataclasses.replace(settings, segments=dataclasses.replace(segments, next_sentence=next_sentence))
 
 
-def _measures_instances(settings: EvaluateSettings, dataset: PreparedDataset) -> bool:
-    """Whether to measure fixed instances, which is the default if the dataset has them."""
-    return settings.segments.kind == "google" or (has_instances(dataset) and "segments" not in settings.explicit_keys)
-
-
-def _sampler(
-    settings: EvaluateSettings, dataset: PreparedDataset, split: str, masking: MaskingConfig | None
-) -> ExampleSource:
-    if _measures_instances(settings, dataset):
-        return InstanceSampler(open_instances(dataset), settings.seed)
-    assert isinstance(settings.segments, SegmentsConfig)
-    return Sampler(dataset.splits[split], dataset.tokenizer.facts, settings.segments, masking, settings.seed)
-
-
-def _split_for(settings: EvaluateSettings, dataset: PreparedDataset) -> str:
+def _split_for(settings: EvaluateSettings, dataset: PreparedDataset, examples: DatasetExamples) -> str:
     """Return the split to measure; by default held_out if the model was trained on this dataset, else all documents."""
-    if _measures_instances(settings, dataset):
+    if examples.segments.is_fixed:
         if settings.split in ("held_out", "all"):
             raise InputError(
                 f"split={settings.split}: the instances of {dataset.directory} have no splits; leave split out"

@@ -18,10 +18,9 @@ from bertkit.base.batch import PretrainBatch
 from bertkit.base.errors import InputError
 from bertkit.base.files import sha256_file
 from bertkit.base.typed_settings import to_mapping
-from bertkit.data.batches.instances import has_instances
-from bertkit.data.corpus import prepared
-from bertkit.data.corpus.prepared import PreparedDataset
-from bertkit.data.data_config import InstancesConfig
+from bertkit.data.batches.examples import open_examples
+from bertkit.data.batches.sampling import DatasetExamples
+from bertkit.data.corpus.prepared import PreparedDataset, check_usable, open_prepared
 from bertkit.display import console
 from bertkit.display.page import Table
 from bertkit.display.report import CHARTS
@@ -31,14 +30,14 @@ from bertkit.inference.task_model import task_of_continuing
 from bertkit.interop.exports.card import pretraining_facts
 from bertkit.launch.world import world_from_environment
 from bertkit.run.directory import saved_identity
-from bertkit.run.length_phases import LengthPhases, Phase, choose_micro_sequences, make_phases, segments_of
+from bertkit.run.length_phases import LengthPhases, Phase, choose_micro_sequences, lengths_of, make_phases
 from bertkit.run.memory_plan import LargestBatch
 from bertkit.run.objective import best_tokens, pretraining_losses
 from bertkit.run.opening import announce, is_done, open_run
 from bertkit.run.publishing import publish
 from bertkit.run.resume_rules import PRETRAIN, identity_of
 from bertkit.run.run_length import choose_steps, random_batch
-from bertkit.run.start import settings_of_instances, start_pretraining, with_objective
+from bertkit.run.start import start_pretraining, with_objective
 from bertkit.run.state import Choices, TrainingState, make_choices
 from bertkit.run.trainer import Due, Evaluation, TrainingPlan, training
 from bertkit.settings.pretrain import PretrainSettings
@@ -58,16 +57,18 @@ def run(settings: PretrainSettings) -> None:
         steps = saved_identity(Path(settings.output_dir)).get("steps")
         settings = dataclasses.replace(settings, steps=steps if isinstance(steps, int) else "auto")
     identity = identity_of(to_mapping(settings), PRETRAIN)
-    if isinstance(settings.segments, InstancesConfig):  # the data's fingerprint covers their segments and masks
+    if settings.segments.is_fixed:  # the data's fingerprint covers their segments and masks
         identity |= {"segments": {"kind": "google"}, "masking": None}
-    if is_done(settings, identity, PRETRAIN, lambda: _open_data(settings)[1].fingerprint):
+    if is_done(settings, identity, PRETRAIN, lambda: open_prepared(Path(settings.data_dir)).fingerprint):
         return
-    settings, dataset = _open_data(with_objective(settings))
-    prepared.check_usable(dataset)
+    settings = with_objective(settings)
+    dataset = open_prepared(Path(settings.data_dir))
+    settings, examples = _open_examples(settings, dataset)
+    check_usable(dataset)
     start = start_pretraining(settings, dataset)
     accelerator = make_accelerator(settings.device, world_from_environment().size, settings.launch.hang_timeout_seconds)
     choices = _choose(settings, accelerator)
-    settings, run_length = choose_steps(settings, dataset, start.model, accelerator, choices)
+    settings, run_length = choose_steps(settings, examples, start.model, accelerator, choices)
     content = {"data_fingerprint": dataset.fingerprint, "starting_weights": start.weights_sha256}
     identity |= {"steps": settings.num_steps, **content}
     facts = {
@@ -80,12 +81,15 @@ def run(settings: PretrainSettings) -> None:
         state, steps = TrainingState(accelerator, settings, start, choices), settings.num_steps
         if state.first_step > steps:
             raise InputError(f"steps={steps}: the run in {state.directory} has done {state.first_step}; increase it")
-        phases = make_phases(settings, dataset, state.directory / "cache", state.choices.micro_sequences)
+        phases = make_phases(settings, examples, state.directory / "cache", state.choices.micro_sequences)
         for phase in phases.all:  # the run may have begun with another number of processes
             check_num_processes(len(phase.micro_batches), state.choices.num_parts, accelerator.num_processes)
         record_changes(state.first_step)
         pretraining = _Pretraining(settings, dataset, state, phases)
-        lines = [*phases.lines(settings, state.first_step), *run_length.lines(settings, phases, state.first_step)]
+        lines = [
+            *phases.lines(examples, settings.num_steps, state.first_step),
+            *run_length.lines(settings, phases, state.first_step),
+        ]
         if dataset.tokenizer.rules == "google":
             lines.append("tokenized by Google's rules; the tokenizer of the exported model follows Hugging Face's")
         announce(settings, state, steps, lines, pretraining.largest_batches())
@@ -95,25 +99,24 @@ def run(settings: PretrainSettings) -> None:
         pretraining.publish()
 
 
-def _open_data(settings: PretrainSettings) -> tuple[PretrainSettings, PreparedDataset]:
-    """Open the dataset; fixed instances replace the settings of segments and masking."""
-    dataset = prepared.open_prepared(Path(settings.data_dir))
-    if isinstance(settings.segments, InstancesConfig):
-        segments, masking = settings_of_instances(settings, dataset)
-        settings = dataclasses.replace(settings, segments=segments, masking=masking)
-    elif has_instances(dataset):
-        raise InputError(
-            f"data_dir={dataset.directory} holds fixed instances; set segments=google, not segments={settings.segments.kind}"
-        )
-    return settings, dataset
+def _open_examples(settings: PretrainSettings, dataset: PreparedDataset) -> tuple[PretrainSettings, DatasetExamples]:
+    """Open the examples of a dataset; fixed ones replace the settings of segments and masking."""
+    examples = open_examples(
+        dataset,
+        settings.segments,
+        settings.masking,
+        settings.explicit_keys,
+        predicts_next_token=settings.predicts_next_token,
+    )
+    masking = examples.masking or settings.masking
+    return dataclasses.replace(settings, segments=examples.segments, masking=masking), examples
 
 
 def _choose(settings: PretrainSettings, accelerator: Accelerator) -> Choices:
     """Resolve the settings that are auto, such as the size of a micro-batch, for this device."""
     cut = choose_micro_sequences(settings, accelerator.device.type, accelerator.num_processes)
     fewest = min(len(micro_batch_ranges(settings.batch.sequences, most)) for most in cut)
-    lengths = [segments.max_seq_length for segments in segments_of(settings)]
-    return make_choices(settings, accelerator, cut, fewest, lengths=lengths)
+    return make_choices(settings, accelerator, cut, fewest, lengths=lengths_of(settings))
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from bertkit import export_model
 from bertkit.base.batch import PretrainBatch
 from bertkit.base.typed_settings import build
 from bertkit.cli import run
+from bertkit.data.batches.examples import open_examples
 from bertkit.data.corpus.prepared import open_prepared
 from bertkit.interop.hugging_face import directory as huggingface
 from bertkit.model.bert import init_weights
@@ -108,7 +109,8 @@ def test_losses_and_weights_agree(name: str, steps: int, tmp_path: Path) -> None
     ours = ours.double().train()
     reference = ReferenceAdamW(theirs)
 
-    phases = make_phases(settings, dataset, tmp_path / "cache", [BATCH // 2])
+    examples = open_examples(dataset, settings.segments, settings.masking, settings.explicit_keys)
+    phases = make_phases(settings, examples, tmp_path / "cache", [BATCH // 2])
     whole = LengthPhases([dataclasses.replace(phases.all[0], micro_batches=[(0, BATCH)])])
     config = settings.optimizer
     schedule = settings.schedule

@@ -13,8 +13,9 @@ from bertkit.base.errors import InputError
 from bertkit.base.files import read_tensors
 from bertkit.base.typed_settings import build
 from bertkit.cli import run
-from bertkit.data.batches.sampling import Sampler
-from bertkit.data.corpus.prepared import open_prepared
+from bertkit.data.batches.examples import open_examples
+from bertkit.data.batches.sampling import DatasetExamples, Sampler
+from bertkit.data.corpus.prepared import PreparedDataset, open_prepared
 from bertkit.data.data_config import MaskingConfig, SegmentsConfig
 from bertkit.run.length_phases import choose_micro_sequences, make_phases
 from bertkit.settings.pretrain import PretrainSettings
@@ -35,6 +36,10 @@ def settings_of(*more: str) -> PretrainSettings:
     return build(PretrainSettings, compose("pretrain", ["data_dir=x", "output_dir=y", *SMALL, *more]))
 
 
+def examples_of(dataset: PreparedDataset, settings: PretrainSettings) -> DatasetExamples:
+    return open_examples(dataset, settings.segments, settings.masking, settings.explicit_keys)
+
+
 def pretrain(data: Path, output: Path, *more: str) -> int:
     return run(["pretrain", f"data_dir={data}", f"output_dir={output}", *SMALL, *more])
 
@@ -48,14 +53,14 @@ def rows(run_dir: Path) -> list[dict[str, float]]:
 )
 def test_the_border(prepared_dir: Path, tmp_path: Path, steps: int, share: float, border: int) -> None:
     settings = settings_of(f"steps={steps}", f"final_phase.share={share}")
-    first, final = make_phases(settings, open_prepared(prepared_dir), tmp_path, [5, 3]).all
+    first, final = make_phases(settings, examples_of(open_prepared(prepared_dir), settings), tmp_path, [5, 3]).all
     assert (first.first_step, first.last_step, final.first_step, final.last_step) == (0, border, border, steps)
     assert (len(first.micro_batches), len(final.micro_batches)) == (3, 4)
 
 
 def test_a_run_without_a_final_phase_is_one_phase(prepared_dir: Path, tmp_path: Path) -> None:
     settings = settings_of("final_phase.max_seq_length=null")
-    (only,) = make_phases(settings, open_prepared(prepared_dir), tmp_path, [5]).all
+    (only,) = make_phases(settings, examples_of(open_prepared(prepared_dir), settings), tmp_path, [5]).all
     assert (only.first_step, only.last_step, only.sampler.segments.max_seq_length) == (0, 10, 24)
 
 
@@ -72,7 +77,7 @@ def test_micro_batches_depend_on_the_length(more: list[str], expected: list[int]
 def test_batches_are_those_of_a_sampler_of_the_length(prepared_dir: Path, tmp_path: Path) -> None:
     """Of each phase, from the beginning of that sampler's first epoch, whatever the phase before."""
     dataset = open_prepared(prepared_dir)
-    both = make_phases(settings_of(), dataset, tmp_path, [5, 3])
+    both = make_phases(settings_of(), examples_of(dataset, settings_of()), tmp_path, [5, 3])
     masking = MaskingConfig(0.15, False, 0.8, 0.1)
     longest = []
     for phase, length, size in zip(both.all, (24, 56), (5, 3), strict=True):

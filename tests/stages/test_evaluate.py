@@ -13,6 +13,7 @@ from bertkit import export_model, load_model, load_tokenizer
 from bertkit.base.files import sha256_file
 from bertkit.base.typed_settings import build
 from bertkit.cli import run
+from bertkit.data.batches.examples import open_examples
 from bertkit.data.batches.instances import open_instances
 from bertkit.data.corpus.prepared import open_prepared
 from bertkit.data.corpus.tokenizer import SPECIAL_TOKENS, Tokenizer
@@ -156,7 +157,8 @@ def test_the_seed_of_a_run_orders_the_stored_instances(google_dir: Path, tmp_pat
     tokens = []
     for seed in (0, 3):
         settings = build(PretrainSettings, compose("pretrain", [*given, f"seed={seed}"]))
-        phases = make_phases(settings, dataset, tmp_path, [12])
+        examples = open_examples(dataset, settings.segments, settings.masking, settings.explicit_keys)
+        phases = make_phases(settings, examples, tmp_path, [12])
         ((_, batch),) = phases.micro_batches(0, 0, 1)
         tokens.append(batch.input_ids.tolist())
     assert tokens[0] != tokens[1]

@@ -13,11 +13,12 @@ Numbers are little-endian.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 import shutil
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,12 @@ from numpy.typing import NDArray
 from bertkit.base.batch import PretrainBatch
 from bertkit.base.errors import InputError
 from bertkit.base.files import require_space
-from bertkit.base.typed_settings import to_mapping
+from bertkit.base.typed_settings import differences, to_mapping
 from bertkit.data.batches.google_instances import Instance, SplitDocuments, shuffled_order, training_instances
+from bertkit.data.batches.sampling import ExampleSource
 from bertkit.data.corpus.prepared import PreparedDataset, Split, check_offsets, map_numbers, token_dtype
 from bertkit.data.corpus.tokenizer import VocabFacts
-from bertkit.data.data_config import InstancesConfig, MaskingConfig
+from bertkit.data.data_config import AnySegments, InstancesConfig, MaskingConfig
 
 Ints = NDArray[np.int64]
 INSTANCES_AT_ONCE = 4096
@@ -107,10 +109,84 @@ def open_instances(dataset: PreparedDataset) -> Instances:
     return stored
 
 
-def stored_settings(dataset: PreparedDataset) -> tuple[InstancesConfig, MaskingConfig]:
-    """Return the settings with which the stored instances were made."""
+@dataclasses.dataclass(frozen=True)
+class InstanceSampler(ExampleSource):
+    """Samples Google's stored instances, each once per epoch, with the same masks in every epoch."""
+
+    instances: Instances
+    seed: int
+
+    def size_of(self, epoch: int) -> int:
+        """Return the number of instances."""
+        return len(self.instances)
+
+    def _batch(self, chosen: list[tuple[int, Ints]], *, by_length: bool) -> PretrainBatch:
+        numbers = np.concatenate([numbers for _, numbers in chosen])
+        if by_length:
+            numbers = numbers[np.argsort(self.instances.lengths(numbers), kind="stable")]
+        return self.instances.batch(numbers)
+
+    def mean_next_sentence_label(self, max_sequences: int) -> float:
+        """Return the mean of the stored labels."""
+        return float(self.instances.is_random_next[:max_sequences].mean())
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredExamples:
+    """The fixed instances of a prepared dataset, each once per epoch; none is held out."""
+
+    instances: Instances
+    segments: InstancesConfig  # with which they were made
+    masking: MaskingConfig
+    splits = ("train",)
+    why_none_held_out = "a dataset of fixed instances has none"
+
+    def with_length(self, max_seq_length: int) -> StoredExamples:
+        """Return the same instances, whose length is fixed."""
+        assert max_seq_length == self.segments.max_seq_length, "the settings refuse another length"
+        return self
+
+    def source(self, split: str, seed: int, cache_dir: Path | None = None) -> InstanceSampler:
+        """Return the instances."""
+        return InstanceSampler(self.instances, seed)
+
+    def estimated_size(self, seed: int) -> float:
+        """Return the number of instances."""
+        return len(self.instances)
+
+    def shown(self, count: int) -> list[tuple[bool, list[int]]]:
+        """Return the first instances, masked."""
+        chosen, instances = np.arange(min(count, len(self.instances))), self.instances
+        return [(bool(instances.is_random_next[n]), instances.batch(np.array([n])).input_ids.tolist()) for n in chosen]
+
+
+def open_stored(dataset: PreparedDataset) -> StoredExamples:
+    """Open the fixed instances of a dataset that has them, with the settings from which they were made."""
     made_with = dataset.manifest["instances"]
-    return InstancesConfig(**made_with["segments"]), MaskingConfig(**made_with["masking"])
+    segments, masking = InstancesConfig(**made_with["segments"]), MaskingConfig(**made_with["masking"])
+    return StoredExamples(open_instances(dataset), segments, masking)
+
+
+def check_stored(
+    dataset: PreparedDataset,
+    stored: StoredExamples,
+    segments: AnySegments,
+    masking: MaskingConfig,
+    explicit_keys: Sequence[str],
+) -> None:
+    """Raise InputError if the user set other settings than those from which the instances were made."""
+    theirs = {"segments": to_mapping(stored.segments), "masking": to_mapping(stored.masking)}
+    ours = {"segments": to_mapping(segments), "masking": to_mapping(masking)}
+    changed = [
+        f"{key}={new!r} here, {old!r} there"
+        for key, old, new in differences(theirs, ours)
+        if key in explicit_keys or (key.startswith("masking.") and "masking" in explicit_keys)
+    ]
+    if changed:
+        raise InputError(
+            f"data_dir={dataset.directory} holds fixed instances, already cut and masked ({'; '.join(changed)}); leave these "
+            "settings out or set them to the same values, or prepare another dataset with them"
+        )
 
 
 def stored_masking(masking: MaskingConfig) -> dict[str, Any]:

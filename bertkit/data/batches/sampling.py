@@ -1,9 +1,14 @@
 """The examples of a training step: a function of (seed, step), computed in constant time.
 
+A prepared dataset gives its examples as a `DatasetExamples`: drawn from the text again in each epoch (`DrawnExamples`), or
+stored (`instances.StoredExamples`); `examples.open_examples` opens them. Each has an `ExampleSource` for a split.
+
 A keyed permutation orders the examples of an epoch; the epochs follow one another without end, and step s takes the positions
 s * batch to (s + 1) * batch of this sequence. Pairs are drawn again in each epoch, so their number varies a little. Every
 epoch still has as many examples as the first one: a few are left out, or a few are repeated.
 """
+
+from __future__ import annotations
 
 import dataclasses
 import functools
@@ -15,6 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -22,16 +28,16 @@ from bertkit.base.batch import PretrainBatch
 from bertkit.base.errors import StorageError
 from bertkit.base.files import sha256_file
 from bertkit.base.typed_settings import to_mapping
-from bertkit.data.batches.collate import collate
-from bertkit.data.batches.instances import Instances
+from bertkit.data.batches.collate import collate, pack_examples
 from bertkit.data.batches.keyed_random import Stream, bits, permute
-from bertkit.data.batches.segments import Examples, Ints, concatenate, examples_of_epoch, select
+from bertkit.data.batches.segments import Examples, Ints, concatenate, document_pairs, examples_of_epoch, select
 from bertkit.data.corpus.manifest import fingerprint
-from bertkit.data.corpus.prepared import Split, map_numbers
+from bertkit.data.corpus.prepared import PreparedDataset, Split, map_numbers
 from bertkit.data.corpus.tokenizer import VocabFacts
-from bertkit.data.data_config import MaskingConfig, SegmentsConfig
+from bertkit.data.data_config import AnySegments, MaskingConfig, SegmentsConfig
 
 PERMUTED_AT_ONCE = 4096  # positions permuted together and cached, for many steps
+LARGE_TEXT = 10_000_000  # tokens; in a larger text the examples are estimated, since counting takes some seconds
 
 
 class ExampleSource(ABC):
@@ -83,26 +89,36 @@ class ExampleSource(ABC):
         return [(epoch, int(number)) for epoch, numbers in chosen for number in numbers]
 
 
-@dataclass(frozen=True)
-class InstanceSampler(ExampleSource):
-    """Samples Google's stored instances, each once per epoch, with the same masks in every epoch."""
+class DatasetExamples(Protocol):
+    """The examples of a prepared dataset."""
 
-    instances: Instances
-    seed: int
+    @property
+    def segments(self) -> AnySegments:
+        """How they are cut."""
 
-    def size_of(self, epoch: int) -> int:
-        """Return the number of instances."""
-        return len(self.instances)
+    @property
+    def masking(self) -> MaskingConfig | None:
+        """How they are masked; None if next tokens are predicted."""
 
-    def _batch(self, chosen: list[tuple[int, Ints]], *, by_length: bool) -> PretrainBatch:
-        numbers = np.concatenate([numbers for _, numbers in chosen])
-        if by_length:
-            numbers = numbers[np.argsort(self.instances.lengths(numbers), kind="stable")]
-        return self.instances.batch(numbers)
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits that have examples."""
 
-    def mean_next_sentence_label(self, max_sequences: int) -> float:
-        """Return the mean of the stored labels."""
-        return float(self.instances.is_random_next[:max_sequences].mean())
+    @property
+    def why_none_held_out(self) -> str:
+        """Why there may be no held-out examples, or what to do about it."""
+
+    def with_length(self, max_seq_length: int) -> DatasetExamples:
+        """Return examples of another length, in tokens."""
+
+    def source(self, split: str, seed: int, cache_dir: Path | None = None) -> ExampleSource:
+        """Return the examples of a split; `cache_dir` stores those of each epoch, if they are drawn."""
+
+    def estimated_size(self, seed: int) -> float:
+        """Return the number of training examples in an epoch; for a large text, an estimate."""
+
+    def shown(self, count: int) -> list[tuple[bool, list[int]]]:
+        """Return a few training examples for a description: the next sentence label, and the token ids."""
 
 
 @dataclass
@@ -148,6 +164,51 @@ class Sampler(ExampleSource):
     def _compute_epoch(self, epoch: int) -> Examples:
         split = self.split
         return concatenate(list(examples_of_epoch(split.sentences, split.documents, self.segments, self.seed, epoch)))
+
+
+@dataclass(frozen=True)
+class DrawnExamples:
+    """Pairs or blocks of the text of a prepared dataset, drawn and masked again in each epoch."""
+
+    dataset: PreparedDataset
+    segments: SegmentsConfig
+    masking: MaskingConfig | None  # None: predict next tokens
+    why_none_held_out = "prepare more documents, or with a larger held_out_prob"
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits that have documents."""
+        return tuple(name for name, split in self.dataset.splits.items() if split.num_documents)
+
+    def with_length(self, max_seq_length: int) -> DrawnExamples:
+        """Return examples of another length, in tokens."""
+        segments = dataclasses.replace(self.segments, max_seq_length=max_seq_length)
+        return dataclasses.replace(self, segments=segments)
+
+    def source(self, split: str, seed: int, cache_dir: Path | None = None) -> Sampler:
+        """Return the examples of a split."""
+        text, facts = self.dataset.splits[split], self.dataset.tokenizer.facts
+        cache = None if cache_dir is None else EpochCache(cache_dir, text, self.segments, seed).open
+        return Sampler(text, facts, self.segments, self.masking, seed, cache)
+
+    def estimated_size(self, seed: int) -> float:
+        """Return the number of training examples in the first epoch; estimated for a large text, whose count takes seconds."""
+        num_tokens = self.dataset.splits["train"].num_tokens
+        if num_tokens > LARGE_TEXT:
+            return num_tokens / self.segments.max_seq_length
+        return self.source("train", seed).epoch_length
+
+    def shown(self, count: int) -> list[tuple[bool, list[int]]]:
+        """Return a few training pairs with either label, from all over the text."""
+        split = self.dataset.splits[self.splits[0]]
+        documents = np.unique(np.linspace(0, split.num_documents - 1, count).astype(np.int64))
+        pairs = document_pairs(split.sentences, split.documents, documents, self.segments, seed=0, epoch=0)
+        assert pairs.next_sentence_labels is not None
+        actual_first = np.argsort(pairs.next_sentence_labels, kind="stable")
+        chosen = actual_first[np.linspace(0, len(pairs) - 1, min(count, len(pairs))).astype(np.int64)]
+        ids, _, lengths = pack_examples(split, select(pairs, chosen), self.dataset.tokenizer.facts)
+        sequences = np.split(ids, np.cumsum(lengths)[:-1])
+        return [(bool(pairs.next_sentence_labels[n]), ids.tolist()) for n, ids in zip(chosen, sequences, strict=True)]
 
 
 def _shuffled(positions: Ints, size: int, seed: int, epoch: int) -> Ints:

@@ -15,8 +15,8 @@ from preparing import write_split
 from bertkit.base.batch import PretrainBatch
 from bertkit.data.batches import sampling, segments
 from bertkit.data.batches.google_instances import Instance
-from bertkit.data.batches.instances import Instances, write_instances
-from bertkit.data.batches.sampling import EpochCache, InstanceSampler, Sampler
+from bertkit.data.batches.instances import Instances, InstanceSampler, write_instances
+from bertkit.data.batches.sampling import EpochCache, Sampler
 from bertkit.data.batches.segments import Examples, concatenate, examples_of_epoch, select
 from bertkit.data.corpus.prepared import Split
 from bertkit.data.corpus.tokenizer import VocabFacts
