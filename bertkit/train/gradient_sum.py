@@ -62,12 +62,14 @@ class DataParallelSum:
     def over(self, micro_batches: NumberedBatches, num_micro_batches: int, forward: Forward) -> Tensor:
         """Exchange gradients once, during the last backward pass."""
         *earlier, last = micro_batches
+        sums: list[Tensor] = []
         with self.accelerator.no_sync(self.model):
-            sums = [self._run(forward(*numbered)) for numbered in earlier]
-        sums.append(self._run(forward(*last)))
+            for number, batch in earlier:
+                sums.append(self._backward(forward(number, batch)))
+        sums.append(self._backward(forward(*last)))
         return self.accelerator.reduce(sum(sums), "sum")  # type: ignore[no-any-return]
 
-    def _run(self, forward: ForwardPass) -> Tensor:
+    def _backward(self, forward: ForwardPass) -> Tensor:
         # data-parallel training averages the gradients of the processes, and we need their sum
         self.accelerator.backward(forward.loss * self.accelerator.num_processes)
         return forward.sums
