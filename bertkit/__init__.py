@@ -23,13 +23,14 @@ COMMANDS = (  # in their usual order
     "prepare", "pretrain", "finetune", "glue", "predict", "embed", "evaluate", "compare", "view", "serve", "index", "search",
     "export", "verify",
 )  # fmt: skip
-SLOTS = ("masking", "head", "score", "positions", "schedule", "optimizer", "metric", "shape")  # decorators of plug-ins
+# decorators of plug-ins
+SLOTS = ("masking", "head", "score", "positions", "pattern", "schedule", "optimizer", "metric", "shape")
 __all__ = ["__version__", *COMMANDS, *_HOMES]
 
 
 def __getattr__(name: str) -> Any:
     if name in SLOTS:
-        return functools.partial(importlib.import_module("bertkit.base.plugins").add, name)
+        return functools.partial(importlib.import_module("bertkit.base.plugins").option, name)
     if name in COMMANDS:
         return importlib.import_module("bertkit.functions").function_of(name)
     if name not in _HOMES:

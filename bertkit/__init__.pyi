@@ -59,10 +59,8 @@ _TokenizerOption: TypeAlias = Literal['wordpiece']
 class _MaskingConfig(TypedDict, total=False):
     name: str
     probability: float
-    whole_word: bool
     mask_prob: float
     random_prob: float
-    max_ngram: int
     kind: str
     options: dict[str, Any]
 
@@ -124,7 +122,8 @@ class _AttentionConfig(TypedDict, total=False):
     positions_options: dict[str, Any]
     max_distance: int
     relative_to: Sequence[Literal['keys', 'values']]
-    pattern: Literal['full', 'causal', 'window', 'bigbird', 'linformer']
+    pattern: str
+    pattern_options: dict[str, Any]
     window: int
     block_size: int
     random_blocks: int
@@ -137,9 +136,7 @@ _AttentionOption: TypeAlias = Literal['bert', 'transformer']
 class _NormConfig(TypedDict, total=False):
     name: str
     placement: Literal['post', 'pre']
-    kind: Literal['layer_norm', 'rms']
-
-_NormOption: TypeAlias = Literal['post', 'pre']
+    kind: str
 
 class _OptimizerConfig(TypedDict, total=False):
     name: str
@@ -289,7 +286,7 @@ class _DecoderSettings(TypedDict, total=False):
     window: int
     input_feeding: bool
     num_layers: int
-    cell: Literal['gru', 'lstm']
+    cell: str
     reset_gate: Literal['after', 'before']
     bidirectional: bool
     reverse_source: bool
@@ -373,7 +370,7 @@ def pretrain(
     data: _SkipConfig = ...,
     model: _ModelOption | _BertShape = 'tiny',
     attention: _AttentionOption | _AttentionConfig = 'bert',
-    norm: _NormOption | _NormConfig = 'post',
+    norm: str | _NormConfig = 'post',
     segments: _SegmentsOption | _SegmentsConfig = 'pairs',
     masking: str | _MaskingConfig = 'bert',
     optimizer: str | _OptimizerConfig = 'adamw',
@@ -445,7 +442,7 @@ def finetune(
     launch: _LaunchOption | _LaunchConfig = 'workers',
     decoder: _DecoderOption | _DecoderSettings | None = None,
     attention: _AttentionOption | _AttentionConfig | None = None,
-    norm: _NormOption | _NormConfig | None = None,
+    norm: str | _NormConfig | None = None,
     model: _ModelOption | _BertShape | None = None,
     tokenizer: _TokenizerOption | _TokenizerConfig | None = None,
     text_column: str | int | None = None,
@@ -524,7 +521,7 @@ def glue(
     launch: _LaunchOption | _LaunchConfig = 'workers',
     decoder: _DecoderOption | _DecoderSettings | None = None,
     attention: _AttentionOption | _AttentionConfig | None = None,
-    norm: _NormOption | _NormConfig | None = None,
+    norm: str | _NormConfig | None = None,
     model: _ModelOption | _BertShape | None = None,
     tokenizer: _TokenizerOption | _TokenizerConfig | None = None,
 ) -> Run:
@@ -1001,6 +998,9 @@ def score(name: str) -> Callable[[_Made], _Made]:
 
 def positions(name: str) -> Callable[[_Made], _Made]:
     """Add a function or class as an option of the setting attention.positions."""
+
+def pattern(name: str) -> Callable[[_Made], _Made]:
+    """Add a function or class as an option of the setting attention.pattern."""
 
 def schedule(name: str) -> Callable[[_Made], _Made]:
     """Add a function or class as an option of the setting schedule.decay."""

@@ -94,7 +94,7 @@ def command_help(command: str, words: Sequence[str] = (), config_dir: str | None
             own = (directory / name / f"{chosen[name]}.yaml").read_text(encoding="utf-8").splitlines()
             text += [f"  {name}.{line}" for line in own if line and not line.startswith("#")]
     text = [line.replace("  #: ", "  # ") for line in text]
-    return "\n".join([*text, *(line for slot in plugins.SETTINGS for line in _plugin_help(slot, top_level))])
+    return "\n".join([*text, *(line for slot in plugins.SLOTS for line in _plugin_help(slot, top_level))])
 
 
 def _usual_settings(directory: Path, command: str, chosen: Mapping[str, str]) -> list[str]:
@@ -115,13 +115,14 @@ def _usual_settings(directory: Path, command: str, chosen: Mapping[str, str]) ->
 
 def _plugin_help(slot: str, settings: Container[str]) -> list[str]:
     """List the plug-ins of a slot with their options, if a command has its setting."""
-    if plugins.SETTINGS[slot].partition(".")[0] not in settings:
+    place = plugins.SLOTS[slot]
+    if place.setting.partition(".")[0] not in settings:
         return []
     lines = []
-    for name in plugins.names_of(slot):
-        options = dataclasses.fields(plugins.options_of(slot, name)) if slot in plugins.OPTIONS else ()
-        lines += ["", f"{plugins.SETTINGS[slot]}={name}  (a plug-in)"]
-        lines += [f"  {plugins.OPTIONS[slot]}.{option.name}: {option.default}" for option in options]
+    for name in plugins.plugins_of(slot):
+        options = dataclasses.fields(plugins.options_of(slot, name)) if place.options else ()
+        lines += ["", f"{place.setting}={name}  (a plug-in)"]
+        lines += [f"  {place.options}.{option.name}: {option.default}" for option in options]
     return lines
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import yaml
 
-from bertkit import COMMANDS
+from bertkit import COMMANDS, SLOTS
 from bertkit.base import plugins
 from bertkit.base.intervals import Interval
 from bertkit.base.typed_settings import conf_dir, option_names
@@ -185,7 +185,7 @@ class Stub:
             if key in self.groups and key in chosen:
                 options = f"_{key.capitalize()}Option"
                 kind = f"{options} | None" if key == "experiment" else f"{options} | {kind}"
-                if key in plugins.SETTINGS:
+                if key in plugins.SLOTS:
                     kind = kind.replace(options, "str")
                 else:
                     self.classes[options] = f"{options}: TypeAlias = Literal[{', '.join(map(repr, self.groups[key]))}]"
@@ -250,8 +250,8 @@ class Stub:
         doc = [f'    """{(load_predictor.__doc__ or "").strip()}\n    """']
         loader = self.definition("load_predictor", own, "LoadedPredictor", doc)
         functions.append(loader.replace("(\n", "(\n    model_dir: _Path,\n", 1))
-        for slot, setting in plugins.SETTINGS.items():
-            doc = f'"""Add a function or class as an option of the setting {setting}."""'
+        for slot in SLOTS:
+            doc = f'"""Add a function or class as an option of the setting {plugins.SLOTS[slot].setting}."""'
             functions.append(f"def {slot}(name: str) -> Callable[[_Made], _Made]:\n    {doc}")
         return "\n\n".join([HEAD, *self.classes.values(), *functions]) + "\n"
 

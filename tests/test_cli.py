@@ -102,7 +102,7 @@ REFUSED = [  # a command; the setting and value that its error names, and the re
     (f"{PRETRAIN} model.hidden_size=31", "hidden_size=31"),
     (f"{PRETRAIN} segments.max_seq_length=600", "max_seq_length=600 exceeds the model's max_position_embeddings=512; lower segments.max_seq_length"),
     ("pretrain data_dir=no/such output_dir=y", "data_dir=no/such: no such directory"),
-    (f"{PREPARE} masking.whole_word=true", "masking.whole_word: "),
+    (f"{PREPARE} masking.whole_word=true", "masking: "),
     (f"{PREPARE} seed=1 dump=z", "seed, dump: "),
     (f"{PREPARE} segments=pairs", "segments=pairs: "),
     (f"{PREPARE} segments=google held_out_prob=0.1", "held_out_prob=0.1: has no effect with segments=google"),
@@ -112,8 +112,9 @@ REFUSED = [  # a command; the setting and value that its error names, and the re
     ("pretrain optimizer.name=lamb", "choose optimizer=lamb"),
     ("pretrain segments.kind=full_sentences", "choose segments=full_sentences"),
     (f"{PREPARE} masking=ngram", "masking: "),
-    (f"{PREPARE} segments=google masking=ngram", "masking.max_ngram=3: segments=google"),
-    (f"{PRETRAIN} masking.max_ngram=2", "masking.max_ngram=2: "),
+    (f"{PREPARE} segments=google masking=ngram", "masking=ngram: segments=google"),
+    (f"{PRETRAIN} masking=whole_word masking.options.max_ngram=2", "unknown key 'masking.options.max_ngram'"),
+    (f"{PRETRAIN} masking.max_ngram=x", "masking.options.max_ngram='x': expected a whole number"),
     (f"{PRETRAIN} segments=full_sentences next_sentence=sop", "segments.next_sentence=sop: segments=full_sentences"),
     (f"{PRETRAIN} segments=google next_sentence=none", "'segments.next_sentence=none': "),
     (f"{PRETRAIN} next_sentence=sod", "segments.next_sentence='sod': expected nsp or sop or none"),
@@ -394,11 +395,12 @@ def test_saved_settings_are_taken_again(tmp_path: Path, capsys: Capsys) -> None:
     assert (again["model_dir"], again["kernels"], again["seed"], again["steps"]) == ("other", "auto", 5, 7)
     assert (again["segments"]["kind"], again["model"]) == ("full_sentences", old["model"])
     assert again["log"] == {"every_steps": "auto", "trackers": []}
-    del old["segments"]["next_sentence"], old["masking"]["max_ngram"]
+    del old["segments"]["next_sentence"], old["masking"]["kind"]
+    old["masking"] |= {"whole_word": True, "max_ngram": 1}
     path.write_text(yaml.safe_dump(old))
     again = printed("pretrain", f"--config={path}")
-    assert (again["segments"]["next_sentence"], again["masking"]["max_ngram"]) == ("none", 1)
+    assert (again["segments"]["next_sentence"], again["masking"]["kind"]) == ("none", "whole_word")
     again = printed("pretrain", f"--config={path}", "segments=pairs", "next_sentence=sop", "masking=ngram")
-    assert (again["segments"]["next_sentence"], again["masking"]["max_ngram"]) == ("sop", 3)
+    assert (again["segments"]["next_sentence"], again["masking"]["options"]) == ("sop", {"max_ngram": 3})
     refused(run(["pretrain", "--config", str(tmp_path / "none.yaml")]), "none.yaml: ", capsys)
     refused(run(["pretrain", "--config", str(path), "stepz=3"]), "unknown key 'stepz'; did you mean 'steps'?", capsys)

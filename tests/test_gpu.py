@@ -21,7 +21,7 @@ from bertkit.base.files import sha256_file
 from bertkit.cli import run
 from bertkit.kernels.fast import ALL, PLAIN, FastWays
 from bertkit.kernels.layout import Layout
-from bertkit.model.attention import attend
+from bertkit.model.attention import Weighing, attend_fast
 from bertkit.model.bert_config import AttentionConfig
 from bertkit.model.geometry import Geometry
 from bertkit.model.heads import BertWithHeads
@@ -147,10 +147,10 @@ def test_attention_and_its_gradients_are_those_of_each_sequence(
 ) -> None:
     weights = torch.randn(sum(lengths), 3, 32, generator=torch.Generator().manual_seed(1))
     plain = packed(lengths, torch.float64, "cpu")
-    expected = attend(*plain, within(lengths, "cpu"), 0.0)
+    expected = attend_fast(*plain, within(lengths, "cpu"), Weighing(0.0))
     (expected * weights).sum().backward()
     ours = packed(lengths, dtype, DEVICE)
-    context = attend(*ours, within(lengths), 0.0, fast)
+    context = attend_fast(*ours, within(lengths), Weighing(0.0, fast))
     (context * weights.to(DEVICE)).sum().backward()
     pairs = [(context, expected), *((mine.grad, its.grad) for mine, its in zip(ours, plain, strict=True))]
     for found, wanted in pairs:
@@ -163,7 +163,7 @@ def test_flash_attention_is_what_half_precision_takes() -> None:
     names = {}
     for dtype, dropout_prob in ((torch.bfloat16, 0.0), (torch.bfloat16, 0.1), (torch.float32, 0.0)):
         with torch.profiler.profile() as profile, torch.no_grad():
-            attend(*packed(MIXED, dtype, DEVICE), geometry, dropout_prob)
+            attend_fast(*packed(MIXED, dtype, DEVICE), geometry, Weighing(dropout_prob))
         names[dtype, dropout_prob] = {event.key for event in profile.key_averages()}
     took_flash = {key: any("_flash_attention" in name for name in found) for key, found in names.items()}
     assert list(took_flash.values()) == [True, False, False]
@@ -179,7 +179,7 @@ def test_attention_drops_with_its_probability(dtype: torch.dtype, prob: float) -
     shares = []
     for _ in range(14):  # of 60,000 x 12 weights each: 1e7 draws
         ones = torch.ones(sum(lengths), 12, 8, dtype=dtype, device=DEVICE)
-        context = attend(torch.zeros_like(ones), torch.zeros_like(ones), ones, geometry, prob, ALL)
+        context = attend_fast(torch.zeros_like(ones), torch.zeros_like(ones), ones, geometry, Weighing(prob, ALL))
         single = context[:60_000, :, 0]
         shares.append((single == 0).double().mean())
         kept = single[single != 0].double()
@@ -193,7 +193,7 @@ def test_the_plain_way_drops_with_its_probability() -> None:
     ones = torch.ones(60_000, 12, 8, dtype=torch.bfloat16, device=DEVICE)
     value = torch.stack([ones[:30_000], torch.zeros_like(ones[:30_000])], 1).flatten(0, 1)
     geometry = within([2] * 30_000)
-    contexts = (attend(ones, ones, value, geometry, 0.1, PLAIN) for _ in range(14))
+    contexts = (attend_fast(ones, ones, value, geometry, Weighing(0.1, PLAIN)) for _ in range(14))
     shares = [(context[..., 0] == 0).double().mean() for context in contexts]
     assert abs(float(torch.stack(shares).mean()) - 0.1) < 1e-3
 
@@ -204,14 +204,14 @@ def test_heads_and_sequences_drop_by_themselves_and_the_gradient_drops_alike() -
     geometry = within(lengths)
     zeros = torch.zeros(sum(lengths), 4, 8, device=DEVICE)
     value = torch.randn(sum(lengths), 1, 1, device=DEVICE).expand(-1, 4, 8).contiguous().requires_grad_()
-    context = attend(zeros, zeros, value, geometry, 0.3, ALL)
+    context = attend_fast(zeros, zeros, value, geometry, Weighing(0.3, ALL))
     for first, second in ((0, 1), (1, 2), (2, 3)):
         assert not torch.allclose(context[:, first], context[:, second])
     # the context is linear in the values; with other masks backwards the two sums would differ
     weights = torch.randn_like(context)
     (context * weights).sum().backward()
     torch.testing.assert_close((value * value.grad).sum(), (context * weights).sum(), rtol=1e-3, atol=1e-2)
-    alike = attend(zeros, zeros, torch.ones_like(zeros), geometry, 0.3, ALL)
+    alike = attend_fast(zeros, zeros, torch.ones_like(zeros), geometry, Weighing(0.3, ALL))
     assert not torch.equal(alike[:64], alike[64:128])
 
 

@@ -80,7 +80,8 @@ def unloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder with the guide's module, as a user's working directory, and no plug-in known yet."""
     shutil.copy(GUIDE / "my_plugins.py", tmp_path)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(plugins, "_plugins", {})
+    built_in = {key: made for key, made in plugins._options.items() if not plugins.is_plugin(*key)}
+    monkeypatch.setattr(plugins, "_options", built_in)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv(plugins.MODULES, "")
     plugins._load_once.cache_clear()
@@ -128,7 +129,7 @@ def test_a_masking(tiny_runs: Path, capsys: Capsys) -> None:
 def test_what_a_masking_returns(tokenizer: Tokenizer) -> None:
     facts = tokenizer.facts
     ids = np.array([facts.cls, 7, 8, 9, facts.sep, facts.cls, 10, 11, facts.sep])
-    policy = MaskingConfig(0.5, False, 1.0, 0.0, kind="mine")
+    policy = MaskingConfig(0.5, 1.0, 0.0, kind="mine")
     places: list[int] = [2]
     bertkit.masking("mine")(lambda ids, special, rng, policy: places)  # type: ignore[attr-defined]
 
@@ -140,7 +141,7 @@ def test_what_a_masking_returns(tokenizer: Tokenizer) -> None:
     places[0] = 0
     with pytest.raises(InputError, match=r"masking=mine: positions \[0\]"):
         masked()
-    plugins._plugins["masking", "mine"] = lambda ids, special, rng, policy: (ids + 1, np.where(special, -100, ids))
+    plugins._options["masking", "mine"] = lambda ids, special, rng, policy: (ids + 1, np.where(special, -100, ids))
     assert masked() == [(ids + 1).tolist(), [1, 2, 3, 6, 7], [7, 8, 9, 10, 11]]
 
 
@@ -155,7 +156,7 @@ def test_a_head_and_a_metric(tiny_runs: Path, capsys: Capsys) -> None:
     assert json.loads(capsys.readouterr().out)["label"] in "ab"
     refused(run(["export", "model_dir=run", "head=task", "output_dir=hf"]), "head.kind=two_layers", capsys)
     assert run(["export", "model_dir=run", "head=encoder", "output_dir=hf"]) == 0
-    plugins._plugins.clear()
+    del plugins._options["head", "two_layers"]
     refused(run(predict), "head.kind='two_layers'", capsys)
 
 
@@ -206,7 +207,7 @@ def test_help_lists_them(package: Path, capsys: Capsys) -> None:
         (("plugins=[my_plugins]", "masking=blok"), "'block'"),
         (("plugins=[my_plugins]", "masking=block", "masking.options.lenght=4"), "'length'"),
         (("plugins=[my_plugins]", "masking=block", "masking.options.length=four"), "masking.options.length"),
-        (("masking.options.length=4",), "masking.options={'length': 4}"),
+        (("masking.options.length=4",), "unknown key 'masking.options.length'"),
         (("plugins=[nowhere]",), "plugins=[nowhere]"),
         (("attention.score=block",), "attention.score='block'"),
         (("optimizer.name=block",), "optimizer.name='block'"),
@@ -244,7 +245,7 @@ def test_positions_that_rotate_or_embed() -> None:
 
     config = small_config(attention=AttentionConfig(positions="doubling"))  # type: ignore[arg-type]
     model = BertWithHeads(config, ("masked_lm",), with_pooler=False).eval()
-    assert model.bert.embeddings.position is None
+    assert not list(model.bert.embeddings.positions.parameters())
     layer = model.bert.encoder.layers[0].attention.slots
     query = torch.ones(3, 2, 13)
     from bertkit.kernels.layout import Layout

@@ -5,7 +5,8 @@ Doors:
     batch           the arrays of a batch, shared by data and training
     intervals       the valid values of numbers in settings
     typed_settings  converts plain mappings to frozen dataclasses, and checks keys and types
-    plugins         the user's own options, by slot and name
+    plugins         the registry of options, built in and the user's own
+    renamed         settings that had other names in earlier versions
     errors          errors with exit codes; safe output to the terminal
     files           durable writes, locks, safetensors
     text_files      reads text, JSON and YAML, with size limits

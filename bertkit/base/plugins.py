@@ -1,9 +1,12 @@
-"""Plug-ins: a user's function or class adds an option to a slot of bertkit, such as a masking policy.
+"""The registry of options: what is built in, and a user's plug-ins, by slot and name.
 
     @bertkit.masking("block")
     def block(ids, special, rng, policy, *, length: int = 3): ...
 
-The keyword-only parameters are the plug-in's options, with their types and defaults: `masking=block masking.options.length=5`.
+An option is a function or a class with the decorator of its slot. Its keyword-only parameters are its settings, with types and
+defaults: `masking=block masking.options.length=5`; one with the name of a setting of the group, such as `attention.window`, has that value.
+The modules of the built-in options are imported when a name other than the default is first looked up.
+
 bertkit knows a plug-in once its module is imported: by `plugins=[my_module]`, by the user's own program, or by an entry point
 of the group `bertkit` in an installed package. Processes that a command starts import the same modules.
 """
@@ -14,43 +17,53 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, TypeVar
 
 from bertkit.base.errors import InputError
 
 Made = TypeVar("Made", bound=Callable[..., Any])
 
-SETTINGS = {  # slot -> the setting with the name of the plug-in
-    "masking": "masking.kind",
-    "head": "head.kind",
-    "score": "attention.score",
-    "positions": "attention.positions",
-    "schedule": "schedule.decay",
-    "optimizer": "optimizer.name",
-    "metric": "task.metrics",
-    "shape": "task.kind",
-}
-OPTIONS = {  # slot -> the setting with the options of the plug-in
-    **{slot: f"{slot}.options" for slot in ("masking", "head", "schedule", "optimizer")},
-    **{slot: f"attention.{slot}_options" for slot in ("score", "positions")},
+
+@dataclasses.dataclass(frozen=True)
+class Slot:
+    """Where the user chooses an option, and where the built-in ones are."""
+
+    setting: str  # the setting with the name of the option
+    module: str | None = None  # the module with the built-in options
+    default: str | None = None  # the option that needs no look-up in settings
+    options: str | None = None  # the setting with the option's own settings
+
+
+SLOTS = {
+    "masking": Slot("masking.kind", "bertkit.data.batches.masking", "bert", "masking.options"),
+    "head": Slot("head.kind", "bertkit.model.heads", "linear", "head.options"),
+    "score": Slot("attention.score", "bertkit.model.scores", "scaled_dot", "attention.score_options"),
+    "positions": Slot("attention.positions", "bertkit.model.positions", "learned", "attention.positions_options"),
+    "pattern": Slot("attention.pattern", "bertkit.model.patterns", "full", "attention.pattern_options"),
+    "norm": Slot("norm.kind", "bertkit.model.bert", "layer_norm"),
+    "cell": Slot("decoder.cell", "bertkit.model.cells", "gru"),
+    "schedule": Slot("schedule.decay", "bertkit.train.schedule", "polynomial", "schedule.options"),
+    "optimizer": Slot("optimizer.name", "bertkit.train.optimizer", "adamw", "optimizer.options"),
+    "metric": Slot("task.metrics", "bertkit.tasks.scoring.metrics"),
+    "shape": Slot("task.kind"),
 }
 MODULES = "BERTKIT_PLUGINS"  # environment variable: the modules that every process imports, separated by commas
-_plugins: dict[tuple[str, str], Callable[..., Any]] = {}
+_options: dict[tuple[str, str], Callable[..., Any]] = {}
 
 
-def add(slot: str, name: str) -> Callable[[Made], Made]:
-    """Return the decorator that adds a plug-in to a slot.
+def option(slot: str, name: str) -> Callable[[Made], Made]:
+    """Return the decorator that adds an option to a slot.
 
     Raises:
-        InputError: another module has a plug-in with this name.
+        InputError: another module has an option with this name.
     """
 
     def decorator(made: Made) -> Made:
-        other = _plugins.get((slot, name), made).__module__
+        other = _options.get((slot, name), made).__module__
         if other != made.__module__:
-            raise InputError(f"{slot} {name!r}: a plug-in in {other} and in {made.__module__}; rename one of them")
-        _plugins[slot, name] = made
+            raise InputError(f"{slot} {name!r}: defined in {other} and in {made.__module__}; rename one of them")
+        _options[slot, name] = made
         return made
 
     return decorator
@@ -88,43 +101,78 @@ def _import(what: str, load: Callable[[], object]) -> None:
         raise InputError(f"{what}: cannot be imported ({reason}); correct the module, or leave it out") from None
 
 
+def _load_built_in(slot: str) -> None:
+    module = SLOTS[slot].module
+    if module is not None:
+        importlib.import_module(module)
+
+
 def find(slot: str, name: object) -> Callable[..., Any] | None:
-    """Find a plug-in by its name; None if no imported module has it."""
+    """Find an option by its name; None if no module has it."""
     if not isinstance(name, str):
         return None
-    if (slot, name) not in _plugins:
+    if (slot, name) not in _options:
+        _load_built_in(slot)
+    if (slot, name) not in _options:
         _load_once()
-    return _plugins.get((slot, name))
+    return _options.get((slot, name))
+
+
+def exists(slot: str, name: object) -> bool:
+    """Whether a slot has an option with this name; the default is known without an import."""
+    return name == SLOTS[slot].default or find(slot, name) is not None
 
 
 def names_of(slot: str) -> list[str]:
+    """List the options of a slot, the plug-ins last."""
+    _load_built_in(slot)
+    return [name for other, name in _options if other == slot and not is_plugin(slot, name)] + plugins_of(slot)
+
+
+def plugins_of(slot: str) -> list[str]:
     """List the plug-ins of a slot."""
     _load_once()
-    return [name for other, name in _plugins if other == slot]
+    return [name for other, name in _options if other == slot and is_plugin(slot, name)]
+
+
+def is_plugin(slot: str, name: str) -> bool:
+    """Whether an option is the user's own."""
+    return _options[slot, name].__module__.partition(".")[0] != "bertkit"
 
 
 def has_setting(key: str) -> bool:
-    """Whether a setting belongs to plug-ins, such as `masking.options.length`; configuration files do not list these."""
-    return key in SETTINGS.values() or any(key.startswith(f"{setting}.") for setting in OPTIONS.values())
+    """Whether a setting belongs to options, such as `masking.options.length`; configuration files do not list these."""
+    return any(
+        key == slot.setting or (slot.options is not None and key.startswith(f"{slot.options}."))
+        for slot in SLOTS.values()
+    )
 
 
 def get(slot: str, name: str) -> Callable[..., Any]:
-    """Return a plug-in; raises InputError if its module has not been imported."""
+    """Return an option; raises InputError if its module has not been imported."""
     if (made := find(slot, name)) is None:
-        raise InputError(f"{SETTINGS[slot]}={name}: a plug-in that is not loaded; set plugins=[its module]")
+        raise InputError(f"{SLOTS[slot].setting}={name}: a plug-in that is not loaded; set plugins=[its module]")
     return made
 
 
-def options_of(slot: str, name: str) -> type:
-    """Return a dataclass with the options of a plug-in: its keyword-only parameters, with types and defaults."""
-    parameters = inspect.signature(get(slot, name), eval_str=True).parameters.values()
-    options = [p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
-    if bare := [p.name for p in options if p.default is p.empty or p.annotation is p.empty]:
+@functools.cache
+def _settings_of(made: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
+    """Return the keyword-only parameters of an option."""
+    parameters = inspect.signature(made, eval_str=True).parameters.values()
+    return tuple(one for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY)
+
+
+def options_of(slot: str, name: str, group: Container[str] = ()) -> type:
+    """Return a dataclass with the settings of an option, with types and defaults; those in `group` are settings of its group."""
+    settings = [one for one in _settings_of(get(slot, name)) if one.name not in group]
+    if bare := [one.name for one in settings if one.default is one.empty or one.annotation is one.empty]:
         raise InputError(f"{slot} {name!r}: option {bare[0]} needs a type and a default, as in {bare[0]}: int = 3")
-    fields = [(p.name, p.annotation, dataclasses.field(default=p.default)) for p in options]
+    fields = [(one.name, one.annotation, dataclasses.field(default=one.default)) for one in settings]
     return dataclasses.make_dataclass("Options", fields)
 
 
-def bind(slot: str, name: str, options: Mapping[str, Any]) -> functools.partial[Any]:
-    """Return a plug-in with its options set."""
-    return functools.partial(get(slot, name), **options)
+def bind(slot: str, name: str, *settings: Mapping[str, Any]) -> functools.partial[Any]:
+    """Return an option with its settings, from mappings that may hold others too; later ones override earlier ones."""
+    made = get(slot, name)
+    known = {key: value for each in settings for key, value in each.items()}
+    return functools.partial(made, **{one.name: known[one.name] for one in _settings_of(made) if one.name in known})

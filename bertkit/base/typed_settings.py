@@ -22,12 +22,12 @@ from bertkit.base.text_files import parse_yaml
 T = TypeVar("T")
 
 
-# marks the names that plug-ins add to: `Annotated[Literal["adamw", "lamb"], Slot("optimizer")]`
+# marks the name of an option: `Annotated[str, Slot("optimizer")]`
 Slot = NewType("Slot", str)
 
 
 def options_of(slot: str, setting: str) -> dict[str, str]:
-    """Return the metadata of a setting: the options of a slot's plug-in, whose name is in another setting of the dataclass."""
+    """Return the metadata of a setting: those of an option of a slot, whose name is in another setting of the dataclass."""
     return {"slot": slot, "named_by": setting, **IF_SET}
 
 
@@ -231,19 +231,12 @@ def _build_dataclass(schema: Any, mapping: Mapping[str, Any], path: str, errors:
     values: dict[str, Any] = {}
     for name, field in fields.items():
         if "slot" in field.metadata:
-            named_by = field.metadata["named_by"]
-            kind = values.get(named_by, fields[named_by].default)
-            is_own = kind is None or kind in get_args(get_args(_hints(schema)[named_by])[0])
-            place, given = _joined(path, name), mapping.get(name, {})
-            if is_own:
-                values[name] = {}
-                if given and kind is not None:  # None: the name was refused
-                    errors.append(f"{place}={given!r:.60}: is for plug-ins; leave it out")
-            else:
-                options = _convert(
-                    plugins.options_of(field.metadata["slot"], kind), given, place, errors, is_file=False
-                )
-                values[name] = {} if options is None else vars(options)
+            slot, named_by, given = field.metadata["slot"], field.metadata["named_by"], mapping.get(name, {})
+            chosen, options = values.get(named_by, fields[named_by].default), None
+            if chosen is not None and (given or chosen != plugins.SLOTS[slot].default):  # None: the name was refused
+                schema_of_options = plugins.options_of(slot, chosen, fields)
+                options = _convert(schema_of_options, given, _joined(path, name), errors, is_file=False)
+            values[name] = {} if options is None else vars(options)
         elif name in mapping:
             values[name] = _convert(_hints(schema)[name], mapping[name], _joined(path, name), errors, is_file)
         elif field.default is field.default_factory is dataclasses.MISSING:  # files older than a field get its default
@@ -277,7 +270,7 @@ def _match(option: Any, value: Any) -> tuple[bool, Any]:
         plain, mark = get_args(option)
         if isinstance(mark, Interval):
             return _match(plain, value)
-        return value in get_args(plain) or plugins.find(mark, value) is not None, value
+        return plugins.exists(mark, value), value
     if get_origin(option) is Literal:
         return value in get_args(option), value
     if get_origin(option) is not None or dataclasses.is_dataclass(option):
@@ -303,8 +296,7 @@ def _describe(option: Any) -> str:
         plain, mark = get_args(option)
         if isinstance(mark, Interval):
             return _describe(plain)
-        known = [*get_args(plain), *plugins.names_of(mark)]
-        return f"{' or '.join(known)}, or a plug-in whose module is in plugins="
+        return f"{' or '.join(plugins.names_of(mark))}, or a plug-in whose module is in plugins="
     if get_origin(option) is Literal:
         return " or ".join(str(choice) for choice in get_args(option))
     if get_origin(option) is tuple:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from bertkit.base.errors import InputError
 from bertkit.base.intervals import MAX_INT32, Count, Interval, Share, ShareInside, Size
-from bertkit.base.typed_settings import IF_SET, Slot, options_of, refuse, unused
+from bertkit.base.typed_settings import Slot, options_of, refuse, unused
 
 
 @dataclass(frozen=True)
@@ -106,11 +106,9 @@ class MaskingConfig:
     """Which tokens are predicted, and what replaces them."""
 
     probability: ShareInside
-    whole_word: bool
     mask_prob: Share
     random_prob: Share
-    max_ngram: Size = 1  # largest number of words masked together; older datasets do not have this setting
-    kind: Annotated[Literal["bert"], Slot("masking")] = field(default="bert", metadata=IF_SET)
+    kind: Annotated[str, Slot("masking")] = "bert"
     options: dict[str, Any] = field(default_factory=dict, hash=False, metadata=options_of("masking", "kind"))
 
     def __post_init__(self) -> None:
@@ -118,10 +116,17 @@ class MaskingConfig:
             self.mask_prob + self.random_prob > 1
             and f"masking.mask_prob={self.mask_prob} and masking.random_prob={self.random_prob}: expected two probabilities "
             "that sum to at most 1",
-            self.max_ngram > 1
-            and not self.whole_word
-            and f"masking.max_ngram={self.max_ngram}: n-grams need masking.whole_word=true; set masking=ngram",
         )
+
+
+@dataclass(frozen=True)
+class StoredMasking:
+    """The masking of Google's fixed instances, as in the manifest of their dataset."""
+
+    probability: ShareInside
+    whole_word: bool
+    mask_prob: Share
+    random_prob: Share
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Where each sequence starts and ends in a packed batch.
+"""Where each sequence starts and ends in a packed batch, and groups of sequences as the operands of batched products.
 
 A fast kernel may need a batch size that is rounded up: "slack" are the additional tokens at the end of a batch, each a
 sequence of its own, whose results are not used.
@@ -8,11 +8,74 @@ Axes: as in model/attention.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Group:
+    """B sequences, or B blocks of sequences, in one batched product: T queries and C keys in each."""
+
+    shape: tuple[int, int, int]  # B, T, C
+    mask: Tensor | None  # whether a query attends to a key, (B or 1, 1, T or 1, C); None: to all keys
+    query_positions: Tensor  # the position of each query in its sequence, (B or 1, T)
+    key_positions: Tensor  # the position of each key in its sequence, (B or 1, C)
+    is_causal: bool = False  # the mask is the causal one, without padding
+    is_query: Tensor | None = None  # False for a query that is padding, (B, T); None: without padding
+
+    @property
+    def distances(self) -> Tensor:
+        """Key positions minus query positions, j - i: (B or 1, T, C)."""
+        return self.key_positions[:, None] - self.query_positions[..., None]
+
+    def without_needless_mask(self) -> Group:
+        """Return the group without its mask if every query attends to all keys."""
+        return replace(self, mask=None) if self.mask is not None and bool(self.mask.all()) else self
+
+
+class Part(NamedTuple):
+    """Groups whose vectors are selected in one step, by rows of (S * N, H); None: all rows, in the order of the batch."""
+
+    groups: list[Group]
+    query_rows: Tensor | None = None  # (B, N, T) of each group, flattened and concatenated
+    key_rows: Tensor | None = None  # (B, N, C) of each group, flattened and concatenated
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The groups of a batch."""
+
+    parts: list[Part]
+    order: Tensor | None = None  # the row of each query among all contexts; None: in the order of the batch
+
+    def split(self, query: Tensor, key: Tensor, value: Tensor) -> Iterator[tuple[Group, Tensor, Tensor, Tensor]]:
+        """Yield each group with its vectors: queries (S, N, H) as (B, N, T, H), keys and values (n, N, H) as (B, N, C, H)."""
+        for groups, rows, columns in self.parts:
+            parts = ((query, rows, 1), (key, columns, 2), (value, columns, 2))
+            yield from zip(groups, *(_split(groups, *part) for part in parts), strict=True)
+
+    def join_contexts(self, contexts: Sequence[Tensor], num_tokens: int) -> Tensor:
+        """Put the contexts of all groups, each (B, N, T, H), into the order of the queries: (S, N, H), with zeros for slack."""
+        num_heads, order = contexts[0].shape[1], self.order
+        contexts = [x.transpose(1, 2).flatten(0, 1) if order is None else x.flatten(0, 2) for x in contexts]
+        packed = torch.cat(contexts) if len(contexts) > 1 else contexts[0].contiguous()
+        packed = packed if order is None else packed.index_select(0, order).view(-1, num_heads, packed.shape[1])
+        return packed if len(packed) == num_tokens else F.pad(packed, (0, 0, 0, 0, 0, num_tokens - len(packed)))
+
+    def join_weights(self, weights: Sequence[Tensor], num_sequences: int) -> Tensor:
+        """Concatenate the weights of all groups, (B, N, T, C), padded with zeros to the longest T and C, without slack."""
+        num_queries, num_keys = (max(own.shape[axis] for own in weights) for axis in (2, 3))
+        padded = []
+        groups = [group for part in self.parts for group in part.groups]
+        for group, own in zip(groups, weights, strict=True):
+            own = own if group.is_query is None else own * group.is_query[:, None, :, None]
+            padded.append(F.pad(own, (0, num_keys - own.shape[3], 0, num_queries - own.shape[2])))
+        return torch.cat(padded)[:num_sequences]
 
 
 @dataclass(eq=False)  # not frozen: torch.compile would inspect every field, and recompile for each number of runs
@@ -26,7 +89,10 @@ class Layout:
     # runs of neighbouring sequences of equal length: (first token, number of sequences, their length)
     runs: tuple[tuple[int, int, int], ...]
     # `model.geometry` keeps here how attention is computed over this batch, for all layers
-    plans: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+    plans: dict[Hashable, Plan] = field(default_factory=dict, compare=False, repr=False)
+    compressed: dict[int, Layout] = field(
+        default_factory=dict, compare=False, repr=False
+    )  # by the number of compressed keys
 
     @property
     def longest(self) -> int:
@@ -95,3 +161,18 @@ def pad(packed: Tensor, indices: Tensor, num_sequences: int, num_columns: int) -
     """Put packed values (S, ...) at `indices` of a padded batch (B, T, ...), with zeros elsewhere."""
     padded = packed.new_zeros(num_sequences * num_columns, *packed.shape[1:])
     return padded.index_copy(0, indices, packed).view(num_sequences, num_columns, *packed.shape[1:])
+
+
+def _split(groups: list[Group], packed: Tensor, rows: Tensor | None, axis: int) -> list[Tensor]:
+    """Select the vectors (S, N, H) of each group: (B, N, T, H) for axis 1 of its `shape`, (B, N, C, H) for axis 2."""
+    num_heads, size = packed.shape[1:]
+    shapes = [(group.shape[0], group.shape[axis]) for group in groups]
+    lengths = [count * length for count, length in shapes]
+    if rows is not None:
+        packed = packed.flatten(0, 1).index_select(0, rows).view(-1, num_heads, size)
+        parts = zip(torch.split(packed, lengths), shapes, strict=True)
+        return [part.view(count, num_heads, length, size) for part, (count, length) in parts]
+    # torch.split, since the gradient of every slice would be as large as the whole tensor
+    packed = packed if sum(lengths) == len(packed) else packed[: sum(lengths)]
+    parts = zip(torch.split(packed, lengths), shapes, strict=True)
+    return [part.view(*shape, num_heads, size).transpose(1, 2) for part, shape in parts]

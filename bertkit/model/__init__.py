@@ -1,7 +1,7 @@
 """BERT over packed tokens: the sequences of a batch lie one after another, without padding. Only torch is needed.
 
 `attention.py` holds the equation of attention, and `geometry.py` which keys each query attends to. Other scores, positions
-and patterns have one file each; `slots.py` combines them.
+and patterns are options in one file each.
 
 Doors:
 
@@ -9,7 +9,6 @@ Doors:
     heads        the encoder with its heads: the model that a run trains
     bert         the encoder, and the initial weights of everything
     attention    the equation
-    slots        scores and positions that BERT does not have
     positions    sinusoids, rotations and distances
     decoder      a Transformer decoder with cross-attention
     layers       freeze, re-initialise or compile single layers

@@ -1,39 +1,117 @@
 """Scaled dot-product attention, and multi-head attention over a layout.
 
 In a Transformer layer only `attend` mixes information between tokens: each query attends to the keys that the geometry
-allows, and to no others. slots.py adds the scores, positions and patterns that BERT does not have.
+allows, and to no others. `AttentionVariant` has the score, the positions and the pattern of a layer, which are options
+in scores.py, positions.py and patterns.py.
 
 Axes, the same in every file of the model: B sequences, S packed tokens, T tokens per sequence, D hidden_size, N heads,
 H head size (D = N * H), F intermediate_size, V vocab_size, M masked positions, L layers, C labels.
 """
 
 import itertools
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertkit.kernels.fast import ANYWHERE, FastWays, exact_dropout, fits_packed, packed_attention
-from bertkit.kernels.grouped import GROUP_SIZE, GroupedAttention
+from bertkit.base import plugins
+from bertkit.kernels.fast import ANYWHERE, FastWays, exact_dropout, fits_packed, is_on_cuda, packed_attention
+from bertkit.kernels.grouped import GroupedAttention
+from bertkit.kernels.layout import Group, Plan
 from bertkit.kernels.linear import Linear, dropout, is_on_cpu
 from bertkit.model.bert_config import BertConfig
-from bertkit.model.geometry import Geometry
-from bertkit.model.patterns import Compression
-from bertkit.model.scores import dot, scaled_dot
-from bertkit.model.slots import AttentionVariant
+from bertkit.model.geometry import Geometry, padded, similar_lengths
+from bertkit.model.patterns import Compression, make_pattern
+from bertkit.model.positions import Positions, changes_layers, changes_weights, make_positions
+from bertkit.model.scores import dot, make_score, scaled_dot
 
 
-def attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    geometry: Geometry,
-    dropout_prob: float = 0.0,
-    fast: FastWays = ANYWHERE,
-    variant: AttentionVariant | None = None,
-    attentions: list[Tensor] | None = None,
-) -> Tensor:
+class AttentionVariant(nn.Module):
+    """The score, the positions and the compression of one layer, chosen by the settings `attention.*`.
+
+    `dot`, `general` and `rotary` only change queries and keys before attention, so that fast kernels compute the rest. Other
+    scores and positions replace two steps of attention: `scores` and `context`.
+    """
+
+    def __init__(self, config: BertConfig, shared: Compression | None = None) -> None:
+        super().__init__()
+        self.score = make_score(config)
+        positions = make_positions(config, changes_layers)
+        self.has_plugin = plugins.is_plugin("positions", config.attention.positions)
+        self.place = positions.module_name
+        self.add_module(self.place, positions)
+        # a shared one is a parameter of the encoder only
+        self.compression = make_pattern(config.attention).compression(config) if shared is None else None
+        compression = self.compression if shared is None else shared
+        self.compress_keys = None if compression is None else compression.forward
+        self.has_scores = not self.score.is_scaled_dot or changes_weights(type(positions))
+
+    @property
+    def positions(self) -> Positions:
+        """The positions of the layer."""
+        found = self.get_submodule(self.place)
+        assert isinstance(found, Positions)
+        return found
+
+    def transform(self, query: Tensor, key: Tensor | None, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Change queries and keys (S, N, H) so that their scaled dot product is the score; without keys, return queries twice."""
+        query = self.score.fold(query)
+        if key is None:
+            return query, query
+        return self.positions.rotate(query, position_ids), self.positions.rotate(key, position_ids)
+
+    def compress(self, key: Tensor, value: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor, Geometry]:
+        """Compress keys and values, each (S, N, H), to (B * K, N, H) if the pattern is `linformer`.
+
+        Raises:
+            ValueError: weights between tokens are requested, but compressed keys are no tokens.
+        """
+        if self.compress_keys is None:
+            return key, value, geometry
+        if geometry.is_whole:
+            raise ValueError("output_attentions=True: attention.pattern=linformer has no weights between tokens")
+        key, value, keys = self.compress_keys(key, value, geometry.queries)
+        return key, value, replace(geometry, keys=keys)
+
+    def scores(self, query: Tensor, key: Tensor, group: Group) -> Tensor:
+        """Scores of queries (B, N, T, H), after `transform`, for keys (B, N, C, H): (B, N, T, C)."""
+        scores = self.score(query, key, group.key_positions)
+        return scores + self.positions.scores(query, group.distances)  # type: ignore[no-any-return]
+
+    def context(self, weights: Tensor, value: Tensor, group: Group) -> Tensor:
+        """Sum the values (B, N, C, H) by their weights (B, N, T, C): (B, N, T, H)."""
+        return weights @ value + self.positions.context(weights, group.distances)
+
+
+@dataclass(frozen=True)
+class Weighing:
+    """How the values are weighted: everything but the vectors and the geometry."""
+
+    dropout_prob: float = 0.0  # probability of dropping a weight; 0 outside training
+    fast: FastWays = ANYWHERE  # the fast kernels that are on
+    variant: AttentionVariant | None = None  # other scores and contexts; None for BERT's
+    attentions: list[Tensor] | None = None  # gets the weights, (B, N, T, C), padded with zeros to the longest T and C
+
+    def scores(self, query: Tensor, key: Tensor, group: Group) -> Tensor:
+        """Score keys (B, N, C, H) for queries (B, N, T, H): (B, N, T, C)."""
+        return scaled_dot(query, key) if self.variant is None else self.variant.scores(query, key, group)
+
+    def context(self, weights: Tensor, value: Tensor, group: Group) -> Tensor:
+        """Sum the values (B, N, C, H) by their weights (B, N, T, C): (B, N, T, H)."""
+        return weights @ value if self.variant is None else self.variant.context(weights, value, group)
+
+    def drop(self, weights: Tensor) -> Tensor:
+        """Drop some of the weights in training."""
+        return dropout(weights, self.dropout_prob, self.fast) if self.dropout_prob > 0 else weights
+
+
+BERT = Weighing()
+Kernel = Callable[[Tensor, Tensor, Tensor, Geometry, Weighing], Tensor]
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, geometry: Geometry, weighing: Weighing = BERT) -> Tensor:
     """Average the values of the keys that each query attends to, weighted by the softmax of the scores: (S, N, H).
 
         context = softmax(query key^T / sqrt(H)) value
@@ -43,52 +121,111 @@ def attend(
         key: (n, N, H), with the n tokens of the layout `geometry.keys`; in self-attention n = S.
         value: (n, N, H).
         geometry: where the sequences are in the batch, and which keys a query attends to.
-        dropout_prob: probability of dropping a weight; 0 outside training.
-        fast: the fast kernels that are on.
-        variant: other scores and positions, and compressed keys; None for BERT's.
-        attentions: list to which the weights are appended, (B, N, T, C), padded with zeros to the longest T and C.
-
-    Raises:
-        ValueError: `attentions` is given, but the keys are compressed.
+        weighing: dropout, and other scores and positions.
 
     Source: Vaswani et al. 2017, equation 1.
     """
-    if variant is not None:
-        key, value, geometry = variant.compress(key, value, geometry)
-        variant = variant if variant.has_scores else None
-    is_standard = variant is None and attentions is None and not geometry.is_in_blocks
-    may_pad = attentions is None and not geometry.is_padded
-    if query.is_cuda and may_pad and (fast.packed_attention or not is_standard) and not torch.compiler.is_compiling():
-        if is_standard and geometry.is_self_attention and fits_packed(query, dropout_prob, geometry.is_causal):
-            return packed_attention(query, key, value, geometry.queries, geometry.is_causal)
-        geometry = replace(geometry, is_padded=True)  # many small kernels take longer than padding does
-    if is_standard and dropout_prob > 0 and fast.grouped_attention and is_on_cpu(query):
-        return attend_in_groups(query, key, value, geometry, dropout_prob)
-    has_kernel = is_standard and not (dropout_prob > 0 and fast.own_attention and is_on_cpu(query))
-    contexts, weights_of_groups = [], []
-    for group, q, k, v in geometry.split(query, key, value):  # q (B, N, T, H), k and v (B, N, C, H)
-        if is_standard and group.shape[1:] == (1, 1) and not geometry.is_padded:
-            context = v  # a sequence of one token: the softmax of one score is 1
-        elif has_kernel:
-            context = attend_by_kernel(q, k, v, group.mask, group.is_causal, dropout_prob)
-        else:
-            if is_standard:
-                scores = dot(q * q.shape[-1] ** -0.5, k)  # as `scaled_dot`, with fewer elements to scale
-            else:
-                scores = scaled_dot(q, k) if variant is None else variant.scores(q, k, group)  # (B, N, T, C)
-            weights = torch.softmax(hide(scores, group.mask), -1)
-            dropped = dropout(weights, dropout_prob, fast) if dropout_prob > 0 else weights
-            context = dropped @ v if variant is None else variant.context(dropped, v, group)
-            weights_of_groups.append(weights)
-        contexts.append(context)
-    if attentions is not None:
-        attentions.append(geometry.join_weights(weights_of_groups))
-    return geometry.join_contexts(contexts, len(query))
+    plan, contexts, all_weights = _plan(query, geometry, weighing), [], []
+    for group, q, k, v in plan.split(query, key, value):  # q (B, N, T, H), k and v (B, N, C, H)
+        weights = torch.softmax(hide(weighing.scores(q, k, group), group.mask), -1)  # (B, N, T, C)
+        contexts.append(weighing.context(weighing.drop(weights), v, group))
+        all_weights.append(weights)
+    if weighing.attentions is not None:
+        weighing.attentions.append(plan.join_weights(all_weights, len(geometry.queries.starts)))
+    return plan.join_contexts(contexts, len(query))
+
+
+def kernel_for(query: Tensor, geometry: Geometry, weighing: Weighing) -> Kernel:
+    """Choose how to compute `attend` for queries (S, N, H): by the equation, or as fast where BERT's own attention is computed."""
+    fast, drops = weighing.fast, weighing.dropout_prob > 0
+    if not _is_standard(geometry, weighing):
+        return attend
+    if _may_pad(query, geometry, weighing) and geometry.is_self_attention and _fits_packed(query, geometry, weighing):
+        return attend_packed
+    if not drops or not is_on_cpu(query):
+        return attend_by_torch
+    if fast.grouped_attention:
+        return attend_in_groups
+    return attend_by_products if fast.own_attention else attend_by_torch
+
+
+def attend_fast(query: Tensor, key: Tensor, value: Tensor, geometry: Geometry, weighing: Weighing = BERT) -> Tensor:
+    """Compute `attend` by the kernel chosen for it."""
+    return kernel_for(query, geometry, weighing)(query, key, value, geometry, weighing)
+
+
+def _is_standard(geometry: Geometry, weighing: Weighing) -> bool:
+    """Whether this is attention as in BERT: scaled dot products, whose weights nobody asks for, and sequences that are not cut."""
+    return weighing.variant is None and weighing.attentions is None and not geometry.pattern.is_in_blocks
+
+
+def _may_pad(query: Tensor, geometry: Geometry, weighing: Weighing) -> bool:
+    """Whether sequences are padded on CUDA, where many small kernels take longer than padding does."""
+    may = weighing.attentions is None and not geometry.is_padded and is_on_cuda(query)
+    return may and (weighing.fast.packed_attention or not _is_standard(geometry, weighing))
+
+
+def _fits_packed(query: Tensor, geometry: Geometry, weighing: Weighing) -> bool:
+    return fits_packed(query, weighing.dropout_prob, geometry.pattern.is_causal)
+
+
+def _plan(query: Tensor, geometry: Geometry, weighing: Weighing) -> Plan:
+    return geometry.plan(query.shape[1], padded if _may_pad(query, geometry, weighing) else None)
 
 
 def hide(scores: Tensor, mask: Tensor | None) -> Tensor:
     """Set the scores of keys that a query does not attend to (False in the mask) to the lowest number: their weight is 0."""
     return scores if mask is None else scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+
+
+def attend_packed(query: Tensor, key: Tensor, value: Tensor, geometry: Geometry, weighing: Weighing) -> Tensor:
+    """Compute `attend` by one kernel on CUDA."""
+    return packed_attention(query, key, value, geometry.queries, geometry.pattern.is_causal)
+
+
+def attend_in_groups(query: Tensor, key: Tensor, value: Tensor, geometry: Geometry, weighing: Weighing) -> Tensor:
+    """Compute `attend` on a CPU, with dropout, for a few sequences of similar lengths at a time."""
+    plan = geometry.plan(query.shape[1], similar_lengths)
+    groups, *vectors = zip(*plan.split(query, key, value), strict=True)
+    masks = [group.mask for group in groups]
+    contexts = GroupedAttention.apply(weighing.dropout_prob, masks, *itertools.chain(*vectors))  # type: ignore[no-untyped-call]
+    return plan.join_contexts(contexts, len(query))
+
+
+def attend_by_torch(query: Tensor, key: Tensor, value: Tensor, geometry: Geometry, weighing: Weighing) -> Tensor:
+    """Compute `attend` by torch's kernel, group by group."""
+
+    def context(group: Group, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attend_by_kernel(q, k, v, group.mask, group.is_causal, weighing.dropout_prob)
+
+    return _group_by_group(context, query, key, value, geometry, weighing)
+
+
+def attend_by_products(query: Tensor, key: Tensor, value: Tensor, geometry: Geometry, weighing: Weighing) -> Tensor:
+    """Compute `attend` by matrix products, group by group, for scaled dot products."""
+
+    def context(group: Group, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        scores = dot(q * q.shape[-1] ** -0.5, k)  # as `scaled_dot`, with fewer elements to scale
+        return weighing.drop(torch.softmax(hide(scores, group.mask), -1)) @ v
+
+    return _group_by_group(context, query, key, value, geometry, weighing)
+
+
+def _group_by_group(
+    context: Callable[[Group, Tensor, Tensor, Tensor], Tensor],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    geometry: Geometry,
+    weighing: Weighing,
+) -> Tensor:
+    """Compute the contexts of all groups; in a group of single tokens they are the values, since the softmax of one score is 1."""
+    plan, contexts = _plan(query, geometry, weighing), []
+    has_single = not (geometry.is_padded or _may_pad(query, geometry, weighing))
+    for group, q, k, v in plan.split(query, key, value):
+        is_single = has_single and group.shape[1:] == (1, 1)
+        contexts.append(v if is_single else context(group, q, k, v))
+    return plan.join_contexts(contexts, len(query))
 
 
 def attend_by_kernel(
@@ -99,20 +236,11 @@ def attend_by_kernel(
     is_causal: bool = False,
     dropout_prob: float = 0.0,
 ) -> Tensor:
-    """Compute the equation of `attend` by torch's kernel: queries (B, N, T, H), keys and values (B, N, C, H) -> (B, N, T, H)."""
+    """Compute a group by torch's kernel: queries (B, N, T, H), keys and values (B, N, C, H) -> (B, N, T, H)."""
     with exact_dropout(query, dropout_prob):
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask=None if is_causal else mask, dropout_p=dropout_prob, is_causal=is_causal
         )
-
-
-def attend_in_groups(query: Tensor, key: Tensor, value: Tensor, geometry: Geometry, dropout_prob: float) -> Tensor:
-    """Compute the equation of `attend` on a CPU, with dropout, for a few sequences of similar lengths at a time."""
-    geometry = replace(geometry, is_padded=True, group_size=GROUP_SIZE)
-    groups, *vectors = zip(*geometry.split(query, key, value), strict=True)
-    masks = [group.mask for group in groups]
-    contexts = GroupedAttention.apply(dropout_prob, masks, *itertools.chain(*vectors))  # type: ignore[no-untyped-call]
-    return geometry.join_contexts(contexts, len(query))
 
 
 class MultiHeadAttention(nn.Module):
@@ -128,7 +256,7 @@ class MultiHeadAttention(nn.Module):
         self.num_heads = config.num_attention_heads
         self.slots = AttentionVariant(config, shared)  # empty in a BERT
         self.query = Linear(config.hidden_size, config.hidden_size)
-        self.key = Linear(config.hidden_size, config.hidden_size) if self.slots.need_keys else None
+        self.key = Linear(config.hidden_size, config.hidden_size) if self.slots.score.needs_keys else None
         self.value = Linear(config.hidden_size, config.hidden_size)
         self.output = Linear(config.hidden_size, config.hidden_size)
         self.dropout_prob = config.attention_probs_dropout_prob
@@ -151,8 +279,10 @@ class MultiHeadAttention(nn.Module):
         self, query: Tensor, key: Tensor, value: Tensor, geometry: Geometry, attentions: list[Tensor] | None
     ) -> Tensor:
         """Attend with queries (S, N, H), keys and values (n, N, H), and concatenate the contexts of the heads: (S, D)."""
-        dropout_prob = self.dropout_prob if self.training else 0.0
-        context = attend(query, key, value, geometry, dropout_prob, self.fast, self.slots, attentions)
+        key, value, geometry = self.slots.compress(key, value, geometry)
+        variant = self.slots if self.slots.has_scores else None
+        weighing = Weighing(self.dropout_prob if self.training else 0.0, self.fast, variant, attentions)
+        context = attend_fast(query, key, value, geometry, weighing)
         # autograd does not know this as a view; a compiled graph would depend on the shape of the tensor behind a view
         return torch.ops.aten._unsafe_view(context, (len(query), -1))  # type: ignore[no-any-return]
 

@@ -8,13 +8,14 @@ Axes: as in attention.py.
 import torch
 from torch import Tensor, nn
 
+from bertkit.base import plugins
 from bertkit.kernels.layout import Layout
 from bertkit.kernels.linear import ACTIVATIONS, Dropout, Linear
 from bertkit.model.attention import MultiHeadAttention
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.geometry import Geometry
-from bertkit.model.patterns import Compression
-from bertkit.model.positions import make_positions, sinusoidal
+from bertkit.model.patterns import Compression, make_pattern
+from bertkit.model.positions import Positions, changes_embeddings, make_positions
 from bertkit.model.recurrent import RecurrentLayers
 
 
@@ -26,11 +27,22 @@ class RMSNorm(nn.RMSNorm):
         return super().forward(inputs.to(self.weight.dtype))
 
 
-def make_norm(config: BertConfig) -> nn.LayerNorm | nn.RMSNorm:
-    """Make a LayerNorm, or an RMSNorm (Zhang and Sennrich 2019, equation 4)."""
-    if config.norm.kind == "rms":
-        return RMSNorm(config.hidden_size, eps=config.layer_norm_eps)
-    return nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+@plugins.option("norm", "layer_norm")
+def layer_norm(size: int, eps: float) -> nn.LayerNorm:
+    """Make a LayerNorm (Ba et al. 2016)."""
+    return nn.LayerNorm(size, eps)
+
+
+@plugins.option("norm", "rms")
+def rms_norm(size: int, eps: float) -> RMSNorm:
+    """Make an RMSNorm (Zhang and Sennrich 2019, equation 4)."""
+    return RMSNorm(size, eps)
+
+
+def make_norm(config: BertConfig) -> nn.Module:
+    """Make the norm of a model."""
+    norm: nn.Module = plugins.bind("norm", config.norm.kind)(config.hidden_size, config.layer_norm_eps)
+    return norm
 
 
 class Embeddings(nn.Module):
@@ -43,18 +55,22 @@ class Embeddings(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         is_bert = config.decoder is None or not config.decoder.is_from_scratch
-        self.positions, size = config.attention.positions, config.hidden_size
-        is_scaled = self.positions == "sinusoidal" or (
-            config.decoder is not None and config.decoder.kind == "transformer"
-        )
-        self.scale = size**0.5 if is_scaled else None
+        positions, size = make_positions(config, changes_embeddings), config.hidden_size
+        is_scaled = config.decoder is not None and config.decoder.kind == "transformer"
+        self.scale = size**0.5 if is_scaled or positions.scales_tokens else None
         self.token = nn.Embedding(config.vocab_size, size)
-        self.position = nn.Embedding(config.max_position_embeddings, size) if self.positions == "learned" else None
-        plugin = make_positions(config)
-        self.plugin = plugin if hasattr(plugin, "embed") else None
+        self.place = positions.module_name
+        self.add_module(self.place, positions)
         self.segment = nn.Embedding(config.type_vocab_size, size) if is_bert else None
         self.norm = make_norm(config) if is_bert else None
         self.dropout = Dropout(config.hidden_dropout_prob)
+
+    @property
+    def positions(self) -> Positions:
+        """The positions of the embeddings."""
+        found = self.get_submodule(self.place)
+        assert isinstance(found, Positions)
+        return found
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor) -> Tensor:
         """Embed packed tokens: (S,) -> (S, D).
@@ -63,14 +79,10 @@ class Embeddings(nn.Module):
         """
         hidden: Tensor = self.token(input_ids)
         hidden = hidden if self.scale is None else hidden * self.scale
-        if self.positions == "sinusoidal":
-            hidden = hidden + sinusoidal(position_ids, hidden.shape[-1], hidden)
+        hidden = self.positions.add_to_tokens(hidden, position_ids)
         if self.segment is not None:
             hidden = hidden + self.segment(token_type_ids)
-        if self.position is not None:
-            hidden = hidden + self.position(position_ids)
-        if self.plugin is not None:
-            hidden = self.plugin.embed(hidden, position_ids)
+        hidden = self.positions.embed(hidden, position_ids)
         return self.dropout(hidden if self.norm is None else self.norm(hidden))  # type: ignore[no-any-return]
 
 
@@ -124,9 +136,9 @@ class Encoder(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.attention = config.attention
-        is_shared = self.attention.pattern == "linformer" and self.attention.compression_shared == "layers"
-        self.compression = Compression(config) if is_shared else None
+        pattern = make_pattern(config.attention)
+        self.patterns = [pattern.of_layer(number) for number in range(config.num_hidden_layers)]
+        self.compression = pattern.compression(config) if pattern.shares_compression else None
         self.layers = nn.ModuleList(EncoderLayer(config, self.compression) for _ in range(config.num_hidden_layers))
         self.norm = make_norm(config) if config.norm.placement == "pre" else None
 
@@ -135,8 +147,8 @@ class Encoder(nn.Module):
     ) -> list[Tensor]:
         """Return the last output, (S, D), or the input and all outputs, L + 1 times (S, D)."""
         hidden_states = [hidden]
-        for number, layer in enumerate(self.layers):
-            geometry = Geometry(layout, layout, self.attention, number, is_whole=attentions is not None)
+        for layer, pattern in zip(self.layers, self.patterns, strict=True):
+            geometry = Geometry(layout, layout, pattern, is_whole=attentions is not None)
             output = layer(hidden_states[-1], geometry, attentions)
             hidden_states = [*hidden_states, output] if output_hidden_states else [output]
         if self.norm is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from bertkit.base import plugins
 from bertkit.base.intervals import MAX_INT32, Count, Interval, Positive, ShareBelow1, Size
@@ -19,9 +19,6 @@ POOLED_HEADS = ("next_sentence", "sequence", "choice")  # they read the pooled o
 
 ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
 Pooling = Literal["first", "mean", "feed_forward"]
-Score = Literal["scaled_dot", "dot", "general", "additive", "location"]
-Positions = Literal["learned", "sinusoidal", "relative", "rotary", "alibi", "none"]
-SCORES, POSITIONS = get_args(Score), get_args(Positions)
 LOCAL_SCORES = ("local_m", "local_p")
 
 
@@ -110,16 +107,17 @@ def too_long(name: str, length: int, limit: int, setting: str) -> list[str]:
 class AttentionConfig:
     """How tokens attend to each other. The defaults are those of BERT; conf/attention/bert.yaml explains each, with its source."""
 
-    score: Annotated[Score, Slot("score")] = "scaled_dot"
+    score: Annotated[str, Slot("score")] = "scaled_dot"
     score_options: dict[str, Any] = field(default_factory=dict, hash=False, metadata=options_of("score", "score"))
     additive_size: Size = 32
-    positions: Annotated[Positions, Slot("positions")] = "learned"
+    positions: Annotated[str, Slot("positions")] = "learned"
     positions_options: dict[str, Any] = field(
         default_factory=dict, hash=False, metadata=options_of("positions", "positions")
     )
     max_distance: Count = 16
     relative_to: tuple[Literal["keys", "values"], ...] = ("keys", "values")
-    pattern: Literal["full", "causal", "window", "bigbird", "linformer"] = "full"
+    pattern: Annotated[str, Slot("pattern")] = "full"
+    pattern_options: dict[str, Any] = field(default_factory=dict, hash=False, metadata=options_of("pattern", "pattern"))
     window: Size = 64
     block_size: Size = 64
     random_blocks: Annotated[int, Interval(0, 1000)] = 3
@@ -141,7 +139,7 @@ class AttentionConfig:
 class HeadConfig:
     """The head of a task: dropout and a linear map, as in BERT, or a plug-in's."""
 
-    kind: Annotated[Literal["linear"], Slot("head")] = "linear"
+    kind: Annotated[str, Slot("head")] = "linear"
     options: dict[str, Any] = field(default_factory=dict, hash=False, metadata=options_of("head", "kind"))
 
     @property
@@ -155,7 +153,7 @@ class NormConfig:
     """The norms of a layer; the defaults are those of BERT, and conf/norm has the sources."""
 
     placement: Literal["post", "pre"] = "post"
-    kind: Literal["layer_norm", "rms"] = "layer_norm"
+    kind: Annotated[str, Slot("norm")] = "layer_norm"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +168,7 @@ class DecoderShape:
     window: Size = field(default=10, metadata=IF_SET)
     input_feeding: bool = field(default=False, metadata=IF_SET)
     num_layers: Annotated[int, Interval(1, 10_000)] = field(default=1, metadata=IF_SET)
-    cell: Literal["gru", "lstm"] = field(default="gru", metadata=IF_SET)
+    cell: Annotated[str, Slot("cell")] = field(default="gru", metadata=IF_SET)
     reset_gate: Literal["after", "before"] = field(default="after", metadata=IF_SET)
     bidirectional: bool = field(default=True, metadata=IF_SET)
     reverse_source: bool = field(default=False, metadata=IF_SET)
@@ -242,6 +240,11 @@ class BertConfig(BertShape):
     classifier_dropout: ShareBelow1 | None = None  # dropout before a task head; None for `hidden_dropout_prob`
 
     @property
+    def head_size(self) -> int:
+        """H, the size of the vectors of a head."""
+        return self.hidden_size // self.num_attention_heads
+
+    @property
     def variant(self) -> dict[str, Any]:
         """All attention, norm, pooling, head and decoder settings of a model that is not a standard BERT; empty for a BERT."""
         attention, bert = to_mapping(self.attention), to_mapping(AttentionConfig())
@@ -260,7 +263,7 @@ class BertConfig(BertShape):
         hidden, inner = self.hidden_size, self.intermediate_size
         places = self.max_position_embeddings if self.attention.positions == "learned" else 0
         rows = self.vocab_size + places + self.type_vocab_size + 2  # a norm has two
-        attention, head_size, layers = self.attention, hidden // self.num_attention_heads, self.num_hidden_layers
+        attention, head_size, layers = self.attention, self.head_size, self.num_hidden_layers
         variant = {
             "additive": 2 * layers * head_size * attention.additive_size,
             "location": layers * head_size * self.max_position_embeddings,

@@ -7,11 +7,14 @@ Axes: as in recurrent.py; P vectors in the state of a layer.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from bertkit.base import plugins
 from bertkit.model.bert_config import DecoderShape
 
 
@@ -47,11 +50,24 @@ def make_layer(
     decoder: DecoderShape, num_inputs: int, size: int, by_step: bool = False, both: bool = False
 ) -> nn.Module:
     """Make a layer, for `both` directions or one; `by_step` chooses torch's cells, which are faster for single steps."""
-    if decoder.reset_gate == "before":
+    layer: nn.Module = plugins.bind("cell", decoder.cell, vars(decoder))(num_inputs, size, by_step, both)
+    return layer
+
+
+@plugins.option("cell", "gru")
+def gru(
+    num_inputs: int, size: int, by_step: bool, both: bool, *, reset_gate: Literal["after", "before"] = "after"
+) -> nn.Module:
+    """Make a GRU; with the reset gate before the matrix it has no kernel."""
+    if reset_gate == "before":
         return ResetBefore(num_inputs, size, bidirectional=both)
-    if by_step:
-        return (nn.LSTMCell if decoder.cell == "lstm" else nn.GRUCell)(num_inputs, size)
-    return (nn.LSTM if decoder.cell == "lstm" else nn.GRU)(num_inputs, size, bidirectional=both)
+    return nn.GRUCell(num_inputs, size) if by_step else nn.GRU(num_inputs, size, bidirectional=both)
+
+
+@plugins.option("cell", "lstm")
+def lstm(num_inputs: int, size: int, by_step: bool, both: bool) -> nn.Module:
+    """Make an LSTM."""
+    return nn.LSTMCell(num_inputs, size) if by_step else nn.LSTM(num_inputs, size, bidirectional=both)
 
 
 def run_layer(layer: nn.Module, inputs: Tensor, state: Tensor, sizes: Tensor | None = None) -> tuple[Tensor, Tensor]:

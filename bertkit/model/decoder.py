@@ -21,12 +21,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bertkit.kernels.layout import Layout
+from bertkit.kernels.layout import Group, Layout
 from bertkit.kernels.linear import Dropout, TiedLinear
 from bertkit.model.attention import MultiHeadAttention, attend_by_kernel
 from bertkit.model.bert import Bert, Embeddings, EncoderLayer, make_norm
-from bertkit.model.bert_config import BertConfig
-from bertkit.model.geometry import CAUSAL, FULL, Geometry, Group
+from bertkit.model.bert_config import AttentionConfig, BertConfig
+from bertkit.model.geometry import Geometry
+from bertkit.model.patterns import CAUSAL
 
 
 @dataclass
@@ -56,7 +57,7 @@ class DecoderLayer(nn.Module):
         own = EncoderLayer(config) if shared is None else shared
         self.attention, self.attention_norm = own.attention, own.attention_norm
         # the positions of two texts have no distance
-        self.cross_attention = MultiHeadAttention(replace(config, attention=FULL))
+        self.cross_attention = MultiHeadAttention(replace(config, attention=AttentionConfig()))
         self.cross_attention_norm = make_norm(config)
         self.feed_forward, self.feed_forward_norm = own.feed_forward, own.feed_forward_norm
         self.dropout = Dropout(config.hidden_dropout_prob)

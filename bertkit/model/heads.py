@@ -3,8 +3,8 @@
 Axes: as in attention.py.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -39,12 +39,16 @@ class MaskedLMHead(nn.Module):
         return self.decoder(self.norm(self.activation(self.dense(hidden))), token_embedding, self.bias)  # type: ignore[no-any-return]
 
 
+@plugins.option("head", "linear")
 class LinearHead(nn.Module):
     """Dropout and a linear map, for the pooled [CLS] or for every token."""
 
-    def __init__(self, config: BertConfig, num_outputs: int, dropout_prob: float) -> None:
+    is_exported = True
+
+    def __init__(self, config: BertConfig, num_outputs: int) -> None:
         super().__init__()
-        self.dropout = Dropout(dropout_prob)
+        prob = config.classifier_dropout
+        self.dropout = Dropout(config.hidden_dropout_prob if prob is None else prob)
         self.dense = Linear(config.hidden_size, num_outputs)
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -69,17 +73,16 @@ def make_head(name: str, config: BertConfig, encoder: Bert) -> nn.Module:
     Source: google-research/bert run_pretraining.py `get_next_sentence_output`, run_classifier.py and run_squad.py
     `create_model`; Devlin et al. 2019, figure 4 and section 4.4; for dropout transformers modeling_bert.py.
     """
-    dropout_prob = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
+    without_dropout = replace(config, classifier_dropout=0.0)
     match name:
         case "masked_lm" | "next_token":
             return MaskedLMHead(config)
         case "next_sentence":
-            return LinearHead(config, 2, dropout_prob=0.0)
+            return LinearHead(without_dropout, 2)
         case "sequence" | "token" | "span" | "choice":
             num_outputs = {"span": 2, "choice": 1}.get(name, len(config.labels))
-            if config.head.kind == "linear":
-                return LinearHead(config, num_outputs, 0.0 if name == "span" else dropout_prob)
-            return plugins.bind("head", config.head.kind, config.head.options)(config, num_outputs)
+            head: Callable[..., nn.Module] = plugins.bind("head", config.head.kind, config.head.options)
+            return head(without_dropout if name == "span" else config, num_outputs)
         case "generation" if config.decoder is not None:
             if config.decoder.kind == "rnn":
                 return RecurrentDecoder(config)

@@ -3,45 +3,193 @@
 Axes: as in attention.py; K compressed_size, P max_position_embeddings.
 """
 
-from typing import NamedTuple
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from bertkit.base import plugins
+from bertkit.base.intervals import Count, Interval, Size
 from bertkit.kernels.layout import Layout
 from bertkit.model.bert_config import AttentionConfig, BertConfig
 
-IN_BLOCKS = ("window", "bigbird")  # patterns that cut long sequences into blocks
+
+class Block(NamedTuple):
+    """Several blocks of queries with their keys, as positions in a sequence of T tokens.
+
+    Axes: n blocks, each with b queries and C keys. Positions may be outside the sequence; such keys are masked.
+    """
+
+    queries: Tensor  # (n, b)
+    keys: Tensor  # (n, C)
+    allowed: Tensor  # (n, b, C)
 
 
-def allowed(config: AttentionConfig, length: int, layer: int = 0) -> Tensor:
-    """Whether query i attends to key j in a sequence of T tokens: (T, T).
+@plugins.option("pattern", "full")
+@dataclass(frozen=True)
+class Pattern:
+    """Which keys of its sequence a query attends to; here to all. Patterns with the same settings are equal."""
 
-        causal    j <= i
-        window    |i - j| <= window
-        bigbird   the block of i attends to the block of j; with at most 5 + 2 random_blocks blocks, attention is full
+    is_causal: ClassVar = False  # a query attends to no later key
+    is_masked: ClassVar = False  # a query does not attend to some keys
+    is_in_blocks: ClassVar = False  # long sequences are cut into blocks
+    shares_compression: ClassVar = False  # the layers share one `compression`
 
-    >>> allowed(AttentionConfig(pattern="window", window=1), 3).int()
+    def of_layer(self, layer: int) -> "Pattern":
+        """Return the pattern of a layer, counted from 0."""
+        return self
+
+    def compression(self, config: BertConfig) -> "Compression | None":
+        """Make what compresses the keys and values of a layer; None: nothing does."""
+        return None
+
+    def allowed(self, length: int) -> Tensor:
+        """Whether query i attends to key j in a sequence of T tokens: (T, T)."""
+        return torch.ones(length, length, dtype=torch.bool)
+
+    def num_blocks(self, length: int) -> int:
+        """Count the blocks into which a sequence is cut; 1: every query is compared with every key."""
+        return 1
+
+    def padding_key(self, length: int) -> int:
+        """Return what sequences have in common that may be padded to one length."""
+        return 1
+
+    def cut(self, length: int, num_blocks: int) -> list[Block]:
+        """Cut the queries of a sequence into several blocks, to avoid computing most masked pairs."""
+        raise NotImplementedError
+
+    def blocks(self, length: int) -> list[Block]:
+        """Return the blocks of a sequence of T tokens, perhaps the whole sequence as one."""
+        if (num_blocks := self.num_blocks(length)) > 1:
+            return self.cut(length, num_blocks)
+        places = torch.arange(length)[None]
+        return [Block(places, places, self.allowed(length)[None])]
+
+
+@plugins.option("pattern", "causal")
+@dataclass(frozen=True)
+class Causal(Pattern):
+    """A query attends to no later key: j <= i (Vaswani et al. 2017, section 3.2.3).
+
+    >>> Causal().allowed(2).int()
+    tensor([[1, 0],
+            [1, 1]], dtype=torch.int32)
+    """
+
+    is_causal = is_masked = True
+
+    def allowed(self, length: int) -> Tensor:
+        """J <= i."""
+        return torch.ones(length, length, dtype=torch.bool).tril()
+
+
+@plugins.option("pattern", "window")
+@dataclass(frozen=True, kw_only=True)
+class SlidingWindow(Pattern):
+    """A query attends to near keys: |i - j| <= window; blocks are compared with their two neighbours.
+
+    >>> SlidingWindow(window=1).allowed(3).int()
     tensor([[1, 1, 0],
             [1, 1, 1],
             [0, 1, 1]], dtype=torch.int32)
-    >>> allowed(AttentionConfig(pattern="causal"), 2).int()
-    tensor([[1, 0],
-            [1, 1]], dtype=torch.int32)
 
-    Source: Vaswani et al. 2017, section 3.2.3; Beltagy et al. 2020 (Longformer), section 3.1; Zaheer et al. 2020 (BigBird).
+    Source: Beltagy et al. 2020 (Longformer), section 3.1.
     """
-    places = torch.arange(length)
-    distances = places - places[:, None]  # (T, T): j - i
-    if config.pattern == "causal":
-        return distances <= 0
-    if config.pattern == "window":
-        return distances.abs() <= config.window
-    num_blocks, size = num_blocks_of(config, length), config.block_size
-    if config.pattern == "bigbird" and num_blocks > 1:
-        blocks = bigbird_blocks(num_blocks, config.random_blocks, config.random_seed, layer)
-        return blocks[places // size][:, places // size]
-    return torch.ones(length, length, dtype=torch.bool)
+
+    window: Size = 64
+    is_masked = is_in_blocks = True
+
+    def allowed(self, length: int) -> Tensor:
+        """|i - j| <= window."""
+        places = torch.arange(length)
+        return (places - places[:, None]).abs() <= self.window
+
+    def num_blocks(self, length: int) -> int:
+        """Count blocks as long as the window, if there are more than three."""
+        count = -(-length // self.window)
+        return count if count > 3 else 1
+
+    def cut(self, length: int, num_blocks: int) -> list[Block]:
+        """Compare each block with its two neighbours."""
+        neighbours = torch.arange(num_blocks)[:, None] + torch.arange(-1, 2)
+        return [_block(self.window, length, self.window, 0, neighbours)]
+
+
+@plugins.option("pattern", "bigbird")
+@dataclass(frozen=True)
+class BigBird(Pattern):
+    """The block of a query attends to blocks: `bigbird_blocks`; with at most 5 + 2 random_blocks blocks, attention is full.
+
+    Source: Zaheer et al. 2020.
+    """
+
+    layer: int = 0  # random blocks differ between layers
+    _: KW_ONLY
+    block_size: Size = 64
+    random_blocks: Annotated[int, Interval(0, 1000)] = 3
+    random_seed: Count = 0
+    is_masked = is_in_blocks = True
+
+    def of_layer(self, layer: int) -> Pattern:
+        """Return the pattern with the random blocks of a layer."""
+        return replace(self, layer=layer)
+
+    def allowed(self, length: int) -> Tensor:
+        """Whether the block of i attends to the block of j."""
+        if (num_blocks := self.num_blocks(length)) == 1:
+            return super().allowed(length)
+        places = torch.arange(length) // self.block_size
+        return self._seen(num_blocks)[places][:, places]
+
+    def num_blocks(self, length: int) -> int:
+        """Count the blocks, if there are more than 5 + 2 random_blocks."""
+        count = -(-length // self.block_size)
+        return count if count > 5 + 2 * self.random_blocks else 1
+
+    def padding_key(self, length: int) -> int:
+        """Return the number of blocks: the last one attends to all blocks."""
+        return self.num_blocks(length)
+
+    def cut(self, length: int, num_blocks: int) -> list[Block]:
+        """Compare the first and the last block with all keys, and each other block with those that it attends to."""
+        is_seen, order = self._seen(num_blocks)[1:-1].sort(dim=1, descending=True, stable=True)
+        most = min(num_blocks, 5 + self.random_blocks)  # 5: the first, the last, the block itself and two neighbours
+        every = torch.arange(num_blocks)[None]
+        inner = torch.where(is_seen, order, -1)[:, :most]
+        places = ((0, every), (1, inner), (num_blocks - 1, every))
+        return [_block(self.block_size, length, length, first, numbers) for first, numbers in places]
+
+    def _seen(self, num_blocks: int) -> Tensor:
+        return bigbird_blocks(num_blocks, self.random_blocks, self.random_seed, self.layer)
+
+
+@plugins.option("pattern", "linformer")
+@dataclass(frozen=True, kw_only=True)
+class Linformer(Pattern):
+    """A query attends to keys that are compressed along the sequence (Wang et al. 2020)."""
+
+    compressed_size: Size = 128
+    compression_shared: Literal["none", "heads", "key_value", "layers"] = "layers"
+
+    @property
+    def shares_compression(self) -> bool:  # type: ignore[override]
+        """Whether the layers share their matrices."""
+        return self.compression_shared == "layers"
+
+    def compression(self, config: BertConfig) -> "Compression":
+        """Make the matrices of a layer, or of all."""
+        return Compression(self, config)
+
+
+def make_pattern(attention: AttentionConfig) -> Pattern:
+    """Make the pattern of a model."""
+    made: Pattern = plugins.bind("pattern", attention.pattern, vars(attention), attention.pattern_options)()
+    return made
+
+
+FULL, CAUSAL = Pattern(), Causal()
 
 
 def bigbird_blocks(num_blocks: int, num_random: int, seed: int = 0, layer: int = 0) -> Tensor:
@@ -67,50 +215,6 @@ def bigbird_blocks(num_blocks: int, num_random: int, seed: int = 0, layer: int =
     generator = torch.Generator().manual_seed(key % 4_294_967_291)  # a prime, as torch reads 32 bits only
     order = torch.rand(num_blocks, num_blocks, generator=generator).masked_fill(seen, 2).argsort(1)
     return seen.scatter(1, order[:, :num_random], True)
-
-
-class Block(NamedTuple):
-    """Several blocks of queries with their keys, as positions in a sequence of T tokens.
-
-    Axes: n blocks, each with b queries and C keys. Positions may be outside the sequence; such keys are masked.
-    """
-
-    queries: Tensor  # (n, b)
-    keys: Tensor  # (n, C)
-    allowed: Tensor  # (n, b, C)
-
-
-def num_blocks_of(config: AttentionConfig, length: int) -> int:
-    """Count the blocks that `window` or `bigbird` cut a sequence into; 1 if every pair of blocks is compared."""
-    is_window = config.pattern == "window"
-    num_blocks = -(-length // (config.window if is_window else config.block_size))
-    return num_blocks if num_blocks > (3 if is_window else 5 + 2 * config.random_blocks) else 1
-
-
-def plan(config: AttentionConfig, length: int, layer: int = 0) -> list[Block]:
-    """Cut the queries of a sequence of T tokens into blocks, to avoid computing most masked pairs.
-
-    A window compares each block with its two neighbours, BigBird its first and its last block with all keys: time and
-    memory grow with T.
-    """
-    num_blocks = num_blocks_of(config, length) if config.pattern in IN_BLOCKS else 1
-    if num_blocks == 1:
-        places = torch.arange(length)[None]
-        return [Block(places, places, allowed(config, length, layer)[None])]
-    if config.pattern == "window":
-        size, reach = config.window, config.window
-        blocks = [torch.arange(num_blocks)[:, None] + torch.arange(-1, 2)]
-    else:
-        size, reach = config.block_size, length
-        inner = bigbird_blocks(num_blocks, config.random_blocks, config.random_seed, layer)[1:-1]
-        is_seen, order = inner.sort(dim=1, descending=True, stable=True)
-        most = min(num_blocks, 5 + config.random_blocks)  # 5: the first, the last, the block itself and two neighbours
-        every = torch.arange(num_blocks)[None]
-        blocks = [every, torch.where(is_seen, order, -1)[:, :most], every]
-    return [
-        _block(size, length, reach, first, numbers)
-        for first, numbers in zip((0, 1, num_blocks - 1), blocks, strict=False)
-    ]
 
 
 def _block(size: int, length: int, reach: int, first: int, numbers: Tensor) -> Block:
@@ -140,14 +244,13 @@ def compress(packed: Tensor, matrix: Tensor) -> Tensor:
 class Compression(nn.Module):
     """The matrices E and F of a layer, which compress its keys and its values."""
 
-    def __init__(self, config: BertConfig) -> None:
+    def __init__(self, linformer: Linformer, config: BertConfig) -> None:
         super().__init__()
-        attention, length = config.attention, config.max_position_embeddings
-        self.num_heads = config.num_attention_heads if attention.compression_shared == "none" else 1
-        size = self.num_heads * attention.compressed_size
+        shared, length = linformer.compression_shared, config.max_position_embeddings
+        self.num_heads = config.num_attention_heads if shared == "none" else 1
+        size = self.num_heads * linformer.compressed_size
         self.key = nn.Linear(length, size, bias=False)
-        is_one = attention.compression_shared in ("key_value", "layers")
-        self.value = None if is_one else nn.Linear(length, size, bias=False)
+        self.value = None if shared in ("key_value", "layers") else nn.Linear(length, size, bias=False)
 
     def forward(self, key: Tensor, value: Tensor, layout: Layout) -> tuple[Tensor, Tensor, Layout]:
         """Compress keys and values (S, N, H) of all sequences to (B * K, N, H), and return them with their layout."""
@@ -158,10 +261,10 @@ class Compression(nn.Module):
             padded = layout.pad(packed).transpose(1, 2)  # the zeros of padding do not change the products
             compressed.append(compress(padded, matrix).transpose(1, 2).flatten(0, 1))
         size = len(compressed[0]) // count
-        if ("compressed", size) not in layout.plans:
+        if size not in layout.compressed:
             lengths = torch.full((count,), size)
-            layout.plans["compressed", size] = Layout.from_lengths(lengths, layout.starts.device)
-        return compressed[0], compressed[1], layout.plans["compressed", size]
+            layout.compressed[size] = Layout.from_lengths(lengths, layout.starts.device)
+        return compressed[0], compressed[1], layout.compressed[size]
 
     def _matrix(self, projection: nn.Linear) -> Tensor:
         weight = projection.weight

@@ -1,17 +1,20 @@
-"""Positions of tokens other than learned embeddings: sinusoidal, rotary, ALiBi, and relative.
+"""Positions of tokens: learned, sinusoidal, rotary, ALiBi, and relative.
 
 Axes: as in attention.py; C keys for each query, k max_distance.
 """
 
+import inspect
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from bertkit.base import plugins
+from bertkit.base.intervals import Count
 from bertkit.kernels.layout import on_device
-from bertkit.model.bert_config import POSITIONS, BertConfig
+from bertkit.model.bert_config import BertConfig
 
 LONGEST_WAVE = 10_000  # for sinusoidal and rotary positions (Vaswani et al. 2017, section 3.5)
 
@@ -71,19 +74,116 @@ def alibi(distances: Tensor, num_heads: int, like: Tensor) -> Tensor:
     return -slope[:, None, None] * distances.abs()[:, None]
 
 
-def make_positions(config: BertConfig) -> Any:
-    """Make a plug-in's positions from the config; None for bertkit's own options.
+@plugins.option("positions", "none")
+class Positions(nn.Module):
+    """What positions change in a model; this class changes nothing. Those of a layer and of the embeddings are two modules.
 
-    It has one or more of the methods `embed(hidden (S, D), position_ids (S,))`, which replaces learned embeddings;
-    `rotate(vectors (S, N, H), position_ids (S,))` for queries and keys; and `scores(query (B, N, T, H), distances
-    (B or 1, T, C))`, which is added to the scores, (B, N, T, C).
+    A plug-in is a class `Positions(config)` with one or more of the methods; it need not be a subclass.
     """
-    if config.attention.positions in POSITIONS:
-        return None
-    return plugins.bind("positions", config.attention.positions, config.attention.positions_options)(config)
+
+    module_name = "plugin"  # in the names of the parameters
+    scales_tokens = False  # whether token embeddings are multiplied by sqrt(D)
+
+    def __init__(self, config: BertConfig | None = None) -> None:
+        super().__init__()
+
+    def add_to_tokens(self, tokens: Tensor, position_ids: Tensor) -> Tensor:
+        """Change token embeddings (S, D) before segment embeddings are added."""
+        return tokens
+
+    def embed(self, hidden: Tensor, position_ids: Tensor) -> Tensor:
+        """Change the sum of token and segment embeddings (S, D)."""
+        return hidden
+
+    def rotate(self, vectors: Tensor, position_ids: Tensor) -> Tensor:
+        """Change queries or keys (S, N, H)."""
+        return vectors
+
+    def scores(self, query: Tensor, distances: Tensor) -> Tensor | float:
+        """A term of the scores: queries (B, N, T, H), distances (B or 1, T, C) -> (B, N, T, C)."""
+        return 0.0
+
+    def context(self, weights: Tensor, distances: Tensor) -> Tensor | float:
+        """A term of the context: weights (B, N, T, C), distances (B or 1, T, C) -> (B, N, T, H)."""
+        return 0.0
 
 
-class Relative(nn.Module):
+def class_of(config: BertConfig) -> type[Positions]:
+    """Return the class of the positions of a model; that of a plug-in also inherits from `Positions`."""
+    chosen = plugins.get("positions", config.attention.positions)
+    assert inspect.isclass(chosen), f"positions {config.attention.positions!r}: expected a class"
+    return chosen if issubclass(chosen, Positions) else type(chosen.__name__, (chosen, Positions), {})
+
+
+def changes_embeddings(positions: type[Positions]) -> bool:
+    """Whether positions change embeddings."""
+    return positions.add_to_tokens is not Positions.add_to_tokens or positions.embed is not Positions.embed
+
+
+def changes_weights(positions: type[Positions]) -> bool:
+    """Whether positions change the scores or the contexts, so that the fast kernels do not fit."""
+    return positions.scores is not Positions.scores or positions.context is not Positions.context
+
+
+def changes_layers(positions: type[Positions]) -> bool:
+    """Whether positions change attention."""
+    return positions.rotate is not Positions.rotate or changes_weights(positions)
+
+
+def make_positions(config: BertConfig, is_used: Callable[[type[Positions]], bool]) -> Positions:
+    """Make the positions of the embeddings or of a layer; those that change nothing if they are not used there."""
+    kind, attention = class_of(config), config.attention
+    if not is_used(kind):
+        return Positions()
+    settings = plugins.bind("positions", attention.positions, vars(attention), attention.positions_options).keywords
+    return kind(config, **settings)
+
+
+@plugins.option("positions", "learned")
+class Learned(nn.Embedding, Positions):
+    """A learned embedding of each position (Devlin et al. 2019, figure 2)."""
+
+    module_name = "position"
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config.max_position_embeddings, config.hidden_size)
+
+    def embed(self, hidden: Tensor, position_ids: Tensor) -> Tensor:
+        """Add the embeddings."""
+        return hidden + self(position_ids)  # type: ignore[no-any-return]
+
+
+@plugins.option("positions", "sinusoidal")
+class Sinusoidal(Positions):
+    """`sinusoidal` vectors, added to scaled token embeddings (Vaswani et al. 2017, sections 3.4 and 3.5)."""
+
+    scales_tokens = True
+
+    def add_to_tokens(self, tokens: Tensor, position_ids: Tensor) -> Tensor:
+        """Add the vectors."""
+        return tokens + sinusoidal(position_ids, tokens.shape[-1], tokens)
+
+
+@plugins.option("positions", "rotary")
+class Rotary(Positions):
+    """Queries and keys that `rotate` rotates."""
+
+    def rotate(self, vectors: Tensor, position_ids: Tensor) -> Tensor:
+        """Rotate queries or keys."""
+        return rotate(vectors, position_ids)
+
+
+@plugins.option("positions", "alibi")
+class Alibi(Positions):
+    """The term `alibi` of the scores."""
+
+    def scores(self, query: Tensor, distances: Tensor) -> Tensor:
+        """Return the term."""
+        return alibi(distances, query.shape[1], query)
+
+
+@plugins.option("positions", "relative")
+class Relative(Positions):
     """A learned vector for each distance, clipped at k, for keys and for values; shared by the heads.
 
         e_ij = q_i (k_j + a^K_ij) / sqrt(H),  z_i = sum_j alpha_ij (v_j + a^V_ij),  a_ij = w[clip(j - i, -k, k)]
@@ -91,21 +191,28 @@ class Relative(nn.Module):
     Source: Shaw et al. 2018, equations 3 to 5.
     """
 
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__()
-        self.max_distance, self.sides = config.attention.max_distance, config.attention.relative_to
-        shape = 2 * self.max_distance + 1, config.hidden_size // config.num_attention_heads
-        self.key = nn.Embedding(*shape) if "keys" in self.sides else None
-        self.value = nn.Embedding(*shape) if "values" in self.sides else None
+    module_name = "relative"
 
-    def of_scores(self, query: Tensor, distances: Tensor) -> Tensor | float:
-        """The term q_i a^K_ij / sqrt(H) of the scores: queries (B, N, T, H), distances (B or 1, T, C) -> (B, N, T, C)."""
+    def __init__(
+        self,
+        config: BertConfig,
+        *,
+        max_distance: Count = 16,
+        relative_to: tuple[Literal["keys", "values"], ...] = ("keys", "values"),
+    ) -> None:
+        super().__init__()
+        shape = 2 * max_distance + 1, config.head_size
+        self.key = nn.Embedding(*shape) if "keys" in relative_to else None
+        self.value = nn.Embedding(*shape) if "values" in relative_to else None
+
+    def scores(self, query: Tensor, distances: Tensor) -> Tensor | float:
+        """The term q_i a^K_ij / sqrt(H) of the scores."""
         if self.key is None:
             return 0.0
         return relative_scores(query, self.key.weight, distances[:, None]) / math.sqrt(query.shape[-1])
 
-    def of_context(self, weights: Tensor, distances: Tensor) -> Tensor | float:
-        """The term sum_j alpha_ij a^V_ij of the context: weights (B, N, T, C), distances (B or 1, T, C) -> (B, N, T, H)."""
+    def context(self, weights: Tensor, distances: Tensor) -> Tensor | float:
+        """The term sum_j alpha_ij a^V_ij of the context."""
         return 0.0 if self.value is None else relative_context(weights, self.value.weight, distances[:, None])
 
 

@@ -6,13 +6,15 @@ share the matrices of its score.
 
 import inspect
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from bertkit.base import plugins
-from bertkit.model.bert_config import SCORES, BertConfig
+from bertkit.base.intervals import Size
+from bertkit.model.bert_config import BertConfig
 
 
 def dot(query: Tensor, key: Tensor) -> Tensor:
@@ -77,48 +79,101 @@ def location(query: Tensor, matrix: Tensor, positions: Tensor) -> Tensor:
     return query @ matrix[positions].transpose(-1, -2)
 
 
+@plugins.option("score", "scaled_dot")
 class Score(nn.Module):
-    """The score of a layer, with its matrices; a plug-in is a function of query and key, or a module made from the config."""
+    """The score of a layer: here the scaled product, which fast kernels compute; other scores override `fold` or `forward`."""
 
-    def __init__(self, config: BertConfig) -> None:
+    needs_keys = True
+
+    def __init__(self, config: BertConfig | None = None) -> None:
         super().__init__()
-        self.kind, head_size = config.attention.score, config.hidden_size // config.num_attention_heads
-        if self.kind == "general":
-            self.matrix = nn.Linear(head_size, head_size, bias=False)
-        elif self.kind == "additive":
-            self.of_query, self.of_key = (
-                nn.Linear(head_size, config.attention.additive_size, bias=False) for _ in range(2)
-            )
-            self.of_sum = nn.Linear(config.attention.additive_size, 1, bias=False)
-        elif self.kind == "location":
-            self.matrix = nn.Linear(head_size, config.max_position_embeddings, bias=False)
-        elif self.kind not in SCORES:
-            plugin = plugins.bind("score", self.kind, config.attention.score_options)
-            # a module with weights, or a function
-            self.plugin = plugin(config) if inspect.isclass(plugin.func) else plugin
 
     @property
     def is_scaled_dot(self) -> bool:
         """Whether this score is `scaled_dot` with the queries that `fold` returns."""
-        return self.kind in ("scaled_dot", "dot", "general")
+        return type(self).forward is Score.forward
 
     def fold(self, query: Tensor) -> Tensor:
-        """Multiply queries (S, N, H) by the matrix and the scale of the score; unchanged if `is_scaled_dot` is false."""
-        if self.kind == "general":
-            query = query @ self.matrix.weight
-        return query * math.sqrt(query.shape[-1]) if self.kind in ("dot", "general") else query
+        """Change queries (S, N, H) so that the scaled product with the keys is the score."""
+        return query
 
     def forward(self, query: Tensor, key: Tensor, positions: Tensor) -> Tensor:
         """Score keys (B, N, C, H) at positions (B or 1, C) for queries (B, N, T, H) from `fold`: (B, N, T, C)."""
-        if self.is_scaled_dot:
-            return scaled_dot(query, key)
-        if self.kind == "location":
-            return location(query, self.matrix.weight, positions[:, None])
-        if self.kind not in SCORES:
-            return self.plugin(query, key)  # type: ignore[no-any-return]
+        return scaled_dot(query, key)
+
+
+@plugins.option("score", "dot")
+class Dot(Score):
+    """`dot`."""
+
+    def fold(self, query: Tensor) -> Tensor:
+        """Multiply queries by the inverse of the scale."""
+        return query * math.sqrt(query.shape[-1])
+
+
+@plugins.option("score", "general")
+class General(Score):
+    """`general`."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.matrix = nn.Linear(config.head_size, config.head_size, bias=False)
+
+    def fold(self, query: Tensor) -> Tensor:
+        """Multiply queries by the matrix, and by the inverse of the scale."""
+        return query @ self.matrix.weight * math.sqrt(query.shape[-1])
+
+
+@plugins.option("score", "additive")
+class Additive(Score):
+    """`additive`, with A = `additive_size`."""
+
+    def __init__(self, config: BertConfig, *, additive_size: Size = 32) -> None:
+        super().__init__()
+        self.of_query = nn.Linear(config.head_size, additive_size, bias=False)
+        self.of_key = nn.Linear(config.head_size, additive_size, bias=False)
+        self.of_sum = nn.Linear(additive_size, 1, bias=False)
+
+    def forward(self, query: Tensor, key: Tensor, positions: Tensor) -> Tensor:
+        """Score head by head, since every score needs memory for A numbers."""
         weights = self.of_query.weight, self.of_key.weight, self.of_sum.weight
-        scores = [  # head by head, since every score needs memory for A numbers
+        scores = [
             checkpoint(additive, *head, *weights, use_reentrant=False, preserve_rng_state=False)
             for head in zip(query.unbind(1), key.unbind(1), strict=True)
         ]
         return torch.stack(scores, 1)
+
+
+@plugins.option("score", "location")
+class Location(Score):
+    """`location`."""
+
+    needs_keys = False
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.matrix = nn.Linear(config.head_size, config.max_position_embeddings, bias=False)
+
+    def forward(self, query: Tensor, key: Tensor, positions: Tensor) -> Tensor:
+        """Score the positions of the keys."""
+        return location(query, self.matrix.weight, positions[:, None])
+
+
+class OfProducts(Score):
+    """A plug-in's score: a function of queries and keys, or a module made from the config."""
+
+    def __init__(self, plugin: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.plugin = plugin
+
+    def forward(self, query: Tensor, key: Tensor, positions: Tensor) -> Tensor:
+        """Score keys for queries by the plug-in."""
+        return self.plugin(query, key)
+
+
+def make_score(config: BertConfig) -> Score:
+    """Make the score of a layer, a subclass of `Score` or a plug-in."""
+    attention = config.attention
+    score = plugins.bind("score", attention.score, vars(attention), attention.score_options)
+    made = score(config) if inspect.isclass(score.func) else score
+    return made if isinstance(made, Score) else OfProducts(made)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.base.errors import InputError
+from bertkit.base.renamed import current
 from bertkit.base.text_files import parse_yaml, read_json
 from bertkit.base.typed_settings import checked
 from bertkit.run.resume_rules import LENGTH, REFUSED, Change, Rules, changes, class_of
@@ -62,7 +63,7 @@ def is_finished(directory: Path, identity: dict[str, Any], rules: Rules) -> bool
 def saved_identity(directory: Path) -> dict[str, Any]:
     """Read the identity of the run in a directory; empty if there is no run."""
     manifest = _manifest(directory)
-    return {} if manifest is None else manifest.identity
+    return {} if manifest is None else current(manifest.identity)
 
 
 def read_manifest(run_dir: Path) -> Manifest:
@@ -111,4 +112,4 @@ def read_settings(run_dir: Path) -> dict[str, Any]:
         settings = None
     if not isinstance(settings, dict):
         raise InputError(f"{path}: not the settings of a run; restore it")
-    return settings
+    return current(settings)

@@ -72,10 +72,10 @@ class PrepareSettings(CommandSettings):
                 f"masking.mask_prob={masking.mask_prob} and masking.random_prob={masking.random_prob}: segments=google "
                 "uses 0.8 and 0.1, as in the original; leave them out"
             )
-        if masking.max_ngram > 1:
+        if masking.kind not in ("bert", "whole_word"):
             problems.append(
-                f"masking.max_ngram={masking.max_ngram}: segments=google masks pieces or whole words, as in the "
-                "original; use masking=bert or masking=whole_word"
+                f"masking={masking.kind}: segments=google masks pieces or whole words, as in the original; use "
+                "masking=bert or masking=whole_word"
             )
         return problems
 

@@ -192,7 +192,7 @@ def check_metrics(task: TaskConfig, labels: LabelNames | None = None) -> None:
         raise InputError("task.metrics=[]: expected at least one; leave it out for the task's own")
     own = [name for name in task.metrics if name not in metrics.METRICS]
     if unknown := [name for name in own if plugins.find("metric", name) is None]:
-        known = [*metrics.METRICS, *plugins.names_of("metric")]
+        known = plugins.names_of("metric")
         raise InputError(f"task.metrics: unknown {', '.join(unknown)}; expected some of {', '.join(known)}")
     fitting_metrics = shape_of(task).fitting_metrics(task, labels)
     fitting = fitting_metrics.metrics

@@ -63,6 +63,7 @@ class Optimizer(torch.optim.Optimizer):
                 self.state[parameters[name]][key] = tensor.to(device)
 
 
+@plugins.option("optimizer", "adamw")
 class AdamW(Optimizer, torch.optim.AdamW):
     """AdamW: Adam with decoupled weight decay, with or without bias correction.
 
@@ -100,6 +101,7 @@ class AdamW(Optimizer, torch.optim.AdamW):
             state["step"] = torch.tensor(count, device=parameter.device)
 
 
+@plugins.option("optimizer", "lamb")
 class Lamb(Optimizer):
     """LAMB, for very large batches: the Adam update of each weight matrix is rescaled to the norm of the matrix.
 
@@ -149,7 +151,7 @@ class Lamb(Optimizer):
 
 
 class Adapted(Optimizer):
-    """A plug-in's optimizer: any of torch's, with what checkpoints and skipped steps need."""
+    """Any optimizer of torch, with what checkpoints and skipped steps need."""
 
     def __init__(self, inner: torch.optim.Optimizer) -> None:
         super().__init__(inner.param_groups, {})
@@ -163,14 +165,10 @@ class Adapted(Optimizer):
             self._num_updates += 1
 
 
-OPTIMIZERS: dict[str, type[AdamW] | type[Lamb]] = {"adamw": AdamW, "lamb": Lamb}
-
-
 def make_optimizer(groups: list[dict[str, Any]], config: OptimizerConfig) -> Optimizer:
-    """Make the optimizer of a run; a plug-in is `optimizer(groups, config)`, and returns one of torch's."""
-    if config.name in OPTIMIZERS:
-        return OPTIMIZERS[config.name](groups, config)
-    return Adapted(plugins.bind("optimizer", config.name, config.options)(groups, config))
+    """Make the optimizer of a run: `optimizer(groups, config)` returns one of ours or, as plug-ins do, one of torch's."""
+    made = plugins.bind("optimizer", config.name, config.options)(groups, config)
+    return made if isinstance(made, Optimizer) else Adapted(made)
 
 
 def parameter_groups(

@@ -1,22 +1,33 @@
 """The learning rate as a function of the step, counted from 0."""
 
+import functools
+from collections.abc import Callable
+from typing import Literal
+
 from bertkit.base import plugins
+from bertkit.base.intervals import NotNegative
 from bertkit.train.train_config import ScheduleConfig
 
 
 def learning_rate(step: int, peak: float, config: ScheduleConfig, steps: int, warmup_steps: float) -> float:
-    """Return the learning rate of a step: the peak times `polynomial`, `inverse` or a plug-in.
-
-    A plug-in is `schedule(step, steps, warmup_steps)`, and returns the factor.
-    """
-    if config.decay == "inverse":
-        return peak * inverse(step, warmup_steps, config.power)
-    if config.decay == "polynomial":
-        return peak * polynomial(step, steps, warmup_steps, config.power, config.decay_from)
-    return peak * float(plugins.bind("schedule", config.decay, config.options)(step, steps, warmup_steps))
+    """Return the learning rate of a step: the peak times what the schedule returns for (step, steps, warmup_steps)."""
+    return peak * float(_schedule(config)(step, steps, warmup_steps))
 
 
-def polynomial(step: int, steps: int, warmup_steps: float, power: float, decay_from: str) -> float:
+@functools.cache
+def _schedule(config: ScheduleConfig) -> Callable[[int, int, float], float]:
+    return plugins.bind("schedule", config.decay, vars(config), config.options)
+
+
+@plugins.option("schedule", "polynomial")
+def polynomial(
+    step: int,
+    steps: int,
+    warmup_steps: float,
+    *,
+    power: NotNegative = 1.0,
+    decay_from: Literal["warmup_end", "start"] = "warmup_end",
+) -> float:
     """Return a multiplier that rises linearly from 0 during warm-up, then falls to 0 at `steps` with polynomial decay.
 
         step / warmup_steps                             while step < warmup_steps
@@ -38,7 +49,8 @@ def polynomial(step: int, steps: int, warmup_steps: float, power: float, decay_f
     return float(((steps - step) / (steps - first)) ** power)
 
 
-def inverse(step: int, warmup_steps: float, power: float) -> float:
+@plugins.option("schedule", "inverse")
+def inverse(step: int, steps: int, warmup_steps: float, *, power: NotNegative = 0.5) -> float:
     """Return a multiplier that rises linearly during warm-up, then falls as a power of the step. With s = step + 1:
 
         s / warmup_steps              while s < warmup_steps

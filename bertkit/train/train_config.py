@@ -13,7 +13,7 @@ from bertkit.base.typed_settings import Slot, nearest, options_of, refuse, unuse
 class OptimizerConfig:
     """AdamW or LAMB, and gradient clipping."""
 
-    name: Annotated[Literal["adamw", "lamb"], Slot("optimizer")]
+    name: Annotated[str, Slot("optimizer")]
     peak_learning_rate: Positive | Literal["auto"]
     beta1: ShareBelow1
     beta2: ShareBelow1
@@ -38,7 +38,7 @@ class ScheduleConfig:
     decay_from: Literal["warmup_end", "start"]
     warmup_steps: Count | Literal["auto"]
     warmup_share: Share | Literal["auto"]
-    decay: Annotated[Literal["polynomial", "inverse"], Slot("schedule")] = "polynomial"
+    decay: Annotated[str, Slot("schedule")] = "polynomial"
     options: dict[str, Any] = field(default_factory=dict, hash=False, metadata=options_of("schedule", "decay"))
 
     def __post_init__(self) -> None:

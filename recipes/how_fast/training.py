@@ -52,7 +52,7 @@ class Pairs:
         """Draw pairs: long pairs, of which a tenth is shortened; for fine-tuning, pairs of all lengths."""
         dataset = open_prepared(self.data_dir)
         segments = SegmentsConfig("pairs", self.max_seq_length, 0.1 if self.is_masked else 1.0, "nsp")
-        masking = MaskingConfig(0.15, False, 0.8, 0.1)
+        masking = MaskingConfig(0.15, 0.8, 0.1)
         return Sampler(dataset.splits["train"], dataset.tokenizer.facts, segments, masking, seed=0)
 
     def of_step(self, step: int, num_steps: int = 1) -> PretrainBatch | TaskBatch:

@@ -26,7 +26,7 @@ from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
 from bertkit.tasks.task import Feature
 from bertkit.train import loop, processes
 from bertkit.train.loop import Course, Learner
-from bertkit.train.optimizer import OPTIMIZERS, parameter_groups
+from bertkit.train.optimizer import make_optimizer, parameter_groups
 from bertkit.train.schedule import polynomial
 from bertkit.train.train_config import OptimizerConfig
 
@@ -98,10 +98,10 @@ def test_losses_agree(kind: str, tmp_path: Path, tokenizer: Tokenizer) -> None:
         name="adamw", peak_learning_rate=RATE, beta1=0.9, beta2=0.999, epsilon=1e-6, weight_decay=0.01,
         bias_correction=True, max_grad_norm=1e9,
     )  # fmt: skip
-    ours_optimizer = OPTIMIZERS[config.name](parameter_groups(ours.train(), config.weight_decay), config)
+    ours_optimizer = make_optimizer(parameter_groups(ours.train(), config.weight_decay), config)
 
     def learning_rate(step: int) -> float:
-        return RATE * polynomial(step, STEPS, WARMUP, 1.0, "warmup_end")
+        return RATE * polynomial(step, STEPS, WARMUP)
 
     course = Course(lambda step: order.micro_batches(step, 0, 1), learning_rate, 0, STEPS, config.max_grad_norm, seed=0)
     reports = loop.train(Learner(processes.make_accelerator("cpu", 1), ours, ours_optimizer, task_losses), course)

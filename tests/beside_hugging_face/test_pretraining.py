@@ -104,7 +104,7 @@ def both(dropout: float, folder: Path, seed: int = 0) -> tuple[BertWithHeads, to
 
 def sampler_over(data: Path) -> Sampler:
     dataset = open_prepared(data)
-    segments, masking = SegmentsConfig("pairs", LENGTH, 0.1, "nsp"), MaskingConfig(0.15, False, 0.8, 0.1)
+    segments, masking = SegmentsConfig("pairs", LENGTH, 0.1, "nsp"), MaskingConfig(0.15, 0.8, 0.1)
     return Sampler(dataset.splits["train"], dataset.tokenizer.facts, segments, masking, seed=0)
 
 

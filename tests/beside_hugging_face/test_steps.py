@@ -30,7 +30,7 @@ from bertkit.settings.pretrain import PretrainSettings
 from bertkit.settings.reading.compose import compose
 from bertkit.train import loop, processes
 from bertkit.train.loop import Course, Learner
-from bertkit.train.optimizer import OPTIMIZERS, parameter_groups
+from bertkit.train.optimizer import make_optimizer, parameter_groups
 from bertkit.train.schedule import polynomial
 
 STEPS, WARMUP, BATCH, LENGTH, RATE = 200, 20, 16, 40, 1e-3
@@ -114,10 +114,10 @@ def test_losses_and_weights_agree(name: str, steps: int, tmp_path: Path) -> None
     whole = LengthPhases([dataclasses.replace(phases.all[0], micro_batches=[(0, BATCH)])])
     config = settings.optimizer
     schedule = settings.schedule
-    optimizer = OPTIMIZERS[config.name](parameter_groups(ours, config.weight_decay), config)
+    optimizer = make_optimizer(parameter_groups(ours, config.weight_decay), config)
 
     def learning_rate(step: int) -> float:
-        share = polynomial(step, STEPS, schedule.warmup_of(STEPS), schedule.power, schedule.decay_from)
+        share = polynomial(step, STEPS, schedule.warmup_of(STEPS), power=schedule.power, decay_from=schedule.decay_from)
         return config.peak_learning_rate * share
 
     course = Course(

@@ -57,7 +57,7 @@ _samplers: dict[Path, list[Sampler]] = {}
 def samplers(prepared_dir: Path) -> list[Sampler]:
     if prepared_dir not in _samplers:
         dataset = open_prepared(prepared_dir)
-        segments, masking = SegmentsConfig("pairs", 40, 0.1, "nsp"), MaskingConfig(0.15, False, 0.8, 0.1)
+        segments, masking = SegmentsConfig("pairs", 40, 0.1, "nsp"), MaskingConfig(0.15, 0.8, 0.1)
         _samplers[prepared_dir] = [
             Sampler(dataset.splits["train"], dataset.tokenizer.facts, segments, masking, seed) for seed in range(SEEDS)
         ]

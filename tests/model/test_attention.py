@@ -8,10 +8,10 @@ from conftest import small_model
 from bertkit.kernels import grouped
 from bertkit.kernels.fast import ALL, PLAIN, FastWays
 from bertkit.kernels.layout import Layout
-from bertkit.model.attention import attend
-from bertkit.model.bert_config import AttentionConfig
-from bertkit.model.geometry import CAUSAL, FULL, Geometry
+from bertkit.model.attention import Weighing, attend_fast
+from bertkit.model.geometry import Geometry
 from bertkit.model.heads import BertWithHeads
+from bertkit.model.patterns import CAUSAL, FULL, Pattern
 
 LENGTHS = [5, 7, 7, 3, 11, 11, 11, 2]
 
@@ -56,16 +56,16 @@ def test_attention_drops_in_the_mean_nothing(fast: FastWays) -> None:
     torch.manual_seed(0)
     query, key, value = (torch.randn(22, 3, 8) for _ in range(3))
     geometry = within([11, 11])
-    plain = attend(query, key, value, geometry, fast=fast)
-    mean = sum(attend(query, key, value, geometry, 0.2, fast) for _ in range(4000)) / 4000
+    plain = attend_fast(query, key, value, geometry, Weighing(fast=fast))
+    mean = sum(attend_fast(query, key, value, geometry, Weighing(0.2, fast)) for _ in range(4000)) / 4000
     assert float((mean - plain).abs().max()) < 0.1
-    assert float((attend(query, key, value, geometry, 0.2, fast) - plain).abs().max()) > 0.1
+    assert float((attend_fast(query, key, value, geometry, Weighing(0.2, fast)) - plain).abs().max()) > 0.1
 
 
 def test_nothing_flows_into_slack_or_out_of_it() -> None:
     values = [torch.randn(15, 3, 8, dtype=torch.float64, requires_grad=True) for _ in range(3)]
-    context = attend(*values, within([5, 7], num_slack=3))
-    alone = attend(*(each[:12] for each in values), within([5, 7]))
+    context = attend_fast(*values, within([5, 7], num_slack=3))
+    alone = attend_fast(*(each[:12] for each in values), within([5, 7]))
     torch.testing.assert_close(context[:12], alone, rtol=0, atol=1e-12)
     context[:12].square().sum().backward()
     assert all(each.grad is not None and not each.grad[12:].any() and each.grad[:12].any() for each in values)
@@ -83,7 +83,7 @@ def test_padded_attention_is_that_of_each_sequence(lengths: list[int]) -> None:
     results = []
     for is_padded in (True, False):
         tensors = leaves(lengths)
-        context = attend(*tensors, within(lengths, is_padded=is_padded))
+        context = attend_fast(*tensors, within(lengths, is_padded=is_padded))
         (context * weights).sum().backward()
         results.append([context.detach(), *(tensor.grad for tensor in tensors)])
     for ours, plain in zip(*results, strict=True):
@@ -96,24 +96,24 @@ def test_padded_attention_drops_each_weight_with_its_probability(fast: FastWays)
     torch.manual_seed(0)
     lengths = [1] * 5_000 + [16] * 300
     zeros, ones = torch.zeros(sum(lengths), 2, 8), torch.ones(sum(lengths), 2, 8)
-    context = attend(zeros, zeros, ones, within(lengths, is_padded=True), 0.1, fast)[..., 0]
+    context = attend_fast(zeros, zeros, ones, within(lengths, is_padded=True), Weighing(0.1, fast))[..., 0]
     single = context[:5_000]  # one weight for each of two heads: dropped or kept
     assert abs(float((single == 0).double().mean()) - 0.1) < 0.012
     assert set((single * 0.9).round(decimals=4).unique().tolist()) == {0.0, 1.0}
     assert abs(float(context.double().mean()) - 1) < 0.012
 
 
-@pytest.mark.parametrize("attention", [FULL, CAUSAL])
+@pytest.mark.parametrize("pattern", [FULL, CAUSAL])
 @pytest.mark.parametrize("lengths", [[5, 7, 7, 3, 11, 1], [8, 8, 8, 8], [3]])
 def test_grouped_attention_is_that_of_each_sequence(
-    attention: AttentionConfig, lengths: list[int], monkeypatch: pytest.MonkeyPatch
+    pattern: Pattern, lengths: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(grouped, "random_mask", lambda shape, prob: (torch.ones(shape, dtype=torch.bool), 1.0))
     layout, weights = Layout.from_lengths(torch.tensor(lengths)), torch.randn(sum(lengths), 3, 8, dtype=torch.float64)
     results = []
     for fast, prob in ((PLAIN, 0.0), (FastWays(grouped_attention=True), 0.1)):
         tensors = leaves(lengths)
-        context = attend(*tensors, Geometry(layout, layout, attention), prob, fast)
+        context = attend_fast(*tensors, Geometry(layout, layout, pattern), Weighing(prob, fast))
         (context * weights).sum().backward()
         results.append([context.detach(), *(tensor.grad for tensor in tensors)])
     for plain, ours in zip(*results, strict=True):
@@ -126,7 +126,7 @@ def test_gradients_of_grouped_attention_are_those_of_the_weights_it_kept() -> No
 
     def context(*tensors: torch.Tensor) -> torch.Tensor:
         torch.manual_seed(0)
-        return attend(*tensors, Geometry(layout, layout), 0.3, FastWays(grouped_attention=True))
+        return attend_fast(*tensors, Geometry(layout, layout), Weighing(0.3, FastWays(grouped_attention=True)))
 
     assert torch.autograd.gradcheck(context, leaves(layout.lengths), fast_mode=True)
 
@@ -139,7 +139,7 @@ def test_grouped_attention_drops_each_weight_with_its_probability() -> None:
         torch.zeros(count * size, heads, size),
         torch.eye(size).repeat(count, 1)[:, None].repeat(1, heads, 1),
     )
-    context = attend(zeros, zeros, values, within([size] * count), 0.1, FastWays(grouped_attention=True))
+    context = attend_fast(zeros, zeros, values, within([size] * count), Weighing(0.1, FastWays(grouped_attention=True)))
     weights = context.view(count, size, heads, size) * size
     assert set((weights * 0.9).round(decimals=4).unique().tolist()) == {0.0, 1.0}
     is_dropped = (weights == 0).double()

@@ -18,8 +18,9 @@ from bertkit.kernels.fast import ALL, PLAIN
 from bertkit.kernels.layout import Layout
 from bertkit.kernels.linear import Dropout
 from bertkit.model.bert_config import AttentionConfig, BertConfig, DecoderConfig, NormConfig
-from bertkit.model.geometry import CAUSAL, Geometry
+from bertkit.model.geometry import Geometry
 from bertkit.model.heads import BertWithHeads, Targets
+from bertkit.model.patterns import CAUSAL
 
 TRANSFORMERS = ("bert", "shared", "post", "pre")
 VARIANTS: dict[str, dict[str, Any]] = {  # settings of self-attention, on both sides
@@ -427,8 +428,10 @@ def test_what_a_layout_plans_is_of_the_sources_that_it_was_made_for() -> None:
     for number in range(50):
         lengths = [1 + (number + place) % 11 for place in range(len(TARGETS))]
         sources = torch.zeros(sum(lengths), 1, 1)
-        ((group, *_),) = Geometry(targets, packed(texts(lengths, number))[1], is_padded=True).split(
-            torch.zeros(sum(TARGETS), 1, 1), sources, sources
+        ((group, *_),) = (
+            Geometry(targets, packed(texts(lengths, number))[1], is_padded=True)
+            .plan(1)
+            .split(torch.zeros(sum(TARGETS), 1, 1), sources, sources)
         )
         assert group.shape[2] == max(lengths)
         assert torch.equal(group.mask[:, 0, 0].sum(1), torch.tensor(lengths))

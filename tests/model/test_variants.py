@@ -6,7 +6,7 @@ import importlib
 import itertools
 import pkgutil
 from collections.abc import Sequence
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import loops
 import numpy as np
@@ -16,6 +16,7 @@ from conftest import Capsys, refused
 from torch import Tensor, nn
 
 import bertkit.model
+from bertkit.base import plugins
 from bertkit.base.errors import InputError
 from bertkit.cli import run
 from bertkit.kernels.layout import Layout
@@ -24,11 +25,11 @@ from bertkit.model.bert import Bert
 from bertkit.model.bert_config import AttentionConfig, BertConfig, NormConfig
 from bertkit.model.geometry import Geometry
 from bertkit.model.heads import BertWithHeads
-from bertkit.model.patterns import allowed, bigbird_blocks, plan
+from bertkit.model.patterns import CAUSAL, bigbird_blocks, make_pattern
 from bertkit.model.positions import rotate, sinusoidal
 
 LENGTHS = (5, 13, 13, 41, 40, 1, 2)  # two run together; the longest has as many as there are positions, and many blocks
-OPTIONS = {slot: get_args(get_type_hints(AttentionConfig)[slot]) for slot in ("score", "positions", "pattern")}
+OPTIONS = {slot: plugins.names_of(slot) for slot in ("score", "positions", "pattern")}
 SMALL = {"window": 4, "block_size": 3, "random_blocks": 1, "compressed_size": 7, "max_distance": 3, "additive_size": 11}
 GRADIENT_STEP = 1e-30
 
@@ -210,7 +211,7 @@ def seen_by_rule(config: AttentionConfig, length: int, layer: int) -> Tensor:
 def computed(config: AttentionConfig, length: int, layer: int) -> Tensor:
     """Say how often each pair of tokens is computed by the blocks of a plan: (T, T)."""
     counts = torch.zeros(length + 64, length + 64, dtype=torch.int64)
-    for block in plan(config, length, layer):
+    for block in make_pattern(config).of_layer(layer).blocks(length):
         pairs = torch.broadcast_tensors(block.queries[..., None], block.keys[:, None])
         counts.index_put_(pairs, block.allowed.long(), accumulate=True)
     return counts[:length, :length]
@@ -228,19 +229,22 @@ def test_what_is_computed_is_what_is_allowed(size: int) -> None:
         for each in settings:
             config = AttentionConfig(**each)  # type: ignore[arg-type]
             for layer in (0, 2) if each.get("random_blocks") else (0,):
-                expected = allowed(config, length, layer)
+                expected = make_pattern(config).of_layer(layer).allowed(length)
                 assert torch.equal(computed(config, length, layer), expected.long()), (each, length, layer)
                 if length < 32:
                     assert torch.equal(expected, seen_by_rule(config, length, layer))
                 plans += 1
     assert plans == 14 * 6
-    assert torch.equal(allowed(AttentionConfig(pattern="causal"), 31), torch.ones(31, 31).tril().bool())
+    assert torch.equal(CAUSAL.allowed(31), torch.ones(31, 31).tril().bool())
 
 
 @pytest.mark.parametrize("pattern", ["window", "bigbird"])
 def test_what_is_computed_grows_with_the_length(pattern: Any) -> None:
     config = AttentionConfig(pattern=pattern, window=16, block_size=16, random_blocks=2)
-    pairs = [sum(blocks.allowed.numel() for blocks in plan(config, 16 * blocks)) / blocks for blocks in (64, 128)]
+    pairs = [
+        sum(blocks.allowed.numel() for blocks in make_pattern(config).blocks(16 * blocks)) / blocks
+        for blocks in (64, 128)
+    ]
     assert pairs[1] == pytest.approx(pairs[0], rel=0.02)
 
 

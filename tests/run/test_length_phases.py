@@ -78,7 +78,7 @@ def test_batches_are_those_of_a_sampler_of_the_length(prepared_dir: Path, tmp_pa
     """Of each phase, from the beginning of that sampler's first epoch, whatever the phase before."""
     dataset = open_prepared(prepared_dir)
     both = make_phases(settings_of(), examples_of(dataset, settings_of()), tmp_path, [5, 3])
-    masking = MaskingConfig(0.15, False, 0.8, 0.1)
+    masking = MaskingConfig(0.15, 0.8, 0.1)
     longest = []
     for phase, length, size in zip(both.all, (24, 56), (5, 3), strict=True):
         segments = SegmentsConfig("pairs", length, 0.1, "nsp")

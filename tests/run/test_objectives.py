@@ -65,7 +65,7 @@ def test_sentence_order_has_the_head_and_the_names_of_next_sentence_prediction(
     assert config["architectures"] == ["BertForPreTraining"]
     assert all("nsp_loss" in row for row in read_metrics(albert / "metrics.jsonl"))
     settings = yaml.safe_load((albert / "config.yaml").read_text())
-    assert (settings["segments"]["next_sentence"], settings["masking"]["max_ngram"]) == ("sop", 3)
+    assert (settings["segments"]["next_sentence"], settings["masking"]["options"]) == ("sop", {"max_ngram": 3})
     assert "sop: label 1 means that A and B are swapped" in (albert / "model" / "README.md").read_text()
     # the same seed begins with the same weights; what is hidden and what follows A differ
     assert run(command(prepared_dir, tmp_path / "bert", "steps=1")) == 0
@@ -143,7 +143,7 @@ def test_a_run_keeps_its_objective(prepared_dir: Path, albert: Path, tmp_path: P
     said = capsys.readouterr().err
     assert "segments.next_sentence: 'sop' there, 'nsp' here" in said
     assert "restore the original value of segments.next_sentence" in said
-    refused(run(command(prepared_dir, albert, "next_sentence=sop")), "masking.max_ngram: 3 there, 1 here", capsys)
+    refused(run(command(prepared_dir, albert, "next_sentence=sop")), "masking.kind: 'ngram' there, 'bert' here", capsys)
 
 
 def test_another_objective_is_another_run(
@@ -155,7 +155,7 @@ def test_another_objective_is_another_run(
     capsys.readouterr()
     assert run(command(prepared_dir, run_dir, "steps=2", *ALBERT)) == 2
     said = capsys.readouterr().err
-    assert all(text in said for text in ("next_sentence: 'nsp' there, 'sop' here", "max_ngram: 1 there, 3 here"))
+    assert all(text in said for text in ("next_sentence: 'nsp' there, 'sop' here", "{'max_ngram': 3} here"))
     assert run(command(prepared_dir, run_dir, "steps=3")) == 0
     assert "steps: 2 up to step 2, 3 from here on" in capsys.readouterr().out
     assert measured(capsys, run_dir, prepared_dir)[0] == pytest.approx(scores(run_dir), rel=1e-5)

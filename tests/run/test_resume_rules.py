@@ -36,7 +36,7 @@ CLASSES = {  # by hand; the others of a group are as it is
         WARN: ["steps", "batch.micro_sequences", "batch.micro_tokens", "data.skip_steps"],
         AT_START: ["optimizer.name", "init_moments", "model.hidden_size", "segments.kind", "segments.next_sentence"],
         FIXED: ["seed", "batch.sequences", "optimizer.peak_learning_rate",
-                "schedule.warmup_steps", "masking.probability", "masking.max_ngram", "segments.max_seq_length", "precision"]
+                "schedule.warmup_steps", "masking.probability", "masking.kind", "segments.max_seq_length", "precision"]
     },
     "finetune": {
         FREE: ["output_dir", "data_dir", "model_dir", "device", "log.every_steps", "checkpoint.every_steps"],

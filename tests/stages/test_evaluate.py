@@ -112,8 +112,8 @@ def test_stored_instances_are_measured_as_they_are(google_dir: Path, google_mode
 
 @pytest.mark.parametrize(("more", "line"), [
     (["segments.max_seq_length=32"], "(segments.max_seq_length=32 here, 40 there)"),
-    (["masking=bert"], "(masking.whole_word=False here, True there)"),
-    (["masking=ngram"], "(masking.max_ngram=3 here, 1 there)"),
+    (["masking=bert"], "(masking.kind='bert' here, 'whole_word' there)"),
+    (["masking=ngram"], "(masking.kind='ngram' here, 'whole_word' there; masking.options={'max_ngram': 3} here, None there)"),
     (["segments=google", "segments.dupe_factor=3", "masking.probability=0.2"],
      "(segments.dupe_factor=3 here, 2 there; masking.probability=0.2 here, 0.15 there)"),
     (["split=held_out"], "split=held_out"),
@@ -182,7 +182,7 @@ def test_what_an_experiment_sets_counts_like_the_command_line(google_dir: Path, 
     ):
         (tmp_path / "conf" / "experiment" / f"{name}.yaml").write_text("# @package _global_\n" + lines)
     given = [f"data_dir={google_dir}", "segments=google", *SMALL, "--config-dir", str(tmp_path / "conf")]
-    for name, line in (("longer", "segments.max_seq_length=48 here, 40 there"), ("pieces", "masking.whole_word=False")):
+    for name, line in (("longer", "segments.max_seq_length=48 here, 40 there"), ("pieces", "masking.kind='bert'")):
         refused(run(["pretrain", *given, f"output_dir={tmp_path / name}", f"experiment={name}"]), line, capsys)
         assert not (tmp_path / name).exists()
     assert run(["pretrain", *given, f"output_dir={tmp_path / 'same'}", "experiment=same"]) == 0
@@ -225,7 +225,7 @@ def test_pretraining_refuses_what_does_not_fit(
         (google_dir, [], "segments=pairs"),
         (google_dir, ["segments=full_sentences"], "segments=full_sentences"),
         (google_dir, ["segments=google", "segments.max_seq_length=64"], "segments.max_seq_length=64 here, 40 there"),
-        (google_dir, ["segments=google", "masking.whole_word=false"], "masking.whole_word=False here, True there"),
+        (google_dir, ["segments=google", "masking.whole_word=false"], "masking.kind='bert' here, 'whole_word' there"),
         (google_dir, ["segments=google", "model.max_position_embeddings=39"], "max_seq_length=40"),
         (prepared_dir, ["segments=google"], "segments=google"),
     ):

@@ -143,5 +143,5 @@ def test_instances_without_a_single_prediction(tmp_path: Path, capsys: Capsys) -
     text = write_text(tmp_path / "text.txt", [["abcabc abcabc", "abcabcabc"]] * 3)
     vocab = f"tokenizer.path={write_vocabulary(tmp_path / 'vocab.txt')}"
     code = google(text, tmp_path / "data", vocab, "masking.whole_word=true", "segments.max_predictions_per_seq=2")
-    refused(code, "masking.whole_word=true: none of the 8 instances has a token to predict", capsys)
+    refused(code, "masking=whole_word: none of the 8 instances has a token to predict", capsys)
     assert not list(tmp_path.glob("data*"))

@@ -27,7 +27,7 @@ from bertkit.run.objective import pretraining_losses
 from bertkit.train import loop, micro_batches, processes
 from bertkit.train.loop import Course, Learner
 from bertkit.train.losses import LossTerm
-from bertkit.train.optimizer import OPTIMIZERS, Optimizer, parameter_groups
+from bertkit.train.optimizer import Optimizer, make_optimizer, parameter_groups
 from bertkit.train.train_config import OptimizerConfig
 
 LENGTHS = (5, 7, 7, 3, 11, 2, 13, 5)
@@ -112,7 +112,7 @@ def run(settings: dict[str, Any]) -> dict[str, Any]:
 
         prepared.register_comm_hook(None, count)
     config = OptimizerConfig(settings["optimizer"], 1e-3, 0.9, 0.999, 1e-6, 0.01, settings["optimizer"] == "lamb", 0.5)
-    optimizer = OPTIMIZERS[config.name](parameter_groups(model, 0.01), config)
+    optimizer = make_optimizer(parameter_groups(model, 0.01), config)
 
     def batches(step: int) -> list[tuple[int, PretrainBatch]]:
         faults.step = step

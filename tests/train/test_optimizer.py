@@ -8,10 +8,11 @@ import torch
 from conftest import LAYERS, small_model
 from torch import nn
 
+from bertkit.base import plugins
 from bertkit.base.typed_settings import build
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.settings.reading.compose import compose
-from bertkit.train.optimizer import OPTIMIZERS, Optimizer, clip_global_norm, parameter_groups
+from bertkit.train.optimizer import Optimizer, clip_global_norm, make_optimizer, parameter_groups
 from bertkit.train.train_config import OptimizerConfig
 
 SHAPES = {
@@ -87,7 +88,7 @@ def reference(rule: str, steps: int, bias_correction: bool) -> dict[str, np.ndar
 
 def make(rule: str, bias_correction: bool) -> tuple[Small, Optimizer]:
     model = Small()
-    return model, OPTIMIZERS[rule](parameter_groups(model, DECAY), config(rule, bias_correction))
+    return model, make_optimizer(parameter_groups(model, DECAY), config(rule, bias_correction))
 
 
 def run(model: Small, optimizer: Optimizer, first: int, last: int) -> None:
@@ -119,7 +120,7 @@ def test_the_rules_differ() -> None:
         assert max(np.abs(first[name] - second[name]).max() for name in SHAPES) > 1e-3
 
 
-@pytest.mark.parametrize("rule", OPTIMIZERS)
+@pytest.mark.parametrize("rule", plugins.names_of("optimizer"))
 def test_zeros_stay_zeros(rule: str) -> None:
     """The trust ratio of a weight and an update of zeros is 1."""
     model, optimizer = make(rule, True)
@@ -175,7 +176,7 @@ def test_a_step_left_out_leaves_no_trace(rule: str, bias_correction: bool, left_
 
 def test_the_shipped_numbers() -> None:
     """Of google-research/bert optimization.py, lines 59-65, and of NVIDIA's LAMB."""
-    given = (["data_dir=x", "output_dir=y", f"optimizer={name}"] for name in OPTIMIZERS)
+    given = (["data_dir=x", "output_dir=y", f"optimizer={name}"] for name in plugins.names_of("optimizer"))
     assert [build(PretrainSettings, compose("pretrain", each)).optimizer for each in given] == [
         OptimizerConfig("adamw", 1e-4, 0.9, 0.999, 1e-6, 0.01, False, 1.0),
         OptimizerConfig("lamb", 6e-3, 0.9, 0.999, 1e-6, 0.01, True, 1.0),

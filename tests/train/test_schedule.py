@@ -44,7 +44,10 @@ def test_multipliers(name: str, steps: int, warmup_steps: int, expected: list[fl
     values = [learning_rate(step, 1.0, shape, steps, warmup_steps) for step in range(steps)]
     assert values == pytest.approx(expected, abs=1e-15)
     if shape.decay == "polynomial":
-        assert values == [polynomial(step, steps, warmup_steps, shape.power, shape.decay_from) for step in range(steps)]
+        assert values == [
+            polynomial(step, steps, warmup_steps, power=shape.power, decay_from=shape.decay_from)
+            for step in range(steps)
+        ]
 
 
 def test_every_option_has_a_table() -> None:
@@ -56,7 +59,10 @@ def test_the_paper_at_its_corners() -> None:
     shape = option("google", "steps=1000000")
     warmup = shape.warmup_of(1_000_000)
     assert warmup == 10_000
-    values = [polynomial(step, 10**6, warmup, shape.power, shape.decay_from) for step in (9_999, 10_000, 999_999)]
+    values = [
+        polynomial(step, 10**6, warmup, power=shape.power, decay_from=shape.decay_from)
+        for step in (9_999, 10_000, 999_999)
+    ]
     assert values == pytest.approx([0.9999, 0.99, 1e-6], rel=1e-12)
 
 
@@ -65,7 +71,9 @@ def test_a_warm_up_as_a_share_of_the_steps() -> None:
     shape = option("polynomial", "schedule.warmup_share=0.2843")
     warmup = shape.warmup_of(7038)
     assert warmup == pytest.approx(2000.9034, abs=1e-9)
-    values = [polynomial(step, 7038, warmup, shape.power, shape.decay_from) for step in (2000, 2001, 7037)]
+    values = [
+        polynomial(step, 7038, warmup, power=shape.power, decay_from=shape.decay_from) for step in (2000, 2001, 7037)
+    ]
     assert values == pytest.approx([2000 / 2000.9034, ROOT(5037 / 7038), ROOT(1 / 7038)], abs=1e-12)
 
 
@@ -101,9 +109,9 @@ def test_noam_is_equation_3_of_the_paper() -> None:
 
 def test_a_power_of_the_users_own() -> None:
     shape = option("polynomial", "schedule.power=2", "schedule.decay_from=warmup_end")
-    values = [polynomial(step, 5, 1, shape.power, shape.decay_from) for step in range(5)]
+    values = [polynomial(step, 5, 1, power=shape.power, decay_from=shape.decay_from) for step in range(5)]
     assert values == [0, 1, 9 / 16, 4 / 16, 1 / 16]
-    values = [inverse(step, 2, 1.0) for step in range(5)]
+    values = [inverse(step, 5, 2, power=1.0) for step in range(5)]
     assert values == pytest.approx([1 / 2, 1, 2 / 3, 2 / 4, 2 / 5], abs=1e-15)
     shape = option("noam", "schedule.warmup_steps=2", "schedule.power=1")
     assert [learning_rate(step, 1.0, shape, 3, shape.warmup_of(3)) for step in range(5)] == values

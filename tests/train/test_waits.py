@@ -25,7 +25,7 @@ from bertkit.run.objective import pretraining_losses, task_losses
 from bertkit.train import loop
 from bertkit.train.loop import Course, Learner
 from bertkit.train.losses import LossTerm
-from bertkit.train.optimizer import OPTIMIZERS, parameter_groups
+from bertkit.train.optimizer import make_optimizer, parameter_groups
 from bertkit.train.step_report import StepNumbers
 from bertkit.train.train_config import OptimizerConfig
 
@@ -98,7 +98,7 @@ def train(
     model = model.to(DEVICE).train()
     config = OptimizerConfig(optimizer, 1e-3, 0.9, 0.999, 1e-6, 0.01, False, 1.0)
     groups = parameter_groups(model, 0.01)
-    learner = Learner(OneProcess(), model, OPTIMIZERS[optimizer](groups, config), losses, num_parts=parts)  # type: ignore[arg-type]
+    learner = Learner(OneProcess(), model, make_optimizer(groups, config), losses, num_parts=parts)  # type: ignore[arg-type]
     course = Course(
         batches=lambda step: [(number, batch_of(2 * step + number)) for number in range(2)],
         learning_rate=lambda step: 1e-3, first_step=0, steps=STEPS, max_grad_norm=1.0, seed=3,

@@ -33,7 +33,7 @@ from bertkit.data.batches.google_instances import Instance, SplitDocuments, shuf
 from bertkit.data.batches.sampling import ExampleSource
 from bertkit.data.corpus.prepared import PreparedDataset, Split, check_offsets, map_numbers, token_dtype
 from bertkit.data.corpus.tokenizer import VocabFacts
-from bertkit.data.data_config import AnySegments, InstancesConfig, MaskingConfig
+from bertkit.data.data_config import AnySegments, InstancesConfig, MaskingConfig, StoredMasking
 
 Ints = NDArray[np.int64]
 INSTANCES_AT_ONCE = 4096
@@ -163,7 +163,9 @@ class StoredExamples:
 def open_stored(dataset: PreparedDataset) -> StoredExamples:
     """Open the fixed instances of a dataset that has them, with the settings from which they were made."""
     made_with = dataset.manifest["instances"]
-    segments, masking = InstancesConfig(**made_with["segments"]), MaskingConfig(**made_with["masking"])
+    segments, stored = InstancesConfig(**made_with["segments"]), StoredMasking(**made_with["masking"])
+    kind = "whole_word" if stored.whole_word else "bert"
+    masking = MaskingConfig(stored.probability, stored.mask_prob, stored.random_prob, kind)
     return StoredExamples(open_instances(dataset), segments, masking)
 
 
@@ -190,8 +192,9 @@ def check_stored(
 
 
 def stored_masking(masking: MaskingConfig) -> dict[str, Any]:
-    """Return the masking settings for the manifest; `max_ngram` is left out, since Google's instances have no n-grams."""
-    return {name: value for name, value in to_mapping(masking).items() if name != "max_ngram"}
+    """Return the masking settings for the manifest."""
+    is_whole = masking.kind == "whole_word"
+    return to_mapping(StoredMasking(masking.probability, is_whole, masking.mask_prob, masking.random_prob))
 
 
 def _ranges(counts: Ints) -> tuple[Ints, Ints]:
@@ -238,9 +241,9 @@ def write_instances(
             yield writer.total_tokens
     if not any(writer.num_predictions):  # only possible with whole words
         raise InputError(
-            f"masking.whole_word=true: none of the {len(writer.num_tokens)} instances has a token to predict, since every word "
+            f"masking=whole_word: none of the {len(writer.num_tokens)} instances has a token to predict, since every word "
             "has more pieces than an instance has predictions; raise segments.max_predictions_per_seq or "
-            "masking.probability, or set masking.whole_word=false"
+            "masking.probability, or set masking=bert"
         )
     drawn = Instances(unshuffled, vocab_size)
     order = np.array(shuffled_order(len(drawn), rng), np.int64)

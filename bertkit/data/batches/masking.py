@@ -1,11 +1,13 @@
-"""Masking of single WordPieces, whole words, or n-grams of words; 15 % of the tokens by default.
+"""Masking of single WordPieces, whole words, n-grams of words, or a plug-in's choice; 15 % of the tokens by default.
 
 The masks of a sequence depend only on the sequence and its random key, not on the rest of the batch.
 """
 
 import bisect
+import inspect
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,11 +15,36 @@ from numpy.typing import NDArray
 
 from bertkit.base import plugins
 from bertkit.base.errors import InputError
+from bertkit.base.intervals import Size
 from bertkit.data.batches.keyed_random import Stream, below, bits, uniform
 from bertkit.data.corpus.tokenizer import VocabFacts
 from bertkit.data.data_config import MaskingConfig
 
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Keys = NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class Unmasked:
+    """Packed sequences before masking."""
+
+    input_ids: Ints  # (S,)
+    starts: Ints  # the first token of each sequence, (B,)
+    sequence: Ints  # the number of each token's sequence, (S,)
+    position: Ints  # of each token in its sequence, (S,)
+    is_maskable: Bools  # False for [CLS] and [SEP], (S,)
+    quota: Ints  # the largest number of predictions in each sequence, (B,)
+    keys: Keys  # the random key of each sequence, (B,)
+    vocab: VocabFacts
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The tokens to predict, and perhaps what replaces them; None: the shares of `MaskingConfig` decide."""
+
+    positions: Ints  # ascending, (M,)
+    masked_ids: Ints | None = None  # (S,)
 
 
 def mask_tokens(
@@ -31,25 +58,17 @@ def mask_tokens(
 
     Source: google-research/bert create_pretraining_data.py, `create_masked_lm_predictions`.
     """
-    num_sequences = len(sequence_lengths)
-    sequence = np.repeat(np.arange(num_sequences), sequence_lengths)  # (S,)
+    sequence = np.repeat(np.arange(len(sequence_lengths)), sequence_lengths)  # (S,)
     starts = np.cumsum(sequence_lengths) - sequence_lengths  # (B,)
     position = np.arange(len(input_ids)) - starts[sequence]  # (S,) within the sequence
     quota = np.maximum(1, np.rint(sequence_lengths * policy.probability)).astype(np.int64)  # (B,)
     maskable = ~np.isin(input_ids, (vocab.cls, vocab.sep))  # (S,)
 
-    if policy.kind != "bert":
-        choose = plugins.bind("masking", policy.kind, policy.options)
-        replaced, chosen = _by_plugin(choose, np.split(input_ids, starts[1:]), ~maskable, keys, policy)
-        if replaced is not None:
-            return replaced, chosen, input_ids[chosen]
-    elif policy.whole_word:
-        chosen = _whole_words(input_ids, starts, sequence_lengths, maskable, quota, keys, policy.max_ngram, vocab)
-    else:
-        priority = np.where(maskable, uniform(position, after=bits(keys, Stream.MASK_CHOICE)[sequence]), 2.0)
-        order = np.lexsort((priority, sequence))  # sorted by priority within each sequence
-        chosen = np.sort(order[(position < quota[sequence]) & (priority[order] < 2.0)])
-
+    batch = Unmasked(input_ids, starts, sequence, position, maskable, quota, keys, vocab)
+    made = choose(batch, policy)
+    chosen = made.positions
+    if made.masked_ids is not None:
+        return made.masked_ids, chosen, input_ids[chosen]
     labels, place = input_ids[chosen], position[chosen]
     kind = uniform(place, after=bits(keys, Stream.MASK_KIND)[sequence[chosen]])
     random_ids = below(vocab.size, place, after=bits(keys, Stream.MASK_TOKEN)[sequence[chosen]])
@@ -60,22 +79,59 @@ def mask_tokens(
     return masked_ids, chosen, labels
 
 
-def _by_plugin(
-    choose: Callable[..., Any],
-    sequences: list[Ints],
-    special: NDArray[np.bool_],
-    keys: NDArray[np.uint64],
-    policy: MaskingConfig,
-) -> tuple[Ints | None, Ints]:
-    """Mask every sequence by a plug-in: `choose(ids (T,), special (T,), rng, policy)`, special being [CLS] and [SEP].
+def choose(batch: Unmasked, policy: MaskingConfig) -> Chosen:
+    """Choose the tokens to predict by the masking `policy.kind`: a class that is called with the batch, or a function of each sequence."""
+    masking = plugins.bind("masking", policy.kind, policy.options)
+    if inspect.isclass(masking.func):
+        return Chosen(masking()(batch))
+    return by_sequence(batch, policy, masking)
 
-    It returns the positions to predict, or `(input_ids, labels)`, both (T,), with the label -100 for other tokens. The results
-    are the replaced ids (S,), None if the plug-in left that to `policy`, and the positions to predict (M,). Raises InputError
-    if a position is special, or outside of the sequence.
+
+@plugins.option("masking", "bert")
+class Pieces:
+    """Exactly `quota` single WordPieces in each sequence."""
+
+    def __call__(self, batch: Unmasked) -> Ints:
+        """Return the positions to predict."""
+        draws = uniform(batch.position, after=bits(batch.keys, Stream.MASK_CHOICE)[batch.sequence])
+        priority = np.where(batch.is_maskable, draws, 2.0)
+        order = np.lexsort((priority, batch.sequence))  # sorted by priority within each sequence
+        return np.sort(order[(batch.position < batch.quota[batch.sequence]) & (priority[order] < 2.0)])
+
+
+@plugins.option("masking", "whole_word")
+class WholeWords:
+    """Whole words with at most `quota` tokens in each sequence."""
+
+    def __call__(self, batch: Unmasked) -> Ints:
+        """Return the positions of the pieces of the words."""
+        return _concatenated(each for words in _words(batch) for each in _words_that_fit(words))
+
+
+@plugins.option("masking", "ngram")
+class Ngrams:
+    """N-grams of up to `max_ngram` words, with at most `quota` tokens in each sequence."""
+
+    def __init__(self, *, max_ngram: Size = 3) -> None:
+        self.max_ngram = max_ngram
+
+    def __call__(self, batch: Unmasked) -> Ints:
+        """Return the positions of the pieces of the n-grams."""
+        return _concatenated(each for words in _words(batch) for each in _ngrams_that_fit(words, self.max_ngram))
+
+
+def by_sequence(batch: Unmasked, policy: MaskingConfig, choose: Callable[..., Any]) -> Chosen:
+    """Mask every sequence by a function: `choose(ids (T,), special (T,), rng, policy)`, special being [CLS] and [SEP].
+
+    It returns the positions to predict, or `(input_ids, labels)`, both (T,), with the label -100 for other tokens. Raises
+    InputError if a position is special, or outside of the sequence.
     """
-    positions, replaced, start = [], [], 0
-    for ids, key in zip(sequences, bits(keys, Stream.MASK_CHOICE), strict=True):
-        is_special = special[start : start + len(ids)]
+    positions, replaced = [], []
+    sequences = zip(
+        batch.starts, bits(batch.keys, Stream.MASK_CHOICE), np.split(batch.input_ids, batch.starts[1:]), strict=True
+    )
+    for start, key, ids in sequences:
+        is_special = ~batch.is_maskable[start : start + len(ids)]
         made = choose(ids.copy(), is_special, np.random.Generator(np.random.Philox(int(key))), policy)
         if isinstance(made, tuple):
             replaced.append(np.asarray(made[0], np.int64))
@@ -86,53 +142,52 @@ def _by_plugin(
                 f"masking={policy.kind}: positions {chosen.tolist()} of {len(ids)} tokens; expected none that is special"
             )
         positions.append(chosen + start)
-        start += len(ids)
-    return np.concatenate(replaced) if replaced else None, np.concatenate(positions)
+    return Chosen(np.concatenate(positions), np.concatenate(replaced) if replaced else None)
 
 
-def _whole_words(
-    input_ids: Ints,
-    starts: Ints,
-    lengths: Ints,
-    maskable: NDArray[np.bool_],
-    quota: Ints,
-    keys: NDArray[np.uint64],
-    max_ngram: int,
-    vocab: VocabFacts,
-) -> Ints:
-    """Choose words, or n-grams of words, with at most `quota` tokens per sequence; return the positions of their tokens."""
-    begins = maskable & ~vocab.is_continuation[input_ids]
-    begins[1:] |= maskable[1:] & ~maskable[:-1]  # a ## piece right after [CLS] or [SEP] also begins a word
-    chosen: list[Ints] = []
-    for start, length, limit, key in zip(starts, lengths, quota, keys, strict=True):
-        tokens = np.arange(start, start + length)
-        tokens = tokens[maskable[tokens]]
-        if not len(tokens):
-            continue
-        words = np.split(tokens, np.flatnonzero(begins[tokens])[1:])
-        number = np.arange(len(words))
-        order = np.argsort(uniform(key, Stream.MASK_CHOICE, number))
-        if max_ngram == 1:
-            chosen += _words_that_fit(words, order, int(limit))
-        else:
-            chosen += _ngrams_that_fit(words, order, uniform(key, Stream.NGRAM_LENGTH, number), int(limit), max_ngram)
-    return np.sort(np.concatenate(chosen)) if chosen else np.zeros(0, np.int64)
+@dataclass(frozen=True)
+class Words:
+    """The words of a sequence, in a random order."""
+
+    positions: list[Ints]  # of the pieces of each word
+    order: Ints
+    key: NDArray[np.uint64]  # of the sequence
+    quota: int  # the largest number of pieces to predict
 
 
-def _words_that_fit(words: list[Ints], order: Ints, room: int) -> Iterator[Ints]:
-    """Choose words in this order, with at most `room` tokens; a word that does not fit is skipped, not cut."""
-    for word in order:
-        if len(words[word]) <= room:
-            yield words[word]
-            room -= len(words[word])
+def _words(batch: Unmasked) -> Iterator[Words]:
+    """Find the words of each sequence that has any."""
+    begins = batch.is_maskable & ~batch.vocab.is_continuation[batch.input_ids]
+    # a ## piece right after [CLS] or [SEP] also begins a word
+    begins[1:] |= batch.is_maskable[1:] & ~batch.is_maskable[:-1]
+    ends = [*batch.starts[1:], len(batch.input_ids)]
+    for start, end, quota, key in zip(batch.starts, ends, batch.quota, batch.keys, strict=True):
+        tokens = np.arange(start, end)
+        tokens = tokens[batch.is_maskable[tokens]]
+        if len(tokens):
+            words = np.split(tokens, np.flatnonzero(begins[tokens])[1:])
+            yield Words(words, np.argsort(uniform(key, Stream.MASK_CHOICE, np.arange(len(words)))), key, int(quota))
+
+
+def _concatenated(positions: Iterable[Ints]) -> Ints:
+    """Concatenate and sort positions."""
+    return np.sort(np.concatenate([np.zeros(0, np.int64), *positions]))
+
+
+def _words_that_fit(words: Words) -> Iterator[Ints]:
+    """Choose words in their order, with at most `quota` tokens; a word that does not fit is skipped, not cut."""
+    room = words.quota
+    for number in words.order:
+        word = words.positions[number]
+        if len(word) <= room:
+            yield word
+            room -= len(word)
         if room == 0:
             break
 
 
-def _ngrams_that_fit(
-    words: list[Ints], order: Ints, draws: NDArray[np.float64], room: int, max_ngram: int
-) -> Iterator[Ints]:
-    """Choose n-grams, with at most `room` tokens; their first words are tried in this order.
+def _ngrams_that_fit(words: Words, max_ngram: int) -> Iterator[Ints]:
+    """Choose n-grams, with at most `quota` tokens; their first words are tried in the order of the words.
 
     An n-gram has n words with probability p(n) = (1/n) / (1/1 + ... + 1/N). N is max_ngram, or smaller if the segment ends
     or the next chosen word follows before. If an n-gram does not fit, words at its end are left out. A word that does not fit
@@ -143,10 +198,11 @@ def _ngrams_that_fit(
     already chosen word is dropped.
     """
     sums = list(itertools.accumulate(1 / n for n in range(1, max_ngram + 1)))
-    starts, ends = [int(word[0]) for word in words], [int(word[-1]) + 1 for word in words]
-    is_free = [True] * len(words)
-    for first in order.tolist():
-        stop, most = first, min(first + max_ngram, len(words))
+    starts, ends = [int(word[0]) for word in words.positions], [int(word[-1]) + 1 for word in words.positions]
+    draws = uniform(words.key, Stream.NGRAM_LENGTH, np.arange(len(starts)))
+    room, is_free = words.quota, [True] * len(starts)
+    for first in words.order.tolist():
+        stop, most = first, min(first + max_ngram, len(starts))
         # words that do not touch have a [SEP] between them
         while stop < most and is_free[stop] and (stop == first or starts[stop] == ends[stop - 1]):
             stop += 1

@@ -11,7 +11,7 @@ from bertkit.base.errors import InputError
 from bertkit.base.files import sha256_file, to_json
 from bertkit.base.text_files import read_json
 from bertkit.base.typed_settings import checked, differences
-from bertkit.data.data_config import InstancesConfig, MaskingConfig
+from bertkit.data.data_config import InstancesConfig, StoredMasking
 
 FORMAT = "bertkit prepared dataset 1"
 SHARD_FORMAT = "bertkit prepared shard 1"  # made with shard=i/n
@@ -50,7 +50,7 @@ class _Statistics:
 @dataclass(frozen=True)
 class _Instances:
     segments: InstancesConfig
-    masking: MaskingConfig
+    masking: StoredMasking
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from bertkit.base.renamed import RENAMED
+
 Plain = str | int | float | bool | None | Sequence["Plain"]
 
 
@@ -20,6 +22,19 @@ class Assignment:
 def keys_of(assignments: Iterable[Assignment]) -> set[str]:
     """Return the keys that are assigned."""
     return {one.key for one in assignments}
+
+
+def with_current_names(assignments: Iterable[Assignment]) -> list[Assignment]:
+    """Replace settings of earlier versions: `masking.whole_word=true` is `masking=whole_word`."""
+    current = list[Assignment]()
+    for one in assignments:
+        if one.key not in RENAMED or one.fault is not None:
+            current.append(one)
+            continue
+        for name, value in RENAMED[one.key](one.value).items():
+            key = name.removesuffix(".kind")
+            current.append(Assignment(key, value, f"{key}={value}"))
+    return current
 
 
 def as_word(value: Plain) -> str:

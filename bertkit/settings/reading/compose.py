@@ -22,6 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from bertkit.base import plugins
 from bertkit.base.errors import InputError
+from bertkit.base.renamed import current
 from bertkit.base.text_files import TOO_DEEP, parse_yaml
 from bertkit.base.typed_settings import at, conf_dirs, dotted_keys, option_names, refuse
 from bertkit.settings.glue import GLUE_TASKS
@@ -77,7 +78,7 @@ def compose_from_run(
         *parents, leaf = one.key.split(".")
         target, source = settings, composed
         for parent in parents:
-            target, source = target[parent], source[parent]
+            target, source = target.setdefault(parent, {}), source[parent]
             if not isinstance(target, dict):
                 raise InputError(f"--config {path}: {parent}={target!r}: expected a group of settings")
         target[leaf] = source[leaf]
@@ -94,6 +95,7 @@ def _read_saved(command: str, path: str) -> dict[str, Any]:
         raise InputError(f"--config {path}: {' '.join(str(error).split())}; pass the config.yaml of a run") from None
     if not isinstance(saved, dict):
         raise InputError(f"--config {path}: no settings; pass the config.yaml of a run")
+    saved = current(saved)
     if isinstance(saved.get("task"), dict):
         saved["task"] = without_retired(saved["task"])
     for name in names.MODEL_DIR_SYNONYMS:

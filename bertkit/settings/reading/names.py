@@ -101,8 +101,10 @@ def with_plugins(command: str, words: Sequence[str]) -> list[str]:
 
 def plugin_key(key: str, value: object) -> str:
     """Return `masking.kind` for the group `masking` and the name of a plug-in; any other key as it is."""
-    is_option = key in plugins.SETTINGS and value in option_names([conf_dir()]).get(key, ())
-    return plugins.SETTINGS[key] if key in plugins.SETTINGS and not is_option and plugins.find(key, value) else key
+    slot = plugins.SLOTS.get(key)
+    if slot is None or value in option_names([conf_dir()]).get(key, ()):
+        return key
+    return slot.setting if plugins.exists(key, value) else key
 
 
 @functools.cache
@@ -147,7 +149,7 @@ def refusal(command: str, one: Assignment, defaults: Mapping[str, Any], groups: 
             return None
         if isinstance(value, (dict, list)):
             return f"'{text}': {key}= takes a name {options_line(key, groups[key])}; its settings are {key}.*"
-        options = [*groups[key], *plugins.names_of(key)]
+        options = [*groups[key], *plugins.plugins_of(key)]
         hint = nearest(value, options) if isinstance(value, str) else ""
         meant = other_tools().get(str(value).lower().replace("-", "_"), ("",))[0]
         hint = f"; here it is {meant}" if meant.startswith(f"{key}=") else hint

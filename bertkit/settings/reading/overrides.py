@@ -17,7 +17,7 @@ from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import PLACES, conf_dirs, option_names, refuse
 from bertkit.settings.command import VERBATIM, WORDS
 from bertkit.settings.reading import names
-from bertkit.settings.reading.assignments import Assignment, as_word
+from bertkit.settings.reading.assignments import Assignment, as_word, with_current_names
 
 MAX_RUNS = 1000  # of a sweep
 
@@ -40,7 +40,7 @@ def read_words(command: str, words: Sequence[str]) -> list[Assignment]:
             assignments.append(_assignment(command, word))
     if words_of is not None and places:
         assignments.append(Assignment(words_of, [*places], " ".join(places)))
-    return assignments
+    return with_current_names(assignments)
 
 
 def _assignment(command: str, word: str) -> Assignment:

@@ -10,7 +10,7 @@ from bertkit.base.errors import InputError
 from bertkit.base.text_files import TOO_DEEP, is_deep
 from bertkit.base.typed_settings import conf_dir, option_names, refuse
 from bertkit.settings.reading import names
-from bertkit.settings.reading.assignments import Assignment, Plain, as_word
+from bertkit.settings.reading.assignments import Assignment, Plain, as_word, with_current_names
 
 BARE = re.compile(r"(?!(?:null|true|false|nan|inf)$)[a-z_/.][\w./-]*", re.IGNORECASE)  # texts that need no quotes
 
@@ -37,11 +37,11 @@ def read_values(command: str, settings: Mapping[str, object]) -> list[Assignment
     plugins.load([modules] if isinstance(modules, str) else map(str, modules if isinstance(modules, list) else ()))
     keys = [names.own_name(command, names.plugin_key(one.key, one.value)) for one in assignments]
     names.refuse_twice(keys, [one.text for one in assignments])
-    return [
+    return with_current_names(
         Assignment(key, one.value, one.text)
         for key, one in zip(keys, assignments, strict=True)
         if key != "plugins" or key in names.settings_of(command)
-    ]
+    )
 
 
 def _assignments(command: str, settings: Mapping[str, object], prefix: str) -> list[Assignment]:

@@ -26,34 +26,29 @@ Source: Papineni et al. 2002 and Post 2018 (BLEU); Popović 2015 (chrF); Lin 200
 
 import importlib.util
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bertkit.base import plugins
 from bertkit.base.errors import InputError, install_extra
+from bertkit.base.plugins import Made
 from bertkit.tasks.scoring import squad
 
-_SQUAD_V2 = ("exact", "f1", "total")
-TEXT_METRICS: dict[str, tuple[str, ...]] = {
-    "bleu": ("bleu",),
-    "chrf": ("chrf",),
-    "rouge": ("rouge1", "rouge2", "rougeL"),
-    "exact_match_text": ("exact",),
-}
-METRICS: dict[str, tuple[str, ...]] = {
-    **{name: (name,) for name in ("accuracy", "f1", "f1_macro", "f1_micro", "matthews_correlation")},
-    **{name: (name,) for name in ("pearson", "spearmanr")},
-    "seqeval": ("overall_precision", "overall_recall", "overall_f1", "overall_accuracy"),
-    "seqeval_strict": ("strict_precision", "strict_recall", "strict_f1"),
-    "squad": ("exact_match", "f1", "total"),
-    "squad_v2": (
-        *(prefix + key for prefix in ("", "HasAns_", "NoAns_") for key in _SQUAD_V2),
-        *("best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh"),
-    ),
-    **TEXT_METRICS,
-}
+Scores = float | dict[str, float]
+Values = Sequence[Any] | NDArray[Any]  # label numbers or tags, one for each example or word
+METRICS: dict[str, tuple[str, ...]] = {}  # the keys of the scores of each metric, in the order of the table above
+
+
+def metric(name: str, *keys: str) -> Callable[[Made], Made]:
+    """Return the decorator for a metric of bertkit: a function that returns a number, or a mapping with these keys."""
+    METRICS[name] = keys or (name,)
+    return plugins.option("metric", name)
+
+
+TEXT_METRICS = ("bleu", "chrf", "rouge", "exact_match_text")
 MULTI_LABEL = ("accuracy", "f1_macro", "f1_micro")  # the metrics for several labels
 PACKAGES = {"bleu": "sacrebleu", "chrf": "sacrebleu", "rouge": "rouge_score"}  # in the extra `generation`
 
@@ -94,61 +89,78 @@ def score(
     """
     names = list(names)
     for name in names:
-        if name not in METRICS and plugins.find("metric", name) is None:
-            raise InputError(f"metric {name!r}: expected one of {', '.join([*METRICS, *plugins.names_of('metric')])}")
+        if plugins.find("metric", name) is None:
+            raise InputError(f"metric {name!r}: expected one of {', '.join(plugins.names_of('metric'))}")
     if not len(references):
         raise InputError(f"metrics {', '.join(names)}: no references to score against; check the split's labels")
     scores: dict[str, float] = {}
     for name in names:
-        if name == "squad":
-            scores |= squad.squad_v1({key: predictions.get(key) for key in references}, references)
-        elif name == "squad_v2":
-            scores |= squad.squad_v2(predictions, references, no_answer_probs)
-        else:
-            if len(predictions) != len(references):
-                wrong = f"{len(predictions)} predictions but {len(references)} references"
-                raise InputError(f"metric {name}: {wrong}; give one prediction for each reference")
-            values = _scores_of(name, predictions, references)
-            scores |= {key: float(value) for key, value in zip(keys_of([name]), values, strict=True)}
+        if not isinstance(references, Mapping) and len(predictions) != len(references):
+            wrong = f"{len(predictions)} predictions but {len(references)} references"
+            raise InputError(f"metric {name}: {wrong}; give one prediction for each reference")
+        require_packages([name])
+        found: Scores = plugins.bind("metric", name, {"no_answer_probs": no_answer_probs})(predictions, references)
+        scores |= found if isinstance(found, dict) else {name: float(found)}
     return scores
 
 
-def _scores_of(name: str, predictions: Any, references: Any) -> Iterable[float]:
-    """Compute one metric; return a number for each of its keys."""
-    if name not in METRICS:
-        return [plugins.get("metric", name)(predictions, references)]
-    match name:
-        case "pearson" | "spearmanr":
-            return [_correlation(name, predictions, references)]
-        case "bleu" | "chrf":
-            require_packages([name])
-            return [_sacrebleu(name).corpus_score(list(predictions), [list(references)]).score]
-        case "rouge":
-            return _rouge(predictions, references)
-        case "exact_match_text":
-            return [np.mean([text.split() == true.split() for text, true in zip(predictions, references, strict=True)])]
-        case "seqeval" | "seqeval_strict":
-            _check_lengths(name, predictions, references)
-            return _seqeval(predictions, references, is_strict=name == "seqeval_strict")
-    return [_of_labels(name, predictions, references)]
-
-
-def _of_labels(name: str, predictions: Any, references: Any) -> float:
+@metric("accuracy")
+def accuracy(predictions: Values, references: Values) -> float:
+    """The share of right labels, or of right tags in all lists."""
     import sklearn.metrics  # takes seconds
 
-    if name == "accuracy":
-        if not isinstance(references, np.ndarray) and not isinstance(references[0], int):  # lists of tags
-            _check_lengths(name, predictions, references)
-            predictions, references = ([tag for row in rows for tag in row] for rows in (predictions, references))
-        return float(sklearn.metrics.accuracy_score(references, predictions))
-    if name == "matthews_correlation":  # 0 if all predictions or all references are the same
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the warning about a single label
-            return float(sklearn.metrics.matthews_corrcoef(references, predictions))
-    average = name.removeprefix("f1").removeprefix("_") or "binary"
-    if average == "binary" and not (labels := {*predictions, *references}) <= {0, 1}:
+    if not isinstance(references, np.ndarray) and not isinstance(references[0], int):  # lists of tags
+        _check_lengths("accuracy", predictions, references)
+        predictions, references = ([tag for row in rows for tag in row] for rows in (predictions, references))
+    return float(sklearn.metrics.accuracy_score(references, predictions))
+
+
+@metric("f1")
+def f1(predictions: Values, references: Values) -> float:
+    """F1 of label 1."""
+    if not (labels := {*predictions, *references}) <= {0, 1}:
         raise InputError(f"metric f1: labels {sorted(labels)!s:.80}, expected 0 and 1; use f1_macro or f1_micro")
+    return _f1(predictions, references, "binary")
+
+
+@metric("f1_macro")
+def f1_macro(predictions: Values, references: Values) -> float:
+    """The mean of the F1 of all labels."""
+    return _f1(predictions, references, "macro")
+
+
+@metric("f1_micro")
+def f1_micro(predictions: Values, references: Values) -> float:
+    """F1 over the predictions of all labels."""
+    return _f1(predictions, references, "micro")
+
+
+def _f1(predictions: Values, references: Values, average: str) -> float:
+    import sklearn.metrics
+
     return float(sklearn.metrics.f1_score(references, predictions, average=average, zero_division=0.0))
+
+
+@metric("matthews_correlation")
+def matthews_correlation(predictions: Values, references: Values) -> float:
+    """Matthews' correlation; 0 if all predictions or all references are the same."""
+    import sklearn.metrics
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the warning about a single label
+        return float(sklearn.metrics.matthews_corrcoef(references, predictions))
+
+
+@metric("pearson")
+def pearson(predictions: Sequence[float], references: Sequence[float]) -> float:
+    """Pearson's correlation."""
+    return _correlation("pearson", predictions, references)
+
+
+@metric("spearmanr")
+def spearmanr(predictions: Sequence[float], references: Sequence[float]) -> float:
+    """Spearman's correlation."""
+    return _correlation("spearmanr", predictions, references)
 
 
 def _correlation(name: str, predictions: Sequence[float], references: Sequence[float]) -> float:
@@ -167,24 +179,74 @@ def _correlation(name: str, predictions: Sequence[float], references: Sequence[f
     return value if np.isfinite(value) else 0.0
 
 
-def _seqeval(predictions: Iterable[Iterable[str]], references: Iterable[Iterable[str]], is_strict: bool) -> list[float]:
-    """Compute precision, recall and F1 of entities; and the accuracy of tags, unless `is_strict`."""
+@metric("seqeval", "overall_precision", "overall_recall", "overall_f1", "overall_accuracy")
+def seqeval(predictions: Values, references: Values) -> dict[str, float]:
+    """Precision, recall and F1 of entities, and the accuracy of tags."""
     import seqeval.metrics
+
+    predicted, true = _tags("seqeval", predictions, references)
+    values = [*_entities(predicted, true), seqeval.metrics.accuracy_score(true, predicted)]
+    return dict(zip(METRICS["seqeval"], map(float, values), strict=True))
+
+
+@metric("seqeval_strict", "strict_precision", "strict_recall", "strict_f1")
+def seqeval_strict(predictions: Values, references: Values) -> dict[str, float]:
+    """Precision, recall and F1 of valid entities."""
     import seqeval.scheme
 
-    predicted, true = [list(row) for row in predictions], [list(row) for row in references]
-    counted = {"mode": "strict", "scheme": seqeval.scheme.IOB2} if is_strict else {}
+    values = _entities(*_tags("seqeval_strict", predictions, references), mode="strict", scheme=seqeval.scheme.IOB2)
+    return dict(zip(METRICS["seqeval_strict"], values, strict=True))
+
+
+def _entities(predicted: list[list[str]], true: list[list[str]], **counted: Any) -> list[float]:
+    """Return the precision, recall and F1 of all entities."""
+    import seqeval.metrics
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # warnings about missing predictions, or tags without a prefix
         report = seqeval.metrics.classification_report(true, predicted, output_dict=True, zero_division=0, **counted)
-        values = [report["micro avg"][key] for key in ("precision", "recall", "f1-score")]
-        return values if is_strict else [*values, seqeval.metrics.accuracy_score(true, predicted)]
+    return [float(report["micro avg"][key]) for key in ("precision", "recall", "f1-score")]
 
 
-def _check_lengths(name: str, predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> None:
+def _tags(name: str, predictions: Values, references: Values) -> tuple[list[list[str]], list[list[str]]]:
+    _check_lengths(name, predictions, references)
+    return [list(row) for row in predictions], [list(row) for row in references]
+
+
+def _check_lengths(name: str, predictions: Values, references: Values) -> None:
     for number, (predicted, true) in enumerate(zip(predictions, references, strict=True)):
         if len(predicted) != len(true):
             raise InputError(f"metric {name}: row {number} has {len(predicted)} predicted, {len(true)} true tags")
+
+
+@metric("squad", "exact_match", "f1", "total")
+def squad_v1(predictions: Mapping[str, str], references: Mapping[str, Any]) -> dict[str, float]:
+    """Exact match and F1 of answers."""
+    return squad.squad_v1({key: predictions.get(key) for key in references}, references)
+
+
+@metric(
+    "squad_v2",
+    *(f"{prefix}{key}" for prefix in ("", "HasAns_", "NoAns_") for key in ("exact", "f1", "total")),
+    *("best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh"),
+)
+def squad_v2(
+    predictions: Mapping[str, str], references: Mapping[str, Any], *, no_answer_probs: Mapping[str, float] | None = None
+) -> dict[str, float]:
+    """Exact match and F1 of answers, of which some are none."""
+    return squad.squad_v2(predictions, references, no_answer_probs)
+
+
+@metric("bleu")
+def bleu(predictions: Sequence[str], references: Sequence[str]) -> float:
+    """BLEU."""
+    return float(_sacrebleu("bleu").corpus_score(list(predictions), [list(references)]).score)
+
+
+@metric("chrf")
+def chrf(predictions: Sequence[str], references: Sequence[str]) -> float:
+    """ChrF2."""
+    return float(_sacrebleu("chrf").corpus_score(list(predictions), [list(references)]).score)
 
 
 def _sacrebleu(name: str) -> Any:
@@ -193,15 +255,23 @@ def _sacrebleu(name: str) -> Any:
     return BLEU() if name == "bleu" else CHRF()
 
 
-def _rouge(predictions: Sequence[str], references: Sequence[str]) -> list[float]:
-    require_packages(["rouge"])
+@metric("rouge", "rouge1", "rouge2", "rougeL")
+def rouge(predictions: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+    """The mean F of ROUGE-1, ROUGE-2 and ROUGE-L."""
     from rouge_score.rouge_scorer import RougeScorer
 
     scorer, totals = RougeScorer(list(METRICS["rouge"])), dict.fromkeys(METRICS["rouge"], 0.0)
     for predicted, true in zip(predictions, references, strict=True):
         for key, values in scorer.score(true, predicted).items():
             totals[key] += float(values.fmeasure)
-    return [total / len(references) for total in totals.values()]
+    return {key: total / len(references) for key, total in totals.items()}
+
+
+@metric("exact_match_text", "exact")
+def exact_match_text(predictions: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+    """The share of texts that are equal except for white space."""
+    pairs = zip(predictions, references, strict=True)
+    return {"exact": float(np.mean([text.split() == true.split() for text, true in pairs]))}
 
 
 def module(name: str) -> Any:

@@ -43,7 +43,7 @@ def test_blocks_by_hand(tmp_path: Path) -> None:
     assert ids.tolist() == [C, 15, 16, 17, 18, S, 10, 11, 12, S, C, 13, 14, S]
     assert types.tolist() == [0] * 14
     assert lengths.tolist() == [10, 4]
-    batch = collate(split, examples, np.array([5, 6], np.uint64), MaskingConfig(0.15, False, 0.8, 0.1), VOCAB)
+    batch = collate(split, examples, np.array([5, 6], np.uint64), MaskingConfig(0.15, 0.8, 0.1), VOCAB)
     assert batch.next_sentence_labels is None
     assert list(batch.loss_counts) == ["mlm"]
 
@@ -53,7 +53,7 @@ def test_batch_by_hand(tmp_path: Path) -> None:
     split = make_split(tmp_path / "split", 100)
     examples = make_examples([[(0, 3), (3, 2)], [(1, 1), (6, 2)]], [0, 1])
     keys = np.array([5, 6], np.uint64)
-    batch = collate(split, examples, keys, MaskingConfig(0.15, False, 1.0, 0.0), VOCAB)
+    batch = collate(split, examples, keys, MaskingConfig(0.15, 1.0, 0.0), VOCAB)
     ids, types, lengths = pack_examples(split, examples, VOCAB)
     assert batch.loss_counts == {"mlm": 2, "nsp": 2}
     assert batch.num_tokens == 14

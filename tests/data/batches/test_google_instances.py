@@ -28,7 +28,7 @@ from bertkit.data.corpus.prepared import Split
 from bertkit.data.corpus.tokenizer import Tokenizer, VocabFacts, load_tokenizer
 from bertkit.data.data_config import CorpusConfig, InstancesConfig, MaskingConfig, SegmentsConfig
 
-PIECES, WORDS = MaskingConfig(0.15, False, 0.8, 0.1), MaskingConfig(0.15, True, 0.8, 0.1)
+PIECES, WORDS = MaskingConfig(0.15, 0.8, 0.1), MaskingConfig(0.15, 0.8, 0.1, "whole_word")
 VOCAB = VocabFacts(1009, 0, 1, 2, 3, 4, np.arange(1009) >= 500)  # ids of 500 and more are `##` pieces
 
 

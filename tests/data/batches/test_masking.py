@@ -13,8 +13,8 @@ from bertkit.data.data_config import MaskingConfig
 
 PAD, UNK, CLS, SEP, MASK, FIRST_WORD, FIRST_PIECE, SIZE = 0, 1, 2, 3, 4, 5, 401, 503
 VOCAB = VocabFacts(SIZE, PAD, UNK, CLS, SEP, MASK, np.arange(SIZE) >= FIRST_PIECE)
-PIECES, WORDS = MaskingConfig(0.15, False, 0.8, 0.1), MaskingConfig(0.15, True, 0.8, 0.1)
-NGRAMS = MaskingConfig(0.15, True, 0.8, 0.1, max_ngram=3)
+PIECES, WORDS = MaskingConfig(0.15, 0.8, 0.1), MaskingConfig(0.15, 0.8, 0.1, "whole_word")
+NGRAMS = MaskingConfig(0.15, 0.8, 0.1, "ngram", {"max_ngram": 3})
 
 
 def make_batch(lengths: list[int], seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -58,7 +58,7 @@ def test_count_of_every_sequence_and_specials(policy: MaskingConfig) -> None:
     chosen[positions] = True
     for length, mine in zip(lengths, cut(chosen, lengths), strict=True):
         quota = max(1, round(int(length) * 0.15))
-        assert mine.sum() <= quota if policy.whole_word else mine.sum() == quota
+        assert mine.sum() <= quota if policy.kind != "bert" else mine.sum() == quota
 
 
 @pytest.mark.parametrize("policy", [PIECES, NGRAMS])
@@ -83,7 +83,7 @@ def test_80_10_10(policy: MaskingConfig) -> None:
 @pytest.mark.parametrize(("mask_prob", "random_prob", "share"), [(1.0, 0.0, 1.0), (0.0, 0.0, 0.0), (0.5, 0.0, 0.5)])
 def test_other_shares(mask_prob: float, random_prob: float, share: float) -> None:
     ids, lengths, keys = make_batch([128] * 401)
-    policy = MaskingConfig(0.15, False, mask_prob, random_prob)
+    policy = MaskingConfig(0.15, mask_prob, random_prob)
     masked, positions, labels = mask_tokens(ids, lengths, keys, policy, VOCAB)
     assert abs((masked[positions] == MASK).mean() - share) < 0.02
     assert np.isin(masked[positions][masked[positions] != labels], MASK).all()
@@ -182,7 +182,11 @@ def reference_spans(ids: np.ndarray, key: np.uint64, probability: float, max_ngr
 def test_ngrams_equal_the_reference(max_ngram: int, probability: float) -> None:
     """Whole words one by one are n-grams of 1."""
     ids, lengths, keys = make_batch([3, 4, 5, 7, 11, 23, 47, 128, 131, 40, 41, 2], seed=max_ngram)
-    _, positions, _ = mask_tokens(ids, lengths, keys, MaskingConfig(probability, True, 0.8, 0.1, max_ngram), VOCAB)
+    policy = MaskingConfig(probability, 0.8, 0.1, "ngram", {"max_ngram": max_ngram})
+    _, positions, _ = mask_tokens(ids, lengths, keys, policy, VOCAB)
+    if max_ngram == 1:
+        words = MaskingConfig(probability, 0.8, 0.1, "whole_word")
+        assert (mask_tokens(ids, lengths, keys, words, VOCAB)[1] == positions).all()
     expected, start = [], 0
     for sequence, key in zip(cut(ids, lengths), keys, strict=True):
         spans = reference_spans(sequence, key, probability, max_ngram)
@@ -197,7 +201,7 @@ def test_ngrams_are_as_long_as_the_source_says() -> None:
     length, counts = 2_503, Counter[int]()
     ids = np.full(length * 151, FIRST_WORD)
     ids[::length], ids[length - 1 :: length] = CLS, SEP
-    policy = MaskingConfig(0.02, True, 0.8, 0.1, max_ngram=3)
+    policy = MaskingConfig(0.02, 0.8, 0.1, "ngram", {"max_ngram": 3})
     _, positions, _ = mask_tokens(ids, np.full(151, length), bits(7, np.arange(151)), policy, VOCAB)
     assert len(positions) == 151 * 50
     for run in np.split(positions, np.flatnonzero(np.diff(positions) > 1) + 1):
@@ -209,8 +213,7 @@ def test_ngrams_are_as_long_as_the_source_says() -> None:
 
 
 @pytest.mark.parametrize(("policy", "message"), [
-    ((0.15, False, 0.9, 0.2), "sum to at most 1"),
-    ((0.15, False, 0.8, 0.1, 2), "masking.max_ngram=2"),
+    ((0.15, 0.9, 0.2), "sum to at most 1"),
 ])  # fmt: skip
 def test_refused(policy: tuple, message: str) -> None:
     with pytest.raises(InputError, match=message):

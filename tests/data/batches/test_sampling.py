@@ -23,7 +23,7 @@ from bertkit.data.corpus.tokenizer import VocabFacts
 from bertkit.data.data_config import MaskingConfig, SegmentsConfig
 
 VOCAB = VocabFacts(60_000, 0, 1, 2, 3, 4, np.zeros(60_000, bool))
-MASKING = MaskingConfig(0.15, False, 0.8, 0.1)
+MASKING = MaskingConfig(0.15, 0.8, 0.1)
 Row = tuple[tuple[int, ...], ...]
 
 
