@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +23,10 @@ from bertkit.cli import run
 from bertkit.data.batches.masking import mask_tokens
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.data.data_config import MaskingConfig
-from bertkit.model.bert_config import HeadConfig
+from bertkit.kernels.layout import Layout
+from bertkit.model.bert_config import AttentionConfig, HeadConfig
 from bertkit.model.heads import BertWithHeads
+from bertkit.model.patterns import Pattern
 
 GUIDE = Path(__file__).resolve().parents[1] / "recipes" / "extend"
 PACKAGE = """
@@ -241,17 +244,38 @@ def test_positions_that_rotate_or_embed() -> None:
             return vectors * 2
 
     bertkit.positions("doubling")(Doubling)  # type: ignore[attr-defined]
-    from bertkit.model.bert_config import AttentionConfig
-
     config = small_config(attention=AttentionConfig(positions="doubling"))  # type: ignore[arg-type]
     model = BertWithHeads(config, ("masked_lm",), with_pooler=False).eval()
     assert not list(model.bert.embeddings.positions.parameters())
     layer = model.bert.encoder.layers[0].attention.slots
     query = torch.ones(3, 2, 13)
-    from bertkit.kernels.layout import Layout
-
     layout = Layout.from_lengths(torch.tensor([3]))
     assert [out.unique().tolist() for out in layer.transform(query, query, layout.position_ids)] == [[2.0], [2.0]]
+
+
+def test_a_pattern() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Strided(Pattern):
+        stride: int = 2
+        is_masked = True
+
+        def allowed(self, length: int) -> torch.Tensor:
+            places = torch.arange(length)
+            return (places - places[:, None]) % self.stride == 0
+
+    bertkit.pattern("strided")(Strided)  # type: ignore[attr-defined]
+    attention = build(AttentionConfig, {"pattern": "strided", "pattern_options": {"stride": 3}})
+    model = BertWithHeads(small_config(attention=attention)).eval()
+    ids, layout = torch.arange(5, 17), Layout.from_lengths(torch.tensor([7, 5]))
+    weights = model(ids, torch.zeros_like(ids), layout, output_attentions=True).attentions[0]
+    assert torch.equal(weights[0, 0] > 0, Strided(stride=3).allowed(7))
+    assert model.bert.encoder.layers[0].attention.slots.has_scores is False
+
+
+def test_the_name_of_a_built_in_option() -> None:
+    assert plugins.names_of("schedule") == ["polynomial", "inverse"]
+    with pytest.raises(InputError, match=r"schedule 'inverse': defined in bertkit\.train\.schedule and in "):
+        bertkit.schedule("inverse")(lambda step, steps, warmup_steps: 1.0)  # type: ignore[attr-defined]
 
 
 def test_options_that_are_no_mapping() -> None:
