@@ -1,7 +1,7 @@
 """The verdict of the certificate: it finds planted faults, and never raises a false alarm over rounding."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -186,12 +186,14 @@ def test_the_weights_that_were_once_refused() -> None:
     assert failures(real_data("refused_quickstart")) == set()
 
 
-def random_sets(directory: Path, tokenizer: Tokenizer, numbers: range) -> Iterator[Path]:
+def random_sets(
+    directory: Path, tokenizer: Tokenizer, numbers: Iterable[int], stds: Sequence[float] = (0.02, 0.08, 0.3, 1.0)
+) -> Iterator[Path]:
     """Models of all heads, many sizes and several scales of weights."""
     for number in numbers:
         kind = list(KINDS)[number % len(KINDS)]
         shape = random_shape(number) | {"vocab_size": tokenizer.vocab_size}
-        std = random.Random(number).choice([0.02, 0.08, 0.3, 1.0])
+        std = random.Random(number).choice(stds)
         model = random_model(std=std, seed=number, **shape, **kind_options(kind))
         yield export_model(model, tokenizer, directory / str(number))
 
@@ -235,6 +237,35 @@ def ratios(directory: Path) -> dict[str, float]:
 def test_no_false_alarm(number: int, tmp_path: Path, tokenizer: Tokenizer) -> None:
     (directory,) = random_sets(tmp_path, tokenizer, range(number, number + 1))
     assert failures(directory) == set()
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_float64_rounds_too(number: int, tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large weights round by more than 1e-10; here the multiple of the reference's rounding error decides alone."""
+    monkeypatch.setattr(comparison, "TOLERANCE", 0.0)
+    (directory,) = random_sets(tmp_path, tokenizer, [number], [2.0])
+    assert failures(directory) == set()
+
+
+@pytest.mark.parametrize("fault", ["a weight of a layer by 1e-6", "GELU by tanh", "query's bias dropped"])
+def test_a_fault_among_large_weights(
+    fault: str, tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = export_model(random_model(tokenizer.vocab_size, std=2.0), tokenizer, tmp_path / "model")
+    plant(FAULTS[fault], monkeypatch)
+    assert failures(directory) - {"weights"}
+
+
+@pytest.mark.slow
+def test_no_false_alarm_up_to_large_weights(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    """300 models, of standard deviations up to 2."""
+    refused = [
+        directory.name
+        for number in range(300)
+        for directory in random_sets(tmp_path, tokenizer, [number], [number / 150])
+        if failures(directory)
+    ]
+    assert refused == []
 
 
 @pytest.mark.slow
