@@ -97,12 +97,13 @@ def run(arguments: list[str]) -> int:
         settings = commands.build_settings(command, composed)
         gc.enable()  # see __main__.py
         place = settings.directory or ("standard output" if settings.output_file == "-" else settings.output_file or "")
+        read = list[object]()
         if not launcher.is_worker:
-            commands.check_files(command, settings)
+            read = commands.check_files(command, settings)
             if commands.delegate(command, settings):
                 return 0
         with _stage(command, settings) as run_stage:
-            return run_stage(settings) or 0
+            return run_stage(settings, *read) or 0
     except BrokenPipeError:
         raise
     except (Exception, KeyboardInterrupt) as error:
@@ -180,7 +181,7 @@ def _print(composed: dict[str, Any]) -> int:
 
 
 @contextlib.contextmanager
-def _stage(command: str, settings: CommandSettings) -> Iterator[Callable[[CommandSettings], int | None]]:
+def _stage(command: str, settings: CommandSettings) -> Iterator[Callable[..., int | None]]:
     """Import the stage of a command, and give its `run`; a signal ends the command with the error of `_stop_error`."""
     with contextlib.suppress(OSError):  # there is no temporary directory
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir())  # otherwise importing torch makes one

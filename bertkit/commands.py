@@ -96,12 +96,17 @@ def build_settings(command: str, mapping: dict[str, Any]) -> CommandSettings:
     return settings
 
 
-def check_files(command: str, settings: CommandSettings) -> None:
-    """Read or open the input files of a command before torch is imported; raises InputError if they are wrong."""
+def check_files(command: str, settings: CommandSettings) -> list[object]:
+    """Read or open the input files of a command before torch is imported; raises InputError if they are wrong.
+
+    Returns what the stage takes after its settings, so that no file is read twice.
+    """
     check = command_of(command).check
-    if check is not None:
-        module, _, function = check.rpartition(".")
-        vars(importlib.import_module(module))[function](settings)
+    if check is None:
+        return []
+    module, _, function = check.rpartition(".")
+    read = vars(importlib.import_module(module))[function](settings)
+    return [] if read is None else [read]
 
 
 def delegate(command: str, settings: CommandSettings) -> bool:

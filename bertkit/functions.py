@@ -155,7 +155,7 @@ def _call(command: Command, settings: dict[str, Any]) -> Any:
         stack.callback(world.command_line.reset, world.command_line.set(words))
         if command.is_training:
             stack.enter_context(ONE_RUN)
-        check_files(command.name, checked)
+        inputs += check_files(command.name, checked)
         if delegate(command.name, checked):
             return _run_of(command, checked, {})
         stage = import_stage(command.name)

@@ -5,6 +5,7 @@ Doors:
     task_model  loading a model with its task
     forward     predictions and losses, in one process or in all
     generating  text generation with a decoder: greedy, beam search or sampling
+    samples     what a pretrained model predicts for held-out text, for its report
     predictor   prediction from Python
     embedding   texts to vectors
     chunks      reading an input, and writing the results, a chunk at a time

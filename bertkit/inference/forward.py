@@ -56,6 +56,28 @@ def predict_distributed(
     return gather_in_order(predictions, len(examples))
 
 
+@dataclasses.dataclass(frozen=True)
+class SplitScores:
+    """A labelled split, predicted and scored."""
+
+    scores: dict[str, float]  # for generated texts with their perplexity
+    predictions: list[Any]
+    loss: float  # the mean, without class weights
+
+
+def score_split(
+    accelerator: processes.Accelerator, predictor: Predictor, examples: Sequence[Any], features: Sequence[Feature]
+) -> SplitScores:
+    """Predict and score labelled examples in all processes."""
+    losses: list[LossTerm] = []
+    predictions = predict_distributed(accelerator, predictor, examples, features, losses)
+    scores = predictor.shape.score(predictor.task, examples, predictions, predictor.labels)
+    loss = mean_loss(accelerator, losses)
+    if predictor.shape.generates_text:
+        scores["perplexity"] = perplexity(loss)
+    return SplitScores(scores, predictions, loss)
+
+
 def predict_local(
     predictor: Predictor, examples: Sequence[Any], features: Sequence[Feature], losses: list[LossTerm] | None = None
 ) -> list[Any]:

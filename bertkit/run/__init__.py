@@ -11,6 +11,8 @@ Doors:
     length_phases    the sequence length of every step of pretraining
     run_length       the number of steps, and how long they take
     memory_plan      how much memory a run needs
+    plans.pretraining  the plan of a run, decided once before a file is written; `plans.finetuning` beside it
+    plans.finetuning   the plan of a fine-tuning run
     state            model, optimizer and checkpoints
     reproducibility  threads, torch version and device, which affect the last bits of the weights
     trainer          `fit`, a generator over the training steps

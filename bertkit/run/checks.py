@@ -6,14 +6,19 @@ from bertkit.base.text_files import opened_input, unpacked
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.inputs import InputSettings
 from bertkit.tasks.reading import readers
+from bertkit.tasks.reading.training_data import TrainingData, read_training_data
 from bertkit.tasks.task import check_metrics
 
 
-def check_splits(settings: FinetuneSettings) -> None:
-    """Read the local files of a task; raises InputError if they, or the metrics, are wrong."""
+def read_local_splits(settings: FinetuneSettings) -> TrainingData | None:
+    """Read the local files of a task, and return the examples for the stage; raises InputError if they, or the metrics, are wrong.
+
+    Returns None for a dataset of the hub.
+    """
     check_metrics(settings.task, settings.task.label_names)
-    if readers.find_file(settings.task, settings.data_dir, "train") is not None:
-        readers.read_splits(settings)
+    if readers.find_file(settings.task, settings.data_dir, "train") is None:
+        return None
+    return read_training_data(settings)
 
 
 def check_input(settings: InputSettings) -> None:

@@ -51,12 +51,16 @@ class Manifest:
     changes: tuple[Changed, ...] = ()
 
 
+def has_results(directory: Path) -> bool:
+    """Return whether a directory holds a finished run."""
+    return bool(saved_identity(directory)) and all((directory / name).exists() for name in (RESULT, "model"))
+
+
 def is_finished(directory: Path, identity: dict[str, Any], rules: Rules) -> bool:
     """Return whether a directory holds a finished run of this identity with the same number of steps."""
-    saved = saved_identity(directory)
-    if not saved or not all((directory / name).exists() for name in (RESULT, "model")):
+    if not has_results(directory):
         return False
-    keys = [change.key for change in changes(saved, identity)]
+    keys = [change.key for change in changes(saved_identity(directory), identity)]
     return not any(key == LENGTH or class_of(key, rules) in REFUSED for key in keys)
 
 

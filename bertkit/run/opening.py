@@ -11,7 +11,7 @@ import socket
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import yaml
 
@@ -46,13 +46,16 @@ EPOCHS = r"epoch-\d{5}-\w{12}\..+"  # files in cache/; the names of partial ones
 PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "safetensors")
 
 
-def is_done(settings: RunSettings, identity: dict[str, Any], rules: Rules, fingerprint: Callable[[], object]) -> bool:
+def is_done(settings: RunSettings, rules: Rules, own: dict[str, Any], fingerprint: Callable[[], object]) -> bool:
     """Return whether this run is already finished, and print a line if so.
 
-    Settings are compared first, then starting weights and data, if they still exist. `fingerprint` reads all the data, so it
-    is called last.
+    Settings are compared first; those in `own` have another value in the identity. Then starting weights and data are compared,
+    if they still exist. `fingerprint` reads all the data, so it is called last.
     """
     directory = Path(settings.output_dir)
+    if not run_directory.has_results(directory):
+        return False
+    identity = resume_rules.identity_of(to_mapping(settings), rules) | own
     if not run_directory.is_finished(directory, identity, rules):
         return False
     content = starting_weights(settings)
@@ -65,15 +68,42 @@ def is_done(settings: RunSettings, identity: dict[str, Any], rules: Rules, finge
     return True
 
 
+class RunPlan(Protocol):
+    """A run that has not begun, as `plans` make it."""
+
+    @property
+    def settings(self) -> RunSettings:
+        """The settings, as config.yaml saves them."""
+
+    @property
+    def accelerator(self) -> Accelerator:
+        """The device and the processes."""
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The settings that are not free to change, and hashes of data and starting weights."""
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Further facts for the manifest."""
+
+    @property
+    def rules(self) -> Rules:
+        """Which settings may change when the run is resumed."""
+
+    @property
+    def steps(self) -> int:
+        """The number of steps."""
+
+
 @contextlib.contextmanager
-def open_run(
-    accelerator: Accelerator, settings: RunSettings, identity: dict[str, Any], facts: dict[str, Any], rules: Rules
-) -> Iterator[Callable[[int], None]]:
+def open_run(plan: RunPlan) -> Iterator[Callable[[int], None]]:
     """Open the directory of a run on process 0; yield a function that records, with the current step, the changed settings."""
+    accelerator, settings, identity = plan.accelerator, plan.settings, plan.identity
     directory, mapping = Path(settings.output_dir), to_mapping(settings)
     with ending_together(accelerator), contextlib.ExitStack() as stack:
         _check_same(accelerator, mapping | identity)
-        opened = lock_run(directory, mapping, identity, facts, rules, settings.resume.allow)
+        opened = lock_run(directory, mapping, identity, plan.facts, plan.rules, settings.resume.allow)
         changes = on_main_process(accelerator, lambda: stack.enter_context(opened))
 
         def record(step: int) -> None:
@@ -211,11 +241,9 @@ def _git_revision() -> str | None:
     return done.stdout.strip() or None
 
 
-def announce(
-    settings: RunSettings, state: TrainingState, steps: int, lines: Sequence[str], batches: Sequence[LargestBatch]
-) -> None:
+def announce(plan: RunPlan, state: TrainingState, lines: Sequence[str], batches: Sequence[LargestBatch]) -> None:
     """Print the model, the precision and device, the stage's own lines, the expected memory, and the step of a resumed run."""
-    accelerator, model = state.accelerator, state.bare_model
+    settings, accelerator, model = plan.settings, state.accelerator, state.bare_model
     if not accelerator.is_main_process:
         return
     config, device, num_processes = model.config, accelerator.device.type, accelerator.num_processes
@@ -226,4 +254,4 @@ def announce(
     buffers = buffer_bytes(model, num_processes, state.choices.is_strict, settings.checkpoint.background)
     say(*memory_lines(model, buffers, batches, processes_here(device), settings.recompute == "layers"))
     if state.first_step:
-        say(f"resumed from step {state.first_step} of {steps}")
+        say(f"resumed from step {state.first_step} of {plan.steps}")

@@ -11,13 +11,14 @@ from bertkit.display import console
 from bertkit.display.console import duration
 from bertkit.display.page import Table
 from bertkit.display.report import write_report
-from bertkit.interop.exports.card import CardFacts, finetuning_facts, model_card
+from bertkit.interop.exports.card import CardFacts, finetuning_facts, model_card, pretraining_facts
 from bertkit.interop.hugging_face.directory import write_model
 from bertkit.run.directory import RESULT
 from bertkit.run.state import TrainingState
 from bertkit.run.task_data import TaskData
 from bertkit.run.trainer import TrainingPlan
 from bertkit.settings.finetune import FinetuneSettings
+from bertkit.settings.pretrain import PretrainSettings
 from bertkit.tasks.scoring.baseline import GAIN, Baseline
 from bertkit.tasks.scoring.metrics import signatures
 from bertkit.tasks.scoring.review import eval_json_parts
@@ -56,6 +57,20 @@ def publish(
         steps = "1 step was" if num_skipped == 1 else f"{num_skipped} steps were"
         say(f"{steps} skipped because the loss or gradient was not finite; metrics.jsonl names the examples")
     say(f"model:  {directory / 'model'}", f"report: {directory / 'report.html'}")
+
+
+def publish_pretraining(
+    settings: PretrainSettings,
+    state: TrainingState,
+    plan: TrainingPlan,
+    text: str,
+    result: dict[str, Any],
+    line: str | None,
+    samples: Table | None,
+) -> None:
+    """Write the results of pretraining on a text, which is described in words."""
+    facts = pretraining_facts(to_mapping(settings), text, result, settings.model_dir)
+    publish(state, plan, facts, result, line=line, samples=samples)
 
 
 def publish_task(

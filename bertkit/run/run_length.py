@@ -4,6 +4,7 @@ The estimate comes from the faster of two timed forward and backward passes on a
 """
 
 import dataclasses
+import functools
 import math
 import time
 
@@ -16,6 +17,7 @@ from bertkit.display.console import duration
 from bertkit.kernels.fast import FastWays
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.length_phases import LengthPhases, lengths_of
+from bertkit.run.memory_plan import LargestBatch
 from bertkit.run.objective import pretraining_losses
 from bertkit.run.state import Choices
 from bertkit.settings.pretrain import PretrainSettings
@@ -32,14 +34,15 @@ MASKED_SHARE = 0.15  # Devlin et al. 2019, A.1
 
 @dataclasses.dataclass(frozen=True)
 class RunLength:
-    """The estimated duration of a step, and the reason for the number of steps."""
+    """The number of steps with its reason, and the estimated duration of a step."""
 
+    steps: int
     phase_seconds: list[float] | None  # seconds per step, for each phase; None on a GPU, and for short runs
     reason: str = ""  # why steps=auto has this value; empty if the user set steps
 
-    def lines(self, settings: PretrainSettings, phases: LengthPhases, first_step: int) -> list[str]:
+    def lines(self, phases: LengthPhases, first_step: int) -> list[str]:
         """Return the reason for the number of steps, and warnings about too many epochs or hours on a CPU."""
-        lines, steps = [self.reason] if self.reason else [], settings.num_steps
+        lines, steps = [self.reason] if self.reason else [], self.steps
         epochs = sum(
             (phase.last_step - phase.first_step) * phase.batch_size / phase.sampler.epoch_length for phase in phases.all
         )
@@ -68,16 +71,15 @@ def choose_steps(
     model: BertWithHeads,
     accelerator: Accelerator,
     choices: Choices,
-) -> tuple[PretrainSettings, RunLength]:
-    """Resolve steps=auto, and measure the duration of a step; every process calls this."""
+) -> RunLength:
+    """Choose the number of steps if it is auto, and measure the duration of a step; every process calls this."""
     seconds = None
     if accelerator.device.type == "cpu" and (settings.steps == "auto" or _may_be_long(settings, model)):
         here = _seconds_of_steps(settings, model, accelerator, choices)
         seconds = on_main_process(accelerator, lambda: here)
     if settings.steps != "auto":
-        return settings, RunLength(seconds)
-    steps, reason = _choose(settings, examples.estimated_size(settings.seed), seconds)
-    return dataclasses.replace(settings, steps=steps), RunLength(seconds, reason)
+        return RunLength(settings.steps, seconds)
+    return _choose(settings, examples.estimated_size(settings.seed), seconds)
 
 
 def _may_be_long(settings: PretrainSettings, model: BertWithHeads) -> bool:
@@ -86,19 +88,20 @@ def _may_be_long(settings: PretrainSettings, model: BertWithHeads) -> bool:
     return operations > MOST_SECONDS * SLOW_CPU
 
 
-def _choose(settings: PretrainSettings, epoch_length: float, phase_seconds: list[float] | None) -> tuple[int, str]:
-    """Return the number of steps, and the reason."""
+def _choose(settings: PretrainSettings, epoch_length: float, phase_seconds: list[float] | None) -> RunLength:
+    """Choose the number of steps for an epoch of this many examples."""
     by_text = min(_rounded(MOST_EPOCHS * epoch_length / settings.batch.sequences), MOST_STEPS)
     text = f"{MOST_EPOCHS} epochs of the text" if by_text < MOST_STEPS else "as many as BERT was trained for"
     if phase_seconds is None:
-        return by_text, f"steps={by_text}: {text}"
+        return RunLength(by_text, None, f"steps={by_text}: {text}")
     share = settings.final_phase.share if len(phase_seconds) > 1 else 0
     seconds = phase_seconds[0] * (1 - share) + phase_seconds[-1] * share
     by_time, hours = _rounded(MOST_SECONDS / seconds), duration(by_text * seconds)
     how = f"at {seconds:.2g} s a step, by two trial passes"
     if by_text <= by_time:
-        return by_text, f"steps={by_text}: {text}, about {hours} on this CPU {how}"
-    return by_time, f"steps={by_time}: about an hour on this CPU {how}; steps={by_text}, {text}, would be {hours}"
+        return RunLength(by_text, phase_seconds, f"steps={by_text}: {text}, about {hours} on this CPU {how}")
+    reason = f"steps={by_time}: about an hour on this CPU {how}; steps={by_text}, {text}, would be {hours}"
+    return RunLength(by_time, phase_seconds, reason)
 
 
 def _seconds_of_steps(
@@ -115,6 +118,20 @@ def _seconds_of_steps(
         seconds = min(_trial(model, num_sequences, length, settings.precision) for _ in range(2))
         phase_seconds.append(seconds * size * share / num_sequences)
     return phase_seconds
+
+
+def largest_batches(settings: PretrainSettings, model: BertWithHeads, phases: LengthPhases) -> list[LargestBatch]:
+    """Return a micro-batch of each phase, to estimate its memory."""
+
+    def forward(length: int, num_sequences: int) -> int:
+        pretraining_losses(model, random_batch(model, num_sequences, length), settings.precision)
+        return num_sequences * length
+
+    by_sequences, batches = settings.batch.micro_tokens == "auto", []
+    for phase in phases.all:
+        length, size = phase.max_seq_length, phase.micro_batches[0][1]
+        batches.append(LargestBatch(functools.partial(forward, length), size * length, length, by_sequences))
+    return batches
 
 
 def random_batch(model: BertWithHeads, num_sequences: int, length: int) -> PretrainBatch:

@@ -7,7 +7,7 @@ import dataclasses
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -192,15 +192,13 @@ def start_pretraining(settings: PretrainSettings, dataset: PreparedDataset) -> S
     return Start(_new_model(config, heads, predicts_next, settings.seed), dataset.tokenizer, None)
 
 
-def with_objective(settings: PretrainSettings) -> PretrainSettings:
-    """Resolve objective=auto with the attention of `model_dir`: next tokens if it is causal, else masked ones."""
-    if settings.model_dir is not None and settings.objective == "auto":
-        path = resolve_model_dir(settings.model_dir) / "config.json"
-        is_causal = path.is_file() and read_config(path)[0].attention.pattern == "causal"
-        settings = dataclasses.replace(settings, objective="next_token" if is_causal else "masked_lm")
-    if not settings.predicts_next_token:
-        return settings
-    return dataclasses.replace(settings, segments=settings.segments.for_next_tokens(settings.explicit_keys))
+def objective_of(settings: PretrainSettings) -> Literal["auto", "masked_lm", "next_token"]:
+    """Return the objective; with `model_dir`, auto depends on its attention: next tokens if it is causal, else masked ones."""
+    if settings.model_dir is None or settings.objective != "auto":
+        return settings.objective
+    path = resolve_model_dir(settings.model_dir) / "config.json"
+    is_causal = path.is_file() and read_config(path)[0].attention.pattern == "causal"
+    return "next_token" if is_causal else "masked_lm"
 
 
 def _new_model(config: BertConfig, heads: tuple[str, ...], with_pooler: bool, seed: int) -> BertWithHeads:

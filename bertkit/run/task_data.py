@@ -3,7 +3,7 @@
 import hashlib
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,21 +13,22 @@ from numpy.typing import NDArray
 
 from bertkit.base.batch import IGNORED
 from bertkit.base.errors import InputError
-from bertkit.data.corpus.tokenizer import Rules, Tokenizer, VocabFacts, train_wordpiece
-from bertkit.data.corpus.tokenizer import load_tokenizer as load_tokenizer_files
-from bertkit.interop.load import load_tokenizer
+from bertkit.data.corpus.tokenizer import Rules, Tokenizer, VocabFacts, load_tokenizer, train_wordpiece
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.directory import saved_identity
+from bertkit.run.memory_plan import LargestBatch
 from bertkit.run.state import Choices, make_choices
 from bertkit.settings.finetune import BASE_HIDDEN_SIZE, FinetuneSettings
 from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
-from bertkit.tasks.reading import readers
 from bertkit.tasks.reading.source import Source
+from bertkit.tasks.reading.training_data import TrainingData, read_training_data
 from bertkit.tasks.task import Feature, make_features, shape_of
+from bertkit.train.losses import Losses
 from bertkit.train.micro_batches import AUTO_MICRO_TOKENS, MIN_PARTS, check_num_processes
 from bertkit.train.processes import Accelerator
 
 MAX_NAMED = 3  # examples that a warning names
+PLANNED_STEPS = 50  # steps in which to look for the largest micro-batch; a millisecond each
 
 
 class Coverage:
@@ -101,6 +102,11 @@ class TaskData:
         """The names of the labels, in the order of their numbers."""
         return self.train.source.labels
 
+    @property
+    def has_pairs(self) -> bool:
+        """Whether an example has two texts."""
+        return self.train.coverage.has_pairs or self.dev.coverage.has_pairs
+
     def describe(self, settings: FinetuneSettings) -> list[str]:
         """Describe both splits; warn about near-duplicates in both, and about a batch larger than the training split."""
         lines, dev = [*self.train.describe(), *self.dev.describe()], self.dev.source
@@ -113,9 +119,12 @@ class TaskData:
         return lines
 
 
-def splits_of(settings: FinetuneSettings) -> tuple[Source, Source]:
-    """Read both splits."""
-    return readers.read_splits(settings, keeps_groups(settings))
+def splits_of(settings: FinetuneSettings, read: TrainingData | None = None) -> TrainingData:
+    """Return both splits: those that a check has `read`, unless the run keeps an older split."""
+    groups_are_kept = keeps_groups(settings)
+    if read is not None and (settings.dev_share is None or read.keeps_groups == groups_are_kept):
+        return read
+    return read_training_data(settings, groups_are_kept)
 
 
 def keeps_groups(settings: FinetuneSettings) -> bool:
@@ -124,16 +133,14 @@ def keeps_groups(settings: FinetuneSettings) -> bool:
     return settings.dev_share is not None and (not saved or "dev_split" in saved)
 
 
-def tokenizer_of(settings: FinetuneSettings, source: Path | None) -> Tokenizer:
-    """Load the tokenizer of a model; for a new model, load or train the one in the settings."""
-    if source is not None:
-        return load_tokenizer(source)
+def new_tokenizer(settings: FinetuneSettings, splits: Callable[[], TrainingData]) -> Tokenizer:
+    """Load or train the tokenizer of a new model, from the training texts."""
     config = settings.tokenizer
     assert config is not None, "checked by the settings"
     rules: Rules | None = None if config.rules == "auto" else config.rules
     if config.path is not None:
-        return load_tokenizer_files(Path(config.path), config.lowercase, rules)
-    examples = splits_of(settings)[0].examples
+        return load_tokenizer(Path(config.path), config.lowercase, rules)
+    examples = splits().train.examples
 
     def texts() -> Iterator[str]:
         return (text for example in examples for text in (example.source, example.target or "") if text)
@@ -142,10 +149,10 @@ def tokenizer_of(settings: FinetuneSettings, source: Path | None) -> Tokenizer:
     return train_wordpiece(texts, config.vocab_size, is_lowercase, config.min_frequency, rules or "hugging_face")
 
 
-def load_task_data(settings: FinetuneSettings, tokenizer: Tokenizer) -> TaskData:
-    """Read both splits, and make their features."""
+def make_task_data(settings: FinetuneSettings, splits: TrainingData, tokenizer: Tokenizer) -> TaskData:
+    """Make the features of both splits."""
     task, shape = settings.task, shape_of(settings.task)
-    train, dev = (Split(source, Coverage(tokenizer.facts)) for source in splits_of(settings))
+    train, dev = (Split(source, Coverage(tokenizer.facts)) for source in (splits.train, splits.dev))
     labels = train.source.labels
     first, second = (
         split.coverage.counted(make_features(task, split.source.examples, tokenizer, labels)) for split in (train, dev)
@@ -154,10 +161,10 @@ def load_task_data(settings: FinetuneSettings, tokenizer: Tokenizer) -> TaskData
     return TaskData(train, batches, dev, list(second))
 
 
-def fingerprint(splits: Iterable[Source]) -> list[str]:
+def fingerprint(splits: TrainingData) -> list[str]:
     """Return a hash of the examples of each split, with 32 hexadecimal digits."""
     digests = []
-    for split in splits:
+    for split in (splits.train, splits.dev):
         digests.append(hashlib.blake2b(digest_size=16))
         for example in split.examples:
             digests[-1].update(repr(example).encode("utf-8", "surrogatepass"))
@@ -223,7 +230,22 @@ def training_order(settings: FinetuneSettings, data: TaskData, choices: Choices,
     return order
 
 
-def plan_lines(settings: FinetuneSettings, model: BertWithHeads, steps_per_epoch: int, steps: int) -> list[str]:
+def largest_batch(
+    settings: FinetuneSettings, model: BertWithHeads, order: TrainingOrder, losses: Losses
+) -> LargestBatch:
+    """Return the largest micro-batch, made of copies of the longest example, to estimate its memory."""
+    batches = order.batches
+
+    def forward(num_examples: int) -> int:
+        longest = np.repeat(np.argmax(batches.lengths), num_examples)
+        losses(model, batches.take(longest))
+        return int(batches.lengths[longest].sum())
+
+    num_tokens, by_sequences = order.largest_part(PLANNED_STEPS), settings.batch.micro_sequences != "auto"
+    return LargestBatch(forward, num_tokens, int(batches.lengths.max()), by_sequences)
+
+
+def plan_lines(settings: FinetuneSettings, model: BertWithHeads, order: TrainingOrder, steps: int) -> list[str]:
     """Describe frozen parameters, epochs and learning rate."""
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     frozen = [f"frozen: {settings.freeze}; {trained / 1e6:.1f} M parameters are trained"] if settings.freeze else []
@@ -233,6 +255,6 @@ def plan_lines(settings: FinetuneSettings, model: BertWithHeads, steps_per_epoch
         rate += f" (the published {published:g} is for a hidden size of {BASE_HIDDEN_SIZE}; here it is {width})"
     return [
         *frozen,
-        f"{steps_per_epoch} step(s) an epoch, {settings.num_epochs:g} epochs; up to {settings.batch.sequences} examples a step; "
+        f"{order.steps_per_epoch} step(s) an epoch, {settings.num_epochs:g} epochs; up to {settings.batch.sequences} examples a step; "
         f"learning rate {rate}",
     ]

@@ -58,7 +58,8 @@ class Command:
     returns: Literal["values", "scores", "run"] = "run"
     model: str | None = None  # where in its directory the command writes a model; None if it makes none
     scores_file: str | None = None  # the file with its final metrics, in its directory
-    # a function of the settings that reads or opens the input files before torch is imported; InputError if they are wrong
+    # a function of the settings that reads or opens the input files before torch is imported; InputError if they are wrong. What
+    # it returns, unless None, the stage takes after the settings
     check: str | None = None
     of_runs: str | None = None  # another command, whose settings the user may set for each run that this one starts
     # the short form: the setting of each option, and of "", a file without a key

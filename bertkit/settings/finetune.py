@@ -175,7 +175,7 @@ COMMAND = Command(
     rows={"train": "task.files.train", "dev": "task.files.dev"},
     model="model",
     scores_file="eval.json",
-    check="bertkit.run.checks.check_splits",
+    check="bertkit.run.checks.read_local_splits",
     short={
         "": "task.files.train",
         "--text": "task.columns.text",

@@ -26,6 +26,7 @@ from bertkit.settings.glue import GlueSettings
 from bertkit.stages import finetune
 from bertkit.tasks.reading import readers
 from bertkit.tasks.reading.source import Source
+from bertkit.tasks.reading.training_data import read_training_data
 from bertkit.tasks.scoring import benchmark
 from bertkit.tasks.scoring.benchmark import LEFT_OUT, Run, best_of, summarise
 from bertkit.tasks.scoring.metrics import keys_of
@@ -76,7 +77,7 @@ def _check_files(tasks: Sequence[FinetuneSettings]) -> None:
     for settings in tasks:
         try:
             if settings.task.name != "ax":
-                readers.read_splits(settings)
+                read_training_data(settings)
             for split in ("dev_mismatched", "test", "test_mismatched"):
                 if _has_split(settings, split):
                     readers.read_examples(settings.task, settings.data_dir, split)

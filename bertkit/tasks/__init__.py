@@ -18,6 +18,7 @@ the shapes without a door: tagging.py, choice.py and spans/. Doors:
     reading.readers     reads files, datasets of the hub, and inputs of `predict` as examples
     reading.source      the examples of a split, and what their reading found
     reading.tables      parses lines into rows
+    reading.training_data  the training and dev examples, read once
     reading.writers     writes rows of predictions to a file
     scoring.baseline    the scores of a constant prediction, and whether a model is better
     scoring.squad       the scores of the official SQuAD scripts

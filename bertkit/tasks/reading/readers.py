@@ -15,7 +15,6 @@ An input of `predict` has one example for each line or row: a blank line is an e
 missing cells of a table are empty texts.
 """
 
-import contextlib
 import dataclasses
 import io
 import itertools
@@ -91,31 +90,6 @@ def open_file(task: TaskConfig, path: Path, format: str, is_labelled: bool = Tru
         raise InputError(f"{path}:1: the file is empty; add examples, or give another file")
     short_rows = ShortRows(are_skipped=is_labelled and task.skip_short_rows)
     return open_table(task, path, format, itertools.chain(head, lines), short_rows)
-
-
-def read_splits(settings: Any, keep_groups: bool = True) -> tuple[Source, Source]:
-    """Read the splits for training and for evaluation, for the settings of `finetune`.
-
-    With `keep_groups`, `dev_share` keeps near-duplicates together. Raises InputError if a split is missing or has errors, or
-    all training examples have the same label.
-    """
-    task, data_dir = settings.task, settings.data_dir
-    train = read_examples(task, data_dir, "train")
-    if len(train.labels) == 1 and task.label_names is None and not task.multi_label:
-        every = f"{train.description}: every label is '{train.labels[0]}'"
-        raise InputError(f"{every}; add examples, or list all labels in task.labels=")
-    if settings.dev_share is not None:
-        train, dev = train.hold_out(settings.dev_share, keep_groups)
-        with contextlib.suppress(InputError):  # there is no dev split
-            if unused := find_file(task, data_dir, "dev"):
-                dev = dataclasses.replace(dev, description=f"{dev.description}, instead of {unused}")
-    else:
-        try:
-            find_file(task, data_dir, "dev")
-        except InputError as error:
-            raise InputError(f"{error}; finetune needs a dev split: set dev_share=0.1 to take it from train") from None
-        dev = read_examples(task, data_dir, "dev", train.labels or None)
-    return train if settings.max_train_examples is None else train.first(settings.max_train_examples), dev
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,110 @@
+"""The plan of a fine-tuning run."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertkit.base.errors import say
+from bertkit.base.typed_settings import at, to_mapping
+from bertkit.interop.load import load_tokenizer, resolve_model_dir
+from bertkit.launch.world import world_from_environment
+from bertkit.run import task_data
+from bertkit.run.directory import saved_identity
+from bertkit.run.opening import is_done
+from bertkit.run.resume_rules import FINETUNE, Rules, identity_of
+from bertkit.run.start import Start, check_task, start_finetuning
+from bertkit.run.state import Choices
+from bertkit.run.task_data import TaskData
+from bertkit.settings.finetune import FinetuneSettings
+from bertkit.tasks.batching import TrainingOrder
+from bertkit.tasks.reading.training_data import TrainingData
+from bertkit.tasks.task import check_metrics
+from bertkit.train.micro_batches import AUTO_MICRO_TOKENS
+from bertkit.train.processes import Accelerator, choose_device, make_accelerator
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuningPlan:
+    """A fine-tuning run."""
+
+    settings: FinetuneSettings
+    identity: dict[str, Any]
+    facts: dict[str, Any]  # for the manifest
+    accelerator: Accelerator
+    start: Start
+    choices: Choices
+    data: TaskData
+    order: TrainingOrder
+    steps: int
+
+    @property
+    def rules(self) -> Rules:
+        """Which settings may change when the run is resumed."""
+        return FINETUNE
+
+    @property
+    def evaluation_tokens(self) -> int:
+        """The most tokens in a forward pass of an evaluation."""
+        return AUTO_MICRO_TOKENS[self.accelerator.device.type]
+
+    def resumed_with(self, choices: Choices) -> FinetuningPlan:
+        """Return the plan with the choices of the run, which may have begun with others."""
+        if choices == self.choices:
+            return self
+        order = task_data.training_order(self.settings, self.data, choices, self.accelerator.num_processes)
+        return dataclasses.replace(self, choices=choices, order=order)
+
+
+def plan_finetuning(given: FinetuneSettings, read: TrainingData | None = None) -> FinetuningPlan | None:
+    """Plan a run, or return None if it is done; raises InputError if data, model and settings do not fit together.
+
+    `read` has the examples, if a check has read them already.
+    """
+    rate = at(saved_identity(Path(given.output_dir)), "optimizer.peak_learning_rate")
+    settings = given.with_rate(rate) if isinstance(rate, float) else given  # a resumed run keeps its rate
+    splits_of = functools.cache(lambda: task_data.splits_of(settings, read))
+    if is_done(settings, FINETUNE, {}, lambda: task_data.fingerprint(splits_of())):
+        return None
+    choose_device(settings.device)  # fail before reading all the files
+    check_metrics(settings.task, settings.task.label_names)
+    world = world_from_environment()
+    source = None if settings.model_dir is None else resolve_model_dir(settings.model_dir)
+    tokenizer = load_tokenizer(source) if source is not None else task_data.new_tokenizer(settings, splits_of)
+    tokenizer.max_length = settings.task.max_seq_length  # saved, so that transformers truncates at the same length
+    data = task_data.make_task_data(settings, splits_of(), tokenizer)
+    check_metrics(settings.task, data.labels)
+    if world.is_main:
+        say(*data.describe(settings))
+    start = start_finetuning(settings, source, tokenizer, data.labels)
+    check_task(settings, start.model.config, data.has_pairs)
+    settings = settings.with_rate(settings.rate_for(start.model.config.hidden_size))
+    task_data.weigh_classes(settings, data)
+    steps = task_data.steps_of(settings, data.batches, world.size)
+    accelerator = make_accelerator(settings.device, world.size, settings.launch.hang_timeout_seconds)
+    choices = task_data.choose(settings, accelerator)
+    vocabulary = hashlib.sha256(tokenizer.files(0)["vocab.txt"].encode()).hexdigest()
+    identity = identity_of(to_mapping(settings), FINETUNE)
+    identity["data_fingerprint"] = task_data.fingerprint(splits_of())
+    identity["starting_weights"] = start.weights_sha256
+    identity |= {"dev_split": "near-duplicates together"} if task_data.keeps_groups(settings) else {}
+    identity |= {"vocabulary": vocabulary} if source is None else {}  # trained again at every start
+    return FinetuningPlan(
+        settings=settings,
+        identity=identity,
+        facts={
+            "corpus": {"description": data.train.source.description, "has_pairs": data.train.coverage.has_pairs},
+            "tokenizer_sha256": vocabulary,
+            "init_from": start.init_from,
+        },
+        accelerator=accelerator,
+        start=start,
+        choices=choices,
+        data=data,
+        order=task_data.training_order(settings, data, choices, world.size),
+        steps=steps,
+    )

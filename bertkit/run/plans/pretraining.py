@@ -1,0 +1,113 @@
+"""The plan of a pretraining run."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from bertkit.base.files import sha256_file
+from bertkit.base.typed_settings import to_mapping
+from bertkit.data.batches.examples import open_examples
+from bertkit.data.batches.sampling import DatasetExamples
+from bertkit.data.corpus.prepared import PreparedDataset, check_usable, open_prepared
+from bertkit.launch.world import world_from_environment
+from bertkit.run.directory import saved_identity
+from bertkit.run.length_phases import choose_micro_sequences, lengths_of
+from bertkit.run.opening import is_done
+from bertkit.run.resume_rules import PRETRAIN, Rules, identity_of
+from bertkit.run.run_length import RunLength, choose_steps
+from bertkit.run.start import Start, objective_of, start_pretraining
+from bertkit.run.state import Choices, make_choices
+from bertkit.settings.pretrain import PretrainSettings
+from bertkit.train.micro_batches import micro_batch_ranges
+from bertkit.train.processes import Accelerator, make_accelerator
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainingPlan:
+    """A pretraining run."""
+
+    settings: PretrainSettings
+    identity: dict[str, Any]
+    facts: dict[str, Any]  # for the manifest
+    accelerator: Accelerator
+    start: Start
+    choices: Choices
+    dataset: PreparedDataset
+    examples: DatasetExamples
+    length: RunLength
+
+    @property
+    def rules(self) -> Rules:
+        """Which settings may change when the run is resumed."""
+        return PRETRAIN
+
+    @property
+    def steps(self) -> int:
+        """The number of steps in the run."""
+        return self.settings.num_steps
+
+
+def plan_pretraining(given: PretrainSettings) -> PretrainingPlan | None:
+    """Plan a run, or return None if it is done; raises InputError if data, model and settings do not fit together."""
+    steps = _saved_steps(given)
+    own: dict[str, Any] = {"steps": steps}
+    if given.segments.is_fixed:  # the data's fingerprint covers their segments and masks
+        own |= {"segments": {"kind": given.segments.kind}, "masking": None}
+    open_dataset = functools.cache(lambda: open_prepared(Path(given.data_dir)))
+
+    def fingerprint() -> str:
+        _examples_of(open_dataset(), given, is_next=False)  # refuses other settings than those of fixed instances
+        return open_dataset().fingerprint
+
+    if is_done(given, PRETRAIN, own, fingerprint):
+        return None
+    dataset, objective = open_dataset(), objective_of(given)
+    examples = _examples_of(dataset, given, objective == "next_token" or given.predicts_next_token)
+    masking = examples.masking or given.masking
+    settings = dataclasses.replace(given, objective=objective, segments=examples.segments, masking=masking, steps=steps)
+    check_usable(dataset)
+    start = start_pretraining(settings, dataset)
+    accelerator = make_accelerator(settings.device, world_from_environment().size, settings.launch.hang_timeout_seconds)
+    choices = _choices_for_pretraining(settings, accelerator)
+    length = choose_steps(settings, examples, start.model, accelerator, choices)
+    content = {"data_fingerprint": dataset.fingerprint, "starting_weights": start.weights_sha256}
+    return PretrainingPlan(
+        settings=dataclasses.replace(settings, steps=length.steps),
+        identity=identity_of(to_mapping(given), PRETRAIN) | own | {"steps": length.steps} | content,
+        facts={
+            "data_fingerprint": dataset.fingerprint,
+            "corpus": dataset.manifest["corpus"],
+            "tokenizer_sha256": sha256_file(dataset.directory / "tokenizer" / "vocab.txt"),
+            "init_from": start.init_from,
+        },
+        accelerator=accelerator,
+        start=start,
+        choices=choices,
+        dataset=dataset,
+        examples=examples,
+        length=length,
+    )
+
+
+def _saved_steps(given: PretrainSettings) -> int | Literal["auto"]:
+    """Return the number of steps; with steps=auto, a resumed run keeps its own."""
+    saved = saved_identity(Path(given.output_dir)).get("steps")
+    return saved if given.steps == "auto" and isinstance(saved, int) else given.steps
+
+
+def _examples_of(dataset: PreparedDataset, given: PretrainSettings, is_next: bool) -> DatasetExamples:
+    """Open the examples of a dataset; for next tokens (`is_next`), segments that suit them."""
+    keys = given.explicit_keys
+    segments = given.segments.for_next_tokens(keys) if is_next else given.segments
+    return open_examples(dataset, segments, given.masking, keys, predicts_next_token=is_next)
+
+
+def _choices_for_pretraining(settings: PretrainSettings, accelerator: Accelerator) -> Choices:
+    """Choose what is auto, such as the size of a micro-batch, for this device."""
+    cut = choose_micro_sequences(settings, accelerator.device.type, accelerator.num_processes)
+    fewest = min(len(micro_batch_ranges(settings.batch.sequences, most)) for most in cut)
+    return make_choices(settings, accelerator, cut, fewest, lengths=lengths_of(settings))

@@ -1,0 +1,66 @@
+"""The examples that a task is trained and evaluated on, read once: what checks them before a run hands them on to it."""
+
+import contextlib
+import dataclasses
+from dataclasses import dataclass
+from typing import Protocol
+
+from bertkit.base.errors import InputError
+from bertkit.tasks.reading.readers import find_file, read_examples
+from bertkit.tasks.reading.source import Source
+from bertkit.tasks.task_config import TaskConfig
+
+
+class DataSettings(Protocol):
+    """The settings of `finetune` that choose its examples."""
+
+    @property
+    def task(self) -> TaskConfig:
+        """The task."""
+
+    @property
+    def data_dir(self) -> str | None:
+        """The folder of the task's files; None for the hub."""
+
+    @property
+    def dev_share(self) -> float | None:
+        """The share of the training examples that is held out; None for a dev file."""
+
+    @property
+    def max_train_examples(self) -> int | None:
+        """How many training examples to use; None for all."""
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """The examples of both splits."""
+
+    train: Source
+    dev: Source
+    keeps_groups: bool  # whether `dev_share` kept near-duplicates together
+
+
+def read_training_data(settings: DataSettings, keep_groups: bool = True) -> TrainingData:
+    """Read the splits for training and for evaluation.
+
+    With `keep_groups`, `dev_share` keeps near-duplicates together. Raises InputError if a split is missing or has errors, or
+    all training examples have the same label.
+    """
+    task, data_dir = settings.task, settings.data_dir
+    train = read_examples(task, data_dir, "train")
+    if len(train.labels) == 1 and task.label_names is None and not task.multi_label:
+        every = f"{train.description}: every label is '{train.labels[0]}'"
+        raise InputError(f"{every}; add examples, or list all labels in task.labels=")
+    if settings.dev_share is not None:
+        train, dev = train.hold_out(settings.dev_share, keep_groups)
+        with contextlib.suppress(InputError):  # there is no dev split
+            if unused := find_file(task, data_dir, "dev"):
+                dev = dataclasses.replace(dev, description=f"{dev.description}, instead of {unused}")
+    else:
+        try:
+            find_file(task, data_dir, "dev")
+        except InputError as error:
+            raise InputError(f"{error}; finetune needs a dev split: set dev_share=0.1 to take it from train") from None
+        dev = read_examples(task, data_dir, "dev", train.labels or None)
+    most = settings.max_train_examples
+    return TrainingData(train if most is None else train.first(most), dev, keep_groups)
