@@ -11,11 +11,11 @@ Doors:
     length_phases    the sequence length of every step of pretraining
     run_length       the number of steps, and how long they take
     memory_plan      how much memory a run needs
-    plans.pretraining  the plan of a run, decided once before a file is written; `plans.finetuning` beside it
-    plans.finetuning   the plan of a fine-tuning run
+    plans.pretraining  what a pretraining run is, decided once, before a file is written
+    plans.finetuning   what a fine-tuning run is
     state            model, optimizer and checkpoints
     reproducibility  threads, torch version and device, which affect the last bits of the weights
-    trainer          `fit`, a generator over the training steps
+    trainer          a `Trainer`: the reports of the steps, their log rows and checkpoints
     objective        the losses of a packed batch
     publishing       writes the model, metrics and report of a finished run
     comparison       compares runs

@@ -16,7 +16,7 @@ from bertkit.interop.hugging_face.config_json import is_decoder, require_bert
 from bertkit.interop.hugging_face.directory import tensors_of, write_model
 from bertkit.interop.load import hashes_of, load_directory, load_tokenizer, resolve_model_dir
 from bertkit.interop.parity.certificate import summary_of, worst_failure
-from bertkit.interop.parity.comparison import certify
+from bertkit.interop.parity.comparison import compare, load_reference
 from bertkit.model.bert_config import PRETRAINING_HEADS, TASK_HEADS
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.directory import read_manifest, read_scores, read_settings, run_of
@@ -24,12 +24,13 @@ from bertkit.settings.export import ExportSettings
 from bertkit.tasks.scoring.metrics import keys_of
 from bertkit.train.checkpoint import read_state
 
-# for each value of head=, the heads to load, and whether to load the pooler (None: if it exists); _load handles head=task
+# for each value of head=, the heads to load, and whether to load the pooler (None: if it exists); for "task" all, as for null
 HEADS: dict[str | None, tuple[tuple[str, ...] | None, bool | None]] = {
     None: (None, None),
     "pretraining": (PRETRAINING_HEADS, True),
     "masked_lm": (("masked_lm",), False),
     "encoder": ((), None),
+    "task": (None, None),
 }
 CERTIFICATE = "parity.json"
 
@@ -60,12 +61,12 @@ def run(settings: ExportSettings) -> None:
         if (run_dir := run_of(settings.model_dir)) is not None:  # earlier versions did not write it into the model
             tokenizer.max_length = at(read_settings(run_dir), "task.max_seq_length") or tokenizer.max_length
         write_model(model, tokenizer, partial, text_files)
-        result = _certify(settings, partial)
+        theirs = load_reference(partial, model)
+        result = _certified(settings, compare(partial, model, theirs))
         if settings.google:
             write_release(partial, model.config, tensors_of(model))
         if settings.onnx:
-            with_pooler, with_int8 = model.bert.pooler is not None, settings.onnx == "int8"
-            result["onnx"] = onnx.write_onnx(partial, result["architecture"], with_pooler, with_int8)
+            result["onnx"] = onnx.write_onnx(partial, theirs, with_int8=settings.onnx == "int8")
         result["file_sha256"] = hashes_of(partial)  # again: other layouts add files and may change config.json
         result["export"] = {**identity, "files": _file_hashes(partial)}
         (partial / CERTIFICATE).write_text(to_json(result), encoding="utf-8")
@@ -81,13 +82,13 @@ def run(settings: ExportSettings) -> None:
 
 def _load(settings: ExportSettings, source: Path) -> BertWithHeads:
     """Load the heads for `head=`; refuse a checkpoint without them."""
-    if settings.head == "task":
-        held, _ = load_directory(source)
-        task_heads = tuple(head for head in held.heads if head in TASK_HEADS)
-        if len(task_heads) != 1:
-            raise InputError(f"model_dir={settings.model_dir} has no task head; it holds {_heads_of(held)}")
-        return load_directory(source, task_heads)[0]
     model, report = load_directory(source, *HEADS[settings.head])
+    if settings.head == "task":
+        others = [head for head in model.heads if head not in TASK_HEADS]
+        if len(model.heads) - len(others) != 1:
+            raise InputError(f"model_dir={settings.model_dir} has no task head; it holds {_heads_of(model)}")
+        for head in others:
+            del model.heads[head]
     if report.new:
         raise InputError(
             f"model_dir={settings.model_dir} has no weights for head={settings.head} ({report.new[0]}, ...); it holds "
@@ -154,9 +155,8 @@ def _facts(settings: ExportSettings, source: Path) -> card.CardFacts:
     )
 
 
-def _certify(settings: ExportSettings, written: Path) -> dict[str, Any]:
-    """Compare the written directory with `transformers`; return the certificate, or refuse if they differ."""
-    result = certify(written, rewrite=False)
+def _certified(settings: ExportSettings, result: dict[str, Any]) -> dict[str, Any]:
+    """Return the certificate of the written directory, or refuse if it differs from `transformers`."""
     worst = worst_failure(result)
     if worst is not None:
         raise InputError(

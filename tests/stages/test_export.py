@@ -11,13 +11,14 @@ import pytest
 import torch
 from conftest import Capsys, make_text, minilm_dir, refused, small_config, small_model, write_text
 from interop.elsewhere import loaded_elsewhere
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from bertkit import export_model, load_model, load_tokenizer
 from bertkit.base.files import sha256_file
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.exports.sentence_transformers import Pooling, layout_files
+from bertkit.interop.hugging_face import directory as hugging_face
 from bertkit.model.bert_config import POOLED_HEADS, AttentionConfig
 
 CLASSES = {
@@ -211,6 +212,32 @@ def test_onnx_beside_the_weights(run_dir: Path, tmp_path: Path) -> None:
     assert (torch.from_numpy(logits)[is_token] - ours.logits["masked_lm"][is_token]).abs().max() < 1e-5
     machine = [str(tmp_path).encode(), b"site-packages", b"/work"]
     assert not any(place in (tmp_path / "a" / "onnx" / "model.onnx").read_bytes() for place in machine)
+
+
+@pytest.mark.parametrize("head", ["pretraining", "task"])
+def test_a_model_is_opened_once_and_once_by_transformers(
+    head: str, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With head=task the task's head is kept alone, also where there are others."""
+    import transformers
+
+    export_model(small_model(tokenizer.vocab_size), tokenizer, tmp_path / "in")
+    if head == "task":
+        weights = load_file(tmp_path / "in" / "model.safetensors")
+        labelled = small_model(tokenizer.vocab_size, heads=("sequence",), labels=("no", "yes"), with_pooler=True)
+        shutil.rmtree(tmp_path / "in")
+        export_model(labelled, tokenizer, tmp_path / "in")
+        weights |= load_file(tmp_path / "in" / "model.safetensors")
+        save_file(weights, tmp_path / "in" / "model.safetensors", {"format": "pt"})
+    opened: list[str] = []
+    read, load = hugging_face.read_weights, transformers.PreTrainedModel.from_pretrained.__func__
+    monkeypatch.setattr(hugging_face, "read_weights", lambda path: (opened.append("bertkit"), read(path))[1])
+    counted = classmethod(lambda cls, *given, **named: (opened.append("transformers"), load(cls, *given, **named))[1])
+    monkeypatch.setattr(transformers.PreTrainedModel, "from_pretrained", counted)
+    assert run(["export", f"checkpoint={tmp_path / 'in'}", f"head={head}", f"output_dir={tmp_path / 'out'}"]) == 0
+    assert opened == ["bertkit", "transformers"]
+    kept = ["sequence"] if head == "task" else ["masked_lm", "next_sentence"]
+    assert list(load_model(tmp_path / "out").model.heads) == kept
 
 
 TASKS = {"sequence": "SequenceClassification", "token": "TokenClassification", "span": "QuestionAnswering", "choice": "MultipleChoice"}  # fmt: skip

@@ -32,6 +32,7 @@ from bertkit.model.layers import freeze_below
 from bertkit.run import task_data
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.reading.compose import compose
+from bertkit.tasks.reading import readers, source
 from bertkit.train import checkpoint, loop
 from bertkit.train.checkpoint import all_checkpoints, read_state, step_dir, step_of
 from bertkit.train.log import read_metrics
@@ -61,6 +62,20 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def finetune(data: Path, start: Path, output: Path, *more: str) -> int:
     return run(["finetune", f"data_dir={data}", f"model_dir={start}", f"output_dir={output}", *SMALL, *more])
+
+
+def test_the_files_are_read_once(data: Path, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the check of the files has read, near-duplicates included, is what the run learns."""
+    opened, grouped = list[str](), list[int]()
+    read, group = readers.open_file, source.groups_of
+    monkeypatch.setattr(
+        readers, "open_file", lambda task, path, *more: (opened.append(path.name), read(task, path, *more))[1]
+    )
+    monkeypatch.setattr(source, "groups_of", lambda texts: (grouped.append(len(texts)), group(texts))[1])
+    share = ["dev_share=0.2", f"task.files.train={data / 'train.tsv'}", "num_epochs=1"]
+    command = ["finetune", f"model_dir={start}", f"output_dir={tmp_path / 'run'}", *SMALL, *share]
+    assert run(command) == 0
+    assert (opened, len(grouped)) == (["train.tsv"], 1)
 
 
 @pytest.fixture(scope="module")

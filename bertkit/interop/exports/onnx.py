@@ -18,7 +18,6 @@ from torch import Tensor
 from bertkit.base.errors import InputError, install_extra
 from bertkit.base.files import to_json
 from bertkit.base.text_files import read_json
-from bertkit.interop.parity.comparison import load_in_transformers
 
 TOLERANCE = 1e-4  # float32, absolute; measured below 1e-5
 INT8 = "model_quantized.onnx"
@@ -32,10 +31,10 @@ def check_installed() -> None:
         raise InputError(f"onnx=true needs {', '.join(missing)}: {install_extra('onnx')}")
 
 
-def write_onnx(directory: Path, architecture: str, with_pooler: bool, with_int8: bool) -> list[dict[str, Any]]:
+def write_onnx(directory: Path, model: Any, with_int8: bool) -> list[dict[str, Any]]:
     """Write `onnx/model.onnx` to a Hugging Face directory, for batches and sequences of any size.
 
-    `architecture` is the model's class in `transformers`; `with_int8` also writes `onnx/model_quantized.onnx`, with 8-bit
+    `model` is the directory's model in `transformers`; `with_int8` also writes `onnx/model_quantized.onnx`, with 8-bit
     matrices.
 
     Returns:
@@ -48,7 +47,6 @@ def write_onnx(directory: Path, architecture: str, with_pooler: bool, with_int8:
     check_installed()
     import onnx
 
-    model = load_in_transformers(directory, architecture, torch.float32, with_pooler)
     example = _inputs(model, (2, 8), seed=0)
     names = list(model(**example).keys())
     is_choice = example["input_ids"].dim() == 3

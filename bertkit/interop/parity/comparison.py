@@ -65,19 +65,23 @@ NOTES = (
 
 # settings of a config.json that change how values are computed or returned, but not the values
 PLAIN = {"attn_implementation": "sdpa", "return_dict": True, "chunk_size_feed_forward": 0}
+
+
+class UncleanError(InputError):
+    """`transformers` cannot load a directory, or not without a warning."""
+
+
 Row = dict[str, Any]  # a row of the certificate: the name of a compared value, and its differences
 
 
-def certify(directory: Path, seed: int = 0, num_sequences: int = 5, rewrite: bool = True) -> dict[str, Any]:
+def certify(directory: Path, seed: int = 0, num_sequences: int = 5) -> dict[str, Any]:
     """Load a model directory with bertkit and with `transformers`, compare them, and return the certificate.
 
-    It has versions, hashes of the files and of every loaded tensor, and for each compared value the largest difference;
-    `within_tolerance` is the verdict. If `transformers` cannot load the directory cleanly (a TensorFlow checkpoint, unusual
-    names), `rewrite` lets it load a copy that bertkit writes, and the certificate has the reason; else this is an error.
+    If `transformers` cannot load the directory cleanly (a TensorFlow checkpoint, unusual names), it loads a copy that bertkit
+    writes, and the certificate has the reason.
 
     Raises:
-        InputError: tokenizer and embeddings have different sizes, or `transformers` cannot load the directory as the same
-            class without a warning.
+        InputError: tokenizer and embeddings have different sizes, or the directory has code or lacks weights.
     """
     for name in ("config.json", "tokenizer_config.json"):
         path = directory / name
@@ -88,24 +92,33 @@ def certify(directory: Path, seed: int = 0, num_sequences: int = 5, rewrite: boo
     if report.new:
         raise InputError(f"{directory}: no weights for {', '.join(report.new)}; restore the directory from its source")
     require_bert(model.config, str(directory))
-    identity, architecture = identity_of(model), architecture_of(model)
+    try:
+        return compare(directory, model, load_reference(directory, model), seed, num_sequences)
+    except UncleanError as error:
+        reason = str(error)[:300]
     with tempfile.TemporaryDirectory() as scratch:
-        loadable, reason = directory, None
-        try:
-            load_in_transformers(directory, architecture, torch.float32, model.bert.pooler is not None)
-        except InputError as error:
-            if not rewrite:
-                raise
-            loadable, reason = Path(scratch), str(error)[:300]
-            (loadable / "config.json").write_text(config_json(model.config, architecture), encoding="utf-8")
-            write_tensors(loadable / "model.safetensors", tensors_of(model))
-        cases = make_inputs(model, directory, seed, num_sequences)
-        comparisons = _compare_all(model, loadable, cases)
+        copy = Path(scratch)
+        (copy / "config.json").write_text(config_json(model.config, architecture_of(model)), encoding="utf-8")
+        write_tensors(copy / "model.safetensors", tensors_of(model))
+        return compare(directory, model, load_reference(copy, model), seed, num_sequences, reason)
+
+
+def compare(
+    directory: Path, model: BertWithHeads, theirs: Any, seed: int = 0, num_sequences: int = 5, reason: str | None = None
+) -> dict[str, Any]:
+    """Compare a model with `theirs`, its class in `transformers`; both hold the weights of a directory.
+
+    The certificate has versions, hashes of the files and of every loaded tensor, and for each compared value the largest
+    difference; `within_tolerance` is the verdict. `reason` says why `transformers` has loaded a copy of the directory.
+    Afterwards both models are in evaluation mode, and their weights are in float32.
+    """
+    identity, cases = identity_of(model), make_inputs(model, directory, seed, num_sequences)
+    comparisons = _compare_all(model, theirs, cases)
     fault = None if reason else tokenizer_fault(directory)
     versions = {name: importlib.metadata.version(name) for name in ("transformers", "torch", "tokenizers")}
     return {
         "format": FORMAT,
-        "architecture": architecture,
+        "architecture": architecture_of(model),
         "rewritten_because": reason,
         "versions": {"bertkit": __version__, **versions},
         "seed": seed,
@@ -120,14 +133,12 @@ def certify(directory: Path, seed: int = 0, num_sequences: int = 5, rewrite: boo
     }
 
 
-def _compare_all(model: BertWithHeads, directory: Path, cases: Mapping[str, Inputs]) -> list[Row]:
+def _compare_all(model: BertWithHeads, theirs: Any, cases: Mapping[str, Inputs]) -> list[Row]:
     """Compare in float64, and then in float32; the results of the reference in float64 are taken as exact."""
-    architecture, with_pooler = architecture_of(model), model.bert.pooler is not None
     rows: list[Row] = []
     exact: dict[str, Results] = {}
-    for dtype in (torch.float64, torch.float32):
-        ours = PaddedBert(model.to(dtype)).eval()
-        theirs = load_in_transformers(directory, architecture, dtype, with_pooler)
+    for dtype in (torch.float64, torch.float32):  # every float32 number is a float64 number, so none changes on the way
+        ours, theirs = PaddedBert(model.to(dtype)).eval(), theirs.to(dtype)
         parameters = their_parameters(model, theirs)
         if dtype == torch.float32:
             rows.append({"case": "as loaded", **_compare_weights(full_tensors(model), parameters)})
@@ -262,24 +273,30 @@ def _shown(number: float) -> float:
     return number if math.isfinite(number) else NOT_FINITE
 
 
-def load_in_transformers(directory: Path, architecture: str, dtype: torch.dtype, with_pooler: bool = True) -> Any:
-    """Load a directory as a class of `transformers`, without a warning, and with no tensor missing or left over."""
+def load_reference(directory: Path, model: BertWithHeads) -> Any:
+    """Load a directory, in float32, as the class of `transformers` for a model; UncleanError unless it has all weights of the class.
+
+    Nothing may be logged, warned of or printed, and no tensor be missing or left over.
+    """
     import transformers
 
-    bare = {"add_pooling_layer": False} if architecture == "BertModel" and not with_pooler else {}
+    architecture = architecture_of(model)
+    bare = {"add_pooling_layer": False} if architecture == "BertModel" and model.bert.pooler is None else {}
     with _strictly(directory, f"the model as {architecture}"):
-        model, info = getattr(transformers, architecture).from_pretrained(
-            directory, dtype=dtype, output_loading_info=True, local_files_only=True, **PLAIN, **bare
+        theirs, info = getattr(transformers, architecture).from_pretrained(
+            directory, dtype=torch.float32, output_loading_info=True, local_files_only=True, **PLAIN, **bare
         )
         problems = {key: sorted(map(str, value)) for key, value in info.items() if value}
         if problems:
-            raise InputError(f"{directory}: transformers does not load the model as {architecture} cleanly: {problems}")
-    return model.eval()
+            raise UncleanError(
+                f"{directory}: transformers does not load the model as {architecture} cleanly: {problems}"
+            )
+    return theirs.eval()
 
 
 @contextlib.contextmanager
 def _strictly(directory: Path, what: str) -> Iterator[None]:
-    """Raise InputError if loading a directory raises, logs, warns or prints anything."""
+    """Raise UncleanError if loading a directory raises, logs, warns or prints anything."""
     import transformers
 
     messages: list[str] = []
@@ -298,11 +315,11 @@ def _strictly(directory: Path, what: str) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:  # transformers raises errors of every kind
-        raise InputError(f"{directory}: transformers does not load {what}: {' '.join(str(error).split())}") from None
+        raise UncleanError(f"{directory}: transformers does not load {what}: {' '.join(str(error).split())}") from None
     finally:
         logger.handlers = handlers
         transformers.logging.set_verbosity(verbosity)
     messages += [str(warning.message) for warning in caught if "transformers" in str(warning.filename)]
     messages += [line for line in printed.getvalue().splitlines() if line.strip()]
     if messages and "make sure `config.is_decoder=False`" not in messages[0]:  # it is causal on purpose
-        raise InputError(f"{directory}: transformers does not load {what} cleanly: {messages}")
+        raise UncleanError(f"{directory}: transformers does not load {what} cleanly: {messages}")

@@ -142,7 +142,7 @@ def test_there_are_thirty_faults() -> None:
 
 
 def plant(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
-    load = comparison.load_in_transformers
+    load = comparison.load_reference
 
     def faulty(*arguments: Any) -> Any:
         model = load(*arguments)
@@ -150,7 +150,7 @@ def plant(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
             fault(model)
         return model
 
-    monkeypatch.setattr(comparison, "load_in_transformers", faulty)
+    monkeypatch.setattr(comparison, "load_reference", faulty)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -214,10 +214,9 @@ def trained_sets(directory: Path, seeds: range, num_steps: int) -> Iterator[Path
 def ratios(directory: Path) -> dict[str, float]:
     """Our error in float32 as a multiple of that of the reference, with every number of threads and kernels; see `certify`."""
     model, _ = comparison.load_directory(directory)
-    architecture, with_pooler = comparison.architecture_of(model), model.bert.pooler is not None
     found: dict[str, float] = {}
     for case, inputs in comparison.make_inputs(model, directory, 0, 5).items():
-        theirs = comparison.load_in_transformers(directory, architecture, torch.float64, with_pooler)
+        theirs = comparison.load_reference(directory, model).double()
         exact = {what: value.float() for what, value in comparison.their_results(theirs, inputs, model).items()}
         theirs, ours = theirs.float(), comparison.PaddedBert(model.float()).eval()
         for num_threads in (1, 2, 4):
