@@ -1,11 +1,16 @@
-"""How easy the code is to walk through, in numbers: `python tests/house.py [ROOT]`, the last two by a real training step.
+"""How easy the code is to walk through, in numbers: `python tests/house.py [ROOT]`, the last ones by a real training step.
 
 files and lines     of the package; lines of Python under tests/ and recipes/
 entries             of the folder `bertkit/`
-floors, circles     of the graph of rooms: a room is a folder of the package, or a file beside them
-longest, most       files and functions by lines, functions by parameters (self and cls not counted)
+floors, circles     of the graph of rooms: a room is a folder of the package, or a file beside them; circles of files also with
+                    the imports under TYPE_CHECKING
+longest, most       files and functions by lines, functions by parameters (self and cls not counted); stages by modules of
+                    bertkit that they import
+statements          without docstrings; for every 1,000 of them: branches (if, for, while, try, except, conditional expressions,
+                    and/or, comprehensions), the word Any, isinstance, hasattr and getattr, functions that return a tuple
 calls               bertkit's functions on the stack when `bertkit pretrain` takes its first softmax
 files of a step     files of the package that run between the call of `optimizer_step` and its return, or call it
+with the start      files that run from the first argument to the end of the first step: settings, plan, data and model too
 """
 
 import ast
@@ -15,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -29,7 +34,7 @@ import torch.nn.functional as F
 from bertkit import cli
 from bertkit.train import loop
 
-package, seen, stacks, way = str(Path(cli.__file__).parent), set(), [], set()
+package, seen, stacks, way, start = str(Path(cli.__file__).parent), set(), [], set(), set()
 
 def inside(frame):
     return [f.f_code for f, _ in traceback.walk_stack(frame) if f.f_code.co_filename.startswith(package)]
@@ -48,7 +53,11 @@ def note(frame, event, _):
         if frame.f_code.co_filename.endswith(("losses.py", "optimizer.py")):
             way.update(code.co_filename for code in inside(frame))
 
-real_step, real_init = loop.optimizer_step, torch.softmax
+def begin(frame, event, _):
+    if event == "call" and frame.f_code.co_filename.startswith(package):
+        start.add(frame.f_code.co_filename)
+
+real_step = loop.optimizer_step
 
 def step(*args, **named):
     seen.update(code.co_filename for code in inside(sys._getframe(1)))
@@ -62,6 +71,7 @@ def step(*args, **named):
 
 loop.optimizer_step = step
 sys.argv = ["bertkit", *sys.argv[1:]]
+sys.setprofile(begin)
 try:
     cli.main()
 except SystemExit as end:
@@ -69,7 +79,7 @@ except SystemExit as end:
 def short(names):
     return sorted(str(Path(name).relative_to(package)) for name in names)
 
-print(json.dumps({"stack": stacks[0], "way": short(way), "files": short(seen)}))
+print(json.dumps({"stack": stacks[0], "way": short(way), "files": short(seen), "start": short(seen | start)}))
 """
 
 
@@ -84,11 +94,12 @@ def modules(root: Path) -> dict[str, Path]:
 
 
 @functools.cache
-def imports(path: Path) -> set[str]:
-    """Every dotted name that a file imports, at its top or inside a function; not those for type checkers alone."""
+def imports(path: Path, for_types: bool = False) -> set[str]:
+    """Every dotted name that a file imports, at its top or inside a function; those for type checkers alone only on request."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+        is_for_types = isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        if is_for_types and not for_types:
             node.body = [ast.Pass()]
     names = set()
     for node in ast.walk(tree):
@@ -110,11 +121,11 @@ def room(module: str) -> str:
     return [*module.split("."), ""][1]
 
 
-def file_imports(root: Path) -> dict[str, set[str]]:
-    """The files of the package that each file imports."""
+def file_imports(root: Path, for_types: bool = False) -> dict[str, set[str]]:
+    """The files of the package that each file imports; with `for_types` also those for type checkers alone."""
     known = modules(root)
     return {
-        name: {target for each in imports(path) if (target := module_of(each, known)) not in (None, name)}
+        name: {target for each in imports(path, for_types) if (target := module_of(each, known)) not in (None, name)}
         for name, path in known.items()
     }
 
@@ -168,6 +179,37 @@ def functions(path: Path) -> Iterator[tuple[str, int, int]]:
             yield node.name, (node.end_lineno or 0) - node.lineno + 1, len(names)
 
 
+BRANCHES = (ast.If, ast.For, ast.While, ast.IfExp, ast.BoolOp, ast.Try, ast.ExceptHandler, ast.comprehension)
+
+
+def counts(paths: Iterable[Path]) -> Counter[str]:
+    """The statements of files, and what costs their reader most."""
+    number: Counter[str] = Counter()
+    for node in (node for path in paths for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))):
+        is_docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        called = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else None
+        number["statements"] += isinstance(node, ast.stmt) and not is_docstring
+        number["branches"] += isinstance(node, BRANCHES)
+        number["the word Any"] += isinstance(node, ast.Name) and node.id == "Any"
+        number["isinstance"] += called == "isinstance"
+        number["hasattr, getattr"] += called in ("hasattr", "getattr")
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            hints = [
+                ast.unparse(each.annotation) for each in (*node.args.args, *node.args.kwonlyargs) if each.annotation
+            ]
+            number["returning a tuple"] += node.returns is not None and ast.unparse(node.returns).startswith("tuple[")
+            number["parameters Any"] += hints.count("Any")
+    return number
+
+
+def same_names(known: Mapping[str, Path]) -> list[str]:
+    """The names that public classes of two files have."""
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in known.values()]
+    names = [{node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)} for tree in trees]
+    number = Counter(name for each in names for name in each if not name.startswith("_"))
+    return sorted(name for name, count in number.items() if count > 1)
+
+
 def walk(root: Path, python: str | Path = sys.executable) -> dict[str, list[str]]:
     """The stack of the first softmax of a real `bertkit pretrain`, and the files that take part in a step."""
     with tempfile.TemporaryDirectory() as folder:
@@ -200,6 +242,10 @@ def numbers(root: Path) -> dict[str, object]:
     def lines_under(folder: str) -> int:
         return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in (root / folder).rglob("*.py"))
 
+    number, stages = counts(known.values()), file_imports(root)
+    whole = ("statements", "parameters Any")
+    shares = {what: round(1000 * number[what] / number["statements"], 1) for what in number if what not in whole}
+
     return {
         "entries of bertkit/": len(entries),
         "files": len(known),
@@ -210,10 +256,15 @@ def numbers(root: Path) -> dict[str, object]:
         "floors": floors(graph),
         "circles": circles(graph) or 0,
         "circles of files": circles(file_imports(root)) or 0,
+        "with TYPE_CHECKING": circles(file_imports(root, for_types=True)) or 0,
         "largest folder": longest(folders),
         "longest file": longest(lengths),
         "longest function": longest({f"{module}.{name}": length for module, name, length, _ in defined}),
         "most parameters": longest({f"{module}.{name}": count for module, name, _, count in defined}),
+        "most imports of a stage": longest({name: len(stages[name]) for name in known if ".stages." in name}),
+        "classes of one name": ", ".join(same_names(known)) or 0,
+        **{what: number[what] for what in whole},
+        **{f"{what} per 1,000": share for what, share in shares.items()},
     }
 
 
@@ -222,9 +273,11 @@ if __name__ == "__main__":
     table = numbers(root)
     way = walk(root)
     table |= {"calls to the softmax": len(way["stack"])}
-    table |= {"files on the way": len(way["way"]), "files of a step": len(way["files"])}
+    for what, name in (("way", "files on the way"), ("files", "files of a step"), ("start", "with the start")):
+        lines = [len((root / "bertkit" / path).read_text(encoding="utf-8").splitlines()) for path in way[what]]
+        table |= {name: f"{len(lines)} of {sum(lines):,} lines"}
     for what, value in table.items():
-        print(f"{what:<24} {value}")
+        print(f"{what:<26} {value}")
     print("\n  ".join(["calls:", *way["stack"]]))
     print("\n  ".join(["files on the way:", *way["way"]]))
     print("\n  ".join(["files of a step:", *way["files"]]))
