@@ -190,7 +190,7 @@ def _as_file(
 
     After an error in the input a new file is removed again, and the message names the rows as the user does.
     """
-    from bertkit.tasks.reading.source import plain_rows
+    from bertkit.tasks.reading.rows import plain_rows
 
     text = "".join(f"{json.dumps(row)}\n" for row in plain_rows(rows, name))
     refuse(not text and f"{name}: no rows; pass at least one")

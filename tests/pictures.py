@@ -22,7 +22,7 @@ from test_layers import RULE
 
 from bertkit.commands import COMMANDS
 from bertkit.model.bert_config import HEADS
-from bertkit.tasks.task_config import SHAPES
+from bertkit.tasks.task_config import KINDS
 
 PICTURES = ROOT / ".github" / "pictures"
 STYLE = """
@@ -156,7 +156,7 @@ def step() -> list[str]:
                 arrow((x, y), (x + width - pitch + 1, y)) if is_back else arrow((x + width, y), (x + pitch - 1, y))
             )
     parts.append(text(24, top + 172, f"heads: {', '.join(HEADS)}", "small", "start"))
-    parts.append(text(24, top + 192, f"shapes of tasks: {', '.join(SHAPES)}", "small", "start"))
+    parts.append(text(24, top + 192, f"kinds of tasks: {', '.join(KINDS)}", "small", "start"))
     return parts
 
 

@@ -9,7 +9,7 @@ from task_configs import task_config
 from bertkit.tasks.reading.readers import read_examples
 from bertkit.tasks.reading.source import Source
 from bertkit.tasks.sequence import SequenceExample
-from bertkit.tasks.tagging import TaggingExample
+from bertkit.tasks.words import TaggingExample
 
 
 def write(folder: Path, name: str, text: str | bytes) -> Path:

@@ -19,7 +19,8 @@ from bertkit.inference.task_model import Predictor
 from bertkit.kernels.layout import Layout
 from bertkit.model.bert_config import FOLLOWS
 from bertkit.model.heads import BertOutput, BertWithHeads
-from bertkit.tasks.task import Feature
+from bertkit.tasks.feature import Feature, SpanFeature, TaggingFeature
+from bertkit.tasks.task import AnyTask
 
 MIN_STEPS, MAX_STEPS = 16, 256  # points on the path, if `steps` is not set
 MAX_ERROR = 0.01  # relative to the difference of the scores; a larger error needs more steps
@@ -150,11 +151,11 @@ def _chosen(target: str | None, names: Sequence[str], predicted: int, what: str)
 
 
 def target_of(
-    predictor: Predictor, example: Any, features: Sequence[Feature], prediction: Any, target: str | None
+    task: AnyTask, example: Any, features: Sequence[Any], prediction: Any, target: str | None
 ) -> tuple[Feature, Target | None]:
     """Return the feature and the logit that are explained: by default the predicted label, word or ending."""
-    labels = list(predictor.labels)
-    match predictor.shape.head:
+    labels = list(task.labels)
+    match task.head:
         case "token":
             return _tag_target(labels, example, features, prediction, target)
         case "span":
@@ -172,7 +173,7 @@ def target_of(
 
 
 def _tag_target(
-    labels: list[str], example: Any, features: Sequence[Feature], prediction: Any, target: str | None
+    labels: list[str], example: Any, features: Sequence[TaggingFeature], prediction: Any, target: str | None
 ) -> tuple[Feature, Target | None]:
     """Explain the tag of a word, in the window with the most context around it, as `predict` does."""
     words: list[str] = list(example.words if hasattr(example, "words") else prediction.words)
@@ -182,19 +183,19 @@ def _tag_target(
     first = next((place for place, tag in enumerate(prediction.tags) if tag != "O"), 0)
     word = _chosen(target, words, first, "word of the text")
 
-    def context(feature: Feature) -> int:
-        position = int(feature.origins.index(word))
+    def context(feature: TaggingFeature) -> int:
+        position = feature.words.index(word)
         return min(position - 1, len(feature.input_ids) - 2 - position)
 
-    feature = max((window for window in features if word in window.origins), key=context)
-    start = feature.origins.index(word)
-    after = next((n for n, at in enumerate(feature.origins) if n > start and at >= 0), len(feature.origins) - 1)
+    feature = max((window for window in features if word in window.words), key=context)
+    start = feature.words.index(word)
+    after = next((n for n, at in enumerate(feature.words) if n > start and at >= 0), len(feature.words) - 1)
     tag = prediction.tags[word]
     place = (start, labels.index(tag))
     return feature, Target(f"the tag {tag} of {words[word]}", "token", (place,), tuple(range(start, after)))
 
 
-def _answer_target(features: Sequence[Feature], prediction: Any) -> tuple[Feature, Target]:
+def _answer_target(features: Sequence[SpanFeature], prediction: Any) -> tuple[Feature, Target]:
     """Explain the start and end logits of the answer; without an answer those of [CLS] in the first window."""
     answer: Any = next((answer for answer in prediction.n_best if answer.text == prediction.text), None)
     for feature in features if prediction.text and answer is not None else ():

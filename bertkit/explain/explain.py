@@ -15,12 +15,14 @@ from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError, in_json
 from bertkit.explain.attributions import Attribution, Target, attribute, pretraining_target, run_copies, target_of
-from bertkit.inference.forward import logits_local, predict_local, require_finite
+from bertkit.inference.forward import Running, predict_local, require_finite
+from bertkit.inference.predictor import ReadInputs
 from bertkit.inference.task_model import Predictor
 from bertkit.kernels.layout import Layout
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.heads import BertWithHeads, Targets
-from bertkit.tasks.task import Feature
+from bertkit.tasks.feature import Feature
+from bertkit.tasks.generation import GenerationTask
 
 NO_ALIGNMENT = "decoder.score=none: the decoder starts from the source's last state, without attention to its tokens"
 RECURRENT = "The encoder is recurrent (decoder=rnn): its tokens do not attend to each other."
@@ -82,23 +84,23 @@ class Explanation:
 
 def explain(
     predictor: Predictor,
-    example: Any,
-    features: Sequence[Feature],
+    inputs: ReadInputs,
     target: str | None = None,
     steps: int | None = None,
     target_text: str | None = None,
 ) -> Explanation:
-    """Explain the prediction for one example.
+    """Explain the prediction for one example, the first of `inputs`.
 
     `target` is the label, word or ending to explain, by default the predicted one. For a model that generates text,
     `target_text` is aligned with the source, by default the generated text. `steps` is the number of points for integrated
     gradients: None for as many as needed, 0 for no attributions. Raises InputError if the model cannot predict this target,
     NumericsError if the model's output is not finite.
     """
-    features = [dataclasses.replace(feature, label=None, example=0) for feature in features]
+    task, features = inputs.task, [feature.without_label().of_example(0) for feature in inputs.features]
     model: Any = predictor.model
     model.requires_grad_(False)
-    feature, row, explained, alignment = _predict_and_choose(predictor, example, features, target, target_text)
+    chosen = _predict_and_choose(predictor, ReadInputs(task, inputs.examples[:1], features), target, target_text)
+    feature, explained = chosen.feature, chosen.target
     attribution = None
     if explained is not None and steps != 0:
         facts = predictor.tokenizer.facts
@@ -111,36 +113,45 @@ def explain(
         segments=feature.token_type_ids,
         num_layers=model.config.num_hidden_layers,
         num_heads=0 if _is_recurrent(model.config) else model.config.num_attention_heads,
-        prediction=row,
+        prediction=chosen.row,
         target=None if explained is None else explained.description,
         target_tokens=() if explained is None else explained.tokens,
         attribution=attribution,
         attentions=attentions,
         rollout=None if attentions is None else rollout(attentions),
         num_cut=feature.num_cut,
-        num_windows=1 if predictor.shape.has_choices else len(features),
-        alignment=alignment,
+        num_windows=len(features) // task.num_choices(inputs.examples[:1]),
+        alignment=chosen.alignment,
     )
 
 
+@dataclass(frozen=True)
+class _Chosen:
+    """What is explained."""
+
+    feature: Feature
+    row: dict[str, Any] | None  # that `predict` writes
+    target: Target | None = None
+    alignment: Alignment | None = None  # of a generated text
+
+
 def _predict_and_choose(
-    predictor: Predictor, example: Any, features: Sequence[Feature], target: str | None, target_text: str | None
-) -> tuple[Feature, dict[str, Any] | None, Target | None, Alignment | None]:
-    """Return the feature to explain, the row that `predict` writes, the target, and the alignment of a generated text."""
-    if predictor.shape.generates_text:
+    predictor: Predictor, inputs: ReadInputs, target: str | None, target_text: str | None
+) -> _Chosen:
+    """Predict an example; choose the feature and the output to explain."""
+    if inputs.task.head == "generation":
         if target is not None:
             raise InputError(f"target={target}: has no effect on a model that generates text; set target_text=")
-        feature, row, alignment = _align(predictor, example, target_text)
-        return feature, row, None, alignment
-    model: Any = predictor.model
-    if predictor.shape.head not in model.heads:
+        return _align(predictor, inputs, target_text)
+    task, (example,), features = inputs.task, inputs.examples, inputs.features
+    if task.head not in predictor.model.heads:
         pretrained, explained = pretraining_target(predictor, features[0], target)
         if explained is None and target is not None:
             raise InputError(f"target={target}: the model has no prediction for this input; remove target=")
-        return features[0], pretrained, explained, None
-    (prediction,) = predict_local(predictor, [example], features)
-    feature, explained = target_of(predictor, example, features, prediction, target)
-    return feature, predictor.shape.row(example, prediction), explained, None
+        return _Chosen(features[0], pretrained, explained)
+    (prediction,) = predict_local(predictor, task, [example], features)
+    feature, explained = target_of(task, example, features, prediction, target)
+    return _Chosen(feature, task.row(example, prediction), explained)
 
 
 def _is_recurrent(config: BertConfig) -> bool:
@@ -181,31 +192,29 @@ def rollout(attentions: NDArray[np.floating]) -> NDArray[np.float64]:
     return np.stack(layers)
 
 
-def _align(predictor: Predictor, example: Any, target_text: str | None) -> tuple[Feature, dict[str, Any], Alignment]:
+def _align(predictor: Predictor, inputs: ReadInputs, target_text: str | None) -> _Chosen:
     """Return the feature of the source, the row that `predict` writes, and the alignment of the generated text or `target_text`."""
-    task, tokenizer, shape = predictor.task, predictor.tokenizer, predictor.shape
-    assert task.generation is not None, "checked by TaskConfig"
+    tokenizer, (example,) = predictor.tokenizer, inputs.examples
     model: Any = predictor.model
-
-    def feature_of(target: str | None) -> Feature:
-        return predictor.features([dataclasses.replace(example, target=target)])[0]
-
-    feature = feature_of(None)
-    (written,) = logits = logits_local(predictor, [example], [feature])
-    (prediction,) = shape.predictions(task, [example], [feature], logits, predictor.labels, tokenizer)
+    task = GenerationTask(inputs.task.config)
+    (feature,) = task.features([dataclasses.replace(example, target=None)], tokenizer)
+    texts = Running(predictor, task.head).texts([feature], task.search)
+    (prediction,) = task.predictions([example], [feature], texts, tokenizer)
     num_cut = 0
     if target_text is None:
-        tokens, config = written[0][0], model.config.decoder
-        if len(tokens) < task.generation.max_target_length:  # the model ended the text with its end token
+        tokens, config = texts[0][0][0], model.config.decoder
+        if len(tokens) < task.search.max_target_length:  # the model ended the text with its end token
             tokens = [*tokens, config.end_token_id]
-        inputs = [config.start_token_id, *tokens[:-1]]
+        before = [config.start_token_id, *tokens[:-1]]
     else:
-        with_target = feature_of(target_text)
-        inputs, tokens = with_target.label[:-1], with_target.label[1:]
+        (with_target,) = task.features([dataclasses.replace(example, target=target_text)], tokenizer)
+        target_ids = with_target.target_ids or []
+        before, tokens = target_ids[:-1], target_ids[1:]
         num_cut = with_target.num_cut - feature.num_cut
     names = [tokenizer.vocab[number] for number in tokens]
-    weights = _alignment_weights(model, feature, inputs)
-    return feature, shape.row(example, prediction), Alignment(names, tokens, weights, target_text is not None, num_cut)
+    weights = _alignment_weights(model, feature, before)
+    alignment = Alignment(names, tokens, weights, target_text is not None, num_cut)
+    return _Chosen(feature, task.row(example, prediction), alignment=alignment)
 
 
 def _alignment_weights(model: BertWithHeads, feature: Feature, inputs: Sequence[int]) -> NDArray[np.float32] | None:

@@ -5,7 +5,7 @@ import dataclasses
 import itertools
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,10 +13,9 @@ from bertkit.base.errors import InputError
 from bertkit.base.text_files import opened_input
 from bertkit.display.console import Progress
 from bertkit.tasks.reading.readers import Inputs, open_inputs, read_table
-from bertkit.tasks.reading.source import is_frame, iterated, plain_rows
-from bertkit.tasks.reading.tables import ShortRows, records
-from bertkit.tasks.task import Shape
-from bertkit.tasks.task_config import TaskConfig
+from bertkit.tasks.reading.rows import is_frame, iterated, plain_rows
+from bertkit.tasks.reading.tables import records
+from bertkit.tasks.task import AnyTask
 
 
 class Output(Protocol):
@@ -30,61 +29,59 @@ class Output(Protocol):
 
 
 @contextlib.contextmanager
-def opened_examples(
-    shape: Shape, task: TaskConfig, labels: tuple[str, ...], settings: Any, inputs: Any = None
-) -> Iterator[Inputs]:
+def opened_examples(task: AnyTask, settings: Any, inputs: Any = None) -> Iterator[Inputs]:
     """Open the input of a command: `inputs` from Python; or `input=`, a file or `-`; or the texts `text=` and `text_pair=`.
 
-    The `labels` of the model serve to recognize CoNLL. Raises InputError if the input cannot be opened, or is not in its
-    format.
+    Raises InputError if the input cannot be opened, or is not in its format.
     """
     keep_rows, what = getattr(settings, "carry_input", False), "inputs"
     if inputs is None and settings.input is None:
         text = settings.text or "" if settings.text_pair is None else (settings.text, settings.text_pair)
         inputs, what = [text], "text="
     if inputs is not None:
-        yield read_rows(shape, task, inputs, keep_rows, what)
+        yield read_rows(task, inputs, keep_rows, what)
         return
     with opened_input(settings.input) as (stream, num_bytes):
-        inputs = open_inputs(shape, task, stream, Path(settings.input), settings.format, labels, keep_rows)
+        inputs = open_inputs(task, stream, Path(settings.input), settings.format, keep_rows)
         yield dataclasses.replace(inputs, num_bytes=num_bytes, position=stream.tell)
 
 
-def read_rows(shape: Shape, task: TaskConfig, inputs: Any, keep_rows: bool = False, what: str = "inputs") -> Inputs:
+def read_rows(task: AnyTask, inputs: Any, keep_rows: bool = False, what: str = "inputs") -> Inputs:
     """Read texts, pairs, lists of words or rows from Python: in a list, array, frame, dataset, column or generator."""
-    named, task = _with_columns(inputs, shape, task, what)
-    rows = plain_rows(named, what)
-    start = list(itertools.islice(rows, 1))
-    if not start:
-        return Inputs("", iter(()), ShortRows(), shape)
-    table = records(what, "jsonl", enumerate(itertools.chain(start, rows), 1), ShortRows())
-    return read_table(shape, task, table, keep_rows)
+    if not is_frame(inputs):
+        values = iterated(inputs, what)
+        start = list(itertools.islice(values, 1))
+        inputs = itertools.chain(start, values)
+        if start and isinstance(start[0], (str, tuple, list)):
+            names = task.columns_filled_by(start[0])
+            kind = f"a model of kind {task.kind} takes {_expected(names)}; give all inputs in the same form"
+            inputs = list(_rows(inputs, type(start[0]), names, what, kind))  # a wrong one is refused before any work
+            named = {"id": None, "text_pair": None, **{name: name for name in names}}
+            task = task.changed(columns=dataclasses.replace(task.config.columns, **named))
+    rows = plain_rows(inputs, what)
+    first = list(itertools.islice(rows, 1))
+    if not first:
+        return Inputs("", iter(()), task.short_rows(), task)
+    table = records(what, "jsonl", enumerate(itertools.chain(first, rows), 1), task.short_rows())
+    return read_table(task, table, keep_rows)
 
 
-def _with_columns(inputs: Any, shape: Shape, task: TaskConfig, what: str) -> tuple[Any, TaskConfig]:
-    """Turn texts, pairs and lists of words into rows; return them with a task that names their columns."""
-    if is_frame(inputs):
-        return inputs, task
-    values = iterated(inputs, what)
-    start = list(itertools.islice(values, 1))
-    first, inputs = (start or [None])[0], itertools.chain(start, values)
-    if not isinstance(first, (str, tuple, list)):
-        return inputs, task
-    names = ("words",) if shape.is_word_level and not isinstance(first, str) else shape.text_columns
-    if not isinstance(first, tuple) and not (shape.needs_pair or shape.has_choices or task.needs_pair):
-        names = names[:1]
-    expected = f"{'pairs' if len(names) > 1 else 'single texts'} ({', '.join(names)})"
-    if shape.has_choices:
-        expected = "rows with a context and its endings"
-    columns = dataclasses.replace(task.columns, **{"id": None, "text_pair": None, **{name: name for name in names}})
-    rows = []
+def _rows(
+    inputs: Iterable[Any], form: type, names: Sequence[str], what: str, expected: str
+) -> Iterator[dict[str, Any]]:
+    """Turn texts, pairs or lists of words, whichever the first input is, into rows with these columns."""
     for number, one in enumerate(inputs, start=1):
         own = one if isinstance(one, tuple) else (one,)
-        if type(one) is not type(first) or not names or len(own) != len(names):
-            kind = f"a model of kind {shape.kind} takes {expected}"
-            raise InputError(f"{what}:{number}: {one!r:.80}: {kind}; give all inputs in the same form")
-        rows.append(dict(zip(names, own, strict=True)))
-    return rows, dataclasses.replace(task, columns=columns)
+        if type(one) is not form or not names or len(own) != len(names):
+            raise InputError(f"{what}:{number}: {one!r:.80}: {expected}")
+        yield dict(zip(names, own, strict=True))
+
+
+def _expected(names: Sequence[str]) -> str:
+    """Describe inputs that fill these columns."""
+    if not names:
+        return "rows with a context and its endings"
+    return f"{'pairs' if len(names) > 1 else 'single texts'} ({', '.join(names)})"
 
 
 def write_results(

@@ -28,8 +28,8 @@ from bertkit.model.heads import BertWithHeads
 from bertkit.run.objective import DeviceInputs
 from bertkit.settings.embed import EmbedSettings
 from bertkit.tasks.batching import FeatureBatches
-from bertkit.tasks.reading.source import is_frame, iterated, plain_rows
-from bertkit.tasks.task import Feature
+from bertkit.tasks.feature import Feature
+from bertkit.tasks.reading.rows import is_frame, iterated, plain_rows
 from bertkit.train import micro_batches, processes
 
 TEXTS_AT_ONCE = 4096  # texts tokenized, and sorted by length, together

@@ -1,10 +1,10 @@
 """Inference: predictions and losses for the examples of a task, and losses on prepared text, in one process or in all."""
 
-import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -13,24 +13,110 @@ from torch import nn
 from bertkit.base.batch import PretrainBatch, TaskBatch
 from bertkit.base.errors import NumericsError
 from bertkit.data.batches.sampling import ExampleSource
+from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.inference.generating import ROWS_AT_ONCE, forget_weights, num_rows, write_texts
 from bertkit.inference.task_model import Predictor
 from bertkit.run.objective import best_tokens, pretraining_losses, task_logits, task_losses
 from bertkit.tasks.batching import FeatureBatches
-from bertkit.tasks.task import Feature
+from bertkit.tasks.feature import Feature, Logits, MaskFeature
+from bertkit.tasks.fill_mask import pack
+from bertkit.tasks.scoring.metrics import perplexity
+from bertkit.tasks.task import Example, ExampleT, FeatureT, PredictionT, Task, TopTokens, Written
+from bertkit.tasks.task_config import GenerationConfig
+from bertkit.tasks.trainable import AnyTrainable
 from bertkit.train import processes
 from bertkit.train.loop import evaluate, evaluation_mode
 from bertkit.train.losses import LossTerm
 from bertkit.train.processes import gather_in_order
 
 PREDICTED_AT_ONCE = 2048  # examples whose logits are in memory together
-MAX_LOSS = 700.0  # exp of a larger number overflows
+OutputT = TypeVar("OutputT")
+
+
+@dataclass(frozen=True)
+class Running:
+    """A model that a task runs on its features, in this process; it must be in evaluation mode."""
+
+    predictor: Predictor
+    head: str  # of the task that runs it
+    losses: list[LossTerm] | None = None  # gets the loss of every batch; all features then need labels
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self.predictor.tokenizer
+
+    def logits(self, features: Sequence[Feature], num_choices: int = 1) -> list[Logits]:
+        """Return the logits of each feature: (C,), or (T, C) for a head with an output for each token."""
+
+        def compute(batch: TaskBatch, _: Sequence[int]) -> Sequence[Logits]:
+            output = task_logits(self.predictor.model, batch, self.predictor.precision)
+            require_finite(all(np.isfinite(row).all() for row in output.logits))
+            if self.losses is not None and output.loss is not None:
+                self.losses.append(output.loss)
+            return output.logits
+
+        return self._run(features, compute, num_choices)
+
+    def texts(self, features: Sequence[Feature], search: GenerationConfig) -> list[Written]:
+        """Return the texts that the model writes for each feature, the best first."""
+        model, precision = self.predictor.model, self.predictor.precision
+
+        def compute(batch: TaskBatch, _: Sequence[int]) -> Sequence[Written]:
+            if self.losses is not None:
+                with torch.no_grad():
+                    self.losses.extend(task_losses(model, batch, precision).values())
+            texts = write_texts(model, batch, search, precision)
+            require_finite(all(math.isfinite(score) for written in texts for _, score in written))
+            return texts
+
+        return self._run(features, compute, max_sequences=max(1, ROWS_AT_ONCE // num_rows(search)))
+
+    def best_tokens(self, features: Sequence[MaskFeature]) -> list[list[TopTokens]]:
+        """Return the most probable tokens at each mask of each feature."""
+        predictor = self.predictor
+
+        def compute(_: TaskBatch, places: Sequence[int]) -> Sequence[list[TopTokens]]:
+            own = [features[place] for place in places]
+            tokens, probs = best_tokens(predictor.model, pack(own), predictor.top_k, predictor.precision)
+            require_finite(bool(np.isfinite(probs).all()))
+            masks = map(TopTokens, tokens.tolist(), probs.tolist())
+            return [[next(masks) for _ in feature.masks] for feature in own]
+
+        return self._run(features, compute)
+
+    def _run(
+        self,
+        features: Sequence[Feature],
+        compute: Callable[[TaskBatch, Sequence[int]], Sequence[OutputT]],
+        num_choices: int = 1,
+        max_sequences: int | None = None,
+    ) -> list[OutputT]:
+        """Compute the output of each feature, in batches; `compute` also takes the numbers of the features in a batch."""
+        kept = features if self.losses is not None else [feature.without_label() for feature in features]
+        batches = FeatureBatches(kept, self.head, num_choices)
+        outputs: dict[int, OutputT] = {}
+        for items, batch in batches.batches_of(self.predictor.micro_tokens, 0, 1, max_sequences):
+            places: list[int] = (items[:, None] * num_choices + np.arange(num_choices)).reshape(-1).tolist()
+            outputs |= zip(places, compute(batch, places), strict=True)
+        return [outputs[place] for place in range(len(features))]
+
+
+def predict_local(
+    predictor: Predictor,
+    task: Task[ExampleT, FeatureT, PredictionT],
+    examples: Sequence[ExampleT],
+    features: Sequence[FeatureT],
+    losses: list[LossTerm] | None = None,
+) -> list[PredictionT]:
+    """Predict the examples of a task in this process alone. Arguments as for `predict_distributed`."""
+    return task.predict(Running(predictor, task.head, losses), examples, features)
 
 
 def predict_distributed(
     accelerator: processes.Accelerator,
     predictor: Predictor,
-    examples: Sequence[Any],
+    examples: Sequence[Example],
     features: Sequence[Feature],
     losses: list[LossTerm] | None = None,
 ) -> list[Any]:
@@ -42,21 +128,19 @@ def predict_distributed(
     rank, size = accelerator.process_index, accelerator.num_processes
     first, last = len(examples) * rank // size, len(examples) * (rank + 1) // size
     borders = np.searchsorted([feature.example for feature in features], np.arange(len(examples) + 1))
-    predictions: list[tuple[int, Any]] = []
+    predictions: list[tuple[int, object]] = []
     with evaluation_mode(predictor.model):
         for start in range(first, last, PREDICTED_AT_ONCE):
             stop = min(start + PREDICTED_AT_ONCE, last)
-            mine = [
-                dataclasses.replace(feature, example=feature.example - start)
-                for feature in features[borders[start] : borders[stop]]
-            ]
-            predictions += enumerate(predict_local(predictor, examples[start:stop], mine, losses), start)
-    if predictor.shape.generates_text:
-        forget_weights(predictor.model)
+            mine = [feature.of_example(feature.example - start) for feature in features[borders[start] : borders[stop]]]
+            predictions += enumerate(
+                predict_local(predictor, predictor.task, examples[start:stop], mine, losses), start
+            )
+    forget_weights(predictor.model)
     return gather_in_order(predictions, len(examples))
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class SplitScores:
     """A labelled split, predicted and scored."""
 
@@ -66,68 +150,17 @@ class SplitScores:
 
 
 def score_split(
-    accelerator: processes.Accelerator, predictor: Predictor, examples: Sequence[Any], features: Sequence[Feature]
+    accelerator: processes.Accelerator,
+    predictor: Predictor,
+    task: AnyTrainable,
+    examples: Sequence[Example],
+    features: Sequence[Feature],
 ) -> SplitScores:
-    """Predict and score labelled examples in all processes."""
+    """Predict and score the labelled examples of a task in all processes; its labels may have another order than the model's."""
     losses: list[LossTerm] = []
     predictions = predict_distributed(accelerator, predictor, examples, features, losses)
-    scores = predictor.shape.score(predictor.task, examples, predictions, predictor.labels)
     loss = mean_loss(accelerator, losses)
-    if predictor.shape.generates_text:
-        scores["perplexity"] = perplexity(loss)
-    return SplitScores(scores, predictions, loss)
-
-
-def predict_local(
-    predictor: Predictor, examples: Sequence[Any], features: Sequence[Feature], losses: list[LossTerm] | None = None
-) -> list[Any]:
-    """Predict examples in this process alone; the model must be in evaluation mode. Arguments as for `predict_distributed`."""
-    logits = logits_local(predictor, examples, features, losses)
-    task, labels, tokenizer = predictor.task, predictor.labels, predictor.tokenizer
-    return predictor.shape.predictions(task, examples, features, logits, labels, tokenizer)
-
-
-def logits_local(
-    predictor: Predictor, examples: Sequence[Any], features: Sequence[Feature], losses: list[LossTerm] | None = None
-) -> list[Any]:
-    """Return the logits of every feature, in this process alone; arguments as for `predict_distributed`.
-
-    For masked LM, the most probable tokens take the place of the logits; for generation, the written texts do.
-    """
-    shape, search = predictor.shape, predictor.task.generation
-    if losses is None:
-        features = [dataclasses.replace(feature, label=None) for feature in features]
-    num_choices = shape.num_choices(examples)
-    batches = FeatureBatches(features, shape.head, num_choices)
-    max_sequences = None if search is None else max(1, ROWS_AT_ONCE // num_rows(search))
-    logits: list[Any] = [None] * len(features)
-    rows: list[Any]
-    for items, batch in batches.batches_of(predictor.micro_tokens, 0, 1, max_sequences):
-        places = (items[:, None] * num_choices + np.arange(num_choices)).reshape(-1)
-        if shape.pack is not None:
-            rows = list(_best_tokens(predictor, [features[place] for place in places.tolist()]))
-        else:
-            rows, loss = _rows_and_loss(predictor, batch, losses is not None)
-            if losses is not None and loss is not None:
-                losses.append(loss)
-        for place, row in zip(places, rows, strict=True):
-            logits[place] = row
-    return logits
-
-
-def _rows_and_loss(predictor: Predictor, batch: TaskBatch, with_loss: bool) -> tuple[list[Any], LossTerm | None]:
-    """Return the logits, or the written texts, of every sequence; and the loss, if `with_loss` is set."""
-    search, loss = predictor.task.generation, None
-    if not predictor.shape.generates_text or search is None:
-        rows, loss = task_logits(predictor.model, batch, predictor.precision)
-        require_finite(all(np.isfinite(row).all() for row in rows))
-        return rows, loss
-    if with_loss:
-        with torch.no_grad():
-            loss = task_losses(predictor.model, batch, predictor.precision)[batch.head]
-    written = write_texts(predictor.model, batch, search, predictor.precision)
-    require_finite(all(math.isfinite(score) for texts in written for _, score in texts))
-    return written, loss
+    return SplitScores(task.score(examples, predictions) | task.loss_scores(loss), predictions, loss)
 
 
 def require_finite(is_finite: bool) -> None:
@@ -139,26 +172,11 @@ def require_finite(is_finite: bool) -> None:
         )
 
 
-def _best_tokens(predictor: Predictor, features: Sequence[Feature]) -> Iterator[list[tuple[list[int], list[float]]]]:
-    """Yield for every feature the most probable tokens at each [MASK], and their probabilities."""
-    assert predictor.shape.pack is not None
-    tokens, probs = best_tokens(predictor.model, predictor.shape.pack(features), predictor.top_k, predictor.precision)
-    require_finite(bool(np.isfinite(probs).all()))
-    masks = zip(tokens.tolist(), probs.tolist(), strict=True)
-    for feature in features:
-        yield [next(masks) for _ in feature.origins]
-
-
 def mean_loss(accelerator: processes.Accelerator, losses: Sequence[LossTerm]) -> float:
     """Return the mean, over all processes, of the losses that `predict_distributed` added to `losses`."""
     own = sum(float(loss.sum) for loss in losses), sum(loss.count for loss in losses)
     everyone = gather_in_order([(accelerator.process_index, own)], accelerator.num_processes)
-    return sum(total for total, _ in everyone) / sum(count for _, count in everyone)
-
-
-def perplexity(loss: float) -> float:
-    """Return the perplexity, exp(loss), for a mean loss in nats per reference token, without label smoothing."""
-    return math.exp(min(loss, MAX_LOSS))
+    return sum(total for total, _ in everyone) / max(1, sum(count for _, count in everyone))
 
 
 def with_perplexity(metrics: dict[str, float]) -> dict[str, Any]:

@@ -24,9 +24,9 @@ from bertkit.kernels.layout import Layout
 from bertkit.kernels.linear import forget_packed, pack
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.objective import DeviceInputs
+from bertkit.tasks.task import Written
 from bertkit.tasks.task_config import GenerationConfig
 
-Written = list[tuple[list[int], float]]  # texts for a source (ids without [CLS] and [SEP]) and their scores; best first
 ROWS_AT_ONCE = 256  # rows in a batch; more rows take more memory and are not faster
 CHUNK = 128  # vocabulary entries; `largest` sorts only the chunks with the largest maxima
 NEVER = -1e9  # a log probability so low that a row is never chosen

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from bertkit.base.errors import InputError
 from bertkit.base.hub_ids import path_of
 from bertkit.base.typed_settings import build
 from bertkit.inference.chunks import read_rows
-from bertkit.inference.forward import logits_local, predict_local
+from bertkit.inference.forward import Running, predict_local
 from bertkit.inference.task_model import Predictor, TaskModel, open_task_model
 from bertkit.kernels import fast
 from bertkit.settings.predict import PredictSettings
 from bertkit.settings.search import SearchSettings
 from bertkit.settings.serve import ServeSettings
-from bertkit.tasks import sequence
-from bertkit.tasks.task import Feature, rows_of
+from bertkit.tasks.feature import Logits
+from bertkit.tasks.task import AnyTask
 from bertkit.train import micro_batches, processes
 
 
@@ -55,8 +53,8 @@ def open_translator(settings: SearchSettings | ServeSettings) -> Predictor | Non
     if settings.translate is None:
         return None
     opened = open_task_model(settings.translate, None, {})
-    if opened.shape.head != "generation":
-        raise InputError(f"translate={settings.translate}: kind {opened.shape.kind}; give a model for task=translation")
+    if opened.task.head != "generation":
+        raise InputError(f"translate={settings.translate}: kind {opened.task.kind}; give a model for task=translation")
     return _on_device(opened, settings)
 
 
@@ -77,7 +75,7 @@ class LoadedPredictor:
 
     def __init__(self, settings: PredictSettings) -> None:
         self._predictor = open_predictor(settings, settings.top_k)
-        self.labels = tuple(self._predictor.labels)
+        self.labels = self._predictor.task.labels
 
     def __call__(self, inputs: Any) -> Any:
         """Return a mapping for each input, in the same order, as `predict` writes it; a single mapping for a single input.
@@ -91,9 +89,12 @@ class LoadedPredictor:
             return self([inputs])[0]
         return [
             row
-            for predictor, examples, features in read_inputs(self._predictor, inputs)
-            for row in rows_of(predictor.shape, examples, features, predict_local(predictor, examples, features))
+            for read in read_inputs(self._predictor, inputs)
+            for row in read.task.rows(read.examples, read.features, self._predict(read))
         ]
+
+    def _predict(self, read: ReadInputs) -> list[Any]:
+        return predict_local(self._predictor, read.task, read.examples, read.features)
 
     def logits(self, inputs: Any) -> Any:
         """Return the model's logits for n inputs, as for a call.
@@ -105,30 +106,28 @@ class LoadedPredictor:
             InputError: the model generates text or fills masks, so it has no logits for a whole input; or an input lacks what
                 the task needs.
         """
-        shape = self._predictor.shape
-        if shape.generates_text:
-            raise InputError(
-                "logits: this model writes text token by token; use load_model, for an encoder-decoder with decoder_input_ids"
-            )
-        if shape.pack is not None:
-            raise InputError("logits: a masked LM predicts tokens at [MASK] only; use load_model for its logits")
+        task = self._predictor.task.with_logits()
         inputs = [inputs] if isinstance(inputs, (str, tuple, Mapping)) else inputs
-        logits: list[Any] = []
-        for predictor, examples, features in read_inputs(self._predictor, inputs):
-            rows, count = logits_local(predictor, examples, features), shape.num_choices(examples)
-            rows = sequence.of_examples(predictor.task, features, rows)
-            logits += rows if count == 1 else [np.concatenate(rows[n : n + count]) for n in range(0, len(rows), count)]
-        if shape.has_token_logits:
-            return logits
-        return np.stack(logits).astype(np.float32) if logits else np.zeros((0, len(self.labels)), np.float32)
+        logits: list[Logits] = []
+        for read in read_inputs(self._predictor, inputs):
+            outputs = Running(self._predictor, read.task.head).logits(
+                read.features, read.task.num_choices(read.examples)
+            )
+            logits += read.task.with_logits().logits_of(read.examples, read.features, outputs)
+        return task.stacked(logits)
 
 
-def read_inputs(predictor: Predictor, inputs: Any) -> Iterator[tuple[Predictor, list[Any], list[Feature]]]:
-    """Yield the inputs in chunks, as (predictor to use, examples, features).
+@dataclass(frozen=True)
+class ReadInputs:
+    """A chunk of inputs."""
 
-    Raises InputError if an input lacks what the task needs.
-    """
-    read = read_rows(predictor.shape, predictor.task, inputs)
-    predictor = dataclasses.replace(predictor, shape=read.shape)  # a tagging model has another shape for plain text
+    task: AnyTask  # predicts these examples: a tagger has another task for running text
+    examples: list[Any]
+    features: list[Any]
+
+
+def read_inputs(predictor: Predictor, inputs: Any) -> Iterator[ReadInputs]:
+    """Read inputs in chunks; raises InputError if an input lacks what the task needs."""
+    read = read_rows(predictor.task, inputs)
     for examples in read.chunks:
-        yield predictor, examples, predictor.features(examples)
+        yield ReadInputs(read.task, examples, list(read.task.each_feature(examples, predictor.tokenizer)))

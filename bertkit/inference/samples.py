@@ -7,11 +7,11 @@ from bertkit.data.batches.sampling import ExampleSource
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.display.page import Table
 from bertkit.inference.generating import forget_weights, write_texts
-from bertkit.inference.task_model import task_of_continuing
+from bertkit.inference.task_model import continuation_for
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.objective import best_tokens
 from bertkit.tasks.batching import FeatureBatches
-from bertkit.tasks.task import Feature
+from bertkit.tasks.feature import Feature
 from bertkit.train.loop import evaluation_mode
 
 NUM_SAMPLES = 4  # texts
@@ -43,8 +43,7 @@ def _filled(model: BertWithHeads, tokenizer: Tokenizer, batch: PretrainBatch, pr
 def _continued(model: BertWithHeads, tokenizer: Tokenizer, batch: PretrainBatch, precision: str) -> Table:
     ids = np.split(batch.input_ids, np.cumsum(batch.sequence_lengths)[:-1])
     halves = [(text[: len(text) // 2], text[len(text) // 2 : -1]) for text in ids]
-    search = task_of_continuing(model, {}).generation
-    assert search is not None, "of a task that generates"
+    search = continuation_for(model, {}).search
     features = [Feature(n, half.tolist(), [0] * len(half), None) for n, (half, _) in enumerate(halves)]
     with evaluation_mode(model):
         texts = FeatureBatches(features, "next_token").take(np.arange(len(features)))

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import nn
 
@@ -18,35 +18,42 @@ from bertkit.model.bert_config import TASK_HEADS, too_long
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.directory import read_manifest, read_settings, run_of
 from bertkit.run.start import check_tokenizer
-from bertkit.tasks import continuation, fill_mask
-from bertkit.tasks.task import Feature, Shape, make_features, shape_of, shape_of_head
+from bertkit.tasks.continuation import ContinuationTask
+from bertkit.tasks.feature import Feature
+from bertkit.tasks.fill_mask import FillMaskTask
+from bertkit.tasks.task import AnyTask, Example
 from bertkit.tasks.task_config import TaskConfig, without_retired
+from bertkit.tasks.trainable import task_of
 
 TOP_K = 5  # tokens predicted for each [MASK]
-AnyTaskModel = TypeVar("AnyTaskModel", bound="TaskModel")
+# the kind of a task that has a head
+KIND_OF_HEAD = {
+    "sequence": "sequence",
+    "token": "tagging",
+    "span": "spans",
+    "choice": "choice",
+    "generation": "generation",
+}
+LABELLED_HEADS = ("sequence", "token")  # their outputs are labels with names
 
 
 @dataclass(frozen=True)
 class TaskModel:
     """A model, its tokenizer and its task."""
 
-    model: Any  # has the head for the shape; `open_task_model` returns it packed, in evaluation mode, on the CPU
-    shape: Shape  # the shape of the task, or fill-mask
+    model: Any  # has the head for the task; `open_task_model` returns it packed, in evaluation mode, on the CPU
     tokenizer: Tokenizer
-    task: TaskConfig  # the columns of the examples, and their sizes
-    labels: tuple[str, ...]  # label names in the order of the logits; empty if the model predicts no labels
+    task: AnyTask  # with the labels in the order of the logits
 
     def predictor(
         self, precision: str, micro_tokens: int, model: nn.Module | None = None, top_k: int = TOP_K
     ) -> Predictor:
         """Return a predictor; `model` replaces the model, for example by one that Accelerate has prepared."""
-        return Predictor(
-            model or self.model, self.shape, self.tokenizer, self.task, self.labels, precision, micro_tokens, top_k
-        )
+        return Predictor(model or self.model, self.tokenizer, self.task, precision, micro_tokens, top_k)
 
-    def features(self, examples: Sequence[Any]) -> list[Feature]:
+    def features(self, examples: Sequence[Example]) -> list[Feature]:
         """Tokenize examples."""
-        return list(make_features(self.task, examples, self.tokenizer, self.labels, self.shape))
+        return list(self.task.each_feature(examples, self.tokenizer))
 
 
 @dataclass(frozen=True)
@@ -74,44 +81,39 @@ def open_task_model(
     model.eval()
     if not any(head in model.heads for head in TASK_HEADS):
         if task is None and "next_token" in model.heads and not without_head:
-            return as_continuation(TaskModel(model, continuation.SHAPE, tokenizer, _texts_for(model, {}), ()), changes)
+            return TaskModel(model, tokenizer, continuation_for(model, changes))
         if task is not None or not (without_head or "masked_lm" in model.heads):
             what = "prediction" if task is None else f"task={task.name}"
             way_out = "leave task= out for masked LM" if "masked_lm" in model.heads else "use one with a masked LM head"
             only = ", ".join(model.heads) or "an encoder"
             raise InputError(f"model_dir={model_dir}: no head for {what}, only {only}; fine-tune it, or {way_out}")
-        texts = _texts_for(model, changes)
-        opened = TaskModel(model, shape_of(texts), tokenizer, texts, ())
-        return opened if without_head else as_fill_mask(opened)
-    task = _task_for(model_dir, model, tokenizer, task, changes)
-    shape = shape_of(task)
-    opened = TaskModel(model, shape, tokenizer, task, labels_of(model) if shape.has_labels else ())
-    if task.labels != "auto":
-        check_labels(model_dir, opened)
+        texts = task_of(_texts_for(model, changes))
+        return TaskModel(model, tokenizer, texts if without_head else fill_mask_for(texts))
+    opened = TaskModel(
+        model, tokenizer, task_of(_task_for(model_dir, model, tokenizer, task, changes), labels_of(model))
+    )
+    if opened.task.config.labels != "auto":
+        check_labels(model_dir, opened.task)
     return opened
 
 
-def as_fill_mask(opened: AnyTaskModel) -> AnyTaskModel:
-    """Return a model that has a masked LM head with the task of filling masks in single texts."""
-    columns = dataclasses.replace(opened.task.columns, text_pair=None)
-    return dataclasses.replace(opened, shape=fill_mask.SHAPE, task=dataclasses.replace(opened.task, columns=columns))
+def fill_mask_for(texts: AnyTask) -> FillMaskTask:
+    """Return the task of filling masks in single texts, for a model that has a masked LM head."""
+    columns = dataclasses.replace(texts.config.columns, text_pair=None)
+    return FillMaskTask(dataclasses.replace(texts.config, columns=columns))
 
 
-def as_continuation(opened: AnyTaskModel, changes: Mapping[str, Any]) -> AnyTaskModel:
-    """Return a model that predicts next tokens with the task of continuing texts."""
-    return dataclasses.replace(opened, shape=continuation.SHAPE, task=task_of_continuing(opened.model, changes))
-
-
-def task_of_continuing(model: BertWithHeads, changes: Mapping[str, Any]) -> TaskConfig:
+def continuation_for(model: BertWithHeads, changes: Mapping[str, Any]) -> ContinuationTask:
     """Return the task of continuing texts up to the model's length: by default 32 tokens, by greedy search."""
     longest, settings = model.config.max_position_embeddings, read_conf("task/generation")
     search = settings["generation"] | {"max_target_length": min(32, longest // 2), "num_beams": 1}
-    task = _changed(settings | {"max_seq_length": longest, "generation": search, "name": "continuation"}, changes)
-    _check_length(task, longest)
-    if task.generation is not None and task.generation.max_target_length >= task.max_seq_length:
+    config = _changed(settings | {"max_seq_length": longest, "generation": search, "name": "continuation"}, changes)
+    _check_length(config, longest)
+    task = ContinuationTask(config)
+    if task.search.max_target_length >= config.max_seq_length:
         raise InputError(
-            f"task.generation.max_target_length={task.generation.max_target_length}: leaves no room for the text in "
-            f"task.max_seq_length={task.max_seq_length}; lower it"
+            f"task.generation.max_target_length={task.search.max_target_length}: leaves no room for the text in "
+            f"task.max_seq_length={config.max_seq_length}; lower it"
         )
     return task
 
@@ -127,24 +129,30 @@ def _texts_for(model: BertWithHeads, changes: Mapping[str, Any]) -> TaskConfig:
 
 
 def labels_of(model: BertWithHeads) -> tuple[str, ...]:
-    """Return the label names of a sequence or token head; empty for regression."""
+    """Return the label names of a sequence or token head; none for regression, and for other heads."""
     config = model.config
-    is_regression = config.problem_type == "regression" or (config.problem_type is None and len(config.labels) == 1)
-    return () if is_regression and "sequence" in model.heads else config.labels
+    if "sequence" in model.heads and _is_regression(model):
+        return ()
+    return config.labels if any(head in model.heads for head in LABELLED_HEADS) else ()
 
 
-def check_labels(model_dir: str, opened: TaskModel) -> None:
-    """Raise InputError, with both sets of labels, if the model's labels differ from the task's."""
-    task = opened.task
-    if not opened.shape.has_labels:
+def _is_regression(model: BertWithHeads) -> bool:
+    config = model.config
+    return config.problem_type == "regression" or (config.problem_type is None and len(config.labels) == 1)
+
+
+def check_labels(model_dir: str, task: AnyTask) -> None:
+    """Raise InputError, with both sets of labels, if the model's labels differ from those of the settings."""
+    if task.head not in LABELLED_HEADS:
         return
-    expected = "numbers" if task.is_regression else named(task.label_names or ())
-    is_same = task.is_regression == (not opened.labels)
-    if task.label_names is not None:
-        is_same = set(task.label_names) == set(opened.labels)
+    config = task.config
+    expected = "numbers" if config.is_regression else named(config.label_names or ())
+    is_same = config.is_regression == (not task.labels)
+    if config.label_names is not None:
+        is_same = set(config.label_names) == set(task.labels)
     if not is_same:
         raise InputError(
-            f"model_dir={model_dir} has the labels {named(opened.labels) or 'numbers'}; task={task.name} has "
+            f"model_dir={model_dir} has the labels {named(task.labels) or 'numbers'}; task={config.name} has "
             f"{expected or 'labels by name'}; use a model for this task, or set task.labels="
         )
 
@@ -153,7 +161,7 @@ def _task_for(
     model_dir: str, model: BertWithHeads, tokenizer: Tokenizer, task: TaskConfig | None, changes: Mapping[str, Any]
 ) -> TaskConfig:
     head = next(head for head in TASK_HEADS if head in model.heads)
-    kind = shape_of_head(head).kind
+    kind = KIND_OF_HEAD[head]
     longest = model.config.max_position_embeddings
     multi_label = head == "sequence" and model.config.problem_type == "multi_label_classification"
     if task is None:
@@ -165,7 +173,7 @@ def _task_for(
             if search := settings.get("generation"):
                 settings["generation"] = search | {"max_target_length": min(search["max_target_length"], longest)}
         task = _changed(settings, changes)
-    if shape_of(task).head != head:
+    if task_of(task).head != head:
         raise InputError(
             f"task={task.name} is of kind {task.kind}, but model_dir={model_dir} has a head for {kind}; choose another task or "
             "model"
@@ -177,7 +185,8 @@ def _task_for(
             f"{str(multi_label).lower()}, or choose another model"
         )
     _check_length(task, longest)
-    return task
+    is_number = task.labels == "auto" and head == "sequence" and _is_regression(model)
+    return dataclasses.replace(task, labels="regression") if is_number else task
 
 
 def _check_length(task: TaskConfig, longest: int) -> None:
@@ -194,12 +203,12 @@ def with_changes(opened: TaskModel, changes: Mapping[str, Any]) -> TaskModel:
 
     Raises InputError if a value is wrong, or exceeds the model's size, or the model does not allow the change.
     """
-    task = _changed(to_mapping(opened.task), changes)
+    config, fixed = _changed(to_mapping(opened.task.config), changes), vars(opened.task.config)
     for name in ("kind", "labels", "multi_label"):
-        if getattr(task, name) != getattr(opened.task, name):
-            raise InputError(f"task.{name}: the model fixes it to {getattr(opened.task, name)}; leave it out")
-    _check_length(task, opened.model.config.max_position_embeddings)
-    return dataclasses.replace(opened, task=task)
+        if vars(config)[name] != fixed[name]:
+            raise InputError(f"task.{name}: the model fixes it to {fixed[name]}; leave it out")
+    _check_length(config, opened.model.config.max_position_embeddings)
+    return dataclasses.replace(opened, task=dataclasses.replace(opened.task, config=config))
 
 
 def task_of_texts(column: str | int | None) -> TaskConfig:

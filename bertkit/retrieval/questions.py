@@ -11,7 +11,7 @@ from bertkit.base.typed_settings import build, read_conf, refuse
 from bertkit.retrieval.library import Hit
 from bertkit.tasks.reading.formats import ENDINGS, beginning, json_format, suffix_of
 from bertkit.tasks.reading.readers import input_table
-from bertkit.tasks.reading.source import plain_rows
+from bertkit.tasks.reading.rows import plain_rows
 from bertkit.tasks.reading.tables import ShortRows
 from bertkit.tasks.scoring.squad import exact, f1
 from bertkit.tasks.task_config import TaskConfig

@@ -67,13 +67,13 @@ class Searcher:
         The weights of `both`, and the number of passages for the reader, are by default those in conf/search.yaml. The
         glossary has, for words as `words_of` writes them, the words to add to a question with them; the translator writes more.
         """
-        if predictor is not None and not predictor.shape.answers_questions:
-            kind = predictor.shape.kind
+        if predictor is not None and predictor.task.head != "span":
+            kind = predictor.task.kind
             raise InputError(f"model_dir: a model of kind {kind}; give one fine-tuned on squad1, squad2 or spans")
         self.library = Library(Path(os.path.expanduser(index)))
         default = read_conf("search")
         self.predictor, self.both = predictor, both or BothConfig(**default["both"])
-        spans = None if predictor is None else predictor.task.spans
+        spans = None if predictor is None else predictor.task.config.spans
         self.has_odds = spans is not None and not spans.is_always_answered
         self.num_candidates: int = num_candidates or default["candidates"]
         self.glossary, self.translator = glossary or {}, translator
@@ -114,9 +114,9 @@ def _predictions(predictor: Predictor, inputs: Sequence[Any]) -> list[Any]:
     from bertkit.inference.chunks import read_rows  # imports torch, which takes seconds
     from bertkit.inference.forward import predict_local
 
-    read = read_rows(predictor.shape, predictor.task, inputs)
+    read = read_rows(predictor.task, inputs)
     examples = [example for chunk in read.chunks for example in chunk]
-    return predict_local(predictor, examples, predictor.features(examples))
+    return predict_local(predictor, read.task, examples, predictor.features(examples))
 
 
 def _with_answer(hit: Hit, prediction: Any) -> Candidate:

@@ -7,7 +7,7 @@ from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.inputs import InputSettings
 from bertkit.tasks.reading import readers
 from bertkit.tasks.reading.training_data import TrainingData, read_training_data
-from bertkit.tasks.task import check_metrics
+from bertkit.tasks.trainable import task_of
 
 
 def read_local_splits(settings: FinetuneSettings) -> TrainingData | None:
@@ -15,7 +15,7 @@ def read_local_splits(settings: FinetuneSettings) -> TrainingData | None:
 
     Returns None for a dataset of the hub.
     """
-    check_metrics(settings.task, settings.task.label_names)
+    task_of(settings.task).check_metrics()
     if readers.find_file(settings.task, settings.data_dir, "train") is None:
         return None
     return read_training_data(settings)

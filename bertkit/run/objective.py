@@ -155,10 +155,16 @@ def _task_loss(logits: Tensor, batch: TaskBatch) -> LossTerm:
     return binary_cross_entropy(logits, labels)
 
 
+@dataclass(frozen=True)
+class HeadOutput:
+    """What a head computes for a batch."""
+
+    logits: list[NDArray[np.float32]]  # of each sequence
+    loss: LossTerm | None  # None if the batch has no labels
+
+
 @torch.no_grad()
-def task_logits(
-    model: nn.Module, batch: TaskBatch, precision: str = "fp32"
-) -> tuple[list[NDArray[np.float32]], LossTerm | None]:
+def task_logits(model: nn.Module, batch: TaskBatch, precision: str = "fp32") -> HeadOutput:
     """Run the model on a packed batch; return the logits of each sequence, and the loss if the batch has labels.
 
     Shapes of the logits: sequence (C,), token (T, C), span (T, 2), choice (1,).
@@ -167,8 +173,8 @@ def task_logits(
     loss = None if batch.labels is None else _task_loss(packed, batch)
     logits = packed.float().cpu()
     if batch.head in ("token", "span"):
-        return [part.numpy() for part in _by_sequence(logits, batch.sequence_lengths)], loss
-    return list(logits.numpy()), loss
+        return HeadOutput([part.numpy() for part in _by_sequence(logits, batch.sequence_lengths)], loss)
+    return HeadOutput(list(logits.numpy()), loss)
 
 
 def _head_logits(model: nn.Module, batch: TaskBatch, precision: str) -> Tensor:

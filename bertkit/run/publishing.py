@@ -22,7 +22,6 @@ from bertkit.settings.pretrain import PretrainSettings
 from bertkit.tasks.scoring.baseline import GAIN, Baseline
 from bertkit.tasks.scoring.metrics import signatures
 from bertkit.tasks.scoring.review import eval_json_parts
-from bertkit.tasks.task import shape_of
 from bertkit.train.checkpoint import delete_old_checkpoints
 
 
@@ -84,7 +83,7 @@ def publish_task(
     baseline: Baseline,
 ) -> None:
     """Write the results of fine-tuning: the model, with the weights of `best_step`, and its scores and predictions on dev."""
-    task, shape, examples = settings.task, shape_of(settings.task), data.dev.source.examples
+    task, examples = data.task, data.dev.source.examples
     best_epoch = round(best_step / (plan.steps_per_epoch or 1), 4)
     ranges = baseline.intervals(predictions, scores)
     gain = ranges.pop(GAIN, None)
@@ -94,25 +93,25 @@ def publish_task(
         result |= {"tfidf_baseline": baseline.scores[name], "tfidf": name}
     facts = finetuning_facts(to_mapping(settings), result, scores)
     warnings = []
-    if shape.is_degenerate(task, examples, predictions):
+    if task.is_degenerate(examples, predictions):
         result["is_degenerate"] = True
         warnings.append(
             "the model makes the same prediction for every example; train longer, or with another learning rate"
         )
     else:
-        warnings += baseline.warnings(predictions, scores[task.best_metric], gain)
+        warnings += baseline.warnings(predictions, scores[task.config.best_metric], gain)
     result["warnings"] = warnings
-    signed = signatures(task.metrics)
+    signed = signatures(task.config.metrics)
     result |= {"signatures": signed} if signed else {}
     say(*(f"{name}: {text}" for name, text in signed.items()), *(f"warning: {warning}" for warning in warnings))
-    review = shape.review(task, examples, predictions, data.labels)
+    review = task.review(examples, predictions)
     publish(
         state,
         plan,
         facts,
         result | eval_json_parts(review),
-        files=shape.eval_files(examples, predictions),
-        line=f"dev: {console.scores_line(scores, baseline.scores, ranges)} (step {best_step}, the best by {task.best_metric})",
+        files=task.eval_files(examples, predictions),
+        line=f"dev: {console.scores_line(scores, baseline.scores, ranges)} (step {best_step}, the best by {task.config.best_metric})",
         review={
             **review,
             "scores": scores,
@@ -120,7 +119,7 @@ def publish_task(
             "baselines": baseline.scores,
             "intervals": ranges,
             "warnings": warnings,
-            "best_metric": task.best_metric,
+            "best_metric": task.config.best_metric,
             "num_examples": len(examples),
         },
     )

@@ -39,7 +39,7 @@ from bertkit.run.memory_plan import check_size
 from bertkit.run.resume_rules import RunSettings
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.pretrain import PretrainSettings
-from bertkit.tasks.task import shape_of
+from bertkit.tasks.trainable import task_of
 from bertkit.train import checkpoint
 from bertkit.train.optimizer import MOMENTS
 from bertkit.train.processes import choose_device
@@ -238,7 +238,7 @@ def start_finetuning(
         if is_main:
             say(f"starting with a new model, decoder={settings.decoder and settings.decoder.kind}")
         return Start(new, tokenizer, None, layer_decay=settings.layer_decay)
-    task, head = settings.task, shape_of(settings.task).head
+    task, head = settings.task, task_of(settings.task).head
     named: dict[str, Any] = {"labels": labels} if labels else {}
     if task.is_regression:
         named = {"labels": (SCORE,), "problem_type": "regression"}

@@ -20,9 +20,11 @@ from bertkit.run.memory_plan import LargestBatch
 from bertkit.run.state import Choices, make_choices
 from bertkit.settings.finetune import BASE_HIDDEN_SIZE, FinetuneSettings
 from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
+from bertkit.tasks.feature import Feature
 from bertkit.tasks.reading.source import Source
 from bertkit.tasks.reading.training_data import TrainingData, read_training_data
-from bertkit.tasks.task import Feature, make_features, shape_of
+from bertkit.tasks.task import Example
+from bertkit.tasks.trainable import AnyTrainable
 from bertkit.train.losses import Losses
 from bertkit.train.micro_batches import AUTO_MICRO_TOKENS, MIN_PARTS, check_num_processes
 from bertkit.train.processes import Accelerator
@@ -57,7 +59,7 @@ class Coverage:
                 self.unknown.append(example)
             yield from own
 
-    def warnings(self, examples: Sequence[Any], description: str) -> list[str]:
+    def warnings(self, examples: Sequence[Example], description: str) -> list[str]:
         """Return a warning about texts without any known word."""
         if not self.unknown:
             return []
@@ -96,6 +98,11 @@ class TaskData:
     batches: FeatureBatches  # the training features, in compact arrays, since there may be many
     dev: Split
     dev_features: list[Feature]
+
+    @property
+    def task(self) -> AnyTrainable:
+        """The task, with the labels of the training split."""
+        return self.train.source.task
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -149,15 +156,14 @@ def new_tokenizer(settings: FinetuneSettings, splits: Callable[[], TrainingData]
     return train_wordpiece(texts, config.vocab_size, is_lowercase, config.min_frequency, rules or "hugging_face")
 
 
-def make_task_data(settings: FinetuneSettings, splits: TrainingData, tokenizer: Tokenizer) -> TaskData:
+def make_task_data(splits: TrainingData, tokenizer: Tokenizer) -> TaskData:
     """Make the features of both splits."""
-    task, shape = settings.task, shape_of(settings.task)
     train, dev = (Split(source, Coverage(tokenizer.facts)) for source in (splits.train, splits.dev))
-    labels = train.source.labels
+    task = train.source.task
     first, second = (
-        split.coverage.counted(make_features(task, split.source.examples, tokenizer, labels)) for split in (train, dev)
+        split.coverage.counted(task.each_feature(split.source.examples, tokenizer)) for split in (train, dev)
     )
-    batches = FeatureBatches(first, shape.head, shape.num_choices(train.source.examples))
+    batches = FeatureBatches(first, task.head, task.num_choices(train.source.examples))
     return TaskData(train, batches, dev, list(second))
 
 

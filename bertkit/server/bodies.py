@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, WithJsonSchema
 
 from bertkit.server.models import ServedModel
+from bertkit.tasks.reading.tables import first_name
 
 # the model checks its inputs, since only it knows their columns
 Input = Annotated[Any, WithJsonSchema({
@@ -87,51 +88,19 @@ class Problem(BaseModel):
     error: Fault
 
 
-# example inputs for each kind of model
-EXAMPLES: dict[str, list[Any]] = {
-    "sequence": ["A warm and funny film that I would gladly see again.", "It was too long, and nothing in it was new."],
-    "pair": [["The company sold the ship in May.", "In May the ship was sold by the company."]],
-    "tagging": ["Johanson lives in Ulaanbaatar and works for the United Nations."],
-    "spans": [["Where was the bridge built?", "The bridge was built in Prague in 1357. It has sixteen arches."]],
-    "choice": [{"context": "She opens the oven.", "endings": ["She takes the bread out.", "She swims away."]}],
-    "generation": ["The bridge was built in Prague.", "It rained all day, so we stayed at home."],
-    "continuation": ["Once upon a time", "It rained all day, so"],
-    "fill_mask": ["Paris is the [MASK] of France.", "It [MASK] all day, so we stayed at [MASK]."],
-    "embedding": ["A cat sits on the mat.", "There is a cat on the carpet."],
-    "next_sentence": [["It rained all day.", "So we stayed at home."]],
-}
+TO_EMBED = ["A cat sits on the mat.", "There is a cat on the carpet."]
 
 
 def describe_model(model: ServedModel) -> dict[str, Any]:
     """Describe a model for `/models` and for the page."""
-    shape, task = model.predictor.shape, model.predictor.task
-    columns = [getattr(task.columns, name) for name in shape.text_columns]
-    examples = EXAMPLES["pair" if model.kind == "sequence" and task.needs_pair else model.kind]
-    if shape.has_choices:
-        columns = [task.columns.context, task.columns.ending_start, task.columns.endings]
-        examples = [_choice(*columns)]
-    if model.kind in ("tagging", "fill_mask", "embedding"):
-        columns = ["text"]
+    task = model.predictor.task
+    takes_texts = model.kind in ("tagging", "fill_mask", "embedding")
+    columns = ["text"] if takes_texts else [first_name(column) for column in task.input_columns() if column is not None]
     return {
         "name": model.name,
         "kind": model.kind,
-        "labels": list(model.predictor.labels),
-        "columns": [_first(column) for column in columns if column is not None],
-        "needs_pair": shape.needs_pair or task.needs_pair,
-        "examples": examples,
+        "labels": list(task.labels),
+        "columns": columns,
+        "needs_pair": task.needs_pair,
+        "examples": TO_EMBED if model.kind == "embedding" else task.page_inputs(),
     }
-
-
-def _choice(context: Any, start: Any, endings: Any) -> dict[str, Any]:
-    """Return the example of multiple choice, with the column names of a task."""
-    (example,) = EXAMPLES["choice"]
-    row = {_first(context): example["context"]}
-    if start is not None:
-        row[_first(start)] = "She"
-    if isinstance(endings, tuple):
-        return row | {_first(name): example["endings"][n % 2] for n, name in enumerate(endings)}
-    return row | {_first(endings): example["endings"]}
-
-
-def _first(column: Any) -> str:
-    return str(column[0] if isinstance(column, tuple) else column)

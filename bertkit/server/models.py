@@ -20,8 +20,8 @@ from bertkit.inference.predictor import read_inputs
 from bertkit.inference.task_model import (
     Predictor,
     TaskModel,
-    as_continuation,
-    as_fill_mask,
+    continuation_for,
+    fill_mask_for,
     open_task_model,
     with_changes,
 )
@@ -31,8 +31,9 @@ from bertkit.model.bert_config import FOLLOWS
 from bertkit.model.heads import BertWithHeads
 from bertkit.server.queues import RefusedError
 from bertkit.settings.serve import ServeSettings
-from bertkit.tasks import sequence
-from bertkit.tasks.task import Feature, rows_of
+from bertkit.tasks.feature import Feature
+from bertkit.tasks.label_kinds import NextSentence
+from bertkit.tasks.task import AnyTask, Example
 from bertkit.train import micro_batches, processes
 
 VIEW_STEPS = 32  # of integrated gradients: 7 s for 128 tokens of a MiniLM on two busy cores
@@ -47,8 +48,8 @@ class _Input:
     request: int  # index of the request
     index: int  # within the request
     value: Any
-    predictor: Predictor  # has the shape for this input
-    example: Any = None
+    task: AnyTask  # predicts this input
+    example: Example | None = None
     features: list[Feature] = dataclasses.field(default_factory=list)
 
 
@@ -79,7 +80,7 @@ class ServedModel:
         """Predict the inputs of many requests; the result of a request is a list of rows, or an error."""
         results: list[Any] = [[None] * len(inputs) for inputs in requests]
         inputs = [
-            _Input(request, index, _as_pair(value, self.predictor), self.predictor)
+            _Input(request, index, _as_pair(value, self.predictor.task), self.predictor.task)
             for request, values in enumerate(requests)
             for index, value in enumerate(values)
         ]
@@ -88,15 +89,14 @@ class ServedModel:
         groups: dict[Any, list[_Input]] = {}
         for one in inputs:
             if not isinstance(results[one.request], Exception):
-                shape = one.predictor.shape
-                groups.setdefault((id(shape), len(one.features) if shape.has_choices else 0), []).append(one)
+                groups.setdefault((type(one.task), one.task.num_choices([one.example])), []).append(one)
         num_sequences = num_tokens = 0
         for group in groups.values():
-            predictor, examples = group[0].predictor, [one.example for one in group]
-            features = [dataclasses.replace(each, example=n) for n, one in enumerate(group) for each in one.features]
+            task, examples = group[0].task, [one.example for one in group]
+            features = [each.of_example(n) for n, one in enumerate(group) for each in one.features]
             num_sequences += len(features)
             num_tokens += sum(len(feature.input_ids) for feature in features)
-            for one, prediction in zip(group, predict_local(predictor, examples, features), strict=True):
+            for one, prediction in zip(group, predict_local(self.predictor, task, examples, features), strict=True):
                 results[one.request][one.index] = self._row(one, prediction, num_alternatives)
         return Batch(results, num_sequences, num_tokens)
 
@@ -130,13 +130,13 @@ class ServedModel:
             model: Any = copy_sharing_weights(self.explained.model)
             model.use(fast.PLAIN)
             self._viewer = with_own_tokenizer(dataclasses.replace(self.explained, model=model, precision="fp32"))
-        ((predictor, examples, features),) = read_inputs(self._viewer, [_as_pair(value, self._viewer)])
-        lengths, most = [len(feature.input_ids) for feature in features], settings.max_view_tokens
+        (read,) = read_inputs(self._viewer, [_as_pair(value, self._viewer.task)])
+        lengths, most = [len(feature.input_ids) for feature in read.features], settings.max_view_tokens
         if max(lengths, default=0) > most:
             raise RefusedError(413, "too_large", f"input: {max(lengths)} tokens; expected at most {most}")
         if sum(lengths) > settings.max_tokens:
             raise _too_long(sum(lengths), settings.max_tokens)
-        return attention_page(explain(predictor, examples[0], features, steps=VIEW_STEPS), self.name)
+        return attention_page(explain(self._viewer, read, steps=VIEW_STEPS), self.name)
 
     def _read(self, inputs: list[_Input], results: list[Any]) -> None:
         """Read all inputs of the same form together; if one is wrong, read each request alone, to find the wrong request."""
@@ -157,15 +157,15 @@ class ServedModel:
 
     def _read_alike(self, inputs: Sequence[_Input]) -> None:
         remaining = iter(inputs)
-        for predictor, examples, features in read_inputs(self.predictor, [one.value for one in inputs]):
-            part = list(itertools.islice(remaining, len(examples)))
-            for one, example in zip(part, examples, strict=True):
-                one.predictor, one.example, one.features = predictor, example, []
-            for feature in features:
+        for read in read_inputs(self.predictor, [one.value for one in inputs]):
+            part = list(itertools.islice(remaining, len(read.examples)))
+            for one, example in zip(part, read.examples, strict=True):
+                one.task, one.example, one.features = read.task, example, []
+            for feature in read.features:
                 part[feature.example].features.append(feature)
 
     def _refuse_long(self, inputs: Sequence[_Input], results: list[Any], max_tokens: int) -> None:
-        search = self.predictor.task.generation
+        search = self.predictor.task.config.generation
         num_written = 0 if search is None else search.max_target_length  # largest number, for each input
         totals: dict[int, int] = {}
         for one in inputs:
@@ -177,16 +177,14 @@ class ServedModel:
 
     def _row(self, one: _Input, prediction: Any, num_alternatives: int) -> dict[str, Any]:
         """Return the row that `predict` writes; the id of an input without one is its index in the request."""
-        features = [dataclasses.replace(feature, example=0) for feature in one.features]
-        (row,) = rows_of(one.predictor.shape, [one.example], features, [prediction])
-        column = self.predictor.task.columns.id
+        features = [feature.of_example(0) for feature in one.features]
+        (row,) = one.task.rows([one.example], features, [prediction])
+        column = self.predictor.task.config.columns.id
         names = column if isinstance(column, tuple) else (column,)
         if not isinstance(one.value, dict) or all(one.value.get(str(name)) in (None, "") for name in names):
             row["id"] = str(one.index)
         if num_alternatives:
-            best = [answer for answer in prediction.n_best if answer.text][:num_alternatives]
-            fields = ("text", "probability", "start", "end")
-            row["alternatives"] = [{name: getattr(answer, name) for name in fields} for answer in best]
+            row["alternatives"] = one.task.alternatives(prediction, num_alternatives)
         return row
 
 
@@ -199,7 +197,7 @@ def open_models(settings: ServeSettings) -> dict[str, ServedModel]:
             served.load_seconds = time.perf_counter() - started_at
             models[served.name] = served
     for group in settings.task_changes:
-        if all(getattr(model.predictor.task, group) is None for model in models.values()):
+        if all(vars(model.predictor.task.config)[group] is None for model in models.values()):
             raise InputError(f"task.{group}: has no effect on {', '.join(models)}; leave it out")
     return models
 
@@ -208,7 +206,7 @@ def _open(name: str, directory: str, settings: ServeSettings) -> Iterator[Served
     device = processes.choose_device(settings.device)
     opened = open_task_model(directory, None, {}, without_head=True)
     groups = {"long_texts"} if "sequence" in opened.model.heads else set[str]()
-    groups |= {key for key in settings.task_changes if getattr(opened.task, key) is not None}
+    groups |= {key for key in settings.task_changes if vars(opened.task.config)[key] is not None}
     own = {key: value for key, value in settings.task_changes.items() if key in groups}
     opened = with_changes(opened, own) if own else opened
     heads: Any = opened.model.heads
@@ -217,11 +215,12 @@ def _open(name: str, directory: str, settings: ServeSettings) -> Iterator[Served
     model.requires_grad_(False)
     num_tokens = settings.batch_tokens or micro_batches.AUTO_MICRO_TOKENS[device.type]
     texts = predictor = opened.predictor(settings.precision, num_tokens, model, settings.top_k)
-    kind = opened.shape.kind if opened.shape.head in heads else "embedding"
+    kind = opened.task.kind if opened.task.head in heads else "embedding"
     if kind == "embedding" and "masked_lm" in heads:
-        kind, predictor = "fill_mask", as_fill_mask(texts)
+        kind, predictor = "fill_mask", dataclasses.replace(texts, task=fill_mask_for(texts.task))
     elif kind == "embedding" and "next_token" in heads:
-        kind, predictor = "continuation", as_continuation(texts, settings.task_changes)
+        task = continuation_for(opened.model, settings.task_changes)
+        kind, predictor = "continuation", dataclasses.replace(texts, task=task)
     embedder: Embedder | InputError
     try:
         pooling = pooling_of(resolve_model_dir(directory))
@@ -236,10 +235,9 @@ def _open(name: str, directory: str, settings: ServeSettings) -> Iterator[Served
 
 def _next_sentence(opened: TaskModel, model: nn.Module, predictor: Predictor) -> Predictor:
     """Return a predictor for next sentence prediction, as a classifier of pairs."""
-    shape = dataclasses.replace(sequence.SHAPE, head="next_sentence")
-    columns = dataclasses.replace(opened.task.columns, text="text", text_pair="text_pair")
-    task = dataclasses.replace(opened.task, columns=columns, needs_pair=True)
-    return dataclasses.replace(predictor, model=model, shape=shape, task=task, labels=FOLLOWS)
+    columns = dataclasses.replace(opened.task.config.columns, text="text", text_pair="text_pair")
+    task = NextSentence(opened.task.config, FOLLOWS).changed(columns=columns, needs_pair=True)
+    return dataclasses.replace(predictor, model=model, task=task)
 
 
 def copy_sharing_weights(model: nn.Module, heads: Sequence[str] | None = None) -> BertWithHeads:
@@ -263,10 +261,10 @@ def _too_long(num_tokens: int, most: int, with_written: bool = False) -> Refused
     return RefusedError(413, "too_large", message)
 
 
-def _as_pair(value: Any, predictor: Predictor) -> Any:
+def _as_pair(value: Any, task: AnyTask) -> Any:
     """Turn a list of two texts into a tuple, which JSON lacks; for a tagging model it stays a list of words."""
     is_pair = isinstance(value, list) and len(value) == 2 and all(isinstance(text, str) for text in value)
-    return tuple(value) if is_pair and not predictor.shape.is_word_level else value
+    return tuple(value) if is_pair and not task.has_words else value
 
 
 def _for_request(message: str, inputs: Sequence[_Input]) -> str:

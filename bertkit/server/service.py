@@ -95,7 +95,7 @@ class Service:
     async def predict(self, name: str | None, inputs: Sequence[Any], size: int, num_alternatives: int = 0) -> Any:
         """Return a row for each input; for questions, with `num_alternatives` answers."""
         model = self._model(name, needs_head=True)
-        if num_alternatives and not model.predictor.shape.answers_questions:
+        if num_alternatives and model.predictor.task.head != "span":
             message = f"alternatives={num_alternatives}: has no effect on a model of kind {model.kind}; leave it out"
             raise RefusedError(400, "bad_input", message)
         self._check_count(inputs)
@@ -139,7 +139,7 @@ class Service:
         settings, models = self.settings, open_models(self.settings)
         if settings.index is None:
             return models, None
-        readers = (model.predictor for model in models.values() if model.predictor.shape.answers_questions)
+        readers = (model.predictor for model in models.values() if model.predictor.task.head == "span")
         reader = next(map(with_own_tokenizer, readers), None)
         glossary = None if settings.glossary is None else read_glossary(Path(settings.glossary))
         more = (settings.candidates, glossary, open_translator(settings))

@@ -20,7 +20,7 @@ from bertkit.inference.task_model import task_of_texts
 from bertkit.run.outputs import check_outputs, opened_output, partial_output
 from bertkit.settings.embed import EmbedSettings
 from bertkit.tasks.reading.readers import SET_ENCODING
-from bertkit.tasks.task import shape_of
+from bertkit.tasks.trainable import task_of
 
 Vectors = NDArray[np.float32]  # (n, D)
 Write = Callable[[Sequence[str], Vectors], object]
@@ -31,7 +31,7 @@ def values(settings: EmbedSettings, inputs: Any = None) -> Vectors:
     embed = open_embedder(settings)
     if inputs is None:
         task = task_of_texts(settings.text_column)
-        with _own_names(), opened_examples(shape_of(task), task, (), settings) as source:
+        with _own_names(), opened_examples(task_of(task), settings) as source:
             texts = [example.text for examples in source.chunks for example in examples]
     else:
         texts = texts_of(inputs, settings.text_column)
@@ -57,7 +57,7 @@ def run(settings: EmbedSettings, inputs: Any = None) -> None:
 
     with (
         _own_names(),
-        opened_examples(shape_of(task), task, (), settings, inputs) as source,
+        opened_examples(task_of(task), settings, inputs) as source,
         _opened_output(settings.output, embed.dimension) as output,
     ):
         if not write_results(source, vectors_of, output, "vectors", not to_file):

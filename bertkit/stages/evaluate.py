@@ -13,7 +13,7 @@ from bertkit.data.batches.instances import has_instances
 from bertkit.data.batches.sampling import DatasetExamples
 from bertkit.data.corpus.manifest import SPLITS
 from bertkit.data.corpus.prepared import PreparedDataset, check_unchanged, open_prepared
-from bertkit.inference.forward import mean_loss, measure_split, perplexity, predict_distributed, with_perplexity
+from bertkit.inference.forward import mean_loss, measure_split, predict_distributed, with_perplexity
 from bertkit.inference.task_model import check_labels, open_task_model, task_settings_of_run
 from bertkit.interop.load import load_packed, resolve_model_dir
 from bertkit.launch.world import world_from_environment
@@ -27,7 +27,7 @@ from bertkit.tasks.reading import readers
 from bertkit.tasks.scoring.baseline import Baseline
 from bertkit.tasks.scoring.metrics import signatures
 from bertkit.tasks.scoring.review import eval_json_parts
-from bertkit.tasks.task import check_metrics, make_features
+from bertkit.tasks.trainable import task_of
 from bertkit.train.losses import LossTerm
 from bertkit.train.micro_batches import AUTO_MICRO_TOKENS
 from bertkit.train.processes import Accelerator, ending_together, make_accelerator
@@ -107,45 +107,45 @@ def _measure(
 def _evaluate_task(settings: EvaluateSettings) -> dict[str, Any] | None:
     """Measure a labelled split in the same way as fine-tuning measures its dev split."""
     opened = open_task_model(settings.model_dir, settings.task, settings.task_changes)
-    task = opened.task
-    settings.check_for_task(task)
-    check_metrics(task)
-    check_labels(settings.model_dir, opened)
+    config, labels = opened.task.config, opened.task.labels
+    settings.check_for_task(config)
+    task = task_of(config, config.label_names or labels)  # its second label is the positive class of f1
+    task.check_metrics()
+    check_labels(settings.model_dir, opened.task)
     split = "dev" if settings.split == "auto" else settings.split
     if settings.task is None and settings.data_dir is None and not {"files", "hub"} & settings.task_changes.keys():
         raise InputError(
-            f"model_dir={settings.model_dir}: missing value: set data_dir= to the folder of {task.name}, or task.files.{split}=, or "
-            f"task={task.name} for its dataset on the hub; files that are named in a run's settings are not opened"
+            f"model_dir={settings.model_dir}: missing value: set data_dir= to the folder of {config.name}, or task.files.{split}=, or "
+            f"task={config.name} for its dataset on the hub; files that are named in a run's settings are not opened"
         )
-    source = readers.read_examples(task, settings.data_dir, split, opened.labels or None)
+    source = readers.read_examples(config, settings.data_dir, split, labels or None)
     examples = source.examples
-    num_unlabelled = sum(not opened.shape.is_labelled(example) for example in examples)
+    num_unlabelled = sum(not task.is_labelled(example) for example in examples)
     if num_unlabelled:
         raise InputError(
             f"split={split}: {source.description}: {num_unlabelled:,} of {len(examples):,} examples have no label; use predict"
         )
     coverage = Coverage(opened.tokenizer.facts)
-    features = list(coverage.counted(make_features(task, examples, opened.tokenizer, opened.labels)))
+    features = list(coverage.counted(opened.task.each_feature(examples, opened.tokenizer)))
     accelerator = make_accelerator(settings.device, world_from_environment().size, settings.launch.hang_timeout_seconds)
     with ending_together(accelerator):
         model = accelerator.prepare_model(opened.model, evaluation_mode=True)
         predictor = opened.predictor(settings.precision, AUTO_MICRO_TOKENS[accelerator.device.type], model)
-        losses: list[LossTerm] | None = [] if opened.shape.generates_text else None
+        losses: list[LossTerm] = []
         predictions = predict_distributed(accelerator, predictor, examples, features, losses)
-        by_loss = {} if losses is None else {"perplexity": perplexity(mean_loss(accelerator, losses))}
+        by_loss = task.loss_scores(mean_loss(accelerator, losses))
     if not world_from_environment().is_main:
         return None
     warnings = [*source.warnings, *coverage.warnings(examples, source.description)]
     say(source.describe(), *(f"warning: {warning}" for warning in warnings), file=sys.stderr)
-    labels = task.label_names or opened.labels  # in the task's order: its second label is the positive class of f1
-    metrics = opened.shape.score(task, examples, predictions, labels) | by_loss
-    signed = signatures(task.metrics)
+    metrics = task.score(examples, predictions) | by_loss
+    signed = signatures(config.metrics)
     return {
         **metrics,
-        "intervals": Baseline(task, examples, labels, None, {}).intervals(predictions, metrics),
+        "intervals": Baseline(task, examples, None, {}).intervals(predictions, metrics),
         "num_examples": len(examples),
         "split": split,
-        **eval_json_parts(opened.shape.review(task, examples, predictions, labels)),
+        **eval_json_parts(task.review(examples, predictions)),
         **({"signatures": signed} if signed else {}),
     }
 

@@ -23,7 +23,6 @@ from bertkit.run.trainer import Due, Evaluation, TrainingPlan, training
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.tasks.reading.training_data import TrainingData
 from bertkit.tasks.scoring.baseline import Baseline
-from bertkit.tasks.task import shape_of
 
 
 def run(settings: FinetuneSettings, read: TrainingData | None = None) -> None:
@@ -63,15 +62,14 @@ class _Finetuning:
     @functools.cached_property
     def predictor(self) -> Predictor:
         """A predictor with the model in training."""
-        state, settings = self.state, self.settings
-        shape, labels, micro_tokens = shape_of(settings.task), self.plan.data.labels, self.plan.evaluation_tokens
-        return Predictor(state.model, shape, state.tokenizer, settings.task, labels, settings.precision, micro_tokens)
+        state, plan = self.state, self.plan
+        return Predictor(state.model, state.tokenizer, plan.data.task, self.settings.precision, plan.evaluation_tokens)
 
     @functools.cached_property
     def baseline(self) -> Baseline:
         """The scores of the baselines on the dev split."""
         data = self.plan.data
-        return Baseline.of(self.settings.task, data.train.source.examples, data.dev.source.examples, data.labels)
+        return Baseline.of(data.task, data.train.source.examples, data.dev.source.examples)
 
     def training_plan(self) -> TrainingPlan:
         """Return the plan for the training loop."""
@@ -112,4 +110,6 @@ class _Finetuning:
 
     def _evaluate(self) -> SplitScores:
         data = self.plan.data
-        return score_split(self.state.accelerator, self.predictor, data.dev.source.examples, data.dev_features)
+        return score_split(
+            self.state.accelerator, self.predictor, data.task, data.dev.source.examples, data.dev_features
+        )

@@ -30,7 +30,6 @@ from bertkit.tasks.reading.training_data import read_training_data
 from bertkit.tasks.scoring import benchmark
 from bertkit.tasks.scoring.benchmark import LEFT_OUT, Run, best_of, summarise
 from bertkit.tasks.scoring.metrics import keys_of
-from bertkit.tasks.task import make_features, shape_of
 from bertkit.train import processes
 from bertkit.train.micro_batches import AUTO_MICRO_TOKENS
 
@@ -108,7 +107,7 @@ def _finetune(settings: FinetuneSettings, start: Mapping[str, str]) -> Run:
     if settings.task.name == "mnli" and _has_split(settings, "dev_mismatched"):
         if not (run_dir / MISMATCHED).is_file():
             source, predictions = _predict(settings, run_dir, "dev_mismatched")
-            scores = shape_of(settings.task).score(settings.task, source.examples, predictions, source.labels)
+            scores = source.task.score(source.examples, predictions)
             write_durably(run_dir / MISMATCHED, to_json(scores | {"num_examples": len(source.examples)}))
         mismatched = read_scores(run_dir, names, MISMATCHED)
         metrics |= {f"{key}_mismatched": mismatched[key] for key in metrics}
@@ -131,8 +130,9 @@ def _predict(settings: FinetuneSettings, run_dir: Path, split: str) -> tuple[Sou
     opened = open_task_model(str(run_dir / "model"), task, {})
     accelerator = processes.make_accelerator(settings.device, 1)
     model = accelerator.prepare_model(opened.model, evaluation_mode=True)
+    opened = dataclasses.replace(opened, task=source.task)
     predictor = opened.predictor(settings.precision, AUTO_MICRO_TOKENS[accelerator.device.type], model)
-    features = list(make_features(task, source.examples, opened.tokenizer, source.labels))
+    features = predictor.features(source.examples)
     return source, predict_distributed(accelerator, predictor, source.examples, features)
 
 

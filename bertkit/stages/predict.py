@@ -4,10 +4,10 @@ The input is read in chunks. Within a chunk, examples are batched by length, wit
 """
 
 import contextlib
-import dataclasses
 import functools
 import sys
 from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -20,7 +20,7 @@ from bertkit.run.outputs import check_outputs, has_content, is_stream, opened_ou
 from bertkit.settings.predict import PredictSettings
 from bertkit.tasks.reading.readers import Inputs
 from bertkit.tasks.reading.writers import Write, row_writer, write_lines
-from bertkit.tasks.task import ExtraFile, Feature, rows_of
+from bertkit.tasks.task import AnyTask, ExtraFile, Row
 
 COPIED = ("id", "text", "words")  # fields that a prediction copies from its input
 
@@ -28,13 +28,13 @@ COPIED = ("id", "text", "words")  # fields that a prediction copies from its inp
 def values(settings: PredictSettings, inputs: Any = None) -> list[dict[str, Any]]:
     """Predict texts, pairs or rows from Python, or else those of `settings`; return a mapping for each, in the same order."""
     predictor = open_predictor(settings, settings.top_k)
-    with opened_examples(predictor.shape, predictor.task, predictor.labels, settings, inputs) as source:
-        predictor, rows = dataclasses.replace(predictor, shape=source.shape), list[dict[str, Any]]()
+    rows = list[Row]()
+    with opened_examples(predictor.task, settings, inputs) as source:
         for examples in source.chunks:
-            features = predictor.features(examples)
-            predictions = predict_local(predictor, examples, features)
-            rows += _with_fields(source.rows, rows_of(predictor.shape, examples, features, predictions))
-    _warn(settings, predictor, source, len(rows), sum(row["truncated"] for row in rows))
+            predicted = _predicted(predictor, source.task, examples)
+            own = source.task.rows(examples, predicted.features, predicted.predictions)
+            rows += _with_fields(source.rows, own)
+    _warn(settings, source, len(rows), sum(row["truncated"] for row in rows))
     return rows
 
 
@@ -47,27 +47,18 @@ def run(settings: PredictSettings, inputs: Any = None) -> None:
         check_outputs(settings.output, settings.input, replaces)
     predictor = open_predictor(settings, settings.top_k)
     with contextlib.ExitStack() as stack:
-        source = stack.enter_context(
-            opened_examples(predictor.shape, predictor.task, predictor.labels, settings, inputs)
-        )
-        predictor = dataclasses.replace(predictor, shape=source.shape)
-        output = _Output(settings, predictor, source.rows, stack)
-
-        def predictions_of(examples: list[Any]) -> tuple[list[Feature], list[Any]]:
-            features = predictor.features(examples)
-            return features, predict_local(predictor, examples, features)
-
-        if not write_results(source, predictions_of, output, "predictions", not to_file):
+        source = stack.enter_context(opened_examples(predictor.task, settings, inputs))
+        output = _Output(settings, source.task, source.rows, stack)
+        compute = functools.partial(_predicted, predictor, source.task)
+        if not write_results(source, compute, output, "predictions", not to_file):
             return
         output.finish()
-    _warn(settings, predictor, source, output.num_written, output.num_truncated)
+    _warn(settings, source, output.num_written, output.num_truncated)
     if to_file:
         say(f"{output.num_written:,} predictions in {settings.output}", file=sys.stderr)
 
 
-def _warn(
-    settings: PredictSettings, predictor: Predictor, source: Inputs, num_written: int, num_truncated: int
-) -> None:
+def _warn(settings: PredictSettings, source: Inputs, num_written: int, num_truncated: int) -> None:
     """Print warnings about an empty input, short rows and truncated examples."""
     if not num_written:
         say(f"warning: input={settings.input} has no examples; there is nothing to predict", file=sys.stderr)
@@ -76,11 +67,24 @@ def _warn(
         cells = f"{short_rows.num_rows:,} rows had too few cells, the first at {short_rows.first}"
         say(f"warning: {cells}; the missing cells are treated as empty", file=sys.stderr)
     if num_truncated:
-        task, windows = predictor.task, " or set task.long_texts=mean" if predictor.shape.head == "sequence" else ""
-        limit = f"task.max_seq_length={task.max_seq_length}"
-        limit = limit if task.spans is None else f"task.spans.max_query_length={task.spans.max_query_length}"
+        config, windows = source.task.config, " or set task.long_texts=mean" if source.task.head == "sequence" else ""
+        limit = f"task.max_seq_length={config.max_seq_length}"
+        limit = limit if config.spans is None else f"task.spans.max_query_length={config.spans.max_query_length}"
         truncated = f"{num_truncated:,} of {num_written:,} examples were truncated by {limit}"
         say(f"warning: {truncated}; raise it{windows}", file=sys.stderr)
+
+
+@dataclass(frozen=True)
+class _Predicted:
+    """The features and predictions of a chunk."""
+
+    features: list[Any]
+    predictions: list[Any]
+
+
+def _predicted(predictor: Predictor, task: AnyTask, examples: list[Any]) -> _Predicted:
+    features = list(task.each_feature(examples, predictor.tokenizer))
+    return _Predicted(features, predict_local(predictor, task, examples, features))
 
 
 class _Output:
@@ -89,35 +93,34 @@ class _Output:
     def __init__(
         self,
         settings: PredictSettings,
-        predictor: Predictor,
+        task: AnyTask,
         carried: deque[dict[str, Any]],
         stack: contextlib.ExitStack,
     ) -> None:
-        self.shape, self.carried, self.num_written, self.num_truncated = predictor.shape, carried, 0, 0
+        self.task, self.carried, self.num_written, self.num_truncated = task, carried, 0, 0
         self.put: Write = functools.partial(write_lines, sys.stdout)
         self.partial: str | None = None
-        self.beside: list[tuple[ExtraFile, TextIO]] = []
+        self.beside: list[tuple[ExtraFile[Any, Any], TextIO]] = []
         if settings.output == "-":
             return
         path = Path(settings.output)
-        beside = () if is_stream(path) else self.shape.extra_files
+        beside = () if is_stream(path) else task.extra_files()
         places = [path.with_suffix(b.name) if b.name.startswith(".") else path.parent / b.name for b in beside]
         check_outputs(settings.output, settings.input, settings.overwrite or has_content(path), places)
         opened = functools.partial(opened_output, may_replace=settings.overwrite)
         file = stack.enter_context(opened(path, is_binary=path.suffix.lower() == ".parquet"))
         self.partial = partial_output(file)
-        self.put = stack.enter_context(row_writer(file, path.suffix, predictor.task.label_separator))
+        self.put = stack.enter_context(row_writer(file, path.suffix, task.config.label_separator))
         self.beside = [(kind, stack.enter_context(opened(place))) for kind, place in zip(beside, places, strict=True)]
 
-    def write(self, examples: list[Any], results: tuple[list[Feature], list[Any]]) -> None:
+    def write(self, examples: list[Any], results: _Predicted) -> None:
         """Write the predictions of a chunk; with carry_input, each one follows the fields of its input row."""
-        features, answers = results
-        rows = rows_of(self.shape, examples, features, answers)
+        rows = self.task.rows(examples, results.features, results.predictions)
         self.num_truncated += sum(row["truncated"] for row in rows)
         self.put(_with_fields(self.carried, rows))
         for kind, file in self.beside:
             begin, between, _ = kind.frame
-            file.write((between if self.num_written else begin) + kind.text(examples, answers))
+            file.write((between if self.num_written else begin) + kind.text(examples, results.predictions))
 
     def finish(self) -> None:
         """Write the ends of the files beside the output."""

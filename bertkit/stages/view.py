@@ -1,6 +1,5 @@
 """Stage: show attention and attributions for one input, or a model's positions, as a page, numbers, or a picture."""
 
-import dataclasses
 import itertools
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +9,7 @@ from bertkit.explain.explain import NO_ALIGNMENT, NO_WEIGHTS, Explanation, expla
 from bertkit.explain.pictures import alignment_picture, attention_page, heads_picture, one_head_picture, png_writer
 from bertkit.explain.positions import look_at_positions, positions_page
 from bertkit.inference.chunks import opened_examples
+from bertkit.inference.predictor import ReadInputs
 from bertkit.inference.task_model import Predictor, open_task_model
 from bertkit.interop.load import load_packed
 from bertkit.run.outputs import check_outputs, opened_output
@@ -29,17 +29,16 @@ def run(settings: ViewSettings, inputs: Any = None) -> None:
         return
     device = processes.choose_device(settings.device)
     opened = open_task_model(settings.model_dir, settings.task, settings.task_changes, without_head=True)
-    generates = opened.shape.generates_text
+    generates = opened.task.head == "generation"
     if generates and settings.steps:
         raise InputError(f"steps={settings.steps}: has no effect on a model that generates text; leave it out")
     if not generates and settings.target_text is not None:
         raise InputError("target_text: has no effect on a model that does not generate text; leave it out")
     _check_picture(settings, opened.model.config, generates)
     predictor = opened.predictor("fp32", micro_batches.AUTO_MICRO_TOKENS[device.type], opened.model.to(device))
-    predictor, example = _example(settings, predictor, inputs)
+    explained = _explained(settings, predictor, inputs)
     target = None if settings.target is None else str(settings.target)
-    features = predictor.features([example])
-    explanation = explain(predictor, example, features, target, settings.steps, settings.target_text)
+    explanation = explain(predictor, explained, target, settings.steps, settings.target_text)
     with opened_output(settings.output, is_binary=writer is not None) as file:
         if settings.ending == ".json":
             file.writelines(json_parts(explanation))
@@ -94,11 +93,11 @@ def _picture(settings: ViewSettings, explanation: Explanation) -> str:
     return one_head_picture(explanation, settings.layer, settings.head)
 
 
-def _example(settings: ViewSettings, predictor: Predictor, inputs: Any) -> tuple[Predictor, Any]:
-    """Return the text, or the chosen row of the input, as an example, and the predictor for its format."""
-    with opened_examples(predictor.shape, predictor.task, predictor.labels, settings, inputs) as source:
+def _explained(settings: ViewSettings, predictor: Predictor, inputs: Any) -> ReadInputs:
+    """Read the text, or the chosen row of the input."""
+    with opened_examples(predictor.task, settings, inputs) as source:
         examples: Iterator[Any] = itertools.chain.from_iterable(source.chunks)
         example = next(itertools.islice(examples, settings.row - 1, None), None)
     if example is None:
         raise InputError(f"row={settings.row}: input={settings.input} has fewer examples; choose an earlier one")
-    return dataclasses.replace(predictor, shape=source.shape), example
+    return ReadInputs(source.task, [example], list(source.task.each_feature([example], predictor.tokenizer)))

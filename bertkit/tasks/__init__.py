@@ -1,21 +1,24 @@
-"""Fine-tuning tasks, one file for each shape of task: from the rows of a file to predictions and scores.
+"""Fine-tuning tasks, a class for each kind of task: from the rows of a file to predictions and scores.
 
-A shape of task is a kind of input and output, such as a text with a label. `conf/task/` has the settings of each benchmark.
-To add a shape, write a file that ends with its SHAPE, and add a line to `task_config.SHAPES`, which imports
-the shapes without a door: tagging.py, choice.py and spans/. Doors:
+A kind of task is a kind of input and output, such as a text with a label. `conf/task/` has the settings of each benchmark.
+To add a kind, write a file with its class, and add a line to `task_config.KINDS`, which imports those
+without a door: tagging.py (with entities.py and words.py), choice.py and spans/. Doors:
 
-    task_config         settings of a task, and the names of the shapes
-    task                `Feature` and `Shape`; the features of examples; the check of the metrics
-    sequence            a text or a pair of texts, with a label, several labels or a number
+    task_config         settings of a task, and the names of the kinds
+    task                `Task`: what `predict` needs of a task
+    trainable           `TrainableTask` and `HeadTask`: labels and scores; `task_of`, the task of some settings
+    feature             `Feature`: a sequence of tokens for the model
+    sequence            a text or a pair of texts
+    label_kinds         what is predicted of them: one label, several labels or a number
     fill_mask           a text with [MASK]: the most probable tokens
     continuation        a text: what a causal model writes after it
     generation          a text in, a text out
-    entities            running text: its entities, found by a tagger
     batching            packs features into micro-batches
     reading.conll       reads words and tags in columns; chunks and their tagging schemes
     reading.formats     detects the format of a file
     reading.kinds       infers the task of a training file
     reading.readers     reads files, datasets of the hub, and inputs of `predict` as examples
+    reading.rows        rows from Python
     reading.source      the examples of a split, and what their reading found
     reading.tables      parses lines into rows
     reading.training_data  the training and dev examples, read once

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from bertkit.base.batch import IGNORED, TaskBatch
 from bertkit.data.batches.keyed_random import Stream, permute
-from bertkit.tasks.task import Feature
+from bertkit.tasks.feature import Feature, Label
 
 
 @dataclass(frozen=True)
@@ -85,26 +85,29 @@ class FeatureBatches:
         self.class_weights: NDArray[np.float64] | None = None  # of each label in the loss, (C,); None for equal weights
         sizes, input_ids, token_type_ids, token_labels = (array(code) for code in "qibq")
         target_sizes, target_ids = array("q"), array("i")
-        labels: list[object] = []
+        labels: list[Label] = []
+        num_tagged = 0
         for feature in features:
             sizes.append(len(feature.input_ids))
             input_ids.extend(feature.input_ids)
             token_type_ids.extend(feature.token_type_ids)
             if head == "token":
-                token_labels.extend(feature.label or [IGNORED] * len(feature.input_ids))  # a sentence without words
-            if head == "generation":
-                if feature.label is not None:
-                    target_sizes.append(len(feature.label))
-                    target_ids.extend(feature.label)
-            elif feature.label is not None:
+                token_labels.extend(feature.token_labels or [IGNORED] * len(feature.input_ids))
+                num_tagged += feature.token_labels is not None  # a sentence without words may have none
+            if feature.target_ids is not None:
+                target_sizes.append(len(feature.target_ids))
+                target_ids.extend(feature.target_ids)
+            if feature.label is not None:
                 labels.append(feature.label)
         self._inputs = Ragged(sizes, input_ids)
         self._token_type_ids = np.array(token_type_ids, np.int8)
         self._targets = Ragged(target_sizes, target_ids) if target_sizes else None
         # of all features (tagging: of all tokens); None if unknown, and for generation
         self.labels: NDArray[np.int64] | NDArray[np.float64] | None = None
-        if labels:
-            self.labels = np.array(token_labels, np.int64) if head == "token" else np.array(labels)
+        if num_tagged:
+            self.labels = np.array(token_labels, np.int64)
+        elif labels:
+            self.labels = np.array(labels)
         # the tokens of each item, including the decoder's input
         self.lengths: NDArray[np.int64] = self._inputs.lengths.reshape(-1, num_choices).sum(1)
         if self._targets is not None:

@@ -11,16 +11,18 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.tasks.feature import Feature, Logits, pieces, softmax, text_feature
 from bertkit.tasks.reading.labels import as_number
-from bertkit.tasks.reading.source import Reading, optional_value, required_text, required_value
+from bertkit.tasks.reading.reading import Cells, Reading, optional_value, required_text, required_value
+from bertkit.tasks.reading.tables import ShortRows, first_name
 from bertkit.tasks.scoring import metrics, review
-from bertkit.tasks.sequence import make_feature, pieces, softmax
-from bertkit.tasks.task import TABLES, Feature, Shape, TaskMetrics, eval_lines, is_constant, most_frequent
-from bertkit.tasks.task_config import TaskConfig
+from bertkit.tasks.scoring.review import Review
+from bertkit.tasks.task import TABLES, Row
+from bertkit.tasks.task_config import Column
+from bertkit.tasks.trainable import HeadTask, TaskMetrics, is_constant, most_frequent
 
 
 @dataclass(frozen=True)
@@ -42,29 +44,159 @@ class ChoicePrediction:
     probabilities: tuple[float, ...]  # one for each ending, in their order
 
 
-def read(reading: Reading) -> Iterator[ChoiceExample]:
-    """Read an example from each row; raises InputError if a column is missing or a row is wrong."""
-    names = reading.task.columns.endings
-    context = reading.find(reading.task.columns.context, "context")
-    begin = reading.find(reading.task.columns.ending_start, "ending_start", False)
-    columns = [reading.find(name, "endings") for name in (names if isinstance(names, tuple) else (names,))]
-    field, ids = reading.label_field(), reading.ids()
+class ChoiceTask(HeadTask[ChoiceExample, Feature, ChoicePrediction]):
+    """Texts with several endings."""
 
-    def example(row: Any, where: str, line: int) -> ChoiceExample:
-        values = [required_value(row, column or "", where) for column in columns]
-        endings = values[0] if len(values) == 1 and isinstance(values[0], list) else values
-        if len(endings) < 2 or not all(isinstance(ending, str) for ending in endings):
-            raise InputError(f"{where}: expected at least two endings, each a text; set task.columns.endings=")
-        if begin is not None:
-            endings = [f"{required_text(row, begin, where)} {ending}" for ending in endings]
-        label = None
-        if field is not None:
-            label = _right_ending(optional_value(row, field), field, len(endings), where, bool(reading.is_labelled))
-        text = required_text(row, context, where)
-        reading.note_empty(where, text, *endings)
-        return ChoiceExample(ids.take(optional_value(row, ids.field), where, line), text, tuple(endings), label)
+    kind = "choice"
+    head = "choice"
+    unit = "rows"
+    formats = TABLES
+    text_columns = ()
 
-    return reading.each(example)
+    def read(self, reading: Reading) -> Iterator[ChoiceExample]:
+        """Read an example from each row; raises InputError if a column is missing or a row is wrong."""
+        names = self.config.columns.endings
+        context = reading.find(self.config.columns.context, "context")
+        begin = reading.find(self.config.columns.ending_start, "ending_start", False)
+        columns = [reading.find(name, "endings") for name in (names if isinstance(names, tuple) else (names,))]
+        field, ids = reading.label_field(), reading.ids()
+
+        def example(row: Cells, where: str, line: int) -> ChoiceExample:
+            values = [required_value(row, column or "", where) for column in columns]
+            endings = values[0] if len(values) == 1 and isinstance(values[0], list) else values
+            if len(endings) < 2 or not all(isinstance(ending, str) for ending in endings):
+                raise InputError(f"{where}: expected at least two endings, each a text; set task.columns.endings=")
+            if begin is not None:
+                endings = [f"{required_text(row, begin, where)} {ending}" for ending in endings]
+            label = None
+            if field is not None:
+                label = _right_ending(optional_value(row, field), field, len(endings), where, bool(reading.is_labelled))
+            text = required_text(row, context, where)
+            reading.note_empty(where, text, *endings)
+            return ChoiceExample(ids.take(optional_value(row, ids.field), where, line), text, tuple(endings), label)
+
+        return reading.each(example)
+
+    def num_choices(self, examples: Sequence[ChoiceExample]) -> int:
+        """Return the number of endings; raises InputError if it differs between examples, or is less than two."""
+        num_choices = len(examples[0].endings)
+        for example in examples:
+            if len(example.endings) != num_choices or num_choices < 2:
+                expected = f"as many as in the first example, {num_choices}, and at least 2"
+                raise InputError(f"example {example.id}: {len(example.endings)} endings; expected {expected}")
+        return num_choices
+
+    def features(self, examples: Sequence[ChoiceExample], tokenizer: Tokenizer) -> list[Feature]:
+        """Turn each ending into a feature, truncated as in `truncated_lengths`.
+
+        Raises InputError if the number of endings differs between examples, or a label is not the number of an ending.
+        """
+        num_choices, length = self.num_choices(examples), self.config.max_seq_length
+        contexts = pieces(tokenizer, [example.context for example in examples])
+        endings = pieces(tokenizer, [ending for example in examples for ending in example.endings])
+        features = []
+        for place, example in enumerate(examples):
+            if example.label is not None and not 0 <= example.label < num_choices:
+                raise InputError(f"example {example.id}: label {example.label}: expected 0 to {num_choices - 1}")
+            for ending in endings[place * num_choices : (place + 1) * num_choices]:
+                features.append(text_feature(tokenizer, place, contexts[place], ending, example.label, length))
+        return features
+
+    def logits_of(
+        self, examples: Sequence[ChoiceExample], features: Sequence[Feature], logits: Sequence[Logits]
+    ) -> list[Logits]:
+        """Return the logits of all endings of each example."""
+        count = self.num_choices(examples)
+        return [np.concatenate(logits[first : first + count]) for first in range(0, len(logits), count)]
+
+    def predictions(
+        self, examples: Sequence[ChoiceExample], features: Sequence[Feature], logits: Sequence[Logits]
+    ) -> list[ChoicePrediction]:
+        """Turn the logits of each feature, (1,), into a prediction for each example."""
+        predictions = []
+        for example, row in zip(examples, self.logits_of(examples, features, logits), strict=True):
+            probabilities = softmax(row)
+            predictions.append(ChoicePrediction(example.id, int(probabilities.argmax()), tuple(probabilities.tolist())))
+        return predictions
+
+    def row(self, example: ChoiceExample, prediction: ChoicePrediction) -> Row:
+        """Return the id, the number of the ending, and the probabilities."""
+        return asdict(prediction)
+
+    def input_columns(self) -> list[Column]:
+        """Return the columns of the context and the endings."""
+        columns = self.config.columns
+        return [columns.context, columns.ending_start, columns.endings]
+
+    def page_inputs(self) -> list[object]:
+        """Return an example row, with the columns of the settings."""
+        columns, (right, wrong) = self.config.columns, ("She takes the bread out.", "She swims away.")
+        row: Row = {first_name(columns.context): "She opens the oven."}
+        if columns.ending_start is not None:
+            row[first_name(columns.ending_start)] = "She"
+        if isinstance(columns.endings, tuple):
+            return [row | {name: wrong if number % 2 else right for number, name in enumerate(columns.endings)}]
+        return [row | {first_name(columns.endings): [right, wrong]}]
+
+    def short_rows(self) -> ShortRows:
+        """Return how rows of an input with too few cells are treated: with as many endings as the first."""
+        return ShortRows(are_filled=True, keep_lengths=True)
+
+    def content(self, example: ChoiceExample) -> object:
+        """Return the context."""
+        return example.context
+
+    def labels_of(self, example: ChoiceExample) -> Sequence[str | None]:
+        """Return the number of the right ending."""
+        return [None if example.label is None else str(example.label)]
+
+    def is_labelled(self, example: ChoiceExample) -> bool:
+        """Whether the right ending is known."""
+        return example.label is not None
+
+    def reference(self, example: ChoiceExample) -> int | None:
+        """Return the number of the right ending."""
+        return example.label
+
+    def fitting_metrics(self) -> TaskMetrics:
+        """Return the only metric."""
+        return TaskMetrics("a choice of endings", ("accuracy",))
+
+    def score(self, examples: Sequence[ChoiceExample], predictions: Sequence[ChoicePrediction]) -> dict[str, float]:
+        """Compute the task's metrics."""
+        true = [example.label for example in examples]
+        return metrics.score(self.config.metrics, [prediction.label for prediction in predictions], true)
+
+    def is_degenerate(self, examples: Sequence[ChoiceExample], predictions: Sequence[ChoicePrediction]) -> bool:
+        """Check whether all endings that are predicted have the same number."""
+        return is_constant((prediction.label for prediction in predictions), (example.label for example in examples))
+
+    def predicted_labels(self, prediction: ChoicePrediction) -> Sequence[str]:
+        """Return the number of the ending."""
+        return [str(prediction.label)]
+
+    def baselines(
+        self, train: Sequence[ChoiceExample], examples: Sequence[ChoiceExample]
+    ) -> dict[str, list[ChoicePrediction]]:
+        """Predict the most frequent number."""
+        guess = most_frequent(example.label or 0 for example in train)
+        return {"majority": [ChoicePrediction(example.id, guess, ()) for example in examples]}
+
+    def review(self, examples: Sequence[ChoiceExample], predictions: Sequence[ChoicePrediction]) -> Review:
+        """Return confusions by the number of the ending, calibration, and mistakes with the texts of the endings."""
+        pairs, shown, confidences = Counter[tuple[str, str]](), [], []
+        for example, p in zip(examples, predictions, strict=True):
+            right, confidence = example.label or 0, p.probabilities[p.label]
+            pairs[str(right), str(p.label)] += 1
+            confidences.append((confidence, right == p.label))
+            if right != p.label:
+                texts = example.endings[right], example.endings[p.label]
+                shown.append(review.Case(example.id, {"context": example.context}, *texts, confidence))
+        return {
+            "confusion": review.confusion(pairs, [*map(str, range(self.num_choices(examples)))]),
+            "calibration": review.calibration(confidences),
+            "mistakes": review.mistakes(shown),
+        }
 
 
 def _right_ending(value: Any, field: str, num_endings: int, where: str, is_labelled: bool) -> int | None:
@@ -78,92 +210,4 @@ def _right_ending(value: Any, field: str, num_endings: int, where: str, is_label
     return int(number)
 
 
-def num_choices_of(examples: Sequence[ChoiceExample]) -> int:
-    """Return the number of endings; raises InputError if it differs between examples, or is less than two."""
-    num_choices = len(examples[0].endings)
-    for example in examples:
-        if len(example.endings) != num_choices or num_choices < 2:
-            expected = f"as many as in the first example, {num_choices}, and at least 2"
-            raise InputError(f"example {example.id}: {len(example.endings)} endings; expected {expected}")
-    return num_choices
-
-
-def make_features(examples: Sequence[ChoiceExample], tokenizer: Tokenizer, max_seq_length: int) -> list[Feature]:
-    """Turn each ending into a feature, truncated as in `truncated_lengths`; the features of an example are consecutive.
-
-    Raises InputError if the number of endings differs between examples, or a label is not the number of an ending.
-    """
-    num_choices = num_choices_of(examples)
-    contexts = pieces(tokenizer, [example.context for example in examples])
-    endings = pieces(tokenizer, [ending for example in examples for ending in example.endings])
-    features = []
-    for place, example in enumerate(examples):
-        if example.label is not None and not 0 <= example.label < num_choices:
-            raise InputError(f"example {example.id}: label {example.label}: expected 0 to {num_choices - 1}")
-        for ending in endings[place * num_choices : (place + 1) * num_choices]:
-            features.append(make_feature(tokenizer, place, contexts[place], ending, example.label, max_seq_length))
-    return features
-
-
-def predictions(
-    examples: Sequence[ChoiceExample], features: Sequence[Feature], logits: Sequence[NDArray[np.floating]]
-) -> list[ChoicePrediction]:
-    """Turn the logits of each feature, (1,), into a prediction for each example."""
-    scores: list[list[float]] = [[] for _ in examples]
-    for feature, logit in zip(features, logits, strict=True):
-        scores[feature.example].append(float(logit[0]))
-    found = []
-    for example, row in zip(examples, scores, strict=True):
-        probabilities = softmax(np.array(row))
-        found.append(ChoicePrediction(example.id, int(probabilities.argmax()), tuple(probabilities.tolist())))
-    return found
-
-
-def _review(
-    _: TaskConfig, examples: Sequence[ChoiceExample], predictions: Sequence[ChoicePrediction], __: Sequence[str]
-) -> dict[str, Any]:
-    """Return confusions by the number of the ending, calibration, and mistakes with the texts of the endings."""
-    pairs, shown, confidences = Counter[tuple[str, str]](), [], []
-    for example, p in zip(examples, predictions, strict=True):
-        right, confidence = example.label or 0, p.probabilities[p.label]
-        pairs[str(right), str(p.label)] += 1
-        confidences.append((confidence, right == p.label))
-        if right != p.label:
-            texts = example.endings[right], example.endings[p.label]
-            shown.append(review.Case(example.id, {"context": example.context}, *texts, confidence))
-    return {
-        "confusion": review.confusion(pairs, [*map(str, range(num_choices_of(examples)))]),
-        "calibration": review.calibration(confidences),
-        "mistakes": review.mistakes(shown),
-    }
-
-
-SHAPE = Shape(
-    kind="choice",
-    head="choice",
-    unit="rows",
-    formats=TABLES,
-    text_columns=(),
-    has_choices=True,
-    num_choices=num_choices_of,
-    read=read,
-    content=lambda example: example.context,
-    labels_of=lambda example: [None if example.label is None else str(example.label)],
-    is_labelled=lambda example: example.label is not None,
-    features=lambda task, examples, tokenizer, _: make_features(examples, tokenizer, task.max_seq_length),
-    predictions=lambda task, examples, features, logits, *_: predictions(examples, features, logits),
-    fitting_metrics=lambda *_: TaskMetrics("a choice of endings", ("accuracy",)),
-    score=lambda task, examples, predictions, _: metrics.score(
-        task.metrics, [p.label for p in predictions], [example.label for example in examples]
-    ),
-    is_degenerate=lambda _, examples, predictions: is_constant(
-        [p.label for p in predictions], [example.label for example in examples]
-    ),
-    eval_files=eval_lines,
-    row=lambda _, prediction: asdict(prediction),
-    guess=lambda _, train, examples: [
-        ChoicePrediction(example.id, most_frequent(other.label for other in train), ()) for example in examples
-    ],
-    predicted_labels=lambda prediction: [str(prediction.label)],
-    review=_review,
-)
+TASK = ChoiceTask

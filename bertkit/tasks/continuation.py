@@ -3,29 +3,27 @@
 A feature is `[CLS] text`, without a [SEP], which would end the text. Of a text that is too long the beginning is left out.
 """
 
-import dataclasses
 from collections.abc import Sequence
 
 from bertkit.data.corpus.tokenizer import Tokenizer
-from bertkit.tasks import generation
-from bertkit.tasks.generation import GenerationExample
-from bertkit.tasks.sequence import pieces
-from bertkit.tasks.task import Feature
-from bertkit.tasks.task_config import TaskConfig
+from bertkit.tasks.feature import Feature, pieces
+from bertkit.tasks.generation import GenerationExample, GenerationTask
 
 
-def make_features(
-    task: TaskConfig, examples: Sequence[GenerationExample], tokenizer: Tokenizer, _: Sequence[str] = ()
-) -> list[Feature]:
-    """Encode texts; `max_seq_length` is that of a text with its continuation."""
-    assert task.generation is not None, "checked by TaskConfig"
-    room = task.max_seq_length - task.generation.max_target_length
-    features = []
-    for place, ids in enumerate(pieces(tokenizer, [example.source for example in examples])):
-        kept = [tokenizer.facts.cls, *ids[max(0, len(ids) - room + 1) :]]
-        features.append(Feature(place, kept, [0] * len(kept), None, num_cut=max(0, len(ids) - room + 1)))
-    return features
+class ContinuationTask(GenerationTask):
+    """Texts to be continued; pretraining trains this head, not fine-tuning."""
 
+    head = "next_token"
 
-# not in task_config.SHAPES: pretraining trains this head, not fine-tuning
-SHAPE = dataclasses.replace(generation.SHAPE, head="next_token", features=make_features)
+    def page_inputs(self) -> list[object]:
+        """Return examples of texts to be continued."""
+        return ["Once upon a time", "It rained all day, so"]
+
+    def features(self, examples: Sequence[GenerationExample], tokenizer: Tokenizer) -> list[Feature]:
+        """Encode texts; `max_seq_length` is that of a text with its continuation."""
+        room = self.config.max_seq_length - self.search.max_target_length
+        features = []
+        for place, ids in enumerate(pieces(tokenizer, [example.source for example in examples])):
+            kept = [tokenizer.facts.cls, *ids[max(0, len(ids) - room + 1) :]]
+            features.append(Feature(place, kept, [0] * len(kept), num_cut=max(0, len(ids) - room + 1)))
+        return features

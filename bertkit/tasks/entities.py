@@ -8,21 +8,17 @@
 This is for prediction only: a tagger is trained on words with tags.
 """
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from bertkit.data.corpus.tokenizer import Tokenizer
-from bertkit.tasks import tagging
+from bertkit.tasks.feature import Logits, TaggingFeature
 from bertkit.tasks.reading.conll import chunks_of
-from bertkit.tasks.reading.source import Reading, optional_value, required_text
-from bertkit.tasks.tagging import TaggingExample, TaggingPrediction
-from bertkit.tasks.task import TABLES, ExtraFile, Feature
-from bertkit.tasks.task_config import TEXTS, TaskConfig
+from bertkit.tasks.reading.reading import Reading, optional_value, required_text
+from bertkit.tasks.reading.writers import conll_lines
+from bertkit.tasks.task import TABLES, ExtraFile, LogitsTask, Row, Runner
+from bertkit.tasks.task_config import TEXTS
+from bertkit.tasks.words import TaggingExample, TaggingPrediction, make_features, tags_of
 
 
 @dataclass(frozen=True)
@@ -53,16 +49,6 @@ class TextPrediction:
     entities: list[Entity]  # in the order of the text
 
 
-def read(reading: Reading) -> Iterator[TextExample]:
-    """Read a text from each row; raises InputError if the column is missing or a row is wrong."""
-    text, ids = reading.find(reading.task.columns.text or TEXTS, "text"), reading.ids()
-    return reading.each(
-        lambda row, where, line: TextExample(
-            ids.take(optional_value(row, ids.field), where, line), required_text(row, text, where)
-        )
-    )
-
-
 def entities_of(text: str, places: Sequence[tuple[int, int]], prediction: TaggingPrediction) -> list[Entity]:
     """Group tagged words into entities, as the CoNLL evaluation does, for any tagging scheme.
 
@@ -81,47 +67,59 @@ def entities_of(text: str, places: Sequence[tuple[int, int]], prediction: Taggin
     return entities
 
 
-def _in_words(examples: Sequence[TextExample], tokenizer: Tokenizer) -> tuple[list[Any], list[TaggingExample]]:
-    """Split texts into words; return the (start, end) characters of the words, and examples for the tagger."""
-    places = tokenizer.words([example.text for example in examples])
-    return places, [
-        TaggingExample(example.id, tuple(example.text[start:end] for start, end in own), None)
-        for example, own in zip(examples, places, strict=True)
-    ]
+class EntitiesTask(LogitsTask[TextExample, TaggingFeature, TextPrediction]):
+    """Running text, of which a tagger predicts the entities."""
+
+    kind = "tagging"
+    head = "token"
+    unit = "sequences"
+    formats = ("text", *TABLES)
+    text_columns = ("text",)
+    plain = "text"
+
+    def read(self, reading: Reading) -> Iterator[TextExample]:
+        """Read a text from each row; raises InputError if the column is missing or a row is wrong."""
+        text, ids = reading.find(self.config.columns.text or TEXTS, "text"), reading.ids()
+        return reading.each(
+            lambda row, where, line: TextExample(
+                ids.take(optional_value(row, ids.field), where, line), required_text(row, text, where)
+            )
+        )
+
+    def features(self, examples: Sequence[TextExample], tokenizer: Tokenizer) -> list[TaggingFeature]:
+        """Split texts into words, and words into pieces and windows."""
+        in_words = [_in_words(*pair) for pair in zip(examples, _places(examples, tokenizer), strict=True)]
+        return make_features(self.config, in_words, tokenizer, self.labels)
+
+    def predict(
+        self, model: Runner, examples: Sequence[TextExample], features: Sequence[TaggingFeature]
+    ) -> list[TextPrediction]:
+        """Tag the words, and group them into entities."""
+        places = _places(examples, model.tokenizer)
+        in_words = [_in_words(*pair) for pair in zip(examples, places, strict=True)]
+        tagged = tags_of(in_words, features, model.logits(features), self.labels)
+        return [
+            TextPrediction(words.words, p.tags, entities_of(example.text, own, p))
+            for example, own, words, p in zip(examples, places, in_words, tagged, strict=True)
+        ]
+
+    def stacked(self, logits: Sequence[Logits]) -> Sequence[Logits]:
+        """Return the logits of features, (T, C) each."""
+        return logits
+
+    def row(self, example: TextExample, prediction: TextPrediction) -> Row:
+        """Return the id, the text and its entities."""
+        return {"id": example.id, "text": example.text, "entities": [*map(asdict, prediction.entities)]}
+
+    def extra_files(self) -> Sequence[ExtraFile[TextExample, TextPrediction]]:
+        """Return the CoNLL file: a word and its tag in each line."""
+        return [ExtraFile(".conll", lambda _, ps: "".join(conll_lines("\t", p.words, p.tags) for p in ps))]
 
 
-def _features(
-    task: TaskConfig, examples: Sequence[TextExample], tokenizer: Tokenizer, labels: Sequence[str]
-) -> list[Feature]:
-    return tagging.SHAPE.features(task, _in_words(examples, tokenizer)[1], tokenizer, labels)
+def _places(examples: Sequence[TextExample], tokenizer: Tokenizer) -> list[list[tuple[int, int]]]:
+    """Split texts into words: (start, end) characters of each."""
+    return tokenizer.words([example.text for example in examples])
 
 
-def _predictions(
-    _: TaskConfig,
-    examples: Sequence[TextExample],
-    features: Sequence[Feature],
-    logits: Sequence[NDArray[np.floating]],
-    labels: Sequence[str],
-    tokenizer: Tokenizer,
-) -> list[TextPrediction]:
-    places, in_words = _in_words(examples, tokenizer)
-    tagged = tagging.tags_of(in_words, features, logits, labels)
-    return [
-        TextPrediction(words.words, p.tags, entities_of(example.text, own, p))
-        for example, own, words, p in zip(examples, places, in_words, tagged, strict=True)
-    ]
-
-
-# not in task_config.SHAPES: only for prediction
-SHAPE = dataclasses.replace(
-    tagging.SHAPE,
-    formats=("text", *TABLES),
-    plain="text",
-    is_word_level=False,
-    read=read,
-    content=lambda example: example.text,
-    features=_features,
-    predictions=_predictions,
-    row=lambda example, p: {"id": example.id, "text": example.text, "entities": [*map(asdict, p.entities)]},
-    extra_files=(ExtraFile(".conll", lambda _, ps: "".join(tagging.conll_lines("\t", p.words, p.tags) for p in ps)),),
-)
+def _in_words(example: TextExample, places: Sequence[tuple[int, int]]) -> TaggingExample:
+    return TaggingExample(example.id, tuple(example.text[start:end] for start, end in places), None)

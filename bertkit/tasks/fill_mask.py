@@ -6,43 +6,79 @@ on its left as on its right.
 Source: Devlin et al. 2019, section 3.1, task 1.
 """
 
-import dataclasses
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from bertkit.base.batch import PretrainBatch
+from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import Tokenizer
-from bertkit.tasks import sequence
-from bertkit.tasks.sequence import SequenceExample, pieces
-from bertkit.tasks.task import Feature
-from bertkit.tasks.task_config import TaskConfig
+from bertkit.tasks.feature import MaskFeature, pieces
+from bertkit.tasks.label_kinds import OneLabel
+from bertkit.tasks.reading.reading import Reading
+from bertkit.tasks.sequence import SequenceExample
+from bertkit.tasks.task import AnyLogitsTask, Row, Runner, Task
+
+Masks = list[list[Row]]  # of an example: for each mask its best tokens, with their probabilities
 
 
-def make_features(
-    task: TaskConfig, examples: Sequence[SequenceExample], tokenizer: Tokenizer, _: Sequence[str] = ()
-) -> list[Feature]:
-    """Encode texts; a text without a mask has no feature.
+class FillMaskTask(Task[SequenceExample[str], MaskFeature, Masks]):
+    """Texts with masks; pretraining trains this head, not fine-tuning."""
 
-    The features of an example are consecutive; `origins` holds the positions of the masks to predict.
-    """
-    facts, room = tokenizer.facts, task.max_seq_length - 2
-    features = []
-    for place, ids in enumerate(pieces(tokenizer, [example.text for example in examples])):
-        masks = [number for number, piece in enumerate(ids) if piece == facts.mask]
-        for own in [masks] if len(ids) <= room and masks else [[mask] for mask in masks]:
-            first = 0 if len(ids) <= room else min(max(own[0] - room // 2, 0), len(ids) - room)
-            kept = [facts.cls, *ids[first : first + room], facts.sep]
-            features.append(Feature(place, kept, [0] * len(kept), None, [mask - first + 1 for mask in own]))
-    return features
+    kind = OneLabel.kind
+    head = "masked_lm"
+    unit = OneLabel.unit
+    formats = OneLabel.formats
+    text_columns = ("text",)
+    plain = OneLabel.plain
+
+    def read(self, reading: Reading) -> Iterator[SequenceExample[str]]:
+        """Read a text from each row."""
+        return OneLabel(self.config).read(reading)
+
+    def features(self, examples: Sequence[SequenceExample[str]], tokenizer: Tokenizer) -> list[MaskFeature]:
+        """Encode texts; a text without a mask has no feature."""
+        facts, room = tokenizer.facts, self.config.max_seq_length - 2
+        features = []
+        for place, ids in enumerate(pieces(tokenizer, [example.text for example in examples])):
+            masks = [number for number, piece in enumerate(ids) if piece == facts.mask]
+            for own in [masks] if len(ids) <= room and masks else [[mask] for mask in masks]:
+                first = 0 if len(ids) <= room else min(max(own[0] - room // 2, 0), len(ids) - room)
+                kept = [facts.cls, *ids[first : first + room], facts.sep]
+                places = [mask - first + 1 for mask in own]
+                features.append(MaskFeature(place, kept, [0] * len(kept), masks=places))
+        return features
+
+    def predict(
+        self, model: Runner, examples: Sequence[SequenceExample[str]], features: Sequence[MaskFeature]
+    ) -> list[Masks]:
+        """Return the best tokens of each mask of each example."""
+        masks: list[Masks] = [[] for _ in examples]
+        vocab = model.tokenizer.vocab
+        for feature, of_masks in zip(features, model.best_tokens(features), strict=True):
+            for best in of_masks:
+                pairs = zip(best.ids, best.probabilities, strict=True)
+                masks[feature.example].append([{"token": vocab[token], "probability": p} for token, p in pairs])
+        return masks
+
+    def page_inputs(self) -> list[object]:
+        """Return examples of texts with masks."""
+        return ["Paris is the [MASK] of France.", "It [MASK] all day, so we stayed at [MASK]."]
+
+    def with_logits(self) -> AnyLogitsTask:
+        """Raise InputError: there are no logits for a whole input."""
+        raise InputError("logits: a masked LM predicts tokens at [MASK] only; use load_model for its logits")
+
+    def row(self, example: SequenceExample[str], prediction: Masks) -> Row:
+        """Return the id, the text and its masks."""
+        return {"id": example.id, "text": example.text, "masks": prediction}
 
 
-def pack(features: Sequence[Feature]) -> PretrainBatch:
+def pack(features: Sequence[MaskFeature]) -> PretrainBatch:
     """Pack features into one batch; the labels are unknown and set to zero."""
     lengths = np.array([len(feature.input_ids) for feature in features], np.int64)
     starts = np.cumsum(lengths) - lengths
-    positions = [int(start) + mask for start, own in zip(starts, features, strict=True) for mask in own.origins]
+    positions = [int(start) + mask for start, own in zip(starts, features, strict=True) for mask in own.masks]
     input_ids = np.array([piece for feature in features for piece in feature.input_ids], np.int64)
     return PretrainBatch(
         input_ids=input_ids,
@@ -52,29 +88,3 @@ def pack(features: Sequence[Feature]) -> PretrainBatch:
         masked_labels=np.zeros(len(positions), np.int64),
         next_sentence_labels=None,
     )
-
-
-def predictions(
-    examples: Sequence[SequenceExample], features: Sequence[Feature], best: Sequence[Any], tokenizer: Tokenizer
-) -> list[list[list[dict[str, Any]]]]:
-    """Return the best tokens of each mask of each example, with probabilities; `best` has their ids for each feature."""
-    masks: list[list[list[dict[str, Any]]]] = [[] for _ in examples]
-    for feature, of_masks in zip(features, best, strict=True):
-        for columns in of_masks:
-            masks[feature.example].append(
-                [{"token": tokenizer.vocab[token], "probability": share} for token, share in zip(*columns, strict=True)]
-            )
-    return masks
-
-
-# not in task_config.SHAPES: pretraining trains this head, not fine-tuning
-SHAPE = dataclasses.replace(
-    sequence.SHAPE,
-    head="masked_lm",
-    text_columns=("text",),
-    has_labels=False,
-    features=make_features,
-    pack=pack,
-    predictions=lambda _, examples, features, best, __, tokenizer: predictions(examples, features, best, tokenizer),
-    row=lambda example, masks: {"id": example.id, "text": example.text, "masks": masks},
-)

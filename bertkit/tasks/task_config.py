@@ -15,11 +15,11 @@ Column = str | Annotated[int, Interval(-MAX_INT32, MAX_INT32)] | tuple[str, ...]
 # usual column names in datasets: for lists of words, their tags, and running text
 WORDS, TAGS, TEXTS = ("tokens", "words"), ("tags", "ner_tags", "ner", "pos_tags"), ("text", "sentence")
 
-# the module that holds the SHAPE of each kind of task; imported on first use
-SHAPES = {
-    "sequence": "bertkit.tasks.sequence",
+# the module that holds each kind of task; imported on first use
+KINDS = {
+    "sequence": "bertkit.tasks.label_kinds",
     "tagging": "bertkit.tasks.tagging",
-    "spans": "bertkit.tasks.spans.shape",
+    "spans": "bertkit.tasks.spans.task",
     "choice": "bertkit.tasks.choice",
     "generation": "bertkit.tasks.generation",
 }
@@ -133,7 +133,7 @@ class TaskConfig:
     """A task and its dataset: a file of `conf/task/`, whose comments explain all fields, with changes from the command line."""
 
     name: str
-    kind: str  # the shape of the task, one of `SHAPES`
+    kind: str  # one of `KINDS`, or a plug-in
     folders: tuple[str, ...]  # possible names of the task's folder in `data_dir`
     files: FilesConfig
     format: Literal["auto", "tsv", "csv", "jsonl", "json", "parquet", "label_text", "conll", "conllu"]
@@ -160,10 +160,10 @@ class TaskConfig:
     metrics: tuple[str, ...]
     best_metric: str  # selects the best checkpoint; larger is better
     max_seq_length: Annotated[int, Interval(8, MAX_INT32)]  # tokens, including [CLS] and [SEP]
-    tagging: TaggingConfig | None  # null for other shapes
-    spans: SpansConfig | None  # null for other shapes
+    tagging: TaggingConfig | None  # null for other kinds
+    spans: SpansConfig | None  # null for other kinds
     recipe: RecipeConfig
-    generation: GenerationConfig | None = None  # null for other shapes
+    generation: GenerationConfig | None = None  # null for other kinds
     long_texts: Literal["mean", "max"] | None = None  # of the logits of a long text's windows; null: long texts are cut
     separator: str = field(default="auto", metadata=IF_SET)  # of a table's cells; auto: from the format and the header
     encoding: str = field(default="utf-8", metadata=IF_SET)  # of text files; UTF-16 is detected by its byte order mark
@@ -173,9 +173,9 @@ class TaskConfig:
         overlap = None if self.tagging is None else self.tagging.window_overlap
         room = self.max_seq_length - 2
         refuse(
-            self.kind not in SHAPES
+            self.kind not in KINDS
             and plugins.find("shape", self.kind) is None
-            and f"task.kind={self.kind!r}: expected {' or '.join([*SHAPES, *plugins.names_of('shape')])}",
+            and f"task.kind={self.kind!r}: expected {' or '.join([*KINDS, *plugins.names_of('shape')])}",
             names is not None
             and len(set(names)) < len(names)
             and f"task.labels={list(names)}: duplicate label; remove one of the two",
@@ -207,7 +207,7 @@ class TaskConfig:
             self.needs_pair
             and columns.text_pair is None
             and "task.columns.text_pair=null with task.needs_pair=true; name the column, or set needs_pair to false",
-            getattr(self, self.kind, self) is None  # settings that only this shape has
+            getattr(self, self.kind, self) is None  # settings that only this kind has
             and f"task.{self.kind}=null: kind={self.kind} needs these settings; start from task={self.kind}",
             overlap is not None
             and overlap >= room

@@ -19,7 +19,6 @@ from bertkit.inference.forward import predict_local
 from bertkit.inference.task_model import open_task_model
 from bertkit.kernels import fast
 from bertkit.tasks.sequence import SequenceExample
-from bertkit.tasks.task import make_features
 from bertkit.train.micro_batches import AUTO_MICRO_TOKENS
 
 LABELS = ("follows", "random")
@@ -54,9 +53,9 @@ def bertkit(args: argparse.Namespace, model_dir: Path, texts: list[str]) -> Read
     predictor = opened.predictor(args.precision, AUTO_MICRO_TOKENS[args.device], opened.model.to(args.device))
 
     def answer() -> tuple[list[list[float]], int]:
-        examples = [SequenceExample(str(number), text, None, None) for number, text in enumerate(texts)]
-        features = list(make_features(opened.task, examples, opened.tokenizer, ()))
-        found = predict_local(predictor, examples, features)
+        examples = [SequenceExample[str](str(number), text, None, None) for number, text in enumerate(texts)]
+        features = opened.features(examples)
+        found = predict_local(predictor, opened.task, examples, features)
         shares = [[each.probabilities[label] for label in LABELS] for each in found]
         return shares, sum(len(each.input_ids) for each in features)
 

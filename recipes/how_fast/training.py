@@ -26,7 +26,7 @@ from bertkit.kernels import fast
 from bertkit.model.layers import compile_layers, missing_for
 from bertkit.run.objective import pretraining_losses, task_losses
 from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
-from bertkit.tasks.task import Feature
+from bertkit.tasks.feature import Feature
 from bertkit.train import loop, processes
 from bertkit.train.loop import Course, Learner
 from bertkit.train.micro_batches import AUTO_MICRO_TOKENS

@@ -13,7 +13,7 @@ from training import WINDOW, Translations, systems
 
 from bertkit.data.corpus.tokenizer import Tokenizer, train_wordpiece
 from bertkit.model.bert_config import DecoderConfig
-from bertkit.tasks.task import Feature
+from bertkit.tasks.feature import Feature
 
 WORDS = 8192  # in the vocabulary of the user's pairs
 TEXT = {"--text": {"type": Path, "help": "TSV of sources and targets, with a header; default: neighbouring sentences"}}
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         new_model(args, tokenizer, model_dir, ("generation",), decoder=decoder_of(tokenizer))
         sources, targets = (tokenizer([row[side] for row in rows])["input_ids"] for side in (0, 1))
         features = [
-            Feature(number, source[:longest], [0] * len(source[:longest]), target[:longest])
+            Feature(number, source[:longest], [0] * len(source[:longest]), target_ids=target[:longest])
             for number, (source, target) in enumerate(zip(sources, targets, strict=True))
         ]
         batches = Translations(tuple(features), args.batch_sequences, args.device)

@@ -24,15 +24,15 @@ from training import transformers
 from translation import decoder_of
 
 from bertkit.data.corpus.tokenizer import Tokenizer
-from bertkit.inference.forward import logits_local
+from bertkit.inference.forward import Running
 from bertkit.inference.generating import write_texts
 from bertkit.inference.task_model import open_task_model
 from bertkit.kernels import fast
 from bertkit.model.bert import init_weights
 from bertkit.model.heads import BertWithHeads
 from bertkit.tasks.batching import FeatureBatches
-from bertkit.tasks.generation import GenerationExample
-from bertkit.tasks.task import Feature, make_features
+from bertkit.tasks.feature import Feature
+from bertkit.tasks.generation import GenerationExample, GenerationTask
 from bertkit.tasks.task_config import GenerationConfig
 from bertkit.train.micro_batches import AUTO_MICRO_TOKENS
 
@@ -114,9 +114,10 @@ def bertkit(args: argparse.Namespace, model_dir: Path, texts: list[str], num_bea
 
     def write(texts: list[str]) -> list[list[int]]:
         examples = [GenerationExample(str(number), text, None) for number, text in enumerate(texts)]
-        features = list(make_features(opened.task, examples, opened.tokenizer, ()))
-        found = logits_local(predictor, examples, features)
-        opened.shape.predictions(opened.task, examples, features, found, (), opened.tokenizer)
+        task = GenerationTask(opened.task.config)
+        features = task.features(examples, opened.tokenizer)
+        found = Running(predictor, task.head).texts(features, task.search)
+        task.predictions(examples, features, found, opened.tokenizer)
         return [texts[0][0] for texts in found]
 
     return ready(args, texts, size, write)

@@ -23,7 +23,7 @@ from bertkit.interop.hugging_face import directory as huggingface
 from bertkit.model.bert_config import POOLED_HEADS, DecoderConfig
 from bertkit.run.objective import task_losses
 from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
-from bertkit.tasks.task import Feature
+from bertkit.tasks.feature import Feature
 from bertkit.train import loop, processes
 from bertkit.train.loop import Course, Learner
 from bertkit.train.optimizer import make_optimizer, parameter_groups
@@ -58,7 +58,8 @@ def make_features(kind: str, vocab_size: int, rng: np.random.Generator) -> list[
             "choice": example // 2 % 2,
             "generation": ids[:2] + ids[9:2:-1],
         }[kind]
-        features.append(Feature(example // 2 if kind == "choice" else example, ids, types, label))
+        field = {"tagging": "token_labels", "generation": "target_ids"}.get(kind, "label")
+        features.append(Feature(example // 2 if kind == "choice" else example, ids, types, **{field: label}))
     return features
 
 

@@ -11,7 +11,7 @@ from conftest import TINY_FINETUNE, TINY_PRETRAIN, Capsys
 from bertkit.base.errors import InputError
 from bertkit.cli import run
 from bertkit.data.corpus.sources import _below
-from bertkit.tasks.tagging import _cell
+from bertkit.tasks.reading.writers import word_cell as _cell
 
 TEXT = "kan lon ten.\nmir rur.\n\n" * 60
 TRAIN = ["pretrain", "data_dir={shared}/data", "output_dir=o", *TINY_PRETRAIN]

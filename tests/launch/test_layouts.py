@@ -17,7 +17,7 @@ from bertkit.data.corpus.prepared import open_prepared
 from bertkit.data.data_config import MaskingConfig, SegmentsConfig
 from bertkit.run.length_phases import LengthPhases, Phase
 from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
-from bertkit.tasks.task import Feature
+from bertkit.tasks.feature import Feature
 from bertkit.train import micro_batches
 
 WORLDS = (1, 2, 3, 4, 6, 12)

@@ -60,7 +60,8 @@ def test_loss_is_that_of_torch(name: str) -> None:
     batch = BATCHES[name]
     labels = ("score",) if name == "regression" else ("no", "yes")
     model = small_model(heads=(batch.head,), labels=labels, with_pooler=batch.head in ("sequence", "choice"))
-    logits, loss = task_logits(model, batch)
+    output = task_logits(model, batch)
+    logits, loss = output.logits, output.loss
     term = task_losses(model, batch)[batch.head]
     assert loss is not None
     assert (float(loss.sum), loss.count, loss.sum.requires_grad) == (float(term.sum.detach()), term.count, False)
@@ -76,13 +77,13 @@ def test_loss_is_that_of_torch(name: str) -> None:
 
 def test_right_predictions_are_counted() -> None:
     model = small_model(heads=("span",), with_pooler=False)
-    best = np.array([row.argmax(0) for row in task_logits(model, BATCHES["span"])[0]])
+    best = np.array([row.argmax(0) for row in task_logits(model, BATCHES["span"]).logits])
     for labels, expected in ((best, 4), (best + np.array([[1, 0], [0, 0], [0, 0], [0, 0]]), 3)):
         correct = task_losses(model, batch_of("span", labels % LENGTHS[:, None]))["span"].correct
         assert correct is not None
         assert int(correct) == expected
     model = small_model(heads=("token",), with_pooler=False, labels=("no", "yes"))
-    best = np.concatenate([row.argmax(1) for row in task_logits(model, BATCHES["token"])[0]])
+    best = np.concatenate([row.argmax(1) for row in task_logits(model, BATCHES["token"]).logits])
     right = np.where(TAGS == -100, -100, best)
     for weights, expected in ((None, 6.0), (WEIGHTS, WEIGHTS[best[TAGS != -100]].sum())):
         correct = task_losses(model, batch_of("token", right, weights=weights))["token"].correct
@@ -142,6 +143,6 @@ def test_logits_of_rounded_rows_are_those_of_the_tokens(name: str) -> None:
     found = []
     for fast in (ALL, PLAIN):
         model.use(fast)
-        found.append(task_logits(model, batch)[0])
+        found.append(task_logits(model, batch).logits)
     for ours, plain in zip(*found, strict=True):
         np.testing.assert_allclose(ours, plain, atol=1e-5)

@@ -24,7 +24,7 @@ from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import build
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
-from bertkit.inference.forward import logits_local
+from bertkit.inference.forward import Running
 from bertkit.inference.predictor import read_inputs
 from bertkit.server.models import open_models
 from bertkit.settings.reading.compose import compose, compose_from_run
@@ -116,9 +116,10 @@ def test_predictions_are_scored_as_the_model_says(name: str, runs: Path, data: P
     assert [row["score"] for row in found] == pytest.approx([row["score"] for row in left], abs=1e-5)
     predictor, model = load_predictor(runs / name, device="cpu")._predictor, load_model(runs / name)
     sources = [line.split("\t")[0] for line in (data / "dev.tsv").read_text().splitlines()[1:]]
-    ((_, examples, features),) = read_inputs(predictor, sources)
+    (read,) = read_inputs(predictor, sources)
+    texts = Running(predictor, read.task.head).texts(read.features, read.task.search)
     facts = predictor.tokenizer.facts
-    for feature, (best, *_), row in zip(features, logits_local(predictor, examples, features), found, strict=True):
+    for feature, (best, *_), row in zip(read.features, texts, found, strict=True):
         ids = best[0] if len(best[0]) == 7 else [*best[0], facts.sep]  # cut, or ended
         assert row["text"] == predictor.tokenizer.decode(best[0], skip_special_tokens=True)
         before = torch.tensor([[facts.cls, *ids[:-1]]])
@@ -235,7 +236,7 @@ def test_settings_of_a_server_go_to_the_models_that_have_them(runs: Path, tiny_r
     more = ["device=cpu", "task.generation.num_beams=1", "task.max_seq_length=9"]
     listed = f"model_dir=[{runs / 'dot'},{tiny_runs / 'fine'}]"
     models = open_models(build(ServeSettings, compose("serve", [listed, *more])))
-    tasks = [model.predictor.task for model in models.values()]
+    tasks = [model.predictor.task.config for model in models.values()]
     assert [task.max_seq_length for task in tasks] == [9, 9]
     assert [task.generation and task.generation.num_beams for task in tasks] == [1, None]
     refused(run(["serve", f"model_dir={tiny_runs / 'fine'}", *more]), "task.generation: has no effect on fine", capsys)
@@ -442,8 +443,8 @@ def test_sources_and_texts_at_their_limits(runs: Path, tokenizer: Tokenizer, tmp
         assert (one.pop("truncated"), cut.pop("truncated")) == (False, True)
         assert {**one, "id": ""} == {**cut, "id": ""}
         predictor = load_predictor(tmp_path / kind, **given)._predictor
-        ((_, examples, features),) = read_inputs(predictor, [long])
-        ((written, *_),) = logits_local(predictor, examples, features)
+        (read,) = read_inputs(predictor, [long])
+        ((written, *_),) = Running(predictor, read.task.head).texts(read.features, read.task.search)
         assert len(written[0]) == 11
         assert facts.sep not in written[0]
         assert math.isfinite(one["score"])

@@ -320,19 +320,19 @@ def test_masks(make: Make, tmp_path: Path, tokenizer: Tokenizer) -> None:
 
 
 def test_every_mask_of_a_long_text_stands_amid_its_text(tokenizer: Tokenizer) -> None:
-    from bertkit.tasks.fill_mask import make_features
+    from bertkit.tasks.fill_mask import FillMaskTask
     from bertkit.tasks.sequence import SequenceExample
 
     facts = tokenizer.facts
     kan, lon = (tokenizer(word)["input_ids"][1] for word in ("kan", "lon"))
     text = "[MASK] " + "kan " * 20 + "[MASK] lon" * 1 + " lon" * 20 + " [MASK]"
     task = task_config("sequence", "task.max_seq_length=9")
-    found = make_features(task, [SequenceExample("0", text, None, None)], tokenizer)
+    found = FillMaskTask(task).features([SequenceExample("0", text, None, None)], tokenizer)
     mask, ends = facts.mask, (facts.cls, facts.sep)
     assert [each.input_ids[1:-1] for each in found] == [
         [mask] + [kan] * 6, [kan] * 3 + [mask] + [lon] * 3, [lon] * 6 + [mask]
     ]  # fmt: skip
-    assert [each.origins for each in found] == [[1], [4], [7]]
+    assert [each.masks for each in found] == [[1], [4], [7]]
     assert {(each.input_ids[0], each.input_ids[-1]) for each in found} == {ends}
 
 

@@ -28,7 +28,7 @@ from bertkit.interop.hugging_face.directory import write_model
 from bertkit.interop.load import load_packed
 from bertkit.kernels.layout import Layout
 from bertkit.model.bert_config import AttentionConfig, DecoderConfig
-from bertkit.tasks.task import Feature
+from bertkit.tasks.feature import Feature
 
 SPANS = ("task=spans", "task.max_seq_length=40", "task.spans.max_query_length=11")
 HOSTILE = "<script>document.title='x'</script> \u202eevil\u202c \x1b[31m \U0001f600 </script><img src=x> " + "a" * 9999

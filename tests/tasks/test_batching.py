@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from bertkit.base.batch import TaskBatch
 from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
-from bertkit.tasks.task import Feature
+from bertkit.tasks.feature import Feature
 
 
 def features(lengths: list[int], label: object = 0, per_example: int = 1) -> list[Feature]:
@@ -63,7 +63,7 @@ def test_every_cut_is_whole_and_within_its_budget(lengths: list[int], micro_toke
 
 
 def test_a_sequence_without_words_has_no_labels() -> None:
-    made = [Feature(0, [1, 2], [0, 0], None), Feature(1, [1, 7, 2], [0, 0, 0], [-100, 3, -100])]
+    made = [Feature(0, [1, 2], [0, 0], None), Feature(1, [1, 7, 2], [0, 0, 0], token_labels=[-100, 3, -100])]
     batches = FeatureBatches(iter(made), "token")
     assert batches.labels is not None
     assert batches.labels.tolist() == [-100, -100, -100, 3, -100]
@@ -82,7 +82,8 @@ def test_features_are_packed() -> None:
 
 
 def batch_of(head: str, labels: list[object], weights: list[float] | None = None, num_choices: int = 1) -> TaskBatch:
-    made = [Feature(n, [1, 2, 3], [0, 0, 0], label) for n, label in enumerate(labels)]
+    field = "token_labels" if head == "token" else "label"
+    made = [Feature(n, [1, 2, 3], [0, 0, 0], **{field: label}) for n, label in enumerate(labels)]
     batches = FeatureBatches(made, head, num_choices)
     batches.class_weights = None if weights is None else np.array(weights)
     return batches.take(np.arange(len(batches)))

@@ -11,8 +11,8 @@ from bertkit.tasks.batching import FeatureBatches
 from bertkit.tasks.choice import ChoiceExample
 from bertkit.tasks.sequence import SequenceExample
 from bertkit.tasks.spans.examples import SpanExample
-from bertkit.tasks.tagging import TaggingExample
-from bertkit.tasks.task import make_features
+from bertkit.tasks.trainable import task_of
+from bertkit.tasks.words import TaggingExample
 
 TOKENIZER = Tokenizer({token: n for n, token in enumerate([*SPECIAL_TOKENS, *"abcde"])}, lowercase=True)
 
@@ -38,12 +38,12 @@ SMALL = {"spans": ["task.spans.max_query_length=1", "task.spans.window_step=4"]}
 def test_what_is_covered(
     name: str, examples: list, expected: tuple, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = task_config(name, "task.max_seq_length=8", *SMALL.get(name, []))
-    labels = ("x", "y") if name == "sequence" else ()
-    whole = list(make_features(task, examples, TOKENIZER, labels))
+    config = task_config(name, "task.max_seq_length=8", *SMALL.get(name, []))
+    task = task_of(config, ("x", "y") if name == "sequence" else ())
+    whole = list(task.each_feature(examples, TOKENIZER))
     monkeypatch.setattr(task_module, "TOKENIZED_AT_ONCE", at_once)
     coverage = Coverage(TOKENIZER.facts)
-    assert list(coverage.counted(make_features(task, examples, TOKENIZER, labels))) == whole
+    assert list(coverage.counted(task.each_feature(examples, TOKENIZER))) == whole
     assert (coverage.num_features, coverage.num_truncated, coverage.has_pairs, coverage.unknown) == expected
     (line,) = coverage.warnings(examples, "dev.tsv (tsv)")
     ids = ", ".join(f"id{number}" for number in expected[3])
@@ -66,15 +66,15 @@ def test_what_is_cut_is_counted(name: str, examples: list, num_cut: list[int]) -
         {token: n for n, token in enumerate([*SPECIAL_TOKENS, *"abcde", *(f"##{c}" for c in "abcde")])}, lowercase=True
     )
     coverage = Coverage(pieces.facts)
-    features = list(coverage.counted(make_features(task, examples, pieces, ())))
+    features = list(coverage.counted(task_of(task).each_feature(examples, pieces)))
     assert [feature.num_cut for feature in features] == num_cut
     assert coverage.num_truncated == 1
 
 
 def test_nothing_to_warn_of() -> None:
     coverage = Coverage(TOKENIZER.facts)
-    task = task_config("sequence")
-    batches = FeatureBatches(coverage.counted(make_features(task, [sequence(0, "a")], TOKENIZER, ("x",))), "sequence")
+    task = task_of(task_config("sequence"), ("x",))
+    batches = FeatureBatches(coverage.counted(task.each_feature([sequence(0, "a")], TOKENIZER)), "sequence")
     assert (len(batches), coverage.warnings([], "x")) == (1, [])
 
 
@@ -82,4 +82,4 @@ def test_another_number_of_endings_is_seen_in_any_part(monkeypatch: pytest.Monke
     monkeypatch.setattr(task_module, "TOKENIZED_AT_ONCE", 1)
     examples = [ChoiceExample("id0", "a", ("a", "b"), 0), ChoiceExample("id1", "a", ("a", "b", "c"), 0)]
     with pytest.raises(InputError, match="example id1: 3 endings"):
-        list(make_features(task_config("choice"), examples, TOKENIZER, ()))
+        list(task_of(task_config("choice")).each_feature(examples, TOKENIZER))

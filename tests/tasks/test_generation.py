@@ -18,17 +18,15 @@ from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import build, to_mapping
 from bertkit.data.corpus.tokenizer import Tokenizer, train_wordpiece
 from bertkit.inference.chunks import read_rows
-from bertkit.tasks import generation
 from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
-from bertkit.tasks.generation import Candidate, GenerationExample, GenerationPrediction, make_features
+from bertkit.tasks.feature import Feature
+from bertkit.tasks.generation import Candidate, GenerationExample, GenerationPrediction, GenerationTask
 from bertkit.tasks.reading.readers import open_inputs
 from bertkit.tasks.scoring import metrics
-from bertkit.tasks.task import Feature, shape_of
 from bertkit.tasks.task_config import GenerationConfig, TaskConfig
 
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "##d", "e", ".", "[", "]", "sep"]
 TOKENIZER = Tokenizer({token: number for number, token in enumerate(TOKENS)}, lowercase=True)
-SHAPE = generation.SHAPE
 
 
 def task(*overrides: str, name: str = "translation") -> TaskConfig:
@@ -90,20 +88,21 @@ INPUTS = [
 @pytest.mark.parametrize(("name", "content", "format", "expected"), INPUTS)
 def test_inputs_need_no_target(name: str, content: bytes, format: str | None, expected: list[str]) -> None:
     asked = task("columns.source=en", "columns.target=de")
-    inputs = open_inputs(SHAPE, asked, io.BufferedReader(io.BytesIO(content)), Path(name), format, ())  # type: ignore[arg-type]
+    inputs = open_inputs(GenerationTask(asked), io.BufferedReader(io.BytesIO(content)), Path(name), format)  # type: ignore[arg-type]
     (examples,) = inputs.chunks
     assert [(each.source, each.target) for each in examples] == [(text, None) for text in expected]
 
 
 def test_texts_in_memory() -> None:
-    (examples,) = read_rows(SHAPE, task("columns.source=en"), ["x", "y"]).chunks
+    (examples,) = read_rows(GenerationTask(task("columns.source=en")), ["x", "y"]).chunks
     assert examples == [GenerationExample("0", "x", None), GenerationExample("1", "y", None)]
     with pytest.raises(InputError, match="takes single texts"):
-        read_rows(SHAPE, task(), [("x", "y")])
+        read_rows(GenerationTask(task()), [("x", "y")])
 
 
 def test_what_is_held_out_shares_no_source() -> None:
-    assert SHAPE.content(GenerationExample("0", "x", "y")) == SHAPE.content(GenerationExample("1", "x", "z")) == "x"
+    texts = GenerationTask(task())
+    assert texts.content(GenerationExample("0", "x", "y")) == texts.content(GenerationExample("1", "x", "z")) == "x"
 
 
 # ---- settings
@@ -141,10 +140,10 @@ def words(ids: list[int] | None) -> str | None:
 def test_features(source: str, target: str | None, expected: str, label: str | None, num_cut: int) -> None:
     small = task("max_seq_length=8", "generation.max_target_length=5")
     others = [GenerationExample("1", "b", None), GenerationExample("2", "c", "b")]
-    found = make_features(small, [others[0], GenerationExample("7", source, target), others[1]], TOKENIZER)
+    found = GenerationTask(small).features([others[0], GenerationExample("7", source, target), others[1]], TOKENIZER)
     assert [feature.example for feature in found] == [0, 1, 2]
-    assert (words(found[0].label), words(found[2].label)) == (None, "[CLS] b [SEP]")
-    assert (words(found[1].input_ids), words(found[1].label), found[1].num_cut) == (expected, label, num_cut)
+    assert (words(found[0].target_ids), words(found[2].target_ids)) == (None, "[CLS] b [SEP]")
+    assert (words(found[1].input_ids), words(found[1].target_ids), found[1].num_cut) == (expected, label, num_cut)
     assert found[1].token_type_ids == [0] * len(found[1].input_ids)
 
 
@@ -156,7 +155,7 @@ def pairs_of(lengths: list[tuple[int, int]], is_labelled: bool = True) -> Featur
     made = []
     for n, (source, target) in enumerate(lengths):
         label = [1000 * n + t for t in range(target + 1)] if is_labelled else None
-        made.append(Feature(n, [100 * n + t for t in range(source)], [0] * source, label))
+        made.append(Feature(n, [100 * n + t for t in range(source)], [0] * source, target_ids=label))
     return FeatureBatches(made, "generation")
 
 
@@ -216,19 +215,20 @@ def test_neighbours_have_sources_and_then_targets_of_like_length() -> None:
 
 def test_predictions_and_their_files() -> None:
     examples = [GenerationExample("p", "a", "B."), GenerationExample("q", "b", None)]
-    features = make_features(task(), examples, TOKENIZER)
+    single = GenerationTask(task())
+    features = single.features(examples, TOKENIZER)
     found = [[([6, 4, 10], -0.5), ([6], -0.75)], [([], -1.0)]]  # "b [MASK] ." and "b"; an empty one
-    one = SHAPE.predictions(task(), examples, features, found, (), TOKENIZER)
+    one = single.predictions(examples, features, found, TOKENIZER)
     assert one == [GenerationPrediction("p", "b.", -0.5), GenerationPrediction("q", "", -1.0)]
-    assert SHAPE.row(examples[0], one[0]) == {"id": "p", "text": "b.", "score": -0.5}
-    (text,) = SHAPE.eval_files(examples, one).values()
+    assert single.row(examples[0], one[0]) == {"id": "p", "text": "b.", "score": -0.5}
+    (text,) = single.eval_files(examples, one).values()
     assert [json.loads(line) for line in text.splitlines()] == [
         {"id": "p", "text": "b.", "score": -0.5, "reference": "B."},
         {"id": "q", "text": "", "score": -1.0, "reference": None},
     ]
-    several = SHAPE.predictions(task("generation.num_candidates=2"), examples, features, found, (), TOKENIZER)
+    several = GenerationTask(task("generation.num_candidates=2")).predictions(examples, features, found, TOKENIZER)
     assert several[0].candidates == (Candidate("b.", -0.5), Candidate("b", -0.75))
-    (text,) = SHAPE.eval_files(examples[:1], several[:1]).values()
+    (text,) = single.eval_files(examples[:1], several[:1]).values()
     assert json.loads(text)["candidates"] == [{"text": "b.", "score": -0.5}, {"text": "b", "score": -0.75}]
 
 
@@ -256,7 +256,7 @@ def test_texts_are_scored_against_references_as_they_stand() -> None:
         GenerationPrediction("q", "A dog ran off .", 0.0),
     ]
     asked = task("metrics=[bleu,chrf,rouge,exact_match_text]")
-    scores = SHAPE.score(asked, examples, said, ())
+    scores = GenerationTask(asked).score(examples, said)
     assert (scores["exact"], scores["rouge1"], scores["rougeL"]) == (0.5, 1.0, 1.0)  # rouge lower-cases
     assert scores == metrics.score(asked.metrics, [p.text for p in said], [e.target for e in examples])
     assert 50 < scores["bleu"] < 100
@@ -267,7 +267,7 @@ def test_the_review_has_scores_by_length_and_texts_that_are_wrong() -> None:
     examples = [GenerationExample(str(n), "w " * n, "a b c d e") for n in (1, 1, 1, 2, 3, 5, 7, 11)]
     texts = ["a b c d e" if len(each.source) < 9 else "f" for each in examples]
     said = [GenerationPrediction(each.id, text, -float(each.id)) for each, text in zip(examples, texts, strict=True)]
-    found = SHAPE.review(task(), examples, said, ())
+    found = GenerationTask(task()).review(examples, said)
     (table,) = found["groups"]
     assert table["columns"] == ["words", "bleu", "texts"]
     rows = ["1 to 1|100|3", "2 to 2|100|1", "3 to 5|49.05|2", "7 to 11|0|2"]
@@ -278,7 +278,7 @@ def test_the_review_has_scores_by_length_and_texts_that_are_wrong() -> None:
 
 def test_one_length_is_one_group() -> None:
     said = [GenerationPrediction("0", "a b c d", 0.0)]
-    found = SHAPE.review(task(), [GenerationExample("0", "w w", "a b c d")], said, ())
+    found = GenerationTask(task()).review([GenerationExample("0", "w w", "a b c d")], said)
     assert found["groups"][0]["rows"] == [["2 to 2", "100", "1"]]
     assert found["mistakes"]["rows"] == []
 
@@ -291,12 +291,12 @@ def test_what_a_perfect_model_scores_on_real_pairs(lowercase: bool, bleu: float,
     assert len(examples) == 687
     texts = [text for each in examples for text in (each.source, each.target)]
     tokenizer = train_wordpiece(lambda: texts, 1999, lowercase, 2)
-    features = make_features(asked, examples, tokenizer)
+    features = GenerationTask(asked).features(examples, tokenizer)
     batches = FeatureBatches(features, "generation")
     assert sum(batch.num_tokens for _, batch in batches.batches_of(2048, 0, 1)) == int(batches.lengths.sum())
-    found = [[(feature.label[1:-1], 0.0)] for feature in features]
-    said = shape_of(asked).predictions(asked, examples, features, found, (), tokenizer)
-    scores = SHAPE.score(asked, examples, said, ())
+    found = [[(feature.target_ids[1:-1], 0.0)] for feature in features]
+    said = GenerationTask(asked).predictions(examples, features, found, tokenizer)
+    scores = GenerationTask(asked).score(examples, said)
     assert scores["bleu"] == pytest.approx(bleu, abs=0.5)
     assert scores["exact"] == pytest.approx(exact, abs=0.01)
     again = sacrebleu.corpus_bleu([each.text for each in said], [[each.target for each in examples]])

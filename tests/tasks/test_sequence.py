@@ -1,5 +1,8 @@
 """Texts and pairs: how they are cut, what their labels become, and the way back from logits."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,20 +10,32 @@ from hypothesis import strategies as st
 
 from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import Tokenizer
-from bertkit.tasks import choice, sequence
-from bertkit.tasks.choice import ChoiceExample
-from bertkit.tasks.sequence import NUMBER, SEVERAL_LABELS, SequenceExample, make_features, truncated_lengths
+from bertkit.tasks.choice import ChoiceExample, ChoiceTask
+from bertkit.tasks.feature import Feature, truncated_lengths
+from bertkit.tasks.label_kinds import Number, OneLabel, SeveralLabels
+from bertkit.tasks.sequence import SequenceExample
 
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "d", "e"]
 TOKENIZER = Tokenizer({token: number for number, token in enumerate(TOKENS)}, lowercase=True)
 
 
+def sized(max_seq_length: int) -> Any:
+    """Settings of a task whose sequences may be shorter than any."""
+    return SimpleNamespace(max_seq_length=max_seq_length, long_texts=None)
+
+
+def make_features(
+    examples: list[SequenceExample], labels: tuple[str, ...], length: int, task: type = OneLabel
+) -> list[Feature]:
+    return task(sized(length), labels).features(examples, TOKENIZER)  # type: ignore[no-any-return]
+
+
 def test_several_labels_at_once() -> None:
     examples = [SequenceExample(str(n), "a", None, label) for n, label in enumerate([("z", "x"), (), ("y",)])]
-    features = make_features(examples, TOKENIZER, ("x", "y", "z"), 8, SEVERAL_LABELS)
+    features = make_features(examples, ("x", "y", "z"), 8, SeveralLabels)
     assert [feature.label for feature in features] == [[1.0, 0.0, 1.0], [0.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
     logits = [np.array(row) for row in ([0.1, -0.1, 40.0], [-1.0, 0.0, -800.0], [np.log(3), 0.0, 0.0])]
-    found = sequence.predictions(examples, logits, ("x", "y", "z"), SEVERAL_LABELS)
+    found = SeveralLabels(sized(8), ("x", "y", "z")).predictions(examples, features, logits)
     assert [each.label for each in found] == [("x", "z"), (), ("x",)]
     assert list(found[1].probabilities.values()) == pytest.approx([1 / (1 + np.e), 0.5, 0.0])
     assert found[2].probabilities["x"] == pytest.approx(0.75)
@@ -45,7 +60,7 @@ def example(text: str, pair: str | None = None, label: str | float | None = None
     ("a b c", "c d e", 8, "[CLS] a b c [SEP] c d [SEP]", "00000111", 1),  # of equal ones the second gives first
 ])  # fmt: skip
 def test_features(text: str, pair: str | None, length: int, expected: str, types: str, num_cut: int) -> None:
-    (feature,) = make_features([example(text, pair)], TOKENIZER, ("no", "yes"), length)
+    (feature,) = make_features([example(text, pair)], ("no", "yes"), length)
     assert words(feature.input_ids) == expected
     assert "".join(map(str, feature.token_type_ids)) == types
     assert (feature.example, feature.label, feature.num_cut) == (0, None, num_cut)
@@ -63,7 +78,7 @@ def test_what_stays_of_a_pair_is_what_removing_one_by_one_leaves(a: int, b: int,
 
 
 def test_singles_and_pairs_may_be_mixed() -> None:
-    features = make_features([example("a", "b"), example("c"), example("d", "e")], TOKENIZER, (), 9)
+    features = make_features([example("a", "b"), example("c"), example("d", "e")], (), 9)
     found = [words(feature.input_ids) for feature in features]
     assert found == ["[CLS] a [SEP] b [SEP]", "[CLS] c [SEP]", "[CLS] d [SEP] e [SEP]"]
     assert [feature.example for feature in features] == [0, 1, 2]
@@ -71,22 +86,22 @@ def test_singles_and_pairs_may_be_mixed() -> None:
 
 def test_labels_become_numbers_by_name() -> None:
     examples = [example("a", label="yes"), example("a", label="no"), example("a", label=None)]
-    assert [f.label for f in make_features(examples, TOKENIZER, ("no", "yes"), 9)] == [1, 0, None]
-    assert [f.label for f in make_features([example("a", label=2.5)], TOKENIZER, (), 9, NUMBER)] == [2.5]
+    assert [f.label for f in make_features(examples, ("no", "yes"), 9)] == [1, 0, None]
+    assert [f.label for f in make_features([example("a", label=2.5)], (), 9, Number)] == [2.5]
     with pytest.raises(InputError, match="example 7: unknown label 'yess'; did you mean 'yes'"):
-        make_features([example("a", label="yess")], TOKENIZER, ("no", "yes"), 9)
+        make_features([example("a", label="yess")], ("no", "yes"), 9)
     with pytest.raises(InputError, match="example 7: label 'yes': expected a number"):
-        make_features([example("a", label="yes")], TOKENIZER, (), 9, NUMBER)
+        make_features([example("a", label="yes")], (), 9, Number)
 
 
 def test_predictions() -> None:
     examples = [example("a"), example("b")]
     logits = [np.array([0.0, np.log(3.0)], np.float32), np.array([800.0, -800.0], np.float32)]
-    first, second = sequence.predictions(examples, logits, ("no", "yes"))
+    first, second = OneLabel(sized(9), ("no", "yes")).predictions(examples, [], logits)
     assert (first.id, first.label, second.label) == ("7", "yes", "no")
     assert first.probabilities == pytest.approx({"no": 0.25, "yes": 0.75})
     assert second.probabilities == {"no": 1.0, "yes": 0.0}
-    (score,) = sequence.predictions(examples[:1], [np.array([2.5], np.float32)], (), NUMBER)
+    (score,) = Number(sized(9)).predictions(examples[:1], [], [np.array([2.5], np.float32)])
     assert (score.label, score.probabilities) == (2.5, {})
 
 
@@ -94,7 +109,7 @@ CHOICES = [ChoiceExample("x", "a b", ("c", "d e"), 1), ChoiceExample("y", "b", (
 
 
 def test_each_ending_is_a_feature() -> None:
-    features = choice.make_features(CHOICES, TOKENIZER, 7)
+    features = ChoiceTask(sized(7)).features(CHOICES, TOKENIZER)
     assert [words(feature.input_ids) for feature in features] == [
         "[CLS] a b [SEP] c [SEP]",
         "[CLS] a b [SEP] d e [SEP]",
@@ -105,9 +120,9 @@ def test_each_ending_is_a_feature() -> None:
 
 
 def test_predictions_of_choices() -> None:
-    features = choice.make_features(CHOICES, TOKENIZER, 9)
+    features = ChoiceTask(sized(9)).features(CHOICES, TOKENIZER)
     logits = [np.array([value], np.float32) for value in (np.log(3.0), 0.0, -2.0, -2.0 + np.log(4.0))]
-    first, second = choice.predictions(CHOICES, features, logits)
+    first, second = ChoiceTask(sized(9)).predictions(CHOICES, features, logits)
     assert (first.id, first.label) == ("x", 0)
     assert first.probabilities == pytest.approx((0.75, 0.25))
     assert (second.label, second.probabilities) == (1, pytest.approx((0.2, 0.8)))
@@ -118,4 +133,4 @@ def test_predictions_of_choices() -> None:
 )
 def test_choices_that_do_not_fit(endings: tuple[str, ...], label: int, line: str) -> None:
     with pytest.raises(InputError, match=line):
-        choice.make_features([CHOICES[0], ChoiceExample("z", "a", endings, label)], TOKENIZER, 9)
+        ChoiceTask(sized(9)).features([CHOICES[0], ChoiceExample("z", "a", endings, label)], TOKENIZER)

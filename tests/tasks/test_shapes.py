@@ -13,8 +13,8 @@ from bertkit.tasks.scoring.metrics import METRICS
 from bertkit.tasks.sequence import SequenceExample, SequencePrediction
 from bertkit.tasks.spans.answers import HIGHEST_ODDS, SpanCandidate, SpanPrediction
 from bertkit.tasks.spans.examples import Answer, SpanExample
-from bertkit.tasks.tagging import TaggingExample, TaggingPrediction
-from bertkit.tasks.task import check_metrics, shape_of
+from bertkit.tasks.trainable import task_of
+from bertkit.tasks.words import TaggingExample, TaggingPrediction
 
 # task, its settings, labels -> what is predicted
 PREDICTED: list[tuple[str, tuple[str, ...], tuple[str, ...] | None, str]] = [
@@ -38,18 +38,16 @@ PREDICTED: list[tuple[str, tuple[str, ...], tuple[str, ...] | None, str]] = [
 def test_metrics_that_fit_are_taken_and_others_refused(
     name: str, given: tuple[str, ...], labels: tuple[str, ...] | None, predicted: str
 ) -> None:
-    measured = shape_of(task_config(name)).fitting_metrics(
-        task_config(name, *(f"task.{each}" for each in given)), labels
-    )
+    measured = task_of(task_config(name, *(f"task.{each}" for each in given)), labels).fitting_metrics()
     assert measured.predictions == predicted
     for metric, (key, *_) in METRICS.items():
         asked = (*given, f"metrics=[{metric}]", f"best_metric={key}")
         task = task_config(name, *(f"task.{setting}" for setting in asked))
         if metric in measured.metrics:
-            check_metrics(task, labels)
+            task_of(task, labels).check_metrics()
             continue
         with pytest.raises(InputError) as caught:
-            check_metrics(task, labels)
+            task_of(task, labels).check_metrics()
         assert str(caught.value).startswith(f"task.metrics: {metric} cannot measure {predicted}")
         assert "set task.metrics=[" in str(caught.value)
 
@@ -64,7 +62,7 @@ REFUSED = [
 @pytest.mark.parametrize(("name", "given", "labels", "words"), REFUSED)
 def test_the_way_out(name: str, given: tuple[str, ...], labels: tuple[str, ...], words: list[str]) -> None:
     with pytest.raises(InputError, match=f"^task.metrics: {'.*'.join(map(re.escape, words))}"):
-        check_metrics(task_config(name, *(f"task.{setting}" for setting in given)), labels)
+        task_of(task_config(name, *(f"task.{setting}" for setting in given)), labels).check_metrics()
 
 
 def answered(name: str, best: str, odds: float, threshold: float = 0.0) -> SpanPrediction:
@@ -80,7 +78,7 @@ def question(name: str, *answers: str) -> SpanExample:
 
 def test_thresholds_are_searched_with_the_best_answers() -> None:
     """At the threshold 0 only p is answered; at 2 r is too, which is right, and q still is not."""
-    task = task_config("squad2")
+    task = task_of(task_config("squad2"))
     examples = [question("p", "cat"), question("q"), question("r", "dog"), question("s")]
     predictions = [
         answered("p", "cat", -1.0),
@@ -88,7 +86,7 @@ def test_thresholds_are_searched_with_the_best_answers() -> None:
         answered("r", "dog", 2.0),
         answered("s", "cat", 4.0),
     ]
-    scores = shape_of(task).score(task, examples, predictions, ())
+    scores = task.score(examples, predictions)
     assert (scores["exact"], scores["f1"]) == (75.0, 75.0)
     for name in ("exact", "f1"):
         assert scores[f"best_{name}"] == 100.0
@@ -96,13 +94,11 @@ def test_thresholds_are_searched_with_the_best_answers() -> None:
         assert scores[f"best_{name}_null_score_diff_threshold"] == 2.0
     # the setting gives the score
     again = [answered(p.id, p.best_text, p.null_odds, 2.0) for p in predictions]
-    assert shape_of(task).score(task, examples, again, ())["exact"] == 100.0
+    assert task.score(examples, again)["exact"] == 100.0
 
 
 def test_the_best_may_be_no_answer_at_all() -> None:
-    scores = shape_of(task_config("squad2")).score(
-        task_config("squad2"), [question("p")], [answered("p", "cat", -1.0)], ()
-    )
+    scores = task_of(task_config("squad2")).score([question("p")], [answered("p", "cat", -1.0)])
     assert (scores["best_f1"], scores["best_f1_thresh"]) == (100.0, 0.0)
     assert scores["best_f1_null_score_diff_threshold"] == -HIGHEST_ODDS
 
@@ -153,4 +149,4 @@ def test_a_run_that_learnt_nothing(
     name: str, given: tuple[str, ...], examples: Any, predictions: Any, expected: bool
 ) -> None:
     task = task_config(name, *given)
-    assert shape_of(task).is_degenerate(task, examples, predictions) is expected
+    assert task_of(task).is_degenerate(examples, predictions) is expected

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,13 +14,13 @@ from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import SPECIAL_TOKENS, Tokenizer, load_tokenizer
+from bertkit.tasks.feature import SpanFeature
 from bertkit.tasks.scoring.squad import normalize_answer
 from bertkit.tasks.spans import answers
 from bertkit.tasks.spans import examples as span_examples
 from bertkit.tasks.spans.answers import HIGHEST_ODDS, SpanPrediction
 from bertkit.tasks.spans.examples import Answer, SpanExample
-from bertkit.tasks.spans.shape import SQUAD_FILES
-from bertkit.tasks.task import Feature
+from bertkit.tasks.spans.task import SQUAD_FILES
 from bertkit.tasks.task_config import SpansConfig
 
 TOKENS = [*SPECIAL_TOKENS, *"abcdefgq", *(f"##{letter}" for letter in "abcdefgq"), ".", "?"]
@@ -35,14 +34,13 @@ SETTINGS = SpansConfig(
 
 def make_features(
     examples: list[SpanExample], tokenizer: Tokenizer, max_seq_length: int, **changes: Any
-) -> list[Feature]:
+) -> list[SpanFeature]:
     chosen = dataclasses.replace(SETTINGS, **changes)
-    task: Any = SimpleNamespace(max_seq_length=max_seq_length, spans=chosen)  # shorter than any
-    return span_examples.make_features(task, examples, tokenizer)
+    return span_examples.make_features(examples, tokenizer, max_seq_length, chosen)
 
 
 def answers_of(
-    examples: list[SpanExample], features: list[Feature], logits: Any, with_null: bool, **changes: Any
+    examples: list[SpanExample], features: list[SpanFeature], logits: Any, with_null: bool, **changes: Any
 ) -> list[SpanPrediction]:
     settings = dataclasses.replace(SETTINGS, is_always_answered=not with_null, **changes)
     return answers.answers_of(examples, features, logits, settings)
@@ -56,7 +54,7 @@ def example(context: str, answer: str | None = None, start: int | None = None, q
     return SpanExample("1", question, context, answers)
 
 
-def shown(feature: Feature) -> str:
+def shown(feature: SpanFeature) -> str:
     return " ".join(TOKENS[number] for number in feature.input_ids)
 
 
@@ -172,7 +170,7 @@ def test_windows_are_googles_and_hugging_faces() -> None:
 # ---- answers
 
 
-def logits_for(feature: Feature, start: int, end: int, height: float = 9.0) -> NDArray[np.float64]:
+def logits_for(feature: SpanFeature, start: int, end: int, height: float = 9.0) -> NDArray[np.float64]:
     logits = np.zeros((len(feature.input_ids), 2))
     logits[start, 0] = logits[end, 1] = height
     return logits
@@ -273,7 +271,7 @@ def test_n_best_has_no_text_twice() -> None:
 
 def plain_rules(
     given: SpanExample,
-    features: list[Feature],
+    features: list[SpanFeature],
     logits: list[NDArray[np.float64]],
     n_best: int,
     longest: int,

@@ -11,10 +11,11 @@ from task_configs import task_config
 
 from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import SPECIAL_TOKENS, Tokenizer
-from bertkit.tasks import tagging
-from bertkit.tasks.tagging import TaggingExample
-from bertkit.tasks.task import Feature, make_features, shape_of
+from bertkit.tasks import words as words_module
+from bertkit.tasks.feature import TaggingFeature
 from bertkit.tasks.task_config import TaggingConfig
+from bertkit.tasks.trainable import task_of
+from bertkit.tasks.words import TaggingExample
 
 TOKENS = [*SPECIAL_TOKENS, *"abcdefg", *(f"##{letter}" for letter in "abcdefg"), ".", "x", "##x"]
 LABELS = ("O", "B-X", "I-X", "B-Y")
@@ -31,10 +32,10 @@ def features_of(
     labels: tuple[str, ...],
     max_seq_length: int,
     window_overlap: int | None = None,
-) -> list[Feature]:
+) -> list[TaggingFeature]:
     tags = TaggingConfig(window_overlap)
     task: Any = SimpleNamespace(max_seq_length=max_seq_length, tagging=tags)  # shorter than any
-    return tagging.make_features(task, examples, tokenizer, labels)
+    return words_module.make_features(task, examples, tokenizer, labels)
 
 
 def example(text: str, tags: str | None = None) -> TaggingExample:
@@ -42,10 +43,10 @@ def example(text: str, tags: str | None = None) -> TaggingExample:
 
 
 def tags_of(*given: Any) -> list[list[str]]:
-    return [said.tags for said in tagging.tags_of(*given)]
+    return [said.tags for said in words_module.tags_of(*given)]
 
 
-def shown(tokenizer: Tokenizer, feature: Feature) -> str:
+def shown(tokenizer: Tokenizer, feature: TaggingFeature) -> str:
     return " ".join(tokenizer.vocab[number] for number in feature.input_ids)
 
 
@@ -55,14 +56,14 @@ def test_the_first_piece_of_each_word_is_labelled(letters: Tokenizer) -> None:
     (feature,) = features_of([given], letters, LABELS, 29)
     assert shown(letters, feature) == "[CLS] a ##b ##c d [UNK] f ##a . g [UNK] a ##b [SEP]"
     n = -100
-    assert feature.label == [n, 1, n, n, 2, 0, 3, n, n, n, 2, 0, n, n]
-    assert feature.origins == [-1, 0, -1, -1, 1, 2, 3, -1, -1, -1, 4, 5, -1, -1]
+    assert feature.token_labels == [n, 1, n, n, 2, 0, 3, n, n, n, 2, 0, n, n]
+    assert feature.words == [-1, 0, -1, -1, 1, 2, 3, -1, -1, -1, 4, 5, -1, -1]
     assert feature.token_type_ids == [0] * 14
 
 
 def test_features_without_tags_have_no_labels(letters: Tokenizer) -> None:
     features = features_of([example("a b"), TaggingExample("2", (), None)], letters, LABELS, 7)
-    assert [feature.label for feature in features] == [None, None]
+    assert [feature.token_labels for feature in features] == [None, None]
     assert shown(letters, features[1]) == "[CLS] [SEP]"
     examples = [example("a b"), TaggingExample("2", (), None)]
     assert tags_of(examples, features, [np.eye(4), np.eye(4)[:2]], LABELS) == [["B-X", "I-X"], []]
@@ -94,7 +95,7 @@ def test_a_word_is_tagged_where_it_has_most_context(letters: Tokenizer) -> None:
     """Each window gives its own label to all; d has the same context in both, and goes to the earlier."""
     given = example("a b c d e f g")
     features = features_of([given], letters, ("W0", "W1", "W2"), 7, window_overlap=3)
-    assert [feature.origins[1:-1] for feature in features] == [[0, 1, 2, 3, 4], [2, 3, 4, 5, 6]]
+    assert [feature.words[1:-1] for feature in features] == [[0, 1, 2, 3, 4], [2, 3, 4, 5, 6]]
     logits = [np.tile(np.eye(3)[number], (7, 1)) for number in range(2)]
     #          a  b  c  d  e  f  g
     # window 0 0  1  2  1  0
@@ -118,12 +119,12 @@ def test_settings_reach_features_and_words_keep_one_tag(
     """Twelve pieces in windows of six; each window gives its own number to all of its words."""
     task = task_config("tagging", "task.max_seq_length=8", *(f"task.tagging.{text}" for text in overrides))
     given = [example("a bc d ef g a b cde f", "O B-X O O O O O B-Y O")]
-    features = list(make_features(task, given, letters, LABELS))
+    features = list(task_of(task, LABELS).each_feature(given, letters))
     assert [shown(letters, each)[len("[CLS] ") : -len(" [SEP]")].replace(" ##", "") for each in features] == windows
-    assert features[0].label == labels
+    assert features[0].token_labels == labels
     numbers = tuple(map(str, range(len(windows))))
     logits = [np.tile(np.eye(len(windows))[n], (len(each.input_ids), 1)) for n, each in enumerate(features)]
-    (said,) = shape_of(task).predictions(task, given, features, logits, numbers, letters)
+    (said,) = task_of(task, numbers).predictions(given, features, logits)
     assert said.tags == tags.split()
 
 
@@ -142,7 +143,7 @@ def test_one_tag_for_each_word_of_anything(texts: list[list[str]], max_seq_lengt
     ]
     overlap = min(overlap, max_seq_length - 3)
     features = features_of(examples, tokenizer, LABELS, max_seq_length, window_overlap=overlap)
-    logits = [np.eye(4)[[max(label, 0) for label in feature.label]] for feature in features]
+    logits = [np.eye(4)[[max(label, 0) for label in feature.token_labels]] for feature in features]
     assert tags_of(examples, features, logits, LABELS) == [list(each.tags or ()) for each in examples]
     assert all(len(feature.input_ids) <= max_seq_length for feature in features)
 
@@ -154,7 +155,7 @@ def test_a_sentence_of_2000_words_has_2000_tags(letters: Tokenizer) -> None:
     examples = [TaggingExample("long", words, tags)]
     features = features_of(examples, letters, LABELS, 128)
     assert len(features) > 100
-    logits = [np.eye(4)[np.maximum(feature.label, 0)] for feature in features]
+    logits = [np.eye(4)[np.maximum(feature.token_labels, 0)] for feature in features]
     assert tags_of(examples, features, logits, LABELS) == [list(tags)]
 
 

@@ -23,7 +23,7 @@ from bertkit.run.task_data import TaskData
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.tasks.batching import TrainingOrder
 from bertkit.tasks.reading.training_data import TrainingData
-from bertkit.tasks.task import check_metrics
+from bertkit.tasks.trainable import task_of
 from bertkit.train.micro_batches import AUTO_MICRO_TOKENS
 from bertkit.train.processes import Accelerator, choose_device, make_accelerator
 
@@ -71,13 +71,13 @@ def plan_finetuning(given: FinetuneSettings, read: TrainingData | None = None) -
     if is_done(settings, FINETUNE, {}, lambda: task_data.fingerprint(splits_of())):
         return None
     choose_device(settings.device)  # fail before reading all the files
-    check_metrics(settings.task, settings.task.label_names)
+    task_of(settings.task).check_metrics()
     world = world_from_environment()
     source = None if settings.model_dir is None else resolve_model_dir(settings.model_dir)
     tokenizer = load_tokenizer(source) if source is not None else task_data.new_tokenizer(settings, splits_of)
     tokenizer.max_length = settings.task.max_seq_length  # saved, so that transformers truncates at the same length
-    data = task_data.make_task_data(settings, splits_of(), tokenizer)
-    check_metrics(settings.task, data.labels)
+    data = task_data.make_task_data(splits_of(), tokenizer)
+    data.task.check_metrics()
     if world.is_main:
         say(*data.describe(settings))
     start = start_finetuning(settings, source, tokenizer, data.labels)

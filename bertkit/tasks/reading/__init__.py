@@ -5,6 +5,8 @@ formats   detects the format of a file
 tables    parses lines into rows with named columns
 conll     parses CoNLL files; tagging schemes, and the chunks that tags mark
 labels    checks labels and ids
-source    what a shape reads its examples from, and the examples of a split
+reading   a table from which a task reads its examples
+rows      rows from Python: mappings, `datasets` and pandas data frames
+source    the examples of a split
 writers   writes rows of predictions to a file
 """

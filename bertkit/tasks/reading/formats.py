@@ -4,13 +4,14 @@ import csv
 import io
 import itertools
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from bertkit.base.errors import InputError
 from bertkit.base.text_files import PEEKED_BYTES, opened_input, parse_json, unpacked
 from bertkit.tasks.reading.conll import BLANKS
 from bertkit.tasks.reading.tables import all_names, names_of
-from bertkit.tasks.task import TABLES, Shape
+from bertkit.tasks.task import TABLES, AnyTask
 from bertkit.tasks.task_config import TaskConfig
 
 CONLL_FORMATS = ("conll", "conllu")
@@ -25,54 +26,60 @@ def suffix_of(path: Path) -> str:
     return (Path(path.stem) if path.suffix.lower() == ".gz" else path).suffix.lower()
 
 
-def format_of_file(shape: Shape, task: TaskConfig, path: Path) -> str:
-    """Return the format of a file with labels; raises InputError if it is unknown, or is one for another shape."""
+def format_of_file(task: AnyTask, path: Path) -> str:
+    """Return the format of a file with labels; raises InputError if it is unknown, or is one for another task."""
     suffix = suffix_of(path)
-    format = ENDINGS.get(suffix)
-    if task.format != "auto":
+    format, wanted = ENDINGS.get(suffix), task.config.format
+    if wanted != "auto":
         # the task sets the format of the official files; a user's copy may have another one, with its own ending
-        is_other = shape.is_word_level and suffix in (".jsonl", ".json", ".parquet")
-        format = ENDINGS[suffix] if is_other else task.format
-    elif shape.is_word_level and format in (None, "tsv"):
+        is_other = task.has_words and suffix in (".jsonl", ".json", ".parquet")
+        format = format if is_other else wanted
+    elif task.has_words and format in (None, "tsv"):
         format = "conll"
     if format is None:
         way_out = "set task.format=tsv, csv, jsonl, json, parquet, label_text, conll or conllu"
         with opened_input(str(path)) as (file, _):
             unpacked(file, path)  # refuses Excel's files
         raise InputError(f"{path}: unknown format (ending '{path.suffix}'); {way_out}")
-    if format in CONLL_FORMATS and not shape.is_word_level:
-        raise InputError(f"{path}: format {format} holds tags, which kind={shape.kind} cannot use; set task.format=")
+    if format in CONLL_FORMATS and not task.has_words:
+        raise InputError(f"{path}: format {format} holds tags, which kind={task.kind} cannot use; set task.format=")
     return format
 
 
-def format_of_input(
-    shape: Shape, task: TaskConfig, name: Path, beginning: str, labels: tuple[str, ...]
-) -> tuple[str, bool]:
-    """Return the format of an input of `predict`, and whether it was guessed from the first lines."""
-    suffix = suffix_of(name)
+@dataclass(frozen=True)
+class InputFormat:
+    """The format of an input of `predict`."""
+
+    name: str
+    is_guess: bool = False  # whether it was guessed from the first lines
+
+
+def format_of_input(task: AnyTask, name: Path, beginning: str) -> InputFormat:
+    """Detect the format of an input of `predict`, from its ending or its first lines."""
+    suffix, wanted = suffix_of(name), task.config.format
     ending = ENDINGS.get(suffix)
-    if shape.is_word_level and (ending == "tsv" or (ending is None and suffix not in ("", ".txt"))):
-        return ("conll" if ending or task.format == "auto" else task.format), False  # such as eng.testb
+    if task.has_words and (ending == "tsv" or (ending is None and suffix not in ("", ".txt"))):
+        return InputFormat("conll" if ending or wanted == "auto" else wanted)  # such as eng.testb
     if ending is not None:
-        return ending, False
+        return InputFormat(ending)
     lines = beginning.split("\n")
     whole = [line.rstrip("\r") for line in lines[:-1] or lines]  # the last line may be incomplete
-    format = json_format(beginning) or conll_format(shape, task, whole, labels)
-    if format is None and shape.plain is None:
-        format = task.format if task.format != "auto" else "tsv" if "\t" in whole[0] else "csv"
-    if format is None and shape.plain == "text":
-        format = _table_format(task, whole, labels)
-    return format or shape.plain or "", True
+    format = json_format(beginning) or conll_format(task, whole)
+    if format is None and task.plain is None:
+        format = wanted if wanted != "auto" else "tsv" if "\t" in whole[0] else "csv"
+    if format is None and task.plain == "text":
+        format = _table_format(task, whole)
+    return InputFormat(format or task.plain or "", is_guess=True)
 
 
-def check_input(shape: Shape, task: TaskConfig, format: str, name: Path) -> None:
-    """Raise InputError for a format that this shape cannot read, and for single texts if the task needs pairs."""
-    if format == "text" and needs_text_pair(task):
-        wrong = f"task={task.name} needs pairs of texts, but a plain text file has one text per line"
+def check_input(task: AnyTask, format: str, name: Path) -> None:
+    """Raise InputError for a format that the task cannot read, and for single texts if the task needs pairs."""
+    if format == "text" and needs_text_pair(task.config):
+        wrong = f"task={task.config.name} needs pairs of texts, but a plain text file has one text per line"
         raise InputError(f"{name}: {wrong}; use a file with named columns, or set format=")
-    if format not in shape.formats:
-        expected = ", ".join(shape.formats)
-        raise InputError(f"{name}: format {format} does not fit a {shape.kind} model; set format= to one of {expected}")
+    if format not in task.formats:
+        expected = ", ".join(task.formats)
+        raise InputError(f"{name}: format {format} does not fit a {task.kind} model; set format= to one of {expected}")
 
 
 def needs_text_pair(task: TaskConfig) -> bool:
@@ -100,7 +107,7 @@ def json_format(beginning: str) -> str | None:
     return "json" if isinstance(value, list) and value and isinstance(value[0], dict) else None
 
 
-def conll_format(shape: Shape, task: TaskConfig, lines: list[str], labels: tuple[str, ...]) -> str | None:
+def conll_format(task: AnyTask, lines: list[str]) -> str | None:
     """Detect CoNLL: equally many columns in every line, one of them with tags, and blank lines between sentences."""
     rows = [BLANKS.split(line.strip(" \t")) for line in lines if not line.startswith("#")]
     words = [row for row in rows if row != [""]]
@@ -111,26 +118,28 @@ def conll_format(shape: Shape, task: TaskConfig, lines: list[str], labels: tuple
     has_sentences = [""] in rows and any(one != [""] != next_ for one, next_ in itertools.pairwise(rows))
     if not has_sentences or len({len(row) for row in words}) > 1 or len(words[0]) < 2:
         return None
-    column = task.columns.tags if isinstance(task.columns.tags, int) else -1
+    place = task.config.columns.tags
+    column = place if isinstance(place, int) else -1
     tags = {row[column] for row in words} if -len(words[0]) <= column < len(words[0]) else {""}
-    if shape.is_word_level:
-        return "conll" if all(tag in labels or _TAG.fullmatch(tag) for tag in tags) else None
+    if task.has_words:
+        return "conll" if all(tag in task.labels or _TAG.fullmatch(tag) for tag in tags) else None
     return "conll" if tags != {"O"} and all(map(_TAG.fullmatch, tags)) else None
 
 
-def _table_format(task: TaskConfig, lines: list[str], labels: tuple[str, ...]) -> str | None:
+def _table_format(task: AnyTask, lines: list[str]) -> str | None:
     """Detect a table: the first line names columns of the task, or all lines have the same number of tabs."""
+    config = task.config
     filled = [line for line in lines if line] or [""]
     tabs, commas = filled[0].split("\t"), _csv_cells(filled[0])
     for format, cells in (("tsv", tabs), ("csv", commas), ("csv", filled[0].split(";"))):
-        if set(cells) & (all_names(task) if len(cells) > 1 else set(names_of(task.columns.text))):
+        if set(cells) & (all_names(config) if len(cells) > 1 else set(names_of(config.columns.text))):
             return format
-    if task.format == "csv" and len(commas) == len(task.column_names or ()):
+    if config.format == "csv" and len(commas) == len(config.column_names or ()):
         return "csv"
     if len({line.count("\t") for line in filled}) == 1 and len(tabs) > 1:
         return "tsv"
     firsts = [line.partition(" ")[0] for line in filled]
-    if task.format == "label_text" and firsts[0] in labels and all(":" in first for first in firsts):
+    if config.format == "label_text" and firsts[0] in task.labels and all(":" in first for first in firsts):
         return "label_text"
     return "csv" if _QUOTED_CELLS.fullmatch(filled[0]) else None
 

@@ -9,8 +9,8 @@ from bertkit.tasks.reading.conll import Sentence, detect_scheme
 from bertkit.tasks.reading.formats import CONLL_FORMATS, ENDINGS, beginning, conll_format, format_of_input, suffix_of
 from bertkit.tasks.reading.labels import as_number
 from bertkit.tasks.reading.readers import find_file, open_file
-from bertkit.tasks.task import shape_of
 from bertkit.tasks.task_config import TAGS, WORDS, TaskConfig
+from bertkit.tasks.trainable import task_of
 
 MAX_NUMBERS = 20  # different whole numbers that may be classes, such as stars; more are the labels of a regression
 _WAY_OUT = "set task=, such as task=classification"
@@ -21,13 +21,13 @@ def infer_task(task: TaskConfig, data_dir: str | None = None) -> tuple[list[str]
 
     Raises InputError if the file cannot be read, has no column of labels, or too many different labels.
     """
-    path, shape = find_file(task, data_dir, "train"), shape_of(task)
+    path, sequences = find_file(task, data_dir, "train"), task_of(task)
     assert path is not None, "sequence has no dataset on the hub"
     with opened_input(str(path)) as (file, _):
         head = beginning(*as_utf8(unpacked(file, path), path, task.encoding))
-    format = format_of_input(shape, task, path, head, ())[0] if head else "csv"
+    format = format_of_input(sequences, path, head).name if head else "csv"
     if format in ("tsv", "text"):
-        format = conll_format(shape, task, head.splitlines(), ()) or format
+        format = conll_format(sequences, head.splitlines()) or format
     if format == "text":
         raise InputError(f"{path}: no columns; expected a table, CoNLL, or SQuAD's JSON; {_WAY_OUT}")
     is_conll, table = format in CONLL_FORMATS, open_file(task, path, format)

@@ -48,7 +48,7 @@ class Labels:
         self.seen: dict[str, str] = {}  # the place where each label occurs first
         self._first_type: tuple[str, str, Any] | None = None  # type, place and value
 
-    def name_of(self, value: Any, where: str) -> str | float:
+    def name_of(self, value: Any, where: str) -> str:
         """Check a label and return its name."""
         value = self._checked(value, where, self.is_typed or self.names is None)
         if isinstance(value, float) and not math.isfinite(value):
@@ -71,7 +71,7 @@ class Labels:
         if isinstance(value, str):
             value = value.split(self.task.label_separator) if value.strip() else []
         parts = value if isinstance(value, list) else [value]
-        return tuple(dict.fromkeys(str(self.name_of(part, where)) for part in parts))
+        return tuple(dict.fromkeys(self.name_of(part, where) for part in parts))
 
     def all(self) -> tuple[str, ...]:
         """Return the names in the order of their numbers: as listed; or else sorted, numbers by value, texts by alphabet."""
@@ -106,7 +106,7 @@ class Labels:
 class NumericLabels(Labels):
     """Check the labels of a regression, and convert them to numbers."""
 
-    def name_of(self, value: Any, where: str) -> str | float:
+    def number_of(self, value: Any, where: str) -> float:
         """Check a label and return the number."""
         value = self._checked(value, where, self.is_typed)
         number = math.nan if isinstance(value, bool) else as_number(value)

@@ -30,9 +30,9 @@ from bertkit.base.errors import InputError, check_distinct
 from bertkit.base.hub_ids import is_offline
 from bertkit.base.text_files import as_utf8, is_blank, numbered_lines, read_lines, unpacked, unpacking
 from bertkit.data.corpus.documents import parquet_records
-from bertkit.tasks import entities
 from bertkit.tasks.reading.formats import (
     ENDINGS,
+    InputFormat,
     beginning,
     check_input,
     format_of_file,
@@ -40,10 +40,13 @@ from bertkit.tasks.reading.formats import (
     needs_text_pair,
     suffix_of,
 )
-from bertkit.tasks.reading.source import Reading, Source, collect_examples, label_names, with_label_names
+from bertkit.tasks.reading.reading import Reading
+from bertkit.tasks.reading.rows import label_names, with_label_names
+from bertkit.tasks.reading.source import Source, collect_examples
 from bertkit.tasks.reading.tables import Rows, ShortRows, Table, names_of, open_table, records
-from bertkit.tasks.task import Shape, shape_of
-from bertkit.tasks.task_config import TEXTS, WORDS, TaskConfig
+from bertkit.tasks.task import AnyTask
+from bertkit.tasks.task_config import TaskConfig
+from bertkit.tasks.trainable import task_of
 
 SPLITS = ("train", "dev", "test", "dev_mismatched", "test_mismatched")
 SET_ENCODING = "; or set task.encoding=cp1252"
@@ -56,9 +59,9 @@ def read_examples(task: TaskConfig, data_dir: str | None, split: str, labels: tu
     `data_dir` is the task's folder or the one above it; None for the hub. `labels` are those of the model or the training
     file, if the task lists none; None uses the labels in this file.
     """
-    given, split = split, split.replace("validation", "dev").removesuffix("_matched")
+    asked, split = split, split.replace("validation", "dev").removesuffix("_matched")
     if split not in SPLITS:
-        raise InputError(f"split={given}: expected {', '.join(SPLITS)}")
+        raise InputError(f"split={asked}: expected {', '.join(SPLITS)}")
     path = find_file(task, data_dir, split)
     is_labelled = True if not split.startswith("test") else None
     if path is not None:
@@ -66,15 +69,15 @@ def read_examples(task: TaskConfig, data_dir: str | None, split: str, labels: tu
     hub_split = getattr(task.hub, split)
     if hub_split is None:
         raise InputError(f"task={task.name}: no {split} split on the hub; set data_dir=, or task.hub.{split}=")
-    return collect_examples(shape_of(task), Reading(task, _hub_table(task, hub_split), is_labelled, labels))
+    return collect_examples(task_of(task), Reading(task, _hub_table(task, hub_split), is_labelled, labels))
 
 
 def read_file(
     task: TaskConfig, path: Path, is_labelled: bool | None = None, labels: tuple[str, ...] | None = None
 ) -> Source:
     """Read a file; see `Reading` for `is_labelled`, and `read_examples` for `labels`; raises InputError if it is wrong."""
-    table = open_file(task, path, format_of_file(shape_of(task), task, path), bool(is_labelled))
-    return collect_examples(shape_of(task), Reading(task, table, is_labelled, labels))
+    table = open_file(task, path, format_of_file(task_of(task), path), bool(is_labelled))
+    return collect_examples(task_of(task), Reading(task, table, is_labelled, labels))
 
 
 def open_file(task: TaskConfig, path: Path, format: str, is_labelled: bool = True) -> Table:
@@ -99,57 +102,47 @@ class Inputs:
     description: str  # how the input is read; empty for an empty input
     chunks: Iterator[list[Any]]  # the examples in order, up to READ_AT_ONCE in a chunk
     short_rows: ShortRows  # counts the rows with too few cells that were read so far
-    shape: Shape  # the shape of the examples: the task's, or the one for running text
+    task: AnyTask  # predicts these examples: a tagger has another task for running text
     rows: deque[dict[str, Any]] = field(default_factory=deque)  # the rows read so far, if they are kept
     num_bytes: int | None = None  # size of a file; None for the others
     position: Callable[[], int] | None = None  # returns the number of bytes read; None for inputs from Python
 
 
 def open_inputs(
-    shape: Shape,
-    task: TaskConfig,
-    file: io.BufferedReader,
-    name: Path,
-    set_format: str | None,
-    labels: tuple[str, ...],
-    keep_rows: bool = False,
+    task: AnyTask, file: io.BufferedReader, name: Path, set_format: str | None, keep_rows: bool = False
 ) -> Inputs:
     """Open an input of `predict`, of which nothing has been read yet: detect its format and find its columns.
 
     `name` is `-` for standard input. `set_format` is the setting format=; None detects it from the ending, or else from the
-    first lines, where lines of words that end with one of the model's `labels` are CoNLL. `keep_rows` fills `Inputs.rows`.
+    first lines, where lines of words that end with one of the model's labels are CoNLL. `keep_rows` fills `Inputs.rows`.
 
     Raises InputError if the input is wrong (a wrong line raises when it is read).
     """
-    short_rows = ShortRows(are_filled=True, keep_lengths=shape.has_choices)
     with unpacking(lambda: str(name)):
-        file, encoding = as_utf8(unpacked(file, name), name, task.encoding)
+        file, encoding = as_utf8(unpacked(file, name), name, task.config.encoding)
         head = beginning(file, encoding)
-    task = dataclasses.replace(task, encoding=encoding)
     if not head:
-        return Inputs("", iter(()), short_rows, shape)
-    format, is_guess = (set_format, False) if set_format else format_of_input(shape, task, name, head, labels)
-    format = "json" if format == "squad" else format
-    if shape.is_word_level and format in ("text", "csv", "tsv"):
-        shape = entities.SHAPE
-    check_input(shape, task, format, name)
+        return Inputs("", iter(()), task.short_rows(), task)
+    task = task.changed(encoding=encoding)
+    detected = InputFormat(set_format) if set_format else format_of_input(task, name, head)
+    format = "json" if detected.name == "squad" else detected.name
+    task = task.for_format(format)
+    check_input(task, format, name)
     if format == "text":
-        columns = dataclasses.replace(task.columns, text="text", text_pair=None, id=None)
-        task = dataclasses.replace(task, columns=columns)
+        columns = dataclasses.replace(task.config.columns, text="text", text_pair=None, id=None)
+        task = task.changed(columns=columns)
     try:
-        table = input_table(task, file, name, format, short_rows)
-        return read_table(shape, task, table, keep_rows)
+        table = input_table(task.config, file, name, format, task.short_rows())
+        return read_table(task, table, keep_rows)
     except InputError as error:
-        if is_guess and shape.plain and not needs_text_pair(task):
-            raise InputError(f"{error}; for plain text set format={shape.plain}") from None
+        if detected.is_guess and task.plain and not needs_text_pair(task.config):
+            raise InputError(f"{error}; for plain text set format={task.plain}") from None
         raise
 
 
-def read_table(shape: Shape, task: TaskConfig, table: Table, keep_rows: bool = False) -> Inputs:
+def read_table(task: AnyTask, table: Table, keep_rows: bool = False) -> Inputs:
     """Read the rows of a table for `predict`; raises InputError for a missing column, or when a wrong row is read."""
-    words, texts = names_of(task.columns.words or WORDS), names_of(task.columns.text or TEXTS)
-    if shape.is_word_level and {*texts} & {*table.names} and not {*words} & {*table.names}:
-        shape = entities.SHAPE
+    task = task.for_columns(table.names)
     rows: deque[dict[str, Any]] = deque()
     check_distinct(table.names if keep_rows else (), table.place(1))
 
@@ -158,11 +151,12 @@ def read_table(shape: Shape, task: TaskConfig, table: Table, keep_rows: bool = F
             rows.append(row if isinstance(row, dict) else {})  # a sentence has no further columns to keep
             yield number, row
 
-    reading = Reading(task, dataclasses.replace(table, rows=noted()) if keep_rows else table, is_labelled=False)
-    examples = shape.read(reading)
+    kept = dataclasses.replace(table, rows=noted()) if keep_rows else table
+    reading = Reading(task.config, kept, is_labelled=False)
+    examples = task.read(reading)
     unit = table.unit or ", ".join(f"{setting} in column '{column}'" for setting, column in reading.columns)
     chunks = iter(lambda: list(itertools.islice(examples, READ_AT_ONCE)), [])
-    return Inputs(f"{table.name} read as {table.format}: {unit}", chunks, table.short_rows, shape, rows)
+    return Inputs(f"{table.name} read as {table.format}: {unit}", chunks, table.short_rows, task, rows)
 
 
 def find_file(task: TaskConfig, data_dir: str | None, split: str) -> Path | None:
@@ -217,10 +211,11 @@ def _parquet_table(path: Path, data: bytes | None = None) -> Table:
     return records(str(path), "parquet", enumerate(with_label_names(rows, names), 1), ShortRows(), counts=" record ")
 
 
-def input_table(task: TaskConfig, file: io.BufferedReader, name: Path, format: str, short_rows: ShortRows) -> Table:
+def input_table(config: TaskConfig, file: io.BufferedReader, name: Path, format: str, short_rows: ShortRows) -> Table:
     """Open an uncompressed file or pipe as a table; raises InputError for a line that does not fit, when it is read."""
     if format != "parquet":
-        return open_table(task, name, format, numbered_lines(file, name, **_options(task, name, format)), short_rows)
+        lines = numbered_lines(file, name, **_options(config, name, format))
+        return open_table(config, name, format, lines, short_rows)
     with unpacking(lambda: str(name)):
         return _parquet_table(name, file.read())
 

@@ -101,6 +101,11 @@ def names_of(column: Column) -> tuple[str, ...]:
     return (column,) if isinstance(column, str) else column if isinstance(column, tuple) else ()
 
 
+def first_name(column: Column) -> str:
+    """Return the first name that a column may have, or its number."""
+    return str(column[0] if isinstance(column, tuple) else column)
+
+
 def all_names(task: TaskConfig) -> set[str]:
     """Return all names that the columns of a task may have."""
     return {name for column in vars(task.columns).values() for name in names_of(column)}

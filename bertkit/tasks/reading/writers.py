@@ -116,3 +116,16 @@ def _parquet(file: Any) -> Iterator[Write]:
         with parquet.ParquetWriter(file, schema) as table:
             for chunk in iter(lambda: list(itertools.islice(lines, ROWS_AT_ONCE)), []):
                 table.write_table(pa.Table.from_pylist([json.loads(line) for line in chunk], schema=schema))
+
+
+_BETWEEN_CELLS = re.compile("[ \t-\r\x1c-\x1e\x85\u2028\u2029]+")
+
+
+def word_cell(word: str) -> str:
+    """Replace white space in a word by `_`: it would begin a new cell or line."""
+    return _BETWEEN_CELLS.sub("_", word) or "_"
+
+
+def conll_lines(separator: str, *cells: Sequence[str]) -> str:
+    """Format the words and tags of a sentence as CoNLL lines, with a blank line at the end."""
+    return "".join(separator.join(map(word_cell, line)) + "\n" for line in zip(*cells, strict=True)) + "\n"

@@ -25,6 +25,7 @@ Source: Papineni et al. 2002 and Post 2018 (BLEU); Popović 2015 (chrF); Lin 200
 """
 
 import importlib.util
+import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -49,6 +50,7 @@ def metric(name: str, *keys: str) -> Callable[[Made], Made]:
 
 
 TEXT_METRICS = ("bleu", "chrf", "rouge", "exact_match_text")
+MAX_LOSS = 700.0  # exp of a larger number overflows
 MULTI_LABEL = ("accuracy", "f1_macro", "f1_micro")  # the metrics for several labels
 PACKAGES = {"bleu": "sacrebleu", "chrf": "sacrebleu", "rouge": "rouge_score"}  # in the extra `generation`
 
@@ -56,6 +58,11 @@ PACKAGES = {"bleu": "sacrebleu", "chrf": "sacrebleu", "rouge": "rouge_score"}  #
 def keys_of(names: Iterable[str]) -> list[str]:
     """Return the keys of the scores of some metrics; that of a plug-in is its name."""
     return [key for name in names for key in METRICS.get(name, (name,))]
+
+
+def perplexity(loss: float) -> float:
+    """Return exp(loss), for a mean loss in nats per token."""
+    return math.exp(min(loss, MAX_LOSS))
 
 
 def require_packages(names: Iterable[str]) -> None:

@@ -1,6 +1,6 @@
 """The review of predictions for the report: scores by label, confusions, calibration, mistakes.
 
-A shape of task converts its predictions to `Case`s and calls the functions that fit. A review is a mapping with some of:
+A task converts its predictions to `Case`s and calls the functions that fit. A review is a mapping with some of:
 
     by_label      precision, recall, f1 and support of each label
     confusion     labels, and counts: a row for each true label, a column for each predicted label
@@ -27,6 +27,7 @@ ANSWERABLE = ("answered", "unanswerable")
 LENGTHS, BORDERS = ("up to 7 words", "8 to 11", "12 to 15", "16 and more"), (8, 12, 16)  # groups of questions by length
 
 Scores = dict[str, dict[str, float]]
+Review = dict[str, Any]  # what eval.json and the report have of it
 
 
 @dataclass(frozen=True)
@@ -40,14 +41,14 @@ class Case:
     confidence: float  # the probability of the predicted label
 
 
-def eval_json_parts(review: Mapping[str, Any]) -> dict[str, Any]:
+def eval_json_parts(review: Review) -> Review:
     """Return what eval.json contains of a review: `per_label`, `by_length` and `calibration_error`."""
     names = {"by_label": "per_label", "by_length": "by_length"}
     parts = {names[key]: value for key, value in review.items() if key in names}
     return parts | ({"calibration_error": review["calibration"]["error"]} if "calibration" in review else {})
 
 
-def review_of_labels(cases: Sequence[Case], labels: Sequence[str]) -> dict[str, Any]:
+def review_of_labels(cases: Sequence[Case], labels: Sequence[str]) -> Review:
     """Review predictions with one label for each example."""
     pairs = Counter((case.gold, case.predicted) for case in cases)
     return {
@@ -58,7 +59,7 @@ def review_of_labels(cases: Sequence[Case], labels: Sequence[str]) -> dict[str, 
     }
 
 
-def review_of_label_sets(cases: Sequence[Case], labels: Sequence[str]) -> dict[str, Any]:
+def review_of_label_sets(cases: Sequence[Case], labels: Sequence[str]) -> Review:
     """Review multi-label predictions; each case is one label of one example, `texts["label"]`, true or false."""
     pairs = Counter((c.texts["label"] * c.gold, c.texts["label"] * c.predicted) for c in cases)  # "" for false
     named = {True: "yes", False: "no"}
@@ -67,11 +68,11 @@ def review_of_label_sets(cases: Sequence[Case], labels: Sequence[str]) -> dict[s
     return {"by_label": by_label, "calibration": _calibration_of(cases), "mistakes": mistakes(shown)}
 
 
-def _calibration_of(cases: Iterable[Case]) -> dict[str, Any]:
+def _calibration_of(cases: Iterable[Case]) -> Review:
     return calibration((case.confidence, case.gold == case.predicted) for case in cases)
 
 
-def review_of_numbers(cases: Sequence[Case]) -> dict[str, Any]:
+def review_of_numbers(cases: Sequence[Case]) -> Review:
     """Review a regression: predicted against true numbers, and the largest errors."""
     worst = sorted(cases, key=lambda case: -abs(case.gold - case.predicted))[:NUM_MISTAKES]
     columns = ["id", *_names(cases), "true", "predicted", "error"]
@@ -89,7 +90,7 @@ def review_of_numbers(cases: Sequence[Case]) -> dict[str, Any]:
 
 def review_of_tags(
     sentences: Sequence[tuple[str, Sequence[str], Sequence[str], Sequence[str], Sequence[float]]],
-) -> dict[str, Any]:
+) -> Review:
     """Review tags: scores by type of entity, as in the CoNLL evaluation, or by tag if tags mark no chunks; confusions by word.
 
     A sentence is (id, words, true tags, predicted tags, probabilities of the predicted tags).
@@ -127,14 +128,14 @@ def scores_by_entity(sentences: Iterable[tuple[Any, Any, Sequence[str], Sequence
     return {kind: _scores(right[kind], predicted[kind], true[kind]) for kind in sorted({*predicted, *true})}
 
 
-def review_of_answers(cases: Sequence[Case], scores: Sequence[tuple[float, float]]) -> dict[str, Any]:
+def review_of_answers(cases: Sequence[Case], scores: Sequence[tuple[float, float]]) -> Review:
     """Review answers to questions: scores by answerability and by length, calibration of exact matches, the worst mistakes.
 
     In a case, `texts` has the `question`, and `gold` is a tuple of accepted answers, empty if the question has no answer.
     `scores` holds exact match and F1 of each case, from 0 to 1.
     """
 
-    def grouped(title: str, names: Sequence[str], order: Sequence[str]) -> dict[str, Any]:
+    def grouped(title: str, names: Sequence[str], order: Sequence[str]) -> Review:
         rows = []
         for name in order:
             own = [pair for group, pair in zip(names, scores, strict=True) if group == name]
@@ -178,7 +179,7 @@ def _scores(num_right: int, num_predicted: int, num_true: int) -> dict[str, floa
     }
 
 
-def confusion(pairs: Mapping[tuple[str, str], int], labels: Sequence[str]) -> dict[str, Any]:
+def confusion(pairs: Mapping[tuple[str, str], int], labels: Sequence[str]) -> Review:
     """Arrange counts of (true, predicted) as a matrix; beyond `MAX_LABELS` rare labels share one row and one column."""
     frequency = Counter[str]()
     for (gold, predicted), count in pairs.items():
@@ -195,7 +196,7 @@ def confusion(pairs: Mapping[tuple[str, str], int], labels: Sequence[str]) -> di
     return {"labels": shown, "counts": counts.tolist()}
 
 
-def calibration(predictions: Iterable[tuple[float, bool]]) -> dict[str, Any]:
+def calibration(predictions: Iterable[tuple[float, bool]]) -> Review:
     """Compare confidence with accuracy; each prediction is (confidence, whether it is right).
 
     The expected calibration error is the sum over bins of (share of predictions in the bin) * |accuracy - mean confidence|.
@@ -215,7 +216,7 @@ def calibration(predictions: Iterable[tuple[float, bool]]) -> dict[str, Any]:
     return {"error": error, "bins": bins}
 
 
-def mistakes(cases: Sequence[Case], which: str = "") -> dict[str, Any]:
+def mistakes(cases: Sequence[Case], which: str = "") -> Review:
     """List the wrong predictions with the highest confidence."""
     wrong = sorted((c for c in cases if c.gold != c.predicted), key=lambda c: -c.confidence)[:NUM_MISTAKES]
     rows = [[c.example, *c.texts.values(), str(c.gold), str(c.predicted), f"{c.confidence:.3f}"] for c in wrong]

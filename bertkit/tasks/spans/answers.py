@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bertkit.tasks.feature import Logits, SpanFeature
 from bertkit.tasks.spans.examples import SpanExample
-from bertkit.tasks.task import Feature
 from bertkit.tasks.task_config import SpansConfig
 
 HIGHEST_ODDS = 1e9  # `null_odds` if "no answer" is the only candidate; JSON has no infinity
@@ -60,8 +60,8 @@ class _Span(NamedTuple):
 
 def answers_of(
     examples: Sequence[SpanExample],
-    features: Sequence[Feature],
-    logits: Sequence[NDArray[np.floating]],
+    features: Sequence[SpanFeature],
+    logits: Sequence[Logits],
     settings: SpansConfig,
 ) -> list[SpanPrediction]:
     """Predict the answer to each question; "" means no answer.
@@ -114,7 +114,9 @@ def _prediction(example: SpanExample, spans: list[_Span], null: _Span, settings:
     return SpanPrediction(example.id, answer, n_best, odds, no_answer_probability)
 
 
-def _spans_of(feature: Feature, scores: NDArray[np.float64], n_best: int, max_answer_length: int) -> Iterator[_Span]:
+def _spans_of(
+    feature: SpanFeature, scores: NDArray[np.float64], n_best: int, max_answer_length: int
+) -> Iterator[_Span]:
     """Yield the possible answers of a window, sorted by the rank of their start, then by the rank of their end."""
     starts, ends = (np.argsort(-column, kind="stable")[:n_best] for column in scores.T)
     in_context = np.array([place is not None for place in feature.origins])
@@ -124,5 +126,7 @@ def _spans_of(feature: Feature, scores: NDArray[np.float64], n_best: int, max_an
     for row, column in np.argwhere(allowed):
         start, end = starts[row], ends[column]
         start_logit, end_logit = float(scores[start, 0]), float(scores[end, 1])
-        characters = feature.origins[start].start, feature.origins[end].end
-        yield _Span(start_logit + end_logit, start_logit, end_logit, *characters)
+        first, last = feature.origins[start], feature.origins[end]
+        assert first is not None, "starts in the context"
+        assert last is not None, "ends in the context"
+        yield _Span(start_logit + end_logit, start_logit, end_logit, first.start, last.end)

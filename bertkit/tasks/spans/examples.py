@@ -9,16 +9,16 @@ Source: Devlin et al. 2019, sections 4.2 and 4.3; google-research/bert run_squad
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import TextPieces, Tokenizer
-from bertkit.tasks.reading.source import Reading, optional_value, required_text
-from bertkit.tasks.task import Feature
-from bertkit.tasks.task_config import SpansConfig, TaskConfig
+from bertkit.tasks.feature import ContextToken, SpanFeature
+from bertkit.tasks.reading.reading import Cells, Reading, optional_value, required_text
+from bertkit.tasks.task_config import SpansConfig
 
 NO_ANSWER = (0, 0)  # the label of a window without the answer: the position of [CLS], as start and as end
 
@@ -41,15 +41,15 @@ class SpanExample:
     answers: tuple[Answer, ...] | None  # the accepted answers; empty if the question has no answer; None if unknown
 
 
-def read(reading: Reading) -> Iterator[SpanExample]:
+def read(reading: Reading, is_always_answered: bool) -> Iterator[SpanExample]:
     """Read a question from each row; raises InputError if a column is missing or a row is wrong."""
-    task, is_input = reading.task, reading.is_input
-    question = reading.find(task.columns.question, "question")
-    context = reading.find(task.columns.context, "context")
-    field = None if is_input else reading.table.find(task.columns.answers, "answers", False)
+    config, is_input = reading.config, reading.is_input
+    question = reading.find(config.columns.question, "question")
+    context = reading.find(config.columns.context, "context")
+    field = None if is_input else reading.table.find(config.columns.answers, "answers", False)
     ids = reading.ids(is_unique=True)  # the output files use ids as keys
 
-    def example(row: Any, where: str, line: int) -> SpanExample:
+    def example(row: Cells, where: str, line: int) -> SpanExample:
         example_id = ids.take(optional_value(row, ids.field), where, line)
         where = f"{where}: question '{example_id}'"
         question_text, text = required_text(row, question, where), required_text(row, context, where)
@@ -61,8 +61,8 @@ def read(reading: Reading) -> Iterator[SpanExample]:
             answers = tuple(_answer(*pair, text, where) for pair in pairs)
         if reading.is_labelled and answers is None:
             raise InputError(f"{where}: no answers; only a test file may have none; set task.columns.answers=")
-        if answers == () and settings_of(task).is_always_answered:
-            raise InputError(f"{where}: empty answers; task={task.name} needs one for each question; try task=squad2")
+        if answers == () and is_always_answered:
+            raise InputError(f"{where}: empty answers; task={config.name} needs one for each question; try task=squad2")
         reading.note_empty(where, question_text, text)
         return SpanExample(example_id, question_text, text, answers)
 
@@ -103,24 +103,13 @@ def _answer(text: Any, start: Any, context: str, where: str) -> Answer:
     return Answer(text, start)
 
 
-class ContextToken(NamedTuple):
-    """The origin of a token: its characters `context[start:end]`, and whether it has the most context in this window."""
-
-    start: int
-    end: int
-    is_max_context: bool
-
-
 def make_features(
-    task: TaskConfig, examples: Sequence[SpanExample], tokenizer: Tokenizer, _: Sequence[str] = ()
-) -> list[Feature]:
+    examples: Sequence[SpanExample], tokenizer: Tokenizer, max_seq_length: int, settings: SpansConfig
+) -> list[SpanFeature]:
     """Turn each question into one feature for each window of its context; a question keeps its first `max_query_length` pieces.
 
-    An empty context has one window. The features of an example are consecutive. `origins` holds a `ContextToken` for each of
-    the T tokens, or None for the question and for special tokens. Raises InputError if `max_query_length` leaves no room for
-    the context.
+    An empty context has one window. Raises InputError if `max_query_length` leaves no room for the context.
     """
-    settings, max_seq_length = settings_of(task), task.max_seq_length
     if max_seq_length - settings.max_query_length - 3 < 1:
         raise InputError(
             f"max_query_length={settings.max_query_length}: leaves no room for the context in "
@@ -149,7 +138,7 @@ def make_features(
             origins = [*[None] * len(head), *places, None]
             ids = [*head, *pieces.ids[first:last], facts.sep]
             types = [0] * len(head) + [1] * (last - first + 1)
-            features.append(Feature(place, ids, types, label, origins, num_cut))
+            features.append(SpanFeature(place, ids, types, label, num_cut=num_cut, origins=origins))
     return features
 
 
@@ -183,9 +172,3 @@ def _gold_pieces(pieces: TextPieces, answer: Answer) -> tuple[int, int] | None:
     end = answer.start + len(answer.text)
     touched = [number for number, (a, b) in enumerate(pieces.offsets) if a < end and answer.start < b]
     return (touched[0], touched[-1]) if touched else None
-
-
-def settings_of(task: TaskConfig) -> SpansConfig:
-    """Return the settings `task.spans` of a span task."""
-    assert task.spans is not None, "checked by TaskConfig"
-    return task.spans

@@ -12,8 +12,8 @@ from task_configs import task_config
 
 from bertkit.base.errors import InputError
 from bertkit.base.text_files import PEEKED_BYTES
+from bertkit.tasks import trainable as tasks
 from bertkit.tasks.reading.readers import Inputs, open_inputs
-from bertkit.tasks.task import shape_of
 from bertkit.tasks.task_config import TaskConfig
 
 TAGS = ("O", "B-X", "I-X")
@@ -29,7 +29,7 @@ def opened(
 ) -> Inputs:
     data = content.encode() if isinstance(content, str) else content
     file = io.BufferedReader(io.BytesIO(data), PEEKED_BYTES)  # type: ignore[arg-type,type-var]
-    return open_inputs(shape_of(task), task, file, Path(name), given, labels)
+    return open_inputs(tasks.task_of(task, labels), file, Path(name), given)
 
 
 def rows_of(inputs: Inputs) -> list[tuple[Any, ...]]:

@@ -11,7 +11,7 @@ from bertkit.tasks.reading.readers import read_examples
 from bertkit.tasks.reading.source import Source
 from bertkit.tasks.sequence import SequenceExample
 from bertkit.tasks.spans.examples import SpanExample
-from bertkit.tasks.tagging import TaggingExample
+from bertkit.tasks.words import TaggingExample
 
 
 def read(folder: str, task: str, split: str, *overrides: str) -> Source:

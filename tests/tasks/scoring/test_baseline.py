@@ -12,7 +12,8 @@ from bertkit.tasks.scoring.baseline import GAIN, Baseline
 from bertkit.tasks.sequence import SequenceExample, SequencePrediction
 from bertkit.tasks.spans.answers import SpanPrediction
 from bertkit.tasks.spans.examples import Answer, SpanExample
-from bertkit.tasks.tagging import TaggingExample, TaggingPrediction
+from bertkit.tasks.trainable import task_of
+from bertkit.tasks.words import TaggingExample, TaggingPrediction
 
 
 def texts(*labels: Any) -> list[SequenceExample]:
@@ -32,7 +33,7 @@ def tags(*rows: str) -> list[TaggingExample]:
 
 
 def baseline_of(name: str, train: list[Any], dev: list[Any], labels: list[str], *overrides: str) -> Baseline:
-    return Baseline.of(task_config(name, *overrides), train, dev, labels)
+    return Baseline.of(task_of(task_config(name, *overrides), tuple(labels)), train, dev)
 
 
 REGRESSION = ["task.labels=regression", "task.metrics=[pearson,spearmanr]", "task.best_metric=pearson"]

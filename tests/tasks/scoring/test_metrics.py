@@ -23,7 +23,7 @@ from bertkit.base.errors import InputError
 from bertkit.tasks.reading.conll import chunks_of
 from bertkit.tasks.scoring.metrics import METRICS, MULTI_LABEL, TEXT_METRICS, module, score, signatures
 from bertkit.tasks.scoring.squad import normalize_answer
-from bertkit.tasks.task import check_metrics
+from bertkit.tasks.trainable import task_of
 from bertkit.train.processes import gather_in_order
 
 INPUTS: dict[str, tuple[Any, ...]] = {
@@ -340,11 +340,11 @@ def test_signatures_are_of_bleu_and_chrf_alone() -> None:
 def test_a_metric_without_its_package_is_refused_before_training(
     task: str, name: str, module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check_metrics(task_config(task))
+    task_of(task_config(task)).check_metrics()
     monkeypatch.setitem(sys.modules, module, None)  # as where it is not installed
     with pytest.raises(InputError, match=rf"^task.metrics: {name} .*pip install '\.\[generation\]' in the directory"):
-        check_metrics(task_config(task))
-    check_metrics(task_config(task, "task.metrics=[exact_match_text]", "task.best_metric=exact"))
+        task_of(task_config(task)).check_metrics()
+    task_of(task_config(task, "task.metrics=[exact_match_text]", "task.best_metric=exact")).check_metrics()
 
 
 # ---- many processes, no network, no home

@@ -12,8 +12,8 @@ from bertkit.tasks.scoring.review import Case, calibration, confusion, scores_by
 from bertkit.tasks.sequence import SequenceExample, SequencePrediction
 from bertkit.tasks.spans.answers import SpanCandidate, SpanPrediction
 from bertkit.tasks.spans.examples import Answer, SpanExample
-from bertkit.tasks.tagging import TaggingExample, TaggingPrediction
-from bertkit.tasks.task import shape_of
+from bertkit.tasks.trainable import task_of
+from bertkit.tasks.words import TaggingExample, TaggingPrediction
 
 
 def test_calibration_by_hand() -> None:
@@ -56,7 +56,7 @@ def test_a_review_of_labels() -> None:
     given = [("a", "no", 0.9), ("b", "yes", 0.7), ("c", "no", 0.6), ("d", "no", 0.8)]
     examples = [SequenceExample(text, text * 3, None if text != "d" else "pair", "yes") for text, _, _ in given]
     said = [SequencePrediction(t, label, {label: p, labels[label == "no"]: 1 - p}) for t, label, p in given]
-    found = shape_of(task).review(task, examples, said, labels)
+    found = task_of(task, tuple(labels)).review(examples, said)
     assert found["by_label"]["yes"] == {"precision": 1.0, "recall": 0.25, "f1": 0.4, "support": 4}
     assert found["confusion"]["counts"] == [[0, 0], [3, 1]]
     assert [row[:2] + row[-3:] for row in found["mistakes"]["rows"]] == [
@@ -70,7 +70,7 @@ def test_a_review_of_label_sets_and_numbers() -> None:
     examples = [SequenceExample("a", "t", None, ("x",)), SequenceExample("b", "u", None, ("x", "y"))]
     shares = {"x": 0.9, "y": 0.8}, {"x": 0.3, "y": 0.6}
     said = [SequencePrediction("a", ("x", "y"), shares[0]), SequencePrediction("b", ("y",), shares[1])]
-    found = shape_of(several).review(several, examples, said, ["x", "y"])
+    found = task_of(several, ("x", "y")).review(examples, said)
     assert found["by_label"]["x"] == {"precision": 1.0, "recall": 0.5, "f1": pytest.approx(2 / 3), "support": 2}
     assert found["by_label"]["y"]["precision"] == 0.5
     first, second = (row[2:] for row in found["mistakes"]["rows"])
@@ -78,7 +78,7 @@ def test_a_review_of_label_sets_and_numbers() -> None:
     numbers = task_config("stsb")
     examples = [SequenceExample(str(n), "t", None, float(n)) for n in range(3)]
     said = [SequencePrediction(str(n), n + 0.5 * n, {}) for n in range(3)]
-    found = shape_of(numbers).review(numbers, examples, said, ())
+    found = task_of(numbers).review(examples, said)
     assert found["scatter"] == [[0, 0, "0"], [1, 1.5, "1"], [2, 3, "2"]]
     assert found["mean_absolute_error"] == 0.5
     assert found["mistakes"]["rows"][0] == ["2", "t", "2", "3", "+1"]
@@ -89,7 +89,7 @@ def test_a_review_of_tags() -> None:
     task = task_config("tagging")
     examples = [TaggingExample("1", ("a", "b", "c"), ("B-X", "I-X", "O")), TaggingExample("2", ("d",), ("O",))]
     said = [TaggingPrediction(["B-X", "B-Y", "B-Y"], [0.9, 0.6, 0.7]), TaggingPrediction(["O"], [0.8])]
-    found = shape_of(task).review(task, examples, said, ())
+    found = task_of(task).review(examples, said)
     assert found["by_label"] == {
         "X": {"precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 1},
         "Y": {"precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 0},
@@ -97,7 +97,7 @@ def test_a_review_of_tags() -> None:
     assert found["confusion"] == {"labels": ["X", "Y", "O"], "counts": [[1, 1, 0], [0, 0, 0], [0, 1, 1]]}
     assert found["mistakes"]["rows"] == [["1", "c", "a b [c]", "O", "B-Y", "0.700"]]
     parts = [TaggingExample("1", ("a", "b"), ("NOUN", "VERB"))]
-    found = shape_of(task).review(task, parts, [TaggingPrediction(["NOUN", "NOUN"], [0.5, 0.5])], ())
+    found = task_of(task).review(parts, [TaggingPrediction(["NOUN", "NOUN"], [0.5, 0.5])])
     assert found["by_label"]["NOUN"] == {"precision": 0.5, "recall": 1.0, "f1": pytest.approx(2 / 3), "support": 1}
 
 
@@ -109,7 +109,7 @@ def test_a_review_of_answers() -> None:
     ]
     said = [SpanPrediction(name, text, [SpanCandidate(text, 0.75, 0, 0, 0, 1)], 0.0, 0.5)
             for name, text in (("q1", "Red fox!"), ("q2", "blue sea"), ("q3", "sea"))]  # fmt: skip
-    found = shape_of(task).review(task, examples, said, ())
+    found = task_of(task).review(examples, said)
     by_answer, by_length = found["groups"]
     assert by_answer["rows"] == [["answered", "50.0", "83.3", "2"], ["unanswerable", "0.0", "0.0", "1"]]
     assert [row[0] for row in by_length["rows"]] == ["up to 7 words", "8 to 11", "16 and more"]
@@ -121,7 +121,7 @@ def test_a_review_of_choices() -> None:
     task = task_config("choice")
     examples = [ChoiceExample(str(n), f"c{n}", ("x", "y", "z"), label) for n, label in enumerate((0, 2, 2))]
     said = [ChoicePrediction(str(n), label, (0.25, 0.25, 0.5)) for n, label in enumerate((2, 2, 2))]
-    found = shape_of(task).review(task, examples, said, ())
+    found = task_of(task).review(examples, said)
     assert found["confusion"]["counts"] == [[0, 0, 1], [0, 0, 0], [0, 0, 2]]
     assert found["mistakes"]["rows"] == [["0", "c0", "x", "z", "0.500"]]
 

@@ -1,0 +1,118 @@
+"""`Feature`, a sequence of tokens for the model; how texts become features.
+
+Axes: T tokens of a sequence, C labels.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertkit.data.corpus.tokenizer import Tokenizer
+
+Logits = NDArray[np.floating]
+# sequence: the label's number; a float for a regression; for several labels at once, 0.0 or 1.0 for each label
+# spans: (start, end), inclusive positions among the T tokens, (0, 0) for no answer
+# choice: the number of the right ending, the same in all features of an example
+Label = float | list[float] | tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One sequence for the model, `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`; an example may have several."""
+
+    example: int  # the index of the example in the list of examples
+    input_ids: list[int]  # length T
+    token_type_ids: list[int]  # length T
+    label: Label | None = None  # of the whole sequence; None if unknown
+    token_labels: list[int] | None = None  # tagging: the label's number of each token, -100 for a token without one
+    target_ids: list[int] | None = None  # generation: the token ids of the target text
+    num_cut: int = 0  # pieces (tokens) of the example that were truncated and are in no other feature
+
+    def without_label(self) -> Self:
+        """Return a copy whose label is unknown."""
+        return dataclasses.replace(self, label=None, token_labels=None, target_ids=None)
+
+    def of_example(self, example: int) -> Self:
+        """Return a copy for another index of its example."""
+        return dataclasses.replace(self, example=example)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaggingFeature(Feature):
+    """A window of words."""
+
+    words: list[int]  # for each of the T tokens the number of the word that begins there, or -1
+
+
+class ContextToken(NamedTuple):
+    """The origin of a token: its characters `context[start:end]`, and whether it has the most context in this window."""
+
+    start: int
+    end: int
+    is_max_context: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpanFeature(Feature):
+    """A question and a window of its context."""
+
+    origins: list[ContextToken | None]  # of each of the T tokens; None for the question and for special tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskFeature(Feature):
+    """A text with masks."""
+
+    masks: list[int]  # the positions of the masks to predict
+
+
+def pieces(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    """Encode texts as token ids, without [CLS] and [SEP]."""
+    if not texts:
+        return []
+    encoded: list[list[int]] = tokenizer(list(texts))["input_ids"]
+    return [ids[1:-1] for ids in encoded]
+
+
+def text_feature(
+    tokenizer: Tokenizer,
+    example: int,
+    first: list[int],
+    second: list[int] | None,
+    label: Label | None,
+    max_seq_length: int,
+) -> Feature:
+    """Build `[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]` from token ids, truncated to `max_seq_length`."""
+    facts, budget = tokenizer.facts, max_seq_length - (2 if second is None else 3)
+    num_first, num_second = truncated_lengths(len(first), len(second or ()), budget)
+    input_ids = [facts.cls, *first[:num_first], facts.sep]
+    token_type_ids = [0] * len(input_ids)
+    if second is not None:
+        input_ids += [*second[:num_second], facts.sep]
+        token_type_ids += [1] * (num_second + 1)
+    num_cut = len(first) + len(second or ()) - num_first - num_second
+    return Feature(example, input_ids, token_type_ids, label, num_cut=num_cut)
+
+
+def truncated_lengths(num_first: int, num_second: int, budget: int) -> tuple[int, int]:
+    """Return the lengths of two segments after truncation: the longer segment loses its last piece until both fit.
+
+    Of two equally long segments the second is cut, as in Google's run_classifier.py and Hugging Face's slow tokenizers. Hugging
+    Face's fast tokenizers may keep one piece more of the second segment, and one less of the first.
+
+    Source: google-research/bert run_classifier.py `_truncate_seq_pair`.
+    """
+    if num_first + num_second <= budget:
+        return num_first, num_second
+    second = min(num_second, max(budget // 2, budget - num_first))
+    return budget - second, second
+
+
+def softmax(logits: Logits) -> NDArray[np.float64]:
+    """exp(x) / sum(exp(x)), in float64."""
+    powers = np.exp(logits.astype(np.float64) - np.max(logits))
+    return np.asarray(powers / powers.sum())

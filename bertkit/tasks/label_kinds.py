@@ -1,0 +1,218 @@
+"""What is predicted of a text or a pair of texts: one label, several labels, or a number.
+
+Axes: C labels.
+"""
+
+import functools
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertkit.base.errors import named
+from bertkit.base.typed_settings import nearest
+from bertkit.tasks.feature import Logits, softmax
+from bertkit.tasks.reading.labels import Labels, NumericLabels
+from bertkit.tasks.reading.reading import Reading
+from bertkit.tasks.scoring import metrics, review, tfidf
+from bertkit.tasks.scoring.review import Review
+from bertkit.tasks.sequence import ReadLabel, SequenceExample, SequencePrediction, SequenceTask, known, texts_of
+from bertkit.tasks.task import LabelNames
+from bertkit.tasks.task_config import TaskConfig
+from bertkit.tasks.trainable import TaskMetrics, most_frequent
+
+NO_LABEL = "(none)"  # stands for an empty set of labels
+MIN_DEVIATION = 0.01  # standard deviation of predictions / of labels; below, a regression has learned nothing
+
+
+def sigmoid(logits: Logits) -> NDArray[np.float64]:
+    """1 / (1 + exp(-x)), in float64."""
+    return np.asarray(0.5 * (1 + np.tanh(0.5 * logits.astype(np.float64))))
+
+
+class OneLabel(SequenceTask[str]):
+    """Texts with one of several labels."""
+
+    def label_reader(self, reading: Reading, field: str | None) -> ReadLabel[str]:
+        """Return the function that checks a label."""
+        reading.labels = labels = Labels(self.config, field, reading.known_labels, reading.table.is_typed)
+        return labels.name_of
+
+    def target(self, label: str) -> int:
+        """Return the label's number."""
+        if label not in self._numbers:
+            hint = nearest(str(label), self._numbers) or f"; expected one of {named(self._numbers)}"
+            raise ValueError(f"unknown label {label!r:.80}{hint}")
+        return self._numbers[label]
+
+    def prediction(self, example: str, logits: Logits) -> SequencePrediction[str]:
+        """Return the most probable label."""
+        probabilities = softmax(logits)
+        shares = dict(zip(self.labels, probabilities.tolist(), strict=True))
+        return SequencePrediction(example, self.labels[int(probabilities.argmax())], shares)
+
+    def fitting_metrics(self) -> TaskMetrics:
+        """Return the metrics of two labels, or of more."""
+        if len(self.labels) > 2:
+            return TaskMetrics("one of several labels", (*metrics.MULTI_LABEL, "matthews_correlation"))
+        return TaskMetrics("one of two labels", ("accuracy", "f1", "f1_macro", "f1_micro", "matthews_correlation"))
+
+    def names_in(self, label: str) -> Sequence[str]:
+        """Return the label."""
+        return [label]
+
+    def predicted_labels(self, prediction: SequencePrediction[str]) -> Sequence[str]:
+        """Return the label."""
+        return [prediction.label]
+
+    def for_metrics(self, labels: Sequence[str]) -> list[int]:
+        """Return the numbers of labels."""
+        return [self._numbers[label] for label in labels]
+
+    def guess(self, labels: Sequence[str]) -> str:
+        """Return the most frequent label."""
+        return most_frequent(labels)
+
+    def labels_by_words(
+        self, train: Sequence[SequenceExample[str]], examples: Sequence[SequenceExample[str]]
+    ) -> list[str]:
+        """Predict labels by TF-IDF; none if there is nothing to learn."""
+        return tfidf.labels_by_words(texts_of(train), known(train), texts_of(examples))
+
+    def review_of(self, cases: Sequence[review.Case], predictions: Sequence[SequencePrediction[str]]) -> Review:
+        """Return scores by label, confusions, calibration and mistakes."""
+        return review.review_of_labels(cases, self.labels)
+
+    @functools.cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self.labels)}
+
+
+class SeveralLabels(SequenceTask[tuple[str, ...]]):
+    """Texts with several labels at once, or none."""
+
+    def label_reader(self, reading: Reading, field: str | None) -> ReadLabel[tuple[str, ...]]:
+        """Return the function that checks several labels."""
+        reading.labels = labels = Labels(self.config, field, reading.known_labels, reading.table.is_typed)
+        return labels.names_of
+
+    def is_without_label(self, value: object) -> bool:
+        """Return False: an empty cell has no labels."""
+        return False
+
+    def target(self, label: tuple[str, ...]) -> list[float]:
+        """Return 1.0 for each label of an example, 0.0 for the others."""
+        return [float(name in label) for name in self.labels]
+
+    def prediction(self, example: str, logits: Logits) -> SequencePrediction[tuple[str, ...]]:
+        """Return all labels above 0.5."""
+        probabilities = dict(zip(self.labels, sigmoid(logits).tolist(), strict=True))
+        above = tuple(name for name, probability in probabilities.items() if probability > 0.5)
+        return SequencePrediction(example, above, probabilities)
+
+    def fitting_metrics(self) -> TaskMetrics:
+        """Return the metrics of sets of labels."""
+        return TaskMetrics("several labels at once", metrics.MULTI_LABEL)
+
+    def names_in(self, label: tuple[str, ...]) -> Sequence[str]:
+        """Return all labels."""
+        return label or (NO_LABEL,)
+
+    def predicted_labels(self, prediction: SequencePrediction[tuple[str, ...]]) -> Sequence[str]:
+        """Return all labels."""
+        return self.names_in(prediction.label)
+
+    def for_metrics(self, labels: Sequence[tuple[str, ...]]) -> NDArray[np.bool_]:
+        """Return whether each example has each label."""
+        return np.array([[name in label for name in self.labels] for label in labels])
+
+    def guess(self, labels: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+        """Return the labels that more than half of the examples have."""
+        counts = Counter(name for label in labels for name in label)
+        return tuple(name for name, count in counts.items() if count > len(labels) / 2)
+
+    def labels_by_words(
+        self, train: Sequence[SequenceExample[tuple[str, ...]]], examples: Sequence[SequenceExample[tuple[str, ...]]]
+    ) -> list[tuple[str, ...]]:
+        """Predict labels by TF-IDF; none if there is nothing to learn."""
+        return tfidf.sets_by_words(texts_of(train), known(train), texts_of(examples))
+
+    def review_of(
+        self, cases: Sequence[review.Case], predictions: Sequence[SequencePrediction[tuple[str, ...]]]
+    ) -> Review:
+        """Review each label of each example separately, as true or false."""
+        single = [
+            review.Case(
+                case.example, {**case.texts, "label": name}, name in case.gold, share > 0.5, max(share, 1 - share)
+            )
+            for case, p in zip(cases, predictions, strict=True)
+            for name, share in p.probabilities.items()
+        ]
+        return review.review_of_label_sets(single, self.labels)
+
+
+class Number(SequenceTask[float]):
+    """Texts with a number: a regression."""
+
+    def label_reader(self, reading: Reading, field: str | None) -> ReadLabel[float]:
+        """Return the function that checks a number."""
+        reading.labels = labels = NumericLabels(self.config, field, reading.known_labels, reading.table.is_typed)
+        return labels.number_of
+
+    def target(self, label: float) -> float:
+        """Return the number."""
+        if isinstance(label, str):  # the labels of another task
+            raise ValueError(f"label {label!r}: expected a number: this task is a regression")
+        return float(label)
+
+    def prediction(self, example: str, logits: Logits) -> SequencePrediction[float]:
+        """Return the number."""
+        return SequencePrediction(example, float(logits[0]), {})
+
+    def fitting_metrics(self) -> TaskMetrics:
+        """Return the correlations."""
+        return TaskMetrics("numbers", ("pearson", "spearmanr"))
+
+    def names_in(self, label: float) -> Sequence[float]:
+        """Return the number."""
+        return [label]
+
+    def for_metrics(self, labels: Sequence[float]) -> Sequence[float]:
+        """Return the numbers."""
+        return labels
+
+    def guess(self, labels: Sequence[float]) -> float:
+        """Return the mean."""
+        return float(np.mean(np.array(labels, float)))
+
+    def is_degenerate(
+        self, examples: Sequence[SequenceExample[float]], predictions: Sequence[SequencePrediction[float]]
+    ) -> bool:
+        """Check whether the predictions hardly vary beside the labels."""
+        deviation = np.std([prediction.label for prediction in predictions])
+        return bool(deviation < MIN_DEVIATION * np.std(known(examples)))
+
+    def review_of(self, cases: Sequence[review.Case], predictions: Sequence[SequencePrediction[float]]) -> Review:
+        """Return predicted against true numbers, and the largest errors."""
+        return review.review_of_numbers(cases)
+
+
+class NextSentence(OneLabel):
+    """Pairs of texts, of which the second follows the first or does not; pretraining trains this head, not fine-tuning."""
+
+    head = "next_sentence"
+
+    def page_inputs(self) -> list[object]:
+        """Return an example of a pair."""
+        return [["It rained all day.", "So we stayed at home."]]
+
+
+def sequence_task(config: TaskConfig, labels: LabelNames) -> OneLabel | SeveralLabels | Number:
+    """Return the task for the kind of labels that the settings name."""
+    if config.is_regression:
+        return Number(config, labels)
+    return SeveralLabels(config, labels) if config.multi_label else OneLabel(config, labels)
+
+
+TASK = sequence_task

@@ -1,0 +1,92 @@
+"""`Reading`, a table from which a task reads its examples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from bertkit.base.errors import InputError, named
+from bertkit.tasks.reading.labels import Ids, Labels
+from bertkit.tasks.reading.tables import Table, names_of
+from bertkit.tasks.task_config import Column, TaskConfig
+
+ReadT = TypeVar("ReadT")
+Cells = Mapping[str, Any]  # the values of a row by column
+
+
+@dataclass
+class Reading:
+    """A table, and what is found out while its rows are read as examples, such as labels and warnings."""
+
+    config: TaskConfig
+    table: Table
+    # True: each example must have a label; None: labels are optional; False: an input of `predict`, without labels
+    is_labelled: bool | None = None
+    known_labels: tuple[str, ...] | None = None  # from the model or the training file, if the task lists none
+    columns: list[tuple[str, str]] = field(default_factory=list)  # (setting, name) of the columns found so far
+    labels: Labels | None = None  # None for a task without labels of its own
+    notes: list[str] = field(default_factory=list)  # remarks on the format, for the description
+    file_warnings: list[str] = field(default_factory=list)
+    empty: list[str] = field(default_factory=list)  # the places (file and line) of examples with an empty text
+    unlabelled: list[str] = field(default_factory=list)  # the places of rows without the label that they must have
+    num_skipped: int = 0  # rows that were skipped because of their label
+
+    @property
+    def is_input(self) -> bool:
+        """Whether the labels are to be predicted, not read."""
+        return self.is_labelled is False
+
+    def find(self, column: Column, setting: str, needed: bool = True) -> str | None:
+        """Find a column of the table, and record it in `columns`."""
+        name = self.table.find(column, setting, needed)
+        if name is not None and (setting, name) not in self.columns:
+            self.columns.append((setting, name))
+        return name
+
+    def ids(self, is_unique: bool = False) -> Ids:
+        """Find the column of ids; called after all other columns are found."""
+        return Ids(self.find(self.config.columns.id, "id", False), is_input=self.is_input, is_unique=is_unique)
+
+    def label_field(self) -> str | None:
+        """Find the column of labels; None for an input of `predict`."""
+        column = self.config.columns.label
+        if self.is_input:
+            return None
+        if self.is_labelled is None:
+            return self.table.find(names_of(column) or column, "label", False)
+        try:
+            return self.table.find(column, "label")
+        except InputError as error:
+            raise InputError(f"{error} (only a test file may have no labels)") from None
+
+    def each(self, example: Callable[[Cells, str, int], ReadT | None]) -> Iterator[ReadT]:
+        """Yield `example(row, place, line)` for each row; a row is skipped if this is None."""
+        for number, row in self.table.rows:
+            if (one := example(row, self.table.place(number), number)) is not None:
+                yield one
+
+    def note_empty(self, where: str, *texts: str | None) -> None:
+        """Record the place of an example with an empty text."""
+        if any(text is not None and not text.strip() for text in texts):
+            self.empty.append(where)
+
+
+def required_value(row: Cells, field: str, where: str) -> Any:
+    """Return the value of a field; raises InputError if the row lacks it."""
+    if field not in row:
+        raise InputError(f"{where}: no field '{field}' (it has: {named(row)}); add it")
+    return row[field]
+
+
+def optional_value(row: Cells, field: str | None) -> Any:
+    """Return the value of a field, or None if the row lacks it or `field` is None."""
+    return None if field is None else row.get(field)
+
+
+def required_text(row: Cells, field: str | None, where: str) -> str:
+    """Return the text of a field; raises InputError if the row lacks it, or it is not text."""
+    value = required_value(row, field or "", where)
+    if not isinstance(value, str):
+        raise InputError(f"{where}: field '{field}' is {type(value).__name__}, expected text")
+    return value

@@ -1,0 +1,66 @@
+"""A baseline for labels of texts: TF-IDF (weighted counts of words) with logistic regression."""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+ItemT = TypeVar("ItemT")
+MOST_ROWS = 20_000  # training rows of the logistic regression, which then takes seconds
+
+
+def name_of(num_rows: int) -> str:
+    """Return the baseline's name, with its sample of the training rows if there are too many."""
+    return "TF-IDF" + (f" on {MOST_ROWS:,} of {num_rows:,} rows" if num_rows > MOST_ROWS else "")
+
+
+def labels_by_words(train: Sequence[str], labels: Sequence[str], texts: Sequence[str]) -> list[str]:
+    """Predict a label of each text from texts with labels; none if there is nothing to learn."""
+    from sklearn.linear_model import LogisticRegression
+
+    rows = _sample(len(train))
+    return _predicted(LogisticRegression(max_iter=200), _at(rows, train), _at(rows, labels), texts)
+
+
+def sets_by_words(
+    train: Sequence[str], labels: Sequence[tuple[str, ...]], texts: Sequence[str]
+) -> list[tuple[str, ...]]:
+    """Predict the labels of each text from texts with several labels; none if there is nothing to learn."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.multiclass import OneVsRestClassifier
+    from sklearn.preprocessing import MultiLabelBinarizer
+
+    rows, sets = _sample(len(train)), MultiLabelBinarizer()
+    targets = sets.fit_transform(_at(rows, labels))
+    model = OneVsRestClassifier(LogisticRegression(max_iter=200))
+    is_label = _predicted(model, _at(rows, train), targets, texts)
+    if not is_label:
+        return []
+    predicted: list[tuple[str, ...]] = sets.inverse_transform(np.array(is_label).reshape(len(texts), -1))
+    return predicted
+
+
+def _sample(num_rows: int) -> Sequence[int]:
+    if num_rows <= MOST_ROWS:
+        return range(num_rows)
+    sample: list[int] = np.random.default_rng(0).choice(num_rows, MOST_ROWS, replace=False).tolist()
+    return sample
+
+
+def _at(rows: Sequence[int], items: Sequence[ItemT]) -> list[ItemT]:
+    return [items[row] for row in rows]
+
+
+def _predicted(model: Any, train: Sequence[str], targets: Sequence[Any], texts: Sequence[str]) -> list[Any]:
+    from sklearn.feature_extraction.text import TfidfVectorizer  # takes seconds
+    from sklearn.pipeline import make_pipeline
+
+    pipeline = make_pipeline(TfidfVectorizer(token_pattern=r"\w+"), model)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # labels that all rows or no rows have; no convergence
+            predicted: list[Any] = pipeline.fit(train, targets).predict(texts).tolist()
+            return predicted
+    except ValueError:  # a single label, or texts without words
+        return []

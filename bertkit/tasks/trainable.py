@@ -1,0 +1,179 @@
+"""`TrainableTask` and `HeadTask`: what fine-tuning and `evaluate` need of a task, its labels and scores."""
+
+import importlib
+import json
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+from bertkit.base import plugins
+from bertkit.base.errors import InputError
+from bertkit.tasks.feature import Logits
+from bertkit.tasks.scoring import metrics
+from bertkit.tasks.scoring.review import Review
+from bertkit.tasks.task import ExampleT, FeatureT, LabelNames, LogitsTask, PredictionT, Runner, Task
+from bertkit.tasks.task_config import KINDS, TaskConfig
+
+ValueT = TypeVar("ValueT", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class TaskMetrics:
+    """The metrics that can score a task's predictions."""
+
+    predictions: str  # a description of the predictions, for messages
+    metrics: tuple[str, ...]  # the usual metric first
+    advice: str = ""  # the end of the message about a metric that does not fit; empty: "expected some of" the metrics
+
+
+class TrainableTask(Task[ExampleT, FeatureT, PredictionT]):
+    """A task for fine-tuning, whose files have labels.
+
+    To add one, write a file with a class, and add a line to `task_config.KINDS`.
+    """
+
+    # the scores that are shares of the examples, each with its value for all of them
+    shares: ClassVar[Mapping[str, float]] = {"accuracy": 1.0, "exact_match": 1.0, "exact": 1.0}
+
+    @abstractmethod
+    def content(self, example: ExampleT) -> object:
+        """Return the text of an example, without its label and id."""
+
+    @abstractmethod
+    def labels_of(self, example: ExampleT) -> Sequence[str | float | None]:
+        """Return the labels of an example, to be counted; None for an unknown label."""
+
+    @abstractmethod
+    def is_labelled(self, example: ExampleT) -> bool:
+        """Whether an example's prediction can be scored."""
+
+    @abstractmethod
+    def reference(self, example: ExampleT) -> object:
+        """Return the label of an example as files of predictions have it."""
+
+    @abstractmethod
+    def fitting_metrics(self) -> TaskMetrics:
+        """Return the metrics that can score the predictions; labels may not be known yet."""
+
+    @abstractmethod
+    def score(self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT]) -> dict[str, float]:
+        """Compute the task's metrics; predictions are in the order of the examples."""
+
+    @abstractmethod
+    def is_degenerate(self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT]) -> bool:
+        """Check whether all predictions are equal although the labels differ: the model has learned nothing."""
+
+    def classes_of(self, example: ExampleT) -> Sequence[str]:
+        """Return the classes of an example; a file with a single class is useless. None if labels are no classes."""
+        names = [label for label in self.labels_of(example) if isinstance(label, str)]
+        return [", ".join(names)] if names else []
+
+    def expected_labels(self) -> LabelNames:
+        """Return the labels that should occur in a file."""
+        return self.labels
+
+    def size(self, examples: Sequence[ExampleT]) -> str:
+        """Return the number of examples, in words."""
+        return f"{len(examples):,} {self.unit}"
+
+    def num_labelled(self, examples: Sequence[ExampleT]) -> int:
+        """Return the number of things that have labels: the examples."""
+        return len(examples)  # an example may have several labels
+
+    def predicted_labels(self, prediction: PredictionT) -> Sequence[str]:
+        """Return the labels of a prediction, comparable with `labels_of`; none if labels are no classes."""
+        return ()
+
+    def baselines(self, train: Sequence[ExampleT], examples: Sequence[ExampleT]) -> dict[str, list[PredictionT]]:
+        """Return the predictions of simple methods by their names; "majority" is the most frequent training label."""
+        return {}
+
+    def numbered_examples(self, examples: Sequence[ExampleT]) -> list[ExampleT]:
+        """Return examples that were drawn, some of them twice, with different ids if they are scored by their ids."""
+        return list(examples)
+
+    def numbered_predictions(self, predictions: Sequence[PredictionT]) -> list[PredictionT]:
+        """Return the predictions for `numbered_examples`."""
+        return list(predictions)
+
+    def eval_files(self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT]) -> dict[str, str]:
+        """Format the predictions on a labelled split, by file name."""
+        pairs = zip(examples, predictions, strict=True)
+        rows = ({**self.row(*pair), "reference": self.reference(pair[0])} for pair in pairs)
+        return {"predictions.jsonl": json_lines(rows)}
+
+    def loss_scores(self, loss: float) -> dict[str, float]:
+        """Return the scores that the mean loss gives."""
+        return {}
+
+    def review(self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT]) -> Review:
+        """Compute what the report shows about the predictions on a labelled split, besides the scores."""
+        return {}
+
+    def check_metrics(self) -> None:
+        """Check before training that the task's metrics exist and can score its predictions.
+
+        Checks that need the labels are skipped while there are none. Raises InputError if a metric does not fit the task or its
+        labels, or `best_metric` is not among the scores.
+        """
+        config = self.config
+        if not config.metrics:
+            raise InputError("task.metrics=[]: expected at least one; leave it out for the task's own")
+        own = [name for name in config.metrics if name not in metrics.METRICS]
+        if unknown := [name for name in own if plugins.find("metric", name) is None]:
+            known = plugins.names_of("metric")
+            raise InputError(f"task.metrics: unknown {', '.join(unknown)}; expected some of {', '.join(known)}")
+        measured = self.fitting_metrics()
+        fitting = measured.metrics
+        if unfit := [name for name in config.metrics if name not in (*fitting, *own)]:
+            main = next((name for name in fitting if config.best_metric in metrics.METRICS[name]), None)
+            best = "" if main else f" task.best_metric={metrics.METRICS[fitting[0]][0]}"
+            usual = f"; expected some of {', '.join(fitting)}: set task.metrics=[{main or fitting[0]}]{best}"
+            wrong = f"{', '.join(unfit)} cannot measure {measured.predictions}"
+            raise InputError(f"task.metrics: {wrong}{measured.advice or usual}")
+        keys = metrics.keys_of(config.metrics)
+        if config.best_metric not in keys:
+            raise InputError(f"task.best_metric={config.best_metric}: expected one of {', '.join(keys)}")
+
+
+class HeadTask(LogitsTask[ExampleT, FeatureT, PredictionT], TrainableTask[ExampleT, FeatureT, PredictionT]):
+    """A task for fine-tuning whose predictions come from the logits of the model's head."""
+
+    @abstractmethod
+    def predictions(
+        self, examples: Sequence[ExampleT], features: Sequence[FeatureT], logits: Sequence[Logits]
+    ) -> list[PredictionT]:
+        """Compute a prediction for each example from the logits of the features."""
+
+    def predict(self, model: Runner, examples: Sequence[ExampleT], features: Sequence[FeatureT]) -> list[PredictionT]:
+        """Run the model on the features, and return a prediction for each example."""
+        return self.predictions(examples, features, model.logits(features, self.num_choices(examples)))
+
+
+AnyTrainable = TrainableTask[Any, Any, Any]
+
+
+def task_of(config: TaskConfig, labels: LabelNames | None = None) -> AnyTrainable:
+    """Return the task of some settings, with its labels: by default those that the settings list."""
+    make = (
+        importlib.import_module(KINDS[config.kind]).TASK if config.kind in KINDS else plugins.get("shape", config.kind)
+    )
+    task: AnyTrainable = make(config, (config.label_names or ()) if labels is None else labels)
+    return task
+
+
+def most_frequent(values: Iterable[ValueT]) -> ValueT:
+    """Return the most frequent value; of equally frequent values the first."""
+    return Counter(values).most_common(1)[0][0]
+
+
+def is_constant(predicted: Iterable[Hashable], true: Iterable[Hashable]) -> bool:
+    """Check whether all predictions are equal although the labels differ."""
+    return len(set(predicted)) == 1 and len(set(true)) > 1
+
+
+def json_lines(rows: Iterable[Mapping[str, object]]) -> str:
+    """Format rows as JSON lines."""
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
