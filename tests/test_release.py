@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -125,12 +126,22 @@ def _is_installed(name: str) -> bool:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    for package in ("mkdocs", "material", "mkdocstrings_handlers"):
-        pytest.importorskip(package, reason="needs the packages of bertkit[site]")
     folder = tmp_path_factory.mktemp("site")
-    command = ["mkdocs", "build", "--strict", "-f", ROOT / ".github/mkdocs.yml", "-d", folder]
-    run(sys.executable, "-m", *command, env={**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT)})
-    return folder
+    build_site(ROOT, folder).check_returncode()
+    return folder / "site"
+
+
+def build_site(root: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    for package in ("zensical", "mkdocstrings_handlers"):
+        pytest.importorskip(package, reason="needs the packages of bertkit[site]")
+    command = [sys.executable, root / ".github/site_pages.py", folder]
+    return subprocess.run(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
 
 
 @pytest.fixture
@@ -145,7 +156,7 @@ def address(site: Path) -> Iterator[str]:
 
 
 def test_the_site_has_every_page(site: Path) -> None:
-    """Strictly built: links, anchors, and pages that the navigation leaves out are errors."""
+    """And the navigation has every guide."""
     pages = {path.parent.relative_to(site).as_posix(): path.read_text() for path in site.rglob("index.html")}
     recipes = {path.parent.relative_to(ROOT).as_posix() for path in ROOT.glob("recipes/*/README.md")}
     assert len(recipes) > 15
@@ -153,9 +164,26 @@ def test_the_site_has_every_page(site: Path) -> None:
     names = set(re.findall(r'<h2 id="bertkit\.(\w+)"', pages["python"]))
     assert names == {name for name in bertkit.__all__ if not name.startswith("_")}
     assert '<span class="gp">&gt;&gt;&gt; </span>' in pages["python"]
+    assert "Args:" not in pages["python"]  # a list of parameters
+    for page in (*recipes, "python", "CHANGELOG", "CONTRIBUTING", "SECURITY"):
+        assert f'<a href="./{page}/" class="md-nav__link">' in pages["."], page
     assert "hidden_size" not in pages["."]
     for text in pages.values():
         assert re.findall(r'(?:src|href)="https?://(?!localhost)[^"]*\.(?:js|css|woff2?)"', text) == []
+
+
+def test_a_broken_link_is_an_error(tmp_path: Path) -> None:
+    def built_with(link: str) -> str:
+        root = tmp_path / link.replace("/", "-")
+        shutil.copytree(ROOT, root, ignore=shutil.ignore_patterns("*.py[ci]", ".git", ".venv", "dist", "runs", "tests"))
+        with (root / ".github/SECURITY.md").open("a", encoding="utf-8") as file:
+            file.write(f"\n[a page]({link})\n")
+        done = build_site(root, tmp_path / "site")
+        assert done.returncode == 1, done.stdout
+        return done.stdout
+
+    assert built_with("nowhere.md") == "error: .github/SECURITY.md: a link to nowhere.md, which is not there\n"
+    assert "anchor does not exist" in built_with("CONTRIBUTING.md#nowhere")
 
 
 @pytest.mark.parametrize("width", [390, 1280])
