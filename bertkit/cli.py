@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit import COMMANDS, commands
-from bertkit.base import errors
+from bertkit.base import errors, plugins
 from bertkit.base.errors import InputError, StoppedError, StorageError, in_brief, say
 from bertkit.base.typed_settings import nearest, refuse
 from bertkit.commands import command_of
@@ -106,7 +106,9 @@ def run(arguments: list[str]) -> int:
             return run_stage(settings, *read) or 0
     except BrokenPipeError:
         raise
-    except (Exception, KeyboardInterrupt) as error:
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
+        if isinstance(error, SystemExit) and plugins.fault_of(error) is None:  # a second signal, or the server's end
+            raise
         if launcher.shows_tracebacks and not isinstance(error, (KeyboardInterrupt, StoppedError)):
             import traceback
 
@@ -239,16 +241,22 @@ def _report(error: BaseException, place: str = "") -> int:
 
     if isinstance(error, errors.BertkitError):
         return _fail(str(error), error.exit_code)
+    is_lost = world.is_lost_peer(error) and world.world_from_environment().size > 1
+    is_of_disk = isinstance(error, OSError) and error.errno in DISK_ERRORS
+    fault = None if is_lost or is_of_disk else plugins.fault_of(error)
+    if fault is not None:
+        return _fail(str(fault), fault.exit_code)
     if isinstance(error, OSError):
-        code = StorageError.exit_code if error.errno in DISK_ERRORS else InputError.exit_code
+        code = StorageError.exit_code if is_of_disk else InputError.exit_code
         reason = ": ".join(filter(None, (str(error.filename or place), error.strerror or str(error))))
         return _fail(in_brief(reason), code)
     message = in_brief(f"{type(error).__name__}: {' '.join(str(error).split())}")
-    if world.is_lost_peer(error) and world.world_from_environment().size > 1:
+    if is_lost:
         return _fail(f"{world.LOST} ({message})", errors.PeerError.exit_code)
     if not launcher.report_error(message):
         # every process prints this error, since other processes only know that the connection was lost
-        say(f"error: {message}; this is a bug in bertkit, --debug shows where", file=sys.stderr)
+        whose = " or in ".join(["bertkit", *plugins.used()])
+        say(f"error: {message}; this is a bug in {whose}, --debug shows where", file=sys.stderr)
     return INTERNAL_FAULT
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -84,7 +85,8 @@ def unloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copy(GUIDE / "my_plugins.py", tmp_path)
     monkeypatch.chdir(tmp_path)
     built_in = {key: made for key, made in plugins._options.items() if not plugins.is_plugin(*key)}
-    monkeypatch.setattr(plugins, "_options", built_in)
+    for name, empty in (("_options", built_in), ("_modules", set()), ("_used", {})):
+        monkeypatch.setattr(plugins, name, empty)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv(plugins.MODULES, "")
     plugins._load_once.cache_clear()
@@ -142,7 +144,17 @@ def test_what_a_masking_returns(tokenizer: Tokenizer) -> None:
     assert masked()[1:] == [[2, 7], [8, 11]]
     assert masked()[0] == [facts.cls, 7, facts.mask, 9, facts.sep, facts.cls, 10, facts.mask, facts.sep]
     places[0] = 0
-    with pytest.raises(InputError, match=r"masking=mine: positions \[0\]"):
+    for wrong in ([0], [5], [2.5], None, "text", ([1, 2], [3]), [[1], [2, 3]]):
+        plugins._options["masking", "mine"] = lambda ids, special, rng, policy, wrong=wrong: wrong  # type: ignore[misc]
+        with pytest.raises(InputError, match=rf"test_plugins.py:\d+\) returned {re.escape(repr(wrong))}; expected"):
+            masked()
+    plugins._options["masking", "mine"] = lambda ids, special, rng, policy: (ids + 131, np.where(special, -100, ids))
+    with pytest.raises(InputError, match="returned"):
+        masked()
+    plugins._options["masking", "mine"] = lambda ids, special, rng, policy: (
+        [1] if len(ids) < 5 else (ids, np.where(special, -100, ids))
+    )
+    with pytest.raises(InputError, match="the one or the other"):
         masked()
     plugins._options["masking", "mine"] = lambda ids, special, rng, policy: (ids + 1, np.where(special, -100, ids))
     assert masked() == [(ids + 1).tolist(), [1, 2, 3, 6, 7], [7, 8, 9, 10, 11]]
@@ -283,3 +295,76 @@ def test_options_that_are_no_mapping() -> None:
     for kind in ("linear", "nowhere"):
         with pytest.raises(InputError, match=r"options=3|kind='nowhere'"):
             build(HeadConfig, {"kind": kind, "options": 3})
+
+
+HEAD = """
+@bertkit.head("mine")
+class Mine(nn.Module):
+    def __init__(self, config, num_outputs):
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, num_outputs{more})
+
+    def forward(self, vectors):
+        return self.dense(vectors{part})
+"""
+METRIC = '@bertkit.metric("mine")\ndef mine(predictions, references):\n    {body}\n'
+MASKING = '@bertkit.masking("mine")\ndef mine(ids, special, rng, policy):\n    {body}\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "said"),
+    [
+        (MASKING.format(body="return []"), ("masking=mine",), "mine.py:4) returned []; expected at least one position"),
+        (MASKING.format(body="return {}[policy.kind]"), ("masking=mine",), "mine.py:6, in mine: KeyError: 'mine'; the plug-in"),
+        (MASKING.format(body="open('nowhere.txt')"), ("masking=mine",), "mine.py:6, in mine: FileNotFoundError"),
+        (MASKING.format(body="raise SystemExit(0)"), ("masking=mine",), "mine.py:6, in mine: SystemExit: 0"),
+        ("raise SystemExit(0)", (), "plugins=[mine]: cannot be imported (/"),
+        ("raise SystemExit(0)", (), "mine.py:4, in <module>: SystemExit: 0); correct"),
+        ("", (), "plugins=[mine]: has no effect, since mine adds no plug-in"),
+        ('@bertkit.masking("mine")\ndef mine(ids): ...', ("masking=mine",), "mine.py:4) takes (ids); expected (ids, special, rng"),
+        ("@bertkit.masking\ndef mine(ids, special, rng, policy): ...", (), "write @bertkit.masking('name')"),
+        (
+            '@bertkit.masking("mine")\ndef mine(ids, special, rng, policy, *, words: list = []): ...',
+            ("masking=mine",),
+            "mine.py:4): option words needs a plain type",
+        ),
+        ('@bertkit.schedule("mine")\ndef mine(step, steps, warmup): ...', ("schedule=mine",), "mine.py:4) returned None"),
+        ('@bertkit.optimizer("mine")\ndef mine(groups, config): ...', ("optimizer=mine",), "mine.py:4) returned None"),
+        ('@bertkit.score("mine")\ndef mine(query, key): return key', ("attention.score=mine",), "mine.py:4) returned torch.Size"),
+        (
+            '@bertkit.positions("mine")\nclass Mine(nn.Module):\n    def __init__(self, config): super().__init__()',
+            ("attention.positions=mine",),
+            "mine.py:4) returned <class 'mine.Mine'>; expected a class with a method",
+        ),
+        (METRIC.format(body="return 'good'"), ("task.metrics=[accuracy,mine]",), "mine.py:4) returned 'good'; expected a finite number"),
+        (METRIC.format(body="return 1 / 0"), ("task.metrics=[accuracy,mine]",), "mine.py:6, in mine: ZeroDivisionError"),
+        (HEAD.format(more=" + 1", part=""), ("head=mine",), "mine.py:5) returned torch.Size([1, 3]); expected a tensor of shape (1, 2)"),
+        (HEAD.format(more="", part="[:, 1:]"), ("head=mine",), "mine.py:12, in Mine.forward: RuntimeError"),
+        ('@bertkit.shape("mine")\ndef mine(config, labels): ...', ("task.kind=mine",), "mine.py:4) returned None; expected a bertkit.tasks"),
+    ],
+)  # fmt: skip
+def test_a_plug_ins_own_error_names_its_file_and_line(
+    text: str, words: tuple[str, ...], said: str, tiny_runs: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    (tmp_path / "mine.py").write_text(f"import bertkit\nfrom torch import nn\n\n{text}\n")
+    command = finetune if words and words[0].startswith(("head", "task")) else pretrain
+    code = command(tiny_runs, "run", "plugins=[mine]", *words)
+    sys.modules.pop("mine", None)
+    refused(code, said, capsys)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [('[""]', "['']"), ("[my_plugins,x/y]", "['x/y']"), ("[os]", "[os]: has no effect")]
+)
+def test_plugins_that_name_no_module(value: str, said: str, tiny_runs: Path, capsys: Capsys) -> None:
+    refused(pretrain(tiny_runs, "run", f"plugins={value}"), f"plugins={said}", capsys)
+
+
+def test_a_fault_that_may_be_a_plug_ins(tiny_runs: Path, tmp_path: Path, capsys: Capsys) -> None:
+    """Where no call shows whose error it is, the line names bertkit and the plug-ins in use."""
+    body = 'torch.optim.SGD([{"params": group["params"]} for group in groups])'
+    text = f'import bertkit\nimport torch\n\n@bertkit.optimizer("mine")\ndef mine(groups, config):\n    return {body}\n'
+    (tmp_path / "mine.py").write_text(text)
+    assert pretrain(tiny_runs, "run", "plugins=[mine]", "optimizer=mine") == 70
+    sys.modules.pop("mine", None)
+    assert "KeyError: 'rate_scale'; this is a bug in bertkit or in optimizer 'mine' (" in capsys.readouterr().err

@@ -9,16 +9,21 @@ The modules of the built-in options are imported when a name other than the defa
 
 bertkit knows a plug-in once its module is imported: by `plugins=[my_module]`, by the user's own program, or by an entry point
 of the group `bertkit` in an installed package. Processes that a command starts import the same modules.
+
+An exception is a plug-in's own if it passes through a module that has one (`fault_of`). Where a plug-in returns something that
+its slot cannot use, the slot raises `wrong_result`.
 """
 
 import dataclasses
 import functools
 import importlib
 import inspect
+import math
 import os
 import sys
-from collections.abc import Callable, Container, Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping
+from types import FrameType, NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from bertkit.base.errors import InputError
 
@@ -30,36 +35,56 @@ class Slot:
     """Where the user chooses an option, and where the built-in ones are."""
 
     setting: str  # the setting with the name of the option
+    arguments: str  # what an option is called with, before its own settings
     module: str | None = None  # the module with the built-in options
     default: str | None = None  # the option that needs no look-up in settings
     options: str | None = None  # the setting with the option's own settings
+    of_class: str | None = None  # what an option that is a class is called with, if that is something else
 
 
 SLOTS = {
-    "masking": Slot("masking.kind", "bertkit.data.batches.masking", "bert", "masking.options"),
-    "head": Slot("head.kind", "bertkit.model.heads", "linear", "head.options"),
-    "score": Slot("attention.score", "bertkit.model.scores", "scaled_dot", "attention.score_options"),
-    "positions": Slot("attention.positions", "bertkit.model.positions", "learned", "attention.positions_options"),
-    "pattern": Slot("attention.pattern", "bertkit.model.patterns", "full", "attention.pattern_options"),
-    "norm": Slot("norm.kind", "bertkit.model.bert", "layer_norm"),
-    "cell": Slot("decoder.cell", "bertkit.model.cells", "gru"),
-    "schedule": Slot("schedule.decay", "bertkit.train.schedule", "polynomial", "schedule.options"),
-    "optimizer": Slot("optimizer.name", "bertkit.train.optimizer", "adamw", "optimizer.options"),
-    "metric": Slot("task.metrics", "bertkit.tasks.scoring.metrics"),
-    "shape": Slot("task.kind"),
+    "masking": Slot(
+        "masking.kind", "ids, special, rng, policy", "bertkit.data.batches.masking", "bert", "masking.options", ""
+    ),
+    "head": Slot("head.kind", "config, num_outputs", "bertkit.model.heads", "linear", "head.options"),
+    "score": Slot(
+        "attention.score", "query, key", "bertkit.model.scores", "scaled_dot", "attention.score_options", "config"
+    ),
+    "positions": Slot(
+        "attention.positions", "config", "bertkit.model.positions", "learned", "attention.positions_options"
+    ),
+    "pattern": Slot("attention.pattern", "", "bertkit.model.patterns", "full", "attention.pattern_options"),
+    "norm": Slot("norm.kind", "size, epsilon", "bertkit.model.bert", "layer_norm"),
+    "cell": Slot("decoder.cell", "num_inputs, size, by_step, both", "bertkit.model.cells", "gru"),
+    "schedule": Slot(
+        "schedule.decay", "step, steps, warmup_steps", "bertkit.train.schedule", "polynomial", "schedule.options"
+    ),
+    "optimizer": Slot("optimizer.name", "groups, config", "bertkit.train.optimizer", "adamw", "optimizer.options"),
+    "metric": Slot("task.metrics", "predictions, references", "bertkit.tasks.scoring.metrics"),
+    "shape": Slot("task.kind", "config, labels"),
 }
 MODULES = "BERTKIT_PLUGINS"  # environment variable: the modules that every process imports, separated by commas
+OWN = {"bertkit"}
 _options: dict[tuple[str, str], Callable[..., Any]] = {}
+_modules: set[str] = set()  # those that have added plug-ins, themselves or by an import
+_used: dict[tuple[str, str], Callable[..., Any]] = {}  # the options that `get` has returned
 
 
 def option(slot: str, name: str) -> Callable[[Made], Made]:
     """Return the decorator that adds an option to a slot.
 
     Raises:
-        InputError: another module has an option with this name.
+        InputError: the name is no text, another module has an option with it, or a plug-in does not take what its slot passes.
     """
+    if not isinstance(name, str):
+        raise InputError(f"{slot} {name!r:.80}: expected a name; write @bertkit.{slot}('name')")
+    frame = inspect.currentframe()
+    module = _module_of(frame.f_back if frame else None)
 
     def decorator(made: Made) -> Made:
+        if not _is_in(module, OWN):
+            _modules.add(module)
+            _check_arguments(slot, name, made)
         other = _options.get((slot, name), made).__module__
         if other != made.__module__:
             raise InputError(f"{slot} {name!r}: defined in {other} and in {made.__module__}; rename one of them")
@@ -69,14 +94,33 @@ def option(slot: str, name: str) -> Callable[[Made], Made]:
     return decorator
 
 
+def _check_arguments(slot: str, name: str, made: Callable[..., Any]) -> None:
+    place, signature = SLOTS[slot], inspect.signature(made)
+    expected = place.arguments if place.of_class is None or not inspect.isclass(made) else place.of_class
+    arguments = expected.split(", ") if expected else []
+    positional = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.KEYWORD_ONLY]
+    try:
+        signature.replace(parameters=positional).bind(*arguments)
+    except TypeError:
+        raise InputError(
+            f"{slot} {name!r} ({_place(made)}) takes {signature}; expected ({expected}), and options after *"
+        ) from None
+
+
 def load(modules: Iterable[str]) -> None:
-    """Import modules with plug-ins, from the working directory too; child processes will do the same."""
+    """Import modules with plug-ins, from the working directory too; child processes will do the same.
+
+    Raises:
+        InputError: a name is not that of a module, or a module cannot be imported, or adds no plug-in.
+    """
     known = [name for name in os.environ.get(MODULES, "").split(",") if name]
     names = list(dict.fromkeys([*known, *modules]))
     if names and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     for name in names:
-        _import(f"plugins=[{name}]", lambda name=name: importlib.import_module(name))  # type: ignore[misc]
+        if not all(word.isidentifier() for word in name.split(".")):
+            raise InputError(f"plugins=[{name!r}]: expected the name of a module, such as my_plugins for my_plugins.py")
+        _import(f"plugins=[{name}]", name, lambda name=name: importlib.import_module(name))  # type: ignore[misc]
     if names:
         os.environ[MODULES] = ",".join(names)
 
@@ -88,17 +132,89 @@ def _load_once() -> None:
 
     load(())
     for entry in entry_points(group="bertkit"):
-        _import(f"the plug-in {entry.name} of an installed package", entry.load)
+        _import(f"the plug-in {entry.name} of an installed package", entry.module, entry.load)
 
 
-def _import(what: str, load: Callable[[], object]) -> None:
+def _import(what: str, module: str, load: Callable[[], object]) -> None:
+    num_before = len(_modules)
     try:
         load()
     except InputError:
         raise
-    except Exception as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise InputError(f"{what}: cannot be imported ({reason}); correct the module, or leave it out") from None
+    except (Exception, SystemExit) as error:
+        reason, place = _reason(error), _place_in(error, {module})
+        where = f"{place}: {reason}" if place else reason
+        raise InputError(f"{what}: cannot be imported ({where}); correct the module, or leave it out") from None
+    if len(_modules) == num_before and not any(_is_in(name, {module.partition(".")[0]}) for name in _modules):
+        raise InputError(
+            f"{what}: has no effect, since {module} adds no plug-in; decorate one there, such as @bertkit.masking('mine'), or "
+            "leave it out"
+        )
+    _modules.add(module)
+
+
+def fault_of(error: BaseException) -> InputError | None:
+    """Return the error to report for one that passes through a module with plug-ins; None if it is not a plug-in's own."""
+    place = _place_in(error, {name.partition(".")[0] for name in _modules})
+    if place is None:
+        return None
+    return InputError(
+        f"{place}: {_reason(error)}; the plug-in raised this, so correct it there (--debug shows all calls)"
+    )
+
+
+def wrong_result(slot: str, name: str, result: object, expected: str) -> InputError:
+    """Return the error for what a plug-in returned; `expected` says what its slot needs."""
+    what = " ".join(f"{result!r:.80}".split())
+    return InputError(f"{slot} {name!r} ({_place(get(slot, name))}) returned {what}; expected {expected}")
+
+
+def number(slot: str, name: str, result: Any) -> float:
+    """Return what an option returned as a number; raises InputError if it is not a finite one."""
+    try:
+        value = float(result)
+    except (TypeError, ValueError):
+        value = math.nan
+    if not math.isfinite(value):
+        raise wrong_result(slot, name, result, "a finite number")
+    return value
+
+
+def used() -> list[str]:
+    """List the plug-ins that this process has asked for, with their files and lines."""
+    return [f"{slot} {name!r} ({_place(made)})" for (slot, name), made in _used.items() if is_plugin(slot, name)]
+
+
+def _reason(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def _place(made: Callable[..., Any]) -> str:
+    """Return the file and line of an option."""
+    try:
+        return f"{inspect.getsourcefile(made)}:{inspect.getsourcelines(made)[1]}"
+    except (OSError, TypeError):  # without source, such as a built-in function
+        return made.__module__
+
+
+def _place_in(error: BaseException, modules: set[str]) -> str | None:
+    """Return the last place in some modules that an error passes through: file, line and function; None if there is none."""
+    place, call = None, error.__traceback__
+    while call is not None:
+        code = call.tb_frame.f_code
+        if _is_in(_module_of(call.tb_frame), modules):
+            place = f"{code.co_filename}:{call.tb_lineno}, in {code.co_qualname}"
+        call = call.tb_next
+    return place
+
+
+def _module_of(frame: FrameType | None) -> str:
+    return "" if frame is None else str(frame.f_globals.get("__name__", ""))
+
+
+def _is_in(module: str, modules: set[str]) -> bool:
+    """Whether a module is one of some modules and packages, or in one of them."""
+    return any(f"{module}.".startswith(f"{name}.") for name in modules)
 
 
 def _load_built_in(slot: str) -> None:
@@ -137,7 +253,7 @@ def plugins_of(slot: str) -> list[str]:
 
 def is_plugin(slot: str, name: str) -> bool:
     """Whether an option is the user's own."""
-    return _options[slot, name].__module__.partition(".")[0] != "bertkit"
+    return not _is_in(_options[slot, name].__module__, OWN)
 
 
 def has_setting(key: str) -> bool:
@@ -152,6 +268,7 @@ def get(slot: str, name: str) -> Callable[..., Any]:
     """Return an option; raises InputError if its module has not been imported."""
     if (made := find(slot, name)) is None:
         raise InputError(f"{SLOTS[slot].setting}={name}: a plug-in that is not loaded; set plugins=[its module]")
+    _used[slot, name] = made
     return made
 
 
@@ -164,11 +281,30 @@ def _settings_of(made: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
 
 def options_of(slot: str, name: str, group: Container[str] = ()) -> type:
     """Return a dataclass with the settings of an option, with types and defaults; those in `group` are settings of its group."""
-    settings = [one for one in _settings_of(get(slot, name)) if one.name not in group]
-    if bare := [one.name for one in settings if one.default is one.empty or one.annotation is one.empty]:
-        raise InputError(f"{slot} {name!r}: option {bare[0]} needs a type and a default, as in {bare[0]}: int = 3")
+    made = get(slot, name)
+    try:
+        settings = [one for one in _settings_of(made) if one.name not in group]
+    except NameError as error:
+        raise InputError(f"{slot} {name!r} ({_place(made)}): {error}; import what its annotations name") from None
+    if wrong := [
+        one.name for one in settings if one.default is one.empty or not _is_plain(one.annotation, one.default)
+    ]:
+        raise InputError(
+            f"{slot} {name!r} ({_place(made)}): option {wrong[0]} needs a plain type and a default, as in {wrong[0]}: int = 3, or "
+            f"{wrong[0]}: tuple[str, ...] = ()"
+        )
     fields = [(one.name, one.annotation, dataclasses.field(default=one.default)) for one in settings]
     return dataclasses.make_dataclass("Options", fields)
+
+
+def _is_plain(annotation: object, default: object) -> bool:
+    """Whether an option's type is one that settings can have, and its default one of a dataclass."""
+    origin = get_origin(annotation)
+    if origin in (Union, UnionType, tuple, Annotated):
+        inner = [each for each in get_args(annotation)[: 1 if origin is Annotated else None] if each is not ...]
+        return bool(inner) and all(_is_plain(each, default) for each in inner)
+    is_known = annotation in (int, float, bool, str, NoneType) or origin is Literal
+    return is_known and isinstance(default, Hashable)
 
 
 def bind(slot: str, name: str, *settings: Mapping[str, Any]) -> functools.partial[Any]:

@@ -3,7 +3,7 @@
 Axes: as in attention.py.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,6 +18,7 @@ from bertkit.model.bert import Bert, make_norm
 from bertkit.model.bert_config import HEADS, POOLED_HEADS, PRETRAINING_HEADS, TOKEN_HEADS, BertConfig, head_problems
 from bertkit.model.decoder import Decoder
 from bertkit.model.recurrent import RecurrentDecoder
+from bertkit.model.returned import returned
 
 
 class MaskedLMHead(nn.Module):
@@ -81,13 +82,25 @@ def make_head(name: str, config: BertConfig, encoder: Bert) -> nn.Module:
             return LinearHead(without_dropout, 2)
         case "sequence" | "token" | "span" | "choice":
             num_outputs = {"span": 2, "choice": 1}.get(name, len(config.labels))
-            head: Callable[..., nn.Module] = plugins.bind("head", config.head.kind, config.head.options)
-            return head(without_dropout if name == "span" else config, num_outputs)
+            return _head_of_task(without_dropout if name == "span" else config, num_outputs)
         case "generation" if config.decoder is not None:
             if config.decoder.kind == "rnn":
                 return RecurrentDecoder(config)
             return Decoder(config, encoder, MaskedLMHead(config) if config.decoder.kind == "bert" else None)
     raise AssertionError(f"unknown head {name}")
+
+
+def _head_of_task(config: BertConfig, num_outputs: int) -> nn.Module:
+    """Make the head `head.kind`; the logits of a plug-in are checked in every forward pass."""
+    kind = config.head.kind
+    head = plugins.bind("head", kind, config.head.options)(config, num_outputs)
+    if not isinstance(head, nn.Module):
+        raise plugins.wrong_result("head", kind, head, "a torch.nn.Module")
+    if plugins.is_plugin("head", kind):
+        head.register_forward_hook(
+            lambda _, inputs, logits: returned("head", kind, logits, (len(inputs[0]), num_outputs))
+        )
+    return head
 
 
 @dataclass(frozen=True)

@@ -185,7 +185,9 @@ class Linformer(Pattern):
 
 def make_pattern(attention: AttentionConfig) -> Pattern:
     """Make the pattern of a model."""
-    made: Pattern = plugins.bind("pattern", attention.pattern, vars(attention), attention.pattern_options)()
+    made = plugins.bind("pattern", attention.pattern, vars(attention), attention.pattern_options)()
+    if not isinstance(made, Pattern):
+        raise plugins.wrong_result("pattern", attention.pattern, made, "a bertkit.model.patterns.Pattern")
     return made
 
 

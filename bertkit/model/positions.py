@@ -15,6 +15,7 @@ from bertkit.base import plugins
 from bertkit.base.intervals import Count
 from bertkit.kernels.layout import on_device
 from bertkit.model.bert_config import BertConfig
+from bertkit.model.returned import returned
 
 LONGEST_WAVE = 10_000  # for sinusoidal and rotary positions (Vaswani et al. 2017, section 3.5)
 
@@ -110,9 +111,32 @@ class Positions(nn.Module):
 
 def class_of(config: BertConfig) -> type[Positions]:
     """Return the class of the positions of a model; that of a plug-in also inherits from `Positions`."""
-    chosen = plugins.get("positions", config.attention.positions)
-    assert inspect.isclass(chosen), f"positions {config.attention.positions!r}: expected a class"
-    return chosen if issubclass(chosen, Positions) else type(chosen.__name__, (chosen, Positions), {})
+    name = config.attention.positions
+    chosen = plugins.get("positions", name)
+    if not inspect.isclass(chosen) or {*CHECKED, "context"}.isdisjoint(dir(chosen)):
+        raise plugins.wrong_result("positions", name, chosen, f"a class with a method {', '.join(CHECKED)}")
+    if issubclass(chosen, Positions):
+        return chosen
+    own = {method: _checked(name, method, vars(chosen)[method]) for method in CHECKED if method in vars(chosen)}
+    return type(chosen.__name__, (chosen, Positions), own)
+
+
+# what a plug-in's methods return, for their two arguments
+CHECKED: dict[str, Callable[[Tensor, Tensor], tuple[int, ...]]] = {
+    "add_to_tokens": lambda tokens, position_ids: tokens.shape,
+    "embed": lambda hidden, position_ids: hidden.shape,
+    "rotate": lambda vectors, position_ids: vectors.shape,
+    "scores": lambda query, distances: (query.shape[1], *distances.shape[-2:]),
+}
+
+
+def _checked(name: str, method: str, function: Callable[..., object]) -> Callable[..., Tensor]:
+    """Return a method of a plug-in that checks the shape of its result."""
+
+    def checked(self: object, vectors: Tensor, places: Tensor) -> Tensor:
+        return returned("positions", name, function(self, vectors, places), CHECKED[method](vectors, places))
+
+    return checked
 
 
 def changes_embeddings(positions: type[Positions]) -> bool:

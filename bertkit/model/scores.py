@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from bertkit.base import plugins
 from bertkit.base.intervals import Size
 from bertkit.model.bert_config import BertConfig
+from bertkit.model.returned import returned
 
 
 def dot(query: Tensor, key: Tensor) -> Tensor:
@@ -162,13 +163,13 @@ class Location(Score):
 class OfProducts(Score):
     """A plug-in's score: a function of queries and keys, or a module made from the config."""
 
-    def __init__(self, plugin: Callable[[Tensor, Tensor], Tensor]) -> None:
+    def __init__(self, name: str, plugin: Callable[[Tensor, Tensor], Tensor]) -> None:
         super().__init__()
-        self.plugin = plugin
+        self.name, self.plugin = name, plugin
 
     def forward(self, query: Tensor, key: Tensor, positions: Tensor) -> Tensor:
         """Score keys for queries by the plug-in."""
-        return self.plugin(query, key)
+        return returned("score", self.name, self.plugin(query, key), (*query.shape[:-1], key.shape[-2]))
 
 
 def make_score(config: BertConfig) -> Score:
@@ -176,4 +177,4 @@ def make_score(config: BertConfig) -> Score:
     attention = config.attention
     score = plugins.bind("score", attention.score, vars(attention), attention.score_options)
     made = score(config) if inspect.isclass(score.func) else score
-    return made if isinstance(made, Score) else OfProducts(made)
+    return made if isinstance(made, Score) else OfProducts(attention.score, made)

@@ -160,7 +160,9 @@ def task_of(config: TaskConfig, labels: LabelNames | None = None) -> AnyTrainabl
     make = (
         importlib.import_module(KINDS[config.kind]).TASK if config.kind in KINDS else plugins.get("shape", config.kind)
     )
-    task: AnyTrainable = make(config, (config.label_names or ()) if labels is None else labels)
+    task = make(config, (config.label_names or ()) if labels is None else labels)
+    if not isinstance(task, TrainableTask):
+        raise plugins.wrong_result("shape", config.kind, task, "a bertkit.tasks.trainable.TrainableTask")
     return task
 
 

@@ -168,6 +168,9 @@ class Adapted(Optimizer):
 def make_optimizer(groups: list[dict[str, Any]], config: OptimizerConfig) -> Optimizer:
     """Make the optimizer of a run: `optimizer(groups, config)` returns one of ours or, as plug-ins do, one of torch's."""
     made = plugins.bind("optimizer", config.name, config.options)(groups, config)
+    if not isinstance(made, torch.optim.Optimizer) or len(made.param_groups) != len(groups):
+        expected = f"one of torch's optimizers, with all {len(groups)} groups"
+        raise plugins.wrong_result("optimizer", config.name, made, expected)
     return made if isinstance(made, Optimizer) else Adapted(made)
 
 

@@ -11,7 +11,7 @@ from bertkit.train.train_config import ScheduleConfig
 
 def learning_rate(step: int, peak: float, config: ScheduleConfig, steps: int, warmup_steps: float) -> float:
     """Return the learning rate of a step: the peak times what the schedule returns for (step, steps, warmup_steps)."""
-    return peak * float(_schedule(config)(step, steps, warmup_steps))
+    return peak * plugins.number("schedule", config.decay, _schedule(config)(step, steps, warmup_steps))
 
 
 @functools.cache

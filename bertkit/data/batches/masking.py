@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.base import plugins
-from bertkit.base.errors import InputError
+from bertkit.base.batch import IGNORED
 from bertkit.base.intervals import Size
 from bertkit.data.batches.keyed_random import Stream, below, bits, uniform
 from bertkit.data.corpus.tokenizer import VocabFacts
@@ -124,7 +124,7 @@ def by_sequence(batch: Unmasked, policy: MaskingConfig, choose: Callable[..., An
     """Mask every sequence by a function: `choose(ids (T,), special (T,), rng, policy)`, special being [CLS] and [SEP].
 
     It returns the positions to predict, or `(input_ids, labels)`, both (T,), with the label -100 for other tokens. Raises
-    InputError if a position is special, or outside of the sequence.
+    InputError if it returns anything else, or no position in any of the sequences.
     """
     positions, replaced = [], []
     sequences = zip(
@@ -133,16 +133,52 @@ def by_sequence(batch: Unmasked, policy: MaskingConfig, choose: Callable[..., An
     for start, key, ids in sequences:
         is_special = ~batch.is_maskable[start : start + len(ids)]
         made = choose(ids.copy(), is_special, np.random.Generator(np.random.Philox(int(key))), policy)
-        if isinstance(made, tuple):
-            replaced.append(np.asarray(made[0], np.int64))
-            made = np.flatnonzero(np.asarray(made[1]) != -100)
-        chosen = np.unique(np.asarray(made, np.int64))
-        if len(chosen) and (chosen[0] < 0 or chosen[-1] >= len(ids) or is_special[chosen].any()):
-            raise InputError(
-                f"masking={policy.kind}: positions {chosen.tolist()} of {len(ids)} tokens; expected none that is special"
+        chosen = _read(made, len(ids))
+        if chosen is None or not _fits(chosen, is_special, batch.vocab.size):
+            expected = (
+                f"positions of the {len(ids)} tokens, none of them special, or (input_ids, labels) of the same length"
             )
-        positions.append(chosen + start)
+            raise plugins.wrong_result("masking", policy.kind, made, expected)
+        positions.append(chosen.positions + start)
+        replaced += [] if chosen.masked_ids is None else [chosen.masked_ids]
+    if not any(map(len, positions)):
+        expected = f"at least one position in a batch of {len(positions)} sequences"
+        raise plugins.wrong_result("masking", policy.kind, [], expected)
+    if len(replaced) not in (0, len(positions)):
+        expected = "the one or the other for all sequences"
+        raise plugins.wrong_result("masking", policy.kind, "positions and (input_ids, labels)", expected)
     return Chosen(np.concatenate(positions), np.concatenate(replaced) if replaced else None)
+
+
+def _read(made: Any, length: int) -> Chosen | None:
+    """Read what a function returned for a sequence of this length; None if it is neither positions nor a pair."""
+    try:
+        arrays = [_integers(part) for part in (made if isinstance(made, tuple) else (made,))]
+    except (TypeError, ValueError):
+        return None
+    match arrays:
+        case [positions]:
+            return Chosen(np.unique(positions))
+        case [input_ids, labels] if input_ids.shape == labels.shape == (length,):
+            return Chosen(np.flatnonzero(labels != IGNORED), input_ids)
+    return None
+
+
+def _integers(values: Any) -> Ints:
+    """Convert to whole numbers; raises TypeError or ValueError for other values."""
+    array = np.asarray(values)
+    return array.astype(np.int64, casting="same_kind" if array.size else "unsafe")
+
+
+def _fits(chosen: Chosen, is_special: Bools, vocab_size: int) -> bool:
+    """Whether the positions are in the sequence and not special, and the ids in the vocabulary."""
+    are_inside = _are_below(chosen.positions, len(is_special))
+    are_known = chosen.masked_ids is None or _are_below(chosen.masked_ids, vocab_size)
+    return are_inside and are_known and not is_special[chosen.positions].any()
+
+
+def _are_below(numbers: Ints, end: int) -> bool:
+    return bool(((numbers >= 0) & (numbers < end)).all())
 
 
 @dataclass(frozen=True)

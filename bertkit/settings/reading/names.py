@@ -91,12 +91,18 @@ def refuse_twice(keys: Sequence[str], words: Sequence[str]) -> None:
 def with_plugins(command: str, words: Sequence[str]) -> list[str]:
     """Import the modules in `plugins=`, and turn `masking=NAME` with a plug-in's name into `masking.kind=NAME`."""
     pairs = [word.partition("=")[::2] for word in words]
-    plugins.load(name for key, value in pairs if key == "plugins" for name in re.split(r"[\[\],'\" ]+", value) if name)
+    plugins.load(name for key, value in pairs if key == "plugins" for name in _listed(value))
     return [
         plugin_key(key, value) + word[len(key) :]
         for (key, value), word in zip(pairs, words, strict=True)
         if key != "plugins" or key in settings_of(command)
     ]
+
+
+def _listed(value: str) -> list[str]:
+    """Return the texts of a list such as `[my_plugins]`."""
+    inner = value.strip("[] ")
+    return [name.strip("'\" ") for name in inner.split(",")] if inner else []
 
 
 def plugin_key(key: str, value: object) -> str:

@@ -107,7 +107,7 @@ def score(
             raise InputError(f"metric {name}: {wrong}; give one prediction for each reference")
         require_packages([name])
         found: Scores = plugins.bind("metric", name, {"no_answer_probs": no_answer_probs})(predictions, references)
-        scores |= found if isinstance(found, dict) else {name: float(found)}
+        scores |= found if isinstance(found, dict) else {name: plugins.number("metric", name, found)}
     return scores
 
 
