@@ -1,5 +1,6 @@
 """Plug-ins from outside of the repository: the guide's module, and an installed package with an entry point."""
 
+import importlib
 import json
 import os
 import re
@@ -28,6 +29,7 @@ from bertkit.kernels.layout import Layout
 from bertkit.model.bert_config import AttentionConfig, HeadConfig
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.patterns import Pattern
+from bertkit.tasks.task_config import KINDS
 
 GUIDE = Path(__file__).resolve().parents[1] / "recipes" / "extend"
 PACKAGE = """
@@ -84,6 +86,8 @@ def unloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder with the guide's module, as a user's working directory, and no plug-in known yet."""
     shutil.copy(GUIDE / "my_plugins.py", tmp_path)
     monkeypatch.chdir(tmp_path)
+    for module in KINDS.values():  # lest they register in the copy alone
+        importlib.import_module(module)
     built_in = {key: made for key, made in plugins._options.items() if not plugins.is_plugin(*key)}
     for name, empty in (("_options", built_in), ("_modules", set()), ("_used", {})):
         monkeypatch.setattr(plugins, name, empty)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from bertkit.base import plugins
 from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.tasks.feature import Feature, Logits, pieces, softmax, text_feature
@@ -44,6 +45,7 @@ class ChoicePrediction:
     probabilities: tuple[float, ...]  # one for each ending, in their order
 
 
+@plugins.option("shape", "choice")
 class ChoiceTask(HeadTask[ChoiceExample, Feature, ChoicePrediction]):
     """Texts with several endings."""
 
@@ -208,6 +210,3 @@ def _right_ending(value: Any, field: str, num_endings: int, where: str, is_label
             f"{where}: {field} {value!r:.80}; expected the number of the right ending, 0 to {num_endings - 1}"
         )
     return int(number)
-
-
-TASK = ChoiceTask

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from bertkit.base import plugins
 from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.tasks.feature import Feature, pieces
@@ -57,6 +58,7 @@ class GenerationPrediction:
     candidates: tuple[Candidate, ...] = ()  # the best texts; empty for num_candidates=1
 
 
+@plugins.option("shape", "generation")
 class GenerationTask(TrainableTask[GenerationExample, Feature, GenerationPrediction]):
     """Source texts with target texts."""
 
@@ -220,6 +222,3 @@ class GenerationTask(TrainableTask[GenerationExample, Feature, GenerationPredict
 
 def _targets(examples: Sequence[GenerationExample]) -> list[str]:
     return [example.target or "" for example in examples]
-
-
-TASK = GenerationTask

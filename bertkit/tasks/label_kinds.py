@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from bertkit.base import plugins
 from bertkit.base.errors import named
 from bertkit.base.typed_settings import nearest
 from bertkit.tasks.feature import Logits, softmax
@@ -208,11 +209,9 @@ class NextSentence(OneLabel):
         return [["It rained all day.", "So we stayed at home."]]
 
 
+@plugins.option("shape", "sequence")
 def sequence_task(config: TaskConfig, labels: LabelNames) -> OneLabel | SeveralLabels | Number:
     """Return the task for the kind of labels that the settings name."""
     if config.is_regression:
         return Number(config, labels)
     return SeveralLabels(config, labels) if config.multi_label else OneLabel(config, labels)
-
-
-TASK = sequence_task

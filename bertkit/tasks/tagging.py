@@ -6,6 +6,7 @@ Axes: T tokens of a window, C labels.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
+from bertkit.base import plugins
 from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.tasks.entities import EntitiesTask
@@ -23,6 +24,7 @@ from bertkit.tasks.trainable import HeadTask, TaskMetrics, is_constant, most_fre
 from bertkit.tasks.words import TaggingExample, TaggingPrediction, make_features, tags_of
 
 
+@plugins.option("shape", "tagging")
 class TaggingTask(HeadTask[TaggingExample, TaggingFeature, TaggingPrediction]):
     """Sentences or documents, with a tag for each word."""
 
@@ -228,6 +230,3 @@ def _list(value: Any, field: str | None, where: str) -> list[Any]:
     if not isinstance(value, list):
         raise InputError(f"{where}: field '{field}' is {type(value).__name__}, expected a list")
     return value
-
-
-TASK = TaggingTask

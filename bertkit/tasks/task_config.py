@@ -15,7 +15,7 @@ Column = str | Annotated[int, Interval(-MAX_INT32, MAX_INT32)] | tuple[str, ...]
 # usual column names in datasets: for lists of words, their tags, and running text
 WORDS, TAGS, TEXTS = ("tokens", "words"), ("tags", "ner_tags", "ner", "pos_tags"), ("text", "sentence")
 
-# the module that holds each kind of task; imported on first use
+# the module with each kind of task, which registers it with the decorator for plug-ins; imported on first use
 KINDS = {
     "sequence": "bertkit.tasks.label_kinds",
     "tagging": "bertkit.tasks.tagging",
@@ -175,7 +175,7 @@ class TaskConfig:
         refuse(
             self.kind not in KINDS
             and plugins.find("shape", self.kind) is None
-            and f"task.kind={self.kind!r}: expected {' or '.join([*KINDS, *plugins.names_of('shape')])}",
+            and f"task.kind={self.kind!r}: expected {' or '.join([*KINDS, *plugins.plugins_of('shape')])}",
             names is not None
             and len(set(names)) < len(names)
             and f"task.labels={list(names)}: duplicate label; remove one of the two",

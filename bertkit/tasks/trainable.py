@@ -157,9 +157,9 @@ AnyTrainable = TrainableTask[Any, Any, Any]
 
 def task_of(config: TaskConfig, labels: LabelNames | None = None) -> AnyTrainable:
     """Return the task of some settings, with its labels: by default those that the settings list."""
-    make = (
-        importlib.import_module(KINDS[config.kind]).TASK if config.kind in KINDS else plugins.get("shape", config.kind)
-    )
+    if config.kind in KINDS:
+        importlib.import_module(KINDS[config.kind])
+    make = plugins.get("shape", config.kind)
     task = make(config, (config.label_names or ()) if labels is None else labels)
     if not isinstance(task, TrainableTask):
         raise plugins.wrong_result("shape", config.kind, task, "a bertkit.tasks.trainable.TrainableTask")

@@ -3,6 +3,7 @@ predicted as their mean, so that a model may say 2.5.
 """
 
 import dataclasses
+import importlib
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ from bertkit.tasks.reading.readers import read_file
 from bertkit.tasks.reading.reading import Reading, optional_value, required_text
 from bertkit.tasks.scoring import metrics
 from bertkit.tasks.task import TABLES, ExtraFile
+from bertkit.tasks.task_config import KINDS
 from bertkit.tasks.trainable import HeadTask, TaskMetrics, is_constant, task_of
 
 
@@ -99,6 +101,8 @@ GIVEN = ("kind=grades", "metrics=[pearson]", "best_metric=pearson")
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in KINDS.values():  # lest they register in the copy alone
+        importlib.import_module(module)
     monkeypatch.setattr(plugins, "_options", {**plugins._options})
     bertkit.shape("grades")(Grades)
 

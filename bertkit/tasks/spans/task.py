@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
+from bertkit.base import plugins
 from bertkit.base.files import to_json
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.tasks.feature import Logits, SpanFeature
@@ -19,6 +20,7 @@ from bertkit.tasks.task_config import SpansConfig
 from bertkit.tasks.trainable import HeadTask, TaskMetrics, is_constant, json_lines
 
 
+@plugins.option("shape", "spans")
 class SpansTask(HeadTask[SpanExample, SpanFeature, SpanPrediction]):
     """Questions about contexts."""
 
@@ -195,6 +197,3 @@ def _beside(name: str) -> ExtraFile[SpanExample, SpanPrediction]:
         return json.dumps(SQUAD_FILES[name](predictions), indent=2, ensure_ascii=False)[2:-2]  # without braces
 
     return ExtraFile(name, text, ("{\n", ",\n", "\n}\n"), "{}\n")
-
-
-TASK = SpansTask
