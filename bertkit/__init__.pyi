@@ -643,6 +643,7 @@ def embed(
         format: text, csv, tsv, jsonl, json or parquet; None: detected from the ending, else from the first lines
         max_seq_length: tokens per text, with [CLS] and [SEP]; None: the length in the directory, else the model's maximum
         batch_tokens: tokens in one forward pass; None: 2048 on a CPU, 65536 on a GPU
+        precision: bf16 or fp16: matrix products in bfloat16 or float16; on a CPU bf16 pays on AMD since Zen 4 and on Intel with AMX only
 
     Returns:
         The vectors, float32 (n, D); with `output`, a run that names the file.
@@ -693,6 +694,7 @@ def evaluate(
         task: one of ax, choice, classification, cola, conll2003, generation, mnli, mrpc, ner, pos, qa, qnli, qqp, regression, rte, sequence, spans, squad1, squad2, sst2, stsb, swag, tagging, translation, wnli; or a mapping of settings, with the option as `name`
         split: for a task: train, dev (auto), test, dev_mismatched; for a dataset: train, all, held_out; auto: held_out if the model was trained on the dataset, else all
         seed: for the pairs and masks
+        precision: bf16 or fp16: matrix products in bfloat16 or float16; on a CPU bf16 pays on AMD since Zen 4 and on Intel with AMX only
         max_sequences: of a prepared dataset; None: all
         batch_sequences: sequences in one forward pass, for a prepared dataset
         segments: one of full_sentences, google, pairs; or a mapping of settings, with the option as `name`
@@ -879,6 +881,7 @@ def search(
         max_questions: only the first questions of the input
         task: None: the model's own task; task.* changes its settings
         kernels: auto: the fast kernels in bertkit/kernels/fast.py; plain: torch.nn.functional only
+        precision: bf16 or fp16: matrix products in bfloat16 or float16; on a CPU bf16 pays on AMD since Zen 4 and on Intel with AMX only
         text_column: the column of the text: a name, or a number from 0
         text_pair_column: the column of the second text
         label_column: the column of the labels

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit import COMMANDS, commands
 from bertkit.base import errors, plugins
 from bertkit.base.errors import InputError, StoppedError, StorageError, in_brief, say
+from bertkit.base.processors import check_precision
 from bertkit.base.typed_settings import nearest, refuse
 from bertkit.commands import command_of
 from bertkit.help import command_help, info, usage
@@ -48,6 +49,8 @@ def main() -> None:
     # exit at once: an exception during an import would leave a library half imported
     signal.signal(signal.SIGINT, lambda *_: os._exit(_report(KeyboardInterrupt())))
     os.environ["PYTHONSAFEPATH"] = "1"  # child processes import nothing from the current directory
+    with contextlib.suppress(OSError):  # there is no temporary directory
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir())  # otherwise importing torch makes one
     for number in (0, 1, 2):  # reopen closed streams; otherwise a file that the command opens would get their number
         try:
             os.fstat(number)
@@ -185,8 +188,6 @@ def _print(composed: dict[str, Any]) -> int:
 @contextlib.contextmanager
 def _stage(command: str, settings: CommandSettings) -> Iterator[Callable[..., int | None]]:
     """Import the stage of a command, and give its `run`; a signal ends the command with the error of `_stop_error`."""
-    with contextlib.suppress(OSError):  # there is no temporary directory
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir())  # otherwise importing torch makes one
     numbers = world.STOP_SIGNALS if command_of(command).is_training else (signal.SIGINT,)
     # exit at once: an exception during an import would leave a library half imported
     with world.handle_signals(numbers, lambda *_: os._exit(_report(_stop_error(command, settings)))):
@@ -224,6 +225,8 @@ def _sweep(parsed: _Arguments) -> int:
             _print(composed)
             continue
         settings = commands.build_settings(parsed.command, composed)  # check all runs before the first one starts
+        if settings.bf16_device is not None:
+            check_precision("bf16", settings.bf16_device)  # what it sets, the runs inherit
         directory = None if settings.directory is None else Path(settings.directory)
         runs.append(SweptRun(swept.name, [parsed.command, *options, *swept.words], directory))
     return run_each(runs) if runs else 0

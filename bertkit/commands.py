@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from bertkit import COMMANDS
-from bertkit.base import hub_ids
+from bertkit.base import hub_ids, processors
 from bertkit.base.errors import InputError, say
 from bertkit.launch import launcher, world
 from bertkit.settings.command import Command, CommandSettings
@@ -113,6 +113,9 @@ def delegate(command: str, settings: CommandSettings) -> bool:
     """Return True if other processes run the command: workers, which this call starts and waits for, or rank 0 alone."""
     for run in settings.distributed:
         world.check_accelerate(os.environ, run)
+    for run in settings.distributed or (settings,):
+        if run.bf16_device is not None:
+            processors.check_precision("bf16", run.bf16_device)  # processes that start from here inherit what it sets
     launch = settings.worker_launch
     if launch is None:
         return not world.world_from_environment().is_main
@@ -130,4 +133,7 @@ def import_stage(command: str) -> ModuleType:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     warnings.filterwarnings("ignore", module=r"(torch|accelerate|datasets|transformers|huggingface_hub)\b.*")
-    return importlib.import_module(command_of(command).stage)
+    stage = importlib.import_module(command_of(command).stage)
+    if "torch" in sys.modules:  # otherwise this process computes nothing
+        processors.share_processors()
+    return stage

@@ -149,22 +149,21 @@ def _option_help(group: str, option: str, directories: Sequence[Path], config_di
 
 def info() -> str:
     """Return the information for a bug report: versions, devices, and the directory of the configuration files."""
-    import os
     import platform
     from importlib.metadata import version
 
     import torch
 
     from bertkit import __version__
+    from bertkit.base.processors import num_processors
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
     facts = {
         "bertkit": f"{__version__} in {Path(__file__).resolve().parent}",
         "configuration": str(conf_dir()),
         "python": f"{platform.python_version()} on {platform.platform()}",
         **{package: version(package) for package in PACKAGES},
-        "cpu": f"{cores} cores, {torch.get_num_threads()} threads of torch",
+        "cpu": f"{num_processors()} cores, {torch.get_num_threads()} threads of torch",
         "cuda": ", ".join(gpus) or "no device",
     }
     return "\n".join(f"{name:<14} {value}" for name, value in facts.items())

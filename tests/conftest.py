@@ -29,10 +29,13 @@ from omegaconf import DictConfig
 from skipped import pytest_terminal_summary  # noqa: F401
 
 from bertkit.base.files import sha256_file
+from bertkit.base.processors import check_precision
 from bertkit.data.corpus.tokenizer import Tokenizer, train_wordpiece
 from bertkit.model.bert import init_weights
 from bertkit.model.bert_config import POOLED_HEADS, PRETRAINING_HEADS, BertConfig, DecoderConfig
 from bertkit.model.heads import BertWithHeads
+
+check_precision("bf16", "cpu")  # before the first product of the tests, and for the processes that they start
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 

@@ -12,5 +12,6 @@ Doors:
     text_files      reads text, JSON and YAML, with size limits
     json_stream     reads the values of a JSON file one after another
     memory          the memory of this machine
+    processors      its processors: how many there are, what they lack, and whether others use them
     hub_ids         names of hub models, and whether the hub can be reached
 """

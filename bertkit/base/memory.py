@@ -31,7 +31,7 @@ def memory_here(device: str) -> Memory:
 
     machine = psutil.virtual_memory()
     total, free = machine.total, machine.available
-    for group in _cgroups():
+    for group in cgroups():
         limit = _number_in(group / "memory.max")
         if limit is not None:
             used = (_number_in(group / "memory.current") or 0) - _cached(group)
@@ -67,7 +67,7 @@ def _number_in(path: Path) -> int | None:
         return None  # no such file, or "max"
 
 
-def _cgroups() -> list[Path]:
+def cgroups() -> list[Path]:
     """Return the control groups of this process, innermost first; they limit containers, Slurm jobs and systemd slices."""
     try:
         lines = OWN_CGROUP.read_text(encoding="ascii", errors="replace").splitlines()

@@ -17,6 +17,7 @@ from torch import nn
 from bertkit.base.batch import TaskBatch
 from bertkit.base.errors import InputError, named
 from bertkit.base.hub_ids import path_of
+from bertkit.base.processors import check_precision, share_processors
 from bertkit.base.typed_settings import build, refuse
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.inference.forward import require_finite
@@ -171,7 +172,10 @@ def load_embedder(
 
     own: dict[str, Any] = {"pooling": pooling, "normalize": normalize, "max_seq_length": max_seq_length}
     own |= {"device": device, "precision": precision, "batch_tokens": batch_tokens, "model_dir": path_of(model_dir)}
-    return open_embedder(build(EmbedSettings, compose_values("embed", {"input": "-", "output": "-", **own})))
+    chosen = build(EmbedSettings, compose_values("embed", {"input": "-", "output": "-", **own}))
+    check_precision(chosen.precision, chosen.device)
+    share_processors()
+    return open_embedder(chosen)
 
 
 def open_embedder(settings: EmbedSettings) -> Embedder:

@@ -9,6 +9,7 @@ from typing import Any
 
 from bertkit.base.errors import InputError
 from bertkit.base.hub_ids import path_of
+from bertkit.base.processors import check_precision, share_processors
 from bertkit.base.typed_settings import build
 from bertkit.inference.chunks import read_rows
 from bertkit.inference.forward import Running, predict_local
@@ -37,7 +38,10 @@ def load_predictor(model_dir: str | os.PathLike[str], **settings: Any) -> Loaded
     from bertkit.settings.reading.compose import compose_values
 
     values = {"model_dir": path_of(model_dir), "input": "-", "output": "-", **settings}
-    return LoadedPredictor(build(PredictSettings, compose_values("predict", values)))
+    chosen = build(PredictSettings, compose_values("predict", values))
+    check_precision(chosen.precision, chosen.device)
+    share_processors()
+    return LoadedPredictor(chosen)
 
 
 def open_predictor(settings: PredictSettings | SearchSettings, top_k: int = 1) -> Predictor:

@@ -5,6 +5,7 @@ or newly initialised by a named rule, and anything else is an error that lists t
 """
 
 import dataclasses
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,9 +14,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bertkit.base.errors import InputError, listed
+from bertkit.base.errors import InputError, listed, say
 from bertkit.base.files import sha256_file
 from bertkit.base.hub_ids import is_id, path_of
+from bertkit.base.processors import check_precision
 from bertkit.data.corpus.tokenizer import Rules, Tokenizer
 from bertkit.data.corpus.tokenizer import load_tokenizer as load_tokenizer_files
 from bertkit.interop.exports.sentence_transformers import max_length_of
@@ -78,6 +80,10 @@ def load_model(model_dir: str | Path, heads: Sequence[str] | None = None) -> Pad
         raise InputError(
             f"{directory}: no weights for the {' and the '.join(missing)}; choose other heads, or heads=None for all in it"
         )
+    try:
+        check_precision("bf16", "auto")  # whoever loads it may compute in bfloat16
+    except InputError as error:
+        say(f"warning: {error}", file=sys.stderr)
     return PaddedBert(model).eval()
 
 

@@ -33,6 +33,7 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from bertkit.base import errors
 from bertkit.base.errors import INTERRUPTED_CODE, BertkitError, InputError, PeerError, StoppedError
+from bertkit.base.processors import num_processors
 from bertkit.launch import world
 from bertkit.launch.launch_config import LaunchConfig
 
@@ -188,7 +189,6 @@ def interface_to(host: str, port: int) -> str:
 
 def _variables(launch: LaunchConfig, address: tuple[str, int]) -> dict[int, dict[str, str]]:
     """Return torchrun's environment variables for each process of this host."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     own = os.environ.get("GLOO_SOCKET_IFNAME") if launch.num_hosts > 1 else None
     interface = own or interface_to(*address)
     common = {
@@ -197,7 +197,7 @@ def _variables(launch: LaunchConfig, address: tuple[str, int]) -> dict[int, dict
         "GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": os.environ.get("NCCL_SOCKET_IFNAME", interface),
     }  # fmt: skip
     if "OMP_NUM_THREADS" not in os.environ:
-        common |= {"OMP_NUM_THREADS": str(max(1, cores // launch.num_processes)), world.OWN_THREADS: "1"}
+        common |= {"OMP_NUM_THREADS": str(max(1, num_processors() // launch.num_processes)), world.OWN_THREADS: "1"}
     first = launch.host_rank * launch.num_processes
     return {
         rank: {**common, "RANK": str(first + rank), "LOCAL_RANK": str(rank)} for rank in range(launch.num_processes)

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 
 from bertkit.base.errors import InputError
+from bertkit.base.processors import num_processors
 from bertkit.launch.world import OWN_THREADS
 from bertkit.model.layers import missing_for
 from bertkit.train.processes import Accelerator
@@ -57,7 +58,7 @@ def restore_platform(
         warn(f"{texts}: the last bits of the weights may differ from those of a run without the interruption")
     if before.device != here.device:
         warn(f"the run began on device {before.device} and resumes on {here.device}: the results differ by rounding")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = num_processors()
     local_size = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     if here.device == "cpu" and here.num_threads * local_size > cores:
         warn(

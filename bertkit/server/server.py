@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.base.errors import InputError, install_extra, say
+from bertkit.base.processors import num_processors
 from bertkit.base.text_files import read_lines
 from bertkit.launch.world import handle_signals
 from bertkit.settings.serve import ServeSettings
@@ -86,8 +87,7 @@ def _serve(settings: ServeSettings, token: bytes | None, listener: socket.socket
     from bertkit.server.service import Service
 
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # before the models are loaded
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    torch.set_num_threads(max(1, min(torch.get_num_threads(), cores // settings.workers)))
+    torch.set_num_threads(max(1, min(torch.get_num_threads(), num_processors() // settings.workers)))
     host, port = listener.getsockname()[:2]
     worker = "" if settings.workers == 1 else f", worker {os.getpid()}"
     address = f"[{host}]" if ":" in host else host

@@ -36,6 +36,12 @@ class CommandSettings:
         return None
 
     @property
+    def bf16_device(self) -> str | None:
+        """The setting `device` of a command with precision=bf16; None for other commands and precisions."""
+        own = vars(self)
+        return str(own["device"]) if own.get("precision") == "bf16" else None
+
+    @property
     def distributed(self) -> tuple["CommandSettings", ...]:
         """The settings of each run that may have several processes."""
         return () if self.worker_launch is None else (self,)

@@ -15,6 +15,7 @@ import yaml
 from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError
+from bertkit.base.processors import check_precision
 from bertkit.base.typed_settings import conf_dir
 from bertkit.data.corpus.documents import Corpus
 from bertkit.data.corpus.prepared import PreparedDataset, open_prepared
@@ -74,6 +75,8 @@ def parsed(description: str | None, arguments: Sequence[str] | None, *options: O
             args.device = choose_device(args.device).type
         except InputError as error:
             parser.error(str(error))
+    if "precision" in args:
+        check_precision(args.precision, args.device)  # for all systems: their processes inherit what it sets
     return args
 
 

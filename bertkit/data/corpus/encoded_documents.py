@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from bertkit.base.errors import PeerError, say
 from bertkit.base.files import write_durably
+from bertkit.base.processors import num_processors
 from bertkit.data.corpus.documents import Corpus, Document
 from bertkit.data.corpus.long_texts import FlatIds
 from bertkit.data.corpus.prepared import token_dtype
@@ -170,8 +171,7 @@ def encode_portions(job: EncodingJob, num_workers: int | None) -> Iterator[int]:
     done = job.num_bytes - sum(_num_bytes(job.portions[number]) for number in todo)
     yield done
     if num_workers is None:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        num_workers = min(cores, len(todo) // 2)
+        num_workers = min(num_processors(), len(todo) // 2)
     if min(num_workers, len(todo)) > 1 and (pool := _open_pool(job, min(num_workers, len(todo)))):
         for number in _encode_in_processes(pool, todo):
             yield (done := done + _num_bytes(job.portions[number]))
