@@ -225,7 +225,7 @@ def test_every_recipe_is_known_and_says_what_it_takes() -> None:
         assert all(word.lower() in text.lower() for word in ("**run**", "hardware", "time", "disk", "metrics")), name
         assert 10 <= len((ROOT / "recipes" / name / "run.sh").read_text(encoding="utf-8").splitlines()) <= 30
         more = {
-            "multi_host": ["slurm.sh"],
+            "multi_host": ["slurm.sh", "skypilot.yaml", "trainjob.yaml"],
             "prepare_on_dask": ["prepare.py"],
             "language_model": ["bigrams.py"],
             "search_qa": ["catalogues.py"],
