@@ -1,28 +1,31 @@
-"""Writes the results of a finished training run: model, predictions, report and final metrics."""
+"""Writes the results of a finished training run: model, predictions, report and final metrics; what an export says of a run."""
 
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from bertkit.base.errors import say
 from bertkit.base.files import building_dir, to_json, write_durably
-from bertkit.base.typed_settings import to_mapping
+from bertkit.base.typed_settings import at, checked, to_mapping
+from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.display import console
 from bertkit.display.console import duration
 from bertkit.display.page import Table
 from bertkit.display.report import write_report
 from bertkit.interop.exports.card import CardFacts, finetuning_facts, model_card, pretraining_facts
 from bertkit.interop.hugging_face.directory import write_model
-from bertkit.run.directory import RESULT
+from bertkit.interop.load import load_tokenizer
+from bertkit.run.directory import RESULT, read_manifest, read_scores, read_settings, run_of
 from bertkit.run.state import TrainingState
 from bertkit.run.task_data import TaskData
 from bertkit.run.trainer import TrainingPlan
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.tasks.scoring.baseline import GAIN, Baseline
-from bertkit.tasks.scoring.metrics import signatures
+from bertkit.tasks.scoring.metrics import keys_of, signatures
 from bertkit.tasks.scoring.review import eval_json_parts
-from bertkit.train.checkpoint import delete_old_checkpoints
+from bertkit.train.checkpoint import delete_old_checkpoints, read_state
 
 
 def publish(
@@ -145,3 +148,30 @@ def _facts_of_task(
         "examples a step": f"{settings.batch.sequences:,}",
         f"truncated at {settings.task.max_seq_length} tokens": "; ".join(truncated),
     }
+
+
+def facts_of_checkpoint(model_dir: str, source: Path, title: str) -> CardFacts:
+    """Collect the facts for the card of a checkpoint, at `source`: its run's settings, and for the last checkpoint its results."""
+    facts, run_dir = CardFacts(title=title), run_of(model_dir)
+    if run_dir is None:
+        return facts
+    manifest = read_manifest(run_dir)
+    identity, saved, results = manifest.identity, read_settings(run_dir), read_scores(run_dir)
+    if "task" in identity:
+        metrics = checked(tuple[str, ...], at(identity, "task.metrics"), run_dir / "manifest.json")
+        return finetuning_facts(saved, results, keys_of(metrics))
+    steps = identity.get("steps")
+    step = read_state(source)["step"] if (source / "state.json").is_file() else steps
+    if step != steps:
+        steps, results = f"{step} of {steps}", {}
+    text = str(at(manifest.corpus or {}, "description") or "not known")
+    start = at(manifest.init_from or {}, "model_dir")
+    return pretraining_facts({**saved, "steps": steps}, text, results, start, facts.title)
+
+
+def tokenizer_of(model_dir: str, source: Path) -> Tokenizer:
+    """Load the tokenizer of a checkpoint, at `source`, with the length of its task."""
+    tokenizer = load_tokenizer(source)
+    if (run_dir := run_of(model_dir)) is not None:  # earlier versions did not write it into the model
+        tokenizer.max_length = at(read_settings(run_dir), "task.max_seq_length") or tokenizer.max_length
+    return tokenizer

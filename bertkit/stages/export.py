@@ -8,21 +8,19 @@ from typing import Any
 from bertkit.base.errors import InputError, say
 from bertkit.base.files import LOCK, building_dir, refuse_file, sha256_file, to_json
 from bertkit.base.text_files import read_json
-from bertkit.base.typed_settings import at, checked, refuse, to_mapping
+from bertkit.base.typed_settings import checked, refuse, to_mapping
 from bertkit.inference.embedding import check_pooling
 from bertkit.interop.exports import card, onnx, sentence_transformers
 from bertkit.interop.google.checkpoint import write_release
 from bertkit.interop.hugging_face.config_json import is_decoder, require_bert
 from bertkit.interop.hugging_face.directory import tensors_of, write_model
-from bertkit.interop.load import hashes_of, load_directory, load_tokenizer, resolve_model_dir
+from bertkit.interop.load import hashes_of, load_directory, resolve_model_dir
 from bertkit.interop.parity.certificate import summary_of, worst_failure
 from bertkit.interop.parity.comparison import compare, load_reference
 from bertkit.model.bert_config import PRETRAINING_HEADS, TASK_HEADS
 from bertkit.model.heads import BertWithHeads
-from bertkit.run.directory import read_manifest, read_scores, read_settings, run_of
+from bertkit.run.publishing import facts_of_checkpoint, tokenizer_of
 from bertkit.settings.export import ExportSettings
-from bertkit.tasks.scoring.metrics import keys_of
-from bertkit.train.checkpoint import read_state
 
 # for each value of head=, the heads to load, and whether to load the pooler (None: if it exists); for "task" all, as for null
 HEADS: dict[str | None, tuple[tuple[str, ...] | None, bool | None]] = {
@@ -57,10 +55,7 @@ def run(settings: ExportSettings) -> None:
         say(f"done already: {final} holds this export")
         return
     with building_dir(final.resolve()) as partial:
-        tokenizer = load_tokenizer(source)
-        if (run_dir := run_of(settings.model_dir)) is not None:  # earlier versions did not write it into the model
-            tokenizer.max_length = at(read_settings(run_dir), "task.max_seq_length") or tokenizer.max_length
-        write_model(model, tokenizer, partial, text_files)
+        write_model(model, tokenizer_of(settings.model_dir, source), partial, text_files)
         theirs = load_reference(partial, model)
         result = _certified(settings, compare(partial, model, theirs))
         if settings.google:
@@ -131,24 +126,7 @@ def _text_files(settings: ExportSettings, source: Path, model: BertWithHeads) ->
 
 
 def _facts(settings: ExportSettings, source: Path) -> card.CardFacts:
-    """Collect the facts for the model card: the settings of the checkpoint's run, and for the last checkpoint its results."""
-    facts = card.CardFacts(title=f"BERT ({settings.head or 'all heads'})")
-    run_dir = run_of(settings.model_dir)
-    if run_dir is not None:
-        manifest = read_manifest(run_dir)
-        identity = manifest.identity
-        saved, results = read_settings(run_dir), read_scores(run_dir)
-        if "task" in identity:
-            metrics = checked(tuple[str, ...], at(identity, "task.metrics"), run_dir / "manifest.json")
-            facts = card.finetuning_facts(saved, results, keys_of(metrics))
-        else:
-            steps = identity.get("steps")
-            step = read_state(source)["step"] if (source / "state.json").is_file() else steps
-            if step != steps:
-                steps, results = f"{step} of {steps}", {}
-            text = str(at(manifest.corpus or {}, "description") or "not known")
-            start = at(manifest.init_from or {}, "model_dir")
-            facts = card.pretraining_facts({**saved, "steps": steps}, text, results, start, facts.title)
+    facts = facts_of_checkpoint(settings.model_dir, source, f"BERT ({settings.head or 'all heads'})")
     is_of_sentences = settings.sentence_transformers is not False
     return dataclasses.replace(
         facts, license=settings.license, language=settings.language, is_of_sentences=is_of_sentences
