@@ -139,7 +139,7 @@ def test_a_suite_of_a_model_with_a_name() -> None:
 
 def test_templates_escape_all_but_drawings() -> None:
     """Every value is escaped but the parts of charts, which escape their own texts, and our own styles and scripts."""
-    found = {path.name: path.read_text(encoding="utf-8") for path in (PACKAGE / "view" / "pages").glob("*.html")}
+    found = {path.name: path.read_text(encoding="utf-8") for path in (PACKAGE / "display" / "pages").glob("*.html")}
     assert len(found) > 5
     assert {name: re.findall(r"[\w.|]+\|\s*safe", text) for name, text in found.items() if "safe" in text} == {
         "parts.html": ["each.parts|join|safe"]

@@ -153,7 +153,7 @@ def test_pretraining_on_stored_instances(google_dir: Path, tmp_path: Path, capsy
 
 def test_the_seed_of_a_run_orders_the_stored_instances(google_dir: Path, tmp_path: Path) -> None:
     dataset = open_prepared(google_dir)
-    given = ["data_dir=x", "output_dir=y", "segments=google", "steps=100", *SMALL]
+    given = ["data_dir=x", "output_dir=y", "segments=google", "segments.max_seq_length=40", "steps=100", *SMALL]
     tokens = []
     for seed in (0, 3):
         settings = build(PretrainSettings, compose("pretrain", [*given, f"seed={seed}"]))

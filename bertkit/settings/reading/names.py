@@ -64,12 +64,17 @@ def is_verbatim(command: str, key: str) -> bool:
 
 def canonical_words(command: str, words: Sequence[str]) -> list[str]:
     """Replace synonyms in words `key=value` by the setting's own name; refuse words that are not UTF-8."""
-    wrong = [word for word in words if re.search("[\0\ud800-\udfff]", word)]  # half a character is a byte
-    refuse(f"{word}: not UTF-8, or with a NUL; write a text in UTF-8, or rename the file" for word in wrong)
+    refuse_bytes(words)
     words = with_plugins(command, words)
     keys = [own_name(command, word.partition("=")[0]) for word in words]
     refuse_twice(keys, words)
     return [key + word[len(word.partition("=")[0]) :] for key, word in zip(keys, words, strict=True)]
+
+
+def refuse_bytes(words: Sequence[str]) -> None:
+    """Raise InputError for words that are not UTF-8, or have a NUL."""
+    wrong = [word for word in words if re.search("[\0\ud800-\udfff]", word)]  # half a character is a byte
+    refuse(f"{word}: not UTF-8, or with a NUL; write a text in UTF-8, or rename the file" for word in wrong)
 
 
 def own_name(command: str, key: str) -> str:

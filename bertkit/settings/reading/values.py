@@ -33,6 +33,7 @@ def read_values(command: str, settings: Mapping[str, object]) -> list[Assignment
     """
     refuse(is_deep(settings) and f"settings: {TOO_DEEP}")
     assignments = _assignments(command, settings, "")
+    names.refuse_bytes([one.text for one in assignments])
     modules = next((one.value for one in assignments if one.key == "plugins"), None)
     plugins.load([modules] if isinstance(modules, str) else map(str, modules if isinstance(modules, list) else ()))
     keys = [names.own_name(command, names.plugin_key(one.key, one.value)) for one in assignments]
