@@ -26,6 +26,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 import bertkit
 from bertkit.base.errors import InputError, is_silent
+from bertkit.base.text_files import control_character
 
 # without held-out rows a few training rows are measured, which finetune needs, and only after the last step
 NUM_MEASURED = 16
@@ -149,6 +150,8 @@ def _classes(y: Any) -> tuple[NDArray[Any], NDArray[Any]]:
     for name in map(str, classes.tolist()):
         if name.strip() != name or not name:
             raise InputValueError(f"y: the label {name!r} is empty, or begins or ends with a blank; correct it")
+        if code := control_character(name):
+            raise InputValueError(f"y: the label {name!r:.80} has the control character {code}; remove it")
     return classes, labels
 
 

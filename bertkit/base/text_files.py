@@ -28,6 +28,7 @@ MAX_DEPTH = 100  # nested lists and mappings; our files have five levels, and Py
 TOO_DEEP = f"lists or groups nested more than {MAX_DEPTH} deep"
 PEEKED_BYTES = 1 << 16  # enough to detect the format of a file
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # Unicode's categories Cc, Zl, Zp and Cs
 _GZIP = b"\x1f\x8b"  # RFC 1952; no text starts with these bytes
 _ARCHIVES = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # zip, which .xlsx is, and the container of .xls
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -37,6 +38,15 @@ _INVISIBLE = "".join(chr(n) for n in range(0x3001) if chr(n).isspace()) + "\u200
 def is_blank(line: str) -> bool:
     """Return whether a line has only white space, zero-width characters and byte order marks."""
     return not line.strip(_INVISIBLE)
+
+
+def control_character(text: str) -> str:
+    """Name the first control character, line separator or lone surrogate of a text, such as U+001B; "" if there is none.
+
+    Marks that join or direct letters, as in Persian words, Arabic names and emoji, are none: their category is Cf.
+    """
+    first = _CONTROL.search(text)
+    return f"U+{ord(first[0]):04X}" if first else ""
 
 
 def without_surrogates(text: str) -> str:

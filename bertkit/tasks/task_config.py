@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from bertkit.base import plugins
 from bertkit.base.intervals import MAX_INT32, Count, Interval, Positive, Real, Share, ShareBelow1, Size
+from bertkit.base.text_files import control_character
 from bertkit.base.typed_settings import IF_SET, refuse, unused
 
 Column = str | Annotated[int, Interval(-MAX_INT32, MAX_INT32)] | tuple[str, ...] | None
@@ -179,6 +180,11 @@ class TaskConfig:
             names is not None
             and len(set(names)) < len(names)
             and f"task.labels={list(names)}: duplicate label; remove one of the two",
+            [
+                f"task.labels: {name!r:.80} has the control character {code}; remove it"
+                for name in names or ()
+                if (code := control_character(name))
+            ],
             isinstance(self.labels, tuple)
             and len(self.labels) < 2
             and f"task.labels={list(self.labels)}: expected at least two labels, or auto, or regression",

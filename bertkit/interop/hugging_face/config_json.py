@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bertkit.base.errors import InputError
 from bertkit.base.files import to_json
-from bertkit.base.text_files import read_json
+from bertkit.base.text_files import control_character, read_json
 from bertkit.base.typed_settings import build, differences, to_mapping
 from bertkit.interop.hugging_face.names import CLASSIFIERS
 from bertkit.model.bert_config import (
@@ -236,8 +236,8 @@ def _labels(content: dict[str, Any], tensors: Mapping[str, Tensor]) -> list[str]
         if not isinstance(named, dict) or sorted(map(str, named)) != sorted(map(str, range(len(named)))):
             raise InputError(f"id2label={named!r}: expected a name for each number from 0")
         names = [named[number] for number in sorted(named, key=int)]
-        if not all(isinstance(name, (str, int)) and str(name).isprintable() for name in names):
-            raise InputError(f"id2label={named!r}: expected names")
+        if not all(isinstance(name, (str, int)) and not control_character(str(name)) for name in names):
+            raise InputError(f"id2label={named!r}: expected names, without control characters")
         return [str(name) for name in names]
     count = content.get("num_labels")
     if count is None:

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 from bertkit.base.errors import InputError, named
+from bertkit.base.text_files import control_character
 from bertkit.tasks.task_config import TaskConfig
 
 LARGEST = 1e15  # the largest label of a regression: its square fits into float32
@@ -89,6 +90,8 @@ class Labels:
             raise InputError(f"{where}: {self.field}: empty label; expected {self.expected()}")
         if not isinstance(value, (str, int, float)):
             raise InputError(f"{where}: {self.field}: label is {type(value).__name__}; expected {self.expected()}")
+        if code := control_character(str(value)):
+            raise InputError(f"{where}: {self.field}: label {value!r:.80} has the control character {code}; remove it")
         written = "text"
         if isinstance(value, bool):
             written = "true or false"
