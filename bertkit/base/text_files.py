@@ -15,12 +15,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from bertkit.base.blocks import TEXT_BYTES, Blocks, unpacked_blocks, utf8_blocks
 from bertkit.base.errors import InputError
 
-TEXT_BYTES = 1 << 18  # how much is read and decoded at once
 LINE_MB = 64  # the maximum size of a line, record or cell
 WHOLE_MB = 256  # the maximum size of a file that is read as a whole: JSON, a vocabulary
-# gzip has no limit: it is read in blocks, and expands at most 1032 times; repeated log lines come near to that
 TOO_LONG = f"longer than {LINE_MB} MB; cut it into shorter ones"
 ADVICE = "convert the file to UTF-8"  # about bytes that are not
 TOO_LARGE = f"larger than {WHOLE_MB} MB, the limit for a file that is read as a whole"
@@ -166,7 +165,7 @@ def unpacked(file: io.BufferedReader, name: Path) -> io.BufferedReader:
         raise InputError(f"{name}: an Excel file (or another archive); {way_out}")
     if name.suffix.lower() != ".gz" and file.peek(len(_GZIP))[: len(_GZIP)] != _GZIP:
         return file
-    return cast(io.BufferedReader, gzip.GzipFile(fileobj=file))
+    return io.BufferedReader(Blocks(unpacked_blocks(file, name, LINE_MB)), PEEKED_BYTES)
 
 
 @contextlib.contextmanager
@@ -178,17 +177,29 @@ def unpacking(where: Callable[[], str]) -> Iterator[None]:
         raise InputError(f"{where()}: damaged gzip file ({error}); restore it") from None
 
 
-def as_utf8(file: io.BufferedReader, name: Path, encoding: str) -> tuple[io.BufferedReader, str]:
+def is_text_encoding(name: str) -> bool:
+    """Whether texts in this encoding can be read: UTF-16, or one in which a line feed is the byte 0x0a."""
+    try:
+        return is_utf16(name) or "\n".encode(name) == b"\n"
+    except LookupError:
+        return False
+
+
+def is_utf16(encoding: str) -> bool:
+    """Whether this is a name of UTF-16; raises LookupError if no encoding has the name."""
+    return codecs.lookup(encoding).name.startswith("utf-16")
+
+
+def as_utf8(file: io.BufferedReader, encoding: str) -> tuple[io.BufferedReader, str]:
     """Return a file and its encoding; UTF-16, by its byte order mark or the encoding, is converted to UTF-8."""
     has_mark = file.peek(2)[:2] in _UTF_16
     known = "utf-16" if has_mark else codecs.lookup(encoding).name
-    if not known.startswith("utf-16"):
+    if not is_utf16(known):
         return file, encoding
-    data = file.read(WHOLE_MB * 1_000_000 + 1)
-    if len(data) > WHOLE_MB * 1_000_000:
-        raise InputError(f"{name}: UTF-16 {TOO_LARGE}; convert it to UTF-8")
-    text = data.decode("utf-16-le" if known == "utf-16" and not has_mark else known, "replace")  # as Windows writes it
-    return io.BufferedReader(cast(io.RawIOBase, io.BytesIO(text.encode()))), "utf-8"
+    decoder = codecs.getincrementaldecoder(
+        "utf-16-le" if known == "utf-16" and not has_mark else known
+    )  # as Windows writes it
+    return io.BufferedReader(Blocks(utf8_blocks(file, decoder("replace"))), PEEKED_BYTES), "utf-8"
 
 
 def numbered_lines(
@@ -196,7 +207,7 @@ def numbered_lines(
 ) -> Iterator[tuple[int, str]]:
     """Read lines, numbered from 1, without line ends, or blocks as `text_blocks` does; `name` is used in error messages."""
     with unpacking(lambda: str(name)):
-        file, encoding = as_utf8(file, name, encoding)
+        file, encoding = as_utf8(file, encoding)
         read = text_blocks if in_blocks else line_blocks
         for first, lines in read(file, lambda number: f"{name}:{number}", encoding=encoding, advice=advice):
             for number, line in [(first, lines)] if isinstance(lines, str) else enumerate(lines, first):

@@ -70,6 +70,9 @@ def test_the_estimate_counts_every_weight() -> None:
 
 
 def test_lines_records_and_archives_have_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "log.gz"
+    log.write_bytes(gzip.compress(b"connection closed\n" * 2_000_000))
+    assert sum(1 for _ in read_lines(log)) == 2_000_000  # it expands 400 times, to less than 64 MB
     monkeypatch.setattr(text_files, "LINE_MB", 1)
     path = tmp_path / "long.txt"
     path.write_bytes(b"short\n" + b"a" * 2_000_000)
@@ -79,12 +82,32 @@ def test_lines_records_and_archives_have_limits(tmp_path: Path, monkeypatch: pyt
         file.truncate(100_000_000_000)
     with pytest.raises(InputError, match="a zero byte"):
         list(read_lines(tmp_path / "sparse.txt"))
-    log = tmp_path / "log.gz"
-    log.write_bytes(gzip.compress(b"connection closed\n" * 2_000_000))
-    assert sum(1 for _ in read_lines(log)) == 2_000_000  # its ratio is 500
-    (tmp_path / "bomb.gz").write_bytes(gzip.compress(b"a" * 20_000_000))
-    with pytest.raises(InputError, match=r"bomb.gz:1: a line longer"):
-        list(read_lines(tmp_path / "bomb.gz"))
+    letters = np.random.default_rng(0).integers(97, 123, 2_000_000, np.uint8).tobytes()
+    (tmp_path / "long.gz").write_bytes(gzip.compress(letters))
+    with pytest.raises(InputError, match=r"long.gz:1: a line longer"):
+        list(read_lines(tmp_path / "long.gz"))
+
+
+def test_what_expands_as_no_text_does(
+    tiny_runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
+) -> None:
+    """Refused before the first line is predicted, also behind a text."""
+    monkeypatch.setattr(text_files, "LINE_MB", 4)
+    text = "".join(f"kan lon {number**3}\n" for number in range(90_000)).encode()
+    letters = np.random.default_rng(0).integers(97, 123, 500, np.uint8).tobytes()
+    numbered = b"".join(b"%d %s\n" % (number, letters) for number in range(9000))
+    for name, packed in (("text", gzip.compress(text)), ("numbered", gzip.compress(numbered))):
+        (tmp_path / f"{name}.txt.gz").write_bytes(packed)
+    assert len(numbered) > 100 * len(gzip.compress(numbered))
+    assert sum(1 for _ in read_lines(tmp_path / "text.txt.gz")) == 90_000
+    assert sum(1 for _ in read_lines(tmp_path / "numbered.txt.gz")) == 9000
+    bomb = gzip.compress(b"kan lon\n" * 1_000_000)
+    for name, packed in (("bomb", bomb), ("behind", gzip.compress(text) + bomb)):
+        (tmp_path / f"{name}.txt.gz").write_bytes(packed)
+        with pytest.raises(InputError, match=rf"{name}\.txt\.gz: 4 MB unpacked from less than 0\.02 MB"):
+            list(read_lines(tmp_path / f"{name}.txt.gz"))
+    given = [f"model_dir={tiny_runs / 'fine'}", f"input={tmp_path / 'bomb.txt.gz'}", f"output={tmp_path / 'out.jsonl'}"]
+    refused(capsys, "text expands less than 200 times", "predict", *given)
 
 
 def test_a_long_array_on_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ def infer_task(task: TaskConfig, data_dir: str | None = None) -> tuple[list[str]
     path, sequences = find_file(task, data_dir, "train"), task_of(task)
     assert path is not None, "sequence has no dataset on the hub"
     with opened_input(str(path)) as (file, _):
-        head = beginning(*as_utf8(unpacked(file, path), path, task.encoding))
+        head = beginning(*as_utf8(unpacked(file, path), task.encoding))
     format = format_of_input(sequences, path, head).name if head else "csv"
     if format in ("tsv", "text"):
         format = conll_format(sequences, head.splitlines()) or format

@@ -119,7 +119,7 @@ def open_inputs(
     Raises InputError if the input is wrong (a wrong line raises when it is read).
     """
     with unpacking(lambda: str(name)):
-        file, encoding = as_utf8(unpacked(file, name), name, task.config.encoding)
+        file, encoding = as_utf8(unpacked(file, name), task.config.encoding)
         head = beginning(file, encoding)
     if not head:
         return Inputs("", iter(()), task.short_rows(), task)

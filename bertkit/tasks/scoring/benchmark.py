@@ -20,12 +20,14 @@ from typing import Any
 
 from bertkit.base.errors import InputError
 from bertkit.base.files import write_durably
+from bertkit.base.text_files import check_size
 from bertkit.base.typed_settings import refuse
 from bertkit.tasks.sequence import SequencePrediction
 from bertkit.tasks.task_config import TaskConfig
 
 HEADER = "index\tprediction"
 SCORE_RANGE = (0.0, 5.0)
+SHEET_MB = 16  # the largest sheet, QQP's, has 3.5 MB
 FILE_TIME = (1980, 1, 1, 0, 0, 0)  # of all files in the zip, so that equal predictions give equal bytes
 _SCORE = re.compile(r"\d+(\.\d+)?")
 
@@ -92,15 +94,19 @@ def check_archive(
     """
     if content is None:
         try:
+            check_size(path)
             content = path.read_bytes()
         except OSError as error:
             raise InputError(f"{path}: {error.strerror or error}; expected the archive of bertkit glue") from None
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            entries = [(entry.filename, archive.read(entry)) for entry in archive.infolist()]
+            return _check_sheets(path, archive, indices or {})
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError, zlib.error) as error:
         raise InputError(f"{path}: not a valid zip file ({error}); write it again with bertkit glue") from None
-    names = [name for name, _ in entries]
+
+
+def _check_sheets(path: Path, archive: zipfile.ZipFile, indices: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    names = archive.namelist()
     known = [sheet.name for sheet in SHEETS]
     problems = [f"{path}: no {name}; the server expects all {len(known)} files" for name in known if name not in names]
     for name in dict.fromkeys(names):
@@ -109,14 +115,22 @@ def check_archive(
             problems.append(f"{path}: '{name}' is {what}; expected only {', '.join(known)}, at the top level")
         elif names.count(name) > 1:
             problems.append(f"{path}: {names.count(name)} files {name}; keep one of them")
-    tables, counts = dict(entries), {}
+    counts = {}
     for sheet in () if problems else SHEETS:
         try:
-            counts[sheet.name] = _check_table(sheet, tables[sheet.name], (indices or {}).get(sheet.name))
+            counts[sheet.name] = _check_table(sheet, _read_sheet(archive, sheet.name), indices.get(sheet.name))
         except InputError as error:
             problems.append(f"{path}: {error}")
     refuse(*problems)
     return counts
+
+
+def _read_sheet(archive: zipfile.ZipFile, name: str) -> bytes:
+    with archive.open(name) as file:
+        data = file.read(SHEET_MB * 1_000_000 + 1)
+    if len(data) > SHEET_MB * 1_000_000:
+        raise InputError(f"{name}: larger than {SHEET_MB} MB; expected a prediction a line, as bertkit glue writes it")
+    return data
 
 
 def _check_table(sheet: Sheet, data: bytes, indices: Sequence[str] | None) -> int:

@@ -110,6 +110,9 @@ def test_what_is_no_zip(tmp_path: Path) -> None:
     (tmp_path / "y.zip").write_bytes(content)
     with pytest.raises(InputError, match=r"y.zip: not a valid zip"):
         check_archive(tmp_path / "y.zip")
+    large = write_zip(tmp_path / "large.zip", replaced("WNLI.tsv", "2\t0\n", "2\t0\n" * 5_000_000))
+    with pytest.raises(InputError, match=r"large.zip: WNLI.tsv: larger than 16 MB"):
+        check_archive(large)
     with pytest.raises(InputError, match=r"z.zip: No such file"):
         check_archive(tmp_path / "z.zip")
 
