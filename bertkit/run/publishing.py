@@ -1,12 +1,12 @@
 """Writes the results of a finished training run: model, predictions, report and final metrics; what an export says of a run."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bertkit.base.errors import say
-from bertkit.base.files import building_dir, to_json, write_durably
+from bertkit.base.files import building_dir, to_json, write_durably, writing
 from bertkit.base.typed_settings import at, checked, to_mapping
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.display import console
@@ -34,21 +34,22 @@ def publish(
     facts: CardFacts,
     result: Mapping[str, Any],
     *,
-    files: Mapping[str, str] | None = None,
+    files: Mapping[str, Iterable[str]] | None = None,
     line: str | None = None,
     review: Mapping[str, Any] | None = None,
     samples: Table | None = None,
 ) -> None:
     """Write the files of a finished run, on process 0; the final metrics are written last and mark the run as finished.
 
-    `facts` are for the model card, `result` has the final metrics, and `files` the predictions by file name (None for
+    `facts` are for the model card, `result` has the final metrics, and `files` the lines of predictions by file name (None for
     pretraining, which keeps its last checkpoints). `line` is printed; `review` and `samples` are shown in the report.
     """
     directory = state.directory
     with building_dir(directory / "model") as partial:
         write_model(state.bare_model, state.tokenizer, partial, {"README.md": model_card(state.bare_model, facts)})
     for name, content in (files or {}).items():
-        write_durably(directory / name, content)
+        with writing(directory / name) as file:
+            file.writelines(content)
     write_report(directory, plan.baselines(plan.steps), plan.charts, review, samples)
     if files is not None:  # model/ has the best weights, so their checkpoint is no longer needed
         delete_old_checkpoints(directory, plan.steps, state.writer.config.keep_last, best=None)

@@ -3,7 +3,6 @@
 Axes: C labels.
 """
 
-import functools
 from collections import Counter
 from collections.abc import Sequence
 
@@ -18,7 +17,15 @@ from bertkit.tasks.reading.labels import Labels, NumericLabels
 from bertkit.tasks.reading.reading import Reading
 from bertkit.tasks.scoring import metrics, review, tfidf
 from bertkit.tasks.scoring.review import Review
-from bertkit.tasks.sequence import ReadLabel, SequenceExample, SequencePrediction, SequenceTask, known, texts_of
+from bertkit.tasks.sequence import (
+    Probabilities,
+    ReadLabel,
+    SequenceExample,
+    SequencePrediction,
+    SequenceTask,
+    known,
+    texts_of,
+)
 from bertkit.tasks.task import LabelNames
 from bertkit.tasks.task_config import TaskConfig
 from bertkit.tasks.trainable import TaskMetrics, most_frequent
@@ -42,16 +49,16 @@ class OneLabel(SequenceTask[str]):
 
     def target(self, label: str) -> int:
         """Return the label's number."""
-        if label not in self._numbers:
-            hint = nearest(str(label), self._numbers) or f"; expected one of {named(self._numbers)}"
+        if label not in self.numbers:
+            hint = nearest(str(label), self.numbers) or f"; expected one of {named(self.numbers)}"
             raise ValueError(f"unknown label {label!r:.80}{hint}")
-        return self._numbers[label]
+        return self.numbers[label]
 
     def prediction(self, example: str, logits: Logits) -> SequencePrediction[str]:
         """Return the most probable label."""
         probabilities = softmax(logits)
-        shares = dict(zip(self.labels, probabilities.tolist(), strict=True))
-        return SequencePrediction(example, self.labels[int(probabilities.argmax())], shares)
+        best = self.labels[int(probabilities.argmax())]
+        return SequencePrediction(example, best, Probabilities(self.numbers, probabilities))
 
     def fitting_metrics(self) -> TaskMetrics:
         """Return the metrics of two labels, or of more."""
@@ -69,7 +76,7 @@ class OneLabel(SequenceTask[str]):
 
     def for_metrics(self, labels: Sequence[str]) -> list[int]:
         """Return the numbers of labels."""
-        return [self._numbers[label] for label in labels]
+        return [self.numbers[label] for label in labels]
 
     def guess(self, labels: Sequence[str]) -> str:
         """Return the most frequent label."""
@@ -84,10 +91,6 @@ class OneLabel(SequenceTask[str]):
     def review_of(self, cases: Sequence[review.Case], predictions: Sequence[SequencePrediction[str]]) -> Review:
         """Return scores by label, confusions, calibration and mistakes."""
         return review.review_of_labels(cases, self.labels)
-
-    @functools.cached_property
-    def _numbers(self) -> dict[str, int]:
-        return {name: number for number, name in enumerate(self.labels)}
 
 
 class SeveralLabels(SequenceTask[tuple[str, ...]]):
@@ -108,9 +111,9 @@ class SeveralLabels(SequenceTask[tuple[str, ...]]):
 
     def prediction(self, example: str, logits: Logits) -> SequencePrediction[tuple[str, ...]]:
         """Return all labels above 0.5."""
-        probabilities = dict(zip(self.labels, sigmoid(logits).tolist(), strict=True))
-        above = tuple(name for name, probability in probabilities.items() if probability > 0.5)
-        return SequencePrediction(example, above, probabilities)
+        probabilities = sigmoid(logits)
+        above = tuple(self.labels[number] for number in np.flatnonzero(probabilities > 0.5))
+        return SequencePrediction(example, above, Probabilities(self.numbers, probabilities))
 
     def fitting_metrics(self) -> TaskMetrics:
         """Return the metrics of sets of labels."""

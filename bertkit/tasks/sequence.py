@@ -7,13 +7,15 @@ Axes: C labels.
 Source: Devlin et al. 2019, figure 4 (a) and (b); google-research/bert run_classifier.py `convert_single_example`.
 """
 
+import functools
 import itertools
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import Tokenizer
@@ -44,7 +46,23 @@ class SequencePrediction(Generic[LabelT]):
 
     id: str  # the example's id
     label: LabelT  # the most probable label, the number, or all labels above 0.5
-    probabilities: dict[str, float]  # the probability of each label; empty for a regression
+    probabilities: Mapping[str, float]  # the probability of each label; empty for a regression
+
+
+class Probabilities(Mapping[str, float]):
+    """The probability of each label, in 8 bytes; a dict, which predictions with thousands of labels would fill, takes ten times as much."""
+
+    def __init__(self, numbers: Mapping[str, int], values: NDArray[np.float64]) -> None:
+        self.numbers, self.values_by_number = numbers, values  # (C,)
+
+    def __getitem__(self, label: str) -> float:
+        return float(self.values_by_number[self.numbers[label]])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.numbers)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
 
 
 class SequenceTask(HeadTask[SequenceExample[LabelT], Feature, SequencePrediction[LabelT]], Generic[LabelT]):
@@ -89,6 +107,11 @@ class SequenceTask(HeadTask[SequenceExample[LabelT], Feature, SequencePrediction
     ) -> list[LabelT]:
         """Predict labels by TF-IDF; none if there is nothing to learn."""
         return []
+
+    @functools.cached_property
+    def numbers(self) -> dict[str, int]:
+        """The number of each label."""
+        return {name: number for number, name in enumerate(self.labels)}
 
     def is_without_label(self, value: object) -> bool:
         """Whether a cell with this value lacks the label that it must have."""
@@ -170,7 +193,7 @@ class SequenceTask(HeadTask[SequenceExample[LabelT], Feature, SequencePrediction
 
     def row(self, example: SequenceExample[LabelT], prediction: SequencePrediction[LabelT]) -> Row:
         """Return the id, the label and the probabilities."""
-        return asdict(prediction)
+        return {"id": prediction.id, "label": prediction.label, "probabilities": dict(prediction.probabilities)}
 
     def content(self, example: SequenceExample[LabelT]) -> object:
         """Return both texts."""

@@ -3,7 +3,7 @@
 Axes: T tokens of a window, C labels.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from bertkit.base import plugins
@@ -154,12 +154,12 @@ class TaggingTask(HeadTask[TaggingExample, TaggingFeature, TaggingPrediction]):
 
     def eval_files(
         self, examples: Sequence[TaggingExample], predictions: Sequence[TaggingPrediction]
-    ) -> dict[str, str]:
+    ) -> dict[str, Iterable[str]]:
         """Return the tags as JSON lines, and as predictions.txt: word, true tag and predicted tag in columns."""
         pairs = zip(examples, predictions, strict=True)
         text = "".join(conll_lines(" ", e.words, self.reference(e), p.tags) for e, p in pairs)
         no_blank_line_at_the_end = text[:-1]
-        return super().eval_files(examples, predictions) | {"predictions.txt": no_blank_line_at_the_end}
+        return super().eval_files(examples, predictions) | {"predictions.txt": [no_blank_line_at_the_end]}
 
     def review(self, examples: Sequence[TaggingExample], predictions: Sequence[TaggingPrediction]) -> Review:
         """Return scores by entity or tag, confusions, calibration and mistakes."""

@@ -4,7 +4,7 @@ import importlib
 import json
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
@@ -98,8 +98,8 @@ class TrainableTask(Task[ExampleT, FeatureT, PredictionT]):
         """Return the predictions for `numbered_examples`."""
         return list(predictions)
 
-    def eval_files(self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT]) -> dict[str, str]:
-        """Format the predictions on a labelled split, by file name."""
+    def eval_files(self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT]) -> dict[str, Iterable[str]]:
+        """Format the predictions on a labelled split: lines, by file name."""
         pairs = zip(examples, predictions, strict=True)
         rows = ({**self.row(*pair), "reference": self.reference(pair[0])} for pair in pairs)
         return {"predictions.jsonl": json_lines(rows)}
@@ -176,6 +176,6 @@ def is_constant(predicted: Iterable[Hashable], true: Iterable[Hashable]) -> bool
     return len(set(predicted)) == 1 and len(set(true)) > 1
 
 
-def json_lines(rows: Iterable[Mapping[str, object]]) -> str:
-    """Format rows as JSON lines."""
-    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+def json_lines(rows: Iterable[Mapping[str, object]]) -> Iterator[str]:
+    """Format rows as JSON lines, one after another."""
+    return (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

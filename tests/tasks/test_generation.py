@@ -221,15 +221,15 @@ def test_predictions_and_their_files() -> None:
     one = single.predictions(examples, features, found, TOKENIZER)
     assert one == [GenerationPrediction("p", "b.", -0.5), GenerationPrediction("q", "", -1.0)]
     assert single.row(examples[0], one[0]) == {"id": "p", "text": "b.", "score": -0.5}
-    (text,) = single.eval_files(examples, one).values()
-    assert [json.loads(line) for line in text.splitlines()] == [
+    (lines,) = single.eval_files(examples, one).values()
+    assert [json.loads(line) for line in lines] == [
         {"id": "p", "text": "b.", "score": -0.5, "reference": "B."},
         {"id": "q", "text": "", "score": -1.0, "reference": None},
     ]
     several = GenerationTask(task("generation.num_candidates=2")).predictions(examples, features, found, TOKENIZER)
     assert several[0].candidates == (Candidate("b.", -0.5), Candidate("b", -0.75))
-    (text,) = single.eval_files(examples[:1], several[:1]).values()
-    assert json.loads(text)["candidates"] == [{"text": "b.", "score": -0.5}, {"text": "b", "score": -0.75}]
+    ((line,),) = single.eval_files(examples[:1], several[:1]).values()
+    assert json.loads(line)["candidates"] == [{"text": "b.", "score": -0.5}, {"text": "b", "score": -0.75}]
 
 
 def test_texts_are_written_as_transformers_writes_them(tmp_path: Path) -> None:

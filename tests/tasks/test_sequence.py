@@ -1,5 +1,6 @@
 """Texts and pairs: how they are cut, what their labels become, and the way back from logits."""
 
+import tracemalloc
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,6 +40,17 @@ def test_several_labels_at_once() -> None:
     assert [each.label for each in found] == [("x", "z"), (), ("x",)]
     assert list(found[1].probabilities.values()) == pytest.approx([1 / (1 + np.e), 0.5, 0.0])
     assert found[2].probabilities["x"] == pytest.approx(0.75)
+
+
+@pytest.mark.parametrize("task", [OneLabel, SeveralLabels])
+def test_predictions_of_thousands_of_labels_need_eight_bytes_a_label(task: type) -> None:
+    several = task(sized(8), tuple(f"label {number}" for number in range(5000)))
+    assert several.prediction("first", np.zeros(5000, np.float32)).probabilities["label 7"] > 0
+    tracemalloc.start()
+    kept = [several.prediction("a", np.full(5000, -number, np.float32)) for number in range(19)]
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(kept) * 5000 * 8 < taken < len(kept) * 5000 * 9 + 50_000
 
 
 def words(ids: list[int]) -> str:

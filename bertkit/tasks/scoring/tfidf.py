@@ -8,6 +8,7 @@ import numpy as np
 
 ItemT = TypeVar("ItemT")
 MOST_ROWS = 20_000  # training rows of the logistic regression, which then takes seconds
+MOST_BYTES = 10**9  # of its memory: 25 numbers for each word and label (L-BFGS), and 4 for each row and label
 
 
 def name_of(num_rows: int) -> str:
@@ -16,25 +17,27 @@ def name_of(num_rows: int) -> str:
 
 
 def labels_by_words(train: Sequence[str], labels: Sequence[str], texts: Sequence[str]) -> list[str]:
-    """Predict a label of each text from texts with labels; none if there is nothing to learn."""
+    """Predict a label of each text from texts with labels; none if there is nothing to learn, or too much."""
     from sklearn.linear_model import LogisticRegression
 
-    rows = _sample(len(train))
-    return _predicted(LogisticRegression(max_iter=200), _at(rows, train), _at(rows, labels), texts)
+    rows, model = _sample(len(train)), LogisticRegression(max_iter=200)
+    return _predicted(model, _at(rows, train), _at(rows, labels), len({*labels}), texts)
 
 
 def sets_by_words(
     train: Sequence[str], labels: Sequence[tuple[str, ...]], texts: Sequence[str]
 ) -> list[tuple[str, ...]]:
-    """Predict the labels of each text from texts with several labels; none if there is nothing to learn."""
+    """Predict the labels of each text from texts with several labels; none if there is nothing to learn, or too much."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.multiclass import OneVsRestClassifier
     from sklearn.preprocessing import MultiLabelBinarizer
 
     rows, sets = _sample(len(train)), MultiLabelBinarizer()
+    if _needs_too_much(0, len(rows), len({name for names in labels for name in names})):
+        return []
     targets = sets.fit_transform(_at(rows, labels))
     model = OneVsRestClassifier(LogisticRegression(max_iter=200))
-    is_label = _predicted(model, _at(rows, train), targets, texts)
+    is_label = _predicted(model, _at(rows, train), targets, len(sets.classes_), texts)
     if not is_label:
         return []
     predicted: list[tuple[str, ...]] = sets.inverse_transform(np.array(is_label).reshape(len(texts), -1))
@@ -52,15 +55,23 @@ def _at(rows: Sequence[int], items: Sequence[ItemT]) -> list[ItemT]:
     return [items[row] for row in rows]
 
 
-def _predicted(model: Any, train: Sequence[str], targets: Sequence[Any], texts: Sequence[str]) -> list[Any]:
-    from sklearn.feature_extraction.text import TfidfVectorizer  # takes seconds
-    from sklearn.pipeline import make_pipeline
+def _needs_too_much(num_words: int, num_rows: int, num_labels: int) -> bool:
+    return 8 * num_labels * (25 * num_words + 4 * num_rows) > MOST_BYTES
 
-    pipeline = make_pipeline(TfidfVectorizer(token_pattern=r"\w+"), model)
+
+def _predicted(
+    model: Any, train: Sequence[str], targets: Sequence[Any], num_labels: int, texts: Sequence[str]
+) -> list[Any]:
+    from sklearn.feature_extraction.text import TfidfVectorizer  # takes seconds
+
+    vectorizer = TfidfVectorizer(token_pattern=r"\w+")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # labels that all rows or no rows have; no convergence
-            predicted: list[Any] = pipeline.fit(train, targets).predict(texts).tolist()
+            vectors = vectorizer.fit_transform(train)
+            if _needs_too_much(vectors.shape[1], len(train), num_labels):
+                return []
+            predicted: list[Any] = model.fit(vectors, targets).predict(vectorizer.transform(texts)).tolist()
             return predicted
     except ValueError:  # a single label, or texts without words
         return []

@@ -1,7 +1,7 @@
 """The task of answering questions: scores, and the rows and files of predictions."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -154,7 +154,9 @@ class SpansTask(HeadTask[SpanExample, SpanFeature, SpanPrediction]):
         """Return predictions for examples whose ids are their numbers."""
         return [replace(prediction, id=str(number)) for number, prediction in enumerate(predictions)]
 
-    def eval_files(self, examples: Sequence[SpanExample], predictions: Sequence[SpanPrediction]) -> dict[str, str]:
+    def eval_files(
+        self, examples: Sequence[SpanExample], predictions: Sequence[SpanPrediction]
+    ) -> dict[str, Iterable[str]]:
         """Return the answers as JSON lines, and the files that the SQuAD scripts read."""
         rows = [
             {
@@ -165,7 +167,7 @@ class SpansTask(HeadTask[SpanExample, SpanFeature, SpanPrediction]):
             }
             for e, p in zip(examples, predictions, strict=True)
         ]
-        squad = {name: to_json(content(predictions)) for name, content in SQUAD_FILES.items()}
+        squad = {name: [to_json(content(predictions))] for name, content in SQUAD_FILES.items()}
         return {"predictions.jsonl": json_lines(rows), **squad}
 
     def review(self, examples: Sequence[SpanExample], predictions: Sequence[SpanPrediction]) -> Review:

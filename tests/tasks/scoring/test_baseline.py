@@ -8,6 +8,7 @@ import pytest
 from task_configs import task_config
 
 from bertkit.tasks.choice import ChoiceExample
+from bertkit.tasks.scoring import tfidf
 from bertkit.tasks.scoring.baseline import GAIN, Baseline
 from bertkit.tasks.sequence import SequenceExample, SequencePrediction
 from bertkit.tasks.spans.answers import SpanPrediction
@@ -114,6 +115,13 @@ def f1_of(true: Any, predicted: Any) -> float:
 
 
 WORDS = [(f"w{n} good" if n % 3 else f"w{n} bad", "g" if n % 3 else "b") for n in range(60)]
+
+
+def test_no_tfidf_for_labels_and_words_that_would_fill_the_memory() -> None:
+    """L-BFGS would take 2 GB here, where the texts take 0.1 MB."""
+    names = [f"label{number}" for number in range(3000)]
+    assert tfidf.labels_by_words(names, names, names[:3]) == []
+    assert tfidf.sets_by_words(names, [(name,) for name in names], names[:3]) == []
 
 
 @pytest.mark.parametrize("several", [False, True])
