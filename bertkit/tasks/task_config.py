@@ -3,13 +3,12 @@
 `conf/task/` has a file for each benchmark.
 """
 
-import codecs
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from bertkit.base import plugins
 from bertkit.base.intervals import MAX_INT32, Count, Interval, Positive, Real, Share, ShareBelow1, Size
-from bertkit.base.text_files import control_character
+from bertkit.base.text_files import control_character, is_text_encoding
 from bertkit.base.typed_settings import IF_SET, refuse, unused
 
 Column = str | Annotated[int, Interval(-MAX_INT32, MAX_INT32)] | tuple[str, ...] | None
@@ -207,7 +206,7 @@ class TaskConfig:
             self.separator != "auto"
             and len(self.separator) != 1
             and f"task.separator={self.separator!r}: expected one character, such as ';', or auto",
-            not _is_encoding(self.encoding)
+            not is_text_encoding(self.encoding)
             and f"task.encoding={self.encoding}: expected UTF-16, or an encoding with one byte for a line feed, such as cp1252",
             not self.label_separator and "task.label_separator='': expected a separator, such as ','",
             self.needs_pair
@@ -233,14 +232,6 @@ class TaskConfig:
     def label_names(self) -> tuple[str, ...] | None:
         """The names of the labels in the order of their numbers; None if they come from the data."""
         return tuple(map(str, self.labels)) if isinstance(self.labels, tuple) else None
-
-
-def _is_encoding(name: str) -> bool:
-    try:
-        known = codecs.lookup(name).name
-        return known.startswith("utf-16") or "\n".encode(known) == b"\n"
-    except LookupError:
-        return False
 
 
 # settings of runs by earlier versions, with the values that changed nothing

@@ -18,7 +18,9 @@ from bertkit.base.files import BLOCK_BYTES
 from bertkit.base.hub_ids import is_offline
 from bertkit.base.json_stream import json_values
 from bertkit.base.text_files import (
+    as_utf8,
     is_blank,
+    is_utf16,
     line_blocks,
     parse_json,
     text_blocks,
@@ -120,7 +122,8 @@ class Corpus:
             if self.join_files and kind == "text":
                 yield [Span(path, kind, 0, None, path.stat().st_size) for path in paths]
             else:
-                yield from ([span] for path in paths for span in cut_file(path, kind, num_bytes))
+                encoding = self.config.encoding
+                yield from ([span] for path in paths for span in cut_file(path, kind, num_bytes, encoding))
 
     def documents(self, portion: Portion) -> Iterator[Document]:
         """Yield the documents of a portion; raises InputError if a file is not in its format."""
@@ -155,8 +158,10 @@ class Corpus:
         before, number = self.bytes_read, 1
         where = functools.partial(self._where, span)
         with span.path.open("rb") as raw, unpacking(lambda: where(number)):
-            file = unpacked(raw, span.path)
-            named = {"encoding": self.config.encoding, "advice": "convert the file or set corpus.encoding"}
+            file, encoding = unpacked(raw, span.path), self.config.encoding
+            if is_utf16(encoding):
+                file, encoding = as_utf8(file, encoding)
+            named = {"encoding": encoding, "advice": "convert the file or set corpus.encoding"}
             if span.kind == "json":
                 blocks: Iterator[tuple[int, Any]] = text_blocks(file, where, **named)
             else:

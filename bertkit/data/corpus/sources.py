@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertkit.base.errors import InputError
-from bertkit.base.text_files import LINE_MB, TOO_LONG
+from bertkit.base.text_files import LINE_MB, TOO_LONG, is_utf16
 from bertkit.data.data_config import CorpusConfig
 
 FORMATS = {".txt": "text", ".text": "text", ".jsonl": "jsonl", ".json": "json", ".parquet": "parquet"}
@@ -110,13 +110,13 @@ _DOCUMENT_ENDS: dict[str, Callable[[bytes], bool]] = {
 }
 
 
-def cut_file(path: Path, kind: str, num_bytes: int) -> Iterator[Span]:
+def cut_file(path: Path, kind: str, num_bytes: int, encoding: str = "utf-8") -> Iterator[Span]:
     """Cut a file into spans of about `num_bytes`, after a blank line, a record or a `</doc>`.
 
-    A compressed file, a JSON file or a parquet file is one span.
+    A file in UTF-16, a compressed file, a JSON file or a parquet file is one span.
     """
     size = path.stat().st_size
-    if path.suffix == ".gz" or kind not in _DOCUMENT_ENDS:
+    if path.suffix == ".gz" or kind not in _DOCUMENT_ENDS or is_utf16(encoding):
         yield Span(path, kind, 0, None, size)
         return
     start = 0

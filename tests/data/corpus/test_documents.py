@@ -105,6 +105,19 @@ def test_other_encodings(tmp_path: Path) -> None:
         read(tmp_path / "a.txt")
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "UTF_16BE"])
+def test_a_corpus_in_utf16(encoding: str, tmp_path: Path) -> None:
+    """The character U+0A0A has the bytes of two line feeds."""
+    documents = [["Grüße aus Köln.", "\u0a0a ist ein Buchstabe."], ["À bientôt."]] * 3
+    text = "\n\n".join("\n".join(lines) for lines in documents).encode(encoding)
+    (tmp_path / "a.txt").write_bytes(text)
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(text))
+    (tmp_path / "c.jsonl").write_bytes(jsonl([{"text": "\n".join(lines)} for lines in documents]).encode(encoding))
+    for name in ("a.txt", "b.txt.gz", "c.jsonl"):
+        corpus = Corpus(config(tmp_path / name, encoding=encoding))
+        assert [document for portion in corpus.portions(20) for document in corpus.documents(portion)] == documents
+
+
 def test_given_format_field_and_sentences(tmp_path: Path) -> None:
     (tmp_path / "a.data").write_text(jsonl([{"body": "One two. Three.\nFour. Five."}]))
     given = {"format": "jsonl", "field": "body"}
@@ -183,9 +196,8 @@ def test_paths_that_lead_nowhere(tmp_path: Path, path: str, message: str) -> Non
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"encoding": "utf-9"}, "corpus.encoding='utf-9': unknown encoding"),
-    ({"encoding": "utf-16"}, "corpus.encoding='utf-16':"),
-    ({"encoding": "utf-32-be"}, "corpus.encoding='utf-32-be':"),
+    ({"encoding": "utf-9"}, "corpus.encoding=utf-9: expected UTF-16, or an encoding with one byte for a line feed"),
+    ({"encoding": "utf-32-be"}, "corpus.encoding=utf-32-be: expected UTF-16"),
 ])  # fmt: skip
 def test_refused_settings(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as caught:
