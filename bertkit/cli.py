@@ -269,9 +269,11 @@ def _fail(message: str, code: int) -> int:
     if not launcher.report_error(message) and (is_main or world.is_first_of_host()):
         where = "" if is_main else f" (on {socket.gethostname()})"
         lines = message.split("\n")
-        more = [f"and {len(lines) - errors.MAX_FINDINGS:,} more"] if len(lines) > errors.MAX_FINDINGS else []
+        if len(lines) > errors.MAX_FINDINGS:
+            rest = len(lines) - errors.MAX_FINDINGS + 1
+            lines[errors.MAX_FINDINGS - 1 :] = [f"and {rest:,} more"]
         with contextlib.suppress(OSError):  # standard error is closed
-            say(*(f"error{where}: {line}" for line in [*lines[: errors.MAX_FINDINGS], *more]), file=sys.stderr)
+            say(*(f"error{where}: {line}" for line in lines), file=sys.stderr)
     return code
 
 

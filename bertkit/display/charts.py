@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from bertkit.base.errors import shown
+
 WIDTH, HEIGHT, LEFT, RIGHT, BOTTOM, TOP = 400, 230, 58, 16, 38, 22
 NUM_COLORS = 6  # the colours --c0 to --c5 in page.css
 MAX_HOVERED = 120  # points of a line with values on hover
@@ -98,12 +100,12 @@ def _dashes(number: int) -> str:
 
 def with_hover(title: str, drawing: str) -> str:
     """Add a text to a drawing that appears on hover."""
-    return f"<g><title>{html.escape(title)}</title>{drawing}</g>"
+    return f"<g><title>{html.escape(shown(title))}</title>{drawing}</g>"
 
 
 def text(across: float, down: float, content: str, anchor: str) -> str:
     """Return a text."""
-    return f'<text x="{across:.1f}" y="{down:.1f}" text-anchor="{anchor}">{html.escape(content)}</text>'
+    return f'<text x="{across:.1f}" y="{down:.1f}" text-anchor="{anchor}">{html.escape(shown(content))}</text>'
 
 
 def thinned(points: Sequence[Point], most: int) -> Sequence[Point]:
@@ -158,9 +160,9 @@ def scatter(points: Sequence[tuple[float, float, str]]) -> Figure:
     limits = limits_of([value for *pair, _ in points for value in pair])
     axes = Axes(limits, limits, ("true", "predicted"))
     axes.parts.append(axes.dashed((limits[0], limits[0]), (limits[1], limits[1])))
-    shown = thinned(points, MAX_POINTS)
-    for true, predicted, name in shown:
+    drawn = thinned(points, MAX_POINTS)
+    for true, predicted, name in drawn:
         dot = axes.dot((true, predicted), 3, f"fill:{line_color(0)};fill-opacity:0.5")
         axes.parts.append(with_hover(f"{name}: true {true:.4g}, predicted {predicted:.4g}", dot))
-    some = f" ({len(shown):,} of {len(points):,} shown)" if len(shown) < len(points) else ""
+    some = f" ({len(drawn):,} of {len(points):,} shown)" if len(drawn) < len(points) else ""
     return Figure(f"Predicted and true{some}", axes.parts, [("- - perfect", SOFT)])

@@ -1,6 +1,6 @@
 """Pages from the templates in `pages/`, and tables for a page or a terminal. A page needs no other file and no network.
 
-jinja2, imported with the first page, fills in the templates and escapes all text.
+jinja2, imported with the first page, fills in the templates and escapes all text, control characters too.
 """
 
 from __future__ import annotations
@@ -78,6 +78,7 @@ def _templates() -> Environment:
 
     templates = Environment(
         autoescape=True,
+        finalize=_printable,
         loader=FunctionLoader(page_file),
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -86,6 +87,11 @@ def _templates() -> Environment:
     templates.globals["page_file"] = lambda file: Markup(page_file(file))  # only bertkit's own files are not escaped
     templates.filters |= {"metric_name": metric_name, "format_score": format_score, "shown": shown}
     return templates
+
+
+def _printable(value: Any) -> Any:
+    """Escape the control characters of a text, except for line feeds."""
+    return "\n".join(map(shown, value.split("\n"))) if type(value) is str else value
 
 
 def format_score(value: float) -> str:

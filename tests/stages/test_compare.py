@@ -5,6 +5,7 @@ import io
 import json
 import shutil
 import statistics
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 
@@ -131,6 +132,15 @@ def test_runs_of_one_setting_with_several_seeds_have_their_mean_below(
     assert all(f"| {each.name} | 3 | {loss:.4g}" in text for each, loss in zip(runs, losses, strict=True))
     alone = said(capsys, tmp_path, *runs, make("masking.probability=0.3"))
     assert alone.count(" seeds | 3 | ") == 1
+
+
+def test_control_characters_in_names_are_escaped(make: Make, tmp_path: Path, capsys: Capsys) -> None:
+    for number, name in enumerate(("red\x1b[31m", "bell\x07")):
+        shutil.copytree(make(f"seed={number}"), tmp_path / name)
+    said(capsys, tmp_path, tmp_path / "red\x1b[31m", tmp_path / "bell\x07")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert {character for character in page if unicodedata.category(character) == "Cc"} == {"\n"}
+    assert page.count(r"red\x1b[31m") > 3  # in tables, the legend and on hover
 
 
 def test_too_few_runs(make: Make, tmp_path: Path, capsys: Capsys) -> None:
