@@ -238,7 +238,8 @@ def _build_dataclass(schema: Any, mapping: Mapping[str, Any], path: str, errors:
                 options = _convert(schema_of_options, given, _joined(path, name), errors, is_file=False)
             values[name] = {} if options is None else vars(options)
         elif name in mapping:
-            values[name] = _convert(_hints(schema)[name], mapping[name], _joined(path, name), errors, is_file)
+            is_text = is_file or "is_verbatim" in field.metadata  # then "???" is a value
+            values[name] = _convert(_hints(schema)[name], mapping[name], _joined(path, name), errors, is_text)
         elif field.default is field.default_factory is dataclasses.MISSING:  # files older than a field get its default
             place = _joined(path, name)
             errors.append(f"no field '{place}'" if is_file else f"missing value: set {place}=")

@@ -56,9 +56,10 @@ def open_translator(settings: SearchSettings | ServeSettings) -> Predictor | Non
     """Load the model `translate=` onto the device; None without one. Raises InputError if it is not an encoder-decoder."""
     if settings.translate is None:
         return None
-    opened = open_task_model(settings.translate, None, {})
+    opened = open_task_model(settings.translate, None, {}, setting="translate")
     if opened.task.head != "generation":
-        raise InputError(f"translate={settings.translate}: kind {opened.task.kind}; give a model for task=translation")
+        kind = opened.task.kind
+        raise InputError(f"translate={settings.translate}: a model of kind {kind}; give one fine-tuned on task=translation")
     return _on_device(opened, settings)
 
 

@@ -66,18 +66,22 @@ class Predictor(TaskModel):
 
 
 def open_task_model(
-    model_dir: str, task: TaskConfig | None, changes: Mapping[str, Any], without_head: bool = False
+    model_dir: str,
+    task: TaskConfig | None,
+    changes: Mapping[str, Any],
+    without_head: bool = False,
+    setting: str = "model_dir",
 ) -> TaskModel:
     """Load any model directory with its head and task; `changes` are new values of the task's settings.
 
     Without `task`, it is the one that the model was fine-tuned on; if this is unknown, the general task for the model's head.
-    `without_head` accepts a model without a task head, whose examples are texts and pairs. Raises InputError if the model has
-    no head for the task, or has other labels; or a size exceeds the model's.
+    `without_head` accepts a model without a task head, whose examples are texts and pairs. `setting` is the name of `model_dir`
+    in messages. Raises InputError if the model has no head for the task, or has other labels; or a size exceeds the model's.
     """
-    source = resolve_model_dir(model_dir)
+    source = resolve_model_dir(model_dir, setting)
     model, _ = load_packed(source)
     tokenizer = load_tokenizer(source)
-    check_tokenizer(model_dir, tokenizer, model.config)
+    check_tokenizer(f"{setting}={model_dir}", tokenizer, model.config)
     model.eval()
     if not any(head in model.heads for head in TASK_HEADS):
         if task is None and "next_token" in model.heads and not without_head:
@@ -86,7 +90,7 @@ def open_task_model(
             what = "prediction" if task is None else f"task={task.name}"
             way_out = "leave task= out for masked LM" if "masked_lm" in model.heads else "use one with a masked LM head"
             only = ", ".join(model.heads) or "an encoder"
-            raise InputError(f"model_dir={model_dir}: no head for {what}, only {only}; fine-tune it, or {way_out}")
+            raise InputError(f"{setting}={model_dir}: no head for {what}, only {only}; fine-tune it, or {way_out}")
         texts = task_of(_texts_for(model, changes))
         return TaskModel(model, tokenizer, texts if without_head else fill_mask_for(texts))
     opened = TaskModel(

@@ -206,7 +206,8 @@ def read_glossary(path: Path) -> dict[str, list[str]]:
         if is_blank(line):
             continue
         word, tab, others = line.partition("\t")
-        if not tab or is_blank(word) or is_blank(others):
+        words = words_of(word)
+        if not tab or not words or not words_of(others):
             raise InputError(f"{path}:{number}: expected a word, a tab, and the words to add to a question with it")
-        glossary.setdefault(" ".join(words_of(word)), []).append(others.strip())
+        glossary.setdefault(" ".join(words), []).append(others.strip())
     return glossary

@@ -97,17 +97,17 @@ def check_vocabulary(model_dir: Path, dataset: PreparedDataset) -> None:
         )
 
 
-def check_tokenizer(model_dir: str, tokenizer: Tokenizer, config: BertConfig) -> None:
-    """Raise InputError if tokenizer and model have different vocabulary sizes, or a decoder does not use [CLS] and [SEP]."""
+def check_tokenizer(named: str, tokenizer: Tokenizer, config: BertConfig) -> None:
+    """Raise InputError if tokenizer and model have different vocabulary sizes, or a decoder does not use [CLS] and [SEP]; `named` is the model."""
     if tokenizer.vocab_size != config.vocab_size:
         raise InputError(
-            f"model_dir={model_dir}: the tokenizer has {tokenizer.vocab_size} tokens, the model {config.vocab_size}; "
+            f"{named}: the tokenizer has {tokenizer.vocab_size} tokens, the model {config.vocab_size}; "
             "restore the tokenizer that the model was trained with"
         )
     decoder, facts = config.decoder, tokenizer.facts
     if decoder is not None and (decoder.start_token_id, decoder.end_token_id) != (facts.cls, facts.sep):
         raise InputError(
-            f"model_dir={model_dir}: its texts begin with token {decoder.start_token_id} and end with {decoder.end_token_id}; "
+            f"{named}: its texts begin with token {decoder.start_token_id} and end with {decoder.end_token_id}; "
             f"expected [CLS] and [SEP], {facts.cls} and {facts.sep}: set decoder_start_token_id and eos_token_id of its config.json"
         )
 
@@ -252,7 +252,7 @@ def start_finetuning(
     frozen_depth = settings.frozen_depth(num_layers)
     if settings.reinit_layers > num_layers:
         raise InputError(f"reinit_layers={settings.reinit_layers}: the model has {num_layers} layers; lower it")
-    check_tokenizer(settings.model_dir or "", tokenizer, model.config)
+    check_tokenizer(f"model_dir={settings.model_dir or ''}", tokenizer, model.config)
     reinitialise_top(model, settings.reinit_layers, settings.seed)
     if is_main:
         say(f"starting from {settings.model_dir}: {report}")

@@ -13,6 +13,7 @@ from bertkit.tasks.generation import GenerationExample, GenerationTask
 class ContinuationTask(GenerationTask):
     """Texts to be continued; pretraining trains this head, not fine-tuning."""
 
+    kind = "continuation"
     head = "next_token"
 
     def page_inputs(self) -> list[object]:

@@ -25,7 +25,7 @@ Masks = list[list[Row]]  # of an example: for each mask its best tokens, with th
 class FillMaskTask(Task[SequenceExample[str], MaskFeature, Masks]):
     """Texts with masks; pretraining trains this head, not fine-tuning."""
 
-    kind = OneLabel.kind
+    kind = "fill_mask"
     head = "masked_lm"
     unit = OneLabel.unit
     formats = OneLabel.formats

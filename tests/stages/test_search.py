@@ -193,8 +193,9 @@ def test_a_glossary_widens_a_question(tmp_path: Path, capsys: Capsys) -> None:
     for question, is_found in (("a big cat", True), ("a cat, big", False)):
         assert search(library, f"question={question}", f"glossary={glossary}", "top_k=1") == 0
         assert ("Die Katze frisst." in capsys.readouterr().out) == is_found
-    glossary.write_text("dog hund\n")
-    refused(search(library, "question=The dog?", f"glossary={glossary}"), f"{glossary}:1: ", capsys)
+    for line in ("dog hund", "!!!\thund", "dog\t…"):
+        glossary.write_text(f"cat\tkatze\n{line}\n")
+        refused(search(library, "question=The dog?", f"glossary={glossary}"), f"{glossary}:2: expected a word", capsys)
 
 
 def test_a_translation_widens_a_question(
@@ -216,8 +217,21 @@ def test_a_translation_widens_a_question(
     said = load_predictor(str(reader), **{"task.max_seq_length": 40, "task.spans.max_query_length": 11}, device="cpu")
     odds = said((question, best["passage"]))["no_answer_probability"]
     assert 1 / (1 + math.exp(best["score_bert"])) == pytest.approx(odds, abs=1e-5)
-    given[1] = f"translate={reader}"
-    refused(search(*given, "overwrite=true"), f"translate={reader}: kind spans", capsys)
+    masked_lm = export_model(headed_model(tokenizer, "masked_lm"), tokenizer, tmp_path / "masked_lm")
+    encoder = export_model(headed_model(tokenizer), tokenizer, tmp_path / "encoder")
+    for place, line in (
+        (reader, "a model of kind spans; give one fine-tuned on task=translation"),
+        (masked_lm, "a model of kind fill_mask"),
+        (encoder, "no head for prediction"),
+        (tmp_path / "nowhere", "no such directory"),
+    ):
+        given[1] = f"translate={place}"
+        refused(search(*given, "overwrite=true"), f"translate={place}: {line}", capsys)
+
+
+def test_a_question_may_be_what_means_a_missing_value(library: Path, capsys: Capsys) -> None:
+    assert search(f"index={library}", "question=???") == 0
+    assert "no passage contains a word of the question" in capsys.readouterr().out
 
 
 def catalogue(path: Path, messages: dict[str, str]) -> None:
