@@ -28,8 +28,11 @@ def shown(text: object) -> str:
 
 
 def in_brief(message: object) -> str:
-    """Escape a message, and cut the middle out of a long one: it begins with the place and ends with the remedy."""
+    """Escape a message, hide passwords, and cut the middle out of a long one: it begins with the place and ends with the remedy."""
     text = re.sub(r"; use sys\.set_int_max_str_digits.*?limit", "", shown(message))  # advice for programmers
+    text = re.sub(
+        r"(\w:/+)[^/\s]+@", r"\1...@", text
+    )  # the user and password in a URL, which may stand where a file is expected
     return text if len(text) <= MAX_LENGTH else f"{text[:220]} ... {text[220 + 5 - MAX_LENGTH :]}"
 
 

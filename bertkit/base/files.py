@@ -202,8 +202,13 @@ def remove(path: Path) -> None:
     shutil.rmtree(path) if _is_dir(path) else path.unlink()
 
 
+def _trash_of(path: Path) -> Path:
+    """Return the name to which a file or directory is moved before it is deleted."""
+    return path.with_name(f".{_short(path.name)}{TRASH}")
+
+
 def _rename_away(path: Path) -> Path:
-    return path.rename(path.with_name(f".{_short(path.name)}{TRASH}"))  # fails if that name exists
+    return path.rename(_trash_of(path))  # fails if that name exists
 
 
 def remove_leftovers(directory: Path, names: str) -> None:
@@ -235,6 +240,10 @@ def building_dir(final: Path, made_from: str | None = None) -> Iterator[Path]:
     """Yield a partial directory to fill; at the end it is renamed to `final`. An error deletes it, as in `partial_dir`."""
     if final.is_dir() and (final.is_mount() or final.samefile(".")):
         raise InputError(f"{final}: the current directory, or a disk's, cannot be replaced; name a new folder in it")
+    if os.path.lexists(final) and os.path.lexists(_trash_of(final)):
+        raise InputError(
+            f"{_trash_of(final)} is in the way of {final.name}, which would be replaced; rename or delete it"
+        )
     with partial_dir(final, made_from) as partial:
         yield partial
         shutil.rmtree(partial / UNFINISHED, ignore_errors=True)

@@ -136,6 +136,12 @@ def read_lines(path: Path, **options: Any) -> Iterator[tuple[int, str]]:
         yield from numbered_lines(unpacked(cast(io.BufferedReader, file), path), path, **options)
 
 
+def check_regular(path: Path, setting: str) -> None:
+    """Raise InputError for a folder, a pipe or a device: a pipe to which nobody writes would be read for ever."""
+    if path.exists() and not path.is_file():
+        raise InputError(f"{setting}={path} is a folder, or not a regular file; write its text to a file")
+
+
 @contextlib.contextmanager
 def opened_input(name: str) -> Iterator[tuple[io.BufferedReader, int | None]]:
     """Open the file of `input=`, or standard input for `-`; yield it with its size in bytes, None if unknown.

@@ -59,7 +59,9 @@ def open_translator(settings: SearchSettings | ServeSettings) -> Predictor | Non
     opened = open_task_model(settings.translate, None, {}, setting="translate")
     if opened.task.head != "generation":
         kind = opened.task.kind
-        raise InputError(f"translate={settings.translate}: a model of kind {kind}; give one fine-tuned on task=translation")
+        raise InputError(
+            f"translate={settings.translate}: a model of kind {kind}; give one fine-tuned on task=translation"
+        )
     return _on_device(opened, settings)
 
 

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError
-from bertkit.base.text_files import is_blank, read_lines
+from bertkit.base.text_files import check_regular, is_blank, read_lines
 from bertkit.base.typed_settings import read_conf
 from bertkit.retrieval.library import Hit, Library
 from bertkit.retrieval.passages import words_of
@@ -201,6 +201,7 @@ def fit(questions: Sequence[tuple[Sequence[Candidate], Sequence[bool]]], start: 
 
 def read_glossary(path: Path) -> dict[str, list[str]]:
     """Read a TSV file of a word and the words to add to a question that contains it; a word may have several lines."""
+    check_regular(path, "glossary")
     glossary: dict[str, list[str]] = {}
     for number, line in read_lines(path):
         if is_blank(line):

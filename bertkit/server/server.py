@@ -12,7 +12,7 @@ from typing import Any
 
 from bertkit.base.errors import InputError, install_extra, say
 from bertkit.base.processors import num_processors
-from bertkit.base.text_files import read_lines
+from bertkit.base.text_files import check_regular, read_lines
 from bertkit.launch.world import handle_signals
 from bertkit.settings.serve import ServeSettings
 
@@ -52,7 +52,9 @@ def _read_token(path: str | None) -> bytes | None:
     """Read the token that clients must send, from a file or from the environment; None without both."""
     where, text = f"the variable {TOKEN}", os.environ.get(TOKEN)
     if path is not None:
-        where, text = f"token={path}", "".join(line for _, line in read_lines(Path(path).expanduser())).strip()
+        file = Path(path).expanduser()
+        check_regular(file, "token")
+        where, text = f"token={path}", "".join(line for _, line in read_lines(file)).strip()
     if text is not None and not re.fullmatch("[A-Za-z0-9._~+/=-]+", text):  # RFC 6750, 2.1
         raise InputError(f"{where}: expected letters, digits and -._~+/=, such as `openssl rand -hex 32` prints")
     return None if text is None else text.encode()

@@ -36,7 +36,7 @@ class ServeSettings(CommandSettings):
     request_seconds: Annotated[float, Interval(0, 1_000_000, "()")]  # maximum time that a request waits
     # maximum number of tokens of an input, or of one window of it, for `/view`; more: status 413
     max_view_tokens: Annotated[int, Interval(8, MAX_INT32)]
-    top_k: Size  # number of tokens predicted for each mask
+    top_k: Annotated[int, Interval(1, 1000)]  # number of tokens predicted for each mask
     log_inputs: bool
     kernels: Literal["auto", "plain"]
     precision: Literal["fp32", "bf16", "fp16"]

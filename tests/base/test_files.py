@@ -234,6 +234,15 @@ def test_remove_leftovers_takes_only_leftovers(tmp_path: Path) -> None:
     assert (tmp_path / "linked" / "step-1.partial").is_dir()
 
 
+def test_what_has_the_name_of_bertkits_trash_is_kept(tmp_path: Path) -> None:
+    for name in ("out", ".out.trash"):
+        folder(tmp_path / name)
+    before = content(tmp_path)
+    with pytest.raises(InputError, match=r"/\.out\.trash is in the way of out"), files.building_dir(tmp_path / "out"):
+        pass
+    assert content(tmp_path) == before
+
+
 def test_remove_dir(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     folder(tmp_path / ".a.trash")  # whose it is, nobody knows

@@ -3,6 +3,7 @@
 import base64
 import gzip
 import json
+import os
 import re
 import socket
 import threading
@@ -392,9 +393,13 @@ def test_a_token_opens_everything(python: Path, models: Path, tmp_path: Path) ->
 
 def test_a_wrong_token_is_refused(tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     refused(run(["serve", "model_dir=x", "port=0", f"token={tmp_path / 'none'}"]), "no such file", capsys)
+    os.mkfifo(tmp_path / "pipe")
+    where = f"token={tmp_path / 'pipe'} is a folder, or not a regular file"
+    refused(run(["serve", "model_dir=x", "port=0", f"token={tmp_path / 'pipe'}"]), where, capsys)
     file = tmp_path / "token"
     file.write_text("two words\n")
     refused(run(["serve", "model_dir=x", "port=0", f"token={file}"]), f"token={file}: expected letters, ", capsys)
+    refused(run(["serve", "model_dir=x", "top_k=1000000000"]), "top_k=1000000000: expected", capsys)
     monkeypatch.setenv("BERTKIT_TOKEN", "")
     refused(run(["serve", "model_dir=x", "port=0"]), "the variable BERTKIT_TOKEN: expected letters, ", capsys)
 

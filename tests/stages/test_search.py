@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -193,6 +194,10 @@ def test_a_glossary_widens_a_question(tmp_path: Path, capsys: Capsys) -> None:
     for question, is_found in (("a big cat", True), ("a cat, big", False)):
         assert search(library, f"question={question}", f"glossary={glossary}", "top_k=1") == 0
         assert ("Die Katze frisst." in capsys.readouterr().out) == is_found
+    os.mkfifo(tmp_path / "pipe")
+    refused(
+        search(library, "question=x", f"glossary={tmp_path / 'pipe'}"), f"glossary={tmp_path / 'pipe'} is a", capsys
+    )
     for line in ("dog hund", "!!!\thund", "dog\t…"):
         glossary.write_text(f"cat\tkatze\n{line}\n")
         refused(search(library, "question=The dog?", f"glossary={glossary}"), f"{glossary}:2: expected a word", capsys)
@@ -288,6 +293,11 @@ REFUSED = [
 @pytest.mark.parametrize(("arguments", "line"), REFUSED)
 def test_refusals_of_a_search(arguments: list[str], line: str, library: Path, capsys: Capsys) -> None:
     refused(search(f"index={library}", *arguments), line, capsys)
+
+
+def test_no_line_repeats_a_password(capsys: Capsys) -> None:
+    code = search("index=https://me:s3cret@example.org/library.db", "question=x")
+    refused(code, "index=https:/...@example.org/library.db: no such file", capsys)
 
 
 INPUTS = [
