@@ -223,6 +223,7 @@ print(count)
 """
 
 
+@pytest.mark.slow  # a comparison of speeds, which other tests on the same processors disturb
 def test_beside_busy_processes(python: Path) -> None:
     """Two threads on two processors that two processes use, too: without the watch they would spin in vain."""
     both = sorted(os.sched_getaffinity(0))[:2]
