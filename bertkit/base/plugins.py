@@ -258,7 +258,10 @@ def is_plugin(slot: str, name: str) -> bool:
 
 def has_setting(key: str) -> bool:
     """Whether a setting belongs to an option, such as `masking.options.length`; configuration files do not list these."""
-    return any(slot.options is not None and key.startswith(f"{slot.options}.") for slot in SLOTS.values())
+    return any(
+        slot.options is not None and (key == slot.setting or key.startswith(f"{slot.options}."))
+        for slot in SLOTS.values()
+    )
 
 
 def get(slot: str, name: str) -> Callable[..., Any]:

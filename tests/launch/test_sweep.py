@@ -11,7 +11,7 @@ from conftest import make_text, write_text
 
 from bertkit.base.errors import InputError
 from bertkit.cli import run
-from bertkit.settings.reading.compose import combinations
+from bertkit.settings.reading.overrides import combinations
 
 TINY = ["model.hidden_size=16", "model.num_attention_heads=2", "model.intermediate_size=16"]
 
@@ -65,7 +65,7 @@ def test_a_signal_saves_the_run_and_ends_the_sweep(
 
 def test_the_ways_to_name_several_values() -> None:
     def names(*overrides: str) -> list[str]:
-        return [name for name, _ in combinations("glue", [*overrides, "output_dir=x"])]
+        return [swept.name for swept in combinations("glue", [*overrides, "output_dir=x"])]
 
     assert names("seed=choice(1,2)", "a=b") == ["seed=1", "seed=2"]
     assert names("seed=range(1,4)") == ["seed=1", "seed=2", "seed=3"]

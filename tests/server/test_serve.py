@@ -220,7 +220,7 @@ def test_what_takes_long_neither_stops_nor_breaks_predictions(server: Server) ->
     for each in clients:
         each.join()
     assert set(statuses) == {200}
-    assert statuses[200] > 50
+    assert statuses[200] > 20
 
 
 def test_what_the_server_says_of_itself(server: Server) -> None:
