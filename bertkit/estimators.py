@@ -90,6 +90,9 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         for key, value in (self.settings or {}).items():
             is_group = isinstance(value, Mapping)
             own |= {f"{key}.{name}": inner for name, inner in value.items()} if is_group else {key: value}
+        if taken := {"train", "model_dir", "output_dir"} & own.keys():
+            how = "fit takes the rows" if "train" in taken else f"set {min(taken)}= of {type(self).__name__}"
+            raise InputValueError(f"settings={{'{min(taken)}': ...}}: {how}; leave it out of settings")
         named = {
             "num_epochs": self.num_epochs,
             "optimizer.peak_learning_rate": self.peak_learning_rate,

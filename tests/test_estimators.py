@@ -202,6 +202,9 @@ def test_wrong_settings_are_refused(tiny: str, made: tuple[Any, Path], tmp_path:
     classifier = bertkit.BertClassifier(tiny, **FAST)
     with pytest.raises(InputError, match=r"^unknown key 'optimizer\.peak_rate'"):
         clone(classifier).set_params(settings={"optimizer": {"peak_rate": 1}}).fit(TEXTS, LABELS)
+    for name, how in (("output_dir", "set output_dir= of BertClassifier"), ("train", "fit takes the rows")):
+        with pytest.raises(InputValueError, match=rf"^settings=.'{name}': ....: {how}"):
+            clone(classifier).set_params(settings={name: "x"}).fit(TEXTS, LABELS)
     with pytest.raises(InputError, match=r"^num_epochs=0\.0: "):
         clone(classifier).set_params(num_epochs=0).fit(TEXTS, LABELS)
     with pytest.raises(InputError, match=r"^output_dir=.* holds another run"):

@@ -198,7 +198,7 @@ def _convert(annotation: Any, value: Any, path: str, errors: list[str], is_file:
             places = (f"{path}[{number}]" if is_numbered else "" for number in itertools.count())
             converted = tuple(_convert(inner[0], *pair, wrong, is_file) for pair in zip(value, places, strict=False))
         else:
-            fits, converted = _match(option, value)
+            fits, converted = _match(option, value, is_file)
             if not fits:
                 continue
             if kind is Annotated and isinstance(inner[1], Interval) and (expected := inner[1].expected(converted)):
@@ -261,8 +261,8 @@ def _schema_of_kind(schemas: list[Any], value: Mapping[str, Any], path: str, err
     return ()
 
 
-def _match(option: Any, value: Any) -> tuple[bool, Any]:
-    """Return whether a value has a plain type, and the value converted to that type."""
+def _match(option: Any, value: Any, is_file: bool) -> tuple[bool, Any]:
+    """Return whether a value has a plain type, and the value converted to that type; in a file 3.0 is no whole number."""
     if option is Any:
         return True, value
     if option is type(None):
@@ -270,7 +270,7 @@ def _match(option: Any, value: Any) -> tuple[bool, Any]:
     if get_origin(option) is Annotated:
         plain, mark = get_args(option)
         if isinstance(mark, Interval):
-            return _match(plain, value)
+            return _match(plain, value, is_file)
         return plugins.exists(mark, value), value
     if get_origin(option) is Literal:
         return value in get_args(option), value
@@ -278,7 +278,7 @@ def _match(option: Any, value: Any) -> tuple[bool, Any]:
         return False, None
     if option is bool or isinstance(value, bool):
         return option is bool and isinstance(value, bool), value
-    if option is int and isinstance(value, float) and value.is_integer():
+    if option is int and isinstance(value, float) and value.is_integer() and not is_file:
         return True, int(value)  # steps=1e6
     if option is float and isinstance(value, int) and abs(value) < 2**1023:  # larger ones overflow
         return True, float(value)

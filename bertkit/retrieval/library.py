@@ -43,7 +43,7 @@ from bertkit.base.errors import InputError
 from bertkit.base.files import UNFINISHED, flush, partial_dir, writing
 from bertkit.data.data_config import PassagesConfig
 from bertkit.retrieval import library_file
-from bertkit.retrieval.library_file import make_tables, open_library, using
+from bertkit.retrieval.library_file import make_tables, open_library, seal, using
 from bertkit.retrieval.passages import LibraryDocument, Passage, cut, place_of, searchable, words_of
 
 K1 = 1.2  # BM25's k1, which FTS5 fixes
@@ -69,7 +69,7 @@ class Library:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Open a library; raises InputError if the file is missing, damaged or something else."""
-        self.path, self._version = Path(path), (0, 0)
+        self.path, self._version = Path(os.path.expanduser(path)), (0, 0)
         if not self.path.exists():
             raise InputError(f"index={path}: no such file; make it with bertkit index corpus.path=... output={path}")
         self._open()
@@ -170,9 +170,6 @@ def stored_hashes(path: Path, settings: PassagesConfig) -> dict[str, str | None]
         return {}
     expected = json.dumps(dataclasses.asdict(settings))
     with contextlib.closing(open_library(path, "output")) as connection, using(connection, path):
-        (fault,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-        if fault != "ok":
-            raise sqlite3.DatabaseError(fault)
         row = connection.execute("SELECT value FROM settings WHERE name = 'passages'").fetchone()
         if row != (expected,):
             was = re.sub('[{}"]', "", str(row and row[0]))[:200]
@@ -201,6 +198,7 @@ def opened_for_writing(path: Path, settings: PassagesConfig, made_from: str = ""
                 make_tables(connection, settings)
             connection.execute("CREATE TEMP TABLE seen (document INTEGER PRIMARY KEY)")
             yield LibraryWriter(connection, settings)
+        seal(file)
         file.replace(path)
         flush(path.parent)
         shutil.rmtree(folder)

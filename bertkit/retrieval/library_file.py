@@ -1,7 +1,8 @@
-"""The SQLite file of a library: its tables, opening it to read, and SQLite's errors.
+"""The SQLite file of a library: its tables, its checksum, opening it to read, and SQLite's errors.
 
 A library file is never changed: `index` changes a copy, which then replaces the file. So it can be read without a lock, and
-SQLite's own files beside it (-journal, -wal, -shm), which are not ours, are neither read nor written.
+SQLite's own files beside it (-journal, -wal, -shm), which are not ours, are neither read nor written. Its checksum is in the
+header, in four bytes that SQLite leaves to applications (`user_version`).
 """
 
 import contextlib
@@ -16,16 +17,28 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
+
 from bertkit.base.errors import InputError, StorageError
+from bertkit.base.files import flush
 from bertkit.data.data_config import PassagesConfig
 
 APPLICATION = 0x62657274  # "bert", the application id in SQLite's header
-VERSION = 2  # of the tables and of the words in the index
+VERSION = 3  # of the tables and of the words in the index
+CHECKED_BYTES = 1 << 30  # of a larger library, a search checks the size only; CRC-32C takes 0.2 s for so many bytes
 READ_SECONDS = 60  # the limit for a search; 100,000 passages take 0.1 s
 STEPS = 100_000  # of SQLite's virtual machine, between two looks at the clock: some milliseconds
-_HEADER, _APPLICATION_AT, _HEADER_BYTES = b"SQLite format 3\0", 68, 100  # sqlite.org/fileformat.html
+# sqlite.org/fileformat.html
+_HEADER, _PAGE_SIZE_AT, _NUM_PAGES_AT, _CHECKSUM_AT, _APPLICATION_AT, _HEADER_BYTES = (
+    b"SQLite format 3\0",
+    16,
+    28,
+    60,
+    68,
+    100,
+)
 _TABLES = """BEGIN;
-CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE settings (/* version {version} */ name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE files (id INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, hash TEXT);
 CREATE TABLE documents (id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, title TEXT NOT NULL, unit TEXT NOT NULL);
 CREATE TABLE places (document INTEGER, file INTEGER, number INTEGER NOT NULL, PRIMARY KEY (document, file)) WITHOUT ROWID;
@@ -36,7 +49,6 @@ CREATE INDEX passages_of_document ON passages (document);
 CREATE VIRTUAL TABLE words USING fts5(title, text, content='', tokenize='{tokenize}');
 INSERT INTO settings VALUES ('passages', '{settings}');
 PRAGMA application_id = {application};
-PRAGMA user_version = {version};
 COMMIT"""
 
 
@@ -48,6 +60,37 @@ def make_tables(connection: sqlite3.Connection, settings: PassagesConfig) -> Non
         tokenize = f"porter {tokenize}"
     made = json.dumps(dataclasses.asdict(settings))
     connection.executescript(_TABLES.format(tokenize=tokenize, settings=made, application=APPLICATION, version=VERSION))
+
+
+def seal(path: Path) -> None:
+    """Write the checksum of a library into its header, and flush the file to disk."""
+    checksum = _checksum(path)
+    with path.open("r+b") as file:
+        file.seek(_CHECKSUM_AT)
+        file.write(checksum)
+    flush(path)
+
+
+def _checksum(path: Path) -> bytes:
+    """Compute the CRC-32C of a file, apart from the bytes that hold it."""
+    with path.open("rb") as file:
+        checksum = google_crc32c.value(file.read(_CHECKSUM_AT))
+        file.seek(_CHECKSUM_AT + 4)
+        while block := file.read(1 << 20):
+            checksum = google_crc32c.extend(checksum, block)
+    return int(checksum).to_bytes(4)
+
+
+def _fault_of(path: Path, is_whole: bool) -> str | None:
+    """Describe the damage of a library; None if it has none. Its bytes are checked with `is_whole`, or if they are few."""
+    with path.open("rb") as file:
+        head = file.read(_HEADER_BYTES)
+    page_size = int.from_bytes(head[_PAGE_SIZE_AT : _PAGE_SIZE_AT + 2])
+    expected, size = page_size * int.from_bytes(head[_NUM_PAGES_AT : _NUM_PAGES_AT + 4]), path.stat().st_size
+    if size != expected:
+        return f"{size:,} bytes, expected {expected:,}"
+    is_checked = is_whole or size <= CHECKED_BYTES
+    return "wrong checksum" if is_checked and _checksum(path) != head[_CHECKSUM_AT : _CHECKSUM_AT + 4] else None
 
 
 def _schema(connection: sqlite3.Connection) -> list[Any]:
@@ -78,8 +121,10 @@ def open_library(path: Path, setting: str) -> sqlite3.Connection:
     connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
     with using(connection, path, READ_SECONDS):
         connection.execute("PRAGMA trusted_schema = OFF")
-        if _schema(connection) not in _schemas() or connection.execute("PRAGMA user_version").fetchone() != (VERSION,):
+        if _schema(connection) not in _schemas():
             raise sqlite3.DatabaseError("other tables than those of this version")
+        if fault := _fault_of(path, is_whole=setting == "output"):
+            raise sqlite3.DatabaseError(fault)
     return connection
 
 

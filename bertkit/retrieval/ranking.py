@@ -16,7 +16,6 @@ likelihood. Nogueira and Cho 2019 rank passages by BERT; Wang et al. 2019 (Multi
 from __future__ import annotations
 
 import dataclasses
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -55,14 +54,14 @@ class Searcher:
 
     def __init__(
         self,
-        index: str | os.PathLike[str],
+        library: Library,
         predictor: Predictor | None,
         both: BothConfig | None = None,
         num_candidates: int | None = None,
         glossary: Mapping[str, Sequence[str]] | None = None,
         translator: Predictor | None = None,
     ) -> None:
-        """Open the library at the path `index`; the reader `predictor` is a question answering model, None for BM25 alone.
+        """Search a library; the reader `predictor` is a question answering model, None for BM25 alone.
 
         The weights of `both`, and the number of passages for the reader, are by default those in conf/search.yaml. The
         glossary has, for words as `words_of` writes them, the words to add to a question with them; the translator writes more.
@@ -70,9 +69,8 @@ class Searcher:
         if predictor is not None and predictor.task.head != "span":
             kind = predictor.task.kind
             raise InputError(f"model_dir: a model of kind {kind}; give one fine-tuned on squad1, squad2 or spans")
-        self.library = Library(Path(os.path.expanduser(index)))
         default = read_conf("search")
-        self.predictor, self.both = predictor, both or BothConfig(**default["both"])
+        self.library, self.predictor, self.both = library, predictor, both or BothConfig(**default["both"])
         spans = None if predictor is None else predictor.task.config.spans
         self.has_odds = spans is not None and not spans.is_always_answered
         self.num_candidates: int = num_candidates or default["candidates"]

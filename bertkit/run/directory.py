@@ -19,6 +19,7 @@ from bertkit.base.typed_settings import checked
 from bertkit.run.resume_rules import LENGTH, REFUSED, Change, Rules, changes, class_of
 
 RESULT = "eval.json"
+DESCRIBING = {"config.yaml", "manifest.json"}
 FILES_OF_A_RUN = (
     "config.yaml", "manifest.json", "metrics.jsonl", RESULT, "report.html", "predictions.jsonl", "predictions.txt",
     "predictions.json", "nbest_predictions.json", "null_odds.json",
@@ -86,11 +87,20 @@ def _manifest(directory: Path) -> Manifest | None:
 
 
 def run_of(model_dir: str | Path) -> Path | None:
-    """Find the run directory of a model: the directory itself, or the run that has it as a checkpoint or final model."""
+    """Find the run directory of a model: the directory itself, or the run that has it as a checkpoint or final model.
+
+    Raises InputError if one of the files that describe the run is missing.
+    """
     path = Path(os.path.expanduser(model_dir)).resolve()
-    places = (path, path.parent, path.parent.parent)
-    names = ("config.yaml", "manifest.json")
-    return next((place for place in places if all((place / name).is_file() for name in names)), None)
+    for place in (path, path.parent, path.parent.parent):
+        there = {name for name in (*DESCRIBING, "metrics.jsonl") if (place / name).is_file()}
+        if len(there) > 1:
+            for missing in DESCRIBING - there:
+                raise InputError(
+                    f"{place}: a run without its {missing}; restore it, or copy model/ to use the model alone"
+                )
+            return place
+    return None
 
 
 def read_scores(run_dir: Path, names: Sequence[str] = (), file: str = RESULT) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 from bertkit.base.errors import BertkitError, say
 from bertkit.base.typed_settings import nearest
 from bertkit.inference.predictor import open_translator
+from bertkit.retrieval.library import Library
 from bertkit.retrieval.ranking import Searcher, read_glossary
 from bertkit.server.models import ServedModel, open_models, with_own_tokenizer
 from bertkit.server.queues import Queue, RefusedError
@@ -143,7 +144,7 @@ class Service:
         reader = next(map(with_own_tokenizer, readers), None)
         glossary = None if settings.glossary is None else read_glossary(Path(settings.glossary))
         more = (settings.candidates, glossary, open_translator(settings))
-        return models, Searcher(settings.index, reader, settings.both, *more)
+        return models, Searcher(Library(settings.index), reader, settings.both, *more)
 
     def _replace_models(self, models: dict[str, ServedModel], searcher: Searcher | None) -> None:
         self.models, self._searcher = models, searcher

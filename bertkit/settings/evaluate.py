@@ -9,7 +9,7 @@ from bertkit.base.typed_settings import refuse
 from bertkit.data.data_config import AnySegments, MaskingConfig
 from bertkit.launch.launch_config import LaunchConfig
 from bertkit.settings.command import Command, CommandSettings
-from bertkit.tasks.task_config import TaskConfig
+from bertkit.tasks.task_config import TaskConfig, unused_hub
 
 PREPARED_SPLITS = ("auto", "train", "held_out", "all")
 _ONLY_PREPARED = ("segments", "masking", "seed", "max_sequences", "batch_sequences")
@@ -35,6 +35,7 @@ class EvaluateSettings(CommandSettings):
     launch: LaunchConfig
 
     def __post_init__(self) -> None:
+        refuse(unused_hub(self.explicit_keys, self.data_dir))
         if self.task is not None:
             self.check_for_task(self.task)
 

@@ -14,7 +14,7 @@ from bertkit.data.data_config import TokenizerConfig
 from bertkit.model.bert_config import AttentionConfig, BertShape, DecoderConfig, DecoderShape, HeadConfig, NormConfig
 from bertkit.settings.command import Command
 from bertkit.settings.pretrain import TrainingSettings
-from bertkit.tasks.task_config import TaskConfig
+from bertkit.tasks.task_config import TaskConfig, unused_hub
 from bertkit.train.train_config import SavingConfig
 
 BASE_HIDDEN_SIZE = 768  # the published learning rates are for encoders of this size
@@ -86,6 +86,7 @@ class FinetuneSettings(TrainingSettings):
             and not FROZEN_LAYERS.fullmatch(self.freeze or "")
             and f"freeze={self.freeze}: expected null, embeddings, encoder, or layers:K such as layers:6",
             self._class_weight_problems(),
+            unused_hub(self.explicit_keys, self.data_dir),
         )
 
     @property

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError, in_json, say
 from bertkit.display.console import Progress
+from bertkit.retrieval.library import Library
 from bertkit.retrieval.questions import Question, questions_of, read_questions
 from bertkit.retrieval.ranking import Candidate, Searcher, fit, in_order, read_glossary, row
 from bertkit.run.outputs import check_outputs, opened_output
@@ -41,14 +42,14 @@ def _metrics_of(settings: SearchSettings) -> "_Metrics":
 
 def _open_searcher(settings: SearchSettings) -> Searcher:
     glossary = None if settings.glossary is None else read_glossary(Path(settings.glossary))
-    Searcher(settings.index, None)  # a wrong index fails early
+    library = Library(settings.index)  # before the models, so that a wrong index fails early
     predictor = translator = None
     if settings.model_dir is not None or settings.translate is not None:
         from bertkit.inference.predictor import open_predictor, open_translator  # imports torch, which takes seconds
 
         predictor = None if settings.model_dir is None else open_predictor(settings)
         translator = open_translator(settings)
-    searcher = Searcher(settings.index, predictor, settings.both, settings.num_candidates, glossary, translator)
+    searcher = Searcher(library, predictor, settings.both, settings.num_candidates, glossary, translator)
     if predictor is not None and not searcher.has_odds:
         say(NO_ODDS, file=sys.stderr)
     return searcher

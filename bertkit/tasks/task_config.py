@@ -3,6 +3,7 @@
 `conf/task/` has a file for each benchmark.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -34,6 +35,14 @@ class FilesConfig:
     test: str | tuple[str, ...]
     dev_mismatched: str | tuple[str, ...]
     test_mismatched: str | tuple[str, ...]
+
+
+def unused_hub(explicit_keys: Sequence[str], data_dir: str | None) -> list[str]:
+    """List the settings of a dataset of the hub that the user set although the files in `data_dir` are read."""
+    keys = [key for key in explicit_keys if key.startswith("task.hub") and data_dir is not None]
+    return [
+        f"{key}: has no effect with data_dir={data_dir}, whose files are read; leave one of them out" for key in keys
+    ]
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,17 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 from cases import Case, check, each
-from conftest import TINY_FINETUNE, TINY_PRETRAIN, Capsys
+from conftest import TINY_FINETUNE, TINY_PRETRAIN, Capsys, refused
 
 from bertkit.base.errors import InputError
 from bertkit.cli import run
 from bertkit.data.corpus.sources import _below
+from bertkit.interop.load import load_tokenizer
 from bertkit.tasks.reading.writers import word_cell as _cell
 
 TEXT = "kan lon ten.\nmir rur.\n\n" * 60
@@ -39,6 +41,10 @@ CASES = [
         "1e[+]?300; expected a number", files=rows(1e300, 1.5)),
     Case("text and no text in a column", TUNE, "field 'text' is int, expected text",
         files={"train.jsonl": '{"text": "a", "label": "a"}\n{"text": 5, "label": "b"}\n', "dev.jsonl": "{}"}),
+    Case("a dataset of the hub beside files", [*TUNE, "task.hub.path=x"], "task.hub.path: has no effect with data_dir=",
+        files=rows("a", "b")),
+    Case("a dataset of the hub beside files to measure", ["evaluate", "model_dir={shared}/fine", "data_dir={shared}/task",
+        "task.hub.path=x"], "task.hub.path: has no effect with data_dir="),
 ]  # fmt: skip
 
 
@@ -52,6 +58,35 @@ def test_more_in_a_step_than_there_is(tiny_runs: Path, tmp_path: Path, capsys: C
     assert run(["finetune", *TINY_FINETUNE, *arguments, "batch.sequences=1000"]) == 0
     (warning,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: batch.sequences="))
     assert warning.startswith("warning: batch.sequences=1000 is more than the 16 ")
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "config.yaml"])
+def test_a_run_without_a_file_that_describes_it(name: str, tiny_runs: Path, tmp_path: Path, capsys: Capsys) -> None:
+    copy = shutil.copytree(tiny_runs / "fine", tmp_path / "run")
+    (copy / name).unlink()
+    for place in (copy, copy / "model"):
+        said = f"{copy}: a run without its {name}; restore it"
+        refused(run(["predict", f"model_dir={place}", "text=kan", "device=cpu"]), said, capsys)
+    shutil.copytree(copy / "model", tmp_path / "model")
+    assert run(["predict", f"model_dir={tmp_path / 'model'}", "text=kan", "device=cpu"]) == 0
+
+
+def test_a_bert_with_causal_attention(tiny_runs: Path, tmp_path: Path, capsys: Capsys) -> None:
+    given = [f"model_dir={tiny_runs / 'pre'}", "head=masked_lm", f"output_dir={tmp_path / 'hf'}"]
+    assert run(["export", *given]) == 0
+    path = tmp_path / "hf" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"is_decoder": True}))
+    capsys.readouterr()
+    assert run(["predict", f"model_dir={tmp_path / 'hf'}", "text=kan [MASK]", "device=cpu"]) == 0
+    assert capsys.readouterr().err.startswith(f"warning: {path}: is_decoder=true: attention is causal, ")
+
+
+def test_a_vocabulary_with_fractions(tiny_runs: Path, tmp_path: Path) -> None:
+    content = json.loads((tiny_runs / "data" / "tokenizer" / "tokenizer.json").read_text())
+    content["model"]["vocab"]["[PAD]"] = 0.0
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match=r"tokenizer.json: model.vocab.\[PAD\]=0.0: expected a whole number"):
+        load_tokenizer(tmp_path)
 
 
 def test_a_file_by_several_names_is_read_once(tmp_path: Path, capsys: Capsys) -> None:

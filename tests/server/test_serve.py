@@ -22,6 +22,7 @@ from bertkit import export_model, load_embedder, load_predictor
 from bertkit.base.typed_settings import build
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.retrieval.library import Library
 from bertkit.retrieval.ranking import Searcher
 from bertkit.server.models import open_models
 from bertkit.settings.reading.compose import compose
@@ -191,7 +192,7 @@ def test_a_look_into_a_model(server: Server) -> None:
 
 def test_passages_are_those_of_the_searcher(server: Server, models: Path) -> None:
     reader, writer = (load_predictor(models / name, device="cpu")._predictor for name in ("reader", "writer"))
-    searcher = Searcher(models / "library.db", reader, num_candidates=5, translator=writer)
+    searcher = Searcher(Library(models / "library.db"), reader, num_candidates=5, translator=writer)
     for order in ("search", "bert", "both", None):
         found = ask(server.port, "/search", {"question": "kan lon min", "order": order, "top_k": 4}).json
         own = searcher.search("kan lon min", order, 4)

@@ -112,7 +112,7 @@ def test_a_searcher_for_a_server(library: Path, reader: Path) -> None:
     from bertkit.inference.task_model import open_task_model
 
     opened = open_task_model(str(reader), None, {"max_seq_length": 40, "spans": {"max_query_length": 11}})
-    searcher = Searcher(library, opened.predictor("fp32", 2048), BOTH, 7)
+    searcher = Searcher(Library(library), opened.predictor("fp32", 2048), BOTH, 7)
     for order in ("search", "bert", "both"):
         found = searcher.search("kan lon", order, 3)
         assert json.loads(json.dumps(found)) == found
@@ -120,7 +120,7 @@ def test_a_searcher_for_a_server(library: Path, reader: Path) -> None:
         assert all(each["answer"] for each in found["answers"])
     assert searcher.search("nothing like it", "both", 3)["answers"] == []
     assert searcher.search("kan lon", None, 3)["order"] == "both"
-    plain = Searcher(library, None)
+    plain = Searcher(Library(library), None)
     assert (plain.num_candidates, plain.both.bias < 0) == (20, True)
     assert plain.search("kan lon", None, 3)["order"] == "search"
     assert plain.search("kan lon", "search", 3)["answers"][0]["score_bert"] is None
@@ -297,7 +297,7 @@ def test_refusals_of_a_search(arguments: list[str], line: str, library: Path, ca
 
 def test_no_line_repeats_a_password(capsys: Capsys) -> None:
     code = search("index=https://me:s3cret@example.org/library.db", "question=x")
-    refused(code, "index=https:/...@example.org/library.db: no such file", capsys)
+    refused(code, "index=https://...@example.org/library.db: no such file", capsys)
 
 
 INPUTS = [

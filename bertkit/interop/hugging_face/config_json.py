@@ -1,6 +1,8 @@
 """`config.json` of Hugging Face and Google: a model's class, shape and labels."""
 
+import functools
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -9,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, say
 from bertkit.base.files import to_json
 from bertkit.base.text_files import control_character, read_json
 from bertkit.base.typed_settings import build, differences, to_mapping
@@ -210,7 +212,15 @@ def read_config(path: Path, tensors: Mapping[str, Tensor] | None = None) -> tupl
         lines = [line.removeprefix("model.").replace("missing value: set ", "no ") for line in error.args]
         raise InputError(*(f"{path}: {line}" for line in lines)) from None
     is_lm = content.get("architectures") == [ARCHITECTURES["next_token",]]
+    if content.get("is_decoder") is True and not is_lm:
+        _say_causal(path)
     return config, (_classifier(content, tensors), "next_token" if is_lm else "masked_lm")
+
+
+@functools.cache
+def _say_causal(path: Path) -> None:
+    how = "each token attends only to itself and the tokens before it; in BERT it is false"
+    say(f"warning: {path}: is_decoder=true: attention is causal, {how}", file=sys.stderr)
 
 
 def problem_type_of(config: BertConfig) -> ProblemType:
