@@ -49,7 +49,7 @@ THIRD_PARTY = {
     "transformers": ("interop",),
     "sentence_transformers": (),
     "huggingface_hub": ("interop",),
-    "google_crc32c": ("interop",),
+    "google_crc32c": ("interop", "retrieval"),
     "tokenizers": ("data",),
     "datasets": ("data", "tasks"),
     "evaluate": ("tasks",),
