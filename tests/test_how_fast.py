@@ -76,6 +76,8 @@ def test_each_script_measures_both_sides(prepared_dir: Path, tmp_path: Path, pyt
     sizes = ["--curves", "length", "batch", "input", "--lengths", "16", "32", "--batch-sizes", "1", "2"]
     runs.append(("scaling", [*STEPS, *sizes, *shared, str(tmp_path / "scaling")]))
     runs.append(("attention", [*STEPS, "--lengths", "16", "32", *shared, str(tmp_path / "attention")]))
+    ways = ["--busy", "0", "1", "--waits", "bertkit", "100", "passive", "one thread", "--round-seconds", "0.02"]
+    runs.append(("sharing", [*TEXTS, "--work", "training", "prediction", *ways, *shared, str(tmp_path / "sharing")]))
     gpu = [*ROWS_TRIED, "--device", "cpu", "--data-dir", str(prepared_dir)]
     runs += [("gpu", [*gpu, *more, "--output-dir", str(tmp_path)]) for more in ([], ["--again"])]
     said = output_of([python, "-c", HERE, FOLDER, json.dumps(runs)])
@@ -86,6 +88,9 @@ def test_each_script_measures_both_sides(prepared_dir: Path, tmp_path: Path, pyt
     curves = measured(tmp_path / "scaling")
     assert [len(each["points"]) for each in curves] == [2, 2, 2]
     assert all(value > 0 for curve in curves for point in curve["points"] for value in point.values())
+    sharing = measured(tmp_path / "sharing")
+    assert len(sharing) == 2 * 4 * 2
+    assert all(len(each["rates"]) == 1 and each["rates"][0] > 0 for each in sharing)
     patterns = measured(tmp_path / "attention")
     assert len(patterns) == 4
     assert all(point["seconds"] > 0 for each in patterns for point in each["points"])

@@ -74,7 +74,7 @@ def measure(args: argparse.Namespace, work: str, dataset: PreparedDataset, model
             system = System(work, functools.partial(sharing, loader(own, work, dataset, model_dir)))
             with environment_of(way):
                 asks[way] = stack.enter_context(started(system, own.num_threads))
-                asks[way](rate, 1.0)  # a warm-up
+                asks[way](rate, args.round_seconds)  # a warm-up
         for number in range(args.rounds):
             for busy in args.busy:
                 with beside(busy):
