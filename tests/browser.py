@@ -45,11 +45,11 @@ class Browser:
             content = content[os.write(self.to, content) :]
         deadline = time.monotonic() + 60
         while True:
-            found = self._read(deadline)
-            if found.get("id") == self.number:
-                assert "error" not in found, found["error"]
-                return dict(found["result"])
-            self._note(found)
+            result = self._read(deadline)
+            if result.get("id") == self.number:
+                assert "error" not in result, result["error"]
+                return dict(result["result"])
+            self._note(result)
 
     def _read(self, deadline: float) -> dict[str, Any]:
         while b"\0" not in self.rest:
@@ -86,9 +86,9 @@ class Browser:
         return time.monotonic() - started
 
     def ask(self, expression: str) -> Any:
-        found = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
-        assert "exceptionDetails" not in found, found
-        return found["result"].get("value")
+        result = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in result, result
+        return result["result"].get("value")
 
     def press(self, key: str, modifiers: int = 0) -> None:
         about = {"key": key, "code": key, "windowsVirtualKeyCode": KEYS[key], "modifiers": modifiers}
@@ -115,14 +115,14 @@ class Browser:
             self.call("Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1)
 
     def picture(self, path: Path) -> None:
-        found = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
-        path.write_bytes(base64.b64decode(found["data"]))
+        result = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
+        path.write_bytes(base64.b64decode(result["data"]))
 
 
 @contextlib.contextmanager
 def chromium(folder: Path) -> Iterator[Browser]:
     """Start Chromium with its own profile; skip the test if there is none."""
-    program = next((found for name in NAMES if (found := shutil.which(name))), None)
+    program = next((result for name in NAMES if (result := shutil.which(name))), None)
     if program is None:
         pytest.skip("no browser: apt-get install chromium")
     ours, theirs = os.pipe(), os.pipe()  # each (read, write): to the browser, and back

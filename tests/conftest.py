@@ -131,8 +131,8 @@ def installed_apart(folder: Path, packages: Sequence[str]) -> str:
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as result:
+        return int(result.getsockname()[1])
 
 
 @contextlib.contextmanager

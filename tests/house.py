@@ -86,11 +86,11 @@ print(json.dumps({"stack": stacks[0], "way": short(way), "files": short(seen), "
 @functools.cache
 def modules(root: Path) -> dict[str, Path]:
     """Every module of the package by its dotted name."""
-    found = {}
+    results = {}
     for path in sorted((root / "bertkit").rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
-        found[".".join(part for part in parts if part != "__init__")] = path
-    return found
+        results[".".join(part for part in parts if part != "__init__")] = path
+    return results
 
 
 @functools.cache
@@ -174,8 +174,8 @@ def functions(path: Path) -> Iterator[tuple[str, int, int]]:
     """Name, lines and parameters of every function of a file; its docstring counts among the lines."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-            names = [each.arg for each in given if each.arg not in ("self", "cls", "ctx")]
+            value = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            names = [each.arg for each in value if each.arg not in ("self", "cls", "ctx")]
             yield node.name, (node.end_lineno or 0) - node.lineno + 1, len(names)
 
 
@@ -224,14 +224,14 @@ def walk(root: Path, python: str | Path = sys.executable) -> dict[str, list[str]
         for arguments, command in ((prepare, ["-m", "bertkit"]), (pretrain, ["-c", PROBE])):
             done = subprocess.run([python, *command, *arguments], cwd=root, capture_output=True, text=True)
             assert done.returncode == 0, done.stderr + done.stdout
-        found: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
-        return found
+        results: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
+        return results
 
 
 def numbers(root: Path) -> dict[str, object]:
     known, graph = modules(root), arrows(root)
     lengths = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in known.items()}
-    defined = [(name, *found) for name, path in known.items() for found in functions(path)]
+    defined = [(name, *result) for name, path in known.items() for result in functions(path)]
     folders = Counter(str(path.parent.relative_to(root)) for path in known.values() if path.name != "__init__.py")
     entries = [each for each in (root / "bertkit").iterdir() if not each.name.startswith((".", "__pycache__"))]
 

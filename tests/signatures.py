@@ -179,7 +179,7 @@ class Stub:
             for name, option in entry.items()
         }
         hints = {"experiment": str | None, **hints_of(command_of(command).settings)}
-        found = {}
+        results = {}
         for key, value in {**content, **chosen}.items():
             kind, comment = self.type_of(hints[key], key), comments.get(key, "")
             if key in self.groups and key in chosen:
@@ -197,22 +197,22 @@ class Stub:
             default = "" if value == "???" else repr(value)
             is_computed = isinstance(value, dict) or "${" in str(value)
             comment = re.sub(r"\b(null|true|false)\b", lambda match: PYTHON[match[1]], comment)
-            found[key] = (kind, "..." if is_computed else default, comment)
+            results[key] = (kind, "..." if is_computed else default, comment)
         for name in command_of(command).rows:
-            kind, default, _ = found.get(name, ("_Path | None", "None", ""))
-            found[name] = (f"_Rows | {kind}", default, OWN_TEXT[name])
-        if "task" in found:
-            found |= {name: ("str | int | None", "None", OWN_TEXT[name]) for name in COLUMNS}
+            kind, default, _ = results.get(name, ("_Path | None", "None", ""))
+            results[name] = (f"_Rows | {kind}", default, OWN_TEXT[name])
+        if "task" in results:
+            results |= {name: ("str | int | None", "None", OWN_TEXT[name]) for name in COLUMNS}
         if command == "glue":
-            found |= {
+            results |= {
                 name: own
                 for name, own in self.parameters("finetune").items()
-                if name not in (*found, "task", *COLUMNS, "train", "dev", "seed")
+                if name not in (*results, "task", *COLUMNS, "train", "dev", "seed")
             }
         if command_of(command).returns == "values":
-            found["output"] = ("None", "None", found["output"][2])
-        order = sorted(found, key=lambda name: (found[name][1] != "", name not in ("train", "dev")))
-        return {name: found[name] for name in order}
+            results["output"] = ("None", "None", results["output"][2])
+        order = sorted(results, key=lambda name: (results[name][1] != "", name not in ("train", "dev")))
+        return {name: results[name] for name in order}
 
     def function(self, command: str) -> str:
         """The function of a command."""

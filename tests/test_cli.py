@@ -32,8 +32,8 @@ def test_help_says_what_each_command_needs_and_gives_without_heavy_imports() -> 
         "heavy = {'torch', 'hydra', 'numpy', 'transformers', 'yaml'} & set(sys.modules)\n"
         "sys.exit(str(heavy) if heavy or any(codes) else 0)"
     )
-    said = output_of([sys.executable, "-c", code])
-    assert said.count("Needs:") == said.count("Gives:") == len(COMMANDS) == 14
+    output = output_of([sys.executable, "-c", code])
+    assert output.count("Needs:") == output.count("Gives:") == len(COMMANDS) == 14
 
 
 @pytest.mark.parametrize("command", ["finetune", "pretrain", "predict", "prepare", "serve"])
@@ -63,10 +63,10 @@ def test_help_may_be_cut_short() -> None:
 
 def test_the_help_of_prepare_shows_the_instances_it_makes(capsys: Capsys) -> None:
     assert run(["prepare", "--help", "all"]) == 0
-    said = capsys.readouterr().out
-    assert "\nsegments= google\n" in said
-    assert "segments.dupe_factor: 10" in said
-    assert "full_sentences" not in said
+    printed = capsys.readouterr().out
+    assert "\nsegments= google\n" in printed
+    assert "segments.dupe_factor: 10" in printed
+    assert "full_sentences" not in printed
 
 
 def test_a_misspelt_key_is_refused_before_torch_is_imported() -> None:
@@ -199,8 +199,8 @@ def test_a_vocabulary_without_mask(tmp_path: Path, capsys: Capsys) -> None:
     text = write_text(tmp_path / "text.txt", make_text(3))
     vocab = tmp_path / "vocab.txt"
     vocab.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\nb\n")
-    given = [f"corpus.path={text}", f"tokenizer.path={vocab}", f"output_dir={tmp_path / 'out'}"]
-    refused(run(["prepare", *given]), "vocabulary of 6 tokens has no [MASK]", capsys)
+    arguments = [f"corpus.path={text}", f"tokenizer.path={vocab}", f"output_dir={tmp_path / 'out'}"]
+    refused(run(["prepare", *arguments]), "vocabulary of 6 tokens has no [MASK]", capsys)
     assert not (tmp_path / "out").exists()
 
 
@@ -236,8 +236,8 @@ def test_damaged_data_is_refused(prepared_dir: Path, tmp_path: Path, capsys: Cap
     content = bytearray(shard.read_bytes())
     content[11] ^= 1
     shard.write_bytes(content)
-    given = ["pretrain", f"data_dir={tmp_path / 'data'}", f"output_dir={tmp_path / 'run'}", *TINY]
-    refused(run(given), "train/tokens-00000.bin ", capsys)
+    arguments = ["pretrain", f"data_dir={tmp_path / 'data'}", f"output_dir={tmp_path / 'run'}", *TINY]
+    refused(run(arguments), "train/tokens-00000.bin ", capsys)
     assert not (tmp_path / "run").exists()
 
 
@@ -345,12 +345,12 @@ def test_the_help_of_a_task_has_its_composed_settings(tmp_path: Path, capsys: Ca
     text = "# Stars of reviews.\ndefaults:\n  - regression\n  - _self_\nname: stars\nmax_seq_length: 77\n"
     (own / "stars.yaml").write_text(text)
     assert run(["help", "finetune", "task=ner"]) == 0
-    said = capsys.readouterr().out
-    comments = dict(line.strip().partition("  # ")[::2] for line in said.splitlines() if line.startswith("  task."))
+    printed = capsys.readouterr().out
+    comments = dict(line.strip().partition("  # ")[::2] for line in printed.splitlines() if line.startswith("  task."))
     assert {"task.name: ner", "task.columns.words: null", "task.best_metric: overall_f1"} <= set(comments)
     assert all(comments[line] for line in ("task.documents: false", "task.scheme: auto"))
     assert run(["finetune", "task=ner", "--help"]) == 0
-    assert capsys.readouterr().out == said
+    assert capsys.readouterr().out == printed
     assert run(["finetune", "task=stars", "--help", f"--config-dir={tmp_path}"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "  # Stars of reviews." in lines
@@ -363,10 +363,10 @@ def test_the_help_of_a_task_has_its_composed_settings(tmp_path: Path, capsys: Ca
 
 def test_what_is_installed_where(capsys: Capsys) -> None:
     assert run(["--info"]) == 0
-    said = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
-    assert said["torch"] == torch.__version__
-    assert said["configuration"] == str(conf_dir())
-    assert int(said["cpu"].split()[0]) >= 1
+    printed = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert printed["torch"] == torch.__version__
+    assert printed["configuration"] == str(conf_dir())
+    assert int(printed["cpu"].split()[0]) >= 1
 
 
 def test_saved_settings_are_taken_again(tmp_path: Path, capsys: Capsys) -> None:
@@ -374,11 +374,11 @@ def test_saved_settings_are_taken_again(tmp_path: Path, capsys: Capsys) -> None:
 
     def printed(*arguments: str) -> dict[str, Any]:
         assert run([*arguments, "--cfg=job"]) == 0
-        found: dict[str, Any] = yaml.safe_load(capsys.readouterr().out)
-        return found
+        results: dict[str, Any] = yaml.safe_load(capsys.readouterr().out)
+        return results
 
-    given = ["task=qa", "model_dir=m", "data_dir=d", "output_dir=o"]
-    before = printed("finetune", *given, "task.spans.n_best=7", "optimizer=lamb", "log.every_steps=9")
+    words = ["task=qa", "model_dir=m", "data_dir=d", "output_dir=o"]
+    before = printed("finetune", *words, "task.spans.n_best=7", "optimizer=lamb", "log.every_steps=9")
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(before))
     assert printed("finetune", "--config", str(path)) == before

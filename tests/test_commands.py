@@ -99,9 +99,9 @@ def test_every_form_of_rows(made: dict[str, Any]) -> None:
     file = run.directory / "rows.jsonl"
     file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     forms = [rows, tuple(rows), datasets.Dataset.from_list(numbered, features=features), pandas.DataFrame(rows), file]
-    found = [bertkit.evaluate(model_dir=run, data=form).scores for form in forms]
-    assert found[1:] == found[:-1]
-    assert found[0]["num_examples"] == 2
+    actual = [bertkit.evaluate(model_dir=run, data=form).scores for form in forms]
+    assert actual[1:] == actual[:-1]
+    assert actual[0]["num_examples"] == 2
     predictor = made["predictor"]
     texts, dataset = [row["review"] for row in rows], datasets.Dataset.from_list(rows)
     forms = [rows, pandas.DataFrame(rows), dataset, (row for row in rows)]
@@ -140,8 +140,8 @@ def test_every_form_of_rows(made: dict[str, Any]) -> None:
 def test_logits_give_the_probabilities(made: dict[str, Any]) -> None:
     predictor, texts = made["predictor"], ["a good day", "a bad day", "a"]
     shares = torch.softmax(torch.from_numpy(predictor.logits(texts)), -1).numpy()
-    said = [[row["probabilities"][label] for label in predictor.labels] for row in predictor(texts)]
-    np.testing.assert_allclose(shares, said, atol=1e-6)
+    predictions = [[row["probabilities"][label] for label in predictor.labels] for row in predictor(texts)]
+    np.testing.assert_allclose(shares, predictions, atol=1e-6)
     with pytest.raises(InputError, match=r"inputs:2: 3: "):
         predictor(["a", 3])
     masked = bertkit.load_predictor(made["run"], top_k=2)
@@ -203,7 +203,7 @@ def test_a_stopped_run_resumes_with_its_rows(start: Path, tmp_path: Path) -> Non
 def test_what_is_misplaced_or_no_setting(made: dict[str, Any], tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     frame, run = pandas.DataFrame(made["rows"]), made["stars"]
-    for function, given, named, message in (
+    for function, value, named, message in (
         (bertkit.finetune, [frame], {}, r"finetune\(DataFrame\): settings have names; write train="),
         (bertkit.predict, [["a text"]], {}, r"write input="),
         (bertkit.evaluate, [run], {}, r"write model_dir="),
@@ -216,7 +216,7 @@ def test_what_is_misplaced_or_no_setting(made: dict[str, Any], tmp_path: Path) -
         ),
     ):
         with pytest.raises(InputError, match=message):
-            function(*given, **named)
+            function(*value, **named)
     with pytest.raises(InputError) as error:
         bertkit.finetune(
             task="sequence", train=frame, lr=1e-4, epochs=3, bach={"sequences": 2}, output_dir=tmp_path / "x"
@@ -240,8 +240,8 @@ def test_every_command_returns_what_it_makes(made: dict[str, Any], tmp_path: Pat
     texts = tmp_path / "texts.txt"
     texts.write_text("a good day\n")
     assert len(bertkit.predict(model_dir=run, input=texts)) == 1
-    found = bertkit.search(index=made["library"], input=["kan lon", "mim"])
-    assert [row["question"] for row in found] == ["kan lon", "mim"]
+    actual = bertkit.search(index=made["library"], input=["kan lon", "mim"])
+    assert [row["question"] for row in actual] == ["kan lon", "mim"]
     page = bertkit.view(model_dir=run, input=rows, row=2, steps=0, output=tmp_path / "view.json")
     assert len(json.loads(page.output.read_text())["tokens"]) == 5
     assert set(bertkit.compare(runs=[made["run"], run], output=tmp_path / "c.html").scores) == {"tiny", "stars"}
@@ -274,8 +274,8 @@ def test_the_stub_is_what_the_settings_say(tmp_path: Path) -> None:
 
 def test_an_option_of_a_group_with_its_settings() -> None:
     steps, rates = np.int64(7), {"name": "lamb", "peak_learning_rate": np.float64(1e-3)}
-    given = {"data_dir": "a", "output_dir": "b", "steps": steps, "optimizer": rates, "model": {"name": "mini"}}
-    composed = compose_values("pretrain", given)
+    options = {"data_dir": "a", "output_dir": "b", "steps": steps, "optimizer": rates, "model": {"name": "mini"}}
+    composed = compose_values("pretrain", options)
     assert composed == compose(
         "pretrain",
         ["data_dir=a", "output_dir=b", "steps=7", "optimizer=lamb", "optimizer.peak_learning_rate=1e-3", "model=mini"],
@@ -354,9 +354,9 @@ def test_the_task_and_the_held_out_rows_are_inferred(
     }
     cell |= {"num_epochs": 1, "output_dir": tmp_path / "run", "train": FORMS[form](rows, file)}
     run = bertkit.finetune(**cell)
-    said = capsys.readouterr().err
-    assert f"task={kind}" in said
-    assert "dev_share=0.1" in said
+    printed = capsys.readouterr().err
+    assert f"task={kind}" in printed
+    assert "dev_share=0.1" in printed
     assert 0 < run.scores["num_examples"] < 20
     assert bertkit.finetune(**cell) == run
     assert "done already" in capsys.readouterr().out

@@ -40,26 +40,26 @@ def instructions(text: str) -> list[tuple[str, str]]:
 
 
 def faults(steps: list[tuple[str, str]]) -> list[str]:
-    found = []
+    results = []
     names = [name for name, _ in steps]
     for name, rest in steps:
         if name == "FROM" and not re.search(r":\d+\.\d+\.\d+-[\w.-]+$", rest):
-            found.append(f"FROM {rest}: not a full version")
+            results.append(f"FROM {rest}: not a full version")
         if name == "COPY":
             sources = [part for part in rest.split() if not part.startswith("--")][:-1]
-            found += [f"COPY {source}: not there" for source in sources if not (ROOT / source).exists()]
+            results += [f"COPY {source}: not there" for source in sources if not (ROOT / source).exists()]
         for path in re.findall(r"/bertkit/(\S+\.(?:sh|txt))", rest):
             if not (ROOT / path).is_file():
-                found.append(f"{name}: {path} is not there")
+                results.append(f"{name}: {path} is not there")
         if name == "RUN" and "pip install" in rest and "constraints.txt" not in rest:
-            found.append(f"RUN {rest}: not pinned")
+            results.append(f"RUN {rest}: not pinned")
     if "USER" not in names or dict(steps)["USER"] in ("root", "0"):
-        found.append("no user")
+        results.append("no user")
     elif any("install.sh" in rest for name, rest in steps[: names.index("USER")]):
-        found.append("installed as root")
+        results.append("installed as root")
     if not any(name == "RUN" and "docker/install.sh" in rest for name, rest in steps):
-        found.append("not the tested installation")
-    return found
+        results.append("not the tested installation")
+    return results
 
 
 @pytest.mark.parametrize("name", IMAGES)
@@ -128,8 +128,8 @@ def as_script(steps: list[tuple[str, str]], environment: Mapping[str, str]) -> s
 
     def inside(who: str, command: str) -> str:
         variables = {"HOME": "/root" if who == "root" else "/home/bertkit", **known}
-        given = shlex.join(f"{name}={value}" for name, value in variables.items())
-        return f'chroot --userspec={who} "$root" env -i {given} sh -c {shlex.quote(f"cd {place} && {command}")}'
+        inputs = shlex.join(f"{name}={value}" for name, value in variables.items())
+        return f'chroot --userspec={who} "$root" env -i {inputs} sh -c {shlex.quote(f"cd {place} && {command}")}'
 
     for name, rest in steps:
         if name == "RUN":
@@ -200,8 +200,8 @@ def test_the_steps_of_the_image_run_in_a_fresh_debian(tmp_path: Path) -> None:
     wanted = "--include=ca-certificates,python3,python3-venv"
     subprocess.run(["debootstrap", "--variant=minbase", wanted, release, tmp_path], check=True, capture_output=True)
     listed = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True)
-    found = re.findall(r"^[\w:]+\.([\w.-]+)='(.*)'$", listed.stdout, re.MULTILINE)
-    environment = {f"PIP_{name.lstrip('.').upper().replace('-', '_')}": value for name, value in found}
+    match = re.findall(r"^[\w:]+\.([\w.-]+)='(.*)'$", listed.stdout, re.MULTILINE)
+    environment = {f"PIP_{name.lstrip('.').upper().replace('-', '_')}": value for name, value in match}
     environment |= {
         name: value for name, value in os.environ.items() if re.match("PIP_|UV_|SSL_|(?i:https?_proxy)", name)
     }

@@ -98,14 +98,14 @@ def alone() -> Iterator[None]:
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-4), ("bf16", 2e-2), ("fp16", 5e-3)])
 def test_a_step_is_that_of_the_cpu(precision: str, tolerance: float) -> None:
-    found = []
+    results = []
     for device, its_precision in (("cpu", "fp32"), (DEVICE, precision)):
         forget_device()
         trained = Trained(device, its_precision)
         reports = [trained.step(step, batch_of(step)) for step in range(3)]
         assert next(trained.model.parameters()).device.type == device
-        found.append([[*report.losses.values(), report.grad_norm] for report in reports])
-    losses, norms = np.array(found)[:, :, :2], np.array(found)[:, :, 2]
+        results.append([[*report.losses.values(), report.grad_norm] for report in reports])
+    losses, norms = np.array(results)[:, :, :2], np.array(results)[:, :, 2]
     np.testing.assert_allclose(losses[1], losses[0], rtol=tolerance)
     np.testing.assert_allclose(norms[1], norms[0], rtol=5 * tolerance)
 
@@ -118,14 +118,14 @@ def variant(option: dict[str, Any], dropout: float = 0.0) -> BertWithHeads:
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("option", VARIANTS, ids=lambda option: "-".join(map(str, option.values())))
 def test_other_attentions_are_those_of_the_cpu(option: dict[str, Any], precision: str) -> None:
-    found = []
+    results = []
     for device, its_precision in (("cpu", "fp32"), (DEVICE, precision)):
         forget_device()
         trained = Trained(device, its_precision, model=variant(option))
         reports = [trained.step(step, batch_of(step)) for step in range(3)]
-        found.append([[*report.losses.values(), report.grad_norm] for report in reports])
+        results.append([[*report.losses.values(), report.grad_norm] for report in reports])
     tolerance = 1e-4 if precision == "fp32" else 2e-2
-    np.testing.assert_allclose(found[1], found[0], rtol=5 * tolerance)
+    np.testing.assert_allclose(results[1], results[0], rtol=5 * tolerance)
 
 
 def within(lengths: list[int], device: str = DEVICE) -> Geometry:
@@ -153,8 +153,8 @@ def test_attention_and_its_gradients_are_those_of_each_sequence(
     context = attend_fast(*ours, within(lengths), Weighing(0.0, fast))
     (context * weights.to(DEVICE)).sum().backward()
     pairs = [(context, expected), *((mine.grad, its.grad) for mine, its in zip(ours, plain, strict=True))]
-    for found, wanted in pairs:
-        difference = (found.detach().cpu().double() - wanted.detach()).abs().max()
+    for actual, wanted in pairs:
+        difference = (actual.detach().cpu().double() - wanted.detach()).abs().max()
         assert float(difference) <= tolerance * float(wanted.abs().max())
 
 
@@ -165,7 +165,7 @@ def test_flash_attention_is_what_half_precision_takes() -> None:
         with torch.profiler.profile() as profile, torch.no_grad():
             attend_fast(*packed(MIXED, dtype, DEVICE), geometry, Weighing(dropout_prob))
         names[dtype, dropout_prob] = {event.key for event in profile.key_averages()}
-    took_flash = {key: any("_flash_attention" in name for name in found) for key, found in names.items()}
+    took_flash = {key: any("_flash_attention" in name for name in actual) for key, actual in names.items()}
     assert list(took_flash.values()) == [True, False, False]
 
 
@@ -296,14 +296,14 @@ def test_nothing_is_compiled_in_fifty_steps_of_other_lengths(precision: str) -> 
 
 
 def test_compiled_losses_are_those_of_plain_layers() -> None:
-    found = []
+    results = []
     for is_compiled in (False, True):
         model = small_model(**SIZES)
         if is_compiled:
             compile_layers(model.bert.encoder)
         trained = Trained(DEVICE, model=model)
-        found.append([sum(trained.step(step, batch_of(step)).losses.values()) for step in range(10)])
-    np.testing.assert_allclose(found[1], found[0], rtol=1e-4)
+        results.append([sum(trained.step(step, batch_of(step)).losses.values()) for step in range(10)])
+    np.testing.assert_allclose(results[1], results[0], rtol=1e-4)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
@@ -311,14 +311,14 @@ def test_resumed_is_bit_for_bit_the_same_and_predicts_as_on_the_cpu(
     prepared_dir: Path, tmp_path: Path, precision: str
 ) -> None:
     """With reproducibility=strict; by default a GPU adds up gradients in an order of its own."""
-    given = [*PRETRAINING, f"data_dir={prepared_dir}", f"precision={precision}", "reproducibility=strict"]
+    value = [*PRETRAINING, f"data_dir={prepared_dir}", f"precision={precision}", "reproducibility=strict"]
     for name, more in (("whole", []), ("stopped", ["checkpoint.every_steps=3"])):
-        assert run(["pretrain", f"output_dir={tmp_path / name}", *given, *more]) == 0
+        assert run(["pretrain", f"output_dir={tmp_path / name}", *value, *more]) == 0
     stopped = tmp_path / "stopped"
     shutil.rmtree(stopped / "checkpoints" / "step-00000006")
     shutil.rmtree(stopped / "model")
     (stopped / "eval.json").unlink()
-    assert run(["pretrain", f"output_dir={stopped}", *given, "checkpoint.every_steps=3"]) == 0
+    assert run(["pretrain", f"output_dir={stopped}", *value, "checkpoint.every_steps=3"]) == 0
     weights = [sha256_file(tmp_path / name / "model" / "model.safetensors") for name in ("whole", "stopped")]
     assert weights[0] == weights[1]
 

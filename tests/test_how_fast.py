@@ -72,7 +72,7 @@ def check(results: list[dict[str, Any]], num_theirs: int, num_ours: int) -> None
 
 def test_each_script_measures_both_sides(prepared_dir: Path, tmp_path: Path, python: Path) -> None:
     shared = ["--data-dir", str(prepared_dir), "--rounds", "1", "--output"]
-    runs = [(script, [*given, *shared, str(tmp_path / name)]) for name, (script, given, *_) in SCRIPTS.items()]
+    runs = [(script, [*inputs, *shared, str(tmp_path / name)]) for name, (script, inputs, *_) in SCRIPTS.items()]
     sizes = ["--curves", "length", "batch", "input", "--lengths", "16", "32", "--batch-sizes", "1", "2"]
     runs.append(("scaling", [*STEPS, *sizes, *shared, str(tmp_path / "scaling")]))
     runs.append(("attention", [*STEPS, "--lengths", "16", "32", *shared, str(tmp_path / "attention")]))
@@ -80,11 +80,11 @@ def test_each_script_measures_both_sides(prepared_dir: Path, tmp_path: Path, pyt
     runs.append(("sharing", [*TEXTS, "--work", "training", "prediction", *ways, *shared, str(tmp_path / "sharing")]))
     gpu = [*ROWS_TRIED, "--device", "cpu", "--data-dir", str(prepared_dir)]
     runs += [("gpu", [*gpu, *more, "--output-dir", str(tmp_path)]) for more in ([], ["--again"])]
-    said = output_of([python, "-c", HERE, FOLDER, json.dumps(runs)])
-    check_gpu(tmp_path, said)
+    output = output_of([python, "-c", HERE, FOLDER, json.dumps(runs)])
+    check_gpu(tmp_path, output)
     for name, (_, _, *counts) in SCRIPTS.items():
         check(measured(tmp_path / name), *counts)
-    assert said.count("| bertkit fp32 |") == 3
+    assert output.count("| bertkit fp32 |") == 3
     curves = measured(tmp_path / "scaling")
     assert [len(each["points"]) for each in curves] == [2, 2, 2]
     assert all(value > 0 for curve in curves for point in curve["points"] for value in point.values())
@@ -96,16 +96,16 @@ def test_each_script_measures_both_sides(prepared_dir: Path, tmp_path: Path, pyt
     assert all(point["seconds"] > 0 for each in patterns for point in each["points"])
 
 
-def check_gpu(folder: Path, said: str) -> None:
+def check_gpu(folder: Path, message: str) -> None:
     """Every system has its figures, and the second start measured bertkit alone."""
     results = json.loads((folder / "results.json").read_text())
     assert [len(row["systems"]) for row in results["rows"].values()] == [4, 4]
     for row in results["rows"].values():
         assert all(len(each["rounds"]) == 5 and each["notes"] == [] for each in row["systems"].values()), row
-    lines = [line for line in said.splitlines() if ": measured after" in line]
+    lines = [line for line in message.splitlines() if ": measured after" in line]
     assert [line.split(": ")[0] for line in lines[8:]] == [f"{name}, bertkit bf16" for name in ROWS_TRIED]
     table = (folder / "results.md").read_text()
-    assert table in said
+    assert table in message
     assert len(re.findall(r"^\| .* \| [\d.,]+ \| .* MB \| [\d.]+% \| \d+ s \|  \|$", table, re.MULTILINE)) == 8
     assert all("aten::" in (folder / f"{name}.profile.txt").read_text() for name in ROWS_TRIED)
 
@@ -189,9 +189,11 @@ def gpu_sh(folder: Path, *arguments: str | Path) -> subprocess.Popen[str]:
 
 def test_what_does_not_fit_is_left_for_the_next_start(prepared_dir: Path, tmp_path: Path) -> None:
     process = gpu_sh(tmp_path, prepared_dir, "--seconds", "1", "serving-base-128")
-    said, _ = process.communicate()
+    output, _ = process.communicate()
     assert process.returncode == 75
-    assert [line.split(",")[0] for line in said.splitlines()[-3:]] == ["left for the next start: serving-base-128"] * 3
+    assert [line.split(",")[0] for line in output.splitlines()[-3:]] == [
+        "left for the next start: serving-base-128"
+    ] * 3
 
 
 def test_the_flops_are_those_of_the_formula(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,10 +216,10 @@ def test_the_flops_are_those_of_the_formula(monkeypatch: pytest.MonkeyPatch) -> 
 def test_every_row_is_measured_and_a_killed_start_goes_on(prepared_dir: Path, tmp_path: Path) -> None:
     with gpu_sh(tmp_path, prepared_dir) as process:
         assert process.stdout is not None
-        said = [process.stdout.readline() for _ in range(3)]
+        printed = [process.stdout.readline() for _ in range(3)]
         os.killpg(process.pid, signal.SIGKILL)
     before = json.loads((tmp_path / "results.json").read_text())["rows"]
-    assert all(": measured after" in line for line in said)
+    assert all(": measured after" in line for line in printed)
     process = gpu_sh(tmp_path, prepared_dir)
     process.communicate()
     assert process.returncode == 0
@@ -230,13 +232,13 @@ def test_every_row_is_measured_and_a_killed_start_goes_on(prepared_dir: Path, tm
 
 @pytest.mark.slow
 def test_text_and_servers_are_measured(prepared_dir: Path, tmp_path: Path) -> None:
-    given = ["--data-dir", prepared_dir, "--rounds", "1", "--output"]
-    assert run("preparing", "text", "--text-megabytes", "1", *given, tmp_path / "text").returncode == 0
+    arguments = ["--data-dir", prepared_dir, "--rounds", "1", "--output"]
+    assert run("preparing", "text", "--text-megabytes", "1", *arguments, tmp_path / "text").returncode == 0
     check(measured(tmp_path / "text"), 1, 1)
     again = run("preparing", "batches", "--output", tmp_path / "text")
     assert (again.returncode, "exists already" in again.stderr) == (2, True)
     load = [*TEXTS, "--num-clients", "3", "--round-seconds", "0.5", "--num-threads", "2"]
-    done = run("serving", *load, *given, tmp_path / "serving")
+    done = run("serving", *load, *arguments, tmp_path / "serving")
     assert done.returncode == 0, done.stderr
     check(measured(tmp_path / "serving"), 4, 2)
 

@@ -84,11 +84,11 @@ def doors(where: str) -> set[str]:
     return {f"bertkit.{where}.{name}" for name in re.findall(r"^    ([a-z_.]+) +\S", text, flags=re.MULTILINE)}
 
 
-def faults(found: Mapping[str, set[str]]) -> list[str]:
+def faults(result: Mapping[str, set[str]]) -> list[str]:
     """Every import that the rules forbid, given the imports of each module."""
     known, wrong = modules(ROOT), []
     rooms = {name for name in RULE if (ROOT / "bertkit" / name).is_dir()}
-    for module, names in found.items():
+    for module, names in result.items():
         here = room(module)
         for name in sorted(names):
             target, top = module_of(name, known), name.split(".")[0]
@@ -119,10 +119,10 @@ def faults(found: Mapping[str, set[str]]) -> list[str]:
 
 
 def test_imports_point_down() -> None:
-    found = {module: imports(path) for module, path in modules(ROOT).items()}
-    assert len(found) >= 80
-    assert sum(len(names) for names in found.values()) > 300
-    assert faults(found) == []
+    actual = {module: imports(path) for module, path in modules(ROOT).items()}
+    assert len(actual) >= 80
+    assert sum(len(names) for names in actual.values()) > 300
+    assert faults(actual) == []
 
 
 def test_every_room_has_a_rule_and_every_command_a_page() -> None:
@@ -206,9 +206,9 @@ def test_a_circle_of_files_is_found() -> None:
 
 def test_circles_and_long_functions_are_found(tmp_path: object) -> None:
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == [["b", "c"]]
-    found = dict((name, count) for name, _, count in functions(ROOT / "tests" / "house.py"))
-    assert found["floors"] == 1
-    assert len(found) > 8
+    actual = dict((name, count) for name, _, count in functions(ROOT / "tests" / "house.py"))
+    assert actual["floors"] == 1
+    assert len(actual) > 8
 
 
 def test_the_way_to_the_softmax_is_short(python: Path) -> None:
@@ -220,9 +220,9 @@ def test_the_way_to_the_softmax_is_short(python: Path) -> None:
 
 
 def test_the_model_imports_only_torch() -> None:
-    found = {m: imports(p) for m, p in modules(ROOT).items() if m.startswith(("bertkit.model", "bertkit.kernels"))}
-    assert len(found) >= 12
-    outside = {name.split(".")[0] for names in found.values() for name in names}
+    actual = {m: imports(p) for m, p in modules(ROOT).items() if m.startswith(("bertkit.model", "bertkit.kernels"))}
+    assert len(actual) >= 12
+    outside = {name.split(".")[0] for names in actual.values() for name in names}
     standard = (
         "__future__ collections contextlib ctypes dataclasses functools importlib inspect itertools math os pathlib"
     )

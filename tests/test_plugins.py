@@ -220,7 +220,7 @@ def test_help_lists_them(package: Path, capsys: Capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("masking=block",), "masking=block"),
         (("plugins=[my_plugins]", "masking=blok"), "'block'"),
@@ -232,8 +232,8 @@ def test_help_lists_them(package: Path, capsys: Capsys) -> None:
         (("optimizer.name=block",), "optimizer.name='block'"),
     ],
 )
-def test_mistakes(words: tuple[str, ...], said: str, tiny_runs: Path, capsys: Capsys) -> None:
-    refused(pretrain(tiny_runs, "run", *words), said, capsys)
+def test_mistakes(words: tuple[str, ...], message: str, tiny_runs: Path, capsys: Capsys) -> None:
+    refused(pretrain(tiny_runs, "run", *words), message, capsys)
     assert not Path("run").exists()
 
 
@@ -316,7 +316,7 @@ MASKING = '@bertkit.masking("mine")\ndef mine(ids, special, rng, policy):\n    {
 
 
 @pytest.mark.parametrize(
-    ("text", "words", "said"),
+    ("text", "words", "message"),
     [
         (MASKING.format(body="return []"), ("masking=mine",), "mine.py:4) returned []; expected at least one position"),
         (MASKING.format(body="return {}[policy.kind]"), ("masking=mine",), "mine.py:6, in mine: KeyError: 'mine'; the plug-in"),
@@ -348,20 +348,20 @@ MASKING = '@bertkit.masking("mine")\ndef mine(ids, special, rng, policy):\n    {
     ],
 )  # fmt: skip
 def test_a_plug_ins_own_error_names_its_file_and_line(
-    text: str, words: tuple[str, ...], said: str, tiny_runs: Path, tmp_path: Path, capsys: Capsys
+    text: str, words: tuple[str, ...], message: str, tiny_runs: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     (tmp_path / "mine.py").write_text(f"import bertkit\nfrom torch import nn\n\n{text}\n")
     command = finetune if words and words[0].startswith(("head", "task")) else pretrain
     code = command(tiny_runs, "run", "plugins=[mine]", *words)
     sys.modules.pop("mine", None)
-    refused(code, said, capsys)
+    refused(code, message, capsys)
 
 
 @pytest.mark.parametrize(
-    ("value", "said"), [('[""]', "['']"), ("[my_plugins,x/y]", "['x/y']"), ("[os]", "[os]: has no effect")]
+    ("value", "message"), [('[""]', "['']"), ("[my_plugins,x/y]", "['x/y']"), ("[os]", "[os]: has no effect")]
 )
-def test_plugins_that_name_no_module(value: str, said: str, tiny_runs: Path, capsys: Capsys) -> None:
-    refused(pretrain(tiny_runs, "run", f"plugins={value}"), f"plugins={said}", capsys)
+def test_plugins_that_name_no_module(value: str, message: str, tiny_runs: Path, capsys: Capsys) -> None:
+    refused(pretrain(tiny_runs, "run", f"plugins={value}"), f"plugins={message}", capsys)
 
 
 def test_a_fault_that_may_be_a_plug_ins(tiny_runs: Path, tmp_path: Path, capsys: Capsys) -> None:

@@ -58,7 +58,7 @@ def code_of(name: str) -> list[tuple[str, str]]:
 def run_document(name: str, root: Path, python: Path) -> str:
     """Run the code blocks of a document in order; return their standard output."""
     environment = {**os.environ, "PATH": f"{root / '.venv' / 'bin'}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
-    said = []
+    output = []
     for language, code in code_of(name):
         if language == "text":
             continue
@@ -68,49 +68,49 @@ def run_document(name: str, root: Path, python: Path) -> str:
         code += f"\n{code}" if language == "python" else ""  # a cell is run twice
         done = subprocess.run([*command, code], cwd=root, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, code + done.stderr
-        said.append(done.stdout)
-    return "\n".join(said)
+        output.append(done.stdout)
+    return "\n".join(output)
 
 
 def test_the_readme(quickstarted: Path, python: Path) -> None:
-    said = run_document("README.md", quickstarted, python)
+    output = run_document("README.md", quickstarted, python)
     runs = quickstarted / "runs"
     for made in ("my_bert/report.html", "reviews/eval.json", "reviews/report.html", "reviews-hf/config.json"):
         assert (runs / made).is_file(), made
     assert len((quickstarted / "predictions.csv").read_text().splitlines()) == 1 + 40
     assert json.loads((quickstarted / "parity.json").read_text())
-    assert "'label': '" in said
-    assert "torch.Size([1, " in said
-    assert "(2, 128)" in said
+    assert "'label': '" in output
+    assert "torch.Size([1, " in output
+    assert "(2, 128)" in output
     assert np.load(quickstarted / "vectors.npy").shape == (40, 384 if with_minilm() else 128)
-    assert "multi_host/README.md, line" in said  # what search finds
+    assert "multi_host/README.md, line" in output  # what search finds
     assert json.loads((runs / "py" / "eval.json").read_text())["num_examples"] == 16
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*GUIDES[:4], "multi_host"])
 def test_guides(name: str, quickstarted: Path, python: Path) -> None:
-    said = run_document(f"recipes/{name}/README.md", quickstarted, python)
+    output = run_document(f"recipes/{name}/README.md", quickstarted, python)
     if name == "own_data":
         made = re.findall(r"finetune .*output_dir=(\S+)", (ROOT / "recipes/own_data/README.md").read_text())
         assert len(made) == 7
         assert all((quickstarted / run / "eval.json").is_file() for run in made)
-        assert json.loads(said.splitlines()[-1])
+        assert json.loads(output.splitlines()[-1])
     if name == "reproducibility":
-        hashes = re.findall(r"^([0-9a-f]{64})  ", said, re.MULTILINE)
+        hashes = re.findall(r"^([0-9a-f]{64})  ", output, re.MULTILINE)
         assert len(hashes) == 2
         assert len(set(hashes)) == 1
     if name == "how_fast":
-        assert said.count("| Hugging Face") >= 9
+        assert output.count("| Hugging Face") >= 9
 
 
 def test_what_the_quickstart_says_is_what_the_readme_prints(quickstarted: Path) -> None:
     """Apart from numbers and paths, every printed line of the README appears, in this order."""
     (printed,) = (code for language, code in code_of("README.md") if language == "text")
     lines = [alike(line) for line in printed.splitlines() if line != "..."]
-    said = (alike(line) for line in (quickstarted / "said.txt").read_text().splitlines())
+    output = (alike(line) for line in (quickstarted / "said.txt").read_text().splitlines())
     assert len(lines) >= 10
-    assert [line for line in lines if line not in said] == []  # each search goes on behind the last one
+    assert [line for line in lines if line not in output] == []  # each search goes on behind the last one
 
 
 def alike(line: str) -> str:
@@ -121,10 +121,10 @@ def alike(line: str) -> str:
 
 
 def test_the_quickstart_again_says_that_it_is_done(quickstarted: Path) -> None:
-    said = (quickstarted / "said.txt").read_text()
+    output = (quickstarted / "said.txt").read_text()
     again = subprocess.run([quickstarted / "recipes/quickstart/run.sh"], capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
-    assert (said.count("done already"), again.stdout.count("done already")) == (0, 3)
+    assert (output.count("done already"), again.stdout.count("done already")) == (0, 3)
 
 
 def test_the_readme_is_short_and_leads_somewhere() -> None:
@@ -352,14 +352,14 @@ def write_own_data(root: Path) -> None:
 
 
 def check_recipe(recipe: str, root: Path, run_dir: Path, inputs: dict[str, str]) -> None:
-    needs, arguments, num_done, given = RECIPES[recipe]
+    needs, arguments, num_done, value = RECIPES[recipe]
     environment = {**os.environ, "RUN_DIR": str(run_dir), **{name: inputs[name] for name in needs}}
     outputs = []
     for _ in range(2):  # again: done already
         outputs.append(output_of([root / "recipes" / recipe / "run.sh", *arguments], env=environment))
     assert "done already" not in outputs[0]
     assert outputs[1].count("done already") == num_done
-    (path,) = run_dir.glob(given)
+    (path,) = run_dir.glob(value)
     assert path.is_file()
 
 
@@ -418,12 +418,12 @@ def test_a_signal_to_the_multi_host_recipe_reaches_its_command(
         time.sleep(0.5 * rank)
         process.send_signal(number)
         try:
-            said, _ = process.communicate(timeout=30)
+            output, _ = process.communicate(timeout=30)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-    assert process.returncode == code, said
-    assert ("which is saved" in said) is (code == 75)
+    assert process.returncode == code, output
+    assert ("which is saved" in output) is (code == 75)
 
 
 def test_the_multi_host_recipe_prepares_apart_and_continues_from_a_model(python: Path, tmp_path: Path) -> None:
@@ -467,9 +467,9 @@ def test_the_slurm_script(tmp_path: Path, inputs: dict[str, str]) -> None:
     ours = {"RUN_DIR": str(tmp_path / "run"), "NPROC": "1", "CORPUS": inputs["CORPUS"]}
     environment = {**os.environ, **{f"SLURM_{name}": value for name, value in slurm.items()}, **ours}
     environment["PATH"] = f"{tmp_path}:{os.environ['PATH']}"
-    said = output_of([script, *RECIPES["multi_host"][1]], env=environment)
-    assert "2 process(es)" in said
-    assert said.count("== prepare") == said.count("== export") == 1
+    output = output_of([script, *RECIPES["multi_host"][1]], env=environment)
+    assert "2 process(es)" in output
+    assert output.count("== prepare") == output.count("== export") == 1
     assert len(list((tmp_path / "run").glob(PARITY))) == 1
 
 

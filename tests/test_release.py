@@ -103,17 +103,17 @@ def test_every_package_is_pinned() -> None:
     extras = project["project"]["optional-dependencies"].values()
     needed = [Requirement(line) for lines in (project["project"]["dependencies"], *extras) for line in lines]
     needed += [Requirement(line) for line in project["build-system"]["requires"]]
-    found: set[tuple[str, str]] = set()
+    results: set[tuple[str, str]] = set()
     while needed:
         requirement = needed.pop()
         name = canonicalize_name(requirement.name)
-        for extra in {"", *requirement.extras} - {extra for known, extra in found if known == name}:
-            found.add((name, extra))
+        for extra in {"", *requirement.extras} - {extra for known, extra in results if known == name}:
+            results.add((name, extra))
             if name != "bertkit" and _is_installed(name):
                 lines = [Requirement(line) for line in importlib.metadata.requires(name) or []]
                 needed += [line for line in lines if line.marker is None or line.marker.evaluate({"extra": extra})]
-    assert len(found) > 60
-    assert {name for name, _ in found} - pinned == {"bertkit"}
+    assert len(results) > 60
+    assert {name for name, _ in results} - pinned == {"bertkit"}
 
 
 def _is_installed(name: str) -> bool:

@@ -71,10 +71,10 @@ def complaints(command: str, capsys: Capsys) -> list[str]:
     return lines
 
 
-@pytest.mark.parametrize(("command", "wrong", "said", "followed"), FOLLOWED)
-def test_what_a_message_says_ends_it(command: str, wrong: str, said: str, followed: str, capsys: Capsys) -> None:
+@pytest.mark.parametrize(("command", "wrong", "message", "followed"), FOLLOWED)
+def test_what_a_message_says_ends_it(command: str, wrong: str, message: str, followed: str, capsys: Capsys) -> None:
     line, remedy = next(
-        (line, found[1]) for line in complaints(f"{command} {wrong}", capsys) if (found := re.search(said, line))
+        (line, match[1]) for line in complaints(f"{command} {wrong}", capsys) if (match := re.search(message, line))
     )
     after = complaints(f"{command} {followed.format(remedy)}", capsys)
     assert line not in after
@@ -85,12 +85,12 @@ def test_what_a_message_says_ends_it(command: str, wrong: str, said: str, follow
 @pytest.mark.parametrize(("command", "wrong", "taker"), GIVEN_ON)
 def test_a_setting_of_another_command_is_taken_there(command: str, wrong: str, taker: str, capsys: Capsys) -> None:
     (line,) = complaints(f"{command} {wrong}", capsys)
-    given = re.search(r"pass (\S+) to bertkit (\w+)", line)
-    assert given, line
-    assert given[2] == taker.split()[0]
-    after = complaints(f"{taker} {given[1]}", capsys)
+    value = re.search(r"pass (\S+) to bertkit (\w+)", line)
+    assert value, line
+    assert value[2] == taker.split()[0]
+    after = complaints(f"{taker} {value[1]}", capsys)
     assert all("no/" in each for each in after), after  # nothing but the files that there are not
-    if given[2] == "prepare":
+    if value[2] == "prepare":
         assert "whose output_dir is data_dir= here" in line
 
 

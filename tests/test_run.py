@@ -55,8 +55,8 @@ def output_of(script: Path, programs: Path) -> list[str]:
 
 
 def test_the_last_line_counts_skipped_tests_and_says_what_they_need(checkout: Path, tmp_path: Path) -> None:
-    said = output_of(checkout / "tests/run.sh", tmp_path / "programs")
-    assert said[-1] == "== 3 tests were skipped: 3 (no browser: apt-get install chromium)"
+    output = output_of(checkout / "tests/run.sh", tmp_path / "programs")
+    assert output[-1] == "== 3 tests were skipped: 3 (no browser: apt-get install chromium)"
 
 
 @pytest.mark.parametrize("has_network", [True, False])
@@ -64,8 +64,8 @@ def test_ci_installs_a_browser_or_says_that_it_cannot(has_network: bool, checkou
     programs = tmp_path / "programs"
     log = tmp_path / "log.txt"
     write_script(programs / "apt-get", f'echo "$@" >> {log}; exit {0 if has_network else 100}')
-    said = output_of(checkout / ".ci/run", programs)
-    assert ("cannot install chromium" in "".join(said)) is not has_network
+    output = output_of(checkout / ".ci/run", programs)
+    assert ("cannot install chromium" in "".join(output)) is not has_network
     assert [line.split()[-1] for line in log.read_text().splitlines()] == ["update", "chromium"][: 1 + has_network]
     log.unlink()
     write_script(programs / "chromium", "exit 0")

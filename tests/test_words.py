@@ -59,7 +59,7 @@ def test_the_words_become_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_what_is_inferred_is_composed_and_said(
     more: list[str], task: str, dev_share: float | None, tmp_path: Path, capsys: Capsys
 ) -> None:
-    given = [
+    arguments = [
         "finetune",
         str(write(tmp_path, "r.csv", CSV)),
         "--text",
@@ -70,14 +70,14 @@ def test_what_is_inferred_is_composed_and_said(
         "--cfg",
         "job",
     ]
-    assert run([*given, f"model_dir={MISSING}", "--output=o"]) == 0
-    said = capsys.readouterr()
-    composed = yaml.safe_load(said.out)
+    assert run([*arguments, f"model_dir={MISSING}", "--output=o"]) == 0
+    printed = capsys.readouterr()
+    composed = yaml.safe_load(printed.out)
     assert (composed["task"]["name"], composed["dev_share"], composed["output_dir"]) == (task, dev_share, "o")
     assert composed["task"]["columns"]["text"] == "review"
-    assert said.err.count("\n") == 1
-    assert ("task=classification" in said.err) == (task == "classification")
-    assert ("dev_share=0.1" in said.err) == (dev_share is not None)
+    assert printed.err.count("\n") == 1
+    assert ("task=classification" in printed.err) == (task == "classification")
+    assert ("dev_share=0.1" in printed.err) == (dev_share is not None)
 
 
 def test_two_files(tmp_path: Path, capsys: Capsys) -> None:
@@ -119,8 +119,8 @@ def test_wrong_files_are_refused_before_torch_is_imported(tmp_path: Path) -> Non
 
 def test_predict_and_embed_take_the_same_words(tmp_path: Path, tokenizer: Tokenizer) -> None:
     model = export_model(headed_model(tokenizer, "sequence"), tokenizer, tmp_path / "model")
-    given = [str(write(tmp_path, "new.csv", CSV)), "--text", "review", f"model_dir={model}", "device=cpu"]
-    assert run(["predict", *given, "--output", str(tmp_path / "out.jsonl")]) == 0
+    value = [str(write(tmp_path, "new.csv", CSV)), "--text", "review", f"model_dir={model}", "device=cpu"]
+    assert run(["predict", *value, "--output", str(tmp_path / "out.jsonl")]) == 0
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 9
-    assert run(["embed", *given, "--output", str(tmp_path / "out.npy")]) == 0
+    assert run(["embed", *value, "--output", str(tmp_path / "out.npy")]) == 0
     assert np.load(tmp_path / "out.npy").shape[0] == 9

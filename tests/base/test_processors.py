@@ -90,15 +90,16 @@ def test_every_way_sets_it_before_a_product(
     monkeypatch.setattr(sweep, "run_each", look)
     monkeypatch.setattr(launcher, "run_in_workers", lambda *_: look() == 0)
     monkeypatch.setattr(server, "run", look)
-    given = ["precision=bf16", f"model_dir={small_dir}"]
+    arguments = ["precision=bf16", f"model_dir={small_dir}"]
     if how == "a sweep":
-        assert cli.run(["embed", "-m", *given, "input=-", "output=-", "batch_tokens=7,11"]) == 0
+        assert cli.run(["embed", "-m", *arguments, "input=-", "output=-", "batch_tokens=7,11"]) == 0
     elif how == "workers":
         assert (
-            cli.run(["pretrain", given[0], f"data_dir={prepared_dir}", "output_dir=.", "launch.num_processes=2"]) == 0
+            cli.run(["pretrain", arguments[0], f"data_dir={prepared_dir}", "output_dir=.", "launch.num_processes=2"])
+            == 0
         )
     elif how == "serve":
-        assert cli.run(["serve", *given]) == 0
+        assert cli.run(["serve", *arguments]) == 0
     elif how == "load_embedder":
         look(load_embedder(small_dir, precision="bf16"))
     else:
@@ -170,8 +171,8 @@ def test_threads_fit_the_quota(
         assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(before)
-    said = capsys.readouterr().err
-    assert said == "threads: 1, by the quota of this container; OMP_NUM_THREADS sets another number\n"
+    printed = capsys.readouterr().err
+    assert printed == "threads: 1, by the quota of this container; OMP_NUM_THREADS sets another number\n"
 
 
 WATCHED = """

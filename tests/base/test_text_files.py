@@ -65,13 +65,13 @@ def test_json_in_blocks(tmp_path: Path, text_bytes: int, indent: int | None, mon
     path, written = tmp_path / "a.json", [json.dumps(value, indent=indent, ensure_ascii=False) for value in VALUES]
     for text, is_array in (("\ufeff[" + ",\n\n".join(written * 9) + "]", True), ("\n\n".join(written * 9), False)):
         path.write_text(text, encoding="utf-8")
-        found = list(json_values(path, read_lines(path, in_blocks=True)))
-        assert [value for _, value, _ in found] == VALUES * 9
+        actual = list(json_values(path, read_lines(path, in_blocks=True)))
+        assert [value for _, value, _ in actual] == VALUES * 9
         lines = [1]
         for one in (written * 9)[:-1]:
             lines.append(lines[-1] + one.count("\n") + 2)
-        assert [line for line, _, _ in found] == lines
-        assert [text for _, _, text in found] == (["" for _ in found] if is_array else written * 9)
+        assert [line for line, _, _ in actual] == lines
+        assert [text for _, _, text in actual] == (["" for _ in actual] if is_array else written * 9)
     for text, line in (
         ('[{"a": 1},\n{"a": }' + " " * 999, 2),
         ("[1,\n2", 2),

@@ -52,9 +52,9 @@ ACCEPTED = [
 ]
 
 
-@pytest.mark.parametrize(("annotation", "given", "expected"), ACCEPTED)
-def test_accepted(annotation: Any, given: Any, expected: Any) -> None:
-    value = build(one(annotation), {"x": given}).x
+@pytest.mark.parametrize(("annotation", "inputs", "expected"), ACCEPTED)
+def test_accepted(annotation: Any, inputs: Any, expected: Any) -> None:
+    value = build(one(annotation), {"x": inputs}).x
     assert value == expected
     assert type(value) is type(expected)
 
@@ -83,10 +83,10 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("annotation", "given", "message"), REFUSED)
-def test_refused(annotation: Any, given: Any, message: str) -> None:
+@pytest.mark.parametrize(("annotation", "value", "message"), REFUSED)
+def test_refused(annotation: Any, value: Any, message: str) -> None:
     with pytest.raises(InputError) as caught:
-        build(one(annotation), {"x": given})
+        build(one(annotation), {"x": value})
     assert str(caught.value) == message
 
 

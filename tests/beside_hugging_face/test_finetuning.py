@@ -71,8 +71,8 @@ def theirs_of(batch: TaskBatch) -> dict[str, torch.Tensor]:
     if batch.head == "generation":  # all of segment 0
         assert batch.target_ids is not None
         rows = len(batch.sequence_lengths)
-        read, said = torch.from_numpy(batch.target_ids).view(rows, -1), labels.view(rows, -1)
-        return {"input_ids": inputs["input_ids"], "decoder_input_ids": read, "labels": said}
+        read, output = torch.from_numpy(batch.target_ids).view(rows, -1), labels.view(rows, -1)
+        return {"input_ids": inputs["input_ids"], "decoder_input_ids": read, "labels": output}
     if batch.head == "span":
         return {**inputs, "start_positions": labels[:, 0], "end_positions": labels[:, 1]}
     labels = labels.view(-1, LENGTH) if batch.head == "token" else labels
@@ -123,9 +123,9 @@ def test_losses_agree(kind: str, tmp_path: Path, tokenizer: Tokenizer) -> None:
         optimizer.zero_grad()
         losses.append(report.losses[head])
         differences.append(abs(losses[-1] - float(loss.detach())))
-    found, expected = huggingface.tensors_of(ours), dict(theirs.named_parameters())
-    assert set(found) == set(expected)
-    weights = max(float((found[name] - parameter.detach()).abs().max()) for name, parameter in expected.items())
+    actual, expected = huggingface.tensors_of(ours), dict(theirs.named_parameters())
+    assert set(actual) == set(expected)
+    weights = max(float((actual[name] - parameter.detach()).abs().max()) for name, parameter in expected.items())
     print(
         f"\n{kind}: {STEPS} steps, loss {losses[0]:.3f} to {np.mean(losses[-4:]):.3f}; largest difference of a loss "
         f"{max(differences):.1e}, of a weight {weights:.1e}"

@@ -133,10 +133,10 @@ def test_losses_and_weights_agree(name: str, steps: int, tmp_path: Path) -> None
         losses.append(sum(report.losses.values()))
         differences.append(abs(losses[-1] - float(out.loss.detach())))
         num_clipped += report.grad_norm > config.max_grad_norm
-    found, expected = huggingface.tensors_of(ours), dict(theirs.named_parameters())
-    assert len(expected) == len(set(found) & set(expected)) > 50
-    assert all(tensor.dtype == torch.float64 for tensor in found.values())
-    weights = max(float((found[name] - parameter.detach()).abs().max()) for name, parameter in expected.items())
+    actual, expected = huggingface.tensors_of(ours), dict(theirs.named_parameters())
+    assert len(expected) == len(set(actual) & set(expected)) > 50
+    assert all(tensor.dtype == torch.float64 for tensor in actual.values())
+    weights = max(float((actual[name] - parameter.detach()).abs().max()) for name, parameter in expected.items())
     print(
         f"\n{name}: {steps} steps, loss {losses[0]:.3f} to {np.mean(losses[-10:]):.3f}, {num_clipped} clipped; "
         f"largest difference of a loss {max(differences):.1e}, of a weight {weights:.1e}"

@@ -7,8 +7,8 @@ from bertkit.display.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, line
 from bertkit.display.page import Table
 
 
-def drawn(*given: Any, **names: str) -> str:
-    figure = line_chart(*given, **names)
+def drawn(*value: Any, **names: str) -> str:
+    figure = line_chart(*value, **names)
     assert figure is not None
     return "".join(figure.parts)
 

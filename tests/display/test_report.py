@@ -182,10 +182,10 @@ def test_a_phase_names_its_steps_only_where_there_are_others() -> None:
 
 def test_a_step() -> None:
     row = {"step": 50, "loss": 6.82261, "mlm_loss": 6.1385, "learning_rate": 9.8e-4, "tokens_per_second": 27043.4}
-    said = "step 50/2400  loss 6.8226  mlm 6.1385  lr 9.80e-04  27,043 tokens/s  1m37s left"
-    assert step_line(row, 2400, "1m37s") == said
+    output = "step 50/2400  loss 6.8226  mlm 6.1385  lr 9.80e-04  27,043 tokens/s  1m37s left"
+    assert step_line(row, 2400, "1m37s") == output
     with_pairs = {**row, "nsp_accuracy": 0.5}
-    assert step_line(with_pairs, 2400, "1m37s") == said.replace("  lr", "  nsp acc 0.50  lr")
+    assert step_line(with_pairs, 2400, "1m37s") == output.replace("  lr", "  nsp acc 0.50  lr")
     left_out = {key: row[key] for key in ("step", "learning_rate", "tokens_per_second")}
     assert step_line(left_out, 2400, "") == "step 50/2400  left out  lr 9.80e-04  27,043 tokens/s"
 

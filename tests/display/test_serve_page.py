@@ -41,7 +41,7 @@ LONG = HOSTILE + "\U0001f600 kan" + " mir lon" * 1250
 @pytest.fixture(scope="module")
 def folders(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Small models of every kind, by their names; their weights are large, so that their predictions differ."""
-    found, root = {}, tmp_path_factory.mktemp("models")
+    results, root = {}, tmp_path_factory.mktemp("models")
     for name, heads in HEADS.items():
         changes: dict[str, Any] = {"labels": LABELS[heads[0]]} if heads and heads[0] in LABELS else {}
         if name == "several":
@@ -52,16 +52,16 @@ def folders(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> d
         model = headed_model(tokenizer, *heads, scale=3, **changes)
         (root / name).mkdir()
         write_model(model, tokenizer, root / name)
-        found[name] = root / name
-    return found
+        results[name] = root / name
+    return results
 
 
 @pytest.fixture(scope="module")
 def server(folders: dict[str, Path], python: Path) -> Iterator[str]:
     models = f"model_dir=[{','.join(map(str, folders.values()))}]"
-    with serving(python, models, "max_view_tokens=61", *SHORT) as found:
-        yield f"http://127.0.0.1:{found.port}/"
-        assert found.stop() == 0
+    with serving(python, models, "max_view_tokens=61", *SHORT) as result:
+        yield f"http://127.0.0.1:{result.port}/"
+        assert result.stop() == 0
 
 
 PASSAGE = "\U0001f600 e\u0301 Ada wrote the notes."
@@ -118,16 +118,16 @@ class Scripted(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def scripted() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Scripted) as found:
-        threading.Thread(target=found.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{found.server_port}/"
-        found.shutdown()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Scripted) as result:
+        threading.Thread(target=result.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{result.server_port}/"
+        result.shutdown()
 
 
 @pytest.fixture(scope="module")
 def one_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with chromium(tmp_path_factory.mktemp("profile")) as found:
-        yield found
+    with chromium(tmp_path_factory.mktemp("profile")) as result:
+        yield result
 
 
 @pytest.fixture
@@ -191,10 +191,10 @@ def test_labels_and_numbers(browser: Browser, server: str, folders: dict[str, Pa
         use(browser, name)
         write(browser, text)
         expected = load_predictor(folders[name], device="cpu")(text)
-        said = [expected["label"]] if isinstance(expected["label"], str) else list(expected["label"])
-        assert (", ".join(said) or "none of the labels") in answered(browser)
+        output = [expected["label"]] if isinstance(expected["label"], str) else list(expected["label"])
+        assert (", ".join(output) or "none of the labels") in answered(browser)
         assert bars(browser) == sorted_shares(expected["probabilities"])
-        assert text_of(browser, "#found .best") == [row[0] for row in bars(browser) if row[0] in said]
+        assert text_of(browser, "#found .best") == [row[0] for row in bars(browser) if row[0] in output]
     use(browser, "number")
     write(browser, text)
     answered(browser)
@@ -430,12 +430,12 @@ def test_attention_of_the_same_input(browser: Browser, server: str) -> None:
 @contextlib.contextmanager
 def inside(browser: Browser) -> Iterator[Browser]:
     """Speak with the frame of a page, which has a process of its own."""
-    own, browser.session, found, started = browser.session, None, [], time.monotonic()
+    own, browser.session, results, started = browser.session, None, [], time.monotonic()
     try:
-        while not found:
+        while not results:
             assert time.monotonic() - started < 20, "there is no frame"
-            found = [each for each in browser.call("Target.getTargets")["targetInfos"] if each["type"] == "iframe"]
-        attached = browser.call("Target.attachToTarget", targetId=found[0]["targetId"], flatten=True)
+            results = [each for each in browser.call("Target.getTargets")["targetInfos"] if each["type"] == "iframe"]
+        attached = browser.call("Target.attachToTarget", targetId=results[0]["targetId"], flatten=True)
         browser.session = attached["sessionId"]
         yield browser
     finally:
@@ -498,7 +498,7 @@ def test_alternatives_are_for_questions_alone(server: str, folders: dict[str, Pa
 
     pair = ["kan lon", "mir rur ten sod kan"]
     expected = load_predictor(folders["reader"], device="cpu")(tuple(pair))
-    plain, more = (ask(inputs=[pair], model="reader", **given) for given in ({}, {"alternatives": 2}))
+    plain, more = (ask(inputs=[pair], model="reader", **inputs) for inputs in ({}, {"alternatives": 2}))
     shares = {name: pytest.approx(expected[name]) for name in expected if "prob" in name}
     assert plain == {**expected, "id": "0", **shares}
     assert {name: value for name, value in more.items() if name != "alternatives"} == plain

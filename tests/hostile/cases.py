@@ -68,39 +68,39 @@ def check(case: Case, python: Path, folder: Path, shared: Path) -> None:
         start_new_session=True,
     ) as process:  # fmt: skip
         try:
-            given = None if case.stdin is None else case.stdin.decode("utf-8", "surrogateescape")
-            out, err = process.communicate(given or "", timeout=case.seconds)
+            value = None if case.stdin is None else case.stdin.decode("utf-8", "surrogateescape")
+            out, err = process.communicate(value or "", timeout=case.seconds)
         except subprocess.TimeoutExpired:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             raise AssertionError(f"{case.name}: still running after {case.seconds:g} s") from None
     done = subprocess.CompletedProcess(arguments, process.returncode, out, err)
-    said = f"{case.name}: exit {done.returncode} after {time.monotonic() - began:.1f} s\n{out[-2000:]}\n{err[-4000:]}"
-    assert done.returncode == case.code, said
-    assert "Traceback" not in out + err, said
-    assert not CONTROL.search(out + err), said
+    output = f"{case.name}: exit {done.returncode} after {time.monotonic() - began:.1f} s\n{out[-2000:]}\n{err[-4000:]}"
+    assert done.returncode == case.code, output
+    assert "Traceback" not in out + err, output
+    assert not CONTROL.search(out + err), output
     if case.code not in (0, 1):
         errors = [line for line in err.splitlines() if not re.match(r"warning: |\S+ read as \w+: ", line)]
-        assert len(errors) == 1, said
-        assert errors[0].startswith("error: "), said
-        assert re.search(case.words, errors[0]), said
+        assert len(errors) == 1, output
+        assert errors[0].startswith("error: "), output
+        assert re.search(case.words, errors[0]), output
     elif case.words:
-        assert re.search(case.words, out + err), said
+        assert re.search(case.words, out + err), output
     left = set(os.listdir(folder / ".tmp"))
-    assert not left, f"{said}\nleft in the temporary folder: {sorted(left)}"
+    assert not left, f"{output}\nleft in the temporary folder: {sorted(left)}"
     after = listing(folder)
     gone = {name for name in before if after.get(name) != before[name]}
     new = after.keys() - before.keys()
     new -= {name for name in new for kept in case.kept if name == kept or name.startswith(f"{kept}/")}
-    assert not gone, f"{said}\nchanged or gone: {sorted(gone)}"
-    assert not new, f"{said}\nleft behind: {sorted(new)}"
+    assert not gone, f"{output}\nchanged or gone: {sorted(gone)}"
+    assert not new, f"{output}\nleft behind: {sorted(new)}"
     if case.more is not None:
         case.more(folder, done)
 
 
 def listing(folder: Path) -> dict[str, tuple[object, ...]]:
     """Return every name below a folder, with its state, to detect changes; links are not followed."""
-    found: dict[str, tuple[object, ...]] = {}
+    results: dict[str, tuple[object, ...]] = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
         if name == ".tmp" or name.startswith(".tmp/"):
@@ -108,5 +108,5 @@ def listing(folder: Path) -> dict[str, tuple[object, ...]]:
         state = path.lstat()
         is_file = path.is_file() and not path.is_symlink()
         target = os.readlink(path) if path.is_symlink() else None
-        found[name] = (state.st_mode, state.st_ino, state.st_size if is_file else None, target)
-    return found
+        results[name] = (state.st_mode, state.st_ino, state.st_size if is_file else None, target)
+    return results

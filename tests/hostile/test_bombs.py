@@ -46,8 +46,8 @@ def refused(capsys: Capsys, words: str, *arguments: str) -> None:
     ("batch.sequences=1000000000", "batch.sequences=1000000000 of 128 tokens would need at least 4,096.0 GB"),
 ])  # fmt: skip
 def test_sizes_of_pretraining(setting: str, words: str, prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
-    given = [f"data_dir={prepared_dir}", "model=tiny", "steps=1", "schedule.warmup_steps=0"]
-    refused(capsys, words, "pretrain", *given, f"output_dir={tmp_path / 'run'}", setting)
+    arguments = [f"data_dir={prepared_dir}", "model=tiny", "steps=1", "schedule.warmup_steps=0"]
+    refused(capsys, words, "pretrain", *arguments, f"output_dir={tmp_path / 'run'}", setting)
     assert not (tmp_path / "run").exists()
 
 
@@ -106,8 +106,12 @@ def test_what_expands_as_no_text_does(
         (tmp_path / f"{name}.txt.gz").write_bytes(packed)
         with pytest.raises(InputError, match=rf"{name}\.txt\.gz: 4 MB unpacked from less than 0\.02 MB"):
             list(read_lines(tmp_path / f"{name}.txt.gz"))
-    given = [f"model_dir={tiny_runs / 'fine'}", f"input={tmp_path / 'bomb.txt.gz'}", f"output={tmp_path / 'out.jsonl'}"]
-    refused(capsys, "text expands less than 200 times", "predict", *given)
+    arguments = [
+        f"model_dir={tiny_runs / 'fine'}",
+        f"input={tmp_path / 'bomb.txt.gz'}",
+        f"output={tmp_path / 'out.jsonl'}",
+    ]
+    refused(capsys, "text expands less than 200 times", "predict", *arguments)
 
 
 def test_a_long_array_on_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,16 +143,16 @@ FAMILIES: dict[str, str] = {
 def exponent(work: Callable[[str], object], unit: str, small: int, large: int) -> float:
     """Fit the p of time = c size^p, by the best of up to three rounds, since others use the machine too."""
     texts = {size: unit * (size // len(unit.encode()) + 1) for size in (small, large)}
-    best, found = dict.fromkeys(texts, math.inf), math.inf
+    best, result = dict.fromkeys(texts, math.inf), math.inf
     for _ in range(3):
         for size in (small, small, small, large):
             began = time.process_time()
             work(texts[size])
             best[size] = min(best[size], time.process_time() - began)
-        found = math.log(best[large] / best[small]) / math.log(large / small)
-        if found <= 1.1:
+        result = math.log(best[large] / best[small]) / math.log(large / small)
+        if result <= 1.1:
             break
-    return found
+    return result
 
 
 def steps_of(tokenizer: Tokenizer) -> dict[str, Callable[[str], object]]:
@@ -174,6 +178,6 @@ def test_splitting_and_learning_are_linear() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_step_is_linear_up_to_16_megabytes(family: str, tokenizer: Tokenizer) -> None:
-    found = {name: exponent(work, FAMILIES[family], 250_000, 16_000_000) for name, work in steps_of(tokenizer).items()}
-    print(family, {name: round(value, 2) for name, value in found.items()})
-    assert max(found.values()) <= 1.1, found
+    actual = {name: exponent(work, FAMILIES[family], 250_000, 16_000_000) for name, work in steps_of(tokenizer).items()}
+    print(family, {name: round(value, 2) for name, value in actual.items()})
+    assert max(actual.values()) <= 1.1, actual

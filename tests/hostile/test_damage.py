@@ -76,13 +76,13 @@ def test_damage(
 ) -> None:  # fmt: skip
     copy = shutil.copytree(tiny_runs / "pre", tmp_path / "run")
     damage(next(copy.glob(name)))
-    given = {
+    options = {
         "pretrain": [f"data_dir={tiny_runs / 'data'}", f"output_dir={copy}", *TINY_PRETRAIN, "steps=3"],
         "compare": [f"runs=[{copy},{tiny_runs / 'pre'}]", f"output={tmp_path / 'page.html'}"],
         "predict": [f"model_dir={copy / 'model'}", "text=kan [MASK]", "device=cpu"],
     }
     capsys.readouterr()
-    assert run([command, *given[command]]) == code
+    assert run([command, *options[command]]) == code
     errors = capsys.readouterr().err.splitlines()
     assert len(errors) == (code > 0)
     assert all(words in error and len(error) < 400 for error in errors)
@@ -114,7 +114,7 @@ def test_a_token_file_that_is_cut_short_while_training(python: Path, prepared_di
 def test_a_disk_that_fills_while_a_dataset_is_made(tmp_path: Path, capsys: Capsys) -> None:
     corpus = write_text(tmp_path / "text.txt", make_text(199))
     with mounted(tmp_path / "small", "-t", "tmpfs", "-o", "size=160k", "tmpfs") as disk:
-        given = [f"corpus.path={corpus}", f"output_dir={disk / 'data'}", "tokenizer.vocab_size=131"]
-        assert run(["prepare", *given]) == 4
+        arguments = [f"corpus.path={corpus}", f"output_dir={disk / 'data'}", "tokenizer.vocab_size=131"]
+        assert run(["prepare", *arguments]) == 4
         assert f"error: {disk}/data" in capsys.readouterr().err
         assert list(disk.iterdir()) == []

@@ -35,9 +35,9 @@ def test_json_has_an_end() -> None:
 def test_settings_of_ones_own(text: str, tmp_path: Path, capsys: Capsys) -> None:
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "mine.yaml").write_bytes(text.encode("latin-1"))
-    given = ["pretrain", "--config-dir", str(tmp_path), "experiment=mine", "data_dir=x", "output_dir=y"]
-    refused(run([*given]), "mine.yaml: ", capsys)
-    refused(run([*given, "--help"]), "mine.yaml: ", capsys)
+    arguments = ["pretrain", "--config-dir", str(tmp_path), "experiment=mine", "data_dir=x", "output_dir=y"]
+    refused(run([*arguments]), "mine.yaml: ", capsys)
+    refused(run([*arguments, "--help"]), "mine.yaml: ", capsys)
 
 
 def test_brackets_of_overrides(capsys: Capsys, tmp_path: Path) -> None:
@@ -81,8 +81,8 @@ def test_the_manifest_of_a_dataset(
     content = json.loads(path.read_text())
     change(content)
     path.write_text(json.dumps(content))
-    given = [f"data_dir={tmp_path / 'data'}", "model=tiny", "steps=1", f"output_dir={tmp_path / 'run'}"]
-    refused(run(["pretrain", *given]), words, capsys)
+    arguments = [f"data_dir={tmp_path / 'data'}", "model=tiny", "steps=1", f"output_dir={tmp_path / 'run'}"]
+    refused(run(["pretrain", *arguments]), words, capsys)
     assert not (tmp_path / "run").exists()
 
 
@@ -101,5 +101,5 @@ def test_the_files_of_a_tokenizer(
     if file == "tokenizer.json":
         (tmp_path / "tokenizer" / "vocab.txt").unlink()
     (tmp_path / "text.txt").write_text("a cat\n")
-    given = [f"corpus.path={tmp_path / 'text.txt'}", f"tokenizer.path={tmp_path / 'tokenizer'}"]
-    refused(run(["prepare", *given, f"output_dir={tmp_path / 'out'}"]), words, capsys)
+    arguments = [f"corpus.path={tmp_path / 'text.txt'}", f"tokenizer.path={tmp_path / 'tokenizer'}"]
+    refused(run(["prepare", *arguments, f"output_dir={tmp_path / 'out'}"]), words, capsys)

@@ -73,7 +73,7 @@ def test_marks(capsys: Capsys) -> None:
 def test_whatever_is_printed_is_said() -> None:
     """Only `errors.say`, and a command that writes its result, may use `print` and the streams."""
     results = {"stages/predict.py", "stages/embed.py", "data/batches/instances.py"}
-    found, files = [], sorted(PACKAGE.rglob("*.py"))
+    collected, files = [], sorted(PACKAGE.rglob("*.py"))
     assert len(files) > 100
     for path in files:
         name = str(path.relative_to(PACKAGE))
@@ -82,10 +82,10 @@ def test_whatever_is_printed_is_said() -> None:
                 continue
             called = ast.unparse(node.func)
             if called == "print" and name != "base/errors.py":
-                found.append(f"{name}:{node.lineno}")
+                collected.append(f"{name}:{node.lineno}")
             if called in ("sys.stdout.write", "sys.stderr.write", "sys.stdout.writelines") and name not in results:
-                found.append(f"{name}:{node.lineno}")
-    assert found == []
+                collected.append(f"{name}:{node.lineno}")
+    assert collected == []
 
 
 def test_predictions_on_a_terminal(tiny_runs: Path, tmp_path: Path, capsys: Capsys) -> None:
@@ -111,8 +111,8 @@ def test_a_card_of_somebody_elses_settings() -> None:
     for text in (head, body.replace("```", "")):
         assert "<" not in text
         assert "](" not in text
-    found = yaml.safe_load(head)
-    assert (found["license"], found["base_model"], found["datasets"]) == (evil, evil, [evil])
+    actual = yaml.safe_load(head)
+    assert (actual["license"], actual["base_model"], actual["datasets"]) == (evil, evil, [evil])
     lines = body.strip().split("\n")
     assert [line for line in lines if line.startswith("#")][1:] == ["## Settings", "## Results"]
     rows = [line for line in lines if line.startswith("|")]
@@ -139,12 +139,12 @@ def test_a_suite_of_a_model_with_a_name() -> None:
 
 def test_templates_escape_all_but_drawings() -> None:
     """Every value is escaped but the parts of charts, which escape their own texts, and our own styles and scripts."""
-    found = {path.name: path.read_text(encoding="utf-8") for path in (PACKAGE / "display" / "pages").glob("*.html")}
-    assert len(found) > 5
-    assert {name: re.findall(r"[\w.|]+\|\s*safe", text) for name, text in found.items() if "safe" in text} == {
+    actual = {path.name: path.read_text(encoding="utf-8") for path in (PACKAGE / "display" / "pages").glob("*.html")}
+    assert len(actual) > 5
+    assert {name: re.findall(r"[\w.|]+\|\s*safe", text) for name, text in actual.items() if "safe" in text} == {
         "parts.html": ["each.parts|join|safe"]
     }
-    assert not any("autoescape" in text for text in found.values())
+    assert not any("autoescape" in text for text in actual.values())
 
 
 def test_markdown_of_plain_words() -> None:

@@ -253,9 +253,9 @@ def library(folder: Path) -> Path:
 
 
 def search_library(path: Path) -> None:
-    found = Library(path)
+    result = Library(path)
     for question in ("a 7 three", "second", ""):
-        json.dumps([dataclasses.asdict(hit) for hit in found.find(question, 5, add_rest=True)])
+        json.dumps([dataclasses.asdict(hit) for hit in result.find(question, 5, add_rest=True)])
 
 
 def change_library(path: Path) -> None:
@@ -364,7 +364,7 @@ def run_all(readers: dict[str, Reader], tmp_path: Path, total: int) -> dict[str,
     """Run each reader on changed files, in its own process, since a file may crash it."""
     context = multiprocessing.get_context("fork")
     each = total / sum(reader.share for reader in readers.values())
-    found, faults = {}, []
+    results, faults = {}, []
     for place, (name, reader) in enumerate(readers.items()):
         folder, count = tmp_path / str(place), round(each * reader.share)
         folder.mkdir()
@@ -380,16 +380,17 @@ def run_all(readers: dict[str, Reader], tmp_path: Path, total: int) -> dict[str,
         process.join()
         if last[1] is not None:
             faults.append(f"{name}, change {last[0]}: {last[1]}")
-        found[name] = (count, last[0])
+        results[name] = (count, last[0])
     assert not faults, "\n".join(faults)
-    return found
+    return results
 
 
 @pytest.mark.parametrize("total", [3_000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_changed_files(total: int, readers: dict[str, Reader], tmp_path: Path) -> None:
-    found = run_all(readers, tmp_path, total)
+    actual = run_all(readers, tmp_path, total)
     print(
-        *(f"{name}: {count:,} changed files, {refused:,} refused" for name, (count, refused) in found.items()), sep="\n"
+        *(f"{name}: {count:,} changed files, {refused:,} refused" for name, (count, refused) in actual.items()),
+        sep="\n",
     )
-    assert sum(count for count, _ in found.values()) > 0.96 * total
-    assert all(refused > 0 for count, refused in found.values() if count > 50)
+    assert sum(count for count, _ in actual.values()) > 0.96 * total
+    assert all(refused > 0 for count, refused in actual.values() if count > 50)

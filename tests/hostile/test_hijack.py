@@ -46,8 +46,8 @@ def started(trap: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_worker_imports_nothing_of_the_current_directory(trap: Path, shared: Path) -> None:
-    given = ["pretrain", f"data_dir={shared / 'data'}", "output_dir=out", *TINY_PRETRAIN]
-    done = started(trap, *given, "launch.num_processes=2")
+    arguments = ["pretrain", f"data_dir={shared / 'data'}", "output_dir=out", *TINY_PRETRAIN]
+    done = started(trap, *arguments, "launch.num_processes=2")
     assert done.returncode == 0, done.stderr
     assert (trap / "out" / "model").is_dir()
     assert not (trap / "hit").exists(), (trap / "hit").read_text()
@@ -96,16 +96,16 @@ def test_a_checkout_starts_workers_of_its_own(tmp_path: Path) -> None:
 
 @functools.cache
 def _opens() -> list[str]:
-    found: list[str] = []  # a hook cannot be taken away, so there is one
-    sys.addaudithook(lambda event, values: found.append(str(values[0])) if event == "open" else None)
-    return found
+    results: list[str] = []  # a hook cannot be taken away, so there is one
+    sys.addaudithook(lambda event, values: results.append(str(values[0])) if event == "open" else None)
+    return results
 
 
 def watched_opens() -> list[str]:
     """The names of all files that this process opens from now on."""
-    found = _opens()
-    found.clear()
-    return found
+    result = _opens()
+    result.clear()
+    return result
 
 
 HOSTILE_TASKS = {
@@ -145,6 +145,6 @@ def test_a_run_names_nothing_that_is_opened_outside_of_data_dir(
 
 
 def test_what_a_user_names_is_no_matter_of_the_run(shared: Path, capsys: Capsys) -> None:
-    given = [f"model_dir={shared / 'tuned'}", "device=cpu"]
-    assert run(["evaluate", *given, f"data_dir={shared / 'task'}", "task.files.dev=dev.tsv"]) == 0
-    assert run(["predict", *given, f"input={shared / 'in.txt'}", "output=-"]) == 0
+    arguments = [f"model_dir={shared / 'tuned'}", "device=cpu"]
+    assert run(["evaluate", *arguments, f"data_dir={shared / 'task'}", "task.files.dev=dev.tsv"]) == 0
+    assert run(["predict", *arguments, f"input={shared / 'in.txt'}", "output=-"]) == 0

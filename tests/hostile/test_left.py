@@ -75,12 +75,12 @@ def test_a_file_that_may_not_grow_leaves_no_half(shared: Path, tmp_path: Path, c
     (tmp_path / "in.txt").write_text("kan lon\n" * 400)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     for command, model, name in (("predict", "tuned", "o.jsonl"), ("embed", "run", "o.npy"), ("embed", "run", "o.parquet")):  # fmt: skip
-        given = [f"model_dir={shared / model}", f"input={tmp_path / 'in.txt'}", f"output={tmp_path / 'out' / name}"]
+        arguments = [f"model_dir={shared / model}", f"input={tmp_path / 'in.txt'}", f"output={tmp_path / 'out' / name}"]
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
         try:
-            code = run([command, *given, "device=cpu"])
+            code = run([command, *arguments, "device=cpu"])
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        said = capsys.readouterr().err.splitlines()[-1]
-        assert (code, said) == (4, f"error: {tmp_path / 'out' / name}: File too large")
+        printed = capsys.readouterr().err.splitlines()[-1]
+        assert (code, printed) == (4, f"error: {tmp_path / 'out' / name}: File too large")
         assert not (tmp_path / "out").exists()

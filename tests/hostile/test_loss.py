@@ -99,16 +99,21 @@ def test_nothing_is_lost(case: Case, python: Path, tmp_path: Path, shared: Path)
 def test_a_pipe_stays_one(shared: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with subprocess.Popen(["cat", tmp_path / "pipe"], stdout=subprocess.PIPE) as reader:
-        given = [f"model_dir={shared / 'tuned'}", f"input={shared / 'in.txt'}", "device=cpu"]
-        assert run(["predict", *given, f"output={tmp_path / 'pipe'}"]) == 0
+        arguments = [f"model_dir={shared / 'tuned'}", f"input={shared / 'in.txt'}", "device=cpu"]
+        assert run(["predict", *arguments, f"output={tmp_path / 'pipe'}"]) == 0
         assert len(reader.communicate(timeout=60)[0].splitlines()) == 2
     assert (tmp_path / "pipe").is_fifo()
 
 
 def test_a_full_device(shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = [f"model_dir={shared / 'tuned'}", f"input={shared / 'in.txt'}", f"output={tmp_path / 'full'}", "device=cpu"]
+    arguments = [
+        f"model_dir={shared / 'tuned'}",
+        f"input={shared / 'in.txt'}",
+        f"output={tmp_path / 'full'}",
+        "device=cpu",
+    ]
     (tmp_path / "full").symlink_to("/dev/full")
-    assert run(["predict", *given]) == 4
+    assert run(["predict", *arguments]) == 4
     assert capsys.readouterr().err.splitlines()[-1] == f"error: {tmp_path / 'full'}: No space left on device"
     assert [path.name for path in tmp_path.iterdir() if path.is_symlink()] == ["full"]
 

@@ -104,17 +104,17 @@ def targets(tiny_runs: Path) -> dict[str, tuple[Callable[..., Any], dict[str, An
         "verify": {"model_dir": model, "sequences": 1},
     }
     assert good.keys() == set(COMMANDS)
-    found: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+    results: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         name: (getattr(bertkit, name), own) for name, own in good.items()
     }
     for name in ("load_model", "load_tokenizer", "load_predictor", "load_embedder"):
-        found[name] = (getattr(bertkit, name), {"model_dir": model})
+        results[name] = (getattr(bertkit, name), {"model_dir": model})
     loaded, tokenizer = bertkit.load_model(model), bertkit.load_tokenizer(model)
     predictor = bertkit.load_predictor(model)
-    found["export_model"] = (bertkit.export_model, {"model": loaded, "tokenizer": tokenizer, "output_dir": "o"})
-    found["check_certificate"] = (bertkit.check_certificate, {"model": loaded, "certificate_path": "missing"})
-    found |= {f"predictor{n}": (one, {"inputs": texts}) for n, one in enumerate((predictor, predictor.logits))}
-    found["embedder"] = (bertkit.load_embedder(model), {"texts": texts})
+    results["export_model"] = (bertkit.export_model, {"model": loaded, "tokenizer": tokenizer, "output_dir": "o"})
+    results["check_certificate"] = (bertkit.check_certificate, {"model": loaded, "certificate_path": "missing"})
+    results |= {f"predictor{n}": (one, {"inputs": texts}) for n, one in enumerate((predictor, predictor.logits))}
+    results["embedder"] = (bertkit.load_embedder(model), {"texts": texts})
     quick = {"num_epochs": 1, "max_seq_length": 16}
     for kind, y in (
         (bertkit.BertClassifier, labels),
@@ -123,10 +123,10 @@ def targets(tiny_runs: Path) -> dict[str, tuple[Callable[..., Any], dict[str, An
     ):
         x: list[Any] = texts if kind is not bertkit.BertTagger else [[text] for text in texts]
         fitted = kind(tiny_runs / "pre", **quick).fit(x, y)
-        found[f"{kind.__name__}.fit"] = (functools.partial(fit, kind), {"X": x, "y": y, "model_dir": "missing"})
-        found[f"{kind.__name__}.predict"] = (fitted.predict, {"X": x})
-        found[f"{kind.__name__}.score"] = (fitted.score, {"X": x, "y": y})
-    return found
+        results[f"{kind.__name__}.fit"] = (functools.partial(fit, kind), {"X": x, "y": y, "model_dir": "missing"})
+        results[f"{kind.__name__}.predict"] = (fitted.predict, {"X": x})
+        results[f"{kind.__name__}.score"] = (fitted.score, {"X": x, "y": y})
+    return results
 
 
 def parameters_of(function: Callable[..., Any], good: dict[str, Any]) -> list[str]:

@@ -64,12 +64,12 @@ def answers(command: str, share: float, capsys: Capsys) -> tuple[int, list[str]]
     for what, word in words_of(command, share):
         count += 1
         code = run([command, *EVERY_INPUT[command], word])
-        said = capsys.readouterr().err
-        lines = said.splitlines()
-        is_unnamed = what in NAMED and word.partition("=")[0].rpartition(".")[2] not in said
+        printed = capsys.readouterr().err
+        lines = printed.splitlines()
+        is_unnamed = what in NAMED and word.partition("=")[0].rpartition(".")[2] not in printed
         is_one_answer = code == 2 and 1 <= len(lines) <= 6 and lines[0].startswith("error: ")
-        if is_unnamed or not is_one_answer or CONTROL.search(said):
-            faults.append(f"{what}: {word!r}: exit {code}, {said[:500]!r}")
+        if is_unnamed or not is_one_answer or CONTROL.search(printed):
+            faults.append(f"{what}: {word!r}: exit {code}, {printed[:500]!r}")
     return count, faults
 
 
@@ -113,11 +113,11 @@ ON_REQUEST = {
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_number_has_an_interval(command: str) -> None:
     """A command takes the ends of the interval, and refuses what is beyond them."""
-    found = {key: (is_listed, interval) for key, is_listed, interval in numbers(schema_of(command))}
-    assert [key for key, (_, interval) in found.items() if interval is None] == []
+    actual = {key: (is_listed, interval) for key, is_listed, interval in numbers(schema_of(command))}
+    assert [key for key, (_, interval) in actual.items() if interval is None] == []
     composed = commands.settings_from_words(command, [*EVERY_INPUT[command], *ON_REQUEST.get(command, ())])
     tried = 0
-    for key, (is_listed, interval) in found.items():
+    for key, (is_listed, interval) in actual.items():
         parent, _, leaf = key.rpartition(".")
         if interval is None or leaf not in ((at(composed, parent) if parent else composed) or ()):
             continue
@@ -133,4 +133,4 @@ def test_every_number_has_an_interval(command: str) -> None:
                 commands.build_settings(command, changed)
             place = f"{key}[0]=" if is_listed else f"{key}="
             assert is_inside or any(line.startswith(place) for line in refused.value.args), (key, value)
-    assert command == "glue" or tried >= len(found) * 0.6, tried  # glue has the numbers of fine-tuning, for each run
+    assert command == "glue" or tried >= len(actual) * 0.6, tried  # glue has the numbers of fine-tuning, for each run

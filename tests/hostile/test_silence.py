@@ -65,15 +65,15 @@ def test_a_run_without_a_file_that_describes_it(name: str, tiny_runs: Path, tmp_
     copy = shutil.copytree(tiny_runs / "fine", tmp_path / "run")
     (copy / name).unlink()
     for place in (copy, copy / "model"):
-        said = f"{copy}: a run without its {name}; restore it"
-        refused(run(["predict", f"model_dir={place}", "text=kan", "device=cpu"]), said, capsys)
+        output = f"{copy}: a run without its {name}; restore it"
+        refused(run(["predict", f"model_dir={place}", "text=kan", "device=cpu"]), output, capsys)
     shutil.copytree(copy / "model", tmp_path / "model")
     assert run(["predict", f"model_dir={tmp_path / 'model'}", "text=kan", "device=cpu"]) == 0
 
 
 def test_a_bert_with_causal_attention(tiny_runs: Path, tmp_path: Path, capsys: Capsys) -> None:
-    given = [f"model_dir={tiny_runs / 'pre'}", "head=masked_lm", f"output_dir={tmp_path / 'hf'}"]
-    assert run(["export", *given]) == 0
+    arguments = [f"model_dir={tiny_runs / 'pre'}", "head=masked_lm", f"output_dir={tmp_path / 'hf'}"]
+    assert run(["export", *arguments]) == 0
     path = tmp_path / "hf" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"is_decoder": True}))
     capsys.readouterr()

@@ -79,8 +79,8 @@ def test_shapes_order_and_batches(small_dir: Path, monkeypatch: pytest.MonkeyPat
     assert embed(texts[0]).shape == (HIDDEN,)
     assert embed([]).shape == (0, HIDDEN)
     monkeypatch.setattr(embedding, "TEXTS_AT_ONCE", 2)
-    for given in (iter(texts), tuple(texts), np.array(texts)):
-        again = load_embedder(small_dir, device="cpu", batch_tokens=1)(given)
+    for value in (iter(texts), tuple(texts), np.array(texts)):
+        again = load_embedder(small_dir, device="cpu", batch_tokens=1)(value)
         assert np.abs(again - vectors).max() <= 1e-6
     assert np.linalg.norm(vectors, axis=1) == pytest.approx(np.ones(9), abs=1e-5)  # of a plain directory, by default
     assert embed.max_seq_length == POSITIONS

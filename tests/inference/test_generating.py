@@ -82,10 +82,10 @@ def write(model: BertWithHeads, sources: Texts, **changes: Any) -> list[Written]
     return written
 
 
-def padded(given: Texts) -> tuple[Tensor, Tensor]:
-    longest = max(map(len, given))
-    ids = torch.tensor([text + [0] * (longest - len(text)) for text in given])
-    return ids, torch.tensor([[int(place < len(text)) for place in range(longest)] for text in given])
+def padded(value: Texts) -> tuple[Tensor, Tensor]:
+    longest = max(map(len, value))
+    ids = torch.tensor([text + [0] * (longest - len(text)) for text in value])
+    return ids, torch.tensor([[int(place < len(text)) for place in range(longest)] for text in value])
 
 
 def generated(theirs: Any, sources: Texts, max_target_length: int, **more: Any) -> tuple[Texts, list[float]]:
@@ -184,16 +184,16 @@ def plain_search(model: BertWithHeads, source: list[int], settings: GenerationCo
     going: list[tuple[list[int], float]] = [([], 0.0)]
     ended: Written = []
     for length in range(1, limit + 1):
-        found = []
+        results = []
         for text, total in going:
             targets = Targets(torch.tensor([START, *text]), Layout.from_lengths(torch.tensor([length])))
             with torch.no_grad():
                 logits = model(ids, torch.zeros_like(ids), layout, targets=targets).logits["generation"][-1]
             logs = torch.log_softmax(logits, -1).tolist()
-            found += [(text, token, total + log) for token, log in enumerate(logs)]
-        found = sorted(found, key=lambda each: -each[2])[: 2 * width]
+            results += [(text, token, total + log) for token, log in enumerate(logs)]
+        results = sorted(results, key=lambda each: -each[2])[: 2 * width]
         going = []
-        for rank, (text, token, total) in enumerate(found):
+        for rank, (text, token, total) in enumerate(results):
             if token == END or length == limit:
                 if rank < width:
                     ended.append((text if token == END else [*text, token], total / length**settings.length_penalty))
@@ -232,7 +232,7 @@ def test_other_sources_of_a_batch_change_nothing(pair: tuple[BertWithHeads, Any]
     ours, sources = pair[0], sources_of(31)
     together = write(ours, sources, **SEARCHES[how])
     for number in (0, 3, 17, 30):
-        alone, backwards = (write(ours, given, **SEARCHES[how]) for given in ([sources[number]], sources[::-1]))
+        alone, backwards = (write(ours, value, **SEARCHES[how]) for value in ([sources[number]], sources[::-1]))
         for texts in (alone[0], backwards[30 - number]):
             assert [text for text, _ in texts] == [text for text, _ in together[number]]
             np.testing.assert_allclose([s for _, s in texts], [s for _, s in together[number]], rtol=0, atol=1e-5)
@@ -272,14 +272,14 @@ def test_an_empty_source_and_an_empty_text(pair: tuple[BertWithHeads, Any]) -> N
 
 def first_tokens(model: BertWithHeads, source: list[int], rounds: int, width: int, **changes: Any) -> Counter[int]:
     """Of many texts of a source, which ends in numbers that the model does not tell apart: each has draws of its own."""
-    found: Counter[int] = Counter()
+    results: Counter[int] = Counter()
     more: dict[str, Any] = {"sample": True, "num_beams": width, "num_candidates": width, "max_target_length": 2}
     for number in range(rounds):
-        given = [[*source, 2 * VOCAB + number * 50 + place] for place in range(50)]
-        for texts in write(model, given, **more, **changes):
+        value = [[*source, 2 * VOCAB + number * 50 + place] for place in range(50)]
+        for texts in write(model, value, **more, **changes):
             assert len(texts) == width
-            found.update(text[0] if text else END for text, _ in texts)
-    return found
+            results.update(text[0] if text else END for text, _ in texts)
+    return results
 
 
 @pytest.fixture(scope="module")
@@ -313,14 +313,14 @@ def test_drawn_tokens_have_their_probabilities(
 ) -> None:
     """20,000 first tokens of 19 that are possible: chi square."""
     model, logits, source = blind
-    found = first_tokens(model, source, 10, 40, temperature=temperature)
+    actual = first_tokens(model, source, 10, 40, temperature=temperature)
     shares = torch.softmax(logits / temperature, 0)
-    assert found.total() == 20_000
-    assert set(found) <= set(range(19))
+    assert actual.total() == 20_000
+    assert set(actual) <= set(range(19))
     expected = 20_000 * shares
     is_frequent = expected >= 5
     assert int(is_frequent.sum()) >= 10
-    counts = torch.tensor([found[token] for token in range(19)], dtype=torch.float64)
+    counts = torch.tensor([actual[token] for token in range(19)], dtype=torch.float64)
     chi_square = ((counts - expected)[is_frequent] ** 2 / expected[is_frequent]).sum()
     assert float(chi_square) < quantile(int(is_frequent.sum()) - 1)
     other = 20_000 * torch.softmax(logits / (temperature * 1.5), 0)  # that the test would see
@@ -367,11 +367,11 @@ def test_slack_and_half_precision(pair: tuple[BertWithHeads, Any]) -> None:
     expected = [texts[0][0] for texts in write(ours, sources, num_beams=3)]
     try:
         ours.float().use(ALL)
-        found = [texts[0][0] for texts in write(ours, sources, num_beams=3)]
+        actual = [texts[0][0] for texts in write(ours, sources, num_beams=3)]
         rounded = [texts[0][0] for texts in write_texts(ours, batch_of(sources), search(num_beams=3), "bf16")]
     finally:
         ours.double()
-    assert sum(one == other for one, other in zip(found, expected, strict=True)) >= 99
+    assert sum(one == other for one, other in zip(actual, expected, strict=True)) >= 99
     assert sum(one == other for one, other in zip(rounded, expected, strict=True)) >= 50
 
 

@@ -37,8 +37,8 @@ def tuned(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Pat
     export_model(model, tokenizer, folder / "start")
     for name in ("train", "dev"):
         (folder / f"{name}.csv").write_text("text,label\n" + "kan,bad\nlon,good\nmin,ugly\n" * 3)
-    given = [f"model_dir={folder / 'start'}", f"data_dir={folder}", f"output_dir={folder / 'run'}", "device=cpu"]
-    assert run(["finetune", "task=sequence", "num_epochs=1", *given]) == 0
+    arguments = [f"model_dir={folder / 'start'}", f"data_dir={folder}", f"output_dir={folder / 'run'}", "device=cpu"]
+    assert run(["finetune", "task=sequence", "num_epochs=1", *arguments]) == 0
     return folder / "run"
 
 
@@ -50,8 +50,8 @@ def by_transformers(directory: Path) -> np.ndarray:
     transformers = pytest.importorskip("transformers")
     predict = transformers.pipeline("text-classification", str(directory), device="cpu")
     assert predict.tokenizer.model_max_length == 128
-    found = [{each["label"]: each["score"] for each in row} for row in predict(TEXTS, truncation=True, top_k=None)]
-    return shares([{"probabilities": row} for row in found])
+    result = [{each["label"]: each["score"] for each in row} for row in predict(TEXTS, truncation=True, top_k=None)]
+    return shares([{"probabilities": row} for row in result])
 
 
 def test_transformers_cuts_where_bertkit_does(tuned: Path, tmp_path: Path) -> None:
@@ -76,8 +76,8 @@ def test_rows_say_what_was_cut(tuned: Path, tmp_path: Path, capsys: Capsys) -> N
 
     def predict(ending: str, *more: str) -> tuple[Path, list[str]]:
         output = tmp_path / f"out{ending}"
-        given = [f"model_dir={tuned}", f"input={tmp_path / 'in.csv'}", f"output={output}", "overwrite=true"]
-        assert run(["predict", *given, "carry_input=true", *more]) == 0
+        arguments = [f"model_dir={tuned}", f"input={tmp_path / 'in.csv'}", f"output={output}", "overwrite=true"]
+        assert run(["predict", *arguments, "carry_input=true", *more]) == 0
         return output, [line for line in capsys.readouterr().err.splitlines() if "truncated" in line]
 
     path, warnings = predict(".jsonl")
@@ -113,8 +113,8 @@ def test_long_texts_in_windows(how: str, tuned: Path, capsys: Capsys) -> None:
     assert np.abs(predictor.logits(TEXTS) - np.array(expected)).max() < 1e-4
     powers = np.exp(np.array(expected))
     assert np.abs(shares(predictor(TEXTS)) - powers / powers.sum(1, keepdims=True)).max() < 1e-5
-    given = {"model_dir": [str(tuned)], "device": "cpu", "task.long_texts": how}
-    (served,) = open_models(build(ServeSettings, compose("serve", [f"{k}={v}" for k, v in given.items()]))).values()
+    options = {"model_dir": [str(tuned)], "device": "cpu", "task.long_texts": how}
+    (served,) = open_models(build(ServeSettings, compose("serve", [f"{k}={v}" for k, v in options.items()]))).values()
     (rows,) = served.predict_requests([TEXTS], 10**6).results
     assert np.abs(shares(rows) - shares(predictor(TEXTS))).max() < 1e-6
     assert not any(row["truncated"] for row in rows)
@@ -143,8 +143,8 @@ def test_windows_in_training_and_evaluation(tuned: Path, tmp_path: Path, capsys:
     for name in ("train", "dev"):
         rows = "".join(f"{text},{'bad' if number % 2 else 'good'}\n" for number, text in enumerate(TEXTS))
         (tmp_path / f"{name}.csv").write_text(f"text,label\n{rows}")
-    given = [f"data_dir={tmp_path}", f"output_dir={tmp_path / 'run'}", f"model_dir={tuned}", "device=cpu"]
-    assert run(["finetune", "task=sequence", "num_epochs=1", "task.long_texts=mean", *given]) == 0
+    arguments = [f"data_dir={tmp_path}", f"output_dir={tmp_path / 'run'}", f"model_dir={tuned}", "device=cpu"]
+    assert run(["finetune", "task=sequence", "num_epochs=1", "task.long_texts=mean", *arguments]) == 0
     assert "truncated 0 (0.0%); 18 windows" in capsys.readouterr().out
     settings = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
     assert settings["task"]["long_texts"] == "mean"

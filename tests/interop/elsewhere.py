@@ -51,8 +51,8 @@ def loaded_elsewhere(
     cases: Sequence[tuple[str, Path]], texts: Sequence[str], folder: Path, **variables: str
 ) -> list[dict[str, Any]]:
     """Load each directory by the class named beside it, without any warning from transformers."""
-    given = json.dumps([[(name, str(directory)) for name, directory in cases], texts])
-    command = [sys.executable, "-c", LOADER, given]
+    value = json.dumps([[(name, str(directory)) for name, directory in cases], texts])
+    command = [sys.executable, "-c", LOADER, value]
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env={**os.environ, **variables})
     assert done.returncode == 0, done.stderr
     assert "error" not in done.stderr.lower()

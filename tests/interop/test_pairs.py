@@ -66,10 +66,10 @@ def random_ids(shape: tuple[int, ...], seed: int) -> Tensor:
 
 
 def inputs_of(is_padded: bool) -> dict[str, Tensor]:
-    given = {"input_ids": random_ids((B, T), 1), "decoder_input_ids": random_ids((B, OF_TARGETS), 2)}
-    given["token_type_ids"] = (torch.arange(T) > 4).long().expand(B, T)
+    options = {"input_ids": random_ids((B, T), 1), "decoder_input_ids": random_ids((B, OF_TARGETS), 2)}
+    options["token_type_ids"] = (torch.arange(T) > 4).long().expand(B, T)
     masks = {"attention_mask": MASK, "decoder_attention_mask": TARGET_MASK} if is_padded else {}
-    return given | masks
+    return options | masks
 
 
 def small_pair(tokenizer: Tokenizer, share: bool = False, seed: int = 0) -> BertWithHeads:
@@ -100,27 +100,27 @@ def test_loading_takes_every_tensor(pair_dir: Path) -> None:
 @pytest.mark.parametrize("is_padded", [True, False])
 def test_values_of_transformers(pair_dir: Path, is_padded: bool) -> None:
     """Logits, weights of attention, the loss of labels, and the gradient of every parameter."""
-    ours, theirs, given = load_model(pair_dir).double(), load_pair(pair_dir), inputs_of(is_padded)
+    ours, theirs, inputs = load_model(pair_dir).double(), load_pair(pair_dir), inputs_of(is_padded)
     with torch.no_grad():
-        found = ours(**given, output_attentions=True)
+        actual = ours(**inputs, output_attentions=True)
         theirs.set_attn_implementation("eager")
-        expected = theirs(**given, output_attentions=True)
+        expected = theirs(**inputs, output_attentions=True)
     is_target = TARGET_MASK.bool() if is_padded else torch.ones(B, OF_TARGETS).bool()
-    same(found.logits["generation"][is_target], expected.logits[is_target])
-    assert not found.logits["generation"][~is_target].any()
-    assert len(found.alignments) == LAYERS
-    for one, other in zip(found.alignments, expected.cross_attentions, strict=True):
+    same(actual.logits["generation"][is_target], expected.logits[is_target])
+    assert not actual.logits["generation"][~is_target].any()
+    assert len(actual.alignments) == LAYERS
+    for one, other in zip(actual.alignments, expected.cross_attentions, strict=True):
         assert one.shape == (B, 2, OF_TARGETS, T)
         same(one, other * is_target[:, None, :, None])
     tokens = MASK.bool() if is_padded else ...
-    same(found.last_hidden_state[tokens], expected.encoder_last_hidden_state[tokens])
+    same(actual.last_hidden_state[tokens], expected.encoder_last_hidden_state[tokens])
 
     labels = random_ids((B, OF_TARGETS), 3).masked_fill(~is_target, -100)
     shifted = theirs.prepare_decoder_input_ids_from_labels(labels)
     assert torch.equal(shifted[:, 0], torch.full((B,), ours.config.decoder.start_token_id))
     with pytest.warns(FutureWarning, match="Version v4.12.0"):
-        of_theirs = theirs(**(given | {"decoder_input_ids": shifted}), labels=labels)
-    logits = ours(**(given | {"decoder_input_ids": shifted})).logits["generation"]
+        of_theirs = theirs(**(inputs | {"decoder_input_ids": shifted}), labels=labels)
+    logits = ours(**(inputs | {"decoder_input_ids": shifted})).logits["generation"]
     loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten())
     same(loss, of_theirs.loss)
     loss.backward()
@@ -194,10 +194,10 @@ def test_there_and_back(share: bool, tmp_path: Path, tokenizer: Tokenizer) -> No
     assert all(torch.equal(tensor, again.model.state_dict()[name]) for name, tensor in model.state_dict().items())
     theirs = load_pair(tmp_path / "ours")
     assert type(transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ours")) is EncoderDecoderModel
-    given = inputs_of(is_padded=True)
+    inputs = inputs_of(is_padded=True)
     with torch.no_grad():
-        expected = again.double()(**given).logits["generation"]
-        same(theirs(**given).logits * TARGET_MASK[..., None], expected)
+        expected = again.double()(**inputs).logits["generation"]
+        same(theirs(**inputs).logits * TARGET_MASK[..., None], expected)
     theirs.float().save_pretrained(tmp_path / "theirs")
     back = load_model(tmp_path / "theirs")
     assert back.config == model.config
@@ -213,11 +213,11 @@ def test_what_transformers_trained_further_is_shared_no_more(tmp_path: Path, tok
     with torch.no_grad():
         theirs.decoder.bert.encoder.layer[1].output.dense.weight[3, 5] += 1
     theirs.save_pretrained(tmp_path / "theirs")
-    back, given = load_model(tmp_path / "theirs").double(), inputs_of(is_padded=False)
+    back, inputs = load_model(tmp_path / "theirs").double(), inputs_of(is_padded=False)
     assert back.config.decoder is not None
     assert back.config.decoder.share is False
     with torch.no_grad():
-        same(back(**given).logits["generation"], theirs.double().eval()(**given).logits)
+        same(back(**inputs).logits["generation"], theirs.double().eval()(**inputs).logits)
     with pytest.raises(InputError, match=r"decoder\.share=false"):
         load_directory(tmp_path / "theirs", decoder=DecoderConfig(kind="bert", share=True))
 
@@ -230,9 +230,9 @@ def test_the_encoder_of_a_pair_is_a_bert(tmp_path: Path, tokenizer: Tokenizer) -
     assert encoder.config == small_config(tokenizer.vocab_size, labels=encoder.config.labels)
     export_model(encoder, tokenizer, tmp_path / "encoder")
     theirs = transformers.BertModel.from_pretrained(tmp_path / "encoder", add_pooling_layer=False).eval()
-    given = {key: value for key, value in inputs_of(is_padded=False).items() if not key.startswith("decoder")}
+    options = {key: value for key, value in inputs_of(is_padded=False).items() if not key.startswith("decoder")}
     with torch.no_grad():
-        same(encoder(**given).last_hidden_state, theirs(**given).last_hidden_state, 1e-5)
+        same(encoder(**options).last_hidden_state, theirs(**options).last_hidden_state, 1e-5)
     classifier, report = load_directory(tmp_path / "pair", ("sequence",))
     assert {name.split(".")[1] for name in report.new} == {"pooler", "sequence"}
     assert classifier.config.decoder is None
@@ -302,11 +302,11 @@ def test_a_pair_of_a_real_checkpoint(tmp_path: Path) -> None:
     assert not unexpected
     assert not set(missing) & new - {"decoder.cls.predictions.decoder.weight", "decoder.cls.predictions.decoder.bias"}
     texts = ["A committee has met.", "It rained all day, and the river rose over the meadows."]
-    given = load_tokenizer(source)(texts, padding=True, return_tensors="pt")
-    targets = {f"decoder_{name}": given[name].flip(0) for name in ("input_ids", "attention_mask")}
+    inputs = load_tokenizer(source)(texts, padding=True, return_tensors="pt")
+    targets = {f"decoder_{name}": inputs[name].flip(0) for name in ("input_ids", "attention_mask")}
     with torch.no_grad():
-        logits = load_model(tmp_path)(**given, **targets).logits["generation"]
-        expected = theirs(**given, **targets).logits * targets["decoder_attention_mask"][..., None]
+        logits = load_model(tmp_path)(**inputs, **targets).logits["generation"]
+        expected = theirs(**inputs, **targets).logits * targets["decoder_attention_mask"][..., None]
     same(logits, expected, 1e-4)
 
 
@@ -333,8 +333,8 @@ def test_models_of_bertkits_own(kind: Any, norm: Any, score: Any, tmp_path: Path
     assert again.model.state_dict().keys() == model.state_dict().keys()
     assert all(torch.equal(tensor, again.model.state_dict()[name]) for name, tensor in model.state_dict().items())
     assert text_files(again, tokenizer)["config.json"] == (tmp_path / "config.json").read_text()
-    given = inputs_of(is_padded=True)
-    assert bool(again(**given).logits["generation"].any())
+    inputs = inputs_of(is_padded=True)
+    assert bool(again(**inputs).logits["generation"].any())
     with pytest.raises(InputError, match=rf"decoder={kind};") as error:
         export_model(model, tokenizer, tmp_path / "out")
     assert "\n" not in str(error.value)

@@ -44,14 +44,14 @@ def await_steps(processes: list[subprocess.Popen[str]], output: Path, steps: int
 
 def workers_of(launcher: subprocess.Popen[str]) -> dict[int, int]:
     children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
-    found = {}
+    results = {}
     for pid in map(int, children):
         variables = dict(
             each.partition("=")[::2] for each in Path(f"/proc/{pid}/environ").read_text().split("\0") if each
         )
         if "RANK" in variables:  # not so until it is a Python of its own
-            found[int(variables["RANK"])] = pid
-    return found
+            results[int(variables["RANK"])] = pid
+    return results
 
 
 def alive(pids: list[int]) -> list[int]:
@@ -72,10 +72,10 @@ def listening(pids: list[int]) -> set[str]:
         for link in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):
                 inodes.add(os.readlink(link).removeprefix("socket:[").removesuffix("]"))
-    found = set()
+    results = set()
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/{pids[0]}/net/{table}").read_text().splitlines()[1:]:
             parts = line.split()
             if parts[3] == "0A" and parts[9] in inodes:
-                found.add(parts[1].split(":")[0])
-    return found
+                results.add(parts[1].split(":")[0])
+    return results

@@ -62,8 +62,8 @@ def test_skypilot_starts_the_recipe_on_every_host(tmp_path: Path) -> None:
         **os.environ, **task["envs"], "RUN_DIR": str(tmp_path), "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2",
         "SKYPILOT_NUM_NODES": str(task["num_nodes"]), "SKYPILOT_NODE_RANK": "1", "SKYPILOT_NUM_GPUS_PER_NODE": "8",
     }  # fmt: skip
-    said = output_of(["bash", "-c", f"{task['setup']}\n{task['run']}"], cwd=tmp_path, env=environment)
-    (command,) = [line for line in said.splitlines() if line.startswith("pretrain")]
+    output = output_of(["bash", "-c", f"{task['setup']}\n{task['run']}"], cwd=tmp_path, env=environment)
+    (command,) = [line for line in output.splitlines() if line.startswith("pretrain")]
     launch = "launch.num_processes=8 launch.num_hosts=2 launch.host_rank=1 launch.address=10.0.0.1:29500 precision=bf16"
     assert command.endswith(launch)
 
@@ -75,7 +75,7 @@ def test_a_trainjob_starts_bertkit_with_settings_that_it_has() -> None:
         "PET_NPROC_PER_NODE": str(trainer["numProcPerNode"]), "PET_NNODES": str(trainer["numNodes"]), "PET_NODE_RANK": "1",
         "PET_MASTER_ADDR": "bertkit-node-0-0.bertkit", "PET_MASTER_PORT": "29400",
     }  # fmt: skip
-    arguments = [re.sub(r"\$\((\w+)\)", lambda found: values[found[1]], argument) for argument in trainer["args"]]
+    arguments = [re.sub(r"\$\((\w+)\)", lambda actual: values[actual[1]], argument) for argument in trainer["args"]]
     assert trainer["command"] == ["bertkit", "pretrain"]
     launch = build(PretrainSettings, compose("pretrain", arguments)).launch
     assert (launch.num_processes, launch.num_hosts, launch.host_rank) == (8, 2, 1)

@@ -44,9 +44,9 @@ def start(python: Path, data: Path, run_dir: Path, world: int, *more: str) -> su
 
 
 def finish(process: subprocess.Popen[str]) -> str:
-    said, _ = process.communicate(timeout=600)
-    assert process.returncode == 0, said
-    return said
+    output, _ = process.communicate(timeout=600)
+    assert process.returncode == 0, output
+    return output
 
 
 def kill_after(process: subprocess.Popen[str], run_dir: Path, step: int) -> None:
@@ -61,11 +61,11 @@ def kill_after(process: subprocess.Popen[str], run_dir: Path, step: int) -> None
 
 def batches_of(run_dir: Path) -> dict[tuple[int, int], str]:
     """The hash of every micro-batch of every step, which must not depend on when it was trained."""
-    found: dict[tuple[int, int], str] = {}
+    results: dict[tuple[int, int], str] = {}
     for line in run_dir.with_suffix(".batches").read_text().splitlines():
         step, number, digest = line.split()
-        assert found.setdefault((int(step), int(number)), digest) == digest, line
-    return found
+        assert results.setdefault((int(step), int(number)), digest) == digest, line
+    return results
 
 
 def state_of(run_dir: Path) -> list[Any]:
@@ -111,9 +111,9 @@ def refuses(process: subprocess.Popen[str], run_dir: Path, line: str) -> None:
         return {str(path): sha256_file(path) for path in run_dir.rglob("*") if path.is_file() and path.name != LOCK}
 
     before = contents()
-    said, _ = process.communicate(timeout=600)
-    assert process.returncode == 2, said
-    assert line in said
+    output, _ = process.communicate(timeout=600)
+    assert process.returncode == 2, output
+    assert line in output
     assert contents() == before
 
 

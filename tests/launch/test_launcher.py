@@ -88,12 +88,12 @@ def test_refusals(
 
 
 def test_the_settings_survive_the_way_to_a_worker() -> None:
-    given = {
+    options = {
         "pretrain": ["data_dir=x", "output_dir=y", "optimizer=lamb", "data.skip_steps=[3]", "segments=google"],
         "finetune": ["task=squad2", "model_dir=x", "output_dir=y"],
         "evaluate": ["task=conll2003", "model_dir=x"],
     }
-    for command, arguments in given.items():
+    for command, arguments in options.items():
         built = build(schema_of(command), compose(command, arguments))
         assert build(schema_of(command), json.loads(json.dumps(dataclasses.asdict(built)))) == built
 
@@ -111,10 +111,10 @@ def test_a_run_of_two_processes_stops_and_is_left_alone(prepared_dir: Path, tmp_
     assert "is in use by process" in errors
     process.send_signal(signal.SIGUSR1)  # Slurm's own, and what a script passes on, are one request
     process.send_signal(signal.SIGUSR1)
-    said, errors = process.communicate(timeout=120)
+    printed, errors = process.communicate(timeout=120)
     assert (process.returncode, errors) == (75, "")
     newest = all_checkpoints(output)[0]
-    assert said.count(f"stopped at step {int(newest.name[5:])} of 100000, which is saved") == 1
+    assert printed.count(f"stopped at step {int(newest.name[5:])} of 100000, which is saved") == 1
     assert fault_of(newest) is None
     await_end(pids)
 

@@ -66,23 +66,23 @@ def samplers(prepared_dir: Path) -> list[Sampler]:
 
 def pretraining_layout(prepared_dir: Path, seed: int, step: int, world: int, micro: int) -> Counter[bytes]:
     phases = pretraining_phases(prepared_dir, micro)[seed]
-    found: Counter[bytes] = Counter()
+    results: Counter[bytes] = Counter()
     numbers = []
     for process in range(world):
         for number, batch in phases.micro_batches(step, process, world):
             numbers.append(number)
-            found.update(sequences(batch))
+            results.update(sequences(batch))
     assert numbers == list(range(len(phases.all[0].micro_batches)))
-    return found
+    return results
 
 
 def task_layout(batches: FeatureBatches, seed: int, step: int, world: int, micro: int) -> Counter[bytes]:
     order = TrainingOrder(batches, BATCH, seed, Cut(None, micro, world))
-    found: Counter[bytes] = Counter()
+    results: Counter[bytes] = Counter()
     for process in range(world):
         for _, batch in order.micro_batches(step, process, world):
-            found.update(sequences(batch))
-    return found
+            results.update(sequences(batch))
+    return results
 
 
 @pytest.mark.parametrize("count", [500, pytest.param(10_000, marks=pytest.mark.slow)])
@@ -99,17 +99,17 @@ def test_the_same_examples_and_masks_for_every_layout(prepared_dir: Path, count:
     references: dict[tuple[int, int, int], Counter[bytes]] = {}
     for is_task, seed, step, world, micro in sorted(tuples, key=lambda item: (item[0], item[2])):
         if is_task:
-            found, whole = task_layout(batches, seed, step, world, micro), (batches, seed, step, 1, BATCH)
+            actual, whole = task_layout(batches, seed, step, world, micro), (batches, seed, step, 1, BATCH)
         else:
-            found, whole = (
+            actual, whole = (
                 pretraining_layout(prepared_dir, seed, step, world, micro),
                 (prepared_dir, seed, step, 1, BATCH),
             )
         key = (is_task, seed, step)
         if key not in references:
             references[key] = task_layout(*whole) if is_task else pretraining_layout(*whole)  # type: ignore[arg-type]
-        differences += found != references[key]
-        assert found.total() in (BATCH, 1013 % BATCH)
+        differences += actual != references[key]
+        assert actual.total() in (BATCH, 1013 % BATCH)
     seconds = time.process_time() - started_at
     print(f"{count} tuples, {len({item[3:] for item in tuples})} layouts: {differences} differences in {seconds:.1f} s")
     assert differences == 0

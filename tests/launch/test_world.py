@@ -78,7 +78,7 @@ def test_srun_s_variables_become_those_of_torchrun(more: dict[str, str], device:
 
 
 @pytest.mark.parametrize(
-    ("variables", "said"),
+    ("variables", "message"),
     [
         (
             {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "0"},
@@ -90,13 +90,13 @@ def test_srun_s_variables_become_those_of_torchrun(more: dict[str, str], device:
     ],
 )
 def test_one_process_of_each_host_says_what_is_wrong(
-    variables: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    variables: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(launcher, "is_launcher", False)  # as in a new process
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert run(["pretrain", "data_dir=x", "output_dir=y", "stepz=1"]) == 2
-    assert capsys.readouterr().err.partition(";")[0] == said
+    assert capsys.readouterr().err.partition(";")[0] == message
 
 
 ASKED = [  # a variable of Accelerate, settings, the words of the refusal; None: the settings say the same

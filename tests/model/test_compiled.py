@@ -60,8 +60,8 @@ def train(
         for report in loop.train(learner, course):
             losses.append(sum(report.losses.values()))
             if report.step % 5 == 0:
-                found = loop.evaluate(accelerator, model, losses_of, iter([batch_of(100 + report.step)]))
-                losses += [measured.loss for measured in found.values()]
+                result = loop.evaluate(accelerator, model, losses_of, iter([batch_of(100 + report.step)]))
+                losses += [measured.loss for measured in result.values()]
                 torch._dynamo.config.error_on_recompile = True
     finally:
         torch._dynamo.config.error_on_recompile = False

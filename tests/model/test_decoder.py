@@ -78,9 +78,9 @@ def texts(lengths: Sequence[int], seed: int) -> Texts:
     return [rng.permutation(VOCAB)[:length].tolist() for length in lengths]
 
 
-def packed(given: Texts, num_slack: int = 0) -> tuple[Tensor, Layout]:
-    ids = [token for text in given for token in text] + [3 + place for place in range(num_slack)]
-    return torch.tensor(ids), Layout.from_lengths(torch.tensor([len(text) for text in given]), num_slack=num_slack)
+def packed(value: Texts, num_slack: int = 0) -> tuple[Tensor, Layout]:
+    ids = [token for text in value for token in text] + [3 + place for place in range(num_slack)]
+    return torch.tensor(ids), Layout.from_lengths(torch.tensor([len(text) for text in value]), num_slack=num_slack)
 
 
 def encode(model: BertWithHeads, sources: Texts, num_slack: int = 0) -> tuple[Tensor, Layout]:
@@ -135,15 +135,15 @@ class Reference(nn.Module):
         return (hidden @ self.table.T)[~target_pad]
 
 
-def padded(given: Texts) -> tuple[Tensor, Tensor]:
-    longest = max(map(len, given))
-    ids = torch.tensor([text + [0] * (longest - len(text)) for text in given])
-    return ids, torch.tensor([[place >= len(text) for place in range(longest)] for text in given])
+def padded(value: Texts) -> tuple[Tensor, Tensor]:
+    longest = max(map(len, value))
+    ids = torch.tensor([text + [0] * (longest - len(text)) for text in value])
+    return ids, torch.tensor([[place >= len(text) for place in range(longest)] for text in value])
 
 
 def as_torch(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Weights of a Transformer, or their gradients, under the names of the reference."""
-    found = {"table": tensors["bert.embeddings.token.weight"]}
+    result = {"table": tensors["bert.embeddings.token.weight"]}
     for side, ours in (("encoder", "bert.encoder"), ("decoder", "heads.generation")):
         attentions = {"self_attn": "attention", **({"multihead_attn": "cross_attention"} if side == "decoder" else {})}
         parts = {"linear1": "feed_forward.intermediate", "linear2": "feed_forward.output"}
@@ -153,13 +153,13 @@ def as_torch(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
             own, theirs = f"{ours}.layers.{layer}", f"{side}.layers.{layer}"
             for which in ("weight", "bias"):
                 for there, here in parts.items():
-                    found[f"{theirs}.{there}.{which}"] = tensors[f"{own}.{here}.{which}"]
+                    result[f"{theirs}.{there}.{which}"] = tensors[f"{own}.{here}.{which}"]
                 for there, here in attentions.items():
                     thirds = [tensors[f"{own}.{here}.{name}.{which}"] for name in ("query", "key", "value")]
-                    found[f"{theirs}.{there}.in_proj_{which}"] = torch.cat(thirds)
+                    result[f"{theirs}.{there}.in_proj_{which}"] = torch.cat(thirds)
         if f"{ours}.norm.weight" in tensors:
-            found |= {f"{side}.norm.{which}": tensors[f"{ours}.norm.{which}"] for which in ("weight", "bias")}
-    return found
+            result |= {f"{side}.norm.{which}": tensors[f"{ours}.norm.{which}"] for which in ("weight", "bias")}
+    return result
 
 
 @pytest.mark.parametrize("kind", ["post", "pre"])
@@ -175,12 +175,12 @@ def test_logits_and_gradients_are_those_of_torch(kind: str) -> None:
     for logits in (ours, theirs):
         (logits * of_logits).sum().backward()
     gradients = as_torch({name: parameter.grad for name, parameter in model.named_parameters()})  # type: ignore[misc]
-    found = dict(reference.named_parameters())
-    assert found.keys() == gradients.keys()
+    actual = dict(reference.named_parameters())
+    assert actual.keys() == gradients.keys()
     largest = max(float(gradient.abs().max()) for gradient in gradients.values())
     for name, gradient in gradients.items():
-        assert found[name].grad is not None
-        same(gradient / largest, found[name].grad / largest, 1e-10)  # type: ignore[operator]
+        assert actual[name].grad is not None
+        same(gradient / largest, actual[name].grad / largest, 1e-10)  # type: ignore[operator]
         assert "in_proj_bias" in name or gradient.abs().max() > 1e-6 * largest, name
 
 
@@ -231,7 +231,7 @@ def test_no_gradient_comes_from_later_tokens_nor_from_other_pairs(kind: str) -> 
     hidden, layout = encode(model, sources)
     hidden = hidden.detach().requires_grad_()
     embeddings: Any = decoder.dropout if kind in RECURRENT else decoder.embeddings
-    embeddings.register_forward_hook(lambda *given: embedded.append(given[-1]))
+    embeddings.register_forward_hook(lambda *value: embedded.append(value[-1]))
     ids, of_targets = packed(targets)
     logits = decoder(ids, of_targets, hidden, layout)
     of_source = torch.arange(len(SOURCES)).repeat_interleave(torch.tensor(SOURCES))
@@ -256,9 +256,9 @@ def step_all(model: BertWithHeads, sources: Texts, targets: Texts, num_slack: in
 @pytest.mark.parametrize("kind", KINDS)
 def test_step_by_step_is_the_same_as_all_at_once(kind: str) -> None:
     model, sources, targets = model_of(kind), texts(SOURCES, 1), texts([POSITIONS] * len(SOURCES), 2)
-    for given in (sources, texts([7] * len(SOURCES), 1)):  # with padding and without
+    for value in (sources, texts([7] * len(SOURCES), 1)):  # with padding and without
         for num_slack in (0, 5):
-            same(step_all(model, given, targets, num_slack).flatten(0, 1), logits_of(model, given, targets))
+            same(step_all(model, value, targets, num_slack).flatten(0, 1), logits_of(model, value, targets))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -312,8 +312,8 @@ def test_slack_changes_nothing(kind: str) -> None:
 def test_kept_weights_are_shares_of_the_source(kind: str, slack: tuple[int, int]) -> None:
     model, sources, targets = model_of(kind), texts(SOURCES, 1), texts(TARGETS, 2)
     ids, layout = packed(sources, slack[0])
-    given = {"targets": Targets(*packed(targets, slack[1])), "output_attentions": True}
-    alignments = model(ids, torch.zeros_like(ids), layout, **given).alignments
+    options = {"targets": Targets(*packed(targets, slack[1])), "output_attentions": True}
+    alignments = model(ids, torch.zeros_like(ids), layout, **options).alignments
     assert len(alignments) == LAYERS
     for weights in alignments:
         assert weights.shape == (len(SOURCES), NUM_HEADS, max(TARGETS), max(SOURCES))
@@ -364,7 +364,7 @@ def test_dropout_is_of_training_alone_and_seeded(kind: str) -> None:
     dropped: list[int] = []
     for module in model.modules():
         if isinstance(module, Dropout):
-            module.register_forward_hook(lambda *given: dropped.append(len(given[-1])))
+            module.register_forward_hook(lambda *value: dropped.append(len(value[-1])))
     same(logits_of(model, sources, targets), logits_of(model_of(kind), sources, targets), 0)
     of_sources, of_targets = (1 + 2 * LAYERS, 1 + 3 * LAYERS)
     if kind in RECURRENT:
@@ -374,24 +374,24 @@ def test_dropout_is_of_training_alone_and_seeded(kind: str) -> None:
     model.float().train()
     for fast in (PLAIN, ALL):
         model.use(fast)
-        found = []
+        results = []
         for seed in (1, 1, 2):
             torch.manual_seed(seed)
-            found.append(logits_of(model, sources, targets))
-        assert torch.equal(found[0], found[1])
-        assert (found[0] - found[2]).abs().max() > 1e-2
-        gradients = torch.autograd.grad(found[0].square().sum(), list(model.parameters()))
+            results.append(logits_of(model, sources, targets))
+        assert torch.equal(results[0], results[1])
+        assert (results[0] - results[2]).abs().max() > 1e-2
+        gradients = torch.autograd.grad(results[0].square().sum(), list(model.parameters()))
         assert all(bool(gradient.isfinite().all()) and bool(gradient.any()) for gradient in gradients)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_fast_ways_give_the_same(kind: str) -> None:
-    model, found = model_of(kind).float(), []
+    model, results = model_of(kind).float(), []
     for fast in (PLAIN, ALL):
         model.use(fast)
         logits = logits_of(model, texts(SOURCES, 1), texts(TARGETS, 2), (3, 3))
-        found.append([logits.detach(), *torch.autograd.grad(logits.sum(), list(model.parameters()))])
-    for one, other in zip(*found, strict=True):
+        results.append([logits.detach(), *torch.autograd.grad(logits.sum(), list(model.parameters()))])
+    for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-4 * max(1.0, float(one.abs().max())))
 
 

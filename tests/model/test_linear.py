@@ -19,13 +19,13 @@ def test_linear_and_its_gradients(rows: int, inner: int, outer: int, has_bias: b
     generator = torch.Generator().manual_seed(rows)
     values = [torch.randn(*shape, generator=generator) for shape in ((rows, inner), (outer, inner), (outer,))]
     weights = torch.randn(rows, outer, generator=generator)
-    found = []
+    results = []
     for fast in (ALL, PLAIN):
         inputs, weight, bias = (value.clone().requires_grad_() for value in values)
         output = linear(inputs, weight, bias if has_bias else None, fast)
         (output * weights).sum().backward()
-        found.append([output.detach(), inputs.grad, weight.grad, *([bias.grad] if has_bias else [])])
-    for ours, plain in zip(*found, strict=True):
+        results.append([output.detach(), inputs.grad, weight.grad, *([bias.grad] if has_bias else [])])
+    for ours, plain in zip(*results, strict=True):
         torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-4)
 
 

@@ -51,14 +51,14 @@ def encode(w: Weights, config: DecoderConfig, ids: list[int]) -> list[list[Numbe
     if config.bidirectional:
         ways, size = [*ways, ("_l0_reverse", order[::-1])], HIDDEN // 2
     for layer in range(LAYERS):
-        found: list[list[Numbers]] = []
+        results: list[list[Numbers]] = []
         for which, of_way in ways:
             state, outputs = (np.zeros(size, complex), np.zeros(size, complex)), [np.empty(0, complex)] * len(ids)
             for j in of_way:
                 state = cell(w, config, f"bert.encoder.layers.{layer}", which, states[-1][j], state)
                 outputs[j] = state[0]
-            found.append(outputs)
-        states.append([np.concatenate(each) for each in zip(*found, strict=True)])
+            results.append(outputs)
+        states.append([np.concatenate(each) for each in zip(*results, strict=True)])
     return states
 
 
@@ -83,8 +83,8 @@ def look(w: Weights, config: DecoderConfig, s: Numbers, hidden: list[Numbers], t
                 scores[j] = (w[f"{name}.of_sum.weight"][0] * np.tanh(both)).sum()
             case _:
                 scores[j] = (s * (w[f"{name}.matrix.weight"] @ hidden[j])).sum()
-    found = dict(zip(seen, softmax(np.array(list(scores.values()))), strict=True))
-    shares = [found.get(j, 0) * factor[j] for j in range(len(hidden))]
+    result = dict(zip(seen, softmax(np.array(list(scores.values()))), strict=True))
+    shares = [result.get(j, 0) * factor[j] for j in range(len(hidden))]
     return shares, sum(share * h for share, h in zip(shares, hidden, strict=True))
 
 
@@ -163,11 +163,11 @@ def test_states_logits_and_gradients_are_those_of_loops(kind: str) -> None:
     for (name, weight), gradient in zip(parameters.items(), gradients, strict=True):
         direction = rng.normal(size=weight.shape)
         moved = w | {name: w[name] + 1j * GRADIENT_STEP * direction}
-        found = [
+        actual = [
             decode(moved, config, target, encode(moved, config, source)[-1])
             for source, target in zip(sources, targets, strict=True)
         ]
-        theirs = np.array([row for rows, _ in found for row in rows])
+        theirs = np.array([row for rows, _ in actual for row in rows])
         near(logits, theirs)
         derivative = (theirs * of_logits).sum().imag / GRADIENT_STEP
         assert abs(derivative) > 1e-6
@@ -176,7 +176,7 @@ def test_states_logits_and_gradients_are_those_of_loops(kind: str) -> None:
     assert len(out.alignments) == (score != "none")
     for shares in out.alignments:
         expected = np.zeros((len(SOURCES), 1, max(TARGETS), max(SOURCES)), complex)
-        for number, (_, of_pair) in enumerate(found):
+        for number, (_, of_pair) in enumerate(actual):
             for i, row in enumerate(of_pair):
                 expected[number, 0, i, : len(row)] = row
         near(shares, expected)

@@ -154,8 +154,8 @@ def beside_the_loops(config: BertConfig, only: str | None = None, padded: bool =
         name: weight.detach().numpy() + 1j * GRADIENT_STEP * direction[name] for name, weight in parameters.items()
     }  # what layers share is there once
     parts = zip(ids.split(LENGTHS), types.split(LENGTHS), strict=True)
-    found = [loops.encode(w, config, own_ids.tolist(), own_types.tolist()) for own_ids, own_types in parts]
-    their_hidden, their_pooled = np.concatenate([each for each, _ in found]), np.stack([each for _, each in found])
+    result = [loops.encode(w, config, own_ids.tolist(), own_types.tolist()) for own_ids, own_types in parts]
+    their_hidden, their_pooled = np.concatenate([each for each, _ in result]), np.stack([each for _, each in result])
     np.testing.assert_allclose(hidden[-1].detach().numpy(), their_hidden.real, rtol=0, atol=1e-10)
     np.testing.assert_allclose(pooled.detach().numpy(), their_pooled.real, rtol=0, atol=1e-10)
     theirs = ((their_hidden * of_hidden).sum() + (their_pooled * of_pooled).sum()).imag / GRADIENT_STEP
@@ -356,7 +356,7 @@ def test_another_sequence_changes_nothing(name: str) -> None:
     ]
 
 
-@pytest.mark.parametrize(("more", "said"), [
+@pytest.mark.parametrize(("more", "message"), [
     (["attention.positions=sinusoidal", "model.hidden_size=27", "model.num_attention_heads=3"],
      "model.hidden_size=27: attention.positions=sinusoidal needs an even number"),
     (["attention.positions=rotary", "model.hidden_size=26", "model.num_attention_heads=2"],
@@ -382,8 +382,8 @@ def test_another_sequence_changes_nothing(name: str) -> None:
     (["norm=before"], "norm"),
     (["pooling=cls"], "pooling"),
 ])  # fmt: skip
-def test_what_has_no_meaning_is_refused_in_one_line(more: list[str], said: str, capsys: Capsys) -> None:
-    refused(run(["pretrain", "data_dir=x", "output_dir=y", *more]), said, capsys, alone=True)
+def test_what_has_no_meaning_is_refused_in_one_line(more: list[str], message: str, capsys: Capsys) -> None:
+    refused(run(["pretrain", "data_dir=x", "output_dir=y", *more]), message, capsys, alone=True)
 
 
 def test_a_causal_model_has_no_head_on_its_first_token() -> None:

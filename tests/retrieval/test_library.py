@@ -45,19 +45,19 @@ def index(*arguments: object) -> int:
 def content(path: Path) -> list[tuple[Any, ...]]:
     """All content of a library, independent of internal numbers."""
     library = Library(path)
-    found = library.find("", library.num_passages, add_rest=True)
-    return sorted((hit.passage, hit.title, hit.source, hit.place) for hit in found)
+    result = library.find("", library.num_passages, add_rest=True)
+    return sorted((hit.passage, hit.title, hit.source, hit.place) for hit in result)
 
 
 def test_passages_are_whole_sentences_that_overlap() -> None:
     """Five words at most, two of them again; a sentence that is too long is cut between words."""
     document = document_of(["a b", "c d", "e", "f g h i j k l", "m"], "line")
-    found = list(cut(document, PassagesConfig(words=5, overlap=2, stemming="none", accents="drop")))
-    assert [document.text[each.start : each.end] for each in found] == ["a b c d e", "e", "f g h i j", "k l m"]
-    assert [(each.first, each.last) for each in found] == [(0, 2), (2, 2), (3, 3), (3, 4)]
+    actual = list(cut(document, PassagesConfig(words=5, overlap=2, stemming="none", accents="drop")))
+    assert [document.text[each.start : each.end] for each in actual] == ["a b c d e", "e", "f g h i j", "k l m"]
+    assert [(each.first, each.last) for each in actual] == [(0, 2), (2, 2), (3, 3), (3, 4)]
     text = "One two. Three  four! “Five” six?"
-    given = document_of_text(text, "", "text", 1)
-    assert [text[start:end] for start, end in given.sentences] == ["One two.", "Three  four!", "“Five” six?"]
+    value = document_of_text(text, "", "text", 1)
+    assert [text[start:end] for start, end in value.sentences] == ["One two.", "Three  four!", "“Five” six?"]
 
 
 def test_every_word_is_in_a_passage(documents: list[list[str]]) -> None:
@@ -173,9 +173,9 @@ def test_words_in_text_without_spaces(language: str, share: float, tmp_path: Pat
     )
     letters = [re.findall(r"\w[^\w\s]*", words) for each in paragraphs for words in each.split()]
     questions = ["".join(row[at : at + 5]) for row in letters for at in range(0, len(row) - 5, 13)]
-    found = [question in hit.passage for question in questions for hit in library.find(question, 1)]
+    actual = [question in hit.passage for question in questions for hit in library.find(question, 1)]
     assert len(questions) > 50
-    assert sum(found) / len(questions) > share
+    assert sum(actual) / len(questions) > share
 
 
 def test_a_long_sentence_is_cut_between_letters() -> None:
@@ -186,11 +186,11 @@ def test_a_long_sentence_is_cut_between_letters() -> None:
 
 
 def test_stems_and_accents_are_settings(tmp_path: Path) -> None:
-    for stemming, accents, found in (("none", "drop", [0, 1]), ("english", "drop", [1, 1]), ("none", "keep", [0, 0])):
+    for stemming, accents, actual in (("none", "drop", [0, 1]), ("english", "drop", [1, 1]), ("none", "keep", [0, 0])):
         settings = PassagesConfig(13, 5, stemming, accents)  # type: ignore[arg-type]
         texts = [("", "an invention with a résumé"), ("", "nothing")]
         library = made_of(tmp_path / f"{stemming}-{accents}.db", texts, settings)
-        assert [len(library.find(question, 1)) for question in ("invented", "resume")] == found
+        assert [len(library.find(question, 1)) for question in ("invented", "resume")] == actual
 
 
 FILES = {
@@ -230,22 +230,22 @@ def test_every_format_has_its_places(folder: Path, tmp_path: Path) -> None:
 def test_a_library_follows_its_files(folder: Path, tmp_path: Path, capsys: Capsys) -> None:
     """What is new, changed and gone; after each change it is what a new library is."""
     output = tmp_path / "library.db"
-    given = [f"corpus.path={folder}", "passages.words=7", "passages.overlap=3"]
+    arguments = [f"corpus.path={folder}", "passages.words=7", "passages.overlap=3"]
 
     def check(*more: str) -> str:
         capsys.readouterr()
-        assert index(*given, f"output={output}", *more) == 0
-        said = capsys.readouterr().out
+        assert index(*arguments, f"output={output}", *more) == 0
+        printed = capsys.readouterr().out
         fresh = tmp_path / "fresh.db"
         fresh.unlink(missing_ok=True)
-        assert index(*given, f"output={fresh}") == 0
+        assert index(*arguments, f"output={fresh}") == 0
         if "remove=true" in more:
             assert content(output) == content(fresh)
         else:
             assert {hit[:2] for hit in content(fresh)} <= {hit[:2] for hit in content(output)}
         scores = [sorted(hit.score for hit in Library(path).find("another line bob", 99)) for path in (output, fresh)]
         assert scores[0] == pytest.approx(scores[1]) or "remove=true" not in more
-        return said
+        return printed
 
     check()
     before = output.read_bytes()
@@ -288,17 +288,17 @@ def test_a_killed_index_goes_on(python: Path, tmp_path: Path) -> None:
     texts = make_text(450)
     for number in range(3):
         write_text(tmp_path / f"{number}.txt", texts[number * 150 : number * 150 + 170])
-    given = [f"corpus.path={tmp_path}/*.txt", "passages.words=23", "passages.overlap=11"]
+    arguments = [f"corpus.path={tmp_path}/*.txt", "passages.words=23", "passages.overlap=11"]
     output, whole = tmp_path / "killed.db", tmp_path / "whole.db"
     counts = [0]
     for moment in (3, 805, 6):
-        assert subprocess.run([python, "-c", KILLED, str(moment), "index", *given, f"output={output}"]).returncode
+        assert subprocess.run([python, "-c", KILLED, str(moment), "index", *arguments, f"output={output}"]).returncode
         assert not output.exists()
         with sqlite3.connect(tmp_path / "killed.db.partial" / ".unfinished" / "library.db") as connection:
             counts.append(connection.execute("SELECT count(*) FROM documents").fetchone()[0])
     assert counts == sorted(counts)
     assert 50 < counts[2] <= counts[3] < 450
-    assert index(*given, f"output={output}") == index(*given, f"output={whole}") == 0
+    assert index(*arguments, f"output={output}") == index(*arguments, f"output={whole}") == 0
     assert content(output) == content(whole)
     assert sorted(path.name for path in tmp_path.glob("*.db*")) == ["killed.db", "whole.db"]
     scores = [{hit.passage: hit.score for hit in Library(path).find("kan lon mir", 50)} for path in (output, whole)]
@@ -321,9 +321,9 @@ def test_a_full_disk_is_said_and_what_was_there_stays(tmp_path: Path, capsys: Ca
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, ignored)
-    said = capsys.readouterr().err
-    assert str(output) in said
-    assert said.count("\n") == 1
+    printed = capsys.readouterr().err
+    assert str(output) in printed
+    assert printed.count("\n") == 1
     assert set(before) <= set(content(output))
     assert index(f"corpus.path={tmp_path}/*.txt", f"output={output}") == 0
     assert len(content(output)) > 400
@@ -376,15 +376,15 @@ CHANGES = [
 @pytest.mark.parametrize(("change", "codes"), CHANGES)  # of index, which has nothing to do, and of search
 def test_a_library_of_somebody_else(change: str, codes: list[int], tmp_path: Path, capsys: Capsys) -> None:
     text, output = write_text(tmp_path / "a.txt", make_text(7)), tmp_path / "library.db"
-    given = (f"corpus.path={text}", f"output={output}")
-    assert index(*given) == 0
+    arguments = (f"corpus.path={text}", f"output={output}")
+    assert index(*arguments) == 0
     with contextlib.closing(sqlite3.connect(output, isolation_level=None)) as connection:
         connection.executescript(change)
     for expected in ([2, 2], codes):
         before = output.read_bytes()
-        assert [index(*given), run(["search", f"index={output}", "question=kan"])] == expected
-        said = capsys.readouterr().err.splitlines()
-        assert [str(output) in line for line in said] == [True] * expected.count(2), said
+        assert [index(*arguments), run(["search", f"index={output}", "question=kan"])] == expected
+        printed = capsys.readouterr().err.splitlines()
+        assert [str(output) in line for line in printed] == [True] * expected.count(2), printed
         assert (output.read_bytes(), sorted(tmp_path.iterdir())) == (before, [text, output])
         library_file.seal(output)  # somebody who writes checksums, too
 
@@ -416,8 +416,8 @@ def test_random_damages_of_a_library(tmp_path: Path, monkeypatch: pytest.MonkeyP
             output.write_bytes(data)
             capsys.readouterr()
             assert [run(command) for command in commands] == [2, 2]
-            said = capsys.readouterr().err.splitlines()
-            assert [f"error: {output}: damaged library (" in line for line in said] == [True, True]
+            printed = capsys.readouterr().err.splitlines()
+            assert [f"error: {output}: damaged library (" in line for line in printed] == [True, True]
     monkeypatch.setattr(library_file, "CHECKED_BYTES", len(whole) - 1)
     for damaged, codes in ((whole[:-1], [2, 2]), (whole + b"x", [2, 2])):
         output.write_bytes(damaged)

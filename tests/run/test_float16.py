@@ -59,33 +59,33 @@ def test_an_overflow_is_skipped_and_the_scale_halved(
 ) -> None:
     """Killed between two overflows and resumed, with layers computed twice: the same bits. In two processes too, if strict."""
     whole, killed, two = tmp_path / "whole", tmp_path / "killed", tmp_path / "two"
-    given = [f"data_dir={prepared_dir}", option]
+    arguments = [f"data_dir={prepared_dir}", option]
     with monkeypatch.context() as patch:
         patch.setattr(loss_scale, "FIRST", 2.0**FIRST)
-        assert run([*RUN, f"output_dir={whole}", *given]) == 0
-    found = scales(whole)
-    skipped = [scale for scale in found if isinstance(scale, str)]
-    assert 2 <= len(skipped) < 5, found
+        assert run([*RUN, f"output_dir={whole}", *arguments]) == 0
+    actual = scales(whole)
+    skipped = [scale for scale in actual if isinstance(scale, str)]
+    assert 2 <= len(skipped) < 5, actual
     assert skipped == [f"overflow in float16, loss scale {2.0 ** (FIRST - n):g}" for n in range(len(skipped))]
     state, num_good = read_state(whole / "checkpoints" / "step-00000005"), 5 - len(skipped)
     assert (state["loss_scale"], state["num_updates"]) == ([2.0 ** (FIRST - len(skipped)), num_good], num_good)
     assert state["standing"]["skips"] == {"total": 0, "in_a_row": 0}
 
-    command = [python, "-c", PLANTED, str(FIRST), "1", *RUN, f"output_dir={killed}", *given]
+    command = [python, "-c", PLANTED, str(FIRST), "1", *RUN, f"output_dir={killed}", *arguments]
     ended = subprocess.run(command, capture_output=True, text=True)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert [path.name for path in all_checkpoints(killed)] == ["step-00000001"]
-    assert run([*RUN, f"output_dir={killed}", *given, "recompute=layers"]) == 0
+    assert run([*RUN, f"output_dir={killed}", *arguments, "recompute=layers"]) == 0
     runs = [whole, killed]
     if option == "reproducibility=strict":
-        output_of([*torchrun[:-2], "-c", PLANTED, FIRST, -1, *RUN, f"output_dir={two}", *given, "recompute=layers"])
+        output_of([*torchrun[:-2], "-c", PLANTED, FIRST, -1, *RUN, f"output_dir={two}", *arguments, "recompute=layers"])
         runs.append(two)
-    assert [(scales(each), weights_of(each)) for each in runs] == [(found, weights_of(whole))] * len(runs)
+    assert [(scales(each), weights_of(each)) for each in runs] == [(actual, weights_of(whole))] * len(runs)
 
 
 def test_a_scaled_step_is_the_same_step() -> None:
     """In float32 a power of 2 changes no bit: neither of the clipped gradient, nor of the norm in the log."""
-    found, accelerator = [], make_accelerator("cpu", 1)
+    results, accelerator = [], make_accelerator("cpu", 1)
     course = Course(lambda step: [], lambda step: 1e-3, 0, 1, max_grad_norm=0.01, seed=3)
     for scale in (None, LossScale(accelerator.device)):
         model = small_model(dropout=0.1).train()
@@ -94,9 +94,9 @@ def test_a_scaled_step_is_the_same_step() -> None:
         learner = Learner(accelerator, model, optimizer, pretraining_losses, scale)
         report = loop.optimizer_step(learner, course, 0, [(0, random_batch(model, 5, 13))])
         assert report.loss_scale == (scale and loss_scale.FIRST)
-        found.append((report.grad_norm, torch.cat([weight.reshape(-1) for weight in model.parameters()])))
-    assert found[0][0] == found[1][0] > 0.01
-    assert torch.equal(found[0][1], found[1][1])
+        results.append((report.grad_norm, torch.cat([weight.reshape(-1) for weight in model.parameters()])))
+    assert results[0][0] == results[1][0] > 0.01
+    assert torch.equal(results[0][1], results[1][1])
 
 
 def test_the_scale_is_that_of_torch() -> None:

@@ -86,22 +86,22 @@ def test_batches_are_those_of_a_sampler_of_the_length(prepared_dir: Path, tmp_pa
         for step in range(phase.first_step, phase.last_step):
             ranges = [(first, min(first + size, 12)) for first in range(0, 12, size)]
             expected = alone.micro_batches(step - phase.first_step, 12, ranges)
-            found = both.micro_batches(step, 0, 1)
-            assert [number for number, _ in found] == list(range(len(ranges)))
-            for (_, batch), other in zip(found, expected, strict=True):
+            actual = both.micro_batches(step, 0, 1)
+            assert [number for number, _ in actual] == list(range(len(ranges)))
+            for (_, batch), other in zip(actual, expected, strict=True):
                 for field in dataclasses.fields(batch):
                     np.testing.assert_array_equal(getattr(batch, field.name), getattr(other, field.name))
-        longest.append(max(batch.sequence_lengths.max() for _, batch in found))
+        longest.append(max(batch.sequence_lengths.max() for _, batch in actual))
     assert longest[0] <= 24 < longest[1] <= 56
     assert len({path.name.split("-")[-1] for path in tmp_path.iterdir()}) == 2  # a cache for each length
 
 
 def test_what_a_run_says_and_writes(prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     assert pretrain(prepared_dir, tmp_path / "run") == 0
-    said = capsys.readouterr().out.splitlines()
-    spoken = [line.split(":")[0] for line in said if "sequences of up to" in line]
+    printed = capsys.readouterr().out.splitlines()
+    spoken = [line.split(":")[0] for line in printed if "sequences of up to" in line]
     assert spoken == ["steps 1 to 6, sequences of up to 24 tokens", "steps 7 to 10, sequences of up to 56 tokens"]
-    at = [index for index, line in enumerate(said) if line.startswith(("step 6/", "steps 7 to", "step 7/"))]
+    at = [index for index, line in enumerate(printed) if line.startswith(("step 6/", "steps 7 to", "step 7/"))]
     assert at == sorted(at)
     assert len(at) == 3
     state = json.loads((all_checkpoints(tmp_path / "run")[0] / "state.json").read_text())

@@ -163,6 +163,8 @@ def test_pretraining_says_what_it_will_need(
     monkeypatch.setattr(memory, "CGROUPS", tmp_path)
     small = ["steps=1", "batch.sequences=4", "batch.micro_sequences=2", "evaluation.max_sequences=4", "device=cpu"]
     assert run(["pretrain", f"data_dir={prepared_dir}", f"output_dir={tmp_path / 'run'}", "model=tiny", *small]) == 0
-    said = capsys.readouterr().out
-    assert said.count("expected peak memory ") == said.count(" GB of 0.9 GB here\n") == 1
-    assert said.count("warning: batch.micro_sequences=2 needs 0.1 GB more, 0.0 GB are free; take a smaller model") == 1
+    printed = capsys.readouterr().out
+    assert printed.count("expected peak memory ") == printed.count(" GB of 0.9 GB here\n") == 1
+    assert (
+        printed.count("warning: batch.micro_sequences=2 needs 0.1 GB more, 0.0 GB are free; take a smaller model") == 1
+    )

@@ -72,8 +72,8 @@ def test_a_run_is_measured_resumed_and_split(
     scores = json.loads((writer / "eval.json").read_text())
     assert scores["perplexity"] == pytest.approx(np.exp(scores["lm_loss"]))
     assert run(["evaluate", f"model_dir={writer}", f"data_dir={prepared_dir}", "segments.max_seq_length=24"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["perplexity"] == pytest.approx(scores["perplexity"], rel=1e-5)
+    actual = json.loads(capsys.readouterr().out)
+    assert actual["perplexity"] == pytest.approx(scores["perplexity"], rel=1e-5)
     assert "what the model writes" in (writer / "report.html").read_text()
     resumed = tmp_path / "resumed"
     assert run(command(prepared_dir, resumed, "steps=2", "schedule=constant")) == 0
@@ -96,24 +96,27 @@ def test_transformers_writes_the_same(writer: Path, tmp_path: Path, search: dict
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
     ours = bertkit.load_predictor(tmp_path / "hf", task={"generation": {**search, "max_target_length": 15}})
-    found = [ours(PROMPTS)[n]["text"] for n in range(len(PROMPTS))]
-    for text, prompt in zip(found, PROMPTS, strict=True):
+    actual = [ours(PROMPTS)[n]["text"] for n in range(len(PROMPTS))]
+    for text, prompt in zip(actual, PROMPTS, strict=True):
         ids = tokenizer(prompt, return_tensors="pt")["input_ids"][:, :-1]
         written = theirs.generate(ids, max_new_tokens=15, do_sample=False, **search)[0, ids.shape[1] :]
         assert tokenizer.decode(written, skip_special_tokens=True) == text
-    assert any(found)
+    assert any(actual)
 
 
 def test_what_is_left_of_a_long_text(writer: Path, capsys: Capsys) -> None:
     """Its end; a third of the model's 48 positions remain for the text with [CLS]."""
-    given, long = ["task.generation.max_target_length=32", "task.generation.num_beams=1"], "kan lon ten mir rur " * 20
-    found = []
+    arguments, long = (
+        ["task.generation.max_target_length=32", "task.generation.num_beams=1"],
+        "kan lon ten mir rur " * 20,
+    )
+    results = []
     for text in (long, "mir rur " + "kan lon ten mir rur " * 3):
         capsys.readouterr()
-        assert run(["predict", f"model_dir={writer}", f"text={text}", *given]) == 0
-        found.append(json.loads(capsys.readouterr().out))
-    assert [row["truncated"] for row in found] == [True, True]
-    assert found[0]["text"] == found[1]["text"]
+        assert run(["predict", f"model_dir={writer}", f"text={text}", *arguments]) == 0
+        results.append(json.loads(capsys.readouterr().out))
+    assert [row["truncated"] for row in results] == [True, True]
+    assert results[0]["text"] == results[1]["text"]
     words = "task.generation.max_target_length=48: leaves no room"
     refused(run(["predict", f"model_dir={writer}", "text=kan", "task.generation.max_target_length=48"]), words, capsys)
 
@@ -131,8 +134,8 @@ def test_what_next_tokens_do_not_go_with(more: list[str], message: str, tmp_path
 
 
 def test_a_model_goes_on_with_its_objective(writer: Path, prepared_dir: Path, tmp_path: Path) -> None:
-    given = [each for each in SMALL if not each.startswith(("model", "attention"))]
-    start = [f"data_dir={prepared_dir}", f"model_dir={writer}", *given]
+    value = [each for each in SMALL if not each.startswith(("model", "attention"))]
+    start = [f"data_dir={prepared_dir}", f"model_dir={writer}", *value]
     assert run(["pretrain", *start, f"output_dir={tmp_path / 'on'}"]) == 0
     assert set(load_packed(tmp_path / "on")[0].heads) == {"next_token"}
     assert "lm_loss" in json.loads((tmp_path / "on" / "eval.json").read_text())
@@ -142,6 +145,6 @@ def test_a_model_goes_on_with_its_objective(writer: Path, prepared_dir: Path, tm
 
 def test_bigrams_to_compare_with(prepared_dir: Path) -> None:
     script = Path(__file__).parents[2] / "recipes" / "language_model" / "bigrams.py"
-    found = re.findall(r"(\w+): perplexity ([\d.]+)", output_of([sys.executable, script, prepared_dir, 1024, 24]))
-    (_, unigrams), (_, bigrams) = found
+    match = re.findall(r"(\w+): perplexity ([\d.]+)", output_of([sys.executable, script, prepared_dir, 1024, 24]))
+    (_, unigrams), (_, bigrams) = match
     assert 1 < float(bigrams) < float(unigrams) < 131

@@ -105,10 +105,10 @@ def test_rows_are_rounded_up_where_onednn_computes(rows: int, even: int) -> None
         (PLAIN, "bf16", rows),
     ):
         model.use(fast)
-        found = DeviceInputs.of(model, precision).rows(ids, IGNORED)
-        assert len(found) == expected
-        assert found[:rows].tolist() == ids.tolist()
-        assert found[rows:].tolist() == [IGNORED] * (expected - rows)
+        actual = DeviceInputs.of(model, precision).rows(ids, IGNORED)
+        assert len(actual) == expected
+        assert actual[:rows].tolist() == ids.tolist()
+        assert actual[rows:].tolist() == [IGNORED] * (expected - rows)
     model.use(ALL)
     assert len(DeviceInputs.of(model.double(), "fp32").rows(ids)) == rows
 
@@ -116,7 +116,7 @@ def test_rows_are_rounded_up_where_onednn_computes(rows: int, even: int) -> None
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_model_with_rounded_rows(precision: str) -> None:
     """Losses, logits and every gradient are those of the tokens alone."""
-    model, found = small_model().eval(), []
+    model, results = small_model().eval(), []
     ids, lengths = np.random.default_rng(0).integers(5, 131, 129), np.array([30, 39, 30, 30])
     batch = PretrainBatch(ids, ids % 2, lengths, np.arange(99), ids[:99], np.array([0, 1, 0, 0]))
     for fast in (ALL, dataclasses.replace(ALL, even_rows=False)):
@@ -128,8 +128,8 @@ def test_a_model_with_rounded_rows(precision: str) -> None:
         best, shares = best_tokens(model, batch, 3, precision)
         assert best.shape == shares.shape == (99, 3)
         gradients = [parameter.grad for parameter in model.parameters()]
-        found.append([*(term.sum.detach() for term in terms.values()), torch.from_numpy(shares), *gradients])
-    for ours, plain in zip(*found, strict=True):
+        results.append([*(term.sum.detach() for term in terms.values()), torch.from_numpy(shares), *gradients])
+    for ours, plain in zip(*results, strict=True):
         assert ours.shape == plain.shape
         torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5 if precision == "fp32" else 2e-2)
 
@@ -140,9 +140,9 @@ def test_logits_of_rounded_rows_are_those_of_the_tokens(name: str) -> None:
     ids = np.random.default_rng(0).integers(5, 131, 129)
     batch = TaskBatch(name, ids, ids % 2, lengths, None)
     model = small_model(heads=(name,), with_pooler=name == "sequence").eval()
-    found = []
+    results = []
     for fast in (ALL, PLAIN):
         model.use(fast)
-        found.append(task_logits(model, batch).logits)
-    for ours, plain in zip(*found, strict=True):
+        results.append(task_logits(model, batch).logits)
+    for ours, plain in zip(*results, strict=True):
         np.testing.assert_allclose(ours, plain, atol=1e-5)

@@ -31,15 +31,15 @@ def command(data: Path, output: Path, *more: str) -> list[str]:
 
 
 def scores(run_dir: Path) -> dict[str, float]:
-    found: dict[str, Any] = json.loads((run_dir / "eval.json").read_text())
-    return {name: value for name, value in found.items() if name.startswith(("mlm_", "nsp_"))}
+    results: dict[str, Any] = json.loads((run_dir / "eval.json").read_text())
+    return {name: value for name, value in results.items() if name.startswith(("mlm_", "nsp_"))}
 
 
 def measured(capsys: Capsys, model: Path, data: Path, *more: str) -> tuple[dict[str, float], str]:
     capsys.readouterr()
     assert run(["evaluate", f"model_dir={model}", f"data_dir={data}", "segments.max_seq_length=24", *more]) == 0
-    said = capsys.readouterr()
-    return {name: value for name, value in json.loads(said.out).items() if name != "split"}, said.err
+    printed = capsys.readouterr()
+    return {name: value for name, value in json.loads(printed.out).items() if name != "split"}, printed.err
 
 
 @pytest.fixture(scope="module")
@@ -76,15 +76,15 @@ def test_sentence_order_has_the_head_and_the_names_of_next_sentence_prediction(
 
 def test_evaluate_draws_pairs_as_the_run_did(prepared_dir: Path, albert: Path, capsys: Capsys) -> None:
     """So that the label that is measured is the one that was learned; the command line may ask for another."""
-    found, said = measured(capsys, albert, prepared_dir, "masking=ngram")
-    assert found == pytest.approx(scores(albert), rel=1e-5)
-    assert "next_sentence=sop" in said
-    assert str(albert) in said
+    actual, printed = measured(capsys, albert, prepared_dir, "masking=ngram")
+    assert actual == pytest.approx(scores(albert), rel=1e-5)
+    assert "next_sentence=sop" in printed
+    assert str(albert) in printed
     checkpoint, _ = measured(capsys, all_checkpoints(albert)[0], prepared_dir, "masking=ngram", "next_sentence=sop")
-    assert checkpoint == found
-    nsp, said = measured(capsys, albert, prepared_dir, "masking=ngram", "next_sentence=nsp")
-    assert nsp["nsp_loss"] != found["nsp_loss"]
-    assert "next_sentence" not in said
+    assert checkpoint == actual
+    nsp, printed = measured(capsys, albert, prepared_dir, "masking=ngram", "next_sentence=nsp")
+    assert nsp["nsp_loss"] != actual["nsp_loss"]
+    assert "next_sentence" not in printed
     # a directory that is no run says nothing of what its head was trained for
     shutil.copytree(albert / "model", albert.parent / "elsewhere")
     assert measured(capsys, albert.parent / "elsewhere", prepared_dir, "masking=ngram", "split=held_out")[0] == nsp
@@ -112,15 +112,15 @@ def test_pairs_without_a_label_train_a_masked_lm_alone(prepared_dir: Path, unlab
     config = json.loads((unlabelled / "model" / "config.json").read_text())
     assert config["architectures"] == ["BertForMaskedLM"]
     assert not any(name.startswith("nsp") for row in read_metrics(unlabelled / "metrics.jsonl") for name in row)
-    found, said = measured(capsys, unlabelled, prepared_dir)
-    assert set(found) == {"mlm_loss", "mlm_accuracy"}
-    assert found == pytest.approx(scores(unlabelled), rel=1e-5)
-    assert "next_sentence=none" in said
+    actual, printed = measured(capsys, unlabelled, prepared_dir)
+    assert set(actual) == {"mlm_loss", "mlm_accuracy"}
+    assert actual == pytest.approx(scores(unlabelled), rel=1e-5)
+    assert "next_sentence=none" in printed
     others, _ = measured(
         capsys, unlabelled, prepared_dir, "next_sentence=nsp"
     )  # other pairs, and no head to tell of them
-    assert set(others) == set(found)
-    assert others["mlm_loss"] != found["mlm_loss"]
+    assert set(others) == set(actual)
+    assert others["mlm_loss"] != actual["mlm_loss"]
 
 
 def test_continued_with_another_objective(
@@ -140,9 +140,9 @@ def test_continued_with_another_objective(
 def test_a_run_keeps_its_objective(prepared_dir: Path, albert: Path, tmp_path: Path, capsys: Capsys) -> None:
     allow = "resume.allow=[segments,masking]"
     assert run(command(prepared_dir, albert, "masking=ngram", allow)) == 2
-    said = capsys.readouterr().err
-    assert "segments.next_sentence: 'sop' there, 'nsp' here" in said
-    assert "restore the original value of segments.next_sentence" in said
+    printed = capsys.readouterr().err
+    assert "segments.next_sentence: 'sop' there, 'nsp' here" in printed
+    assert "restore the original value of segments.next_sentence" in printed
     refused(run(command(prepared_dir, albert, "next_sentence=sop")), "masking.kind: 'ngram' there, 'bert' here", capsys)
 
 
@@ -154,8 +154,8 @@ def test_another_objective_is_another_run(
     assert run(command(prepared_dir, run_dir, "steps=2")) == 0
     capsys.readouterr()
     assert run(command(prepared_dir, run_dir, "steps=2", *ALBERT)) == 2
-    said = capsys.readouterr().err
-    assert all(text in said for text in ("next_sentence: 'nsp' there, 'sop' here", "{'max_ngram': 3} here"))
+    printed = capsys.readouterr().err
+    assert all(text in printed for text in ("next_sentence: 'nsp' there, 'sop' here", "{'max_ngram': 3} here"))
     assert run(command(prepared_dir, run_dir, "steps=3")) == 0
     assert "steps: 2 up to step 2, 3 from here on" in capsys.readouterr().out
     assert measured(capsys, run_dir, prepared_dir)[0] == pytest.approx(scores(run_dir), rel=1e-5)
@@ -163,7 +163,7 @@ def test_another_objective_is_another_run(
 
 @pytest.mark.parametrize(("next_sentence", "refused"), [("sop", True), ("none", False)])
 def test_a_blind_cls_matters_to_a_next_sentence_head_alone(next_sentence: str, refused: bool) -> None:
-    given = ["data_dir=x", "output_dir=y", "attention.pattern=causal", f"next_sentence={next_sentence}"]
+    arguments = ["data_dir=x", "output_dir=y", "attention.pattern=causal", f"next_sentence={next_sentence}"]
     with pytest.raises(InputError, match="next_sentence") if refused else nullcontext():
-        segments = build(PretrainSettings, compose("pretrain", given)).segments
+        segments = build(PretrainSettings, compose("pretrain", arguments)).segments
         assert (segments.has_pairs, segments.predicts_next) == (True, False)

@@ -52,10 +52,10 @@ def settings_of(command: str) -> dict[str, Any]:
 
 
 def leaves(mapping: Mapping[str, Any], prefix: str = "") -> list[str]:
-    found: list[str] = []
+    results: list[str] = []
     for key, value in mapping.items():
-        found += leaves(value, f"{prefix}{key}.") if isinstance(value, Mapping) else [prefix + key]
-    return found
+        results += leaves(value, f"{prefix}{key}.") if isinstance(value, Mapping) else [prefix + key]
+    return results
 
 
 def changed(mapping: dict[str, Any], key: str) -> tuple[dict[str, Any], Any, Any]:

@@ -100,9 +100,9 @@ def test_a_damaged_checkpoint_is_left_aside_and_the_weights_come_out_the_same(
         file.seek(5000)
         file.write(b"?")
     assert pretrain(prepared_dir, finished) == 0
-    said = capsys.readouterr().out
-    assert "step-00000004 is damaged and not used: optimizer.safetensors: size or SHA-256 differs" in said
-    assert "resumed from step 3 of 4" in said
+    printed = capsys.readouterr().out
+    assert "step-00000004 is damaged and not used: optimizer.safetensors: size or SHA-256 differs" in printed
+    assert "resumed from step 3 of 4" in printed
     assert sha256_file(finished / "model" / "model.safetensors") == whole
     assert [fault_of(path) for path in all_checkpoints(finished)] == [None] * 3
 
@@ -113,9 +113,9 @@ def test_a_run_without_any_whole_checkpoint_stops(prepared_dir: Path, finished: 
         (path / "state.json").write_text("{}")
     before = sha256_file(finished / "metrics.jsonl")
     assert pretrain(prepared_dir, finished) == 4
-    said = capsys.readouterr()
-    assert "error: " + str(finished / "checkpoints") + ": 3 checkpoint(s)" in said.err
-    assert said.out.count("is damaged and not used: state.json") == 3
+    printed = capsys.readouterr()
+    assert "error: " + str(finished / "checkpoints") + ": 3 checkpoint(s)" in printed.err
+    assert printed.out.count("is damaged and not used: state.json") == 3
     assert sha256_file(finished / "metrics.jsonl") == before
     assert names(finished) == [4, 3, 2]
 
@@ -174,14 +174,14 @@ def test_a_disk_that_is_too_small(prepared_dir: Path, tmp_path: Path, capsys: Ca
     with mounted(tmp_path / "small", "-t", "tmpfs", "-o", "size=1m", "tmpfs") as disk:
         run_dir, more = disk / "run", ["steps=3", f"checkpoint.background={background}"]
         assert pretrain(prepared_dir, run_dir, *more) == 4
-        said = capsys.readouterr().err
-        assert f"error: step 1 is not saved: no space left on {run_dir / 'checkpoints'}: need " in said
-        assert "; no checkpoint yet\n" in said
-        assert said.count("\n") == 1
+        printed = capsys.readouterr().err
+        assert f"error: step 1 is not saved: no space left on {run_dir / 'checkpoints'}: need " in printed
+        assert "; no checkpoint yet\n" in printed
+        assert printed.count("\n") == 1
         assert names(run_dir) == []
         assert pretrain(prepared_dir, run_dir, *more, "checkpoint.on_save_error=continue") == 0
-        said = capsys.readouterr().out
-        assert [f"({n} failed save(s) since this start)" in said for n in (1, 2, 3, 4)] == [
+        printed = capsys.readouterr().out
+        assert [f"({n} failed save(s) since this start)" in printed for n in (1, 2, 3, 4)] == [
             True, True, True, False,
         ]  # fmt: skip
         assert (run_dir / "model" / "model.safetensors").exists()
@@ -190,8 +190,8 @@ def test_a_disk_that_is_too_small(prepared_dir: Path, tmp_path: Path, capsys: Ca
 def test_two_processes_save_and_one_goes_on(
     prepared_dir: Path, four_steps: Path, tmp_path: Path, torchrun: list[str]
 ) -> None:
-    given = [f"data_dir={prepared_dir}", f"output_dir={tmp_path / 'run'}", "steps=3", "checkpoint.background=true"]
-    output_of([*torchrun, "pretrain", *SMALL, *given])
+    arguments = [f"data_dir={prepared_dir}", f"output_dir={tmp_path / 'run'}", "steps=3", "checkpoint.background=true"]
+    output_of([*torchrun, "pretrain", *SMALL, *arguments])
     files = sorted(path.name for path in all_checkpoints(tmp_path / "run")[0].glob("optimizer*"))
     assert files == ["optimizer-00001-of-00002.safetensors", "optimizer-00002-of-00002.safetensors"]
     assert pretrain(prepared_dir, tmp_path / "run", "steps=4", "schedule.warmup_steps=0") == 0

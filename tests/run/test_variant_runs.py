@@ -95,9 +95,9 @@ def finished(prepared_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Ca
         if name not in made:
             output, models, real = tmp_path_factory.mktemp("run") / "run", [], loop.optimizer_step
 
-            def spied(*given: Any, **named: Any) -> Any:
-                models.append(given[0].model)
-                return real(*given, **named)
+            def spied(*value: Any, **named: Any) -> Any:
+                models.append(value[0].model)
+                return real(*value, **named)
 
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(loop, "optimizer_step", spied)
@@ -118,8 +118,8 @@ def test_killed_and_resumed_bit_for_bit(
     name: str, finished: Callable[[str], Finished], prepared_dir: Path, tmp_path: Path, python: Path
 ) -> None:
     whole, output, steps = finished(name).run_dir, tmp_path / "run", ["steps=5", *RUNS[name]]
-    given = ["pretrain", f"data_dir={prepared_dir}", f"output_dir={output}", *TINY, *steps]
-    killed = subprocess.run([python, "-c", KILLED, *given], capture_output=True, text=True)
+    arguments = ["pretrain", f"data_dir={prepared_dir}", f"output_dir={output}", *TINY, *steps]
+    killed = subprocess.run([python, "-c", KILLED, *arguments], capture_output=True, text=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert int(all_checkpoints(output)[0].name[5:]) in (2, 3)
     assert not (output / "model").exists()
@@ -134,15 +134,21 @@ def test_killed_and_resumed_bit_for_bit(
 def test_two_processes_train_what_one_does(
     name: str, prepared_dir: Path, tmp_path: Path, python: Path, torchrun: list[str]
 ) -> None:
-    found = []
+    results = []
     for command in ([str(python), "-m", "bertkit"], torchrun):
-        output = tmp_path / str(len(found))
-        given = ["pretrain", f"data_dir={prepared_dir}", f"output_dir={output}", "reproducibility=strict", "steps=2"]
-        output_of([*command, *given, *TINY, *RUNS[name]], env={**os.environ, "OMP_NUM_THREADS": "1"})
-        found.append((losses(output), sha256_file(output / "model" / "model.safetensors")))
+        output = tmp_path / str(len(results))
+        arguments = [
+            "pretrain",
+            f"data_dir={prepared_dir}",
+            f"output_dir={output}",
+            "reproducibility=strict",
+            "steps=2",
+        ]
+        output_of([*command, *arguments, *TINY, *RUNS[name]], env={**os.environ, "OMP_NUM_THREADS": "1"})
+        results.append((losses(output), sha256_file(output / "model" / "model.safetensors")))
         manifest = json.loads((output / "manifest.json").read_text())
-        assert manifest["world_size"] == len(found)
-    assert found[0] == found[1]
+        assert manifest["world_size"] == len(results)
+    assert results[0] == results[1]
 
 
 @each_run
@@ -178,8 +184,8 @@ def test_fine_tuned_and_used(name: str, finished: Callable[[str], Finished], tmp
     for split, count in (("train", 16), ("dev", 8)):
         rows = [{"text": f"{'kan lon' if n % 3 else 'mir rur'} ten", "label": "ab"[n % 2]} for n in range(count)]
         (task / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    given = [*TINY_FINETUNE, "task.columns.text_pair=null"]
-    assert run(["finetune", f"model_dir={start}", f"data_dir={task}", f"output_dir={output}", *given]) == 0
+    value = [*TINY_FINETUNE, "task.columns.text_pair=null"]
+    assert run(["finetune", f"model_dir={start}", f"data_dir={task}", f"output_dir={output}", *value]) == 0
     tuned, written = load_packed(output)[0], json.loads((output / "model" / "config.json").read_text())
     assert written["model_type"] == "bertkit"
     assert (tuned.config.attention, tuned.config.norm, tuned.config.pooling) == (

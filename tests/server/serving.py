@@ -32,8 +32,8 @@ class Server:
         until = time.monotonic() + SECONDS
         while True:
             for line in list(self.said):
-                if found := re.search(pattern, line):
-                    return found
+                if match := re.search(pattern, line):
+                    return match
             assert time.monotonic() < until, f"{pattern} never said: {self.said}"
             assert self.process.poll() is None or any(re.search(pattern, line) for line in self.said), self.said
             time.sleep(0.01)
@@ -130,12 +130,12 @@ class Connection:
 def request(path: str, body: Any = None, method: str | None = None, **headers: str | None) -> bytes:
     """Write a request; a body that is no bytes is written as JSON. Headers of None are left out."""
     data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-    given: dict[str, str | None] = {"host": "localhost"}
+    options: dict[str, str | None] = {"host": "localhost"}
     if body is not None:
-        given |= {"content-type": "application/json", "content-length": str(len(data))}
-    given |= {name.replace("_", "-"): value for name, value in headers.items()}
+        options |= {"content-type": "application/json", "content-length": str(len(data))}
+    options |= {name.replace("_", "-"): value for name, value in headers.items()}
     lines = [f"{method or ('GET' if body is None else 'POST')} {path} HTTP/1.1"]
-    lines += [f"{name}: {value}" for name, value in given.items() if value is not None]
+    lines += [f"{name}: {value}" for name, value in options.items() if value is not None]
     return "\r\n".join([*lines, "", ""]).encode() + data
 
 

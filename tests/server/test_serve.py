@@ -69,11 +69,11 @@ def server(python: Path, models: Path, tmp_path_factory: pytest.TempPathFactory)
         "hosts=[Bert.example]",
         *LIMITS,
         folder=folder,
-    ) as found:
-        yield found
+    ) as result:
+        yield result
         assert list(folder.iterdir()) == []  # nothing is written
-        assert found.stop() == 0
-    assert len(found.said) == 1, found.said  # and nothing said of all that was asked
+        assert result.stop() == 0
+    assert len(result.said) == 1, result.said  # and nothing said of all that was asked
 
 
 def same(ours: Any, theirs: Any) -> bool:
@@ -91,10 +91,10 @@ def predicted(models: Path, name: str, inputs: list[Any]) -> list[Any]:
     """The prediction for each input alone, numbered as in a request."""
     settings = {SHORT: 13} if name == "writer" else {}
     predictor, rows = load_predictor(models / name, device="cpu", **settings), []
-    for place, given in enumerate(inputs):
-        is_pair = name in ("stars", "reader") and isinstance(given, list)
-        (row,) = predictor([tuple(given) if is_pair else given])
-        rows.append(row if isinstance(given, dict) and "id" in given else {**row, "id": str(place)})
+    for place, value in enumerate(inputs):
+        is_pair = name in ("stars", "reader") and isinstance(value, list)
+        (row,) = predictor([tuple(value) if is_pair else value])
+        rows.append(row if isinstance(value, dict) and "id" in value else {**row, "id": str(place)})
     return rows
 
 
@@ -113,15 +113,15 @@ def test_answers_are_those_of_predict_whoever_else_asks(server: Server, models: 
                     chosen = sorted(set(chosen))  # an id comes once
                 elif name == "endings":
                     chosen = chosen[:1] * len(chosen)  # of as many endings each
-                found = connection.ask(
+                actual = connection.ask(
                     request("/predict", {"model": name, "inputs": [INPUTS[name][place] for place in chosen]})
                 )
                 rows = [dict(expected[name][place]) for place in chosen]
                 for n, (place, row) in enumerate(zip(chosen, rows, strict=True)):
                     if not (isinstance(INPUTS[name][place], dict) and "id" in INPUTS[name][place]):
                         row["id"] = str(n)
-                if found.status != 200 or not same(found.json, {"predictions": rows}):
-                    wrong.append((name, chosen, found.body, rows))
+                if actual.status != 200 or not same(actual.json, {"predictions": rows}):
+                    wrong.append((name, chosen, actual.body, rows))
                 num_answers[0] += 1
 
     clients = [threading.Thread(target=client, args=(number,)) for number in range(12)]
@@ -155,10 +155,10 @@ def test_a_wrong_request_fails_alone(models: Path) -> None:
 def test_vectors_are_those_of_embed(server: Server, models: Path) -> None:
     texts = ["kan lon", "", "min " * 140, "half a pair \ud83d"]
     for name in ("stars", "bare"):
-        found = ask(server.port, "/embed", {"inputs": texts, "model": name}).json
+        actual = ask(server.port, "/embed", {"inputs": texts, "model": name}).json
         own = load_embedder(models / name, device="cpu")([*texts[:3], "half a pair \ufffd"])
-        assert found["model"] == name
-        assert np.allclose(found["vectors"], own, atol=1e-6)
+        assert actual["model"] == name
+        assert np.allclose(actual["vectors"], own, atol=1e-6)
     assert ask(server.port, "/embed", {"inputs": ["a", 3]}).json["error"]["message"].startswith("inputs[1]: a number")
 
 
@@ -171,8 +171,8 @@ def test_next_sentence_and_models(server: Server) -> None:
     assert [name for name, each in described.items() if each["needs_pair"]] == ["reader", "words/next_sentence"]
     for name, each in described.items():  # the examples are ones
         if name != "bare":
-            found = ask(server.port, "/predict", {"model": name, "inputs": each["examples"]})
-            assert len(found.json["predictions"]) == len(each["examples"])
+            actual = ask(server.port, "/predict", {"model": name, "inputs": each["examples"]})
+            assert len(actual.json["predictions"]) == len(each["examples"])
     (row,) = ask(server.port, "/predict", {"model": "words/next_sentence", "inputs": [["kan lon.", "min."]]}).json[
         "predictions"
     ]
@@ -181,12 +181,12 @@ def test_next_sentence_and_models(server: Server) -> None:
 
 
 def test_a_look_into_a_model(server: Server) -> None:
-    for name, given in (("stars", "kan lon"), ("reader", ["kan", "min kan"]), ("words", "kan [MASK]"), ("bare", "kan"),
+    for name, value in (("stars", "kan lon"), ("reader", ["kan", "min kan"]), ("words", "kan [MASK]"), ("bare", "kan"),
                         ("writer", "kan lon")):  # fmt: skip
-        found = ask(server.port, "/view", {"model": name, "input": given})
-        assert (found.status, found.headers["content-type"]) == (200, "text/html; charset=utf-8")
-        assert b"</html>" in found.body
-        assert (b'id="aligned"' in found.body) == (name == "writer")
+        actual = ask(server.port, "/view", {"model": name, "input": value})
+        assert (actual.status, actual.headers["content-type"]) == (200, "text/html; charset=utf-8")
+        assert b"</html>" in actual.body
+        assert (b'id="aligned"' in actual.body) == (name == "writer")
     assert ask(server.port, "/view", {"input": "kan lon min rur " * 9}).code == "too_large"
 
 
@@ -194,11 +194,11 @@ def test_passages_are_those_of_the_searcher(server: Server, models: Path) -> Non
     reader, writer = (load_predictor(models / name, device="cpu")._predictor for name in ("reader", "writer"))
     searcher = Searcher(Library(models / "library.db"), reader, num_candidates=5, translator=writer)
     for order in ("search", "bert", "both", None):
-        found = ask(server.port, "/search", {"question": "kan lon min", "order": order, "top_k": 4}).json
+        actual = ask(server.port, "/search", {"question": "kan lon min", "order": order, "top_k": 4}).json
         own = searcher.search("kan lon min", order, 4)
-        assert same(found["answers"], own["answers"])
-        assert found["order"] == own["order"]
-        assert len(found["answers"]) == 4
+        assert same(actual["answers"], own["answers"])
+        assert actual["order"] == own["order"]
+        assert len(actual["answers"]) == 4
     assert ask(server.port, "/models").json["has_search"] is True
 
 
@@ -259,9 +259,9 @@ def test_what_the_server_says_of_itself(server: Server) -> None:
 
 
 def figures(server: Server) -> dict[str, float]:
-    found = ask(server.port, "/metrics")
-    assert found.headers["content-type"].startswith("text/plain; version=0.0.4")
-    lines = [line for line in found.body.decode().splitlines() if not line.startswith("#")]
+    result = ask(server.port, "/metrics")
+    assert result.headers["content-type"].startswith("text/plain; version=0.0.4")
+    lines = [line for line in result.body.decode().splitlines() if not line.startswith("#")]
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
 
@@ -350,11 +350,11 @@ BAD: dict[str, tuple[bytes, tuple[int, ...], str | None]] = {
 def test_a_bad_request_gets_a_clear_answer_and_harms_nobody(name: str, server: Server) -> None:
     sent, statuses, code = BAD[name]
     with Connection(server.port) as connection:
-        found = connection.ask(sent)
-        assert found.status in statuses, found
+        actual = connection.ask(sent)
+        assert actual.status in statuses, actual
         if code is not None:
-            assert found.code == code
-        if found.headers.get("connection") == "close":
+            assert actual.code == code
+        if actual.headers.get("connection") == "close":
             assert connection.is_closed()
     assert ask(server.port, "/predict", {"inputs": ["kan"]}).status == 200
 
@@ -372,8 +372,8 @@ def test_a_token_opens_everything(python: Path, models: Path, tmp_path: Path) ->
         assert b"s3cret" not in Path(f"/proc/{own.process.pid}/cmdline").read_bytes()
         assert ask(own.port, "/healthz").status == 200
         basic = base64.b64encode(b"anyone:s3cret-token").decode()
-        for given in ("Bearer s3cret-token", f"Basic {basic}", f"basic {basic}"):
-            assert ask(own.port, "/predict", {"inputs": ["kan"]}, authorization=given).status == 200, given
+        for value in ("Bearer s3cret-token", f"Basic {basic}", f"basic {basic}"):
+            assert ask(own.port, "/predict", {"inputs": ["kan"]}, authorization=value).status == 200, value
         for path in ("/", "/models", "/metrics", "/openapi.json", "/nowhere"):
             for wrong in (
                 None,
@@ -453,8 +453,8 @@ def test_requests_one_after_another_on_a_connection(server: Server) -> None:
         }
         assert connection.ask(request("/healthz", **offer)).status == 200
         assert connection.ask(post(GOOD, **offer)).status == 200
-        found = connection.ask(raw("POST /predict HTTP/1.1", *CHUNKED, body=chunked(GOOD[:5], GOOD[5:])))
-        assert found.status == 200
+        actual = connection.ask(raw("POST /predict HTTP/1.1", *CHUNKED, body=chunked(GOOD[:5], GOOD[5:])))
+        assert actual.status == 200
         connection.send(post(GOOD, expect="100-continue"))
         assert connection.file.readline() == b"HTTP/1.1 100 Continue\r\n"
         assert connection.file.readline() == b"\r\n"
@@ -480,14 +480,14 @@ def test_what_cannot_be_served_is_refused(
 
 def test_names_of_models() -> None:
     def names(*directories: str) -> list[str]:
-        given = [f"model_dir=[{','.join(directories)}]"]
-        return list(build(ServeSettings, compose("serve", given)).names)
+        arguments = [f"model_dir=[{','.join(directories)}]"]
+        return list(build(ServeSettings, compose("serve", arguments)).names)
 
     assert names("runs/mrpc", "runs/stars/model", "org/name") == ["mrpc", "stars", "name"]
     assert names("a/model", "b/a") == ["a/model", "b/a"]
 
 
 def test_json_of_errors_is_one_line(server: Server) -> None:
-    found = ask(server.port, "/predict", {"inputs": [{"a\nb\u202e": 1}]})
-    assert found.code == "bad_input"
-    assert "\\n" in json.loads(found.body)["error"]["message"]
+    actual = ask(server.port, "/predict", {"inputs": [{"a\nb\u202e": 1}]})
+    assert actual.code == "bad_input"
+    assert "\\n" in json.loads(actual.body)["error"]["message"]

@@ -202,7 +202,7 @@ def test_workers_say_once_what_is_wrong(python: Path, tmp_path: Path, capfd: pyt
 
 
 def workers(server: Server) -> list[int]:
-    return [int(found[1]) for line in server.said if (found := re.search(r"^serving .*, worker (\d+);", line))]
+    return [int(match[1]) for line in server.said if (match := re.search(r"^serving .*, worker (\d+);", line))]
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:

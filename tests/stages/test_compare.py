@@ -29,10 +29,10 @@ def make(prepared_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Make:
 
     def directory(*more: str) -> Path:
         if more not in made:
-            given = more if any(text.startswith("data_dir=") for text in more) else (f"data_dir={prepared_dir}", *more)
+            value = more if any(text.startswith("data_dir=") for text in more) else (f"data_dir={prepared_dir}", *more)
             output = folder / f"run{len(made)}"
             with contextlib.redirect_stdout(io.StringIO()):
-                assert run(["pretrain", *SMALL, *given, f"output_dir={output}"]) == 0
+                assert run(["pretrain", *SMALL, *value, f"output_dir={output}"]) == 0
             made[more] = output
         return made[more]
 
@@ -71,8 +71,8 @@ def test_other_data_is_named(make: Make, tmp_path: Path, capsys: Capsys) -> None
     corpus, other = write_text(tmp_path / "corpus.txt", make_text(61, seed=1)), tmp_path / "data"
     settings = yaml.safe_load((make() / "config.yaml").read_text())
     prepared = Path(settings["data_dir"])
-    given = [f"corpus.path={corpus}", f"output_dir={other}", f"tokenizer.path={prepared / 'tokenizer'}"]
-    assert run(["prepare", *given, "held_out_prob=0.1"]) == 0
+    arguments = [f"corpus.path={corpus}", f"output_dir={other}", f"tokenizer.path={prepared / 'tokenizer'}"]
+    assert run(["prepare", *arguments, "held_out_prob=0.1"]) == 0
     text = said(capsys, tmp_path, make(), make(f"data_dir={other}"))
     (line,) = (line for line in text.splitlines() if line.startswith("why: "))
     assert line.startswith("why: data_fingerprint is ")
@@ -146,7 +146,7 @@ def test_control_characters_in_names_are_escaped(make: Make, tmp_path: Path, cap
 def test_too_few_runs(make: Make, tmp_path: Path, capsys: Capsys) -> None:
     refused(run(["compare", str(make())]), "expected at least two run directories, such as runs/a runs/b", capsys)
     assert run(["compare", str(make()), str(tmp_path)]) == 2
-    found = capsys.readouterr().err
-    assert f"ignored, since they hold no run: {tmp_path}\n" in found
-    assert "found 1" in found
+    actual = capsys.readouterr().err
+    assert f"ignored, since they hold no run: {tmp_path}\n" in actual
+    assert "found 1" in actual
     refused(run(["compare", str(make()), str(tmp_path), "output=page.txt"]), "output=page.txt: ", capsys)

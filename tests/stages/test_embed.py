@@ -34,8 +34,8 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readers, "READ_AT_ONCE", 2)
 
 
-def embed(model_dir: Path, given: Path | str, output: Path | str, *more: str) -> int:
-    return run(["embed", f"model_dir={model_dir}", f"input={given}", f"output={output}", "device=cpu", *more])
+def embed(model_dir: Path, arguments: Path | str, output: Path | str, *more: str) -> int:
+    return run(["embed", f"model_dir={model_dir}", f"input={arguments}", f"output={output}", "device=cpu", *more])
 
 
 def read(path: Path) -> tuple[list[str] | None, np.ndarray]:
@@ -62,9 +62,9 @@ def test_every_format_has_the_same_vectors(
     assert np.abs(vectors - expected).max() <= 1e-6
     assert texts in (None, TEXTS)
     assert [path.name for path in output.parent.iterdir()] == [name]
-    said = capsys.readouterr().err
-    assert f"5 vectors of {HIDDEN} numbers in {output}\n" in said
-    assert "warning: 1 of 5 texts have more than max_seq_length=41" in said
+    printed = capsys.readouterr().err
+    assert f"5 vectors of {HIDDEN} numbers in {output}\n" in printed
+    assert "warning: 1 of 5 texts have more than max_seq_length=41" in printed
 
 
 TABLES = {
@@ -112,9 +112,9 @@ def test_what_came_before_an_error_is_kept_and_can_be_read(
     (tmp_path / "in.jsonl").write_text("\n".join([*lines[:4], '{"text": 3}']), encoding="utf-8")
     output = tmp_path / f"out.{ending}"
     assert embed(model_dir, tmp_path / "in.jsonl", output) == 2
-    said = capsys.readouterr().err
-    assert "in.jsonl:5: field 'text'" in said
-    assert f"4 vectors before it are in {output}.partial" in said
+    printed = capsys.readouterr().err
+    assert "in.jsonl:5: field 'text'" in printed
+    assert f"4 vectors before it are in {output}.partial" in printed
     assert not output.exists()
     Path(f"{output}.partial").rename(output)
     assert np.abs(read(output)[1] - expected[:4]).max() <= 1e-6
@@ -151,8 +151,8 @@ def test_refused(model_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
         (tmp_path / "folder/../a.jsonl", tmp_path / "a.jsonl", [], "a.jsonl"),
         (folder, tmp_path / "out.npy", [], f"input={folder} "),
     ]  # fmt: skip
-    for given, output, more, message in cases:
-        assert embed(model_dir, given, output, *more) == 2
+    for value, output, more, message in cases:
+        assert embed(model_dir, value, output, *more) == 2
         error = capsys.readouterr().err
         assert message in error, error
         assert "task." not in error

@@ -37,18 +37,18 @@ def model_dir(prepared_dir: Path, tmp_path: Path) -> Path:
 def test_the_numbers_are_fixed_and_do_not_depend_on_the_batch(
     prepared_dir: Path, model_dir: Path, capsys: Capsys
 ) -> None:
-    given = (f"model_dir={model_dir}", f"data_dir={prepared_dir}")
-    first, second = evaluate(capsys, *given), evaluate(capsys, *given, "batch_sequences=7")
+    arguments = (f"model_dir={model_dir}", f"data_dir={prepared_dir}")
+    first, second = evaluate(capsys, *arguments), evaluate(capsys, *arguments, "batch_sequences=7")
     assert {"mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"} <= set(first)
     assert first.pop("split") == second.pop("split") == "train+held_out"
     assert first == pytest.approx(second, rel=1e-5)
-    assert evaluate(capsys, *given, "seed=1")["mlm_loss"] != first["mlm_loss"]
+    assert evaluate(capsys, *arguments, "seed=1")["mlm_loss"] != first["mlm_loss"]
 
 
 def test_all_is_the_weighted_mean_of_both_splits(prepared_dir: Path, model_dir: Path, capsys: Capsys) -> None:
-    given = (f"model_dir={model_dir}", f"data_dir={prepared_dir}")
-    train, held_out, both = (evaluate(capsys, *given, f"split={name}") for name in ("train", "held_out", "all"))
-    assert evaluate(capsys, *given) == both
+    arguments = (f"model_dir={model_dir}", f"data_dir={prepared_dir}")
+    train, held_out, both = (evaluate(capsys, *arguments, f"split={name}") for name in ("train", "held_out", "all"))
+    assert evaluate(capsys, *arguments) == both
     low, high = sorted((train["mlm_loss"], held_out["mlm_loss"]))
     assert low < both["mlm_loss"] < high
 
@@ -77,8 +77,8 @@ def google_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     more = [
         "segments.max_seq_length=40", "segments.dupe_factor=2", "masking.whole_word=true", "tokenizer.vocab_size=131",
     ]  # fmt: skip
-    given = [f"corpus.path={corpus}", f"output_dir={folder / 'data'}"]
-    assert run(["prepare", "segments=google", *given, *more]) == 0
+    arguments = [f"corpus.path={corpus}", f"output_dir={folder / 'data'}"]
+    assert run(["prepare", "segments=google", *arguments, *more]) == 0
     return folder / "data"
 
 
@@ -89,8 +89,8 @@ def google_model(google_dir: Path) -> Path:
 
 
 def test_stored_instances_are_measured_as_they_are(google_dir: Path, google_model: Path, capsys: Capsys) -> None:
-    given = (f"model_dir={google_model}", f"data_dir={google_dir}")
-    result, again = evaluate(capsys, *given), evaluate(capsys, *given, "segments=google", "batch_sequences=7")
+    arguments = (f"model_dir={google_model}", f"data_dir={google_dir}")
+    result, again = evaluate(capsys, *arguments), evaluate(capsys, *arguments, "segments=google", "batch_sequences=7")
     assert result.pop("split") == again.pop("split") == "train"
     assert result == pytest.approx(again, rel=1e-5)
     assert {"mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"} <= set(result)
@@ -133,19 +133,19 @@ SMALL = ["device=cpu", "model=tiny", "model.hidden_size=32", "model.intermediate
 
 def test_pretraining_on_stored_instances(google_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     """It needs none of the settings they were made with, and accepts them."""
-    given = ["pretrain", f"data_dir={google_dir}", "segments=google", *SMALL, "steps=3"]
+    arguments = ["pretrain", f"data_dir={google_dir}", "segments=google", *SMALL, "steps=3"]
     same = ["segments.max_seq_length=40", "masking=whole_word"]
     weights = []
     for name, more in (("plain", []), ("named", same), ("again", ["model.max_position_embeddings=40"])):
-        assert run([*given, f"output_dir={tmp_path / name}", *more]) == 0
+        assert run([*arguments, f"output_dir={tmp_path / name}", *more]) == 0
         weights.append(sha256_file(tmp_path / name / "model" / "model.safetensors"))
     assert weights[0] == weights[1] != weights[2]
-    said = capsys.readouterr().out
-    assert "no held-out documents, so no evaluation" in said
-    assert "tokenized by Google's rules; the tokenizer of the exported model follows Hugging Face's" in said
-    assert run([*given, f"output_dir={tmp_path / 'plain'}", *same]) == 0
+    printed = capsys.readouterr().out
+    assert "no held-out documents, so no evaluation" in printed
+    assert "tokenized by Google's rules; the tokenizer of the exported model follows Hugging Face's" in printed
+    assert run([*arguments, f"output_dir={tmp_path / 'plain'}", *same]) == 0
     assert "done already" in capsys.readouterr().out
-    assert run([*given, f"output_dir={tmp_path / 'plain'}", "segments.max_seq_length=64"]) == 2
+    assert run([*arguments, f"output_dir={tmp_path / 'plain'}", "segments.max_seq_length=64"]) == 2
     assert "segments.max_seq_length=64 here, 40 there" in capsys.readouterr().err
     exported = load_tokenizer(tmp_path / "plain" / "model")
     assert (exported.rules, load_tokenizer(google_dir).rules) == ("hugging_face", "google")
@@ -153,10 +153,10 @@ def test_pretraining_on_stored_instances(google_dir: Path, tmp_path: Path, capsy
 
 def test_the_seed_of_a_run_orders_the_stored_instances(google_dir: Path, tmp_path: Path) -> None:
     dataset = open_prepared(google_dir)
-    given = ["data_dir=x", "output_dir=y", "segments=google", "segments.max_seq_length=40", "steps=100", *SMALL]
+    arguments = ["data_dir=x", "output_dir=y", "segments=google", "segments.max_seq_length=40", "steps=100", *SMALL]
     tokens = []
     for seed in (0, 3):
-        settings = build(PretrainSettings, compose("pretrain", [*given, f"seed={seed}"]))
+        settings = build(PretrainSettings, compose("pretrain", [*arguments, f"seed={seed}"]))
         examples = open_examples(dataset, settings.segments, settings.masking, settings.explicit_keys)
         phases = make_phases(settings, examples, tmp_path, [12])
         ((_, batch),) = phases.micro_batches(0, 0, 1)
@@ -166,10 +166,10 @@ def test_the_seed_of_a_run_orders_the_stored_instances(google_dir: Path, tmp_pat
 
 def test_pairs_of_the_text_behind_stored_instances(google_dir: Path, google_model: Path, capsys: Capsys) -> None:
     """They are cut and masked anew, with the seed that is given."""
-    given = (f"model_dir={google_model}", f"data_dir={google_dir}")
-    stored, pairs = evaluate(capsys, *given), evaluate(capsys, *given, "segments=pairs")
+    arguments = (f"model_dir={google_model}", f"data_dir={google_dir}")
+    stored, pairs = evaluate(capsys, *arguments), evaluate(capsys, *arguments, "segments=pairs")
     assert pairs["split"] == "train+held_out"
-    other_seed = evaluate(capsys, *given, "segments=pairs", "seed=3")
+    other_seed = evaluate(capsys, *arguments, "segments=pairs", "seed=3")
     assert len({stored["mlm_loss"], pairs["mlm_loss"], other_seed["mlm_loss"]}) == 3
 
 
@@ -181,18 +181,18 @@ def test_what_an_experiment_sets_counts_like_the_command_line(google_dir: Path, 
         ("same", "defaults:\n  - override /masking: whole_word\nsegments:\n  max_seq_length: 40\nsteps: 2\n"),
     ):
         (tmp_path / "conf" / "experiment" / f"{name}.yaml").write_text("# @package _global_\n" + lines)
-    given = [f"data_dir={google_dir}", "segments=google", *SMALL, "--config-dir", str(tmp_path / "conf")]
+    arguments = [f"data_dir={google_dir}", "segments=google", *SMALL, "--config-dir", str(tmp_path / "conf")]
     for name, line in (("longer", "segments.max_seq_length=48 here, 40 there"), ("pieces", "masking.kind='bert'")):
-        refused(run(["pretrain", *given, f"output_dir={tmp_path / name}", f"experiment={name}"]), line, capsys)
+        refused(run(["pretrain", *arguments, f"output_dir={tmp_path / name}", f"experiment={name}"]), line, capsys)
         assert not (tmp_path / name).exists()
-    assert run(["pretrain", *given, f"output_dir={tmp_path / 'same'}", "experiment=same"]) == 0
+    assert run(["pretrain", *arguments, f"output_dir={tmp_path / 'same'}", "experiment=same"]) == 0
     assert "explicit_keys" not in (tmp_path / "same" / "config.yaml").read_text()
     assert '"explicit_keys"' not in (tmp_path / "same" / "manifest.json").read_text()
     capsys.readouterr()
-    assert run(["pretrain", *given, "output_dir=x", "experiment=same", "--cfg", "job"]) == 0
-    said = capsys.readouterr().out
-    assert "max_seq_length: 40" in said
-    assert "explicit_keys" not in said
+    assert run(["pretrain", *arguments, "output_dir=x", "experiment=same", "--cfg", "job"]) == 0
+    printed = capsys.readouterr().out
+    assert "max_seq_length: 40" in printed
+    assert "explicit_keys" not in printed
 
 
 def test_steps_without_a_masked_token(tmp_path: Path, capsys: Capsys) -> None:
@@ -201,13 +201,13 @@ def test_steps_without_a_masked_token(tmp_path: Path, capsys: Capsys) -> None:
     vocab = tmp_path / "vocab.txt"
     vocab.write_text("\n".join([*SPECIAL_TOKENS, "k", "l", "##k", "##l", "##a", "##o"]) + "\n")
     more = ["segments=google", "segments.max_seq_length=40", "masking.whole_word=true", "segments.dupe_factor=1"]
-    given = [f"corpus.path={text}", f"tokenizer.path={vocab}", f"output_dir={tmp_path / 'data'}"]
-    assert run(["prepare", *given, *more, "segments.max_predictions_per_seq=2"]) == 0
+    arguments = [f"corpus.path={text}", f"tokenizer.path={vocab}", f"output_dir={tmp_path / 'data'}"]
+    assert run(["prepare", *arguments, *more, "segments.max_predictions_per_seq=2"]) == 0
     starts = open_instances(open_prepared(tmp_path / "data")).prediction_starts
     assert 0 < np.sum(np.diff(starts) == 0) < len(starts) - 1
-    given = [f"data_dir={tmp_path / 'data'}", f"output_dir={tmp_path / 'run'}", "segments=google", *SMALL]
+    arguments = [f"data_dir={tmp_path / 'data'}", f"output_dir={tmp_path / 'run'}", "segments=google", *SMALL]
     steps = f"steps={len(starts) - 1}"
-    assert run(["pretrain", *given, "batch.sequences=1", steps, "log.every_steps=1"]) == 0
+    assert run(["pretrain", *arguments, "batch.sequences=1", steps, "log.every_steps=1"]) == 0
     rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
     empty = [row for row in rows if "mlm_loss" not in row]
     assert len(empty) == np.sum(np.diff(starts) == 0)
@@ -229,8 +229,8 @@ def test_pretraining_refuses_what_does_not_fit(
         (google_dir, ["segments=google", "model.max_position_embeddings=39"], "max_seq_length=40"),
         (prepared_dir, ["segments=google"], "segments=google"),
     ):
-        given = [f"data_dir={data_dir}", f"output_dir={tmp_path / 'run'}", *SMALL, *more]
-        refused(run(["pretrain", *given]), line, capsys)
+        arguments = [f"data_dir={data_dir}", f"output_dir={tmp_path / 'run'}", *SMALL, *more]
+        refused(run(["pretrain", *arguments]), line, capsys)
         assert not (tmp_path / "run").exists()
 
 
@@ -289,11 +289,11 @@ def test_tags_and_answers(tokenizer: Tokenizer, tmp_path: Path, capsys: Capsys) 
     model = small_model(tokenizer.vocab_size, heads=("token",), with_pooler=False, labels=("O", "B-X", "I-X"))
     tagger = export_model(model, tokenizer, tmp_path / "tagger")
     (tmp_path / "in.txt").write_text("kan lon min\n\nkar lor\nmin kan\n")
-    given = [f"model_dir={tagger}", "device=cpu"]
-    assert run(["predict", *given, f"input={tmp_path / 'in.txt'}", f"output={tmp_path / 'dev.jsonl'}"]) == 0
+    arguments = [f"model_dir={tagger}", "device=cpu"]
+    assert run(["predict", *arguments, f"input={tmp_path / 'in.txt'}", f"output={tmp_path / 'dev.jsonl'}"]) == 0
     task = ["task=tagging", "task.max_seq_length=20", f"data_dir={tmp_path}", "task.files.dev=dev.jsonl",
             "task.scheme=none", "task.metrics=[accuracy]", "task.best_metric=accuracy"]  # fmt: skip
-    result = evaluate_task(capsys, *given, *task)
+    result = evaluate_task(capsys, *arguments, *task)
     assert (result["accuracy"], result["num_examples"], result["split"]) == (1.0, 4, "dev")
     assert all(scores["f1"] == 1 for scores in result["per_label"].values())
 
@@ -321,11 +321,15 @@ def test_tags_and_answers(tokenizer: Tokenizer, tmp_path: Path, capsys: Capsys) 
 ])  # fmt: skip
 def test_refusals_of_a_task(more: list[str], line: str, tokenizer: Tokenizer, tmp_path: Path, capsys: Capsys) -> None:
     model = small_model(tokenizer.vocab_size, heads=("sequence",), labels=("b", "a"))
-    given = [f"model_dir={export_model(model, tokenizer, tmp_path / 'model')}", f"data_dir={tmp_path}", "device=cpu"]
+    arguments = [
+        f"model_dir={export_model(model, tokenizer, tmp_path / 'model')}",
+        f"data_dir={tmp_path}",
+        "device=cpu",
+    ]
     write_rows(tmp_path / "dev.tsv", [("kan", "a"), ("lon", "b")])
     write_rows(tmp_path / "other.tsv", [("kan", "c")])
     (tmp_path / "test.tsv").write_text("text\nkan\n")
-    refused(run(["evaluate", *given, "task=sequence", "task.max_seq_length=20", *more]), line, capsys)
+    refused(run(["evaluate", *arguments, "task=sequence", "task.max_seq_length=20", *more]), line, capsys)
 
 
 def test_a_split_of_a_task_without_one(capsys: Capsys) -> None:

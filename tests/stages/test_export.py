@@ -136,9 +136,9 @@ def check_embeddings(output: Path, mode: str, longest: int, normalize: bool) -> 
     """Load it in both libraries, compare the embeddings, and return them; no warning may appear."""
     from sentence_transformers import SentenceTransformer
 
-    said: list[str] = []
+    printed: list[str] = []
     handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    handler.emit = lambda record: printed.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger().addHandler(handler)
     try:
         with warnings.catch_warnings(record=True) as caught:
@@ -146,7 +146,7 @@ def check_embeddings(output: Path, mode: str, longest: int, normalize: bool) -> 
             loaded = SentenceTransformer(str(output), device="cpu")
     finally:
         logging.getLogger().removeHandler(handler)
-    assert said == []
+    assert printed == []
     assert [str(warning.message) for warning in caught if "transformers" in str(warning.filename)] == []
     assert loaded.max_seq_length == longest
     theirs = torch.from_numpy(loaded.encode(TEXT))
@@ -232,7 +232,7 @@ def test_a_model_is_opened_once_and_once_by_transformers(
     opened: list[str] = []
     read, load = hugging_face.read_weights, transformers.PreTrainedModel.from_pretrained.__func__
     monkeypatch.setattr(hugging_face, "read_weights", lambda path: (opened.append("bertkit"), read(path))[1])
-    counted = classmethod(lambda cls, *given, **named: (opened.append("transformers"), load(cls, *given, **named))[1])
+    counted = classmethod(lambda cls, *value, **named: (opened.append("transformers"), load(cls, *value, **named))[1])
     monkeypatch.setattr(transformers.PreTrainedModel, "from_pretrained", counted)
     assert run(["export", f"checkpoint={tmp_path / 'in'}", f"head={head}", f"output_dir={tmp_path / 'out'}"]) == 0
     assert opened == ["bertkit", "transformers"]
@@ -303,8 +303,8 @@ def test_a_causal_model_that_fills_masks_is_no_causal_lm(tokenizer: Tokenizer, t
     """Its masked LM loss is compared with that of transformers, too."""
     model = small_model(tokenizer.vocab_size, heads=["masked_lm"], attention=AttentionConfig(pattern="causal"))
     export_model(model, tokenizer, tmp_path / "model")
-    given = [f"model_dir={tmp_path / 'model'}", "head=masked_lm", f"output_dir={tmp_path / 'hf'}"]
-    assert run(["export", *given]) == 0
+    arguments = [f"model_dir={tmp_path / 'model'}", "head=masked_lm", f"output_dir={tmp_path / 'hf'}"]
+    assert run(["export", *arguments]) == 0
     config = json.loads((tmp_path / "hf" / "config.json").read_text())
     assert (config["architectures"], config["is_decoder"]) == (["BertForMaskedLM"], True)
     certificate = json.loads((tmp_path / "hf" / "parity.json").read_text())

@@ -81,10 +81,10 @@ def test_the_files_are_read_once(data: Path, start: Path, tmp_path: Path, monkey
 @pytest.fixture(scope="module")
 def two_epochs(data: Path, start: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A finished run of 14 steps and its output; tests that change the run take a copy."""
-    run_dir, said = tmp_path_factory.mktemp("run") / "run", io.StringIO()
-    with contextlib.redirect_stdout(said):
+    run_dir, output = tmp_path_factory.mktemp("run") / "run", io.StringIO()
+    with contextlib.redirect_stdout(output):
         assert finetune(data, start, run_dir) == 0
-    return run_dir, said.getvalue()
+    return run_dir, output.getvalue()
 
 
 @pytest.fixture
@@ -103,19 +103,19 @@ def predictions_of(run_dir: Path) -> list[dict[str, Any]]:
 
 def test_what_a_run_prints(two_epochs: tuple[Path, str]) -> None:
     """Its data and start, and its scores beside those of the commonest training label."""
-    run_dir, said = two_epochs
+    run_dir, output = two_epochs
     for text in ("train.tsv", "53 rows; ", "truncated 0 (0.0%)", "2 newly initialised (sequence)"):
-        assert text in said
+        assert text in output
     result = result_of(run_dir)
     majority, rows = result["majority_baseline"]["accuracy"], predictions_of(run_dir)
     tfidf, (low, high) = result["tfidf_baseline"]["accuracy"], result["intervals"]["accuracy"]
     shares = {name: sum(row["reference"] == name for row in rows) / len(rows) for name in WORDS}
     assert majority in shares.values()
-    assert said.count(f" (majority {majority:.4f}, TF-IDF {tfidf:.4f})") == 3  # after each epoch, and at the end
+    assert output.count(f" (majority {majority:.4f}, TF-IDF {tfidf:.4f})") == 3  # after each epoch, and at the end
     assert tfidf == 1.0
     right = sum(row["reference"] == row["label"] for row in rows)
     assert (low, high) == pytest.approx(tuple(binomtest(right, len(rows)).proportion_ci(method="wilson")))
-    assert f"accuracy {right / len(rows):.4f} [{low:.4f}, {high:.4f}] (majority" in said.splitlines()[-3]
+    assert f"accuracy {right / len(rows):.4f} [{low:.4f}, {high:.4f}] (majority" in output.splitlines()[-3]
     least, most = result["difference_to_majority"]
     assert least <= right / len(rows) - majority <= most
 
@@ -124,9 +124,9 @@ def test_what_went_wrong_quietly_is_said(data: Path, start: Path, tmp_path: Path
     """A learning rate that learns nothing, and truncated texts, give warnings; following the advice ends them."""
     tiny_rate = ["optimizer.peak_learning_rate=1e-9", "num_epochs=1"]
     assert finetune(data, start, tmp_path / "run", *tiny_rate, "task.max_seq_length=8") == 0
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
     (line,) = result_of(tmp_path / "run")["warnings"]
-    assert said.count(f"warning: {line}\n") == 1
+    assert printed.count(f"warning: {line}\n") == 1
     assert result_of(tmp_path / "run")["difference_to_majority"][0] <= 0
     long = tmp_path / "long"
     long.mkdir()
@@ -140,15 +140,15 @@ def test_what_went_wrong_quietly_is_said(data: Path, start: Path, tmp_path: Path
 
 
 def test_a_small_encoder_has_a_rate_that_fits(data: Path, start: Path, tmp_path: Path, capsys: Capsys) -> None:
-    given = ["optimizer.peak_learning_rate=auto", "num_epochs=1"]
-    assert finetune(data, start, tmp_path / "run", *given) == 0
-    said, width = capsys.readouterr().out, load_model(start).config.hidden_size
+    arguments = ["optimizer.peak_learning_rate=auto", "num_epochs=1"]
+    assert finetune(data, start, tmp_path / "run", *arguments) == 0
+    printed, width = capsys.readouterr().out, load_model(start).config.hidden_size
     rate = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["optimizer"]["peak_learning_rate"]
     assert width < 100
     assert rate == 1e-3  # the most
-    assert f"learning rate {rate:g} after " in said
-    assert f"(the published 2e-05 is for a hidden size of 768; here it is {width})" in said
-    assert finetune(data, start, tmp_path / "run", *given) == 0
+    assert f"learning rate {rate:g} after " in printed
+    assert f"(the published 2e-05 is for a hidden size of 768; here it is {width})" in printed
+    assert finetune(data, start, tmp_path / "run", *arguments) == 0
     assert capsys.readouterr().out.startswith("done already")
 
 
@@ -177,8 +177,8 @@ def test_every_epoch_is_measured_and_the_best_step_is_the_result(finished: Path)
 def test_the_report_and_the_result_tell_labels_apart(finished: Path) -> None:
     result, lines = result_of(finished), predictions_of(finished)
     for label, scores in result["per_label"].items():
-        said = [line["reference"] == label for line in lines if line["label"] == label]
-        assert scores["precision"] == pytest.approx(np.mean(said) if said else 0)
+        output = [line["reference"] == label for line in lines if line["label"] == label]
+        assert scores["precision"] == pytest.approx(np.mean(output) if output else 0)
         assert scores["support"] == sum(line["reference"] == label for line in lines)
     assert list(result["per_label"]) == ["bad", "good"]
     assert 0 <= result["calibration_error"] < 1
@@ -352,8 +352,8 @@ def test_two_processes_train_as_one(data: Path, start: Path, tmp_path: Path, tor
     """The same micro-batches with the same dropout; only the sums are taken in another order."""
     more = ["num_epochs=1", "batch.sequences=9"]
     assert finetune(data, start, tmp_path / "one", *more) == 0
-    given = [f"data_dir={data}", f"model_dir={start}", f"output_dir={tmp_path / 'two'}"]
-    output_of([*torchrun, "finetune", *given, *SMALL, *more])
+    arguments = [f"data_dir={data}", f"model_dir={start}", f"output_dir={tmp_path / 'two'}"]
+    output_of([*torchrun, "finetune", *arguments, *SMALL, *more])
     losses = []
     for name in ("one", "two"):
         rows = read_metrics(tmp_path / name / "metrics.jsonl")
@@ -399,8 +399,8 @@ def test_starting_from_another_task(data: Path, start: Path, tmp_path: Path, cap
     assert same["accuracy"] == first["accuracy"] > 0.8
     assert load_model(tmp_path / "same").config.labels == ("bad", "good")
     assert finetune(data, tmp_path / "first", tmp_path / "other", *more, "task.labels=[bad,good,ugly]") == 0
-    said = capsys.readouterr().out
-    assert "good; bad), 2 newly initialised (sequence)" in said
+    printed = capsys.readouterr().out
+    assert "good; bad), 2 newly initialised (sequence)" in printed
 
 
 def test_class_weights(data: Path, start: Path, tmp_path: Path, capsys: Capsys) -> None:
@@ -526,11 +526,11 @@ def test_a_part_of_train_is_held_out(data: Path, start: Path, tmp_path: Path, ca
     only.mkdir()
     shutil.copy(data / "train.tsv", only)
     assert finetune(only, start, tmp_path / "run", "dev_share=0.2", "num_epochs=1") == 0
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
     num_dev = json.loads((tmp_path / "run" / "eval.json").read_text())["num_examples"]
     assert 4 <= num_dev <= 18
-    assert f"{only}/train.tsv (tsv): {53 - num_dev} rows" in said
-    assert f"held out of {only}/train.tsv (tsv): {num_dev} rows" in said
+    assert f"{only}/train.tsv (tsv): {53 - num_dev} rows" in printed
+    assert f"held out of {only}/train.tsv (tsv): {num_dev} rows" in printed
 
 
 def test_near_duplicates_are_counted_and_an_old_run_keeps_its_split(
@@ -550,21 +550,21 @@ def test_near_duplicates_are_counted_and_an_old_run_keeps_its_split(
     )
     assert finetune(tmp_path / "data", start, tmp_path / "dev", "num_epochs=1") == 0
     assert "dev.tsv: 1 of 2 examples are near-duplicates of training examples" in capsys.readouterr().out
-    given = (tmp_path / "data", start, tmp_path / "run", "dev_share=0.5", "num_epochs=1")
+    value = (tmp_path / "data", start, tmp_path / "run", "dev_share=0.5", "num_epochs=1")
     with pytest.MonkeyPatch.context() as patch:  # as an earlier version
         patch.setattr(task_data, "keeps_groups", lambda settings: False)
-        assert finetune(*given, "log.every_steps=1") == 0
+        assert finetune(*value, "log.every_steps=1") == 0
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert "dev_split" not in manifest["identity"]
     capsys.readouterr()
-    assert finetune(*given) == 0
+    assert finetune(*value) == 0
     assert "done already" in capsys.readouterr().out
-    assert finetune(*given, "num_epochs=2", "resume.allow=[num_epochs]") == 0
+    assert finetune(*value, "num_epochs=2", "resume.allow=[num_epochs]") == 0
     assert "are near-duplicates of training examples" in capsys.readouterr().out
-    assert finetune(*given[:2], tmp_path / "new", *given[3:]) == 0
+    assert finetune(*value[:2], tmp_path / "new", *value[3:]) == 0
     assert "near-duplicates" not in capsys.readouterr().out
     assert json.loads((tmp_path / "new" / "manifest.json").read_text())["identity"]["dev_split"]
-    assert finetune(*given[:2], tmp_path / "new", *given[3:]) == 0
+    assert finetune(*value[:2], tmp_path / "new", *value[3:]) == 0
     assert "done already" in capsys.readouterr().out
 
 
@@ -615,9 +615,14 @@ def test_bad_input_is_one_line(
     task: str, name: str, content: str, line: str, start: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     (tmp_path / name).write_text(content)
-    given = [f"data_dir={tmp_path}", f"model_dir={start}", f"output_dir={tmp_path / 'run'}", "task.max_seq_length=40"]
+    arguments = [
+        f"data_dir={tmp_path}",
+        f"model_dir={start}",
+        f"output_dir={tmp_path / 'run'}",
+        "task.max_seq_length=40",
+    ]
     more = ["task.spans.max_query_length=9"] if task == "squad1" else []
-    refused(run(["finetune", f"task={task}", *given, *more]), f"error: {tmp_path}{line.format(tmp_path)}", capsys)
+    refused(run(["finetune", f"task={task}", *arguments, *more]), f"error: {tmp_path}{line.format(tmp_path)}", capsys)
     assert not (tmp_path / "run").exists()
 
 
@@ -626,14 +631,14 @@ def test_suspicious_input_is_a_warning(start: Path, tmp_path: Path, capsys: Caps
     rows = ["ж	ж	entailment", "kan	lon	entailment", "min	ж ж	entailment"]
     for name in ("train", "dev"):
         (tmp_path / f"{name}.tsv").write_text(HEADER + "\n".join(rows) + "\n", encoding="utf-8")
-    given = [f"data_dir={tmp_path}", "task=rte", "task.max_seq_length=24", "device=cpu"]
-    assert run(["finetune", *given, f"model_dir={start}", f"output_dir={tmp_path / 'run'}", "num_epochs=1"]) == 0
-    said = capsys.readouterr().out
+    arguments = [f"data_dir={tmp_path}", "task=rte", "task.max_seq_length=24", "device=cpu"]
+    assert run(["finetune", *arguments, f"model_dir={start}", f"output_dir={tmp_path / 'run'}", "num_epochs=1"]) == 0
+    printed = capsys.readouterr().out
     one_class = "every label is 'entailment'; nothing can be learned from a single class"
     for name in ("train", "dev"):
-        assert f"warning: {tmp_path}/{name}.tsv: {one_class}\n" in said
-        assert re.search(rf"warning: {tmp_path}/{name}\.tsv \(tsv\): 2 examples .*ids 0, 2\)", said)
-    assert run(["evaluate", *given, f"model_dir={tmp_path / 'run'}"]) == 0
+        assert f"warning: {tmp_path}/{name}.tsv: {one_class}\n" in printed
+        assert re.search(rf"warning: {tmp_path}/{name}\.tsv \(tsv\): 2 examples .*ids 0, 2\)", printed)
+    assert run(["evaluate", *arguments, f"model_dir={tmp_path / 'run'}"]) == 0
     assert re.search(rf"warning: {tmp_path}/dev\.tsv \(tsv\): 2 examples .*ids 0, 2\)", capsys.readouterr().err)
 
 

@@ -111,15 +111,15 @@ def test_predictions_are_scored_as_the_model_says(name: str, runs: Path, data: P
     """As the run left them; the score is that of the text, token by token, by the padded model."""
     out = tmp_path / "out.jsonl"
     assert run(["predict", f"model_dir={runs / name}", f"input={data / 'dev.tsv'}", f"output={out}", "device=cpu"]) == 0
-    found, left = rows_of(out), rows_of(runs / name / "predictions.jsonl")
-    assert [row["text"] for row in found] == [row["text"] for row in left]
-    assert [row["score"] for row in found] == pytest.approx([row["score"] for row in left], abs=1e-5)
+    actual, left = rows_of(out), rows_of(runs / name / "predictions.jsonl")
+    assert [row["text"] for row in actual] == [row["text"] for row in left]
+    assert [row["score"] for row in actual] == pytest.approx([row["score"] for row in left], abs=1e-5)
     predictor, model = load_predictor(runs / name, device="cpu")._predictor, load_model(runs / name)
     sources = [line.split("\t")[0] for line in (data / "dev.tsv").read_text().splitlines()[1:]]
     (read,) = read_inputs(predictor, sources)
     texts = Running(predictor, read.task.head).texts(read.features, read.task.search)
     facts = predictor.tokenizer.facts
-    for feature, (best, *_), row in zip(read.features, texts, found, strict=True):
+    for feature, (best, *_), row in zip(read.features, texts, actual, strict=True):
         ids = best[0] if len(best[0]) == 7 else [*best[0], facts.sep]  # cut, or ended
         assert row["text"] == predictor.tokenizer.decode(best[0], skip_special_tokens=True)
         before = torch.tensor([[facts.cls, *ids[:-1]]])
@@ -134,9 +134,9 @@ def test_evaluate_gives_the_metrics_of_the_run(runs: Path, data: Path, capsys: C
         evaluate = ["evaluate", f"model_dir={runs / name}", f"data_dir={data}", "device=cpu"]
         capsys.readouterr()
         assert run(evaluate) == 0
-        left, found = (json.loads(text) for text in ((runs / name / "eval.json").read_text(), capsys.readouterr().out))
-        assert found["exact"] == left["exact"]
-        assert found["perplexity"] == pytest.approx(left["perplexity"], rel=1e-6)
+        left, actual = (json.loads(text) for text in ((runs / name / "eval.json").read_text(), capsys.readouterr().out))
+        assert actual["exact"] == left["exact"]
+        assert actual["perplexity"] == pytest.approx(left["perplexity"], rel=1e-6)
         assert run([*evaluate, "task.generation.num_beams=1"]) == 0
         capsys.readouterr()
 
@@ -189,10 +189,10 @@ def test_a_directory_alone_has_the_general_task(runs: Path, data: Path, tmp_path
     for name, folder in (("bert", out), ("additive", tmp_path / "alone")):
         capsys.readouterr()
         more = ["task.max_seq_length=11", "task.generation.max_target_length=7", "task.columns.source=source"]
-        given = [f"input={data / 'dev.tsv'}", f"output={rows}", "overwrite=true", "device=cpu", *more]
-        assert run(["predict", f"model_dir={folder}", *given]) == 0
-        found, left = rows_of(rows), rows_of(runs / name / "predictions.jsonl")
-        assert [row["text"] for row in found] == [row["text"] for row in left]
+        arguments = [f"input={data / 'dev.tsv'}", f"output={rows}", "overwrite=true", "device=cpu", *more]
+        assert run(["predict", f"model_dir={folder}", *arguments]) == 0
+        actual, left = rows_of(rows), rows_of(runs / name / "predictions.jsonl")
+        assert [row["text"] for row in actual] == [row["text"] for row in left]
         # 23 or 41 tokens are the most
         assert run(["predict", f"model_dir={folder}", "text=kan lon", "device=cpu"]) == 0
     for name in ("transformer", "dot"):
@@ -438,11 +438,11 @@ def test_sources_and_texts_at_their_limits(runs: Path, tokenizer: Tokenizer, tmp
         write_model(model, tokenizer, tmp_path / kind)
         long, longer = "kan " * 510, "kan " * 900
         assert len(tokenizer(long)["input_ids"]) == 512
-        given = {"task.generation.max_target_length": 11, "device": "cpu"}
-        one, cut = load_predictor(tmp_path / kind, **given)([long, longer])
+        options = {"task.generation.max_target_length": 11, "device": "cpu"}
+        one, cut = load_predictor(tmp_path / kind, **options)([long, longer])
         assert (one.pop("truncated"), cut.pop("truncated")) == (False, True)
         assert {**one, "id": ""} == {**cut, "id": ""}
-        predictor = load_predictor(tmp_path / kind, **given)._predictor
+        predictor = load_predictor(tmp_path / kind, **options)._predictor
         (read,) = read_inputs(predictor, [long])
         ((written, *_),) = Running(predictor, read.task.head).texts(read.features, read.task.search)
         assert len(written[0]) == 11

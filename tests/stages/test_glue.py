@@ -139,9 +139,9 @@ def test_two_tasks_killed_half_way(glue_dir: Path, start: Path, tmp_path: Path, 
     for seed in (0, 1):
         run_dir = output / "mnli" / f"seed-{seed}"
         matched, mismatched = (json.loads((run_dir / f"eval{end}.json").read_text()) for end in ("", "_mismatched"))
-        found = summary["tasks"]["mnli"]["runs"][seed]
-        assert found["accuracy"] == matched["accuracy"]
-        assert found["accuracy_mismatched"] == mismatched["accuracy"]
+        actual = summary["tasks"]["mnli"]["runs"][seed]
+        assert actual["accuracy"] == matched["accuracy"]
+        assert actual["accuracy_mismatched"] == mismatched["accuracy"]
         assert mismatched["num_examples"] == ROWS["dev"]
     best = summary["tasks"]["mnli"]["best_seed"]
     answered = sorted(path.name for path in (output / "mnli" / f"seed-{best}").glob("*.tsv"))
@@ -191,12 +191,12 @@ def test_a_missing_task_is_refused_before_anything_is_trained(
         path = glue_dir / folder / f"{name}.tsv"
         path.write_text(path.read_text().rstrip("\n") + "x\ty\n")
     assert run(arguments(glue_dir, start, tmp_path / "runs", "tasks=[sst2,rte,mnli,wnli,cola,ax]")) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: 3 of 6 tasks cannot run: sst2: ")
-    assert f"; mnli: {glue_dir}/MNLI/test_mismatched.tsv:6: too many cells" in said
-    assert "finetune needs a dev split" in said
-    assert said.endswith("; or set tasks=[rte,cola], which would run\n")
-    assert said.count("\n") == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith("error: 3 of 6 tasks cannot run: sst2: ")
+    assert f"; mnli: {glue_dir}/MNLI/test_mismatched.tsv:6: too many cells" in printed
+    assert "finetune needs a dev split" in printed
+    assert printed.endswith("; or set tasks=[rte,cola], which would run\n")
+    assert printed.count("\n") == 1
     assert not (tmp_path / "runs").exists()
 
 

@@ -47,8 +47,8 @@ def read(path: Path) -> list[dict[str, Any]]:
 def predict(model: Path, name: Path, content: str, *more: str) -> list[dict[str, Any]]:
     name.write_text(content, encoding="utf-8", newline="")
     output = name.with_name("out.jsonl")
-    given = [f"model_dir={model}", f"input={name}", f"output={output}", "overwrite=true", "device=cpu"]
-    assert run(["predict", *given, *more]) == 0
+    arguments = [f"model_dir={model}", f"input={name}", f"output={output}", "overwrite=true", "device=cpu"]
+    assert run(["predict", *arguments, *more]) == 0
     assert not list(name.parent.glob("*.partial"))
     return read(output)
 
@@ -96,9 +96,9 @@ def test_pairs_ids_and_a_test_file_of_glue(make: Make, tmp_path: Path) -> None:
 
 def test_a_run_knows_its_columns_and_sizes(make: Make, tmp_path: Path, capsys: Capsys) -> None:
     """The settings of the run, unless the command line names a task."""
-    given = ["task=sequence", "task.columns.text=review", "task.max_seq_length=8", "model_dir=x", "output_dir=y"]
+    arguments = ["task=sequence", "task.columns.text=review", "task.max_seq_length=8", "model_dir=x", "output_dir=y"]
     shutil.copytree(make("sequence"), tmp_path / "run" / "model")
-    (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(compose("finetune", given)))
+    (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(compose("finetune", arguments)))
     (tmp_path / "run" / "manifest.json").write_text('{"identity": {}, "corpus": {"has_pairs": true}}')
     content = "review,text_pair\n" + "kan lon min kar lor,mir\n" + "kan lon min kar lor mir kan,mir\n"
     rows = predict(tmp_path / "run" / "model", tmp_path / "in.csv", content)
@@ -115,8 +115,8 @@ def test_a_run_knows_its_columns_and_sizes(make: Make, tmp_path: Path, capsys: C
     for change, line in (("task.colums.text=a", "unknown key 'task.colums.text'; did you mean 'task.columns.text'?"),
                          ("task.max_seq_length=a", "task.max_seq_length='a': expected a whole number")):  # fmt: skip
         refused(run(["predict", model, f"input={tmp_path / 'single.txt'}", "output=-", change]), line, capsys)
-    given = [model, f"input={tmp_path / 'in.csv'}", "output=-", "task=sequence", "task.max_seq_length=9"]
-    refused(run(["predict", *given]), "no column 'text'", capsys)
+    arguments = [model, f"input={tmp_path / 'in.csv'}", "output=-", "task=sequence", "task.max_seq_length=9"]
+    refused(run(["predict", *arguments]), "no column 'text'", capsys)
 
 
 def test_a_regression_has_a_number(make: Make, tmp_path: Path) -> None:
@@ -178,11 +178,11 @@ def test_entities_in_running_text(make: Make, tmp_path: Path, tokenizer: Tokeniz
 
 
 def test_one_text_goes_to_standard_output(make: Make, tmp_path: Path, capsys: Capsys) -> None:
-    def said(head: str, *given: str) -> dict[str, Any]:
-        assert run(["predict", f"model_dir={make(head)}", "device=cpu", *given]) == 0
-        found = capsys.readouterr()
-        assert found.err == ""
-        (line,) = found.out.splitlines()
+    def said(head: str, *arguments: str) -> dict[str, Any]:
+        assert run(["predict", f"model_dir={make(head)}", "device=cpu", *arguments]) == 0
+        actual = capsys.readouterr()
+        assert actual.err == ""
+        (line,) = actual.out.splitlines()
         row: dict[str, Any] = json.loads(line)
         return row
 
@@ -196,7 +196,7 @@ def test_one_text_goes_to_standard_output(make: Make, tmp_path: Path, capsys: Ca
     assert load_predictor(make("token"), device="cpu")("Kan lon.") == said("token", "text=Kan lon.")
     answer = said("span", "text=kan?", "text_pair=lon min", *SPANS)
     assert answer["text"] in ("", "lon", "min", "lon min")
-    for head, given, line in (
+    for head, arguments, line in (
         ("sequence", ["text=kan", "input=x"], "input= and text=: set one of the two"),
         ("sequence", [], "missing value: set text=, or input="),
         ("sequence", ["text=kan", "format=csv"], "format=csv: has no effect with text="),
@@ -206,7 +206,7 @@ def test_one_text_goes_to_standard_output(make: Make, tmp_path: Path, capsys: Ca
         ("token", ["text=kan", "text_pair=kan"], "text=:1: ('kan', 'kan'): a model of kind tagging takes single texts"),
         ("choice", ["text=kan"], "text=:1: 'kan': a model of kind choice takes rows"),
     ):
-        refused(run(["predict", f"model_dir={make(head)}", "device=cpu", *given]), f"error: {line}", capsys)
+        refused(run(["predict", f"model_dir={make(head)}", "device=cpu", *arguments]), f"error: {line}", capsys)
 
 
 @pytest.mark.parametrize("ending", ["csv", "tsv", "parquet"])
@@ -215,28 +215,28 @@ def test_the_ending_of_the_output_says_how_it_is_written(ending: str, make: Make
     import pandas
 
     texts = [*TEXTS, 'a "b"\t,\nc']
-    given = [{"id": f"n{n}", "text": text, "label": "good", "stars": n} for n, text in enumerate(texts)]
-    content = "".join(json.dumps(row) + "\n" for row in given)
+    value = [{"id": f"n{n}", "text": text, "label": "good", "stars": n} for n, text in enumerate(texts)]
+    content = "".join(json.dumps(row) + "\n" for row in value)
     rows = predict(make("sequence"), tmp_path / "in.jsonl", content, "carry_input=true")
     assert [list(row)[:4] for row in rows] == [["id", "text", "input_label", "stars"]] * len(rows)
     carried = [{key: row[key] for key in ("id", "text", "stars", "input_label")} for row in rows]
-    assert carried == [{**{key: row[key] for key in ("id", "text", "stars")}, "input_label": "good"} for row in given]
+    assert carried == [{**{key: row[key] for key in ("id", "text", "stars")}, "input_label": "good"} for row in value]
     output = tmp_path / f"out.{ending}"
     arguments = ["predict", f"model_dir={make('sequence')}", f"input={tmp_path / 'in.jsonl'}", "device=cpu"]
     assert run([*arguments, f"output={output}", "carry_input=true"]) == 0
     assert not list(tmp_path.glob("*.partial"))
     if ending == "parquet":
-        found = pandas.read_parquet(output).to_dict("records")
-        assert [row["probabilities"] for row in found] == [row["probabilities"] for row in rows]
+        actual = pandas.read_parquet(output).to_dict("records")
+        assert [row["probabilities"] for row in actual] == [row["probabilities"] for row in rows]
     else:
         read = pandas.read_csv(output, sep="\t" if ending == "tsv" else ",", quoting=3 if ending == "tsv" else 0)
-        found = read.fillna({"text": ""}).to_dict("records")
+        actual = read.fillna({"text": ""}).to_dict("records")
         for name in LABELS["sequence"]:
             shares = [row["probabilities"][name] for row in rows]
-            assert [row[f"probabilities.{name}"] for row in found] == pytest.approx(shares)
+            assert [row[f"probabilities.{name}"] for row in actual] == pytest.approx(shares)
     last = 'a "b" , c' if ending == "tsv" else texts[-1]
-    assert [row["text"] for row in found] == [*TEXTS, last]
-    ours, theirs = ([(row["id"], row["label"], row["stars"]) for row in each] for each in (found, rows))
+    assert [row["text"] for row in actual] == [*TEXTS, last]
+    ours, theirs = ([(row["id"], row["label"], row["stars"]) for row in each] for each in (actual, rows))
     assert ours == theirs
 
 
@@ -247,11 +247,11 @@ def test_entities_in_parquet_and_csv(make: Make, tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("bertkit.tasks.reading.readers.READ_AT_ONCE", 2)
     content = "".join(f"{text}\n" for text in ["", "", *RUNNING])
     rows = predict(make("token"), tmp_path / "in.txt", content, "format=text")
-    given = ["predict", f"model_dir={make('token')}", f"input={tmp_path / 'in.txt'}", "format=text", "device=cpu"]
+    arguments = ["predict", f"model_dir={make('token')}", f"input={tmp_path / 'in.txt'}", "format=text", "device=cpu"]
     for name in ("a.parquet", "b.csv"):
-        assert run([*given, f"output={tmp_path / name}"]) == 0
-    found = pandas.read_parquet(tmp_path / "a.parquet")["entities"]
-    assert [list(each) for each in found] == [row["entities"] for row in rows]
+        assert run([*arguments, f"output={tmp_path / name}"]) == 0
+    actual = pandas.read_parquet(tmp_path / "a.parquet")["entities"]
+    assert [list(each) for each in actual] == [row["entities"] for row in rows]
     cells = pandas.read_csv(tmp_path / "b.csv")["entities"]
     assert [json.loads(cell) for cell in cells] == [row["entities"] for row in rows]
 
@@ -273,8 +273,8 @@ def test_answers(make: Make, tmp_path: Path) -> None:
     for row, context in zip(rows, CONTEXTS, strict=True):
         assert 0 <= row["no_answer_probability"] <= 1
         assert 0 < row["probability"] <= 1
-        found = context[row["start"] : row["end"]] if row["text"] else ""
-        assert found == row["text"] == files["predictions"][row["id"]]
+        actual = context[row["start"] : row["end"]] if row["text"] else ""
+        assert actual == row["text"] == files["predictions"][row["id"]]
         best = {each["text"]: each["probability"] for each in files["nbest_predictions"][row["id"]]}
         assert best[row["text"]] == row["probability"]
     assert [row["text"] for row in rows][1] == ""
@@ -327,13 +327,13 @@ def test_every_mask_of_a_long_text_stands_amid_its_text(tokenizer: Tokenizer) ->
     kan, lon = (tokenizer(word)["input_ids"][1] for word in ("kan", "lon"))
     text = "[MASK] " + "kan " * 20 + "[MASK] lon" * 1 + " lon" * 20 + " [MASK]"
     task = task_config("sequence", "task.max_seq_length=9")
-    found = FillMaskTask(task).features([SequenceExample("0", text, None, None)], tokenizer)
+    actual = FillMaskTask(task).features([SequenceExample("0", text, None, None)], tokenizer)
     mask, ends = facts.mask, (facts.cls, facts.sep)
-    assert [each.input_ids[1:-1] for each in found] == [
+    assert [each.input_ids[1:-1] for each in actual] == [
         [mask] + [kan] * 6, [kan] * 3 + [mask] + [lon] * 3, [lon] * 6 + [mask]
     ]  # fmt: skip
-    assert [each.masks for each in found] == [[1], [4], [7]]
-    assert {(each.input_ids[0], each.input_ids[-1]) for each in found} == {ends}
+    assert [each.masks for each in actual] == [[1], [4], [7]]
+    assert {(each.input_ids[0], each.input_ids[-1]) for each in actual} == {ends}
 
 
 def test_order_over_chunks(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -381,15 +381,15 @@ def test_a_bad_line_after_good_ones(
 ) -> None:
     monkeypatch.setattr("bertkit.tasks.reading.readers.READ_AT_ONCE", 3)
     (tmp_path / "in.jsonl").write_text('{"text": "kan"}\n' * 7 + '{"text": 5}\n' + '{"text": "kan"}\n')
-    given = ["predict", f"model_dir={make('sequence')}", f"input={tmp_path / 'in.jsonl'}", "device=cpu"]
-    assert run([*given, f"output={tmp_path / 'out.jsonl'}"]) == 2
-    said = capsys.readouterr().err
-    assert f"{tmp_path / 'in.jsonl'}:8: field 'text'" in said
-    assert f"6 predictions before it are in {tmp_path / 'out.jsonl.partial'}" in said
-    assert said.count("\n") == 2  # the first one says what the input was taken for
+    arguments = ["predict", f"model_dir={make('sequence')}", f"input={tmp_path / 'in.jsonl'}", "device=cpu"]
+    assert run([*arguments, f"output={tmp_path / 'out.jsonl'}"]) == 2
+    printed = capsys.readouterr().err
+    assert f"{tmp_path / 'in.jsonl'}:8: field 'text'" in printed
+    assert f"6 predictions before it are in {tmp_path / 'out.jsonl.partial'}" in printed
+    assert printed.count("\n") == 2  # the first one says what the input was taken for
     assert not (tmp_path / "out.jsonl").exists()
     assert [row["id"] for row in read(tmp_path / "out.jsonl.partial")] == [str(n) for n in range(6)]
-    assert run([*given, "output=-"]) == 2
+    assert run([*arguments, "output=-"]) == 2
     assert len([json.loads(line) for line in capsys.readouterr().out.splitlines()]) == 6
 
 
@@ -428,8 +428,13 @@ def test_refusals(
     if content is not None:
         (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
     before = sorted(tmp_path.iterdir())
-    given = [f"model_dir={make(head)}", f"input={tmp_path / name}", f"output={tmp_path / 'out.jsonl'}", "device=cpu"]
-    refused(run(["predict", *given, *more]), line, capsys)
+    arguments = [
+        f"model_dir={make(head)}",
+        f"input={tmp_path / name}",
+        f"output={tmp_path / 'out.jsonl'}",
+        "device=cpu",
+    ]
+    refused(run(["predict", *arguments, *more]), line, capsys)
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -446,19 +451,19 @@ def test_several_labels_at_once(make: Make, tmp_path: Path, capsys: Capsys) -> N
         assert list(row["probabilities"].values()) == pytest.approx(shares, abs=1e-5)
         assert row["label"] == [name for name, share in row["probabilities"].items() if share > 0.5]
     assert {len(row["label"]) for row in rows} != {1}
-    for given, more in ((model_dir, "false"), (make("sequence"), "true")):
+    for value, more in ((model_dir, "false"), (make("sequence"), "true")):
         task = ["task=sequence", "task.max_seq_length=20", f"task.multi_label={more}"]
-        assert run(["predict", f"model_dir={given}", f"input={tmp_path / 'in.txt'}", "output=-", *task]) == 2
-        assert f"task.multi_label={more}, but model_dir={given} predicts" in capsys.readouterr().err
+        assert run(["predict", f"model_dir={value}", f"input={tmp_path / 'in.txt'}", "output=-", *task]) == 2
+        assert f"task.multi_label={more}, but model_dir={value} predicts" in capsys.readouterr().err
 
 
 def test_rows_with_gaps_and_empty_ones_have_a_line(make: Make, tmp_path: Path, capsys: Capsys) -> None:
     rows = predict(make("sequence"), tmp_path / "in.tsv", "text\ttext_pair\nkan\tlon\n\nmin\n")
     assert [row["id"] for row in rows] == ["0", "1", "2"]
-    said = capsys.readouterr().err.splitlines()
-    assert said[0] == f"{tmp_path / 'in.tsv'} read as tsv: text in column 'text', text_pair in column 'text_pair'"
-    assert said[1].startswith("warning: 1 rows")
-    assert f"{tmp_path / 'in.tsv'}:4" in said[1]
+    printed = capsys.readouterr().err.splitlines()
+    assert printed[0] == f"{tmp_path / 'in.tsv'} read as tsv: text in column 'text', text_pair in column 'text_pair'"
+    assert printed[1].startswith("warning: 1 rows")
+    assert f"{tmp_path / 'in.tsv'}:4" in printed[1]
 
 
 def test_files_of_others_are_not_overwritten(make: Make, tmp_path: Path, capsys: Capsys) -> None:
@@ -470,20 +475,20 @@ def test_files_of_others_are_not_overwritten(make: Make, tmp_path: Path, capsys:
     for name in ("config.yaml", "manifest.json"):
         (run_dir / name).write_text("{}")
     (tmp_path / "in.json").write_text(squad("kan", ["lon min"]))
-    given = [f"model_dir={make('span')}", f"input={tmp_path / 'in.json'}", "device=cpu", *SPANS]
+    arguments = [f"model_dir={make('span')}", f"input={tmp_path / 'in.json'}", "device=cpu", *SPANS]
     for output, line in (
         (run_dir / "test.jsonl", f"{run_dir / 'predictions.json'} "),
         (run_dir / "metrics.jsonl", f"{run_dir / 'metrics.jsonl'} "),
         (other / "test.jsonl", f"{other / 'predictions.json'} "),
     ):
-        refused(run(["predict", *given, f"output={output}"]), line, capsys)
+        refused(run(["predict", *arguments, f"output={output}"]), line, capsys)
         assert (output.parent / "predictions.json").read_text() == "{}"
         assert not output.exists()
     output = tmp_path / "new" / "test.jsonl"
     for more, code, extra in ([], 0, ""), ([], 0, ""), ([], 2, "mine"), (["overwrite=true"], 0, ""):
         output.parent.mkdir(exist_ok=True)
         output.open("a").write(extra)  # also changes its time
-        assert run(["predict", *given, f"output={output}", *more]) == code
+        assert run(["predict", *arguments, f"output={output}", *more]) == code
 
 
 @pytest.mark.slow
@@ -492,11 +497,19 @@ def test_memory_does_not_grow_with_the_input(command: str, make: Make, tmp_path:
     """10,000 lines of 2,000 characters take little more than 1,000."""
     code = "import sys, resource; from bertkit.cli import run; code = run(sys.argv[1:]); "
     code += "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss); sys.exit(code)"
-    given = [f"model_dir={make('sequence')}", f"input={tmp_path / 'in.txt'}"]
+    arguments = [f"model_dir={make('sequence')}", f"input={tmp_path / 'in.txt'}"]
     peaks = []
     for count in (1_000, 10_000):
         (tmp_path / "in.txt").write_text(("kan lon min " * 160 + "\n") * count)
-        started = [sys.executable, "-c", code, command, *given, f"output={tmp_path / f'{count}.jsonl'}", "device=cpu"]
+        started = [
+            sys.executable,
+            "-c",
+            code,
+            command,
+            *arguments,
+            f"output={tmp_path / f'{count}.jsonl'}",
+            "device=cpu",
+        ]
         peaks.append(int(output_of(started)) / 1024)
         assert len(read(tmp_path / f"{count}.jsonl")) == count
     assert peaks[1] < peaks[0] + 16, peaks  # MB; the input is 19 MB, its ids and features many times that

@@ -18,17 +18,17 @@ def corpus(tmp_path: Path) -> Path:
 
 def test_it_says_what_it_made(corpus: Path, tmp_path: Path, capsys: Capsys) -> None:
     assert prepare(corpus, tmp_path / "data", "held_out_prob=0.2") == 0
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
     dataset = open_prepared(tmp_path / "data")
     counts = dataset.manifest["splits"]["train"]
     held_out = dataset.manifest["splits"]["held_out"]
     assert counts["documents"] + held_out["documents"] == 31
     counted = f"{counts['documents']:,} documents, {counts['sentences']:,} sentences, {counts['tokens']:,} tokens"
-    assert f"{counted} to train on" in said
-    assert said.count("[CLS]") == 3
-    assert "warning: little text: " in said
+    assert f"{counted} to train on" in printed
+    assert printed.count("[CLS]") == 3
+    assert "warning: little text: " in printed
     assert dataset.manifest["findings"][0]["name"] == "little text"
-    assert f"prepared dataset in {tmp_path / 'data'}" in said
+    assert f"prepared dataset in {tmp_path / 'data'}" in printed
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.txt", "data"]
 
 
@@ -87,13 +87,13 @@ def test_changed_text_is_another_dataset(corpus: Path, tmp_path: Path, capsys: C
 
 def test_a_changed_vocabulary_is_another_dataset(corpus: Path, tmp_path: Path, capsys: Capsys) -> None:
     vocab = write_vocabulary(tmp_path / "vocab.txt")
-    given = f"tokenizer.path={vocab}"
-    assert prepare(corpus, tmp_path / "data", given) == 0
-    assert prepare(corpus, tmp_path / "data", given) == 0
+    value = f"tokenizer.path={vocab}"
+    assert prepare(corpus, tmp_path / "data", value) == 0
+    assert prepare(corpus, tmp_path / "data", value) == 0
     first = open_prepared(tmp_path / "data").fingerprint
     vocab.write_text(vocab.read_text() + "kan\n")
-    refused(prepare(corpus, tmp_path / "data", given), "holds another dataset (", capsys)
-    assert prepare(corpus, tmp_path / "other", given) == 0
+    refused(prepare(corpus, tmp_path / "data", value), "holds another dataset (", capsys)
+    assert prepare(corpus, tmp_path / "other", value) == 0
     assert open_prepared(tmp_path / "other").fingerprint != first
 
 
@@ -137,8 +137,8 @@ def test_strict_refuses_what_the_linter_finds(corpus: Path, tmp_path: Path, caps
 def test_text_without_words(tmp_path: Path, capsys: Capsys) -> None:
     (tmp_path / "a.txt").write_text("\u200e\n\n\u200f\n")
     refused(prepare(tmp_path / "a.txt", tmp_path / "data"), "no words in the corpus to learn a vocabulary from", capsys)
-    given = f"tokenizer.path={write_vocabulary(tmp_path / 'vocab.txt')}"
-    refused(prepare(tmp_path / "a.txt", tmp_path / "data", given), "no text in it; check corpus.path", capsys)
+    value = f"tokenizer.path={write_vocabulary(tmp_path / 'vocab.txt')}"
+    refused(prepare(tmp_path / "a.txt", tmp_path / "data", value), "no text in it; check corpus.path", capsys)
     assert not list(tmp_path.glob("data*"))
 
 

@@ -22,14 +22,14 @@ def corpus(tmp_path: Path) -> Path:
 
 def google_rows(corpus: Path, tmp_path: Path, row: dict, name: str) -> list[str]:
     """The command that makes a set of the original's."""
-    given = {
+    options = {
         "corpus.path": corpus, "tokenizer.path": real_data("vocab", "bert-base-uncased", "vocab.txt"),
         "output_dir": tmp_path / name, "dump": tmp_path / f"{name}.jsonl", "seed": row["seed"],
         "segments.max_seq_length": row["max_seq_length"], "segments.dupe_factor": row["dupe_factor"],
         "segments.max_predictions_per_seq": row["max_predictions_per_seq"],
         "masking.whole_word": str(row["whole_word"]).lower(),
     }  # fmt: skip
-    return ["prepare", "segments=google", *(f"{key}={value}" for key, value in given.items())]
+    return ["prepare", "segments=google", *(f"{key}={value}" for key, value in options.items())]
 
 
 def test_the_command_makes_the_originals_instances(tmp_path: Path, capsys: Capsys) -> None:
@@ -40,9 +40,9 @@ def test_the_command_makes_the_originals_instances(tmp_path: Path, capsys: Capsy
     for number, row in enumerate(chosen):
         arguments = google_rows(real_data(*row["input"].split("/")), tmp_path, row, str(number))
         assert run(arguments) == 0
-        said = capsys.readouterr().out
+        printed = capsys.readouterr().out
         counted = f"{row['instances']:,} fixed instances of at most {row['max_seq_length']} tokens, from all documents"
-        assert counted in said
+        assert counted in printed
         dump = tmp_path / f"{number}.jsonl"
         assert hashlib.sha256(dump.read_bytes()).hexdigest() == row["sha256"]
         dump.unlink()
@@ -85,10 +85,10 @@ def test_fixed_instances_on_disk(corpus: Path, tmp_path: Path, capsys: Capsys) -
     capsys.readouterr()
     assert google(corpus, tmp_path / "data", "held_out_prob=0") == 0
     assert google(corpus, tmp_path / "data", "seed=5", "masking.whole_word=true", "tokenizer.rules=hugging_face") == 2
-    said = capsys.readouterr()
-    assert said.out.startswith("done already")
+    printed = capsys.readouterr()
+    assert printed.out.startswith("done already")
     for change in ("seed: 12345 there, 5", "whole_word: False there, True", "'google' there, 'hugging_face'"):
-        assert f"{change} here" in said.err
+        assert f"{change} here" in printed.err
     refused(google(corpus, tmp_path / "other", f"dump={tmp_path}"), f"dump={tmp_path} ", capsys)
 
 
@@ -128,9 +128,9 @@ def test_a_dump_is_replaced_when_it_may_be_and_goes_into_a_pipe(corpus: Path, tm
         assert reader.wait(timeout=60) == 0
     assert (tmp_path / "read").read_bytes() == expected
     assert (tmp_path / "pipe").is_fifo()
-    given = [f"corpus.path={corpus}", f"output_dir={tmp_path / 'data'}", "tokenizer.vocab_size=131"]
+    arguments = [f"corpus.path={corpus}", f"output_dir={tmp_path / 'data'}", "tokenizer.vocab_size=131"]
     more = ["segments=google", "segments.max_seq_length=40", "segments.dupe_factor=2", "dump=/dev/stdout"]
-    command = [sys.executable, "-m", "bertkit", "prepare", *given, *more]
+    command = [sys.executable, "-m", "bertkit", "prepare", *arguments, *more]
     with (tmp_path / "out.txt").open("wb") as out:
         subprocess.run(command, stdout=out, check=True)
     lines = (tmp_path / "out.txt").read_bytes().splitlines(keepends=True)

@@ -76,8 +76,8 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
 
 
 def arguments(corpus: Path, output: Path, *more: str) -> list[str]:
-    given = [f"corpus.path={corpus}", f"output_dir={output}", "tokenizer.vocab_size=131", "held_out_prob=0.2"]
-    return ["prepare", *given, "shard_tokens=10007", *more]
+    words = [f"corpus.path={corpus}", f"output_dir={output}", "tokenizer.vocab_size=131", "held_out_prob=0.2"]
+    return ["prepare", *words, "shard_tokens=10007", *more]
 
 
 def command(corpus: Path, output: Path, *more: str) -> list[str]:
@@ -133,8 +133,8 @@ def test_how_it_is_made_does_not_change_the_dataset(
 
 def test_without_semaphores_one_process_does_the_work(text: Path, plain: dict[str, str], tmp_path: Path) -> None:
     script = 'mount -t tmpfs -o ro tmpfs /dev/shm || exit 99; exec "$@"'
-    given = command(text, tmp_path / "other", "num_workers=2", "part_bytes=30000")
-    done = subprocess.run(["unshare", "-m", "bash", "-c", script, "", *given], capture_output=True, text=True)
+    value = command(text, tmp_path / "other", "num_workers=2", "part_bytes=30000")
+    done = subprocess.run(["unshare", "-m", "bash", "-c", script, "", *value], capture_output=True, text=True)
     if done.returncode in (1, 99):
         pytest.skip("no mounting here")
     assert done.returncode == 0, done.stderr
@@ -156,12 +156,12 @@ def test_workers_name_the_first_bad_line(own_text: Path, vocab: str, tmp_path: P
 
 
 def children(process: int) -> list[int]:
-    found = []
+    results = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             if int(path.read_text().rpartition(")")[2].split()[1]) == process:
-                found.append(int(path.parent.name))
-    return found
+                results.append(int(path.parent.name))
+    return results
 
 
 def kill_midway(command: list[str], encoded: Path) -> None:
@@ -222,10 +222,10 @@ def test_a_killed_worker_ends_the_command(text: Path, plain: dict[str, str], tmp
     workers = [pid for pid in children(process.pid) if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     assert len(workers) == 2
     os.kill(workers[0], signal.SIGKILL)
-    _, said = process.communicate(timeout=60)
+    _, output = process.communicate(timeout=60)
     assert process.returncode == 6
-    assert said.startswith("error: a worker process was killed")
-    assert said.count("\n") == 1
+    assert output.startswith("error: a worker process was killed")
+    assert output.count("\n") == 1
     assert run(arguments(text, tmp_path / "data", "num_workers=1", "part_bytes=2000")) == 0
     assert hashes(tmp_path / "data") == plain
 
@@ -245,11 +245,11 @@ def merge(shards: Sequence[Path], output: Path) -> int:
 def test_shards_of_an_array_of_jobs_merge_to_the_dataset_of_one(
     text: Path, vocab: str, shards: list[Path], with_vocabulary: dict[str, str], tmp_path: Path, capsys: Capsys
 ) -> None:
-    given = [shards[2], shards[0], shards[1]]
-    assert merge(given, tmp_path / "merged") == 0
+    value = [shards[2], shards[0], shards[1]]
+    assert merge(value, tmp_path / "merged") == 0
     assert hashes(tmp_path / "merged") == with_vocabulary
     capsys.readouterr()
-    assert merge(given, tmp_path / "merged") == 0
+    assert merge(value, tmp_path / "merged") == 0
     assert capsys.readouterr().out == f"done already: {tmp_path / 'merged'} holds this dataset\n"
     assert run(arguments(text, shards[1], vocab, "shard=2/3", "part_bytes=9000")) == 0
     assert capsys.readouterr().out == f"done already: {shards[1]} holds this shard\n"
@@ -264,7 +264,7 @@ def test_shards_that_do_not_belong_together(
     again, damaged = shutil.copytree(two, tmp_path / "again"), shutil.copytree(two, tmp_path / "damaged")
     file = next((damaged / "pieces").glob("*.npz"))
     file.write_bytes(bytes(reversed(file.read_bytes())))
-    for given, message in [
+    for value, message in [
         ([one, two], "merge: shard 3/3 missing or listed twice; expected each of the 3 shards"),
         ([one, two, three, again], "merge: shard 2/3 missing or listed twice"),
         ([one, tmp_path / "of_two"], "of_two is a shard of another dataset (shard: '1/3' in"),
@@ -273,7 +273,7 @@ def test_shards_that_do_not_belong_together(
         ([one, text], "manifest.json: no such file"),
     ]:
         capsys.readouterr()
-        refused(merge(given, tmp_path / "merged"), message, capsys)
+        refused(merge(value, tmp_path / "merged"), message, capsys)
         assert not list(tmp_path.glob("merged*"))
 
 
@@ -309,8 +309,8 @@ def test_dask_prepares_what_one_command_does(
     address, workers = dask
     assert run(arguments(own_text, tmp_path / "at_once", vocab)) == 0
     recipe = [sys.executable, "recipes/prepare_on_dask/prepare.py", address, "3"]
-    given = [each for each in arguments(own_text, tmp_path, vocab, "part_bytes=9000")[1:] if "output_dir" not in each]
-    running = subprocess.Popen([*recipe, tmp_path / "data", *given], stdout=subprocess.PIPE, text=True)
+    value = [each for each in arguments(own_text, tmp_path, vocab, "part_bytes=9000")[1:] if "output_dir" not in each]
+    running = subprocess.Popen([*recipe, tmp_path / "data", *value], stdout=subprocess.PIPE, text=True)
     assert running.stdout is not None
     assert next(running.stdout) == "1 of 3 shards\n"
     os.kill(workers[0], signal.SIGKILL)
@@ -319,6 +319,6 @@ def test_dask_prepares_what_one_command_does(
     assert hashes(tmp_path / "data") == hashes(tmp_path / "at_once")
 
     (own_text / "2.txt").write_bytes(b"good\nbad \xff\n")
-    failed = subprocess.run([*recipe, tmp_path / "bad", *given], capture_output=True, text=True, timeout=60)
+    failed = subprocess.run([*recipe, tmp_path / "bad", *value], capture_output=True, text=True, timeout=60)
     assert failed.returncode == 2
     assert failed.stderr.startswith(f"error: {own_text / '2.txt'}:2: not UTF-8 (byte 0xff at column 5)")

@@ -53,10 +53,10 @@ TWELVE = ["steps=12", "checkpoint.every_steps=3", "checkpoint.keep_last=2", "eva
 @pytest.fixture(scope="module")
 def twelve_steps(prepared_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A finished run and its output; tests that change the run take a copy."""
-    run_dir, said = tmp_path_factory.mktemp("run") / "run", io.StringIO()
-    with contextlib.redirect_stdout(said):
+    run_dir, output = tmp_path_factory.mktemp("run") / "run", io.StringIO()
+    with contextlib.redirect_stdout(output):
         assert pretrain(prepared_dir, run_dir, *TWELVE) == 0
-    return run_dir, said.getvalue()
+    return run_dir, output.getvalue()
 
 
 def test_a_short_run_prints_a_line_per_tenth_and_keeps_every_row(
@@ -79,11 +79,11 @@ def a_finished_run(finished: Path, tmp_path: Path) -> Path:
 
 
 def test_what_a_run_prints_and_leaves(twelve_steps: tuple[Path, str]) -> None:
-    finished, said = twelve_steps
-    assert "unigram entropy" in said
-    assert "NSP accuracy" in said
-    assert re.search("\nmasked LM has (not )?learned .* next sentence prediction has (not )?learned: ", said)
-    assert "? left" not in said
+    finished, output = twelve_steps
+    assert "unigram entropy" in output
+    assert "NSP accuracy" in output
+    assert re.search("\nmasked LM has (not )?learned .* next sentence prediction has (not )?learned: ", output)
+    assert "? left" not in output
     page = "\n".join(Page((finished / "report.html").read_text()).text)
     shown = page[page.index("Held-out text") : page.index("Last metrics")]
     assert shown.count("[CLS]") == 4
@@ -191,10 +191,10 @@ def test_steps_follow_the_text_and_the_time(prepared_dir: Path, tmp_path: Path, 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_length, "MOST_EPOCHS", 1)
         assert pretrain(prepared_dir, tmp_path / "text") == 0
-        said = capsys.readouterr().out
-        chosen = re.search(r"^steps=(\d+): 1 epochs of the text, about \S+ on this CPU at \S+ s a step", said, re.M)
-        assert chosen, said
-        length = int(re.search(r"([\d,]+) examples an epoch", said)[1])  # type: ignore[index]
+        printed = capsys.readouterr().out
+        chosen = re.search(r"^steps=(\d+): 1 epochs of the text, about \S+ on this CPU at \S+ s a step", printed, re.M)
+        assert chosen, printed
+        length = int(re.search(r"([\d,]+) examples an epoch", printed)[1])  # type: ignore[index]
         steps = int(chosen[1])
         assert steps == run_length._rounded(length / 12) > 3
         assert yaml.safe_load((tmp_path / "text" / "config.yaml").read_text())["steps"] == steps
@@ -217,12 +217,12 @@ def test_a_text_seen_too_often_and_hours_on_a_cpu_are_said_before_training(
         patch.setattr(run_length, "SLOW_CPU", 0)
         patch.setattr(run_length, "_seconds_of_steps", lambda *_: [900.0])
         assert pretrain(prepared_dir, tmp_path / "run", *wanted) == 0
-        said = capsys.readouterr().out
-        before = said[: said.index("step 1/7")]
+        printed = capsys.readouterr().out
+        before = printed[: printed.index("step 1/7")]
         often = re.search(r"warning: \d+ epochs, .* 0.1; set steps=(\d+)", before)
         hours = r"warning: about 1h45m on this CPU.* steps=4"
-        assert often, said
-        assert re.search(hours, before), said
+        assert often, printed
+        assert re.search(hours, before), printed
         fewer = min(int(often[1]), 4)
         assert pretrain(prepared_dir, tmp_path / "fewer", *wanted, f"steps={fewer}") == 0
         assert "warning" not in capsys.readouterr().out
@@ -253,9 +253,11 @@ def test_a_step_that_is_not_finite_is_skipped_and_logged(prepared_dir: Path, tmp
     with pytest.MonkeyPatch.context() as patch:
         strike(patch, STRUCK)
         assert pretrain(prepared_dir, tmp_path / "struck", *more) == 0
-    said = capsys.readouterr().out
-    assert said.count("skipped: mlm_loss nan, nsp_loss nan, grad_norm nan (its 12 examples are in metrics.jsonl)") == 3
-    assert "3 steps were skipped" in said
+    printed = capsys.readouterr().out
+    assert (
+        printed.count("skipped: mlm_loss nan, nsp_loss nan, grad_norm nan (its 12 examples are in metrics.jsonl)") == 3
+    )
+    assert "3 steps were skipped" in printed
     assert pretrain(prepared_dir, tmp_path / "left_out", *more, f"data.skip_steps={list(STRUCK)}") == 0
     struck, left_out = (all_checkpoints(tmp_path / name) for name in ("struck", "left_out"))
     assert [path.name[-1] for path in struck] == ["9", "8", "4"]
@@ -289,8 +291,8 @@ def test_a_run_that_does_not_recover_ends_with_its_last_good_checkpoint(
     assert [row["step"] for row in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [1, 6, 7, 8]
     # the same command goes on from there, and the steps skipped before it still count
     assert pretrain(prepared_dir, tmp_path / "run", *more) == 0
-    assert "1 steps were skipped" not in (said := capsys.readouterr().out)
-    assert "1 step was skipped" in said
+    assert "1 steps were skipped" not in (printed := capsys.readouterr().out)
+    assert "1 step was skipped" in printed
 
 
 def test_a_finished_run_is_done_for_its_own_data_and_start_alone(
@@ -298,8 +300,8 @@ def test_a_finished_run_is_done_for_its_own_data_and_start_alone(
 ) -> None:
     """Other text, damaged or missing files, other weights to start from: none of them is this run."""
     text = write_text(tmp_path / "text.txt", make_text(17, seed=1))
-    given = [f"corpus.path={text}", f"tokenizer.path={prepared_dir / 'tokenizer'}"]
-    assert run(["prepare", *given, f"output_dir={tmp_path / 'other'}"]) == 0
+    arguments = [f"corpus.path={text}", f"tokenizer.path={prepared_dir / 'tokenizer'}"]
+    assert run(["prepare", *arguments, f"output_dir={tmp_path / 'other'}"]) == 0
     assert pretrain(prepared_dir, tmp_path / "run", "steps=2") == 0
     assert pretrain(prepared_dir, tmp_path / "next", "steps=2", f"init_from={tmp_path / 'run'}") == 0
     capsys.readouterr()
@@ -392,16 +394,16 @@ def test_other_threads(
         "OMP_NUM_THREADS", raising=False
     )
     capsys.readouterr()
-    code, said, after = pretrain(prepared_dir, run_dir, *more), capsys.readouterr(), torch.get_num_threads()
+    code, printed, after = pretrain(prepared_dir, run_dir, *more), capsys.readouterr(), torch.get_num_threads()
     torch.set_num_threads(here)
     line = f"{here + 1} threads before, {here} here"
     if not is_asked_for:
-        assert (code, after, line in said.out) == (0, here + 1, False)
+        assert (code, after, line in printed.out) == (0, here + 1, False)
     elif mode == "default":
-        assert (code, after, f"warning: {line}" in said.out) == (0, here, True)
+        assert (code, after, f"warning: {line}" in printed.out) == (0, here, True)
     else:
         assert code == 2
-        assert re.search(f"{re.escape(line)}: reproducibility=strict .*; set OMP_NUM_THREADS={here + 1}", said.err)
+        assert re.search(f"{re.escape(line)}: reproducibility=strict .*; set OMP_NUM_THREADS={here + 1}", printed.err)
 
 
 @pytest.mark.parametrize("mode", ["default", "strict"])
@@ -412,9 +414,9 @@ def test_another_torch(prepared_dir: Path, tmp_path: Path, capsys: Capsys, mode:
     set_platform(run_dir, torch="1.2.3")
     capsys.readouterr()
     assert pretrain(prepared_dir, run_dir, *more) == (2 if mode == "strict" else 0)
-    said, line = capsys.readouterr(), re.escape(f"torch 1.2.3 before, {torch.__version__} here: ")
-    assert re.search(line + "reproducibility=strict .*; install torch 1.2.3", said.err) or mode == "default"
-    assert re.search("warning: " + line, said.out) or mode == "strict"
+    printed, line = capsys.readouterr(), re.escape(f"torch 1.2.3 before, {torch.__version__} here: ")
+    assert re.search(line + "reproducibility=strict .*; install torch 1.2.3", printed.err) or mode == "default"
+    assert re.search("warning: " + line, printed.out) or mode == "strict"
 
 
 def interrupt(process: subprocess.Popen[str], run_dir: Path, rng: random.Random) -> int:
@@ -441,8 +443,8 @@ def stop_and_resume(python: Path, data: Path, run_dir: Path, stops: int, rng: ra
         if len(codes) < stops:
             codes.append(interrupt(process, run_dir, rng))
         else:
-            _, said = process.communicate(timeout=120)
-            assert process.returncode == 0, said
+            _, output = process.communicate(timeout=120)
+            assert process.returncode == 0, output
             codes.append(0)
         # -KILL: it came before there was a fork to hand it on to
         assert codes[-1] in (0, 75, -signal.SIGKILL, -KILL), codes
@@ -492,11 +494,11 @@ def test_a_stop_saves_first_and_says_so(prepared_dir: Path, tmp_path: Path, pyth
         time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGTERM)  # torchrun and Slurm say it more than once
-    said, errors = process.communicate(timeout=120)
+    output, errors = process.communicate(timeout=120)
     assert process.returncode == 75
     assert errors == ""
     newest = all_checkpoints(tmp_path / "run")[0]
-    assert f"stopped at step {int(newest.name[5:])} of 100000, " in said
+    assert f"stopped at step {int(newest.name[5:])} of 100000, " in output
 
 
 def is_loading(process: subprocess.Popen[str], run_dir: Path) -> bool:
@@ -529,11 +531,11 @@ def test_a_stop_while_there_is_nothing_to_save(
         while process.poll() is None and not moment(process, a_finished_run):
             time.sleep(0.0005)
         process.send_signal(number)
-        said, errors = process.communicate(timeout=120)
+        output, errors = process.communicate(timeout=120)
         assert errors == ""
         codes.append(process.returncode)
     assert set(codes) <= {0, 75}
     assert codes[-1] == 75
-    assert said.splitlines()[-1] == "stopped; checkpoint 12 is saved, and the same command resumes"
+    assert output.splitlines()[-1] == "stopped; checkpoint 12 is saved, and the same command resumes"
     assert pretrain(prepared_dir, a_finished_run, *TWELVE) == 0
     assert (a_finished_run / "eval.json").is_file()

@@ -28,8 +28,8 @@ SMALL = ["task.max_seq_length=40", "task.spans.max_query_length=11", "device=cpu
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("library")
     text = write_text(folder / "text.txt", make_text(23))
-    given = [f"corpus.path={text}", f"output={folder / 'library.db'}", "passages.words=31", "passages.overlap=0"]
-    assert run(["index", *given]) == 0
+    arguments = [f"corpus.path={text}", f"output={folder / 'library.db'}", "passages.words=31", "passages.overlap=0"]
+    assert run(["index", *arguments]) == 0
     return folder / "library.db"
 
 
@@ -51,18 +51,18 @@ def test_what_the_reader_says_is_what_predict_says(library: Path, reader: Path, 
     """Of every passage, also where it is read in several windows; and `both` is the product that is promised."""
     questions, output = tmp_path / "questions.txt", tmp_path / "found.jsonl"
     questions.write_text("kan lon mir\n\nted sod\n")
-    given = [f"index={library}", f"model_dir={reader}", f"input={questions}", f"output={output}", *SMALL]
-    given += ["both.search=0.7", "both.bert=0.4", "both.bias=-0.3", "top_k=20", "candidates=20"]
-    assert search(*given) == 0
+    arguments = [f"index={library}", f"model_dir={reader}", f"input={questions}", f"output={output}", *SMALL]
+    arguments += ["both.search=0.7", "both.bert=0.4", "both.bias=-0.3", "top_k=20", "candidates=20"]
+    assert search(*arguments) == 0
     sizes = {"task.max_seq_length": 40, "task.spans.max_query_length": 11}
     predictor = load_predictor(str(reader), **sizes, device="cpu")
-    found = rows(output)
-    assert [each["question"] for each in found] == ["kan lon mir", "ted sod"]
-    for each in found:
+    actual = rows(output)
+    assert [each["question"] for each in actual] == ["kan lon mir", "ted sod"]
+    for each in actual:
         passages = each["search"]
         assert 10 <= len(passages) <= 20
-        said = predictor([(each["question"], passage["passage"]) for passage in passages])
-        for passage, predicted in zip(passages, said, strict=True):
+        predictions = predictor([(each["question"], passage["passage"]) for passage in passages])
+        for passage, predicted in zip(passages, predictions, strict=True):
             assert passage["passage"][passage["start"] : passage["end"]] == passage["answer"]
             no_answer = 1 / (1 + math.exp(passage["score_bert"]))
             assert no_answer == pytest.approx(predicted["no_answer_probability"], abs=1e-5)
@@ -83,28 +83,28 @@ def test_a_reader_without_unanswerable_questions_has_no_probability(
 ) -> None:
     """It ranks as others do, but its numbers are not shown."""
     (tmp_path / "questions.txt").write_text("kan lon mir\n")
-    given = [f"index={library}", f"model_dir={reader}", *SMALL]
-    found, said = [], []
+    arguments = [f"index={library}", f"model_dir={reader}", *SMALL]
+    results, printed = [], []
     for number, answered in enumerate(("false", "true")):
-        changed, output = [*given, f"task.spans.is_always_answered={answered}"], tmp_path / f"{number}.jsonl"
+        changed, output = [*arguments, f"task.spans.is_always_answered={answered}"], tmp_path / f"{number}.jsonl"
         assert search(*changed, f"input={tmp_path / 'questions.txt'}", f"output={output}") == 0
-        found += rows(output)
+        results += rows(output)
         capsys.readouterr()
         assert search(*changed, "question=kan lon mir") == 0
-        said.append(capsys.readouterr())
-    assert [each.pop("has_odds") for each in found] == [True, False]
-    assert [hit["id"] for hit in found[0]["both"]] == [hit["id"] for hit in found[1]["both"]]
-    assert ["  bert " in each.out for each in said] == [True, False]
-    assert ["no probabilities" in each.err for each in said] == [False, True]
+        printed.append(capsys.readouterr())
+    assert [each.pop("has_odds") for each in results] == [True, False]
+    assert [hit["id"] for hit in results[0]["both"]] == [hit["id"] for hit in results[1]["both"]]
+    assert ["  bert " in each.out for each in printed] == [True, False]
+    assert ["no probabilities" in each.err for each in printed] == [False, True]
 
 
 def test_bm25_needs_no_torch_and_counts_up_to_its_candidates(library: Path, tmp_path: Path) -> None:
     (tmp_path / "questions.jsonl").write_text(json.dumps({"question": "kan lon", "answers": ["kan"]}))
     code = "import sys; from bertkit.cli import run; assert run(sys.argv[1:]) == 0; assert 'torch' not in sys.modules"
     command = [sys.executable, "-c", code, "search", f"index={library}", "candidates=10"]
-    for given in ("question=kan lon", f"input={tmp_path / 'questions.jsonl'}"):
-        said = output_of([*command, given, f"output={tmp_path / given[:5]}"])
-    assert list(json.loads(said)["search"]) == ["accuracy_at_1", "accuracy_at_5", "mrr"]
+    for value in ("question=kan lon", f"input={tmp_path / 'questions.jsonl'}"):
+        output = output_of([*command, value, f"output={tmp_path / value[:5]}"])
+    assert list(json.loads(output)["search"]) == ["accuracy_at_1", "accuracy_at_5", "mrr"]
 
 
 def test_a_searcher_for_a_server(library: Path, reader: Path) -> None:
@@ -114,10 +114,10 @@ def test_a_searcher_for_a_server(library: Path, reader: Path) -> None:
     opened = open_task_model(str(reader), None, {"max_seq_length": 40, "spans": {"max_query_length": 11}})
     searcher = Searcher(Library(library), opened.predictor("fp32", 2048), BOTH, 7)
     for order in ("search", "bert", "both"):
-        found = searcher.search("kan lon", order, 3)
-        assert json.loads(json.dumps(found)) == found
-        assert (len(found["answers"]), found["order"]) == (3, order)
-        assert all(each["answer"] for each in found["answers"])
+        actual = searcher.search("kan lon", order, 3)
+        assert json.loads(json.dumps(actual)) == actual
+        assert (len(actual["answers"]), actual["order"]) == (3, order)
+        assert all(each["answer"] for each in actual["answers"])
     assert searcher.search("nothing like it", "both", 3)["answers"] == []
     assert searcher.search("kan lon", None, 3)["order"] == "both"
     plain = Searcher(Library(library), None)
@@ -145,12 +145,12 @@ def drawn(weights: BothConfig, num_questions: int) -> list[tuple[list[Candidate]
 
 def test_the_fit_finds_the_numbers_that_questions_were_drawn_by() -> None:
     questions = drawn(BOTH, 1500)
-    found = fit(questions, BothConfig(1.0, 1.0, 0.0))
-    assert dataclasses.astuple(found)[:2] == pytest.approx((0.7, 0.4), rel=0.25)
-    ranked = [in_order(candidates, "both", found)[0][0].hit.id for candidates, _ in questions]
+    actual = fit(questions, BothConfig(1.0, 1.0, 0.0))
+    assert dataclasses.astuple(actual)[:2] == pytest.approx((0.7, 0.4), rel=0.25)
+    ranked = [in_order(candidates, "both", actual)[0][0].hit.id for candidates, _ in questions]
     rights = [right.index(True) for _, right in questions]
     for order in ("search", "bert"):
-        by_one = [in_order(candidates, order, found)[0][0].hit.id for candidates, _ in questions]
+        by_one = [in_order(candidates, order, actual)[0][0].hit.id for candidates, _ in questions]
         assert np.mean(np.array(ranked) == rights) > 0.05 + np.mean(np.array(by_one) == rights)
     assert fit([(questions[0][0], [False] * 11)], BOTH) == BOTH
 
@@ -174,8 +174,8 @@ def test_metrics_by_hand(tmp_path: Path, capsys: Capsys) -> None:
     assert search(f"index={tmp_path / 'library.db'}", f"input={path}", f"output={output}") == 0
     metrics = json.loads(capsys.readouterr().out)
     assert metrics["num_questions"] == 4
-    found = {name: value["mean"] for name, value in metrics["search"].items()}
-    assert found == {"accuracy_at_1": 0.5, "accuracy_at_5": 0.75, "accuracy_at_20": 0.75, "mrr": 0.625}
+    actual = {name: value["mean"] for name, value in metrics["search"].items()}
+    assert actual == {"accuracy_at_1": 0.5, "accuracy_at_5": 0.75, "accuracy_at_20": 0.75, "mrr": 0.625}
     low, high = metrics["search"]["accuracy_at_1"]["interval"]
     assert 0 <= low < 0.5 < high <= 1
     assert [each.get("right_at") for each in rows(output)] == [{"search": place} for place in (1, 2, None, 1)] + [None]
@@ -210,17 +210,25 @@ def test_a_translation_widens_a_question(
     translator = export_model(headed_model(tokenizer, "generation", scale=3), tokenizer, tmp_path / "translator")
     question, output = "kan lon", tmp_path / "found.jsonl"
     written = load_predictor(str(translator), device="cpu")(question)["text"]
-    given = [f"index={library}", f"translate={translator}", f"question={question}", f"output={output}", "device=cpu"]
-    assert search(*given, "top_k=50") == 0
-    found = [(hit["id"], hit["score_search"]) for hit in rows(output)[0]["answers"]]
+    arguments = [
+        f"index={library}",
+        f"translate={translator}",
+        f"question={question}",
+        f"output={output}",
+        "device=cpu",
+    ]
+    assert search(*arguments, "top_k=50") == 0
+    actual = [(hit["id"], hit["score_search"]) for hit in rows(output)[0]["answers"]]
     expected, without = (
         [(hit.id, hit.score) for hit in Library(library).find(question, 50, more)] for more in ([written], [])
     )
-    assert found == expected != without
-    assert search(*given, f"model_dir={reader}", "overwrite=true", "order=bert", *SMALL) == 0
+    assert actual == expected != without
+    assert search(*arguments, f"model_dir={reader}", "overwrite=true", "order=bert", *SMALL) == 0
     best = rows(output)[0]["answers"][0]
-    said = load_predictor(str(reader), **{"task.max_seq_length": 40, "task.spans.max_query_length": 11}, device="cpu")
-    odds = said((question, best["passage"]))["no_answer_probability"]
+    predictions = load_predictor(
+        str(reader), **{"task.max_seq_length": 40, "task.spans.max_query_length": 11}, device="cpu"
+    )
+    odds = predictions((question, best["passage"]))["no_answer_probability"]
     assert 1 / (1 + math.exp(best["score_bert"])) == pytest.approx(odds, abs=1e-5)
     masked_lm = export_model(headed_model(tokenizer, "masked_lm"), tokenizer, tmp_path / "masked_lm")
     encoder = export_model(headed_model(tokenizer), tokenizer, tmp_path / "encoder")
@@ -230,8 +238,8 @@ def test_a_translation_widens_a_question(
         (encoder, "no head for prediction"),
         (tmp_path / "nowhere", "no such directory"),
     ):
-        given[1] = f"translate={place}"
-        refused(search(*given, "overwrite=true"), f"translate={place}: {line}", capsys)
+        arguments[1] = f"translate={place}"
+        refused(search(*arguments, "overwrite=true"), f"translate={place}: {line}", capsys)
 
 
 def test_a_question_may_be_what_means_a_missing_value(library: Path, capsys: Capsys) -> None:
@@ -330,12 +338,12 @@ def test_a_model_that_does_not_read(library: Path, tokenizer: Tokenizer, tmp_pat
 def test_search_on_real_questions(tmp_path: Path, capsys: Capsys) -> None:
     """XQuAD's English paragraphs: BM25 alone finds most; stems find more."""
     squad = real_data("xquad", "xquad.en.json")
-    found = {}
+    results = {}
     for stemming in ("none", "english"):
         output = tmp_path / f"{stemming}.db"
         assert run(["index", f"corpus.path={squad}", f"output={output}", f"passages.stemming={stemming}"]) == 0
         capsys.readouterr()
         assert search(f"index={output}", f"input={squad}", f"output={tmp_path / 'o.jsonl'}") == 0
-        found[stemming] = json.loads(capsys.readouterr().out)["search"]
-    assert found["none"]["accuracy_at_1"]["mean"] == pytest.approx(0.8966, abs=0.002)
-    assert found["english"]["accuracy_at_1"]["mean"] > found["none"]["accuracy_at_1"]["mean"]
+        results[stemming] = json.loads(capsys.readouterr().out)["search"]
+    assert results["none"]["accuracy_at_1"]["mean"] == pytest.approx(0.8966, abs=0.002)
+    assert results["english"]["accuracy_at_1"]["mean"] > results["none"]["accuracy_at_1"]["mean"]

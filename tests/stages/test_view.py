@@ -56,26 +56,26 @@ def seen(folder: Path, model: Path, *more: str) -> dict[str, Any]:
 def test_probabilities_are_those_of_eager_transformers(tmp_path: Path) -> None:
     from transformers import AutoModel, AutoTokenizer
 
-    found = seen(tmp_path, minilm_dir(), "text=Who wrote the notes?", "text_pair=Ada wrote them.")
+    actual = seen(tmp_path, minilm_dir(), "text=Who wrote the notes?", "text_pair=Ada wrote them.")
     batch = AutoTokenizer.from_pretrained(minilm_dir())("Who wrote the notes?", "Ada wrote them.", return_tensors="pt")
     theirs = AutoModel.from_pretrained(minilm_dir(), attn_implementation="eager").eval()
     with torch.no_grad():
         expected = torch.cat(theirs(**batch, output_attentions=True).attentions).numpy()
-    ours = np.array(found["attentions"])
-    assert found["token_ids"] == batch["input_ids"][0].tolist()
-    assert found["segments"] == batch["token_type_ids"][0].tolist()
+    ours = np.array(actual["attentions"])
+    assert actual["token_ids"] == batch["input_ids"][0].tolist()
+    assert actual["segments"] == batch["token_type_ids"][0].tolist()
     assert ours.shape == expected.shape == (6, 12, 12, 12)
     assert np.abs(ours - expected).max() < 1e-6
     assert np.abs(ours.sum(-1) - 1).max() < 1e-6
-    assert found["prediction"] is found["attributions"] is None
-    assert len(found["notes"]) == 1
+    assert actual["prediction"] is actual["attributions"] is None
+    assert len(actual["notes"]) == 1
     shares = np.eye(12)  # rollout, written out
     for layer, of_layer in enumerate(expected.astype(np.float64)):
         mean = sum(of_layer[head] for head in range(12)) / 12
         mixed = (mean + np.eye(12)) / 2
         mixed = mixed / mixed.sum(1)[:, None]
         shares = np.array([[sum(mixed[i, k] * shares[k, j] for k in range(12)) for j in range(12)] for i in range(12)])
-        assert np.abs(np.array(found["rollout"][layer]) - shares).max() < 1e-6
+        assert np.abs(np.array(actual["rollout"][layer]) - shares).max() < 1e-6
 
 
 def test_rollout_of_one_head_by_hand() -> None:
@@ -93,7 +93,7 @@ def test_attributions_are_the_integral_of_differences(make: Make, tokenizer: Tok
     facts = tokenizer.facts
     baseline = [number if number in (facts.cls, facts.sep) else facts.pad for number in ids]
     feature = Feature(0, ids, [0] * len(ids), None)
-    found = attribute(model, Target("", "sequence", ((0, 1),)), feature, baseline, 32, 2048)
+    actual = attribute(model, Target("", "sequence", ((0, 1),)), feature, baseline, 32, 2048)
     table, embeddings = model.bert.embeddings.token.weight, model.bert.embeddings
     layout = Layout.from_lengths(torch.tensor([len(ids)]))
 
@@ -112,12 +112,12 @@ def test_attributions_are_the_integral_of_differences(make: Make, tokenizer: Tok
             along = torch.zeros_like(end)
             along[token] = width * (end - start)[token]
             expected[token] += (score(middle + along) - score(middle - along)) / (2 * width) / num_steps
-    assert np.abs(found.values - expected).max() < 1e-5
+    assert np.abs(actual.values - expected).max() < 1e-5
     assert np.abs(expected).max() > 0.1
-    assert found.values[0] == found.values[-1] == 0
-    assert found.score == pytest.approx(score(end), abs=1e-12)
-    assert found.baseline_score == pytest.approx(score(start), abs=1e-12)
-    assert abs(found.error) < 1e-6
+    assert actual.values[0] == actual.values[-1] == 0
+    assert actual.score == pytest.approx(score(end), abs=1e-12)
+    assert actual.baseline_score == pytest.approx(score(start), abs=1e-12)
+    assert abs(actual.error) < 1e-6
 
 
 CASES = [
@@ -133,69 +133,80 @@ CASES = [
 
 
 @pytest.mark.parametrize(
-    ("heads", "given", "target", "marked"), [case[1:] for case in CASES], ids=[c[0] for c in CASES]
+    ("heads", "arguments", "target", "marked"), [case[1:] for case in CASES], ids=[c[0] for c in CASES]
 )
 def test_every_head_is_explained(
-    make: Make, tmp_path: Path, heads: tuple[str, ...], given: tuple[str, ...], target: str, marked: list[int] | None
+    make: Make,
+    tmp_path: Path,
+    heads: tuple[str, ...],
+    arguments: tuple[str, ...],
+    target: str,
+    marked: list[int] | None,
 ) -> None:
     model = make(*heads)
-    found = seen(tmp_path, model, *given)
-    assert re.search(target, found["target"]), found["target"]
+    actual = seen(tmp_path, model, *arguments)
+    assert re.search(target, actual["target"]), actual["target"]
     if marked is not None:
         # a word may be several pieces
-        assert found["target_tokens"][: len(marked)] == marked
-    about, prediction = found["attributions"], found["prediction"]
+        assert actual["target_tokens"][: len(marked)] == marked
+    about, prediction = actual["attributions"], actual["prediction"]
     assert prediction
     difference = about["score"] - about["baseline_score"]
     assert sum(about["values"]) - difference == pytest.approx(about["completeness_error"], abs=1e-12)
     assert abs(about["completeness_error"]) <= max(0.01 * abs(difference), 1e-5)
     # the score is the model's own logit
-    batch = {"input_ids": torch.tensor([found["token_ids"]]), "token_type_ids": torch.tensor([found["segments"]])}
+    batch = {"input_ids": torch.tensor([actual["token_ids"]]), "token_type_ids": torch.tensor([actual["segments"]])}
     with torch.no_grad():
         logits = load_model(model)(**batch).logits[heads[-1] if "next_sentence" in heads else heads[0]][0].numpy()
     if heads[0] == "span":
-        at = found["target_tokens"]
+        at = actual["target_tokens"]
         assert about["score"] == pytest.approx(logits[at[0], 0] + logits[at[-1], 1], abs=1e-5)
-    elif heads[0] in ("token", "masked_lm") and found["target_tokens"]:
-        assert np.abs(logits[found["target_tokens"][0]] - about["score"]).min() < 1e-5
+    elif heads[0] in ("token", "masked_lm") and actual["target_tokens"]:
+        assert np.abs(logits[actual["target_tokens"][0]] - about["score"]).min() < 1e-5
     else:
         assert np.abs(logits - about["score"]).min() < 1e-5
 
 
 def test_an_answer_is_where_predict_finds_it(make: Make, tmp_path: Path) -> None:
     model, words = make("span", seed=1), "kan lon mir rur ten sod " * 12
-    given = [f"model_dir={model}", "text=kan lon", f"text_pair={words}", *SPANS, "task.spans.is_always_answered=true"]
-    found = seen(tmp_path, model, *given[1:])
-    assert run(["predict", *given, f"output={tmp_path / 'p.jsonl'}", "device=cpu"]) == 0
+    arguments = [
+        f"model_dir={model}",
+        "text=kan lon",
+        f"text_pair={words}",
+        *SPANS,
+        "task.spans.is_always_answered=true",
+    ]
+    actual = seen(tmp_path, model, *arguments[1:])
+    assert run(["predict", *arguments, f"output={tmp_path / 'p.jsonl'}", "device=cpu"]) == 0
     text = json.loads((tmp_path / "p.jsonl").read_text())["text"]
     assert text
-    assert found["target"] == f"the answer {text}"
-    pieces = [found["tokens"][place] for place in found["target_tokens"]]
+    assert actual["target"] == f"the answer {text}"
+    pieces = [actual["tokens"][place] for place in actual["target_tokens"]]
     assert "".join(pieces).replace("##", "") == text.replace(" ", "")
-    assert "windows" in found["notes"][0]
+    assert "windows" in actual["notes"][0]
 
 
 def test_a_row_of_a_run_and_a_choice(make: Make, tiny_runs: Path, tmp_path: Path) -> None:
     dev = tiny_runs / "task" / "dev.tsv"
-    found = seen(tmp_path, tiny_runs / "fine", f"input={dev}", "row=4")
+    actual = seen(tmp_path, tiny_runs / "fine", f"input={dev}", "row=4")
     text = dev.read_text().splitlines()[4].split("\t")[0]
-    assert load_tokenizer(tiny_runs / "fine")(text)["input_ids"] == found["token_ids"]
-    assert set(found["prediction"]["probabilities"]) == {"a", "b"}
+    assert load_tokenizer(tiny_runs / "fine")(text)["input_ids"] == actual["token_ids"]
+    assert set(actual["prediction"]["probabilities"]) == {"a", "b"}
     rows = tmp_path / "choice.jsonl"
     rows.write_text(json.dumps({"context": "kan lon", "A": "mir", "B": "rur ten", "C": "sod"}) + "\n")
     choice = make("choice")
     columns = ["task.columns.context=context", "task.columns.endings=[A,B,C]"]
-    found = seen(tmp_path, choice, f"input={rows}", "task=choice", *columns, "task.max_seq_length=40", "target=1")
-    assert found["target"] == "ending 1"
-    assert load_tokenizer(choice)("kan lon", "rur ten")["input_ids"] == found["token_ids"]
-    assert len(found["prediction"]["probabilities"]) == 3
+    actual = seen(tmp_path, choice, f"input={rows}", "task=choice", *columns, "task.max_seq_length=40", "target=1")
+    assert actual["target"] == "ending 1"
+    assert load_tokenizer(choice)("kan lon", "rur ten")["input_ids"] == actual["token_ids"]
+    assert len(actual["prediction"]["probabilities"]) == 3
 
 
 def test_no_weights_between_tokens(make: Make, tmp_path: Path, capsys: Capsys) -> None:
     model = make("sequence", attention=AttentionConfig(pattern="linformer", compressed_size=5))
-    found = seen(tmp_path, model, "text=kan lon mir")
-    assert found["attentions"] is found["rollout"] is None
-    assert abs(found["attributions"]["completeness_error"]) < 0.01
+    actual = seen(tmp_path, model, "text=kan lon mir")
+    assert actual["attentions"] is actual["rollout"] is None
+    assert abs(actual["attributions"]["completeness_error"]) < 0.01
     page = tmp_path / "a.html"
     assert run(["view", f"model_dir={model}", "text=kan lon mir", f"output={page}", "device=cpu"]) == 0
     assert "pattern=linformer" in capsys.readouterr().out
@@ -228,24 +239,24 @@ def test_alignments_are_those_of_eager_transformers(writer: Callable[..., Path],
     from transformers import EncoderDecoderModel
 
     model = writer("bert")
-    found = seen(tmp_path, model, "text=kan lon mir rur", *SHORT)
-    alignment, facts = found["alignment"], load_tokenizer(model).facts
+    actual = seen(tmp_path, model, "text=kan lon mir rur", *SHORT)
+    alignment, facts = actual["alignment"], load_tokenizer(model).facts
     before = torch.tensor([[facts.cls, *alignment["token_ids"][:-1]]])
     theirs = EncoderDecoderModel.from_pretrained(model, attn_implementation="eager").eval()
     with torch.no_grad():
-        batch = {"input_ids": torch.tensor([found["token_ids"]]), "decoder_input_ids": before}
+        batch = {"input_ids": torch.tensor([actual["token_ids"]]), "decoder_input_ids": before}
         out = theirs(**batch, output_attentions=True)
     expected = torch.cat(out.cross_attentions).numpy()
     ours = np.array(alignment["weights"])
-    assert ours.shape == expected.shape == (3, 2, len(alignment["tokens"]), len(found["tokens"]))
+    assert ours.shape == expected.shape == (3, 2, len(alignment["tokens"]), len(actual["tokens"]))
     assert np.abs(ours - expected).max() < 1e-6
-    assert np.abs(np.array(found["attentions"]) - torch.cat(out.encoder_attentions).numpy()).max() < 1e-6
+    assert np.abs(np.array(actual["attentions"]) - torch.cat(out.encoder_attentions).numpy()).max() < 1e-6
     assert np.ptp(ours, axis=-1).max() > 0.02
-    assert found["target"] is found["attributions"] is None
-    assert found["notes"] == []
+    assert actual["target"] is actual["attributions"] is None
+    assert actual["notes"] == []
     assert alignment["is_given"] is False
     ids = [number for number in alignment["token_ids"] if number != facts.sep]
-    assert load_tokenizer(model).decode(ids, skip_special_tokens=True) == found["prediction"]["text"]
+    assert load_tokenizer(model).decode(ids, skip_special_tokens=True) == actual["prediction"]["text"]
 
 
 @pytest.mark.parametrize(("kind", "shape"), [("bert", (3, 2)), ("transformer", (3, 2)), ("rnn", (1, 1))])
@@ -253,22 +264,22 @@ def test_the_alignment_of_a_text_that_is_given(
     kind: str, shape: tuple[int, int], writer: Callable[..., Path], tmp_path: Path
 ) -> None:
     model = writer(kind)
-    found = seen(tmp_path, model, "text=kan lon mir", "target_text=lon [SEP] kan", *SHORT)
-    alignment, tokenizer = found["alignment"], load_tokenizer(model)
+    actual = seen(tmp_path, model, "text=kan lon mir", "target_text=lon [SEP] kan", *SHORT)
+    alignment, tokenizer = actual["alignment"], load_tokenizer(model)
     ids = [*tokenizer.encode_document(["lon [SEP] kan"])[0], tokenizer.facts.sep]
     assert alignment["token_ids"] == ids
     assert alignment["tokens"] == [tokenizer.vocab[number] for number in ids]
     with torch.no_grad():
         before = torch.tensor([[tokenizer.facts.cls, *ids[:-1]]])
-        out = load_model(model)(torch.tensor([found["token_ids"]]), decoder_input_ids=before, output_attentions=True)
+        out = load_model(model)(torch.tensor([actual["token_ids"]]), decoder_input_ids=before, output_attentions=True)
     ours = np.array(alignment["weights"])
     assert out.alignments is not None
-    assert ours.shape == (*shape, len(ids), len(found["tokens"]))
+    assert ours.shape == (*shape, len(ids), len(actual["tokens"]))
     assert np.abs(ours - torch.cat(out.alignments).numpy()).max() < 1e-6
     assert np.abs(ours.sum(-1) - 1).max() < 1e-6
     assert alignment["is_given"] is True
-    assert "target_text=" in " ".join(found["notes"])
-    assert (found["attentions"] is None) == (kind == "rnn")
+    assert "target_text=" in " ".join(actual["notes"])
+    assert (actual["attentions"] is None) == (kind == "rnn")
     # a text that does not fit, of which the rest is said
     notes = seen(tmp_path, model, "text=kan", "target_text=" + "kan " * 30, *SHORT)["notes"]
     assert any("20 pieces" in note and "task.generation.max_target_length" in note for note in notes)
@@ -276,27 +287,27 @@ def test_the_alignment_of_a_text_that_is_given(
 
 def test_no_weights_of_a_source(writer: Callable[..., Path], tmp_path: Path, capsys: Capsys) -> None:
     model = writer("rnn", score="none")
-    found = seen(tmp_path, model, "text=kan lon", *SHORT)
-    assert found["alignment"]["weights"] is None
-    assert found["num_heads"] == 0
-    assert [note for note in found["notes"] if "score=none" in note]
-    given = ["view", f"model_dir={model}", "text=kan", "device=cpu", *SHORT]
-    assert run([*given, f"output={tmp_path / 'a.html'}"]) == 0
+    actual = seen(tmp_path, model, "text=kan lon", *SHORT)
+    assert actual["alignment"]["weights"] is None
+    assert actual["num_heads"] == 0
+    assert [note for note in actual["notes"] if "score=none" in note]
+    arguments = ["view", f"model_dir={model}", "text=kan", "device=cpu", *SHORT]
+    assert run([*arguments, f"output={tmp_path / 'a.html'}"]) == 0
     assert "score=none" in (tmp_path / "a.html").read_text()
     capsys.readouterr()
-    refused(run([*given, f"output={tmp_path / 'a.svg'}"]), "decoder.score=none", capsys)
+    refused(run([*arguments, f"output={tmp_path / 'a.svg'}"]), "decoder.score=none", capsys)
 
 
 def test_pictures_of_an_alignment(writer: Callable[..., Path], tmp_path: Path, capsys: Capsys) -> None:
     model = writer("transformer")
     text = ["text=kan <b> & lon", "target_text=mir <i>", *SHORT]
     weights = np.array(seen(tmp_path, model, *text)["alignment"]["weights"])
-    given = ["view", f"model_dir={model}", "device=cpu", *text]
+    arguments = ["view", f"model_dir={model}", "device=cpu", *text]
     expected = {"all": weights.mean(1), "one": weights[1:2, 1], "layer": weights[2:].mean(1)}
     more = {"all": [], "one": ["layer=2", "head=2"], "layer": ["layer=3"]}
     for name, shares in expected.items():
         path = tmp_path / f"{name}.svg"
-        assert run([*given, f"output={path}", *more[name]]) == 0
+        assert run([*arguments, f"output={path}", *more[name]]) == 0
         images = [each.attrib for each in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}image")]
         assert len(images) == len(shares)
         for image, matrix in zip(images, shares, strict=True):
@@ -315,17 +326,17 @@ def test_pictures_of_an_alignment(writer: Callable[..., Path], tmp_path: Path, c
     out = f"output={tmp_path / 'x.svg'}"
     for command, message in (
         ([*recurrent, out, "layer=1", "head=1"], "layer= and head=: a decoder of kind rnn"),
-        ([*given, out, "layer=4"], "layer=4: "),
-        ([*given, out, "head=1"], "layer= and head="),
-        ([*given, out, "steps=4"], "steps=4: has no effect"),
-        ([*given, out, "target=kan"], "target=kan: has no effect"),
-        ([*given, out, "text_pair=a"], "takes single texts"),
+        ([*arguments, out, "layer=4"], "layer=4: "),
+        ([*arguments, out, "head=1"], "layer= and head="),
+        ([*arguments, out, "steps=4"], "steps=4: has no effect"),
+        ([*arguments, out, "target=kan"], "target=kan: has no effect"),
+        ([*arguments, out, "text_pair=a"], "takes single texts"),
     ):
         refused(run(command), message, capsys)
         assert not (tmp_path / "x.svg").exists()
 
 
-@pytest.mark.parametrize(("given", "message"), [
+@pytest.mark.parametrize(("arguments", "message"), [
     (["text=a", "output=a.html", "target_text=b"], "target_text: has no effect"),
     (["output=a.html"], "text=, or input="),
     (["text=a", "output=a.txt"], "output=a.txt: "),
@@ -336,27 +347,27 @@ def test_pictures_of_an_alignment(writer: Callable[..., Path], tmp_path: Path, c
     (["input=in.txt", "row=9", "output=a.html"], "row=9: input=in.txt"),
 ])  # fmt: skip
 def test_refused(
-    given: list[str], message: str, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
+    arguments: list[str], message: str, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     Path("in.txt").write_text("kan\n")
-    refused(run(["view", f"model_dir={make('sequence')}", *given, "device=cpu"]), message, capsys)
+    refused(run(["view", f"model_dir={make('sequence')}", *arguments, "device=cpu"]), message, capsys)
     assert not Path("a.html").exists()
 
 
 def test_pictures(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys) -> None:
-    given = ["view", f"model_dir={make('sequence')}", "text=kan <b> & lon", "device=cpu"]
-    assert run([*given, f"output={tmp_path / 'all.svg'}"]) == 0
-    assert run([*given, f"output={tmp_path / 'one.svg'}", "layer=3", "head=2"]) == 0
+    arguments = ["view", f"model_dir={make('sequence')}", "text=kan <b> & lon", "device=cpu"]
+    assert run([*arguments, f"output={tmp_path / 'all.svg'}"]) == 0
+    assert run([*arguments, f"output={tmp_path / 'one.svg'}", "layer=3", "head=2"]) == 0
     pictures = [ElementTree.parse(tmp_path / f"{name}.svg") for name in ("all", "one")]
     assert [len(list(each.iter("{http://www.w3.org/2000/svg}image"))) for each in pictures] == [6, 1]
     assert "Layer 3, head 2" in (tmp_path / "one.svg").read_text()
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "resvg_py", None)
-        assert run([*given, f"output={tmp_path / 'x.png'}"]) == 2
+        assert run([*arguments, f"output={tmp_path / 'x.png'}"]) == 2
     assert "pip install '.[view]'" in capsys.readouterr().err
     pytest.importorskip("resvg_py")
-    assert run([*given, f"output={tmp_path / 'x.png'}"]) == 0
+    assert run([*arguments, f"output={tmp_path / 'x.png'}"]) == 0
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -370,25 +381,25 @@ def made_up(length: int, layers: int = 12, heads: int = 12) -> Explanation:
 
 
 def unpacked(look: Explanation) -> np.ndarray:
-    found = compress_attention(look)
-    content = np.frombuffer(zlib.decompress(base64.b64decode(found.text)), np.uint8)
+    result = compress_attention(look)
+    content = np.frombuffer(zlib.decompress(base64.b64decode(result.text)), np.uint8)
     length = len(look.tokens)
-    return (content.reshape(look.num_layers, look.num_heads + 1, length, length) / found.levels) ** 2
+    return (content.reshape(look.num_layers, look.num_heads + 1, length, length) / result.levels) ** 2
 
 
 def test_the_page_is_small_and_near() -> None:
     look = made_up(128)
     assert len(attention_page(look, "m")) < 3_000_000
-    found = unpacked(look)
+    actual = unpacked(look)
     assert look.attentions is not None
-    assert np.abs(found[:, :12] - look.attentions).max() < 2e-3
-    assert np.abs(found[:, 12] - look.rollout).max() < 4e-3
+    assert np.abs(actual[:, :12] - look.attentions).max() < 2e-3
+    assert np.abs(actual[:, 12] - look.rollout).max() < 4e-3
 
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with chromium(tmp_path_factory.mktemp("profile")) as found:
-        yield found
+    with chromium(tmp_path_factory.mktemp("profile")) as result:
+        yield result
 
 
 KINDS = [("learned", {}), ("sinusoidal", {}), ("rotary", {"hidden_size": 28}), ("alibi", {"num_attention_heads": 13})]
@@ -443,12 +454,12 @@ def test_what_positions_say_of_distance(
     kind: str, changes: dict[str, Any], with_positions: Callable[..., Path], tmp_path: Path
 ) -> None:
     model = with_positions(kind, **changes)
-    found = seen(tmp_path, model, "positions=true")
+    actual = seen(tmp_path, model, "positions=true")
     matrix, lines = told(kind, model)
-    assert (found["positions"], found["first"]) == (kind, {"relative": -5, "alibi": 1}.get(kind, 0))
-    assert found["lines"].keys() == lines.keys()
-    assert np.abs(np.array(found["matrix"]) - matrix).max() < 1e-6
-    assert all(np.abs(np.array(found["lines"][name]) - line).max() < 1e-6 for name, line in lines.items())
+    assert (actual["positions"], actual["first"]) == (kind, {"relative": -5, "alibi": 1}.get(kind, 0))
+    assert actual["lines"].keys() == lines.keys()
+    assert np.abs(np.array(actual["matrix"]) - matrix).max() < 1e-6
+    assert all(np.abs(np.array(actual["lines"][name]) - line).max() < 1e-6 for name, line in lines.items())
     page = tmp_path / "a.html"
     assert run(["view", f"model_dir={model}", "positions=true", f"output={page}"]) == 0
     content = base64.b64decode(re.findall(r'href="data:image/png;base64,([^"]+)', page.read_text())[0])
@@ -463,8 +474,8 @@ def test_what_positions_say_of_distance(
 
 def test_the_positions_of_a_published_model(browser: Browser, tmp_path: Path) -> None:
     """Of MiniLM: near positions are alike; and its page, on a phone and a desk, by day and by night."""
-    found = seen(tmp_path, minilm_dir(), "positions=true")
-    mean = found["lines"]["mean"]
+    actual = seen(tmp_path, minilm_dir(), "positions=true")
+    mean = actual["lines"]["mean"]
     assert len(mean) == 512
     assert mean[0] == pytest.approx(1)
     assert mean[1] > 0.4 > max(mean[100:200])
@@ -486,12 +497,14 @@ def test_the_positions_of_a_published_model(browser: Browser, tmp_path: Path) ->
 
 
 def test_positions_that_say_nothing(with_positions: Callable[..., Path], tmp_path: Path, capsys: Capsys) -> None:
-    given = [f"model_dir={with_positions('none')}", f"output={tmp_path / 'a.html'}"]
-    refused(run(["view", *given, "positions=true"]), "attention.positions=none shows nothing; choose a model", capsys)
-    for more in ("text=kan", "input=-", "layer=1", "steps=0", "target_text=kan", "task=sequence", "row=2"):
-        refused(run(["view", *given, "positions=true", more]), f"{more.partition('=')[0]}", capsys)
+    arguments = [f"model_dir={with_positions('none')}", f"output={tmp_path / 'a.html'}"]
     refused(
-        run(["view", given[0], "output=a.svg", "positions=true"]),
+        run(["view", *arguments, "positions=true"]), "attention.positions=none shows nothing; choose a model", capsys
+    )
+    for more in ("text=kan", "input=-", "layer=1", "steps=0", "target_text=kan", "task=sequence", "row=2"):
+        refused(run(["view", *arguments, "positions=true", more]), f"{more.partition('=')[0]}", capsys)
+    refused(
+        run(["view", arguments[0], "output=a.svg", "positions=true"]),
         "output=a.svg: expected a name that ends in .html, .json",
         capsys,
     )
@@ -500,9 +513,9 @@ def test_positions_that_say_nothing(with_positions: Callable[..., Path], tmp_pat
 
 def test_a_browser_shows_every_view(browser: Browser, make: Make, tmp_path: Path) -> None:
     page, model = tmp_path / "a.html", make("span", seed=1)
-    given = ["text=kan lon", "text_pair=mir rur ten sod lon", *SPANS, "task.spans.is_always_answered=true"]
-    assert run(["view", f"model_dir={model}", *given, f"output={page}", "device=cpu"]) == 0
-    exact = np.array(seen(tmp_path, model, *given)["attentions"])
+    arguments = ["text=kan lon", "text_pair=mir rur ten sod lon", *SPANS, "task.spans.is_always_answered=true"]
+    assert run(["view", f"model_dir={model}", *arguments, f"output={page}", "device=cpu"]) == 0
+    exact = np.array(seen(tmp_path, model, *arguments)["attentions"])
     browser.open(page.as_uri())
     assert browser.ask("document.querySelectorAll('#heads button').length") == 6
     # by the keyboard: to the grid, a layer down, a head on; then to a token, and to a cell of the matrix
@@ -535,7 +548,7 @@ def test_a_browser_shows_every_view(browser: Browser, make: Make, tmp_path: Path
     assert len(rows) == 3
     assert browser.ask("document.querySelector('#token').value") == "5"
     crossing = browser.ask("document.querySelector('#crossing').textContent")
-    segments = np.array(seen(tmp_path, model, *given)["segments"])
+    segments = np.array(seen(tmp_path, model, *arguments)["segments"])
     share = exact[0, 0][segments == 0][:, segments == 1].sum(-1).mean()
     assert float(re.findall(r"([\d.]+) %", crossing)[0]) == pytest.approx(100 * share, abs=1)
     assert browser.ask("document.querySelectorAll('#crossed bdi').length") == (segments == 1).sum()
@@ -555,8 +568,8 @@ def test_hostile_text_is_text(browser: Browser, make: Make, tokenizer: Tokenizer
     strange_tokenizer = Tokenizer(vocab, lowercase=True)
     model = small_model(len(vocab), heads=("token",), with_pooler=False, labels=("O", "<img src=x onerror=alert(1)>"))
     folder = export_model(model, strange_tokenizer, tmp_path / "m")
-    given = [f"model_dir={folder}", f"text={HOSTILE}", f"output={page}", "device=cpu", "task.max_seq_length=41"]
-    assert run(["view", *given]) == 0
+    arguments = [f"model_dir={folder}", f"text={HOSTILE}", f"output={page}", "device=cpu", "task.max_seq_length=41"]
+    assert run(["view", *arguments]) == 0
     ids = list(vocab.values())[-5:]
     look = made_up(5, 1, 1)
     strange_look = dataclasses.replace(look, tokens=[strange_tokenizer.vocab[n] for n in ids], token_ids=ids)
@@ -582,8 +595,8 @@ def test_a_browser_shows_what_is_looked_at(
         model, text = writer(kind), f"text={HOSTILE} kan lon"
         more = [text, hostile, "task.max_seq_length=23", *SHORT]
         assert run(["view", f"model_dir={model}", *more, f"output={page}", "overwrite=true", "device=cpu"]) == 0
-        found = seen(tmp_path, model, *more)
-        weights = np.array(found["alignment"]["weights"])
+        actual = seen(tmp_path, model, *more)
+        weights = np.array(actual["alignment"]["weights"])
         for width, is_dark in ((1200, False), (380, True)):
             browser.open(page.as_uri(), width, is_dark=is_dark)
             browser.wait("document.documentElement.dataset.aligned")
@@ -591,8 +604,8 @@ def test_a_browser_shows_what_is_looked_at(
             assert browser.ask("document.title") == "attention"
             assert browser.ask("document.querySelectorAll('img, h1 b, bdi > *').length") == 0
         tokens = browser.ask("[...document.querySelectorAll('#a-down bdi')].map((each) => each.textContent)")
-        assert tokens == found["alignment"]["tokens"]
-        assert browser.ask("document.querySelectorAll('#a-across bdi').length") == len(found["tokens"])
+        assert tokens == actual["alignment"]["tokens"]
+        assert browser.ask("document.querySelectorAll('#a-across bdi').length") == len(actual["tokens"])
         # the mean of the last layer's heads; by the keyboard three to the right and two down
         browser.ask("document.querySelector('#a-frame').focus()")
         for key in ("ArrowRight", "ArrowRight", "ArrowDown", "ArrowRight", "ArrowDown"):
@@ -659,14 +672,14 @@ def test_attributions_are_captums(tmp_path: Path, tmp_path_factory: pytest.TempP
     model, _ = load_packed(minilm_dir(), heads=("sequence",))
     tokenizer = load_tokenizer(minilm_dir())
     folder = export_model(model, tokenizer, tmp_path / "m")
-    found = seen(tmp_path, folder, "text=The mill stood still all summer.", "text_pair=It rained.", "steps=50")
-    ids, facts = found["token_ids"], tokenizer.facts
+    actual = seen(tmp_path, folder, "text=The mill stood still all summer.", "text_pair=It rained.", "steps=50")
+    ids, facts = actual["token_ids"], tokenizer.facts
     base = [number if number in (facts.cls, facts.sep) else facts.pad for number in ids]
-    column = int(found["target"][-1])
-    given = json.dumps([str(folder), ids, found["segments"], base, column, 50])
+    column = int(actual["target"][-1])
+    value = json.dumps([str(folder), ids, actual["segments"], base, column, 50])
     env = environment("captum", CLIENTS["captum"][0], tmp_path_factory)
-    said = output_of([sys.executable, "-c", _CAPTUM, given], env=env, cwd=tmp_path)
-    theirs = np.array(json.loads(said.splitlines()[-1]))
-    worst = np.abs(theirs - found["attributions"]["values"]).max()
+    output = output_of([sys.executable, "-c", _CAPTUM, value], env=env, cwd=tmp_path)
+    theirs = np.array(json.loads(output.splitlines()[-1]))
+    worst = np.abs(theirs - actual["attributions"]["values"]).max()
     print(f"largest difference {worst:.1e} of attributions up to {np.abs(theirs).max():.3f}")
     assert worst < 1e-5

@@ -127,10 +127,10 @@ def test_processes_share_the_same_micro_batches(num_processes: int) -> None:
     for step in range(8):
         shares = [order.micro_batches(step, process, num_processes) for process in range(num_processes)]
         assert all(shares)
-        found = [(number, batch.input_ids.tolist()) for share in shares for number, batch in share]
+        actual = [(number, batch.input_ids.tolist()) for share in shares for number, batch in share]
         alone = [(number, batch.input_ids.tolist()) for number, batch in order.micro_batches(step, 0, 1)]
-        assert found == alone
-        assert [number for number, _ in found] == list(range(len(found)))
+        assert actual == alone
+        assert [number for number, _ in actual] == list(range(len(actual)))
         sizes = [size for _, batch in order.micro_batches(step, 0, 1) for size in batch.sequence_lengths]
         assert sizes == sorted(sizes)
 
@@ -146,13 +146,13 @@ def test_the_endings_of_an_example_stay_together() -> None:
 def test_in_turn_gives_everything_once_whatever_the_number_of_processes() -> None:
     batches = FeatureBatches(features([5, 1, 4, 2, 3], label=None), "sequence")
     for num_processes in (1, 2, 7):
-        found = {}
+        results = {}
         for process in range(num_processes):
             for items, batch in batches.batches_of(6, process, num_processes):
                 assert batch.labels is None
                 assert batch.num_tokens <= 6
-                found |= dict(zip(items.tolist(), batch.sequence_lengths.tolist(), strict=True))
-        assert found == {0: 5, 1: 1, 2: 4, 3: 2, 4: 3}
+                results |= dict(zip(items.tolist(), batch.sequence_lengths.tolist(), strict=True))
+        assert results == {0: 5, 1: 1, 2: 4, 3: 2, 4: 3}
 
 
 def test_the_largest_micro_batch_of_the_first_steps() -> None:

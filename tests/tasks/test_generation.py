@@ -140,11 +140,11 @@ def words(ids: list[int] | None) -> str | None:
 def test_features(source: str, target: str | None, expected: str, label: str | None, num_cut: int) -> None:
     small = task("max_seq_length=8", "generation.max_target_length=5")
     others = [GenerationExample("1", "b", None), GenerationExample("2", "c", "b")]
-    found = GenerationTask(small).features([others[0], GenerationExample("7", source, target), others[1]], TOKENIZER)
-    assert [feature.example for feature in found] == [0, 1, 2]
-    assert (words(found[0].target_ids), words(found[2].target_ids)) == (None, "[CLS] b [SEP]")
-    assert (words(found[1].input_ids), words(found[1].target_ids), found[1].num_cut) == (expected, label, num_cut)
-    assert found[1].token_type_ids == [0] * len(found[1].input_ids)
+    actual = GenerationTask(small).features([others[0], GenerationExample("7", source, target), others[1]], TOKENIZER)
+    assert [feature.example for feature in actual] == [0, 1, 2]
+    assert (words(actual[0].target_ids), words(actual[2].target_ids)) == (None, "[CLS] b [SEP]")
+    assert (words(actual[1].input_ids), words(actual[1].target_ids), actual[1].num_cut) == (expected, label, num_cut)
+    assert actual[1].token_type_ids == [0] * len(actual[1].input_ids)
 
 
 # ---- batches
@@ -217,8 +217,8 @@ def test_predictions_and_their_files() -> None:
     examples = [GenerationExample("p", "a", "B."), GenerationExample("q", "b", None)]
     single = GenerationTask(task())
     features = single.features(examples, TOKENIZER)
-    found = [[([6, 4, 10], -0.5), ([6], -0.75)], [([], -1.0)]]  # "b [MASK] ." and "b"; an empty one
-    one = single.predictions(examples, features, found, TOKENIZER)
+    actual = [[([6, 4, 10], -0.5), ([6], -0.75)], [([], -1.0)]]  # "b [MASK] ." and "b"; an empty one
+    one = single.predictions(examples, features, actual, TOKENIZER)
     assert one == [GenerationPrediction("p", "b.", -0.5), GenerationPrediction("q", "", -1.0)]
     assert single.row(examples[0], one[0]) == {"id": "p", "text": "b.", "score": -0.5}
     (lines,) = single.eval_files(examples, one).values()
@@ -226,7 +226,7 @@ def test_predictions_and_their_files() -> None:
         {"id": "p", "text": "b.", "score": -0.5, "reference": "B."},
         {"id": "q", "text": "", "score": -1.0, "reference": None},
     ]
-    several = GenerationTask(task("generation.num_candidates=2")).predictions(examples, features, found, TOKENIZER)
+    several = GenerationTask(task("generation.num_candidates=2")).predictions(examples, features, actual, TOKENIZER)
     assert several[0].candidates == (Candidate("b.", -0.5), Candidate("b", -0.75))
     ((line,),) = single.eval_files(examples[:1], several[:1]).values()
     assert json.loads(line)["candidates"] == [{"text": "b.", "score": -0.5}, {"text": "b", "score": -0.75}]
@@ -246,19 +246,19 @@ def test_texts_are_written_as_transformers_writes_them(tmp_path: Path) -> None:
         ours = [tokenizer.decode(row, skip_special_tokens=True) for row in rows]
         assert ours == [theirs.decode(row, skip_special_tokens=True) for row in rows]
         assert len(ours) > 1000
-        assert sum(said == text for said, text in zip(ours, texts, strict=False)) > (50 if lowercase else 700)
+        assert sum(output == text for output, text in zip(ours, texts, strict=False)) > (50 if lowercase else 700)
 
 
 def test_texts_are_scored_against_references_as_they_stand() -> None:
     examples = [GenerationExample("p", "x", "The cat sat on the mat."), GenerationExample("q", "x", "A dog ran off .")]
-    said = [
+    predictions = [
         GenerationPrediction("p", "the cat sat on the mat.", -1.0),
         GenerationPrediction("q", "A dog ran off .", 0.0),
     ]
     asked = task("metrics=[bleu,chrf,rouge,exact_match_text]")
-    scores = GenerationTask(asked).score(examples, said)
+    scores = GenerationTask(asked).score(examples, predictions)
     assert (scores["exact"], scores["rouge1"], scores["rougeL"]) == (0.5, 1.0, 1.0)  # rouge lower-cases
-    assert scores == metrics.score(asked.metrics, [p.text for p in said], [e.target for e in examples])
+    assert scores == metrics.score(asked.metrics, [p.text for p in predictions], [e.target for e in examples])
     assert 50 < scores["bleu"] < 100
     assert 50 < scores["chrf"] < 100
 
@@ -266,21 +266,23 @@ def test_texts_are_scored_against_references_as_they_stand() -> None:
 def test_the_review_has_scores_by_length_and_texts_that_are_wrong() -> None:
     examples = [GenerationExample(str(n), "w " * n, "a b c d e") for n in (1, 1, 1, 2, 3, 5, 7, 11)]
     texts = ["a b c d e" if len(each.source) < 9 else "f" for each in examples]
-    said = [GenerationPrediction(each.id, text, -float(each.id)) for each, text in zip(examples, texts, strict=True)]
-    found = GenerationTask(task()).review(examples, said)
-    (table,) = found["groups"]
+    predictions = [
+        GenerationPrediction(each.id, text, -float(each.id)) for each, text in zip(examples, texts, strict=True)
+    ]
+    actual = GenerationTask(task()).review(examples, predictions)
+    (table,) = actual["groups"]
     assert table["columns"] == ["words", "bleu", "texts"]
     rows = ["1 to 1|100|3", "2 to 2|100|1", "3 to 5|49.05|2", "7 to 11|0|2"]
     assert table["rows"] == [row.split("|") for row in rows]
-    assert [row[0] for row in found["mistakes"]["rows"]] == ["5", "7", "11"]  # the best scored first
-    assert found["mistakes"]["rows"][0][2:] == ["a b c d e", "f", "-5.000"]
+    assert [row[0] for row in actual["mistakes"]["rows"]] == ["5", "7", "11"]  # the best scored first
+    assert actual["mistakes"]["rows"][0][2:] == ["a b c d e", "f", "-5.000"]
 
 
 def test_one_length_is_one_group() -> None:
-    said = [GenerationPrediction("0", "a b c d", 0.0)]
-    found = GenerationTask(task()).review([GenerationExample("0", "w w", "a b c d")], said)
-    assert found["groups"][0]["rows"] == [["2 to 2", "100", "1"]]
-    assert found["mistakes"]["rows"] == []
+    predictions = [GenerationPrediction("0", "a b c d", 0.0)]
+    actual = GenerationTask(task()).review([GenerationExample("0", "w w", "a b c d")], predictions)
+    assert actual["groups"][0]["rows"] == [["2 to 2", "100", "1"]]
+    assert actual["mistakes"]["rows"] == []
 
 
 @pytest.mark.parametrize(("lowercase", "bleu", "exact"), [(False, 76.4, 0.592), (True, 19.0, 0.0015)])
@@ -294,10 +296,10 @@ def test_what_a_perfect_model_scores_on_real_pairs(lowercase: bool, bleu: float,
     features = GenerationTask(asked).features(examples, tokenizer)
     batches = FeatureBatches(features, "generation")
     assert sum(batch.num_tokens for _, batch in batches.batches_of(2048, 0, 1)) == int(batches.lengths.sum())
-    found = [[(feature.target_ids[1:-1], 0.0)] for feature in features]
-    said = GenerationTask(asked).predictions(examples, features, found, tokenizer)
-    scores = GenerationTask(asked).score(examples, said)
+    match = [[(feature.target_ids[1:-1], 0.0)] for feature in features]
+    predictions = GenerationTask(asked).predictions(examples, features, match, tokenizer)
+    scores = GenerationTask(asked).score(examples, predictions)
     assert scores["bleu"] == pytest.approx(bleu, abs=0.5)
     assert scores["exact"] == pytest.approx(exact, abs=0.01)
-    again = sacrebleu.corpus_bleu([each.text for each in said], [[each.target for each in examples]])
+    again = sacrebleu.corpus_bleu([each.text for each in predictions], [[each.target for each in examples]])
     assert (scores["bleu"], scores["chrf"] > scores["bleu"]) == (again.score, True)

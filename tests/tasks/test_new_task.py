@@ -135,21 +135,21 @@ def test_it_is_finetuned_evaluated_and_predicted(tmp_path: Path, tokenizer: Toke
     write(tmp_path)
     model = export_model(small_model(tokenizer.vocab_size, heads=("masked_lm",)), tokenizer, tmp_path / "model")
     task = ["task=sequence", "task.max_seq_length=9", *(f"task.{setting}" for setting in GIVEN)]
-    given = [f"data_dir={tmp_path}", "device=cpu"]
+    arguments = [f"data_dir={tmp_path}", "device=cpu"]
     sizes = ["num_epochs=1", "batch.sequences=5", "schedule.warmup_steps=0"]
     output = f"output_dir={tmp_path / 'run'}"
-    assert run(["finetune", *task, *given, *sizes, f"model_dir={model}", output]) == 0
+    assert run(["finetune", *task, *arguments, *sizes, f"model_dir={model}", output]) == 0
     assert "11 essays" in capsys.readouterr().out
     assert "pearson" in json.loads((tmp_path / "run" / "eval.json").read_text())
-    assert run(["evaluate", *given, f"model_dir={tmp_path / 'run'}", "split=dev"]) == 0
+    assert run(["evaluate", *arguments, f"model_dir={tmp_path / 'run'}", "split=dev"]) == 0
     assert json.loads(capsys.readouterr().out)["num_examples"] == 11
     (tmp_path / "in.txt").write_text("kan\n\nlon\n")
     places = [f"input={tmp_path / 'in.txt'}", f"output={tmp_path / 'out.jsonl'}"]
     assert run(["predict", f"model_dir={tmp_path / 'run'}", *places, "device=cpu"]) == 0
-    said = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert [row["id"] for row in said] == ["0", "1", "2"]
-    assert all(1 < row["grade"] < 3 for row in said)
-    assert (tmp_path / "out.grades").read_text().splitlines() == [f"{row['grade']:.3f}" for row in said]
+    printed = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [row["id"] for row in printed] == ["0", "1", "2"]
+    assert all(1 < row["grade"] < 3 for row in printed)
+    assert (tmp_path / "out.grades").read_text().splitlines() == [f"{row['grade']:.3f}" for row in printed]
 
 
 def test_a_kind_that_there_is_not() -> None:

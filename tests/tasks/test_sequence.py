@@ -36,10 +36,10 @@ def test_several_labels_at_once() -> None:
     features = make_features(examples, ("x", "y", "z"), 8, SeveralLabels)
     assert [feature.label for feature in features] == [[1.0, 0.0, 1.0], [0.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
     logits = [np.array(row) for row in ([0.1, -0.1, 40.0], [-1.0, 0.0, -800.0], [np.log(3), 0.0, 0.0])]
-    found = SeveralLabels(sized(8), ("x", "y", "z")).predictions(examples, features, logits)
-    assert [each.label for each in found] == [("x", "z"), (), ("x",)]
-    assert list(found[1].probabilities.values()) == pytest.approx([1 / (1 + np.e), 0.5, 0.0])
-    assert found[2].probabilities["x"] == pytest.approx(0.75)
+    actual = SeveralLabels(sized(8), ("x", "y", "z")).predictions(examples, features, logits)
+    assert [each.label for each in actual] == [("x", "z"), (), ("x",)]
+    assert list(actual[1].probabilities.values()) == pytest.approx([1 / (1 + np.e), 0.5, 0.0])
+    assert actual[2].probabilities["x"] == pytest.approx(0.75)
 
 
 @pytest.mark.parametrize("task", [OneLabel, SeveralLabels])
@@ -91,8 +91,8 @@ def test_what_stays_of_a_pair_is_what_removing_one_by_one_leaves(a: int, b: int,
 
 def test_singles_and_pairs_may_be_mixed() -> None:
     features = make_features([example("a", "b"), example("c"), example("d", "e")], (), 9)
-    found = [words(feature.input_ids) for feature in features]
-    assert found == ["[CLS] a [SEP] b [SEP]", "[CLS] c [SEP]", "[CLS] d [SEP] e [SEP]"]
+    match = [words(feature.input_ids) for feature in features]
+    assert match == ["[CLS] a [SEP] b [SEP]", "[CLS] c [SEP]", "[CLS] d [SEP] e [SEP]"]
     assert [feature.example for feature in features] == [0, 1, 2]
 
 

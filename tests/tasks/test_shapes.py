@@ -34,14 +34,14 @@ PREDICTED: list[tuple[str, tuple[str, ...], tuple[str, ...] | None, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "given", "labels", "predicted"), PREDICTED)
+@pytest.mark.parametrize(("name", "arguments", "labels", "predicted"), PREDICTED)
 def test_metrics_that_fit_are_taken_and_others_refused(
-    name: str, given: tuple[str, ...], labels: tuple[str, ...] | None, predicted: str
+    name: str, arguments: tuple[str, ...], labels: tuple[str, ...] | None, predicted: str
 ) -> None:
-    measured = task_of(task_config(name, *(f"task.{each}" for each in given)), labels).fitting_metrics()
+    measured = task_of(task_config(name, *(f"task.{each}" for each in arguments)), labels).fitting_metrics()
     assert measured.predictions == predicted
     for metric, (key, *_) in METRICS.items():
-        asked = (*given, f"metrics=[{metric}]", f"best_metric={key}")
+        asked = (*arguments, f"metrics=[{metric}]", f"best_metric={key}")
         task = task_config(name, *(f"task.{setting}" for setting in asked))
         if metric in measured.metrics:
             task_of(task, labels).check_metrics()
@@ -59,10 +59,10 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "given", "labels", "words"), REFUSED)
-def test_the_way_out(name: str, given: tuple[str, ...], labels: tuple[str, ...], words: list[str]) -> None:
+@pytest.mark.parametrize(("name", "arguments", "labels", "words"), REFUSED)
+def test_the_way_out(name: str, arguments: tuple[str, ...], labels: tuple[str, ...], words: list[str]) -> None:
     with pytest.raises(InputError, match=f"^task.metrics: {'.*'.join(map(re.escape, words))}"):
-        task_of(task_config(name, *(f"task.{setting}" for setting in given)), labels).check_metrics()
+        task_of(task_config(name, *(f"task.{setting}" for setting in arguments)), labels).check_metrics()
 
 
 def answered(name: str, best: str, odds: float, threshold: float = 0.0) -> SpanPrediction:
@@ -144,9 +144,9 @@ DEGENERATE: list[tuple[str, tuple[str, ...], Any, Any, bool]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "given", "examples", "predictions", "expected"), DEGENERATE)
+@pytest.mark.parametrize(("name", "arguments", "examples", "predictions", "expected"), DEGENERATE)
 def test_a_run_that_learnt_nothing(
-    name: str, given: tuple[str, ...], examples: Any, predictions: Any, expected: bool
+    name: str, arguments: tuple[str, ...], examples: Any, predictions: Any, expected: bool
 ) -> None:
-    task = task_config(name, *given)
+    task = task_config(name, *arguments)
     assert task_of(task).is_degenerate(examples, predictions) is expected

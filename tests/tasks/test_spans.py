@@ -62,8 +62,8 @@ def shown(feature: SpanFeature) -> str:
 
 
 def test_a_feature_by_hand() -> None:
-    given = example("A bc,  dé.", "dé")
-    (feature,) = make_features([given], LETTERS, 83, window_step=5)
+    sample = example("A bc,  dé.", "dé")
+    (feature,) = make_features([sample], LETTERS, 83, window_step=5)
     assert shown(feature) == "[CLS] q [SEP] a b ##c [UNK] d ##e . [SEP]"
     assert feature.token_type_ids == [0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1]
     places = [None if place is None else (place.start, place.end) for place in feature.origins]
@@ -87,8 +87,8 @@ GOLD = [
 
 @pytest.mark.parametrize(("answer", "start", "expected"), GOLD)
 def test_gold_positions(answer: str | None, start: int, expected: list[Any]) -> None:
-    given = example("a bcd e f", answer, start)
-    features = make_features([given], LETTERS, 7, max_query_length=1, window_step=2)
+    sample = example("a bcd e f", answer, start)
+    features = make_features([sample], LETTERS, 7, max_query_length=1, window_step=2)
     texts = [shown(feature).removeprefix("[CLS] q [SEP] ") for feature in features]
     assert texts == ["a b ##c [SEP]", "##c ##d e [SEP]", "e f [SEP]"]
     assert [feature.label for feature in features] == expected
@@ -188,9 +188,9 @@ def test_gold_answers_survive_windows_and_back(version: str, every: int, most_lo
     examples, tokenizer = squad(version)[::every], uncased()
     features = make_features(examples, tokenizer, 384, window_step=128)
     logits = [logits_for(feature, *feature.label) for feature in features]
-    found = answers_of(examples, features, logits, with_null=version == "2.0", max_answer_length=384)
+    actual = answers_of(examples, features, logits, with_null=version == "2.0", max_answer_length=384)
     lost = []
-    for each, prediction in zip(examples, found, strict=True):
+    for each, prediction in zip(examples, actual, strict=True):
         accepted = {normalize_answer(answer.text) for answer in each.answers or ()} or {""}
         if normalize_answer(prediction.text) not in accepted:
             assert prediction.text in each.context
@@ -200,27 +200,27 @@ def test_gold_answers_survive_windows_and_back(version: str, every: int, most_lo
 
 
 def test_answers_are_slices_of_the_context() -> None:
-    given = example("A  B,\tcd é.")
-    features = make_features([given], LETTERS, 83, window_step=9)
+    sample = example("A  B,\tcd é.")
+    features = make_features([sample], LETTERS, 83, window_step=9)
     rng = np.random.default_rng(0)
     seen = set()
     for _ in range(50):
         logits = rng.normal(size=(len(features[0].input_ids), 2))
-        (prediction,) = answers_of([given], features, [logits], with_null=True)
+        (prediction,) = answers_of([sample], features, [logits], with_null=True)
         for candidate in prediction.n_best:
-            assert given.context[candidate.start : candidate.end] == candidate.text
+            assert sample.context[candidate.start : candidate.end] == candidate.text
             seen.add(candidate.text)
     assert "A  B,\tcd é." in seen
 
 
 def test_null_odds_and_the_threshold_by_hand() -> None:
-    given = example("a b")
-    (feature,) = make_features([given], LETTERS, 7, window_step=2, max_query_length=1)
+    sample = example("a b")
+    (feature,) = make_features([sample], LETTERS, 7, window_step=2, max_query_length=1)
     logits = np.full((6, 2), -50.0)  # [CLS] q [SEP] a b [SEP]
     logits[0] = (1.0, 2.0)  # null: 3
     logits[3] = (2.0, -50.0)
     logits[4] = (0.0, 2.5)  # "a b": 4.5, "b": 2.5
-    (prediction,) = answers_of([given], [feature], [logits], with_null=True, n_best=3)
+    (prediction,) = answers_of([sample], [feature], [logits], with_null=True, n_best=3)
     assert prediction.text == "a b"
     assert prediction.null_odds == pytest.approx(-1.5)
     assert prediction.no_answer_probability == pytest.approx(math.exp(3) / (math.exp(3) + math.exp(4.5)))
@@ -230,8 +230,8 @@ def test_null_odds_and_the_threshold_by_hand() -> None:
     assert (prediction.n_best[0].start_logit, prediction.n_best[0].end_logit) == (2.0, 2.5)
     for threshold, text in ((-1.6, ""), (-1.5, "a b"), (-1.4, "a b")):
         options = {"with_null": True, "null_score_diff_threshold": threshold}
-        assert answers_of([given], [feature], [logits], **options)[0].text == text
-    (without,) = answers_of([given], [feature], [logits], with_null=False, null_score_diff_threshold=-9.0)
+        assert answers_of([sample], [feature], [logits], **options)[0].text == text
+    (without,) = answers_of([sample], [feature], [logits], with_null=False, null_score_diff_threshold=-9.0)
     assert without.text == "a b"
     assert "" not in [candidate.text for candidate in without.n_best]
     assert SQUAD_FILES["predictions.json"]([prediction]) == {"1": "a b"}
@@ -242,11 +242,11 @@ def test_null_odds_and_the_threshold_by_hand() -> None:
 
 
 def test_no_answer_scores_the_least_over_the_windows() -> None:
-    given = example("a b c d e f g")
-    features = make_features([given], LETTERS, 9, window_step=2, max_query_length=1)
+    sample = example("a b c d e f g")
+    features = make_features([sample], LETTERS, 9, window_step=2, max_query_length=1)
     logits = [np.zeros((9, 2)), np.zeros((9, 2))]
     logits[0][0], logits[1][0] = (7.0, 1.0), (2.0, 2.5)
-    (prediction,) = answers_of([given], features, logits, with_null=True)
+    (prediction,) = answers_of([sample], features, logits, with_null=True)
     assert prediction.null_odds == pytest.approx(4.5)
     null = next(candidate for candidate in prediction.n_best if not candidate.text)
     assert (null.start_logit, null.end_logit) == (2.0, 2.5)
@@ -259,9 +259,9 @@ def test_a_probability_of_no_answer_that_is_next_to_nothing() -> None:
 
 
 def test_n_best_has_no_text_twice() -> None:
-    given = example("a a a a")
-    (feature,) = make_features([given], LETTERS, 9, window_step=5, max_query_length=1)
-    (prediction,) = answers_of([given], [feature], [np.zeros((8, 2))], with_null=False)
+    sample = example("a a a a")
+    (feature,) = make_features([sample], LETTERS, 9, window_step=5, max_query_length=1)
+    (prediction,) = answers_of([sample], [feature], [np.zeros((8, 2))], with_null=False)
     texts = [candidate.text for candidate in prediction.n_best]
     assert sorted(texts) == sorted(["a", "a a", "a a a", "a a a a"])
 
@@ -270,7 +270,7 @@ def test_n_best_has_no_text_twice() -> None:
 
 
 def plain_rules(
-    given: SpanExample,
+    sample: SpanExample,
     features: list[SpanFeature],
     logits: list[NDArray[np.float64]],
     n_best: int,
@@ -292,7 +292,7 @@ def plain_rules(
                     continue
                 if not feature.origins[start].is_max_context or end < start or end - start + 1 > longest:
                     continue
-                text = given.context[feature.origins[start].start : feature.origins[end].end]
+                text = sample.context[feature.origins[start].start : feature.origins[end].end]
                 candidates.append((float(scores[start, 0] + scores[end, 1]), text))
     if null:
         candidates.append((null_score, ""))
@@ -311,13 +311,13 @@ def plain_rules(
     st.integers(1, 5), st.integers(1, 7), st.integers(1, 9), st.booleans(),
 )  # fmt: skip
 def test_answers_follow_the_rules(context: str, seed: int, step: int, n_best: int, longest: int, null: bool) -> None:
-    given = example(context)
-    features = make_features([given], LETTERS, 11, window_step=step, max_query_length=2)
+    sample = example(context)
+    features = make_features([sample], LETTERS, 11, window_step=step, max_query_length=2)
     rng = np.random.default_rng(seed)
     logits = [rng.integers(-9, 9, (len(feature.input_ids), 2)) / 2 for feature in features]  # with ties
     options = {"with_null": null, "n_best": n_best, "max_answer_length": longest}
-    (prediction,) = answers_of([given], features, logits, **options)
-    expected, null_score = plain_rules(given, features, logits, n_best, longest, null)
+    (prediction,) = answers_of([sample], features, logits, **options)
+    expected, null_score = plain_rules(sample, features, logits, n_best, longest, null)
     if not expected:
         assert (prediction.text, [each.text for each in prediction.n_best]) == ("", [""])
         return
@@ -332,19 +332,19 @@ def test_answers_follow_the_rules(context: str, seed: int, step: int, n_best: in
 
 @pytest.mark.parametrize("with_null", [False, True])
 @pytest.mark.parametrize("fill", [0.0, math.nan, math.inf, -math.inf, 1e38])
-@pytest.mark.parametrize("given", [
+@pytest.mark.parametrize("sample", [
     example("", question="q " * 300),
     example("a b c", question="q " * 300),
     example("", question=""),
     example(" \t\u200b\n", question="\x07"),
     example("a " * 97, question="?"),
 ], ids=["long question, empty context", "long question", "nothing", "no piece", "windows"])  # fmt: skip
-def test_anything_gets_an_answer_or_none(given: SpanExample, fill: float, with_null: bool) -> None:
-    features = make_features([given], LETTERS, 83, window_step=5)
+def test_anything_gets_an_answer_or_none(sample: SpanExample, fill: float, with_null: bool) -> None:
+    features = make_features([sample], LETTERS, 83, window_step=5)
     assert all(len(feature.input_ids) <= 83 for feature in features)
     logits = [np.full((len(feature.input_ids), 2), fill, np.float32) for feature in features]
-    (prediction,) = answers_of([given], features, logits, with_null=with_null)
-    if not any(letter in given.context for letter in "abc"):
+    (prediction,) = answers_of([sample], features, logits, with_null=with_null)
+    if not any(letter in sample.context for letter in "abc"):
         assert prediction.text == ""
         assert prediction.null_odds == HIGHEST_ODDS
         assert prediction.no_answer_probability == 1.0
@@ -357,9 +357,9 @@ def test_anything_gets_an_answer_or_none(given: SpanExample, fill: float, with_n
 
 
 def test_a_window_whose_best_positions_are_all_special() -> None:
-    given = example("a b")
-    features = make_features([given], LETTERS, 9, window_step=3, max_query_length=1)
+    sample = example("a b")
+    features = make_features([sample], LETTERS, 9, window_step=3, max_query_length=1)
     logits = [np.array([[9.0, 9.0], [8, 8], [7, 7], [0, 0], [0, 0], [6, 6]])]
     for with_null in (False, True):
-        (prediction,) = answers_of([given], features, logits, with_null=with_null, n_best=3)
+        (prediction,) = answers_of([sample], features, logits, with_null=with_null, n_best=3)
         assert (prediction.text, prediction.no_answer_probability) == ("", 1.0)

@@ -42,8 +42,8 @@ def example(text: str, tags: str | None = None) -> TaggingExample:
     return TaggingExample("1", tuple(text.split(" ")), None if tags is None else tuple(tags.split(" ")))
 
 
-def tags_of(*given: Any) -> list[list[str]]:
-    return [said.tags for said in words_module.tags_of(*given)]
+def tags_of(*value: Any) -> list[list[str]]:
+    return [output.tags for output in words_module.tags_of(*value)]
 
 
 def shown(tokenizer: Tokenizer, feature: TaggingFeature) -> str:
@@ -52,8 +52,8 @@ def shown(tokenizer: Tokenizer, feature: TaggingFeature) -> str:
 
 def test_the_first_piece_of_each_word_is_labelled(letters: Tokenizer) -> None:
     """The zero-width word and the control character have no piece; they become [UNK] and keep their tags."""
-    given = example("abc d \u200b fa.g \x07 ab", "B-X I-X O B-Y I-X O")
-    (feature,) = features_of([given], letters, LABELS, 29)
+    sample = example("abc d \u200b fa.g \x07 ab", "B-X I-X O B-Y I-X O")
+    (feature,) = features_of([sample], letters, LABELS, 29)
     assert shown(letters, feature) == "[CLS] a ##b ##c d [UNK] f ##a . g [UNK] a ##b [SEP]"
     n = -100
     assert feature.token_labels == [n, 1, n, n, 2, 0, 3, n, n, n, 2, 0, n, n]
@@ -93,15 +93,15 @@ def test_windows(letters: Tokenizer, text: str, max_seq_length: int, overlap: in
 
 def test_a_word_is_tagged_where_it_has_most_context(letters: Tokenizer) -> None:
     """Each window gives its own label to all; d has the same context in both, and goes to the earlier."""
-    given = example("a b c d e f g")
-    features = features_of([given], letters, ("W0", "W1", "W2"), 7, window_overlap=3)
+    sample = example("a b c d e f g")
+    features = features_of([sample], letters, ("W0", "W1", "W2"), 7, window_overlap=3)
     assert [feature.words[1:-1] for feature in features] == [[0, 1, 2, 3, 4], [2, 3, 4, 5, 6]]
     logits = [np.tile(np.eye(3)[number], (7, 1)) for number in range(2)]
     #          a  b  c  d  e  f  g
     # window 0 0  1  2  1  0
     # window 1       0  1  2  1  0
     expected = ["W0", "W0", "W0", "W0", "W1", "W1", "W1"]
-    assert tags_of([given], features, logits, ("W0", "W1", "W2")) == [expected]
+    assert tags_of([sample], features, logits, ("W0", "W1", "W2")) == [expected]
 
 
 TASK_SETTINGS = [
@@ -118,14 +118,14 @@ def test_settings_reach_features_and_words_keep_one_tag(
 ) -> None:
     """Twelve pieces in windows of six; each window gives its own number to all of its words."""
     task = task_config("tagging", "task.max_seq_length=8", *(f"task.tagging.{text}" for text in overrides))
-    given = [example("a bc d ef g a b cde f", "O B-X O O O O O B-Y O")]
-    features = list(task_of(task, LABELS).each_feature(given, letters))
+    sample = [example("a bc d ef g a b cde f", "O B-X O O O O O B-Y O")]
+    features = list(task_of(task, LABELS).each_feature(sample, letters))
     assert [shown(letters, each)[len("[CLS] ") : -len(" [SEP]")].replace(" ##", "") for each in features] == windows
     assert features[0].token_labels == labels
     numbers = tuple(map(str, range(len(windows))))
     logits = [np.tile(np.eye(len(windows))[n], (len(each.input_ids), 1)) for n, each in enumerate(features)]
-    (said,) = task_of(task, numbers).predictions(given, features, logits)
-    assert said.tags == tags.split()
+    (predictions,) = task_of(task, numbers).predictions(sample, features, logits)
+    assert predictions.tags == tags.split()
 
 
 @settings(max_examples=60, deadline=None)
@@ -161,10 +161,10 @@ def test_a_sentence_of_2000_words_has_2000_tags(letters: Tokenizer) -> None:
 
 def test_a_text_that_fits_is_one_window(letters: Tokenizer) -> None:
     logits = np.random.default_rng(0).normal(size=(5, 4))
-    given = example("ab c")
-    features = features_of([given], letters, LABELS, 5)
+    sample = example("ab c")
+    features = features_of([sample], letters, LABELS, 5)
     best = logits.argmax(-1)
-    assert tags_of([given], features, [logits], LABELS) == [[LABELS[best[1]], LABELS[best[3]]]]
+    assert tags_of([sample], features, [logits], LABELS) == [[LABELS[best[1]], LABELS[best[3]]]]
 
 
 def test_a_tag_that_is_no_label(letters: Tokenizer) -> None:

@@ -133,8 +133,8 @@ def run(settings: dict[str, Any]) -> dict[str, Any]:
                 struck.append(report.step)
                 faults.is_struck = False
         size = sum(parameter.nbytes for parameter in model.parameters())
-        found = {"hash": state_hash(model, optimizer), "rows": rows, "struck": struck, "skipped": report.skips.total}
-        return {**found, "sent": sent, "size": size}
+        result = {"hash": state_hash(model, optimizer), "rows": rows, "struck": struck, "skipped": report.skips.total}
+        return {**result, "sent": sent, "size": size}
 
 
 def fork(settings: dict[str, Any], rank: int, output: Path) -> int:
@@ -157,15 +157,15 @@ def fork(settings: dict[str, Any], rank: int, output: Path) -> int:
 
 
 def main() -> None:
-    found = []
+    results = []
     output = Path(sys.argv[2])
     for settings in json.loads(sys.argv[1]):
         parts = [output.with_name(f"{rank}.json") for rank in range(settings["world"])]
         processes = [fork(settings, rank, part) for rank, part in enumerate(parts)]
         codes = [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes]
         assert codes == [0] * len(processes), codes
-        found.append([json.loads(part.read_text()) for part in parts])
-    output.write_text(json.dumps(found))
+        results.append([json.loads(part.read_text()) for part in parts])
+    output.write_text(json.dumps(results))
 
 
 if __name__ == "__main__":

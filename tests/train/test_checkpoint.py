@@ -121,10 +121,10 @@ def test_a_checkpoint_that_cannot_be_deleted_fails_no_save(tmp_path: Path) -> No
             capture_output=True, text=True,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        warning, *said = done.stdout.splitlines()
+        warning, *output = done.stdout.splitlines()
         path = f"{folder}/checkpoints/step-00000010"
         assert warning == f"warning: {path} could not be deleted (Permission denied); the next save tries again"
-        assert said == ["step-00000020", "step-00000030", "step-00000040"]
+        assert output == ["step-00000020", "step-00000030", "step-00000040"]
 
 
 def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:

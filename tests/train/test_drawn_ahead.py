@@ -48,8 +48,8 @@ def test_an_error_is_raised_at_its_step_and_never_for_a_step_left_out() -> None:
 def test_a_run_that_is_stopped_and_resumed_has_the_same_bits(
     prepared_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = ["pretrain", f"data_dir={prepared_dir}", *TINY_PRETRAIN, "steps=5", "log.every_steps=1"]
-    assert run([*given, f"output_dir={tmp_path / 'plain'}"]) == 0
+    arguments = ["pretrain", f"data_dir={prepared_dir}", *TINY_PRETRAIN, "steps=5", "log.every_steps=1"]
+    assert run([*arguments, f"output_dir={tmp_path / 'plain'}"]) == 0
     monkeypatch.setattr(trainer, "AHEAD", ("cpu",))
     real = trainer.Trainer.due
 
@@ -60,7 +60,7 @@ def test_a_run_that_is_stopped_and_resumed_has_the_same_bits(
 
     with monkeypatch.context() as patched:
         patched.setattr(trainer.Trainer, "due", stop)
-        assert run([*given, f"output_dir={tmp_path / 'ahead'}", "checkpoint.every_steps=2"]) != 0
-    assert run([*given, f"output_dir={tmp_path / 'ahead'}", "checkpoint.every_steps=2"]) == 0
+        assert run([*arguments, f"output_dir={tmp_path / 'ahead'}", "checkpoint.every_steps=2"]) != 0
+    assert run([*arguments, f"output_dir={tmp_path / 'ahead'}", "checkpoint.every_steps=2"]) == 0
     assert weights_of(tmp_path / "ahead") == weights_of(tmp_path / "plain")
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("batches")]

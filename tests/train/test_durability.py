@@ -76,12 +76,12 @@ class Savers:
 
 def kill_saves(run_dir: Path, num_trials: int, num_numbers: int, keep_last: int) -> Counter[str]:
     """Kill a saver at a random moment within about two saves, again and again; count what was found."""
-    rng, found, seconds = random.Random(0), Counter[str](), 0.0
+    rng, results, seconds = random.Random(0), Counter[str](), 0.0
     with Savers(run_dir, num_numbers, keep_last) as savers:
         for trial in range(num_trials):
             resumed = savers.start()
-            found["lost"] += resumed < savers.acknowledged
-            found["resumed by itself"] += 1
+            results["lost"] += resumed < savers.acknowledged
+            results["resumed by itself"] += 1
             if trial % 4 == 0:  # else many a kill would come before the first save is done
                 started_at = time.monotonic()
                 savers.read()
@@ -89,24 +89,24 @@ def kill_saves(run_dir: Path, num_trials: int, num_numbers: int, keep_last: int)
             time.sleep(rng.uniform(0, 2 * seconds))
             savers.kill()
             kinds = {path.name.rpartition(".")[2] for path in checkpoint.checkpoints_dir(run_dir).iterdir()}
-            found["hit a save"] += "partial" in kinds
-            found["hit a deletion"] += "trash" in kinds
+            results["hit a save"] += "partial" in kinds
+            results["hit a deletion"] += "trash" in kinds
             if trial % 20 == 19:
-                print(f"{trial + 1} kills, {savers.acknowledged} saves acknowledged: {dict(found)}", flush=True)
-        found["lost"] += savers.start() < savers.acknowledged
+                print(f"{trial + 1} kills, {savers.acknowledged} saves acknowledged: {dict(results)}", flush=True)
+        results["lost"] += savers.start() < savers.acknowledged
         savers.kill()
-    return found
+    return results
 
 
 @pytest.mark.parametrize(
     ("num_kills", "num_numbers", "least"), [(12, SMALL, 0), pytest.param(200, LARGE, 50, marks=pytest.mark.slow)]
 )
 def test_saves_killed_at_any_moment(num_kills: int, num_numbers: int, least: int, tmp_path: Path) -> None:
-    found = kill_saves(tmp_path, num_kills, num_numbers, keep_last=2)
-    print(f"\n{num_kills} kills, saves of {4 * num_numbers / 1e6:.0f} MB: {dict(found)}")
-    assert found["lost"] == 0
-    assert found["resumed by itself"] == num_kills
-    assert found["hit a save"] + found["hit a deletion"] > least
+    actual = kill_saves(tmp_path, num_kills, num_numbers, keep_last=2)
+    print(f"\n{num_kills} kills, saves of {4 * num_numbers / 1e6:.0f} MB: {dict(actual)}")
+    assert actual["lost"] == 0
+    assert actual["resumed by itself"] == num_kills
+    assert actual["hit a save"] + actual["hit a deletion"] > least
 
 
 EXT4_IOC_SHUTDOWN = 0x8004587D  # _IOR('X', 125, __u32) of linux/ext4.h
@@ -117,7 +117,7 @@ def cut_power(tmp_path: Path, num_trials: int, num_numbers: int, keep_last: int)
     """Shut a file system down under a saver without flushing anything, mount it again, and look; count what was found."""
     if shutil.which("mkfs.ext4") is None or os.geteuid() != 0:
         pytest.skip("needs root and mkfs.ext4")
-    image, rng, found = tmp_path / "disk", random.Random(0), Counter[str]()
+    image, rng, results = tmp_path / "disk", random.Random(0), Counter[str]()
     with image.open("wb") as file:
         file.truncate(64 * 4 * num_numbers + (64 << 20))
     subprocess.run(["mkfs.ext4", "-q", str(image)], check=True)
@@ -126,8 +126,8 @@ def cut_power(tmp_path: Path, num_trials: int, num_numbers: int, keep_last: int)
             with mounted(tmp_path / "mounted", "-o", "loop", str(image)) as disk:
                 (disk / "run").mkdir(exist_ok=True)
                 newest, faults = newest_valid(disk / "run")
-                found["visible but damaged"] += len(faults)
-                found["lost"] += (0 if newest is None else checkpoint.step_of(newest)) < savers.acknowledged
+                results["visible but damaged"] += len(faults)
+                results["lost"] += (0 if newest is None else checkpoint.step_of(newest)) < savers.acknowledged
                 if trial == num_trials:
                     break
                 savers.start()
@@ -141,8 +141,8 @@ def cut_power(tmp_path: Path, num_trials: int, num_numbers: int, keep_last: int)
                 os.close(descriptor)
                 while savers.read()[0] != "ended":  # what it said before the cut counts; then its writes fail
                     pass
-                found["cuts"] += 1
-    return found
+                results["cuts"] += 1
+    return results
 
 
 @pytest.mark.parametrize(
@@ -150,9 +150,9 @@ def cut_power(tmp_path: Path, num_trials: int, num_numbers: int, keep_last: int)
     [(2, SMALL, 1), *(pytest.param(20, 500_000, keep_last, marks=pytest.mark.slow) for keep_last in (1, 2))],
 )
 def test_power_cuts(num_cuts: int, num_numbers: int, keep_last: int, tmp_path: Path) -> None:
-    found = cut_power(tmp_path, num_cuts, num_numbers, keep_last)
-    print(f"\n{num_cuts} power cuts, keep_last={keep_last}: {dict(found)}")
-    assert +found == {"cuts": num_cuts}
+    actual = cut_power(tmp_path, num_cuts, num_numbers, keep_last)
+    print(f"\n{num_cuts} power cuts, keep_last={keep_last}: {dict(actual)}")
+    assert +actual == {"cuts": num_cuts}
 
 
 def cut_short(rng: random.Random, path: Path, _: Path) -> None:
@@ -220,7 +220,7 @@ CORRUPTIONS: dict[str, Callable[[random.Random, Path, Path], object]] = {
 @pytest.mark.parametrize("num_trials", [60, pytest.param(500, marks=pytest.mark.slow)])
 def test_corruptions(tmp_path: Path, num_trials: int) -> None:
     """Each is found, the message names a file, and the checkpoint before it is taken instead."""
-    numbers, rng, found, unchanged = torch.randn(SMALL), random.Random(0), Counter[str](), 0
+    numbers, rng, results, unchanged = torch.randn(SMALL), random.Random(0), Counter[str](), 0
     (tmp_path / "whole").mkdir()
     for step in (10, 20):
         part, other = (contents(step, numbers).part(rank, 2) for rank in (0, 1))  # as two processes write it
@@ -228,7 +228,7 @@ def test_corruptions(tmp_path: Path, num_trials: int) -> None:
         checkpoint.save(tmp_path / "whole", both, keep_last=2)
     names = sorted(path.name for path in all_checkpoints(tmp_path / "whole")[0].iterdir())
     assert len(names) == 7
-    while sum(found.values()) < num_trials:
+    while sum(results.values()) < num_trials:
         shutil.copytree(tmp_path / "whole", tmp_path / "run")
         newest, older = all_checkpoints(tmp_path / "run")
         kind, name = rng.choice(sorted(CORRUPTIONS)), rng.choice(names)
@@ -240,7 +240,7 @@ def test_corruptions(tmp_path: Path, num_trials: int) -> None:
             unchanged += 1
             assert chosen == newest
         else:
-            found[kind] += 1
+            results[kind] += 1
             assert chosen == older, (kind, name)
             assert len(faults) == 1
             wrong = {file for file in {*before, *after} if before.get(file) != after.get(file)}
@@ -248,9 +248,9 @@ def test_corruptions(tmp_path: Path, num_trials: int) -> None:
             named = {*before, *after} if "manifest.json" in wrong else wrong
             assert any(file in faults[0].rpartition("not used")[2] for file in named), (kind, name, faults)
         shutil.rmtree(tmp_path / "run")
-    print(f"\n{num_trials} corruptions found: {dict(found)}; {unchanged} tries changed nothing")
-    assert min(found.values()) > num_trials / 25
-    assert set(found) == set(CORRUPTIONS)
+    print(f"\n{num_trials} corruptions found: {dict(results)}; {unchanged} tries changed nothing")
+    assert min(results.values()) > num_trials / 25
+    assert set(results) == set(CORRUPTIONS)
 
 
 def expect_failed_save(run_dir: Path, number: int) -> str:

@@ -33,13 +33,13 @@ def test_the_same_bits_for_one_two_and_four_processes(python: Path, tmp_path: Pa
     """With dropout and clipping; and the order of data-parallel training gives other bits, so the test can tell."""
     strict = [settings_of(world, num_parts=4, optimizer=optimizer) for world in (1, 2, 4)]
     *worlds, (plain,) = train(python, tmp_path, *strict, settings_of(1, optimizer=optimizer))
-    found = [process for world in worlds for process in world]
-    assert len(found) == 7
-    assert len({process["hash"] for process in found}) == 1
-    assert all(process["rows"] == found[0]["rows"] for process in found)
-    assert plain["hash"] != found[0]["hash"]
+    actual = [process for world in worlds for process in world]
+    assert len(actual) == 7
+    assert len({process["hash"] for process in actual}) == 1
+    assert all(process["rows"] == actual[0]["rows"] for process in actual)
+    assert plain["hash"] != actual[0]["hash"]
     assert [row[1]["mlm"] for row in plain["rows"]] == pytest.approx(
-        [row[1]["mlm"] for row in found[0]["rows"]], abs=1e-5
+        [row[1]["mlm"] for row in actual[0]["rows"]], abs=1e-5
     )
 
 
@@ -67,20 +67,20 @@ def check_faults(python: Path, folder: Path, world: int, steps: int, count: int,
     faults = place_faults(random.Random(seed), world, steps, count)
     struck = sorted(int(step) for kinds in faults.values() for step in kinds)
     settings = {"steps": steps, "micro_sequences": 2, **changed}
-    found, expected, (clean, *_) = train(
+    result, expected, (clean, *_) = train(
         python,
         folder,
         settings_of(world, faults=faults, **settings),
         settings_of(world, skip_steps=struck, **settings),
         settings_of(world, **settings),
     )
-    assert sorted(step for process in found for step in process["struck"]) == struck
-    assert len({process["hash"] for process in [*found, *expected]}) == 1
-    for process in found:
+    assert sorted(step for process in result for step in process["struck"]) == struck
+    assert len({process["hash"] for process in [*result, *expected]}) == 1
+    for process in result:
         assert process["skipped"] == len(struck) == count
         assert [row[0] for row in process["rows"] if row[4] is not None] == struck
         assert all(math.isfinite(row[3]) for row in process["rows"] if row[4] is None)
-        assert [row[4] for row in process["rows"]] == [row[4] for row in found[0]["rows"]]
+        assert [row[4] for row in process["rows"]] == [row[4] for row in result[0]["rows"]]
     assert clean["hash"] != expected[0]["hash"]
 
 

@@ -94,10 +94,10 @@ def test_the_micro_batches_of_the_parts(
     num_shards: int, num_parts: int, num_processes: int, expected: list[list[list[int]]]
 ) -> None:
     for process, parts in enumerate(expected):
-        found = [list(part) for part in micro_batches.local_parts(num_shards, num_parts, process, num_processes)]
-        assert found == parts
+        actual = [list(part) for part in micro_batches.local_parts(num_shards, num_parts, process, num_processes)]
+        assert actual == parts
         share = micro_batches.local_micro_batches(num_shards, process, num_processes)
-        assert [number for part in found for number in part] == list(share)
+        assert [number for part in actual for number in part] == list(share)
 
 
 @pytest.mark.parametrize(("num_micro_batches", "num_parts", "num_processes", "refused"), [

@@ -17,7 +17,7 @@ def test_the_loss_and_its_gradient_in_place_of_the_logits(
     values = (20 * torch.randn(rows, classes, generator=generator)).to(dtype)
     labels = values.argmax(1).where(torch.arange(rows) % 3 > 0, 17)
     labels[2::5] = IGNORED
-    found = []
+    results = []
     for in_place in (True, False):
         inputs = values.clone().requires_grad_()
         logits = inputs * 1  # no leaf, as those of a model
@@ -25,8 +25,8 @@ def test_the_loss_and_its_gradient_in_place_of_the_logits(
         term = compute(logits, labels, count=rows, label_smoothing=smoothing)
         (term.sum / 7).backward()
         assert torch.equal(logits, values) is (not in_place or not rows)
-        found.append((term.sum.detach(), term.correct, inputs.grad))
-    (ours, right, gradient), (plain, right_plainly, plain_gradient) = found
+        results.append((term.sum.detach(), term.correct, inputs.grad))
+    (ours, right, gradient), (plain, right_plainly, plain_gradient) = results
     assert ours.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
     torch.testing.assert_close(ours, plain)
     torch.testing.assert_close(gradient, plain_gradient)

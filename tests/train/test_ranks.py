@@ -23,9 +23,9 @@ def found(tmp_path_factory: pytest.TempPathFactory, python: Path) -> Found:
     directory = tmp_path_factory.mktemp("ranks")
     commands = [[str(python), str(WORKER), str(directory), str(rank)] for rank in (0, 1)]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
-    said = [process.communicate(timeout=120)[0] for process in processes]
+    output = [process.communicate(timeout=120)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0]
-    return directory / "run", [json.loads(text) for text in said]
+    return directory / "run", [json.loads(text) for text in output]
 
 
 def test_what_two_saved_one_loads(found: Found) -> None:

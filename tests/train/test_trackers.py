@@ -77,7 +77,7 @@ def test_real_trackers_get_every_row(prepared_dir: Path, tmp_path: Path, monkeyp
     assert [event.step for event in events.Scalars("loss")] == [1, 2, 3, 4]
     assert [event.value for event in events.Scalars("loss")] == pytest.approx([row["loss"] for row in rows])
     mlflow.set_tracking_uri(f"sqlite:///{folder}/mlflow.db")
-    (found,) = mlflow.search_runs(experiment_names=["bertkit"], output_format="list")
-    assert found.data.metrics["loss"] == pytest.approx(rows[-1]["loss"])
-    assert found.data.params["seed"] == "0"
+    (actual,) = mlflow.search_runs(experiment_names=["bertkit"], output_format="list")
+    assert actual.data.metrics["loss"] == pytest.approx(rows[-1]["loss"])
+    assert actual.data.params["seed"] == "0"
     assert list((tmp_path / "run" / "wandb").glob("offline-run-*/run-*.wandb"))

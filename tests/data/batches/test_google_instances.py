@@ -247,8 +247,8 @@ def statistics(lengths: np.ndarray, a_share: np.ndarray, is_random: np.ndarray, 
 
 def kinds(input_ids: np.ndarray, positions: np.ndarray, labels: np.ndarray, mask: int) -> tuple[float, float]:
     """The share of [MASK] and of unchanged tokens among the predictions."""
-    found = input_ids[positions]
-    return float((found == mask).mean()), float((found == labels).mean())
+    result = input_ids[positions]
+    return float((result == mask).mean()), float((result == labels).mean())
 
 
 @pytest.fixture(scope="module")

@@ -43,7 +43,7 @@ def make_sampler(split: Split, kind: str = "pairs", seed: int = 0, next_sentence
 
 def rows(*batches: PretrainBatch) -> list[Row]:
     """Every sequence: its masked ids, token types, original ids and label."""
-    found = []
+    results = []
     for batch in batches:
         originals = batch.input_ids.copy()
         originals[batch.masked_positions] = batch.masked_labels
@@ -52,8 +52,8 @@ def rows(*batches: PretrainBatch) -> list[Row]:
         for end, length, label in zip(ends, batch.sequence_lengths, labels, strict=True):
             here = slice(end - length, end)
             columns = (batch.input_ids[here], batch.token_type_ids[here], originals[here], [label])
-            found.append(tuple(tuple(int(x) for x in column) for column in columns))
-    return found
+            results.append(tuple(tuple(int(x) for x in column) for column in columns))
+    return results
 
 
 def test_the_same_positions_give_the_same_batch(split: Split) -> None:

@@ -26,8 +26,8 @@ def config(path: Any, **changes: Any) -> CorpusConfig:
     values = {
         "format": "auto", "field": "text", "sentences": "auto", "encoding": "utf-8", "name": None, "split": "train",
     }  # fmt: skip
-    given = str(path) if isinstance(path, Path) else path
-    return CorpusConfig(**{"source": "files", "path": given, **values, **changes})
+    value = str(path) if isinstance(path, Path) else path
+    return CorpusConfig(**{"source": "files", "path": value, **values, **changes})
 
 
 def read(path: Any, **changes: Any) -> list[list[str]]:
@@ -120,9 +120,9 @@ def test_a_corpus_in_utf16(encoding: str, tmp_path: Path) -> None:
 
 def test_given_format_field_and_sentences(tmp_path: Path) -> None:
     (tmp_path / "a.data").write_text(jsonl([{"body": "One two. Three.\nFour. Five."}]))
-    given = {"format": "jsonl", "field": "body"}
-    assert read(tmp_path / "a.data", **given) == [["One two.", "Three.", "Four.", "Five."]]
-    assert read(tmp_path / "a.data", **given, sentences="lines") == [["One two. Three.", "Four. Five."]]
+    options = {"format": "jsonl", "field": "body"}
+    assert read(tmp_path / "a.data", **options) == [["One two.", "Three.", "Four.", "Five."]]
+    assert read(tmp_path / "a.data", **options, sentences="lines") == [["One two. Three.", "Four. Five."]]
     (tmp_path / "a.txt").write_text("One two. Three.")
     assert read(tmp_path / "a.txt") == [["One two. Three."]]
     assert read(tmp_path / "a.txt", sentences="split") == [["One two.", "Three."]]
@@ -257,8 +257,10 @@ def test_results_below_a_folder_are_not_read(tmp_path: Path) -> None:
 
 
 def read_in_portions(corpus: Corpus, num_bytes: int) -> list[list[str]]:
-    found = {n: list(corpus.documents(portion)) for n, portion in reversed(list(enumerate(corpus.portions(num_bytes))))}
-    return [document for n in sorted(found) for document in found[n]]
+    result = {
+        n: list(corpus.documents(portion)) for n, portion in reversed(list(enumerate(corpus.portions(num_bytes))))
+    }
+    return [document for n in sorted(result) for document in result[n]]
 
 
 @pytest.mark.parametrize("num_bytes", [1, 2, 13, 31, 10**6])

@@ -110,7 +110,7 @@ def test_every_character() -> None:
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_the_module_lists_every_difference(lowercase: bool) -> None:
     """The characters on which both sides differ are those of the table, by category; a newer library may differ less."""
-    found: dict[str, int] = {}
+    results: dict[str, int] = {}
     for code in range(0x110000):
         if 0xD800 <= code < 0xE000:
             continue
@@ -118,12 +118,12 @@ def test_the_module_lists_every_difference(lowercase: bool) -> None:
         for text in (character, f"a{character}b"):
             if split_words(text, lowercase).split() != hugging_face(text, lowercase):
                 category = unicodedata.category(character)
-                found[category] = found.get(category, 0) + 1
+                results[category] = results.get(category, 0) + 1
                 break
-    punctuation = sum(found.pop(category, 0) for category in ("Pd", "Pe", "Po", "Ps"))
+    punctuation = sum(results.pop(category, 0) for category in ("Pd", "Pe", "Po", "Ps"))
     common = {"Cf": 13, "Co": 137_468, "Lo": 256, "So": 1}
     more = {"Cn": 55, "Mc": 2, "Mn": 384} if lowercase else {"Mn": 1}
-    assert (found, punctuation) == ({**common, **more}, 104)
+    assert (results, punctuation) == ({**common, **more}, 104)
 
 
 def test_real_text_of_many_languages() -> None:

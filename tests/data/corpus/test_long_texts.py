@@ -36,7 +36,7 @@ def test_parts_are_the_whole(
             monkeypatch.setattr(long_texts, "PART_CHARACTERS", characters)
             monkeypatch.setattr(tokenizer, "PART_CHARACTERS", characters)
             monkeypatch.setattr(long_texts, "PARTS_AT_ONCE", 3)
-            flat = [found.encode_flat(texts) for found in (made, WordCache(made, 50))]
+            flat = [actual.encode_flat(texts) for actual in (made, WordCache(made, 50))]
             ids = [(tokens.tolist(), lengths.tolist()) for tokens, lengths in flat]
             answers.append((ids, made.encode_with_offsets(texts), made.words(texts)))
         assert answers[0] == answers[1], texts

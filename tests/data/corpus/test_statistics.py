@@ -92,13 +92,13 @@ def test_the_estimate_of_repeats_holds_when_the_sample_overflows(copies: int, mo
 def test_the_order_of_the_runs_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SAMPLE_SIZE", 1_000)
     runs: list[Corpus] = [[([f"sentence {n * run % 4_999}" for n in range(700)], [[7]] * 700)] for run in range(1, 14)]
-    found = []
+    results = []
     for order in (runs, runs[::-1], [[document for run in runs for document in run]]):
         statistics = CorpusStatistics(np.zeros(SIZE, np.int64), UNK)
         for run in order:
             add(statistics, run)
-        found.append(
+        results.append(
             (statistics._threshold, statistics.summary()["repeat_rate"], statistics.words, statistics.longest_document)
         )
-    assert found[0] == found[1] == found[2]
-    assert found[0][0] < 1 << 64
+    assert results[0] == results[1] == results[2]
+    assert results[0][0] < 1 << 64

@@ -361,9 +361,9 @@ OFFSETS = [
 def test_offsets_of_pieces(text: str, expected: list[tuple[int, int]], by_google: Any) -> None:
     for rules, offsets in (("hugging_face", expected), ("google", by_google or expected)):
         tokenizer = letters(rules)
-        (found,) = tokenizer.encode_with_offsets([text])
-        assert found.offsets == offsets
-        assert found.ids == tokenizer.encode_document([text])[0]
+        (actual,) = tokenizer.encode_with_offsets([text])
+        assert actual.offsets == offsets
+        assert actual.ids == tokenizer.encode_document([text])[0]
 
 
 @pytest.mark.parametrize("name", REAL)
@@ -373,10 +373,10 @@ def test_offsets_of_pieces_are_as_in_the_reference(name: str) -> None:
     compared = 0
     for rules in ("hugging_face", "google"):
         tokenizer = load_tokenizer(real_data("vocab", name, "vocab.txt"), rules=rules)  # type: ignore[arg-type]
-        for row, found in zip(rows, tokenizer.encode_with_offsets(texts), strict=True):
-            if found.ids == row["ids"]:
-                compared += len(found.ids)
-                assert [list(each) for each in found.offsets] == row["hf_offsets"], row["text"]
+        for row, actual in zip(rows, tokenizer.encode_with_offsets(texts), strict=True):
+            if actual.ids == row["ids"]:
+                compared += len(actual.ids)
+                assert [list(each) for each in actual.offsets] == row["hf_offsets"], row["text"]
     assert compared > 3000
 
 
@@ -387,5 +387,5 @@ def test_words_of_running_text(rules: Rules) -> None:
     own = Tokenizer({token: number for number, token in enumerate(vocab)}, lowercase=True, rules=rules)
     texts = ["", " \u200b", "It's  U.S. caf\u00e9,cafe\u0301 \u5317\u4eac [MASK]"]
     expected = ["It", "'", "s", "U", ".", "S", ".", "café", ",", "café", "北", "京", "[", "MASK", "]"]
-    found = [[text[start:end] for start, end in places] for text, places in zip(texts, own.words(texts), strict=True)]
-    assert found == [[], [], expected]
+    actual = [[text[start:end] for start, end in places] for text, places in zip(texts, own.words(texts), strict=True)]
+    assert actual == [[], [], expected]

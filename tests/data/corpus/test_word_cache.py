@@ -47,9 +47,9 @@ def assert_same(tokenizer: Tokenizer, sentences: list[str], num_entries: int, at
     cache = WordCache(tokenizer, num_entries)
     expected_tokens, expected_lengths = tokenizer.encode_flat(sentences)
     for _ in range(2):  # what is new, and what is remembered
-        found = [cache.encode_flat(sentences[n : n + at_once]) for n in range(0, len(sentences), at_once)]
-        assert np.concatenate([lengths for _, lengths in found]).tolist() == expected_lengths.tolist()
-        assert np.concatenate([tokens for tokens, _ in found]).tolist() == expected_tokens.tolist()
+        result = [cache.encode_flat(sentences[n : n + at_once]) for n in range(0, len(sentences), at_once)]
+        assert np.concatenate([lengths for _, lengths in result]).tolist() == expected_lengths.tolist()
+        assert np.concatenate([tokens for tokens, _ in result]).tolist() == expected_tokens.tolist()
 
 
 def test_flat_ids_are_those_of_the_library() -> None:

@@ -79,6 +79,6 @@ def test_a_fine_tuned_model_names_its_scores_data_and_start(tmp_path: Path) -> N
     facts = finetuning_facts(settings, results, ["accuracy", "f1"])
     (tmp_path / "README.md").write_text(model_card(small_model(heads=("sequence",)), facts))
     data = ModelCard.load(tmp_path / "README.md").data
-    found = [(r.dataset_type, r.dataset_config, r.metric_type, r.metric_value) for r in data.eval_results]
-    assert sorted(found) == [("nyu-mll/glue", "mrpc", "accuracy", 0.8), ("nyu-mll/glue", "mrpc", "f1", 0.875)]
+    actual = [(r.dataset_type, r.dataset_config, r.metric_type, r.metric_value) for r in data.eval_results]
+    assert sorted(actual) == [("nyu-mll/glue", "mrpc", "accuracy", 0.8), ("nyu-mll/glue", "mrpc", "f1", 0.875)]
     assert (data.datasets, data.base_model) == (["nyu-mll/glue"], "some/bert")

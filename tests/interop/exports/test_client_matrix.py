@@ -161,12 +161,12 @@ def test_a_client_gives_the_same_numbers(
     name: str, models: dict[str, Path], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     packages, script = CLIENTS[name]
-    given = json.dumps([{key: str(path) for key, path in models.items()}, TEXTS, PAIRS])
+    value = json.dumps([{key: str(path) for key, path in models.items()}, TEXTS, PAIRS])
     env = environment(name, packages, tmp_path_factory)
-    said = output_of([sys.executable, "-c", _FRAME.format(script), given], env=env, cwd=tmp_path)
-    found = json.loads(said.splitlines()[-1])
+    output = output_of([sys.executable, "-c", _FRAME.format(script), value], env=env, cwd=tmp_path)
+    actual = json.loads(output.splitlines()[-1])
     worst = 0.0
-    for what, values in found.items():
+    for what, values in actual.items():
         if what == "ids":
             assert values == load_tokenizer(models["embedder"])(TEXTS)["input_ids"]
             continue
@@ -174,7 +174,7 @@ def test_a_client_gives_the_same_numbers(
         theirs = [np.array(row) for row in values]
         worst = max([worst, *(float(np.abs(mine - row).max()) for mine, row in zip(ours, theirs, strict=True))])
     assert worst < 1e-5
-    print(f"{name}: {', '.join(found)}: largest difference {worst:.1e}")
+    print(f"{name}: {', '.join(actual)}: largest difference {worst:.1e}")
 
 
 def bertkit_says(what: str, models: dict[str, Path]) -> list[np.ndarray]:

@@ -46,11 +46,11 @@ def test_onnxruntime_and_its_quantisation(tokenizer: Tokenizer, tmp_path: Path, 
     weights = {weight.name for weight in graph.graph.initializer}
     assert not weights & {value.name for value in graph.graph.value_info}
     batch = load_tokenizer(output)([a for a, _ in PAIRS], [b for _, b in PAIRS], padding=True, return_tensors="np")
-    found = [
+    actual = [
         onnxruntime.InferenceSession(output / "onnx" / name).run(None, batch)[0]
         for name in ("model.onnx", "model_quantized.onnx")
     ]
-    assert 0 < np.abs(found[0] - found[1]).max() < 0.1
+    assert 0 < np.abs(actual[0] - actual[1]).max() < 0.1
     assert "transformers.js_config" not in json.loads((output / "config.json").read_text())
 
 
@@ -73,9 +73,9 @@ def test_what_sentence_transformers_saves_is_read(mode: str, tokenizer: Tokenize
     assert read_pooling(output) == Pooling(mode, normalize=False, max_length=41)
     SentenceTransformer(str(output), device="cpu").save(str(tmp_path / "saved"))
     assert "pooling_mode_mean_tokens" not in (tmp_path / "saved" / "1_Pooling" / "config.json").read_text()
-    found = read_pooling(tmp_path / "saved")
-    assert found is not None
-    assert (found.mode, found.normalize) == (mode, False)
+    actual = read_pooling(tmp_path / "saved")
+    assert actual is not None
+    assert (actual.mode, actual.normalize) == (mode, False)
 
 
 @pytest.mark.parametrize(("heads", "option"), [

@@ -78,11 +78,11 @@ def bytes_of(prefix: Path, endings: Any = ONE_FILE_BYTES) -> dict[str, bytes]:
     return {ending: Path(f"{prefix}{ending}").read_bytes() for ending in endings}
 
 
-def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    assert sorted(found) == sorted(expected)
+def assert_same(results: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert sorted(results) == sorted(expected)
     for name, tensor in expected.items():
-        assert found[name].dtype == tensor.dtype
-        assert torch.equal(found[name], tensor)
+        assert results[name].dtype == tensor.dtype
+        assert torch.equal(results[name], tensor)
 
 
 def google_dir(directory: Path, model: BertWithHeads | None = None, **config: Any) -> Path:
@@ -114,9 +114,9 @@ def rewritten(directory: Path, change: Callable[[dict[str, Tensor]], dict[str, T
 
 @pytest.mark.parametrize(("files", "expected"), [(ONE_FILE_BYTES, ONE_FILE), (TWO_FILES_BYTES, TWO_FILES)])
 def test_reads_what_tensorflow_wrote(tmp_path: Path, files: dict[str, str], expected: dict[str, Tensor]) -> None:
-    found = bundle.read_checkpoint(write(tmp_path / "model.ckpt", files))
-    assert_same(found, expected)
-    assert all(tensor.data_ptr() % tensor.element_size() == 0 for tensor in found.values())
+    actual = bundle.read_checkpoint(write(tmp_path / "model.ckpt", files))
+    assert_same(actual, expected)
+    assert all(tensor.data_ptr() % tensor.element_size() == 0 for tensor in actual.values())
 
 
 def test_writes_what_tensorflow_wrote(tmp_path: Path) -> None:
@@ -296,10 +296,10 @@ FOUND = [
 ]
 
 
-@pytest.mark.parametrize(("files", "checkpoint", "asked", "found"), FOUND)
-def test_which_checkpoint(tmp_path: Path, files: tuple[str, ...], checkpoint: str, asked: str, found: str) -> None:
+@pytest.mark.parametrize(("files", "checkpoint", "asked", "actual"), FOUND)
+def test_which_checkpoint(tmp_path: Path, files: tuple[str, ...], checkpoint: str, asked: str, actual: str) -> None:
     touch(tmp_path, *files, checkpoint=checkpoint)
-    assert tensorflow.find_checkpoint(tmp_path / asked) == (tmp_path / found if found else None)
+    assert tensorflow.find_checkpoint(tmp_path / asked) == (tmp_path / actual if actual else None)
 
 
 def test_several_checkpoints(tmp_path: Path) -> None:
@@ -537,8 +537,8 @@ def test_beside_tensorflow(tmp_path: Path, sharded: bool) -> None:
     ours, theirs = directory / "bert_model.ckpt", tmp_path / "theirs" / "model.ckpt"
     theirs.parent.mkdir()
     command = [python, "-c", WITH_TENSORFLOW, ours, theirs, sharded]
-    said = output_of(command, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
-    facts = json.loads(next(line for line in said.splitlines() if line.startswith("FACTS "))[6:])
+    output = output_of(command, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+    facts = json.loads(next(line for line in output.splitlines() if line.startswith("FACTS "))[6:])
     written = bundle.read_checkpoint(ours)
     assert len(written) == 3 * (5 + 16 * LAYERS + 2 + 5 + 2) + 1
     assert facts == {

@@ -39,9 +39,9 @@ def tensors() -> Tensors:
 
 def assert_same_weights(model: BertWithHeads, *, encoder_only: bool = False) -> None:
     expected = small_model().state_dict()
-    found = model.state_dict()
-    assert set(found) == {name for name in expected if not encoder_only or name.startswith("bert.")}
-    assert all(torch.equal(found[name], expected[name]) for name in found)
+    result = model.state_dict()
+    assert set(result) == {name for name in expected if not encoder_only or name.startswith("bert.")}
+    assert all(torch.equal(result[name], expected[name]) for name in result)
 
 
 def old_norms(tensors: Tensors) -> Tensors:

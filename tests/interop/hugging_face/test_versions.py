@@ -32,13 +32,13 @@ UPSTREAM = ("generative capabilities",)  # 4.48 warns so for every BertForMasked
 @pytest.fixture(scope="module")
 def exports(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("exports")
-    found = {}
+    results = {}
     for heads, name in EXPORTS.items():
         pooler = bool(set(heads) & set(POOLED_HEADS)) or not heads
         model = small_model(tokenizer.vocab_size, heads=heads, with_pooler=pooler, labels=("no", "maybe", "yes"))
-        found[name] = export_model(model, tokenizer, folder / name)
-    assert len(found) == 7
-    return found
+        results[name] = export_model(model, tokenizer, folder / name)
+    assert len(results) == 7
+    return results
 
 
 def installed(version: str, tmp_path_factory: pytest.TempPathFactory) -> list[str]:

@@ -72,8 +72,8 @@ def compare(ours: BertWithHeads, theirs: Any, prefix: str, length: int = LENGTH)
         theirs.zero_grad()
         ours.zero_grad()
         expected = theirs(input_ids=ids, token_type_ids=types).logits
-        found = ours(ids.flatten(), types.flatten(), Layout.from_lengths(torch.full((len(ids),), length)))
-        logits = found.logits["masked_lm"].view_as(expected)
+        result = ours(ids.flatten(), types.flatten(), Layout.from_lengths(torch.full((len(ids),), length)))
+        logits = result.logits["masked_lm"].view_as(expected)
         largest = float(expected.detach().abs().max())
         assert float((logits - expected).detach().abs().max()) <= TOLERANCE * largest, direction
         weights = torch.randn(expected.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
@@ -138,7 +138,7 @@ def test_blocks_of_bigbird_are_theirs(length: int, monkeypatch: pytest.MonkeyPat
             assert not tables[number][row, chosen].any()  # none that is seen anyway
             tables[number][row, chosen] = True
     assert any(not torch.equal(tables[0], other) for other in tables.values())
-    monkeypatch.setattr(patterns, "bigbird_blocks", lambda *given: tables[given[3]])
+    monkeypatch.setattr(patterns, "bigbird_blocks", lambda *value: tables[value[3]])
     compare(ours, theirs, "bert.", length)
 
 
@@ -207,8 +207,8 @@ def test_relative_positions_are_relative_key_of_transformers_4(
 def check(ours: BertWithHeads, expected: dict[str, Tensor]) -> None:
     ids, types = ids_of(LENGTH)
     ours.zero_grad()
-    found = ours(ids.flatten(), types.flatten(), Layout.from_lengths(torch.full((len(ids),), LENGTH)))
-    logits = found.logits["masked_lm"].view_as(expected["logits"])
+    result = ours(ids.flatten(), types.flatten(), Layout.from_lengths(torch.full((len(ids),), LENGTH)))
+    logits = result.logits["masked_lm"].view_as(expected["logits"])
     assert float((logits - expected["logits"]).abs().max()) <= TOLERANCE * float(expected["logits"].abs().max())
     weights = torch.randn(logits.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     (logits * weights).mean().backward()

@@ -201,8 +201,8 @@ def random_sets(
 def trained_sets(directory: Path, seeds: range, num_steps: int) -> Iterator[Path]:
     """Weights from checkpoints of quickstart runs."""
     data = f"{directory}/data"
-    given = ["corpus=python_docs", "tokenizer.vocab_size=2048", "held_out_prob=0.05", f"output_dir={data}"]
-    assert run(["prepare", *given]) == 0
+    arguments = ["corpus=python_docs", "tokenizer.vocab_size=2048", "held_out_prob=0.05", f"output_dir={data}"]
+    assert run(["prepare", *arguments]) == 0
     for seed in seeds:
         assert run([
             "pretrain", "experiment=quickstart", f"data_dir={data}", f"output_dir={directory}/s{seed}", f"seed={seed}",
@@ -214,7 +214,7 @@ def trained_sets(directory: Path, seeds: range, num_steps: int) -> Iterator[Path
 def ratios(directory: Path) -> dict[str, float]:
     """Our error in float32 as a multiple of that of the reference, with every number of threads and kernels; see `certify`."""
     model, _ = comparison.load_directory(directory)
-    found: dict[str, float] = {}
+    collected: dict[str, float] = {}
     for case, inputs in comparison.make_inputs(model, directory, 0, 5).items():
         theirs = comparison.load_reference(directory, model).double()
         exact = {what: value.float() for what, value in comparison.their_results(theirs, inputs, model).items()}
@@ -228,8 +228,8 @@ def ratios(directory: Path) -> dict[str, float]:
                 results = comparison.our_results(ours, inputs, comparison.their_parameters(model, theirs))
                 for what, row in comparison._judge_rounding(results, exact, errors).items():
                     key = f"{directory} {case} {what} {num_threads} {kernels.names}"
-                    found[key] = row["error"] / row["reference_error"] if row["error"] else 0.0
-    return found
+                    collected[key] = row["error"] / row["reference_error"] if row["error"] else 0.0
+    return collected
 
 
 @pytest.mark.parametrize("number", range(7))

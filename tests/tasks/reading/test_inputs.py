@@ -80,20 +80,25 @@ SEQUENCES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "columns", "more", "content", "said", "expected"), SEQUENCES)
+@pytest.mark.parametrize(("name", "columns", "more", "content", "message", "expected"), SEQUENCES)
 def test_texts(
-    name: str, columns: dict[str, Any], more: dict[str, Any], content: str, said: str, expected: list[tuple[str, str]]
+    name: str,
+    columns: dict[str, Any],
+    more: dict[str, Any],
+    content: str,
+    message: str,
+    expected: list[tuple[str, str]],
 ) -> None:
     inputs = opened(dataclasses.replace(task_of(name, **columns), **more), content, labels=LABELS)
-    assert inputs.description == f"- read as {said}"
+    assert inputs.description == f"- read as {message}"
     assert rows_of(inputs) == expected
 
 
 @pytest.mark.parametrize("line", ["\ufeff", "\u200b", "\u00a0\u2060"])
 def test_a_line_of_nothing_that_is_seen_is_blank(line: str) -> None:
     content = f"kan\n{line}\nlon\ufeff\n"
-    found = rows_of(opened(task_config("sequence"), content, given="text"))
-    assert found == [("kan", None), ("", None), ("lon\ufeff", None)]
+    actual = rows_of(opened(task_config("sequence"), content, given="text"))
+    assert actual == [("kan", None), ("", None), ("lon\ufeff", None)]
     assert rows_of(opened(task_config("tagging"), content, given="words")) == [(("kan",),), ((),), (("lon\ufeff",),)]
     records = f'{{"text": "kan"}}\n{line}\n{{"text": "lon"}}\n'
     assert rows_of(opened(task_config("sequence"), records, "in.jsonl")) == [("kan", None), ("", None), ("lon", None)]

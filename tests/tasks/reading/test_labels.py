@@ -74,23 +74,23 @@ def test_several_labels_at_once(tmp_path: Path, name: str) -> None:
 
 def test_several_labels_at_once_as_files_have_them(tmp_path: Path) -> None:
     """Parted by what the setting says, numbered by what the files hold, in a test file where they are known."""
-    given = ("multi_label=true", "label_separator='|'", "labels=[joy,fear]", "labels_in_files=['0','1']")
+    arguments = ("multi_label=true", "label_separator='|'", "labels=[joy,fear]", "labels_in_files=['0','1']")
     write(tmp_path, "train.tsv", "text\tlabel\na\t1|0\nb\t1|0\n")
-    source = read(tmp_path, "sequence", "train", *given)
+    source = read(tmp_path, "sequence", "train", *arguments)
     assert [row[3] for row in rows(source)] == [("fear", "joy"), ("fear", "joy")]
     assert source.warnings == (
         f"{tmp_path}/train.tsv: every label is 'fear, joy'; nothing can be learned from a single class",
     )
     write(tmp_path, "test.tsv", "text\tlabel\na\t1\nb\t\n")
-    assert [row[3] for row in rows(read(tmp_path, "sequence", "test", *given))] == [("fear",), None]
+    assert [row[3] for row in rows(read(tmp_path, "sequence", "test", *arguments))] == [("fear",), None]
     for value, message in (("1|2", "unknown label '2'"), ("1||0", "empty label")):
         write(tmp_path, "dev.tsv", f"text\tlabel\na\t1\nb\t{value}\n")
         with pytest.raises(InputError) as caught:
-            read(tmp_path, "sequence", "dev", *given)
+            read(tmp_path, "sequence", "dev", *arguments)
         assert str(caught.value).startswith(f"{tmp_path}/dev.tsv:3: label: {message}")
     write(tmp_path, "dev.jsonl", '{"text": "a", "label": null}')
     with pytest.raises(InputError, match=r"dev\.jsonl:1: label: empty label"):
-        read(tmp_path, "sequence", "dev", *given, "files.dev=dev.jsonl")
+        read(tmp_path, "sequence", "dev", *arguments, "files.dev=dev.jsonl")
 
 
 def test_labels_may_be_left_unread(tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ def test_what_belongs_together() -> None:
         "他说：我今天很高兴看到这部电影。": 6,
     }
     numbers = dict.fromkeys(groups_of(list(texts)).tolist())
-    found = [list(numbers).index(group) for group in groups_of(list(texts)).tolist()]
-    assert found == list(texts.values())
+    actual = [list(numbers).index(group) for group in groups_of(list(texts)).tolist()]
+    assert actual == list(texts.values())
     assert groups_of([]).tolist() == []
     assert groups_of([""]).tolist() == [0]
 

@@ -97,10 +97,10 @@ HEADERS = [
 ]
 
 
-@pytest.mark.parametrize(("first", "given", "is_odd"), HEADERS)
-def test_a_header_that_is_read_as_a_row(tmp_path: Path, first: str, given: tuple[str, ...], is_odd: bool) -> None:
+@pytest.mark.parametrize(("first", "arguments", "is_odd"), HEADERS)
+def test_a_header_that_is_read_as_a_row(tmp_path: Path, first: str, arguments: tuple[str, ...], is_odd: bool) -> None:
     write(tmp_path, "train.csv", f"{first}a,high\nb,low\nc,low\n")
-    source = read(tmp_path, "sequence", "train", "columns.text=0", "columns.label=1", *given)
+    source = read(tmp_path, "sequence", "train", "columns.text=0", "columns.label=1", *arguments)
     label = first.strip().split(",")[1]
     expected = f"{tmp_path}/train.csv:1: no other line has the label {label!r}"
     assert [line.startswith(expected) for line in source.warnings] == [True] * is_odd
@@ -156,8 +156,8 @@ def test_half_of_a_surrogate_pair(tmp_path: Path) -> None:
 def test_every_row_of_a_test_file_counts(tmp_path: Path) -> None:
     """Predictions are made for all of them: none is left out, and an empty label is one that is not known."""
     write(tmp_path, "MNLI/test.tsv", "sentence1\tsentence2\tgold_label\na\tb\t-\nc\td\t\ne\tf\tneutral\n")
-    found = [row[1:] for row in rows(read(tmp_path, "mnli", "test"))]
-    assert found == [("a", "b", None), ("c", "d", None), ("e", "f", "neutral")]
+    actual = [row[1:] for row in rows(read(tmp_path, "mnli", "test"))]
+    assert actual == [("a", "b", None), ("c", "d", None), ("e", "f", "neutral")]
 
 
 # ---- SQuAD's files

@@ -75,13 +75,13 @@ def test_guessing_that_there_is_no_answer() -> None:
 
 def test_the_interval_of_an_accuracy_by_hand() -> None:
     """Of ten examples the guess has 6 right, the model 9: it gains 4 and loses 1."""
-    found = baseline_of("sst2", texts("n"), texts(*"nnnnnnyyyy"), ["n", "y"])
-    ranges = found.intervals(said(*"nnnnnyyyyy"), {"accuracy": 0.9})
+    actual = baseline_of("sst2", texts("n"), texts(*"nnnnnnyyyy"), ["n", "y"])
+    ranges = actual.intervals(said(*"nnnnnyyyyy"), {"accuracy": 0.9})
     assert ranges["accuracy"] == pytest.approx((0.5958, 0.9821), abs=1e-4)  # Wilson, by hand
     mean = 3 / 12
     half = 1.96 * math.sqrt((6 / 12 - mean**2) / 12)  # Agresti and Min
     assert ranges[GAIN] == pytest.approx((mean - half, mean + half))
-    same = found.intervals(said(*"nnnnnnnnnn"), {"accuracy": 0.6})
+    same = actual.intervals(said(*"nnnnnnnnnn"), {"accuracy": 0.6})
     assert same[GAIN][0] < -0.1 < 0.1 < same[GAIN][1]  # equal predictions on few examples prove nothing
 
 
@@ -91,11 +91,11 @@ def test_intervals_of_other_scores_are_those_of_the_bootstrap() -> None:
     true = rng.integers(0, 2, 101)
     predicted = np.where(rng.random(101) < 0.8, true, 1 - true)
     dev, names = texts(*(str(label) for label in true)), ["0", "1"]
-    found = baseline_of("mrpc", texts("0", "1", "1"), dev, names)
-    ranges = found.intervals(said(*map(str, predicted)), f1 := {"f1": f1_of(true, predicted), "accuracy": 0.8})
+    actual = baseline_of("mrpc", texts("0", "1", "1"), dev, names)
+    ranges = actual.intervals(said(*map(str, predicted)), f1 := {"f1": f1_of(true, predicted), "accuracy": 0.8})
     drawn = [f1_of(true[rows], predicted[rows]) for rows in rng.integers(101, size=(4000, 101))]
     assert ranges["f1"] == pytest.approx(tuple(np.quantile(drawn, (0.025, 0.975))), abs=0.02)
-    assert ranges["f1"] == found.intervals(said(*map(str, predicted)), f1)["f1"]
+    assert ranges["f1"] == actual.intervals(said(*map(str, predicted)), f1)["f1"]
     chunks = baseline_of("conll2003", tags("O"), tags(*["B-X O"] * 10), ["O", "B-X"])
     tagged = [tagged_as("B-X", "O")] * 9 + [tagged_as("O", "O")]
     ranges = chunks.intervals(tagged, {"overall_f1": 18 / 19})
@@ -129,19 +129,19 @@ def test_words_that_tell_the_labels_are_found_by_tfidf(several: bool) -> None:
     rows = [
         SequenceExample(str(n), text, None, (label,) if several else label) for n, (text, label) in enumerate(WORDS)
     ]
-    found = baseline_of("sequence", rows, rows[:20], ["b", "g"], *(SEVERAL if several else []))
-    assert found.scores["TF-IDF"]["accuracy"] == 1
-    assert found.scores["majority"]["accuracy"] < 0.7
+    actual = baseline_of("sequence", rows, rows[:20], ["b", "g"], *(SEVERAL if several else []))
+    assert actual.scores["TF-IDF"]["accuracy"] == 1
+    assert actual.scores["majority"]["accuracy"] < 0.7
     same = [rows[1]] * 9  # a single label
     kept = baseline_of("sequence", same, rows[:20], ["b", "g"], *(SEVERAL if several else [])).scores
     assert several or "TF-IDF" not in kept
 
 
 def warned(train: str, dev: str, predicted: str) -> list[str]:
-    found = baseline_of("sst2", texts(*train), texts(*dev), ["n", "y"])
+    result = baseline_of("sst2", texts(*train), texts(*dev), ["n", "y"])
     predictions = said(*predicted)
     score = sum(p == t for p, t in zip(predicted, dev, strict=True)) / len(dev)
-    return found.warnings(predictions, score, found.intervals(predictions, {"accuracy": score})[GAIN])
+    return result.warnings(predictions, score, result.intervals(predictions, {"accuracy": score})[GAIN])
 
 
 def test_what_is_suspicious_is_said() -> None:

@@ -19,11 +19,11 @@ INDICES = {name: ["0", "1", "2"] for name in NAMES}
 
 
 def tables() -> dict[str, str]:
-    found = {}
+    results = {}
     for name in NAMES:
         first, second = LABELS.get(name, ("0", "1"))
-        found[name] = f"index\tprediction\n0\t{first}\n1\t{second}\n2\t{first}\n"
-    return found
+        results[name] = f"index\tprediction\n0\t{first}\n1\t{second}\n2\t{first}\n"
+    return results
 
 
 def write_zip(path: Path, files: dict[str, str]) -> Path:

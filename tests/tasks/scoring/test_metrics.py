@@ -48,12 +48,12 @@ def test_modules_of_evaluate_score_alike_and_store_nothing(tmp_path: Path, monke
     monkeypatch.chdir(tmp_path)
     both = evaluate.combine([module(name) for name in ("accuracy", "f1_macro")])
     assert both.compute(*INPUTS["f1"]) == score(["accuracy", "f1_macro"], *INPUTS["f1"])
-    said, true, probs = INPUTS["squad_v2"]
+    output, true, probs = INPUTS["squad_v2"]
     metric = module("squad_v2")
     assert isinstance(metric, evaluate.Metric)
     assert metric.name == "squad_v2"
-    computed = metric.compute(predictions=said, references=true, no_answer_probs=probs)
-    assert computed == score(["squad_v2"], said, true, probs)
+    computed = metric.compute(predictions=output, references=true, no_answer_probs=probs)
+    assert computed == score(["squad_v2"], output, true, probs)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -174,12 +174,12 @@ def disturbed(sentences: list[list[str]], seed: int) -> list[list[str]]:
 
 def check_as_conlleval(predictions: list[list[str]], references: list[list[str]]) -> None:
     own, true = entities(predictions), entities(references)
-    right, predicted, given = len(own & true), len(own), len(true)
+    right, predicted, value = len(own & true), len(own), len(true)
     scores = score(["seqeval"], predictions, references)
-    assert 0 < right < given
+    assert 0 < right < value
     assert scores["overall_precision"] == pytest.approx(right / predicted, abs=1e-12)
-    assert scores["overall_recall"] == pytest.approx(right / given, abs=1e-12)
-    assert scores["overall_f1"] == pytest.approx(2 * right / (predicted + given), abs=1e-12)
+    assert scores["overall_recall"] == pytest.approx(right / value, abs=1e-12)
+    assert scores["overall_f1"] == pytest.approx(2 * right / (predicted + value), abs=1e-12)
     flat = [p == r for row, other in zip(predictions, references, strict=True) for p, r in zip(row, other, strict=True)]
     assert scores["overall_accuracy"] == pytest.approx(sum(flat) / len(flat), abs=1e-12)
     assert scores["overall_f1"] == seqeval.metrics.f1_score(references, predictions)
@@ -295,9 +295,9 @@ TEXTS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "said", "true", "expected"), TEXTS)
-def test_texts_by_hand(name: str, said: list[str], true: list[str], expected: tuple[float, ...]) -> None:
-    assert tuple(score([name], said, true).values()) == pytest.approx(expected, abs=1e-10)
+@pytest.mark.parametrize(("name", "output", "true", "expected"), TEXTS)
+def test_texts_by_hand(name: str, output: list[str], true: list[str], expected: tuple[float, ...]) -> None:
+    assert tuple(score([name], output, true).values()) == pytest.approx(expected, abs=1e-10)
 
 
 def test_nothing_said_is_nothing_found() -> None:
@@ -312,26 +312,26 @@ def test_texts_score_as_the_published_programs_say_of_real_pairs(tmp_path: Path)
     english, german = (list(column) for column in zip(*(line.split("\t") for line in lines), strict=True))
     thinned = [" ".join(word for n, word in enumerate(text.split()) if n != 2) for text in german]
     (tmp_path / "reference").write_text("".join(f"{text}\n" for text in german), encoding="utf-8")
-    for said, most in ((english, 10), (thinned, 95)):
-        (tmp_path / "said").write_text("".join(f"{text}\n" for text in said), encoding="utf-8")
+    for output, most in ((english, 10), (thinned, 95)):
+        (tmp_path / "said").write_text("".join(f"{text}\n" for text in output), encoding="utf-8")
         command = [sys.executable, "-m", "sacrebleu", "reference", "-i", "said", "-m", "bleu", "chrf", "-w", "10"]
         theirs = json.loads(output_of(command, cwd=tmp_path))
-        scores = score(["bleu", "chrf", "rouge"], said, german)
+        scores = score(["bleu", "chrf", "rouge"], output, german)
         assert [scores["bleu"], scores["chrf"]] == pytest.approx([each["score"] for each in theirs], abs=1e-9)
         assert 0 < scores["bleu"] < most
         for each, own in zip(theirs, signatures(["bleu", "rouge", "chrf"]).values(), strict=True):
             assert own.split("|") == [part for part in each["signature"].split("|") if part]
         keys = ["rouge1", "rouge2", "rougeL"]
         scorer = rouge_scorer.RougeScorer(keys, use_stemmer=False)
-        found = [scorer.score(target=gold, prediction=text) for text, gold in zip(said, german, strict=True)]
+        actual = [scorer.score(target=gold, prediction=text) for text, gold in zip(output, german, strict=True)]
         for key in keys:
-            assert scores[key] == pytest.approx(np.mean([each[key].fmeasure for each in found]), abs=1e-12)
+            assert scores[key] == pytest.approx(np.mean([each[key].fmeasure for each in actual]), abs=1e-12)
 
 
 def test_signatures_are_of_bleu_and_chrf_alone() -> None:
-    found = signatures(["accuracy", "chrf", "exact_match_text", "bleu"])
-    assert list(found) == ["chrf", "bleu"]
-    assert found["bleu"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2")
+    actual = signatures(["accuracy", "chrf", "exact_match_text", "bleu"])
+    assert list(actual) == ["chrf", "bleu"]
+    assert actual["bleu"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2")
 
 
 @pytest.mark.parametrize(
