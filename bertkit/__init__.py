@@ -7,7 +7,6 @@ Names are imported on first use: `import bertkit` takes milliseconds.
 
 import functools
 import importlib
-from typing import Any
 
 __version__ = "0.2.0"
 _HOMES = {
@@ -28,7 +27,7 @@ SLOTS = ("masking", "head", "score", "positions", "pattern", "schedule", "optimi
 __all__ = ["__version__", *COMMANDS, *_HOMES]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in SLOTS:
         return functools.partial(importlib.import_module("bertkit.base.plugins").option, name)
     if name in COMMANDS:

@@ -4,6 +4,9 @@ from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
 from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, overload
 
+import numpy as np
+from numpy.typing import NDArray
+
 from bertkit.functions import Run as Run
 from bertkit.estimators import BertClassifier as BertClassifier
 from bertkit.estimators import BertRegressor as BertRegressor
@@ -19,8 +22,8 @@ __version__: str
 COMMANDS: tuple[str, ...]
 
 _Path: TypeAlias = str | PathLike[str]
-_Rows: TypeAlias = Iterable[Any]
-_Made = TypeVar("_Made", bound=Callable[..., Any])
+_Rows: TypeAlias = Iterable[object]
+_Made = TypeVar("_Made", bound=Callable[..., object])
 
 
 class _SegmentsConfig(TypedDict, total=False):
@@ -628,7 +631,7 @@ def embed(
     batch_tokens: int | None = None,
     precision: Literal['fp32', 'bf16', 'fp16'] = 'fp32',
     device: Literal['auto', 'cpu', 'cuda'] = 'auto',
-) -> Any:
+) -> NDArray[np.float32]:
     """Turn texts into vectors, for search, clustering and finding duplicates.
 
     >>> bertkit.embed(model_dir=run, input=["a good day", "a bad day"], pooling="mean").shape

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bertkit import COMMANDS, commands
 from bertkit.base import errors, plugins
@@ -28,6 +28,7 @@ from bertkit.settings.reading.words import to_words
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from bertkit.base.text_files import JsonObject
     from bertkit.settings.command import CommandSettings
 
 IMMEDIATE = {"--help", "-h", "--version", "--info"}  # options that print something instead of running a command
@@ -168,14 +169,14 @@ def _help_text(parsed: _Arguments) -> str | None:
     return command_help(parsed.command, parsed.words, parsed.values.get("--config-dir"))
 
 
-def _compose(parsed: _Arguments, words: list[str]) -> dict[str, Any]:
+def _compose(parsed: _Arguments, words: list[str]) -> JsonObject:
     from bertkit.settings.reading.overrides import read_words  # imports Hydra, which help does without
 
     config_dir, config = parsed.values.get("--config-dir"), parsed.values.get("--config")
     return commands.compose_settings(parsed.command, read_words(parsed.command, words), config_dir, config)
 
 
-def _print(composed: dict[str, Any]) -> int:
+def _print(composed: JsonObject) -> int:
     """Print a composed configuration, without the entries that are not settings."""
     import yaml
 

@@ -15,11 +15,11 @@ import sys
 import warnings
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
 
 from bertkit import COMMANDS
 from bertkit.base import hub_ids, processors
 from bertkit.base.errors import InputError, say
+from bertkit.base.text_files import JsonObject
 from bertkit.launch import launcher, world
 from bertkit.settings.command import Command, CommandSettings
 from bertkit.settings.reading.assignments import Assignment, keys_of
@@ -37,7 +37,7 @@ def all_commands() -> list[Command]:
     return [command_of(name) for name in COMMANDS]
 
 
-def settings_from_words(command: str, words: Sequence[str], config_dir: str | None = None) -> dict[str, Any]:
+def settings_from_words(command: str, words: Sequence[str], config_dir: str | None = None) -> JsonObject:
     """Return the configuration that words of the command line give, as a plain mapping."""
     from bertkit.settings.reading.overrides import read_words
 
@@ -46,7 +46,7 @@ def settings_from_words(command: str, words: Sequence[str], config_dir: str | No
 
 def compose_settings(
     command: str, assignments: Sequence[Assignment], config_dir: str | None = None, config: str | None = None
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the configuration of a command, as a plain mapping; with `config`, start from the settings in that file."""
     from bertkit.settings.reading.compose import compose_assigned, compose_from_run
 
@@ -86,7 +86,7 @@ def _infer(assignments: Sequence[Assignment], config_dir: str | None) -> list[As
     return read_words("finetune", inferred)
 
 
-def build_settings(command: str, mapping: dict[str, Any]) -> CommandSettings:
+def build_settings(command: str, mapping: JsonObject) -> CommandSettings:
     """Check a configuration, and return the settings of the command; raises InputError with a line for each problem."""
     from bertkit.base.typed_settings import build
 

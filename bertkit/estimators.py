@@ -12,21 +12,24 @@ import contextlib
 import functools
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils import check_array, check_consistent_length, column_or_1d
+from sklearn.utils import Tags, check_array, check_consistent_length, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 import bertkit
 from bertkit.base.errors import InputError, is_silent
-from bertkit.base.text_files import control_character
+from bertkit.base.text_files import JsonObject, JsonValue, control_character
+
+if TYPE_CHECKING:
+    from bertkit.inference.predictor import LoadedPredictor  # imports torch
 
 # without held-out rows a few training rows are measured, which finetune needs, and only after the last step
 NUM_MEASURED = 16
@@ -51,13 +54,13 @@ def _ours() -> Iterator[None]:
 class TrainedModel:
     """A trained model as the files of its run, which can be copied and pickled; the first prediction opens it."""
 
-    def __init__(self, run_dir: Path, settings: Mapping[str, Any]) -> None:
+    def __init__(self, run_dir: Path, settings: Mapping[str, JsonValue]) -> None:
         paths = [run_dir / "config.yaml", run_dir / "manifest.json", *(run_dir / "model").iterdir()]
         self.files = {str(path.relative_to(run_dir)): path.read_bytes() for path in paths}
         self.settings = settings  # of `bertkit predict`
 
     @functools.cached_property
-    def predictor(self) -> Any:
+    def predictor(self) -> "LoadedPredictor":
         """Open the model."""
         with tempfile.TemporaryDirectory(prefix="bertkit-") as folder:
             (Path(folder) / "model").mkdir()
@@ -65,7 +68,7 @@ class TrainedModel:
                 (Path(folder) / name).write_bytes(content)
             return bertkit.load_predictor(f"{folder}/model", **self.settings)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {"files": self.files, "settings": self.settings}
 
 
@@ -82,11 +85,11 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
     seed: int | None = None
     output_dir: str | os.PathLike[str] | None = None  # keeps the run of a single `fit`; None for a temporary directory
     # any others, nested or dotted; device, precision and kernels hold for predictions too
-    settings: Mapping[str, Any] | None = None
+    settings: Mapping[str, JsonValue] | None = None
     verbose: bool = False  # print what `bertkit finetune` prints
 
-    def _train(self, rows: list[dict[str, Any]], **of_task: Any) -> Self:
-        own: dict[str, Any] = {}
+    def _train(self, rows: list[JsonObject], **of_task: JsonValue) -> Self:
+        own: JsonObject = {}
         for key, value in (self.settings or {}).items():
             is_group = isinstance(value, Mapping)
             own |= {f"{key}.{name}": inner for name, inner in value.items()} if is_group else {key: value}
@@ -115,7 +118,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         return self
 
     @_ours()
-    def _texts(self, X: Any, reset: bool = False) -> list[tuple[str, ...]]:
+    def _texts(self, X: ArrayLike, reset: bool = False) -> list[tuple[str, ...]]:
         """Give each text or pair as a tuple; refuse other columns than those of `fit`."""
         if getattr(X, "ndim", 1) == 2:
             validate_data(self, X, reset=reset, skip_check_array=True)
@@ -129,19 +132,19 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
                 raise InputValueError(f"X[{number}]: {items[number]!r:.80}: expected {expected}; correct it")
         return texts
 
-    def _predictions(self, X: Any) -> list[dict[str, Any]]:
+    def _predictions(self, X: ArrayLike) -> list[JsonObject]:
         check_is_fitted(self, "model_")
         inputs = [own if len(own) == 2 else own[0] for own in self._texts(X)]
-        predictions: list[dict[str, Any]] = self.model_.predictor(inputs)
+        predictions: list[JsonObject] = self.model_.predictor(inputs)
         return predictions
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.string, tags.input_tags.two_d_array, tags.target_tags.required = True, False, True
         return tags
 
 
-def _classes(y: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+def _classes(y: ArrayLike) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
     """Give the different labels in order, and all labels."""
     labels = np.array(y, dtype=object)
     if num_missing := sum(label is None or label != label for label in labels.ravel()):
@@ -158,7 +161,7 @@ def _classes(y: Any) -> tuple[NDArray[Any], NDArray[Any]]:
     return classes, labels
 
 
-def _rows(texts: list[tuple[str, ...]], labels: list[Any]) -> list[dict[str, Any]]:
+def _rows(texts: list[tuple[str, ...]], labels: list[object]) -> list[JsonObject]:
     named = [dict(zip(("text", "text_pair"), own, strict=False)) for own in texts]
     return [{**row, "label": label} for row, label in zip(named, labels, strict=True)]
 
@@ -174,7 +177,7 @@ class BertClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         classes_: the labels, in order; for several labels the numbers of their columns.
     """
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Fine-tune the model; raises InputError or ValueError for what cannot be learned from."""
         texts = self._texts(X, reset=True)
         with _ours():
@@ -184,29 +187,29 @@ class BertClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
             self.is_multi_label_ = type_of_target(labels) == "multilabel-indicator"
             if self.is_multi_label_:
                 self.classes_ = np.arange(labels.shape[1])
-                own: list[Any] = [[str(column) for column in np.flatnonzero(row)] for row in labels]
+                own: list[object] = [[str(column) for column in np.flatnonzero(row)] for row in labels]
                 several = {"task.multi_label": True, "task.metrics": ["f1_micro"], "task.best_metric": "f1_micro"}
             else:
                 own, several = [*map(str, column_or_1d(labels, warn=True))], {}
         names = [*map(str, self.classes_)]
         return self._train(_rows(texts, own), task="sequence", **{"task.labels": names}, **several)
 
-    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """Predict the probability of each label, in the order of `classes_`: (n, C)."""
         rows = [[*prediction["probabilities"].values()] for prediction in self._predictions(X)]
         return np.array(rows, np.float64).reshape(-1, len(self.classes_))
 
-    def predict(self, X: Any) -> NDArray[Any]:
+    def predict(self, X: ArrayLike) -> NDArray[np.generic]:
         """Predict the label of each input: (n,), or 0 and 1 for each of several labels: (n, C)."""
         probabilities = self.predict_proba(X)
-        best: NDArray[Any] = self.classes_[probabilities.argmax(1)]
+        best: NDArray[np.generic] = self.classes_[probabilities.argmax(1)]
         return (probabilities > 0.5).astype(int) if self.is_multi_label_ else best
 
 
 class BertRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
     """Predict a number for each text or pair; scale large numbers with scikit-learn's `TransformedTargetRegressor`."""
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Fine-tune the model; raises InputError or ValueError for what cannot be learned from."""
         texts = self._texts(X, reset=True)
         with _ours():
@@ -214,12 +217,15 @@ class BertRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
             numbers = column_or_1d(check_array(y, ensure_2d=False, dtype=np.float64, input_name="y"), warn=True)
         return self._train(_rows(texts, numbers.tolist()), task="regression")
 
-    def predict(self, X: Any) -> NDArray[np.float64]:
+    def predict(self, X: ArrayLike) -> NDArray[np.float64]:
         """Predict the number of each input: (n,)."""
         return np.array([prediction["label"] for prediction in self._predictions(X)], np.float64)
 
 
-def _lists(items: Any, name: str) -> list[list[Any]]:
+Lists: TypeAlias = Iterable[Iterable[str]]  # the words, or the tags, of each text
+
+
+def _lists(items: Lists, name: str) -> list[list[str]]:
     """Give the words or tags of each text; refuse what is no list of lists."""
     with contextlib.suppress(TypeError):
         if not any(isinstance(own, (str, bytes)) for own in items):
@@ -230,7 +236,7 @@ def _lists(items: Any, name: str) -> list[list[Any]]:
 class BertTagger(_Estimator):
     """Predict a tag, such as B-PER or NOUN, for each word: X holds lists of words, y lists of tags, `classes_` the tags in order."""
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Lists, y: Lists) -> Self:
         """Fine-tune the model; raises InputError or ValueError for what cannot be learned from."""
         all_words, all_tags = _lists(X, "X"), _lists(y, "y")
         with _ours():
@@ -241,13 +247,13 @@ class BertTagger(_Estimator):
         labels = {"task.labels": [*map(str, self.classes_)], "task.scheme": "none"}  # as they are
         return self._train(rows, task="tagging", **labels, **metric)
 
-    def predict(self, X: Any) -> list[list[Any]]:
+    def predict(self, X: Lists) -> list[list[object]]:
         """Predict the tags of each list of words."""
         check_is_fitted(self, "model_")
         classes = dict(zip(map(str, self.classes_), self.classes_.tolist(), strict=True))
         return [[classes[tag] for tag in row["tags"]] for row in self.model_.predictor(_lists(X, "X"))]
 
-    def score(self, X: Any, y: Any) -> float:
+    def score(self, X: Lists, y: Lists) -> float:
         """Give the share of words with the right tag."""
         predicted, true = ([tag for tags in rows for tag in tags] for rows in (self.predict(X), _lists(y, "y")))
         with _ours():

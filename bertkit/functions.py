@@ -21,11 +21,12 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
 from bertkit.base.errors import InputError
 from bertkit.base.files import folder_for, write_durably
 from bertkit.base.hub_ids import path_of
+from bertkit.base.text_files import JsonObject
 from bertkit.base.typed_settings import nearest, read_conf, refuse
 from bertkit.commands import build_settings, check_files, command_of, compose_settings, delegate, import_stage
 from bertkit.launch import launcher, world
@@ -42,11 +43,11 @@ class Run:
 
     directory: Path | None  # the `output_dir`; None if the command has none
     model_dir: Path | None  # the directory of the model; None if the command makes no model
-    scores: dict[str, Any]  # the final metrics
+    scores: JsonObject  # the final metrics
     output: Path | None = None  # the file that the command wrote; None if it has a directory or returns its results
 
     @property
-    def metrics(self) -> list[dict[str, Any]]:
+    def metrics(self) -> list[JsonObject]:
         """The rows of `metrics.jsonl`: a mapping for each logged step."""
         path = None if self.directory is None else self.directory / "metrics.jsonl"
         lines = [] if path is None or not path.is_file() else path.read_text(encoding="utf-8").splitlines()
@@ -77,12 +78,12 @@ class Run:
 
 
 @functools.cache
-def function_of(name: str) -> Callable[..., Any]:
+def function_of(name: str) -> Callable[..., object]:
     """Return a command as a Python function; its parameters are the fields of the settings, its help that of the stub."""
     command = command_of(name)
     signature = signature_of(command)
 
-    def call(*misplaced: object, **settings: Any) -> Any:
+    def call(*misplaced: object, **settings: object) -> object:
         if misplaced:
             is_place = isinstance(misplaced[0], (str, os.PathLike)) or not command.rows
             meant = next(iter(signature.parameters if is_place else command.rows))
@@ -119,7 +120,7 @@ def signature_of(command: Command) -> inspect.Signature:
     return inspect.Signature(parameters)
 
 
-def _hints(command: str) -> dict[str, Any]:
+def _hints(command: str) -> dict[str, object]:
     """Return the types of the settings that users set, and of the columns of a task."""
     settings = command_of(command).settings
     hints = {"experiment": str | None, **get_type_hints(settings, include_extras=True)}
@@ -127,7 +128,7 @@ def _hints(command: str) -> dict[str, Any]:
     return {**{name: hint for name, hint in hints.items() if name in settings_of(command)}, **columns}
 
 
-def _call(command: Command, settings: dict[str, Any]) -> Any:
+def _call(command: Command, settings: dict[str, object]) -> object:
     """Run a command with settings from Python, after the checks of the command line."""
     from bertkit.settings.reading.values import read_values
 
@@ -167,7 +168,7 @@ def _call(command: Command, settings: dict[str, Any]) -> Any:
         return _run_of(command, checked, {})
 
 
-def _run_of(command: Command, settings: CommandSettings, scores: dict[str, Any]) -> Run:
+def _run_of(command: Command, settings: CommandSettings, scores: JsonObject) -> Run:
     directory = None if settings.directory is None else Path(settings.directory).absolute()
     if directory is not None and command.scores_file is not None:
         scores = json.loads((directory / command.scores_file).read_text(encoding="utf-8"))

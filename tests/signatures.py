@@ -26,6 +26,9 @@ from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
 from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, overload
 
+import numpy as np
+from numpy.typing import NDArray
+
 from bertkit.functions import Run as Run
 from bertkit.estimators import BertClassifier as BertClassifier
 from bertkit.estimators import BertRegressor as BertRegressor
@@ -41,8 +44,8 @@ __version__: str
 COMMANDS: tuple[str, ...]
 
 _Path: TypeAlias = str | PathLike[str]
-_Rows: TypeAlias = Iterable[Any]
-_Made = TypeVar("_Made", bound=Callable[..., Any])
+_Rows: TypeAlias = Iterable[object]
+_Made = TypeVar("_Made", bound=Callable[..., object])
 '''
 # settings that are files or folders; a run can be given for them
 PATHS = {
@@ -123,7 +126,7 @@ RETURNS = {
     "export": "A run whose `model_dir` is the exported directory.",
     "verify": "A run whose `scores` are the certificate.",
 }
-RESULTS = {"predict": "list[dict[str, Any]]", "search": "list[dict[str, Any]]", "embed": "Any"}
+RESULTS = {"predict": "list[dict[str, Any]]", "search": "list[dict[str, Any]]", "embed": "NDArray[np.float32]"}
 
 
 class Stub:

@@ -6,9 +6,12 @@ import io
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, cast
 
 from bertkit.base.errors import InputError
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 TEXT_BYTES = 1 << 18  # how much is read and decoded at once
 PACKED_BYTES = 1 << 12  # how much is read and decompressed at once
@@ -27,7 +30,7 @@ class Blocks(io.RawIOBase):
         """Return that it can be read."""
         return True
 
-    def readinto(self, buffer: Any) -> int:
+    def readinto(self, buffer: "WriteableBuffer") -> int:
         """Read the next bytes; 0 at the end."""
         while not (count := self.block.readinto(buffer)) and (block := next(self.blocks, None)) is not None:
             self.block = io.BytesIO(block)
@@ -53,7 +56,7 @@ def unpacked_blocks(file: io.BufferedReader, name: Path, limit_mb: int) -> Itera
     Raises InputError if they do, and the errors of the gzip module for a damaged file, after the bytes before the damage.
     """
     packed, limit, is_more = _Packed(file), limit_mb * 1_000_000, True
-    unpacked = gzip.GzipFile(fileobj=cast(Any, packed), mode="rb")
+    unpacked = gzip.GzipFile(fileobj=cast(io.BufferedReader, packed), mode="rb")
     while is_more:
         end, ahead = packed.num_bytes + limit // MAX_RATIO, bytearray()
         try:

@@ -48,7 +48,7 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def to_json(value: Any) -> str:
+def to_json(value: object) -> str:
     """Convert to JSON in the format of all our files: indented, keys in their order, a newline at the end."""
     return in_json(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)) + "\n"
 
@@ -79,7 +79,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     The library would write the entries of the header's metadata in random order.
     """
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    header: dict[str, Any] = {"__metadata__": {"format": "pt", CHECKSUM: _crc32(tensors)}}
+    header: dict[str, object] = {"__metadata__": {"format": "pt", CHECKSUM: _crc32(tensors)}}
     names, end = sorted(tensors, key=lambda name: (-tensors[name].itemsize, name)), 0  # keeps numbers aligned
     for name in names:
         tensor, start, end = tensors[name], end, end + tensors[name].nbytes
@@ -99,11 +99,11 @@ def _crc32(tensors: Mapping[str, Tensor]) -> str:
     return f"{crc:08x}"
 
 
-def _content(tensor: Tensor) -> Any:
+def _content(tensor: Tensor) -> memoryview:
     """Return the bytes of a contiguous tensor on the CPU, without a copy."""
     import torch
 
-    return tensor.reshape(-1).view(torch.uint8).numpy()
+    return tensor.reshape(-1).view(torch.uint8).numpy().data
 
 
 def write_durably(path: Path, content: str | bytes) -> None:

@@ -5,15 +5,14 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from bertkit.base.errors import InputError
-from bertkit.base.text_files import TOO_DEEP, TOO_LARGE, WHOLE_MB, is_deep
+from bertkit.base.text_files import TOO_DEEP, TOO_LARGE, WHOLE_MB, JsonValue, is_deep
 
 _BETWEEN = re.compile(r"[\s,\ufeff]*")
 
 
-def json_values(name: Path | str, blocks: Iterator[tuple[int, str]]) -> Iterator[tuple[int, Any, str]]:
+def json_values(name: Path | str, blocks: Iterator[tuple[int, str]]) -> Iterator[tuple[int, JsonValue, str]]:
     """Yield the elements of an array, or the values that follow one another, each with its line; one at a time is in memory.
 
     The third item is the value's text; it is empty for the elements of an array. Raises InputError if a value is not JSON, is

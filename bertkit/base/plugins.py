@@ -23,11 +23,12 @@ import os
 import sys
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping
 from types import FrameType, NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, SupportsFloat, TypeAlias, TypeVar, Union, cast, get_args, get_origin
 
 from bertkit.base.errors import InputError
 
-Made = TypeVar("Made", bound=Callable[..., Any])
+Made = TypeVar("Made", bound=Callable[..., object])
+Option: TypeAlias = Callable[..., Any]  # its slot checks what it returns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,9 +66,9 @@ SLOTS = {
 }
 MODULES = "BERTKIT_PLUGINS"  # environment variable: the modules that every process imports, separated by commas
 OWN = {"bertkit"}
-_options: dict[tuple[str, str], Callable[..., Any]] = {}
+_options: dict[tuple[str, str], Option] = {}
 _modules: set[str] = set()  # those that have added plug-ins, themselves or by an import
-_used: dict[tuple[str, str], Callable[..., Any]] = {}  # the options that `get` has returned
+_used: dict[tuple[str, str], Option] = {}  # the options that `get` has returned
 
 
 def option(slot: str, name: str) -> Callable[[Made], Made]:
@@ -94,7 +95,7 @@ def option(slot: str, name: str) -> Callable[[Made], Made]:
     return decorator
 
 
-def _check_arguments(slot: str, name: str, made: Callable[..., Any]) -> None:
+def _check_arguments(slot: str, name: str, made: Callable[..., object]) -> None:
     place, signature = SLOTS[slot], inspect.signature(made)
     expected = place.arguments if place.of_class is None or not inspect.isclass(made) else place.of_class
     arguments = expected.split(", ") if expected else []
@@ -169,10 +170,10 @@ def wrong_result(slot: str, name: str, result: object, expected: str) -> InputEr
     return InputError(f"{slot} {name!r} ({_place(get(slot, name))}) returned {what}; expected {expected}")
 
 
-def number(slot: str, name: str, result: Any) -> float:
+def number(slot: str, name: str, result: object) -> float:
     """Return what an option returned as a number; raises InputError if it is not a finite one."""
     try:
-        value = float(result)
+        value = float(cast(SupportsFloat, result))
     except (TypeError, ValueError):
         value = math.nan
     if not math.isfinite(value):
@@ -189,7 +190,7 @@ def _reason(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
-def _place(made: Callable[..., Any]) -> str:
+def _place(made: Callable[..., object]) -> str:
     """Return the file and line of an option."""
     try:
         return f"{inspect.getsourcefile(made)}:{inspect.getsourcelines(made)[1]}"
@@ -223,7 +224,7 @@ def _load_built_in(slot: str) -> None:
         importlib.import_module(module)
 
 
-def find(slot: str, name: object) -> Callable[..., Any] | None:
+def find(slot: str, name: object) -> Option | None:
     """Find an option by its name; None if no module has it."""
     if not isinstance(name, str):
         return None
@@ -264,7 +265,7 @@ def has_setting(key: str) -> bool:
     )
 
 
-def get(slot: str, name: str) -> Callable[..., Any]:
+def get(slot: str, name: str) -> Option:
     """Return an option; raises InputError if its module has not been imported."""
     if (made := find(slot, name)) is None:
         raise InputError(f"{SLOTS[slot].setting}={name}: a plug-in that is not loaded; set plugins=[its module]")
@@ -273,7 +274,7 @@ def get(slot: str, name: str) -> Callable[..., Any]:
 
 
 @functools.cache
-def _settings_of(made: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
+def _settings_of(made: Callable[..., object]) -> tuple[inspect.Parameter, ...]:
     """Return the keyword-only parameters of an option."""
     parameters = inspect.signature(made, eval_str=True).parameters.values()
     return tuple(one for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY)
@@ -307,7 +308,7 @@ def _is_plain(annotation: object, default: object) -> bool:
     return is_known and isinstance(default, Hashable)
 
 
-def bind(slot: str, name: str, *settings: Mapping[str, Any]) -> functools.partial[Any]:
+def bind(slot: str, name: str, *settings: Mapping[str, object]) -> functools.partial[Any]:
     """Return an option with its settings, from mappings that may hold others too; later ones override earlier ones."""
     made = get(slot, name)
     known = {key: value for each in settings for key, value in each.items()}

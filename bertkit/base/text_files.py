@@ -13,10 +13,13 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from bertkit.base.blocks import TEXT_BYTES, Blocks, unpacked_blocks, utf8_blocks
 from bertkit.base.errors import InputError
+
+JsonValue: TypeAlias = Any  # what JSON or YAML holds: its reader checks what it uses
+JsonObject: TypeAlias = dict[str, JsonValue]
 
 LINE_MB = 64  # the maximum size of a line, record or cell
 WHOLE_MB = 256  # the maximum size of a file that is read as a whole: JSON, a vocabulary
@@ -70,7 +73,7 @@ def check_size(path: Path) -> None:
         raise InputError(f"{path}: {TOO_LARGE}")
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path) -> JsonValue:
     """Read a JSON file; raises InputError if the file is missing, or is not JSON."""
     try:
         return parse_json(read_whole(path))
@@ -80,7 +83,7 @@ def read_json(path: Path) -> Any:
         raise InputError(f"{path}: not JSON ({error}); restore or recreate the file") from None
 
 
-def parse_json(text: str) -> Any:
+def parse_json(text: str) -> JsonValue:
     """Parse JSON from an untrusted source; raises ValueError if it is not JSON, or nested too deeply."""
     try:
         value = json.loads(text)
@@ -91,7 +94,7 @@ def parse_json(text: str) -> Any:
     return value
 
 
-def parse_yaml(text: str) -> Any:
+def parse_yaml(text: str) -> JsonValue:
     """Parse YAML from an untrusted source: plain values only. Aliases are refused, because they can expand exponentially.
 
     Raises ValueError if it is not YAML, has an alias, or is nested too deeply.
@@ -111,9 +114,9 @@ def parse_yaml(text: str) -> Any:
         raise ValueError(" ".join(str(error).split())) from None
 
 
-def is_deep(value: Any) -> bool:
+def is_deep(value: object) -> bool:
     """Return whether lists and mappings are nested more than `MAX_DEPTH` deep."""
-    level = [value]
+    level: list[object] = [value]
     for _ in range(MAX_DEPTH + 1):
         inner = (item for item in level if isinstance(item, (Mapping, list, tuple)))
         groups = (item.values() if isinstance(item, Mapping) else item for item in inner)
@@ -123,7 +126,9 @@ def is_deep(value: Any) -> bool:
     return True
 
 
-def read_lines(path: Path, **options: Any) -> Iterator[tuple[int, str]]:
+def read_lines(
+    path: Path, encoding: str = "utf-8", advice: str = ADVICE, in_blocks: bool = False
+) -> Iterator[tuple[int, str]]:
     """Read the lines of a file or pipe, numbered from 1, or its blocks; decompress gzip. For the options see `numbered_lines`.
 
     Raises InputError if it is missing, damaged or not text; the message has the line number.
@@ -133,7 +138,7 @@ def read_lines(path: Path, **options: Any) -> Iterator[tuple[int, str]]:
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     with file:
-        yield from numbered_lines(unpacked(cast(io.BufferedReader, file), path), path, **options)
+        yield from numbered_lines(unpacked(cast(io.BufferedReader, file), path), path, encoding, advice, in_blocks)
 
 
 def check_regular(path: Path, setting: str) -> None:

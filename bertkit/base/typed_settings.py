@@ -12,12 +12,15 @@ import math
 import types
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, NewType, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NewType, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from bertkit.base import plugins
 from bertkit.base.errors import InputError
 from bertkit.base.intervals import Interval
-from bertkit.base.text_files import parse_yaml
+from bertkit.base.text_files import JsonObject, JsonValue, parse_yaml
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 T = TypeVar("T")
 
@@ -40,9 +43,9 @@ def conf_dir() -> Path:
     raise InputError(f"no configuration files in {package} or beside it; reinstall bertkit")
 
 
-def read_conf(name: str) -> dict[str, Any]:
+def read_conf(name: str) -> JsonObject:
     """Read one of bertkit's configuration files, such as "task/spans", as it is."""
-    content: dict[str, Any] = parse_yaml((conf_dir() / f"{name}.yaml").read_text(encoding="utf-8"))
+    content: JsonObject = parse_yaml((conf_dir() / f"{name}.yaml").read_text(encoding="utf-8"))
     return content
 
 
@@ -76,7 +79,7 @@ IF_SET = {"is_written": "if set"}  # metadata of a setting that is written only 
 PLACES = ("output_dir", "output", "data_dir", "model_dir", "input", "corpus.path", "tokenizer.path")
 
 
-def build(schema: type[T], mapping: Any, path: str = "") -> T:
+def build(schema: type[T], mapping: object, path: str = "") -> T:
     """Build the dataclass `schema` from a mapping of settings, or of the group `path`.
 
     Raises:
@@ -89,7 +92,7 @@ def build(schema: type[T], mapping: Any, path: str = "") -> T:
     return value  # type: ignore[no-any-return]
 
 
-def checked(kind: type[T], content: Any, where: Path | str, advice: str = "restore it from where it came") -> T:
+def checked(kind: type[T], content: object, where: Path | str, advice: str = "restore it from where it came") -> T:
     """Convert the content of a file to a type; additional fields are allowed; InputError names the first wrong field."""
     errors: list[str] = []
     value = _convert(kind, content, "", errors, is_file=True)
@@ -105,7 +108,9 @@ def refuse(*problems: object) -> None:
         raise InputError(*lines)
 
 
-def unused(settings: object, group: str, *rows: tuple[Any, ...]) -> list[str]:
+def unused(
+    settings: object, group: str, *rows: tuple[str, bool, str] | tuple[str, bool, str, *tuple[object, ...]]
+) -> list[str]:
     """List settings that the user set although they have no effect.
 
     A row has a setting's name, whether it has no effect, why, and its default if that is not null or false.
@@ -120,7 +125,7 @@ def unused(settings: object, group: str, *rows: tuple[Any, ...]) -> list[str]:
     return problems
 
 
-def dotted_keys(mapping: Mapping[str, Any], prefix: str = "") -> list[str]:
+def dotted_keys(mapping: Mapping[str, object], prefix: str = "") -> list[str]:
     """List the keys of a nested mapping in dotted form; a group comes before its keys."""
     keys = []
     for key, value in mapping.items():
@@ -130,7 +135,7 @@ def dotted_keys(mapping: Mapping[str, Any], prefix: str = "") -> list[str]:
     return keys
 
 
-def to_mapping(value: Any) -> dict[str, Any]:
+def to_mapping(value: "DataclassInstance") -> JsonObject:
     """Convert a dataclass to plain dicts and lists, for YAML and JSON."""
     plain = {}
     for field in dataclasses.fields(value):
@@ -140,18 +145,20 @@ def to_mapping(value: Any) -> dict[str, Any]:
     return plain
 
 
-def at(mapping: Mapping[str, Any], key: str) -> Any:
+def at(mapping: Mapping[str, JsonValue], key: str) -> JsonValue:
     """Return the value of a dotted key in a nested mapping; None if the key is missing."""
-    value: Any = mapping
+    value: JsonValue = mapping
     while key and isinstance(value, Mapping):
         name = key if key in value else key.partition(".")[0]  # a key may contain a dot, such as a file name
         value, key = value.get(name), key[len(name) + 1 :]
     return None if key else value
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any, Any]]:
+def differences(
+    old: Mapping[str, JsonValue], new: Mapping[str, JsonValue], prefix: str = ""
+) -> list[tuple[str, JsonValue, JsonValue]]:
     """Return (dotted key, old value, new value) for each difference between two nested mappings."""
-    rows: list[tuple[str, Any, Any]] = []
+    rows: list[tuple[str, JsonValue, JsonValue]] = []
     for key in [*old, *(key for key in new if key not in old)]:
         before, after = old.get(key), new.get(key)
         if isinstance(before, Mapping) and isinstance(after, Mapping):
@@ -161,8 +168,8 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
     return rows
 
 
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value):
+def _plain(value: object) -> JsonValue:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return to_mapping(value)
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}

@@ -2,11 +2,12 @@
 
 import html
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from bertkit.base.errors import shown
+from bertkit.base.text_files import JsonObject
 
 WIDTH, HEIGHT, LEFT, RIGHT, BOTTOM, TOP = 400, 230, 58, 16, 38, 22
 NUM_COLORS = 6  # the colours --c0 to --c5 in page.css
@@ -135,7 +136,7 @@ def ticks(low: float, high: float) -> list[float]:
     return [size * number for number in range(math.ceil(low / size), math.floor(high / size) + 1)]
 
 
-def reliability(calibration: Mapping[str, Any]) -> Figure:
+def reliability(calibration: JsonObject) -> Figure:
     """Draw accuracy over confidence; on the diagonal, predictions are perfectly calibrated."""
     axes = Axes((0, 1), (0, 1), ("confidence", "accuracy"))
     for part in calibration["bins"]:

@@ -4,11 +4,12 @@ import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Self, TextIO
+from typing import Self, TextIO
 
 from tqdm.auto import tqdm
 
 from bertkit.base.errors import is_silent, say, shown
+from bertkit.base.text_files import JsonObject
 
 
 def model_line(num_parameters: int, num_layers: int, hidden_size: int, heads: Sequence[str], how: str) -> str:
@@ -30,7 +31,7 @@ def phase_line(
     )
 
 
-def step_line(row: dict[str, Any], steps: int, time_left: str) -> str:
+def step_line(row: JsonObject, steps: int, time_left: str) -> str:
     """Format the values of a logged step."""
     parts = [f"step {row['step']}/{steps}"]
     if "skipped" in row:
@@ -61,7 +62,7 @@ def scores_line(
     return ", ".join(parts)
 
 
-def objective_of(row: Mapping[str, Any]) -> str | None:
+def objective_of(row: Mapping[str, object]) -> str | None:
     """Return "mlm" or "lm", whichever loss a row of pretraining has; None if it has neither."""
     return next((name for name in ("mlm", "lm") if f"{name}_loss" in row), None)
 

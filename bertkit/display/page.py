@@ -11,7 +11,7 @@ import hashlib
 import importlib.resources
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bertkit.base.errors import shown
 
@@ -45,7 +45,7 @@ class Table:
         return "\n".join([head.replace("|  |", "| |"), rule.replace(" ", ""), *rows])
 
 
-def render(template: str, **values: Any) -> str:
+def render(template: str, **values: object) -> str:
     """Fill in a template of `pages/`."""
     return _templates().get_template(template).render(values)
 
@@ -89,7 +89,7 @@ def _templates() -> Environment:
     return templates
 
 
-def _printable(value: Any) -> Any:
+def _printable(value: object) -> object:
     """Escape the control characters of a text, except for line feeds."""
     return "\n".join(map(shown, value.split("\n"))) if type(value) is str else value
 

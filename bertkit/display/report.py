@@ -9,11 +9,11 @@ import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bertkit.base.errors import in_markdown
 from bertkit.base.files import write_durably
-from bertkit.base.text_files import read_json
+from bertkit.base.text_files import JsonObject, JsonValue, read_json
 from bertkit.base.typed_settings import at
 from bertkit.display.charts import Figure, line_chart, reliability, scatter
 from bertkit.display.console import health_line, objective_of
@@ -61,7 +61,7 @@ def write_report(
     run_dir: Path,
     baselines: dict[str, float],
     charts: Sequence[Curves] = CHARTS,
-    review: Mapping[str, Any] | None = None,
+    review: Mapping[str, JsonValue] | None = None,
     samples: Table | None = None,
 ) -> None:
     """Write report.html for a run so far; charts without values are omitted.
@@ -95,13 +95,13 @@ def write_report(
     write_durably(run_dir / "report.html", page)
 
 
-def pictures(review: Mapping[str, Any]) -> list[Figure]:
+def pictures(review: Mapping[str, JsonValue]) -> list[Figure]:
     """Return the charts of a review."""
     figures = [reliability(review["calibration"])] if "calibration" in review else []
     return [*figures, scatter(review["scatter"])] if "scatter" in review else figures
 
 
-def headline(review: Mapping[str, Any]) -> str:
+def headline(review: Mapping[str, JsonValue]) -> str:
     """Return a sentence with the main score, its 95 % interval if there is one, and the baseline's score."""
     name = review["best_metric"]
     ends = ", ".join(map(format_score, review["intervals"].get(name, ())))
@@ -112,7 +112,7 @@ def headline(review: Mapping[str, Any]) -> str:
     return text[0].upper() + text[1:] + "."
 
 
-def most_confused(confusion: Mapping[str, Any]) -> list[tuple[str, str, int]]:
+def most_confused(confusion: JsonObject) -> list[tuple[str, str, int]]:
     """Return the most frequent confusions, (true, predicted, count); none for two labels, which the matrix shows clearly."""
     labels, counts = confusion["labels"], confusion["counts"]
     confusions = [
@@ -124,7 +124,7 @@ def most_confused(confusion: Mapping[str, Any]) -> list[tuple[str, str, int]]:
     return sorted(confusions, key=lambda one: -one[2])[:NUM_CONFUSIONS] if len(labels) > 2 else []
 
 
-def _headline(last: dict[str, Any], baselines: dict[str, float]) -> str:
+def _headline(last: JsonObject, baselines: dict[str, float]) -> str:
     scores = {key[5:]: value for key, value in last.items() if key.startswith("eval_")}
     step = f"Step {last.get('step', 0):,}"
     if f"{objective_of(scores)}_accuracy" in scores:
@@ -133,7 +133,7 @@ def _headline(last: dict[str, Any], baselines: dict[str, float]) -> str:
     return step + (f": {', '.join(named)} on the dev split" if named else "")
 
 
-def _chart(rows: list[dict[str, Any]], curves: Curves, constants: dict[str, float]) -> Figure | None:
+def _chart(rows: list[JsonObject], curves: Curves, constants: dict[str, float]) -> Figure | None:
     lines = [
         (label, [(row["step"], row[key]) for row in rows if key in row and math.isfinite(row[key])])
         for key, label in curves.series
@@ -143,7 +143,7 @@ def _chart(rows: list[dict[str, Any]], curves: Curves, constants: dict[str, floa
     return line_chart(curves.title, lines, compared, x_name="step", y_name=curves.unit)
 
 
-Rows = Sequence[Mapping[str, Any]]  # the rows of metrics.jsonl
+Rows = Sequence[JsonObject]  # the rows of metrics.jsonl
 
 
 def scores_table(runs: Sequence[tuple[str, str, Sequence[Mapping[str, float]]]]) -> Table:
@@ -203,7 +203,7 @@ PUBLISHED = {
 }
 
 
-def glue_table(summary: Mapping[str, Any], left_out: Sequence[str], archive: str) -> str:
+def glue_table(summary: JsonObject, left_out: Sequence[str], archive: str) -> str:
     """Return glue.md, glue.json as a table beside the published scores; `archive` is the file for the GLUE server."""
     rows, faults = [], []
     for name, beside in PUBLISHED.items():

@@ -1,10 +1,11 @@
 """The settings of `bertkit evaluate`."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from bertkit.base.errors import InputError
 from bertkit.base.intervals import Seed, Size
+from bertkit.base.text_files import JsonObject
 from bertkit.base.typed_settings import refuse
 from bertkit.data.data_config import AnySegments, MaskingConfig
 from bertkit.launch.launch_config import LaunchConfig
@@ -21,7 +22,7 @@ class EvaluateSettings(CommandSettings):
 
     model_dir: str
     task: TaskConfig | None
-    task_changes: dict[str, Any]  # changes to the model's own task, which is used if `task` is None
+    task_changes: JsonObject  # changes to the model's own task, which is used if `task` is None
     data_dir: str | None
     split: str
     seed: Seed

@@ -1,8 +1,9 @@
 """What the commands that apply a model to inputs share: `predict`, `embed`, `view` and `search`."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
+from bertkit.base.text_files import JsonObject
 from bertkit.base.typed_settings import unused
 from bertkit.settings.command import VERBATIM, CommandSettings
 from bertkit.tasks.task_config import TaskConfig
@@ -51,7 +52,7 @@ class TextSettings(InputSettings):
     text: str | None = field(metadata=VERBATIM)  # one text, instead of an input
     text_pair: str | None = field(metadata=VERBATIM)  # the second text of a pair
     task: TaskConfig | None
-    task_changes: dict[str, Any]  # changes to the model's own task, which is used if `task` is None
+    task_changes: JsonObject  # changes to the model's own task, which is used if `task` is None
     format: (
         Literal["text", "words", "tsv", "csv", "jsonl", "json", "squad", "conll", "conllu", "parquet", "label_text"]
         | None

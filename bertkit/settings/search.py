@@ -1,10 +1,10 @@
 """The settings of `bertkit search`."""
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from bertkit.base.intervals import Interval, NotNegative, Real
-from bertkit.base.text_files import is_blank
+from bertkit.base.text_files import JsonObject, is_blank
 from bertkit.base.typed_settings import refuse, unused
 from bertkit.settings.command import VERBATIM, Command
 from bertkit.settings.inputs import CHECK, InputSettings
@@ -38,7 +38,7 @@ class SearchSettings(InputSettings):
     translate: str | None  # a translation model; its translation of a question adds words, too
     max_questions: Passages | None
     task: TaskConfig | None
-    task_changes: dict[str, Any]  # changes to the model's own task, which is used if `task` is None
+    task_changes: JsonObject  # changes to the model's own task, which is used if `task` is None
     precision: Literal["fp32", "bf16", "fp16"]
     kernels: Literal["auto", "plain"]
 

@@ -4,9 +4,10 @@ import ipaddress
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from bertkit.base.intervals import MAX_INT32, Interval, Size
+from bertkit.base.text_files import JsonObject
 from bertkit.base.typed_settings import refuse, unused
 from bertkit.launch.launch_config import Processes
 from bertkit.settings.command import Command, CommandSettings
@@ -41,7 +42,7 @@ class ServeSettings(CommandSettings):
     kernels: Literal["auto", "plain"]
     precision: Literal["fp32", "bf16", "fp16"]
     device: Literal["auto", "cpu", "cuda"]
-    task_changes: dict[str, Any]  # of the models' own tasks; `task.spans.*` applies to the models that have spans
+    task_changes: JsonObject  # of the models' own tasks; `task.spans.*` applies to the models that have spans
 
     def __post_init__(self) -> None:
         of_search = [

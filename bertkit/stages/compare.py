@@ -10,9 +10,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from bertkit.base.errors import InputError, say
+from bertkit.base.text_files import JsonObject
 from bertkit.display.page import Table
 from bertkit.display.report import comparison_page, scores_table
 from bertkit.run.comparison import Divergence, RunRecord, by_seed, different_settings, find_divergence, read_run
@@ -44,7 +44,7 @@ def run(settings: CompareSettings) -> None:
     say(f"page: {settings.output}")
 
 
-def scores(settings: CompareSettings) -> dict[str, Any]:
+def scores(settings: CompareSettings) -> JsonObject:
     """Compare two or more runs; write the page, and return the scores of each."""
     return {record.name: record.scores for record in _compare(settings).records}
 
@@ -101,7 +101,7 @@ def _steps(group: Sequence[RunRecord]) -> str:
     return f"{slowest.last_step:,}{'' if slowest.is_finished else ', not finished'}"
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     text = str(value)
     return text if len(text) <= MAX_LENGTH else f"{text[: MAX_LENGTH - 1]}…"
 

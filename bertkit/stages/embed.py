@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,13 +20,14 @@ from bertkit.inference.task_model import task_of_texts
 from bertkit.run.outputs import check_outputs, opened_output, partial_output
 from bertkit.settings.embed import EmbedSettings
 from bertkit.tasks.reading.readers import SET_ENCODING
+from bertkit.tasks.sequence import SequenceExample
 from bertkit.tasks.trainable import task_of
 
 Vectors = NDArray[np.float32]  # (n, D)
 Write = Callable[[Sequence[str], Vectors], object]
 
 
-def values(settings: EmbedSettings, inputs: Any = None) -> Vectors:
+def values(settings: EmbedSettings, inputs: object = None) -> Vectors:
     """Embed texts from Python, or else those of `settings`; return a vector for each text, in the same order."""
     embed = open_embedder(settings)
     if inputs is None:
@@ -40,7 +41,7 @@ def values(settings: EmbedSettings, inputs: Any = None) -> Vectors:
     return vectors
 
 
-def run(settings: EmbedSettings, inputs: Any = None) -> None:
+def run(settings: EmbedSettings, inputs: object = None) -> None:
     """Embed texts from Python, or else those of `settings`; an error keeps the vectors before it in the partial output."""
     to_file = settings.output != "-"
     if to_file:
@@ -49,7 +50,7 @@ def run(settings: EmbedSettings, inputs: Any = None) -> None:
     task, num_cut = task_of_texts(settings.text_column), 0
     inputs = None if inputs is None else texts_of(inputs, settings.text_column)
 
-    def vectors_of(examples: list[Any]) -> Vectors:
+    def vectors_of(examples: list[SequenceExample[str]]) -> Vectors:
         nonlocal num_cut
         vectors, num_more = embed.embed([example.text for example in examples])
         num_cut += num_more
@@ -93,7 +94,7 @@ class _Output:
     partial: str | None = None
     num_written: int = 0
 
-    def write(self, examples: list[Any], answers: Any) -> None:
+    def write(self, examples: list[SequenceExample[str]], answers: Vectors) -> None:
         """Write the vectors of a chunk."""
         self.put([example.text for example in examples], answers)
 

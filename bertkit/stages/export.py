@@ -3,11 +3,10 @@
 import dataclasses
 import hashlib
 from pathlib import Path
-from typing import Any
 
 from bertkit.base.errors import InputError, say
 from bertkit.base.files import LOCK, building_dir, refuse_file, sha256_file, to_json
-from bertkit.base.text_files import read_json
+from bertkit.base.text_files import JsonObject, read_json
 from bertkit.base.typed_settings import checked, refuse, to_mapping
 from bertkit.inference.embedding import check_pooling
 from bertkit.interop.exports import card, onnx, sentence_transformers
@@ -133,7 +132,7 @@ def _facts(settings: ExportSettings, source: Path) -> card.CardFacts:
     )
 
 
-def _certified(settings: ExportSettings, result: dict[str, Any]) -> dict[str, Any]:
+def _certified(settings: ExportSettings, result: JsonObject) -> JsonObject:
     """Return the certificate of the written directory, or refuse if it differs from `transformers`."""
     worst = worst_failure(result)
     if worst is not None:
@@ -146,7 +145,7 @@ def _certified(settings: ExportSettings, result: dict[str, Any]) -> dict[str, An
     return result
 
 
-def _holds(final: Path, identity: dict[str, Any]) -> bool:
+def _holds(final: Path, identity: JsonObject) -> bool:
     """Whether a directory holds this export; refuse one in which a file was changed, added or removed."""
     content = read_json(final / CERTIFICATE) if (final / CERTIFICATE).is_file() else None
     export = content.get("export") if isinstance(content, dict) else None

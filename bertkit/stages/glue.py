@@ -11,7 +11,6 @@ Results that are already in a run directory are not computed again.
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from bertkit.base.errors import InputError, NumericsError, say
 from bertkit.base.files import to_json, write_durably
@@ -30,6 +29,7 @@ from bertkit.tasks.reading.training_data import read_training_data
 from bertkit.tasks.scoring import benchmark
 from bertkit.tasks.scoring.benchmark import LEFT_OUT, Run, best_of, summarise
 from bertkit.tasks.scoring.metrics import keys_of
+from bertkit.tasks.sequence import SequencePrediction
 from bertkit.train import processes
 from bertkit.train.micro_batches import AUTO_MICRO_TOKENS
 
@@ -124,7 +124,7 @@ def _has_split(settings: FinetuneSettings, split: str) -> bool:
     return path is not None or getattr(settings.task.hub, split) is not None
 
 
-def _predict(settings: FinetuneSettings, run_dir: Path, split: str) -> tuple[Source, list[Any]]:
+def _predict(settings: FinetuneSettings, run_dir: Path, split: str) -> tuple[Source, list[SequencePrediction[str]]]:
     """Predict a split with the model of a run; return the split and the predictions."""
     task, source = settings.task, readers.read_examples(settings.task, settings.data_dir, split)
     opened = open_task_model(str(run_dir / "model"), task, {})

@@ -5,12 +5,12 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bertkit.base.errors import InputError, say
 from bertkit.base.files import partial_path
 from bertkit.base.json_stream import json_values
-from bertkit.base.text_files import read_lines, without_surrogates
+from bertkit.base.text_files import JsonObject, read_lines, without_surrogates
 from bertkit.data.corpus.documents import Corpus
 from bertkit.data.corpus.sources import Span
 from bertkit.display.console import Progress
@@ -111,7 +111,7 @@ def _squad_documents(path: Path) -> Iterator[LibraryDocument]:
     """Yield the contexts in SQuAD's JSON, nested or flat, as documents with the title of their article."""
     number, found = 0, list[tuple[str, str, int]]()
     try:
-        content: Any = next((value for _, value, _ in json_values(path, read_lines(path, in_blocks=True))), None)
+        content: JsonObject = next((value for _, value, _ in json_values(path, read_lines(path, in_blocks=True))), {})
         for article in content["data"]:
             for paragraph in article.get("paragraphs", [article]):
                 number += 1

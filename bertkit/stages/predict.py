@@ -9,7 +9,7 @@ import sys
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from bertkit.base.errors import say
 from bertkit.inference.chunks import opened_examples, write_results
@@ -18,14 +18,15 @@ from bertkit.inference.predictor import open_predictor
 from bertkit.inference.task_model import Predictor
 from bertkit.run.outputs import check_outputs, has_content, is_stream, opened_output, partial_output
 from bertkit.settings.predict import PredictSettings
+from bertkit.tasks.feature import Feature
 from bertkit.tasks.reading.readers import Inputs
 from bertkit.tasks.reading.writers import Write, row_writer, write_lines
-from bertkit.tasks.task import AnyTask, ExtraFile, Row
+from bertkit.tasks.task import AnyTask, Example, ExtraFile, Row
 
 COPIED = ("id", "text", "words")  # fields that a prediction copies from its input
 
 
-def values(settings: PredictSettings, inputs: Any = None) -> list[dict[str, Any]]:
+def values(settings: PredictSettings, inputs: object = None) -> list[Row]:
     """Predict texts, pairs or rows from Python, or else those of `settings`; return a mapping for each, in the same order."""
     predictor = open_predictor(settings, settings.top_k)
     rows = list[Row]()
@@ -38,7 +39,7 @@ def values(settings: PredictSettings, inputs: Any = None) -> list[dict[str, Any]
     return rows
 
 
-def run(settings: PredictSettings, inputs: Any = None) -> None:
+def run(settings: PredictSettings, inputs: object = None) -> None:
     """Predict rows from Python, or else those of `settings`; an error keeps the predictions before it in the partial output."""
     to_file = settings.output != "-"
     if to_file:
@@ -78,11 +79,11 @@ def _warn(settings: PredictSettings, source: Inputs, num_written: int, num_trunc
 class _Predicted:
     """The features and predictions of a chunk."""
 
-    features: list[Any]
-    predictions: list[Any]
+    features: list[Feature]
+    predictions: list[object]
 
 
-def _predicted(predictor: Predictor, task: AnyTask, examples: list[Any]) -> _Predicted:
+def _predicted(predictor: Predictor, task: AnyTask, examples: list[Example]) -> _Predicted:
     features = list(task.each_feature(examples, predictor.tokenizer))
     return _Predicted(features, predict_local(predictor, task, examples, features))
 
@@ -94,13 +95,13 @@ class _Output:
         self,
         settings: PredictSettings,
         task: AnyTask,
-        carried: deque[dict[str, Any]],
+        carried: deque[Row],
         stack: contextlib.ExitStack,
     ) -> None:
         self.task, self.carried, self.num_written, self.num_truncated = task, carried, 0, 0
         self.put: Write = functools.partial(write_lines, sys.stdout)
         self.partial: str | None = None
-        self.beside: list[tuple[ExtraFile[Any, Any], TextIO]] = []
+        self.beside: list[tuple[ExtraFile[Example, object], TextIO]] = []
         if settings.output == "-":
             return
         path = Path(settings.output)
@@ -113,7 +114,7 @@ class _Output:
         self.put = stack.enter_context(row_writer(file, path.suffix, task.config.label_separator))
         self.beside = [(kind, stack.enter_context(opened(place))) for kind, place in zip(beside, places, strict=True)]
 
-    def write(self, examples: list[Any], results: _Predicted) -> None:
+    def write(self, examples: list[Example], results: _Predicted) -> None:
         """Write the predictions of a chunk; with carry_input, each one follows the fields of its input row."""
         rows = self.task.rows(examples, results.features, results.predictions)
         self.num_truncated += sum(row["truncated"] for row in rows)
@@ -128,11 +129,11 @@ class _Output:
             file.write(kind.frame[2] if self.num_written else kind.empty)
 
 
-def _with_fields(carried: deque[dict[str, Any]], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _with_fields(carried: deque[Row], rows: list[Row]) -> list[Row]:
     """Join predictions and their input rows; without carry_input there are none."""
     return [_joined(carried.popleft(), row) for row in rows] if carried else rows
 
 
-def _joined(fields: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
+def _joined(fields: Row, row: Row) -> Row:
     """Join an input row and its prediction; an input field with the same name, such as a label, becomes `input_NAME`."""
     return {f"input_{name}" if name in row and name not in COPIED else name: fields[name] for name in fields} | row

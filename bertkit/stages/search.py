@@ -5,12 +5,12 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError, in_json, say
+from bertkit.base.text_files import JsonObject
 from bertkit.display.console import Progress
 from bertkit.retrieval.library import Library
 from bertkit.retrieval.questions import Question, questions_of, read_questions
@@ -23,7 +23,7 @@ NO_ODDS = "the reader was trained without unanswerable questions: its scores ran
 NUM_RESAMPLES = 1000  # for the bootstrap intervals
 
 
-def values(settings: SearchSettings, inputs: Any = None) -> list[dict[str, Any]]:
+def values(settings: SearchSettings, inputs: object = None) -> list[JsonObject]:
     """Search for one question, or for many, from Python or else those of `settings`; return the answers to each."""
     searcher = _open_searcher(settings)
     if settings.question is not None:
@@ -85,7 +85,7 @@ def run(settings: SearchSettings) -> None:
 
 def _answers(
     settings: SearchSettings, searcher: Searcher, questions: Sequence[Question], progress: Progress, metrics: "_Metrics"
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[JsonObject]:
     """Yield the passages for each question, in each order, and the ranks of the right one; `metrics` collects the ranks."""
     for question, candidates, both in _candidates_and_weights(settings, searcher, questions, progress):
         ordered = {order: in_order(candidates, order, both) for order in settings.orders}
@@ -134,7 +134,7 @@ class _Metrics:
     def num_labelled(self) -> int:
         return len(next(iter(self.ranks.values())))
 
-    def add(self, question: Question, ordered: dict[str, list[tuple[Candidate, float]]]) -> dict[str, Any]:
+    def add(self, question: Question, ordered: dict[str, list[tuple[Candidate, float]]]) -> JsonObject:
         """Record a question with its ranked candidates; return the rank of the correct passage in each order."""
         if not question.is_labelled:
             return {}
@@ -148,9 +148,9 @@ class _Metrics:
                 self.answered[order].append(question.scores_of(answer or ""))
         return {"right_at": right_at}
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> JsonObject:
         """Return every metric with its interval, and the gain of the order `both` over each other order."""
-        summary: dict[str, Any] = {"num_questions": self.num_labelled}
+        summary: JsonObject = {"num_questions": self.num_labelled}
         measured: dict[str, dict[str, NDArray[np.float64]]] = {}
         for order, values in self.ranks.items():
             ranks = np.array(values)
@@ -165,14 +165,14 @@ class _Metrics:
         return summary
 
 
-def _with_interval(values: NDArray[np.float64]) -> dict[str, Any]:
+def _with_interval(values: NDArray[np.float64]) -> JsonObject:
     """Return the mean and its 95 % interval, by a bootstrap over the questions."""
     random = np.random.default_rng(0)
     means = [random.choice(values, len(values)).mean() for _ in range(NUM_RESAMPLES)]
     return {"mean": round(float(values.mean()), 4), "interval": np.percentile(means, [2.5, 97.5]).round(4).tolist()}
 
 
-def _readable(result: dict[str, Any]) -> Iterator[str]:
+def _readable(result: JsonObject) -> Iterator[str]:
     """Yield lines for a terminal: numbered passages, with the answer between >> and <<."""
     if not result["answers"]:
         yield "no passage contains a word of the question"

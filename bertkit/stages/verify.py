@@ -2,10 +2,10 @@
 
 import sys
 from pathlib import Path
-from typing import Any
 
 from bertkit.base.errors import ParityError, StorageError, say
 from bertkit.base.files import to_json
+from bertkit.base.text_files import JsonObject
 from bertkit.interop.load import resolve_model_dir
 from bertkit.interop.parity import certificate
 from bertkit.interop.parity.comparison import certify
@@ -22,7 +22,7 @@ def run(settings: VerifySettings) -> int:
     return 0 if result["within_tolerance"] else 1
 
 
-def scores(settings: VerifySettings) -> dict[str, Any]:
+def scores(settings: VerifySettings) -> JsonObject:
     """Return the certificate, and write it to `output=`, if that is set.
 
     If the directory or `output=` has a certificate already, the hashes of tensors and files must also equal those in it.
@@ -51,7 +51,7 @@ def scores(settings: VerifySettings) -> dict[str, Any]:
     return result
 
 
-def _summary(result: dict[str, Any]) -> list[str]:
+def _summary(result: JsonObject) -> list[str]:
     changed = result["changed_since_certified"]
     more = f" and {len(changed) - 4} more" if len(changed) > 4 else ""
     lines = [f"changed since it was certified: {', '.join(changed[:4])}{more}"] if changed else []

@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Iterator
-from typing import Any
 
 from bertkit.base.errors import InputError, say
 from bertkit.explain.explain import NO_ALIGNMENT, NO_WEIGHTS, Explanation, explain, json_parts
@@ -12,12 +11,13 @@ from bertkit.inference.chunks import opened_examples
 from bertkit.inference.predictor import ReadInputs
 from bertkit.inference.task_model import Predictor, open_task_model
 from bertkit.interop.load import load_packed
+from bertkit.model.bert_config import BertConfig
 from bertkit.run.outputs import check_outputs, opened_output
 from bertkit.settings.view import SET_BOTH, ViewSettings
 from bertkit.train import micro_batches, processes
 
 
-def run(settings: ViewSettings, inputs: Any = None) -> None:
+def run(settings: ViewSettings, inputs: object = None) -> None:
     """Explain one input, from Python or else of `settings`, or the positions, and write the explanation."""
     check_outputs(settings.output, settings.input, settings.overwrite)
     writer = png_writer() if settings.ending == ".png" else None
@@ -61,12 +61,13 @@ def _summary(explanation: Explanation) -> str:
     return f"attention of {source}{f', attributions for {explanation.target}' if explanation.attribution else ''}"
 
 
-def _check_picture(settings: ViewSettings, config: Any, generates: bool) -> None:
+def _check_picture(settings: ViewSettings, config: BertConfig, generates: bool) -> None:
     """Refuse a picture of attention weights that do not exist."""
     if settings.ending not in (".svg", ".png"):
         return
-    if generates and config.decoder.kind == "rnn":
-        if config.decoder.score == "none":
+    decoder = config.decoder
+    if decoder is not None and decoder.kind == "rnn":
+        if decoder.score == "none":
             raise InputError(f"output={settings.output}: {NO_ALIGNMENT}; .html shows the generated text")
         if settings.layer is not None:
             raise InputError("layer= and head=: a decoder of kind rnn has one attention; leave them out")
@@ -93,10 +94,10 @@ def _picture(settings: ViewSettings, explanation: Explanation) -> str:
     return one_head_picture(explanation, settings.layer, settings.head)
 
 
-def _explained(settings: ViewSettings, predictor: Predictor, inputs: Any) -> ReadInputs:
+def _explained(settings: ViewSettings, predictor: Predictor, inputs: object) -> ReadInputs:
     """Read the text, or the chosen row of the input."""
     with opened_examples(predictor.task, settings, inputs) as source:
-        examples: Iterator[Any] = itertools.chain.from_iterable(source.chunks)
+        examples: Iterator[object] = itertools.chain.from_iterable(source.chunks)
         example = next(itertools.islice(examples, settings.row - 1, None), None)
     if example is None:
         raise InputError(f"row={settings.row}: input={settings.input} has fewer examples; choose an earlier one")

@@ -9,7 +9,6 @@ import stat
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 from hydra import compose as hydra_compose
@@ -23,7 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 from bertkit.base import plugins
 from bertkit.base.errors import InputError
 from bertkit.base.renamed import current
-from bertkit.base.text_files import TOO_DEEP, parse_yaml
+from bertkit.base.text_files import TOO_DEEP, JsonObject, parse_yaml
 from bertkit.base.typed_settings import at, conf_dirs, dotted_keys, option_names, refuse
 from bertkit.settings.glue import GLUE_TASKS
 from bertkit.settings.reading import names
@@ -36,17 +35,17 @@ MAX_BYTES = 1_000_000  # of a file with settings; those of bertkit have a few th
 ONE_AT_A_TIME = threading.Lock()  # Hydra has one state for the whole process
 
 
-def compose(command: str, words: Sequence[str], config_dir: str | None = None) -> dict[str, Any]:
+def compose(command: str, words: Sequence[str], config_dir: str | None = None) -> JsonObject:
     """Compose a command's configuration from words of the command line, as `compose_assigned` does."""
     return compose_assigned(command, read_words(command, words), config_dir)
 
 
-def compose_values(command: str, values: Mapping[str, object]) -> dict[str, Any]:
+def compose_values(command: str, values: Mapping[str, object]) -> JsonObject:
     """Compose a command's configuration from values in Python, as `compose_assigned` does."""
     return compose_assigned(command, read_values(command, values))
 
 
-def compose_assigned(command: str, assignments: Sequence[Assignment], config_dir: str | None = None) -> dict[str, Any]:
+def compose_assigned(command: str, assignments: Sequence[Assignment], config_dir: str | None = None) -> JsonObject:
     """Compose a command's configuration into a plain, resolved mapping; raises InputError for unknown names."""
     if command == "glue":
         return _compose_suite(assignments, config_dir)
@@ -55,7 +54,7 @@ def compose_assigned(command: str, assignments: Sequence[Assignment], config_dir
 
 def compose_from_run(
     command: str, path: str, assignments: Sequence[Assignment], config_dir: str | None = None
-) -> dict[str, Any]:
+) -> JsonObject:
     """Compose from the settings in a file, such as the `config.yaml` of a run, and from assignments.
 
     Settings that are newer than the file get their defaults. Raises InputError if the file or an assignment is wrong.
@@ -85,7 +84,7 @@ def compose_from_run(
     return settings
 
 
-def _read_saved(command: str, path: str) -> dict[str, Any]:
+def _read_saved(command: str, path: str) -> JsonObject:
     """Read the saved settings, and translate those that have been renamed or removed since."""
     if command == "glue":
         raise InputError("--config: glue has the settings of several runs; repeat one of these runs with finetune")
@@ -106,12 +105,12 @@ def _read_saved(command: str, path: str) -> dict[str, Any]:
     return saved
 
 
-def _option_of(section: Any) -> str:
+def _option_of(section: object) -> str:
     """Return the name of the option that a saved section was composed from."""
     return str(section.get("kind", section.get("name"))) if isinstance(section, Mapping) else ""
 
 
-def _compose_suite(assignments: Sequence[Assignment], config_dir: str | None) -> dict[str, Any]:
+def _compose_suite(assignments: Sequence[Assignment], config_dir: str | None) -> JsonObject:
     """Compose glue: its own settings, and a fine-tuning run for each task; all other assignments apply to every run."""
     keys = _compose_one("glue", [], config_dir)
     own = [one for one in assignments if one.key in keys]
@@ -130,7 +129,7 @@ def _compose_suite(assignments: Sequence[Assignment], config_dir: str | None) ->
     return suite
 
 
-def _compose_one(command: str, assignments: Sequence[Assignment], config_dir: str | None) -> dict[str, Any]:
+def _compose_one(command: str, assignments: Sequence[Assignment], config_dir: str | None) -> JsonObject:
     """Compose one configuration file, such as `conf/pretrain.yaml`."""
     directories = conf_dirs(config_dir)
     _check_own_files(directories)
@@ -147,7 +146,7 @@ def _compose_one(command: str, assignments: Sequence[Assignment], config_dir: st
             arguments = [*(f"{group}={option}" for group, option in choices.items()), *_searchpath(directories)]
             arguments += ["task=sequence"] if lacks_task else []  # to check the other settings
             composed = hydra_compose(command, overrides=arguments)
-            known: dict[str, Any] = OmegaConf.to_container(composed, resolve=False)  # type: ignore[assignment]
+            known: JsonObject = OmegaConf.to_container(composed, resolve=False)  # type: ignore[assignment]
             is_missing = lacks_task and "task" not in keys_of(changes)
             missing = is_missing and f"missing value: set task= {names.options_line('task', groups['task'])}"
             if at(known, "decoder.kind") == "transformer" and at(known, "model.hidden_act") == "gelu":
@@ -166,7 +165,7 @@ def _compose_one(command: str, assignments: Sequence[Assignment], config_dir: st
                     is_change = one.key.startswith("task.") and composed.get("task") is None
                     target, is_new = task_changes if is_change else composed, plugins.has_setting(one.key)
                     OmegaConf.update(target, one.key, one.value, merge=True, force_add=is_new)
-            plain: dict[str, Any] = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
+            plain: JsonObject = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
         except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
             raise _readable_error(error) from None
     plain.pop("experiment", None)
@@ -234,7 +233,7 @@ def _check_own_files(directories: Sequence[Path]) -> None:
                 )
 
 
-def _chosen_groups(content: Mapping[str, Any]) -> list[str]:
+def _chosen_groups(content: JsonObject) -> list[str]:
     """List the groups in the defaults of a file."""
     defaults = content.get("defaults") or []
     return [key.removeprefix("override").strip(" /") for one in defaults if isinstance(one, dict) for key in one]
@@ -259,7 +258,7 @@ def option_lines(group: str, option: str, config_dir: str | None) -> list[str]:
     with _hydra(directories):
         try:
             composed = hydra_compose(f"{group}/{option}", overrides=_searchpath(directories))
-            plain: dict[str, Any] = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
+            plain: JsonObject = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
         except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError, RecursionError) as error:
             raise InputError(f"{directories[0] / group / option}.yaml: {' '.join(str(error).split())}") from None
     inner = plain[group]

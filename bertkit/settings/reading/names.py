@@ -9,11 +9,10 @@ import importlib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from bertkit.base import plugins
 from bertkit.base.errors import InputError
-from bertkit.base.text_files import parse_yaml
+from bertkit.base.text_files import JsonObject, parse_yaml
 from bertkit.base.typed_settings import at, conf_dir, dotted_keys, nearest, option_names, read_conf, refuse
 from bertkit.settings.command import VERBATIM, WORDS, CommandSettings
 from bertkit.settings.reading.assignments import Assignment
@@ -127,7 +126,7 @@ def settings_of(command: str) -> frozenset[str]:
     return names | settings_of("finetune") - {"task", "seed"} if command == "glue" else names
 
 
-def settings_of_tasks() -> dict[str, Any]:
+def settings_of_tasks() -> JsonObject:
     """Return the settings of all general tasks together; every task has some of them."""
     tasks = {kind: read_conf(f"task/{kind}") for kind in ("sequence", "tagging", "spans", "generation")}
     columns = {**tasks["generation"]["columns"], **tasks["sequence"]["columns"]}
@@ -148,7 +147,9 @@ def unknown_option(command: str | None, option: str, value: str) -> str:
     return f"unknown option {option}{nearest(option, (*OPTIONS, *VALUED_OPTIONS))}; see bertkit --help"
 
 
-def refusal(command: str, one: Assignment, defaults: Mapping[str, Any], groups: Mapping[str, list[str]]) -> str | None:
+def refusal(
+    command: str, one: Assignment, defaults: Mapping[str, object], groups: Mapping[str, list[str]]
+) -> str | None:
     """Return the error message for an assignment whose key or option does not exist; None if both exist."""
     keys, key, text, value = dotted_keys(defaults), one.key, one.text, one.value
     keys += [key] if plugins.has_setting(key) and key.partition(".")[0] in keys else []
@@ -187,7 +188,7 @@ def refusal(command: str, one: Assignment, defaults: Mapping[str, Any], groups: 
     return f"unknown key '{key}'{hint or f'; see bertkit {command} --help'}"
 
 
-def _advice(command: str, key: str, value: str, defaults: Mapping[str, Any]) -> str | None:
+def _advice(command: str, key: str, value: str, defaults: Mapping[str, object]) -> str | None:
     """Name the setting that an unknown key means here, or the command that has such a setting; None if there is none."""
     setting = _translated(command, key, value)
     if setting is not None:
@@ -217,7 +218,7 @@ def _translated(command: str, key: str, value: str) -> str | None:
     return setting if setting is None or "=" in setting else f"{setting}={value}"
 
 
-def _global_batch(setting: str, defaults: Mapping[str, Any]) -> str:
+def _global_batch(setting: str, defaults: Mapping[str, object]) -> str:
     """Return a hint after the setting for a forward pass: the one for a whole step, with its value if the defaults have it."""
     if not setting.startswith("batch.micro_sequences"):
         return ""
