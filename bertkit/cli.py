@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from bertkit import COMMANDS, commands
 from bertkit.base import errors, plugins
-from bertkit.base.errors import InputError, StoppedError, StorageError, in_brief, say
+from bertkit.base.errors import InputError, StoppedError, StorageError, in_brief, nearest, say
 from bertkit.base.processors import check_precision
-from bertkit.base.typed_settings import nearest, refuse
+from bertkit.base.typed_settings import refuse
 from bertkit.commands import command_of
 from bertkit.help import command_help, info, usage
 from bertkit.launch import launcher, world

@@ -23,11 +23,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import get_type_hints
 
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, nearest
 from bertkit.base.files import folder_for, write_durably
 from bertkit.base.hub_ids import path_of
 from bertkit.base.text_files import JsonObject
-from bertkit.base.typed_settings import nearest, read_conf, refuse
+from bertkit.base.typed_settings import read_conf, refuse
 from bertkit.commands import build_settings, check_files, command_of, compose_settings, delegate, import_stage
 from bertkit.launch import launcher, world
 from bertkit.settings.command import Command, CommandSettings

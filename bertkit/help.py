@@ -6,8 +6,8 @@ from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 
 from bertkit.base import plugins
-from bertkit.base.errors import InputError
-from bertkit.base.typed_settings import conf_dir, conf_dirs, nearest, option_names
+from bertkit.base.errors import InputError, nearest
+from bertkit.base.typed_settings import conf_dir, conf_dirs, option_names
 from bertkit.commands import all_commands
 from bertkit.settings.reading import names
 

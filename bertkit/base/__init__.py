@@ -5,6 +5,8 @@ Doors:
     batch           the arrays of a batch, shared by data and training
     intervals       the valid values of numbers in settings
     typed_settings  converts plain mappings to frozen dataclasses, and checks keys and types
+    annotations     the forms of annotation that settings may have, each with its conversion
+    problems        problems with settings, each with the place of its value
     plugins         the registry of options, built in and the user's own
     renamed         settings that had other names in earlier versions
     errors          errors with exit codes; safe output to the terminal

@@ -4,6 +4,7 @@ File names, columns, labels and texts are untrusted. A control character in them
 start a new line, so `shown` escapes control characters. All errors and all printed lines are escaped by `shown`.
 """
 
+import difflib
 import html
 import re
 import sys
@@ -52,6 +53,12 @@ def listed(texts: Sequence[str], between: str = "; ") -> str:
 def named(names: Iterable[object], between: str = ", ") -> str:
     """List names such as columns or labels, in quotes; long ones are cut."""
     return listed([repr(str(name)[:30]) for name in names], between)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return "; did you mean 'x'?" with the most similar known name; "" if none is similar."""
+    match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean '{match[0]}'?" if match else ""
 
 
 def check_distinct(columns: Iterable[object], where: str) -> None:

@@ -1,32 +1,23 @@
 """Converts plain mappings to frozen dataclasses, and reports all errors at once; `checked` does the same for file contents.
 
-The annotations of a dataclass are its schema: nested dataclasses, `bool`, `str`, `Literal`, `tuple[X, ...]`, `dict[str, X]`, unions,
-and numbers with their `Interval`, such as `Size`. A value may be null only if its annotation includes `None`; unknown keys are errors.
+The annotations of a dataclass are its schema; `annotations.py` has the forms that they may have. A value may be null only if its
+annotation includes `None`; unknown keys are errors.
 """
 
 import dataclasses
-import difflib
-import functools
-import itertools
-import math
-import types
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NewType, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, TypeVar, cast
 
-from bertkit.base import plugins
+from bertkit.base.annotations import kind_of
 from bertkit.base.errors import InputError
-from bertkit.base.intervals import Interval
+from bertkit.base.problems import Place, PlaceInFile
 from bertkit.base.text_files import JsonObject, JsonValue, parse_yaml
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 T = TypeVar("T")
-
-
-# marks the name of an option: `Annotated[str, Slot("optimizer")]`
-Slot = NewType("Slot", str)
 
 
 def options_of(slot: str, setting: str) -> dict[str, str]:
@@ -68,15 +59,7 @@ def option_names(directories: Iterable[Path]) -> dict[str, list[str]]:
     return groups
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return "; did you mean 'x'?" with the most similar known name; "" if none is similar."""
-    match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f"; did you mean '{match[0]}'?" if match else ""
-
-
 IF_SET = {"is_written": "if set"}  # metadata of a setting that is written only if it differs from its default
-# settings that must not be empty, because "" would mean the working directory
-PLACES = ("output_dir", "output", "data_dir", "model_dir", "input", "corpus.path", "tokenizer.path")
 
 
 def build(schema: type[T], mapping: object, path: str = "") -> T:
@@ -85,20 +68,22 @@ def build(schema: type[T], mapping: object, path: str = "") -> T:
     Raises:
         InputError: one line for each unknown key, missing value, wrong type, and error of a `__post_init__`.
     """
-    errors: list[str] = []
-    value = _convert(schema, mapping, path, errors, is_file=False)
-    if errors:
-        raise InputError(*dict.fromkeys(errors))
-    return value  # type: ignore[no-any-return]
+    problems: list[str] = []
+    value = _read(schema, mapping, Place(path, problems))
+    refuse(dict.fromkeys(problems))
+    return value
 
 
 def checked(kind: type[T], content: object, where: Path | str, advice: str = "restore it from where it came") -> T:
     """Convert the content of a file to a type; additional fields are allowed; InputError names the first wrong field."""
-    errors: list[str] = []
-    value = _convert(kind, content, "", errors, is_file=True)
-    if errors:
-        raise InputError(f"{where}: {errors[0].replace('group of settings', 'group of values')}; {advice}")
-    return value  # type: ignore[no-any-return]
+    problems: list[str] = []
+    value = _read(kind, content, PlaceInFile("", problems))
+    refuse([f"{where}: {problem.replace('of settings', 'of values')}; {advice}" for problem in problems[:1]])
+    return value
+
+
+def _read(schema: type[T], value: object, place: Place) -> T:
+    return cast(T, kind_of(schema).read(value, place))  # type: ignore[arg-type]  # a class is hashable
 
 
 def refuse(*problems: object) -> None:
@@ -117,7 +102,7 @@ def unused(
     """
     problems = []
     for name, is_unused, why, *default in rows:
-        value = getattr(settings, name)
+        value = vars(settings)[name]
         if is_unused and value is not None and value is not False and value not in default:
             is_plain = isinstance(value, (str, int, float))
             shown = f"={str(value).lower() if value is True else value}" if is_plain else ""
@@ -176,140 +161,3 @@ def _plain(value: object) -> JsonValue:
     if isinstance(value, (tuple, list)):
         return [_plain(item) for item in value]
     return value
-
-
-def _convert(annotation: Any, value: Any, path: str, errors: list[str], is_file: bool) -> Any:
-    """Convert a plain value to the type of its annotation; append problems to `errors`."""
-    if not is_file and (value == "???" or (value == "" and path in PLACES)):
-        errors.append(f"missing value: set {path}=")
-        return None
-    options = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
-    schemas = [option for option in options if dataclasses.is_dataclass(option)]
-    if len(schemas) > 1 and isinstance(value, Mapping):
-        options = _schema_of_kind(schemas, value, path, errors)
-        if not options:
-            return None
-    inner_errors: list[str] = []  # errors inside a list or mapping that has the right type itself
-    for option in options:
-        kind, inner = get_origin(option) or option, get_args(option)
-        wrong: list[str] = []
-        if dataclasses.is_dataclass(option) and isinstance(value, Mapping):
-            converted: Any = _build_dataclass(option, value, path, wrong, is_file)
-        elif kind is dict and inner and isinstance(value, Mapping):
-            converted = {
-                key: _convert(inner[1], item, _joined(path, key), wrong, is_file) for key, item in value.items()
-            }
-        elif kind is tuple and isinstance(value, (list, tuple)):
-            # errors in glue's settings of several runs do not name the number of the run
-            is_numbered = is_file or not dataclasses.is_dataclass(inner[0])
-            places = (f"{path}[{number}]" if is_numbered else "" for number in itertools.count())
-            converted = tuple(_convert(inner[0], *pair, wrong, is_file) for pair in zip(value, places, strict=False))
-        else:
-            fits, converted = _match(option, value, is_file)
-            if not fits:
-                continue
-            if kind is Annotated and isinstance(inner[1], Interval) and (expected := inner[1].expected(converted)):
-                wrong = [f"{path}={converted}: expected {expected}"]
-        if not wrong:
-            return converted
-        inner_errors = inner_errors or wrong
-    if not inner_errors:
-        expected = " or ".join(dict.fromkeys(map(_describe, options)))
-        if isinstance(value, float) and not math.isfinite(value) and float in options:
-            expected = expected.replace("a number", "a finite number")
-        inner_errors = [f"{path}={value!r:.60}: expected {expected}".removeprefix("=")]
-    errors += inner_errors
-    return None
-
-
-def _joined(path: str, name: object) -> str:
-    return f"{path}.{name}" if path else str(name)
-
-
-_hints = functools.cache(functools.partial(get_type_hints, include_extras=True))
-
-
-def _build_dataclass(schema: Any, mapping: Mapping[str, Any], path: str, errors: list[str], is_file: bool) -> Any:
-    fields = {field.name: field for field in dataclasses.fields(schema)}
-    if not is_file:
-        errors += [
-            f"unknown key '{_joined(path, key)}'{nearest(str(key), fields)}" for key in mapping if key not in fields
-        ]
-    values: dict[str, Any] = {}
-    for name, field in fields.items():
-        if "slot" in field.metadata:
-            slot, named_by, given = field.metadata["slot"], field.metadata["named_by"], mapping.get(name, {})
-            chosen, options = values.get(named_by, fields[named_by].default), None
-            if chosen is not None and (given or chosen != plugins.SLOTS[slot].default):  # None: the name was refused
-                schema_of_options = plugins.options_of(slot, chosen, fields)
-                options = _convert(schema_of_options, given, _joined(path, name), errors, is_file=False)
-            values[name] = {} if options is None else vars(options)
-        elif name in mapping:
-            is_text = is_file or "is_verbatim" in field.metadata  # then "???" is a value
-            values[name] = _convert(_hints(schema)[name], mapping[name], _joined(path, name), errors, is_text)
-        elif field.default is field.default_factory is dataclasses.MISSING:  # files older than a field get its default
-            place = _joined(path, name)
-            errors.append(f"no field '{place}'" if is_file else f"missing value: set {place}=")
-    try:
-        return None if errors else schema(**values)
-    except InputError as error:
-        errors.extend(error.args)
-        return None
-
-
-def _schema_of_kind(schemas: list[Any], value: Mapping[str, Any], path: str, errors: list[str]) -> tuple[Any, ...]:
-    """Select one of several dataclasses by the value of `kind`; its annotation in each dataclass lists the literals."""
-    kinds = {kind: schema for schema in schemas for kind in get_args(_hints(schema)["kind"])}
-    kind = value.get("kind")
-    if isinstance(kind, str) and kind in kinds:
-        return (kinds[kind],)
-    problem = f"{path}.kind={kind!r}: expected" if "kind" in value else f"missing value: set {path}.kind= to"
-    errors.append(f"{problem} {' or '.join(kinds)}")
-    return ()
-
-
-def _match(option: Any, value: Any, is_file: bool) -> tuple[bool, Any]:
-    """Return whether a value has a plain type, and the value converted to that type; in a file 3.0 is no whole number."""
-    if option is Any:
-        return True, value
-    if option is type(None):
-        return value is None, None
-    if get_origin(option) is Annotated:
-        plain, mark = get_args(option)
-        if isinstance(mark, Interval):
-            return _match(plain, value, is_file)
-        return plugins.exists(mark, value), value
-    if get_origin(option) is Literal:
-        return value in get_args(option), value
-    if get_origin(option) is not None or dataclasses.is_dataclass(option):
-        return False, None
-    if option is bool or isinstance(value, bool):
-        return option is bool and isinstance(value, bool), value
-    if option is int and isinstance(value, float) and value.is_integer() and not is_file:
-        return True, int(value)  # steps=1e6
-    if option is float and isinstance(value, int) and abs(value) < 2**1023:  # larger ones overflow
-        return True, float(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return False, value
-    return isinstance(value, option), value
-
-
-_PLURALS = {"a whole number": "whole numbers", "a number": "numbers", "text": "texts"}
-
-
-def _describe(option: Any) -> str:
-    if option is type(None):
-        return "null"
-    if get_origin(option) is Annotated:
-        plain, mark = get_args(option)
-        if isinstance(mark, Interval):
-            return _describe(plain)
-        return f"{' or '.join(plugins.names_of(mark))}, or a plug-in whose module is in plugins="
-    if get_origin(option) is Literal:
-        return " or ".join(str(choice) for choice in get_args(option))
-    if get_origin(option) is tuple:
-        inner = _describe(get_args(option)[0])
-        return f"a list of {_PLURALS.get(inner, inner)}"
-    if get_origin(option) is dict or option is dict or dataclasses.is_dataclass(option):
-        return "a group of settings"
-    return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[option]

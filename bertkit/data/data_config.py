@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
+from bertkit.base.annotations import OptionOf
 from bertkit.base.errors import InputError
 from bertkit.base.intervals import MAX_INT32, Count, Interval, Share, ShareInside, Size
 from bertkit.base.text_files import is_text_encoding
-from bertkit.base.typed_settings import Slot, options_of, refuse, unused
+from bertkit.base.typed_settings import options_of, refuse, unused
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ class MaskingConfig:
     probability: ShareInside
     mask_prob: Share
     random_prob: Share
-    kind: Annotated[str, Slot("masking")] = "bert"
+    kind: Annotated[str, OptionOf("masking")] = "bert"
     options: dict[str, Any] = field(default_factory=dict, hash=False, metadata=options_of("masking", "kind"))
 
     def __post_init__(self) -> None:

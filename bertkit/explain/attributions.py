@@ -12,8 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertkit.base.errors import InputError, named
-from bertkit.base.typed_settings import nearest
+from bertkit.base.errors import InputError, named, nearest
 from bertkit.inference.forward import require_finite
 from bertkit.inference.task_model import Predictor
 from bertkit.kernels.layout import Layout

@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal
 
 from bertkit.base import plugins
+from bertkit.base.annotations import OptionOf
 from bertkit.base.intervals import MAX_INT32, Count, Interval, Positive, ShareBelow1, Size
-from bertkit.base.typed_settings import IF_SET, Slot, options_of, refuse, to_mapping, unused
+from bertkit.base.typed_settings import IF_SET, options_of, refuse, to_mapping, unused
 
 PRETRAINING_HEADS = ("masked_lm", "next_sentence")
 TASK_HEADS = ("sequence", "token", "span", "choice", "generation")
@@ -107,16 +108,16 @@ def too_long(name: str, length: int, limit: int, setting: str) -> list[str]:
 class AttentionConfig:
     """How tokens attend to each other. The defaults are those of BERT; conf/attention/bert.yaml explains each, with its source."""
 
-    score: Annotated[str, Slot("score")] = "scaled_dot"
+    score: Annotated[str, OptionOf("score")] = "scaled_dot"
     score_options: dict[str, Any] = field(default_factory=dict, hash=False, metadata=options_of("score", "score"))
     additive_size: Size = 32
-    positions: Annotated[str, Slot("positions")] = "learned"
+    positions: Annotated[str, OptionOf("positions")] = "learned"
     positions_options: dict[str, Any] = field(
         default_factory=dict, hash=False, metadata=options_of("positions", "positions")
     )
     max_distance: Count = 16
     relative_to: tuple[Literal["keys", "values"], ...] = ("keys", "values")
-    pattern: Annotated[str, Slot("pattern")] = "full"
+    pattern: Annotated[str, OptionOf("pattern")] = "full"
     pattern_options: dict[str, Any] = field(default_factory=dict, hash=False, metadata=options_of("pattern", "pattern"))
     window: Size = 64
     block_size: Size = 64
@@ -139,7 +140,7 @@ class AttentionConfig:
 class HeadConfig:
     """The head of a task: dropout and a linear map, as in BERT, or a plug-in's."""
 
-    kind: Annotated[str, Slot("head")] = "linear"
+    kind: Annotated[str, OptionOf("head")] = "linear"
     options: dict[str, Any] = field(default_factory=dict, hash=False, metadata=options_of("head", "kind"))
 
     @property
@@ -153,7 +154,7 @@ class NormConfig:
     """The norms of a layer; the defaults are those of BERT, and conf/norm has the sources."""
 
     placement: Literal["post", "pre"] = "post"
-    kind: Annotated[str, Slot("norm")] = "layer_norm"
+    kind: Annotated[str, OptionOf("norm")] = "layer_norm"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +169,7 @@ class DecoderShape:
     window: Size = field(default=10, metadata=IF_SET)
     input_feeding: bool = field(default=False, metadata=IF_SET)
     num_layers: Annotated[int, Interval(1, 10_000)] = field(default=1, metadata=IF_SET)
-    cell: Annotated[str, Slot("cell")] = field(default="gru", metadata=IF_SET)
+    cell: Annotated[str, OptionOf("cell")] = field(default="gru", metadata=IF_SET)
     reset_gate: Literal["after", "before"] = field(default="after", metadata=IF_SET)
     bidirectional: bool = field(default=True, metadata=IF_SET)
     reverse_source: bool = field(default=False, metadata=IF_SET)

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import yaml
 
 from bertkit import __version__
-from bertkit.base.errors import InputError, listed, say
+from bertkit.base.errors import InputError, listed, nearest, say
 from bertkit.base.files import (
     LOCK,
     flush,
@@ -30,7 +30,7 @@ from bertkit.base.files import (
     write_durably,
 )
 from bertkit.base.memory import processes_here
-from bertkit.base.typed_settings import differences, dotted_keys, nearest, refuse, to_mapping
+from bertkit.base.typed_settings import differences, dotted_keys, refuse, to_mapping
 from bertkit.display import console
 from bertkit.launch.world import command_line, newest_checkpoint, world_from_environment
 from bertkit.run import directory as run_directory

@@ -10,8 +10,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
-from bertkit.base.errors import BertkitError, say
-from bertkit.base.typed_settings import nearest
+from bertkit.base.errors import BertkitError, nearest, say
 from bertkit.inference.predictor import open_translator
 from bertkit.retrieval.library import Library
 from bertkit.retrieval.ranking import Searcher, read_glossary

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from bertkit.base.errors import nearest
 from bertkit.base.intervals import Seed
-from bertkit.base.typed_settings import nearest, refuse, unused
+from bertkit.base.typed_settings import refuse, unused
 from bertkit.settings.command import Command, CommandSettings
 from bertkit.settings.finetune import FinetuneSettings
 

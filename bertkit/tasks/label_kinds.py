@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.base import plugins
-from bertkit.base.errors import named
-from bertkit.base.typed_settings import nearest
+from bertkit.base.errors import named, nearest
 from bertkit.tasks.feature import Logits, softmax
 from bertkit.tasks.reading.labels import Labels, NumericLabels
 from bertkit.tasks.reading.reading import Reading

@@ -5,15 +5,17 @@ import math
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+from bertkit.base.annotations import OptionOf
+from bertkit.base.errors import nearest
 from bertkit.base.intervals import Count, NotNegative, Positive, Share, ShareBelow1, Size
-from bertkit.base.typed_settings import Slot, nearest, options_of, refuse, unused
+from bertkit.base.typed_settings import options_of, refuse, unused
 
 
 @dataclass(frozen=True)
 class OptimizerConfig:
     """AdamW or LAMB, and gradient clipping."""
 
-    name: Annotated[str, Slot("optimizer")]
+    name: Annotated[str, OptionOf("optimizer")]
     peak_learning_rate: Positive | Literal["auto"]
     beta1: ShareBelow1
     beta2: ShareBelow1
@@ -38,7 +40,7 @@ class ScheduleConfig:
     decay_from: Literal["warmup_end", "start"]
     warmup_steps: Count | Literal["auto"]
     warmup_share: Share | Literal["auto"]
-    decay: Annotated[str, Slot("schedule")] = "polynomial"
+    decay: Annotated[str, OptionOf("schedule")] = "polynomial"
     options: dict[str, Any] = field(default_factory=dict, hash=False, metadata=options_of("schedule", "decay"))
 
     def __post_init__(self) -> None:

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 import pytest
 
-from bertkit.base.errors import InputError
-from bertkit.base.typed_settings import build, conf_dir, differences, nearest, to_mapping
+from bertkit.base.errors import InputError, nearest
+from bertkit.base.typed_settings import build, conf_dir, differences, to_mapping
 
 
 @dataclass(frozen=True)

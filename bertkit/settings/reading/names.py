@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bertkit.base import plugins
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, nearest
 from bertkit.base.text_files import JsonObject, parse_yaml
-from bertkit.base.typed_settings import at, conf_dir, dotted_keys, nearest, option_names, read_conf, refuse
+from bertkit.base.typed_settings import at, conf_dir, dotted_keys, option_names, read_conf, refuse
 from bertkit.settings.command import VERBATIM, WORDS, CommandSettings
 from bertkit.settings.reading.assignments import Assignment
 

@@ -14,7 +14,8 @@ from hydra.core.override_parser.types import Glob, IntervalSweep, Override, Rang
 from hydra.errors import HydraException
 
 from bertkit.base.errors import InputError
-from bertkit.base.typed_settings import PLACES, conf_dirs, option_names, refuse
+from bertkit.base.problems import PLACES
+from bertkit.base.typed_settings import conf_dirs, option_names, refuse
 from bertkit.settings.command import VERBATIM, WORDS
 from bertkit.settings.reading import names
 from bertkit.settings.reading.assignments import Assignment, as_word, with_current_names

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertkit.base.errors import InputError, check_distinct, named
+from bertkit.base.errors import InputError, check_distinct, named, nearest
 from bertkit.base.json_stream import json_values
 from bertkit.base.text_files import LINE_MB, TOO_LONG, is_blank, parse_json, without_surrogates
-from bertkit.base.typed_settings import nearest
 from bertkit.tasks.reading.conll import read_conll, read_words
 from bertkit.tasks.task_config import Column, TaskConfig
 
