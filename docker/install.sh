@@ -17,6 +17,12 @@ has_torch() { "$1" -c 'import torch' 2>/dev/null; }
 [ -d "${PIP_CACHE_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/pip}" ] || export PIP_NO_CACHE_DIR=1
 [ -d "${UV_CACHE_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/uv}" ] || export UV_NO_CACHE=1
 
+mkdir -p "$environment"
+if command -v flock > /dev/null; then
+  exec 9> "$environment/.bertkit-installing"
+  flock -n 9 || { say "waiting: $environment is being installed, by this host or another"; flock 9; }
+fi
+
 stamp=$environment/.bertkit-installed"$extras"
 wanted="$root $(cat "$root/pyproject.toml" "$pins" | cksum)"
 if grep -qsxF "$wanted" "$stamp"; then

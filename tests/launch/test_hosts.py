@@ -19,6 +19,7 @@ from bertkit.base.errors import InputError
 from bertkit.base.files import sha256_file
 from bertkit.launch import elastic
 
+ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.usefixtures("no_launcher")
 
 
@@ -104,6 +105,17 @@ def on_two_hosts(names: tuple[str, str], data: Path, output: Path, *more: object
         )
         for rank, name in enumerate(names)
     ]  # fmt: skip
+
+
+def test_a_host_without_the_shared_folder_says_what_it_waits_for(tmp_path: Path) -> None:
+    here = {"HOST_RANK": "1", "NUM_HOSTS": "2", "CORPUS": "text", "RUN_DIR": str(tmp_path), "WAIT_MINUTES": "0"}
+    done = subprocess.run(
+        ["bash", "recipes/multi_host/run.sh"],
+        cwd=ROOT, env={**os.environ, **here}, capture_output=True, text=True, timeout=20, check=False,
+    )  # fmt: skip
+    assert f"host 1 waits for {tmp_path}/data/manifest.json" in done.stdout
+    assert done.returncode == 2
+    assert "RUN_DIR= must be a folder that all hosts share" in done.stderr
 
 
 SHORT_RUN = ["steps=6", "evaluation.every_steps=3", "checkpoint.every_steps=3"]
