@@ -21,6 +21,7 @@ from bertkit.display.page import Table, format_score, metric_name, render
 from bertkit.train.log import read_metrics
 
 NUM_CONFUSIONS = 10  # in the table "Most confused"
+COMPARISON = b'<meta name="generator" content="bertkit compare">'  # in the head of compare.html
 
 
 class Curves(NamedTuple):
@@ -176,6 +177,14 @@ def comparison_page(runs: Sequence[tuple[str, Sequence[Rows]]], lines: Sequence[
             charts.append(line_chart(title, overlaid, x_name="step", y_name=curves.unit))
     headline = f"{len(runs)} runs: {names}"
     return render("compare.html", name="compare", headline=headline, lines=lines, tables=tables, charts=charts)
+
+
+def is_comparison(path: Path) -> bool:
+    """Whether a file is a page that `comparison_page` returned."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return COMPARISON in file.read(1000)
 
 
 def _mean_curve(seeds: Sequence[Rows], key: str) -> list[tuple[float, float]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from bertkit.base.errors import InputError, say
 from bertkit.base.text_files import JsonObject
 from bertkit.display.page import Table
-from bertkit.display.report import comparison_page, scores_table
+from bertkit.display.report import comparison_page, is_comparison, scores_table
 from bertkit.run.comparison import Divergence, RunRecord, by_seed, different_settings, find_divergence, read_run
 from bertkit.run.directory import run_of
 from bertkit.run.outputs import check_output, write_output
@@ -33,24 +33,33 @@ class Comparison:
     scores: Table
     settings: Table  # those that differ
     lines: list[str]  # where two runs diverge, and why
+    page: str
 
 
 def run(settings: CompareSettings) -> None:
-    """Compare two or more runs; write the page, and print its tables."""
+    """Compare two or more runs; print the tables, and write the page."""
     comparison = _compare(settings)
     differing = comparison.settings
     say(*comparison.scores.markdown().split("\n"), "")
     say(*(differing.markdown().split("\n") if differing.rows else ["no settings differ"]), "", *comparison.lines)
+    _write_page(settings, comparison)
     say(f"page: {settings.output}")
 
 
 def scores(settings: CompareSettings) -> JsonObject:
     """Compare two or more runs; write the page, and return the scores of each."""
-    return {record.name: record.scores for record in _compare(settings).records}
+    comparison = _compare(settings)
+    _write_page(settings, comparison)
+    return {record.name: record.scores for record in comparison.records}
+
+
+def _write_page(settings: CompareSettings, comparison: Comparison) -> None:
+    """Write the page; it replaces an earlier one of `compare`, and another file only with `overwrite`."""
+    check_output(settings.output, settings.overwrite or is_comparison(Path(settings.output)))
+    write_output(settings.output, comparison.page)
 
 
 def _compare(settings: CompareSettings) -> Comparison:
-    check_output(settings.output, settings.overwrite)
     names = dict.fromkeys(map(_run_dir, settings.runs))
     runs = {name: read_run(Path(os.path.expanduser(name))) for name in names}
     others = [name for name, record in runs.items() if record is None]
@@ -68,10 +77,10 @@ def _compare(settings: CompareSettings) -> Comparison:
     different = different_settings([group[0] for group in groups])
     differing = [(key, *map(_shown, values)) for key, values in different.items()]
     lines = _describe(labels, find_divergence(*records)) if len(records) == 2 else []
-    comparison = Comparison(records, groups, table, Table("What differs", ("setting", *labels), differing), lines)
+    settings_table = Table("What differs", ("setting", *labels), differing)
     curves = [(label, [record.rows for record in group]) for label, group in zip(labels, groups, strict=True)]
-    write_output(settings.output, comparison_page(curves, lines, [table, comparison.settings]))
-    return comparison
+    page = comparison_page(curves, lines, [table, settings_table])
+    return Comparison(records, groups, table, settings_table, lines, page)
 
 
 def _run_dir(name: str) -> str:
@@ -89,11 +98,12 @@ def _with_short_names(records: Sequence[RunRecord]) -> list[RunRecord]:
 
 
 def _label(group: Sequence[RunRecord]) -> str:
-    """Label a single run with its name, and several seeds with the name of the first run."""
+    """Label a single run with its name, and several seeds with what their names share, if any."""
     name = group[0].name
     if len(group) == 1:
         return name
-    return f"{re.sub(r'[/_. -]*seed[/_. -]*[0-9]+$', '', name) or name}, {len(group)} seeds"
+    shared = re.sub(r"[/_. -]*seed[/_. -]*[0-9]+$", "", name)
+    return ", ".join(filter(None, (shared, f"{len(group)} seeds")))
 
 
 def _steps(group: Sequence[RunRecord]) -> str:

@@ -121,6 +121,20 @@ def test_seeds_of_several_settings_are_summed_up(make: Make, tmp_path: Path, cap
     assert page.tags.count("polyline") == 2 * page.tags.count("svg") > 12
 
 
+def test_a_second_page_replaces_the_first_and_no_other_file(make: Make, tmp_path: Path, capsys: Capsys) -> None:
+    words = ["compare", str(make()), str(make("seed=1"))]
+    page, other = tmp_path / "page.html", tmp_path / "other.html"
+    other.write_text("<title>mine</title>")
+    for _ in range(2):
+        assert run([*words, f"output={page}"]) == 0
+    capsys.readouterr()
+    code = run([*words, f"output={other}"])
+    printed = capsys.readouterr()
+    assert "2 seeds | 3 | " in printed.out  # the tables come first
+    assert (code, other.read_text()) == (2, "<title>mine</title>")
+    assert "is there already" in printed.err
+
+
 def test_runs_of_one_setting_with_several_seeds_have_their_mean_below(
     make: Make, tmp_path: Path, capsys: Capsys
 ) -> None:
