@@ -68,6 +68,8 @@ class Embedder:
             warnings.warn(self.cut_warning(num_cut, len(vectors)), stacklevel=2)
         return vectors[0] if is_single else vectors
 
+    encode = __call__  # the name that sentence-transformers has
+
     def cut_warning(self, num_cut: int, num_texts: int) -> str:
         """Return the warning about texts that were cut."""
         return f"{num_cut:,} of {num_texts:,} texts have more than max_seq_length={self.max_seq_length} tokens and were cut"

@@ -7,7 +7,7 @@ from pathlib import Path
 from bertkit.base.errors import InputError, say
 from bertkit.base.files import LOCK, building_dir, refuse_file, sha256_file, to_json
 from bertkit.base.text_files import JsonObject, read_json
-from bertkit.base.typed_settings import checked, refuse, to_mapping
+from bertkit.base.typed_settings import checked, refuse
 from bertkit.inference.embedding import check_pooling
 from bertkit.interop.exports import card, onnx, sentence_transformers
 from bertkit.interop.google.checkpoint import write_release
@@ -42,7 +42,8 @@ def run(settings: ExportSettings) -> None:
     _check_layouts(settings, model)
     text_files = _text_files(settings, source, model)
     identity = {
-        "settings": {**to_mapping(settings), "output_dir": None, "checkpoint": None},
+        "heads": [*model.heads, *(["pooler"] if model.bert.pooler is not None else [])],
+        "formats": [settings.google, settings.onnx, settings.sentence_transformers],
         "source_sha256": hashes_of(source),
         "layout_sha256": {name: hashlib.sha256(text.encode()).hexdigest() for name, text in text_files.items()},
     }
@@ -113,7 +114,7 @@ def _check_layouts(settings: ExportSettings, model: BertWithHeads) -> None:
 
 def _text_files(settings: ExportSettings, source: Path, model: BertWithHeads) -> dict[str, str]:
     """Return the texts of the model card and of the files for sentence-transformers, by name."""
-    files = {"README.md": card.model_card(model, _facts(settings, source))}
+    files = {"README.md": card.model_card(model, _facts(settings, source, model))}
     if settings.sentence_transformers is not False:
         pooling = sentence_transformers.read_pooling(source) or sentence_transformers.Pooling()
         if isinstance(settings.sentence_transformers, str):
@@ -124,8 +125,8 @@ def _text_files(settings: ExportSettings, source: Path, model: BertWithHeads) ->
     return files
 
 
-def _facts(settings: ExportSettings, source: Path) -> card.CardFacts:
-    facts = facts_of_checkpoint(settings.model_dir, source, f"BERT ({settings.head or 'all heads'})")
+def _facts(settings: ExportSettings, source: Path, model: BertWithHeads) -> card.CardFacts:
+    facts = facts_of_checkpoint(settings.model_dir, source, f"BERT ({_heads_of(model)})")
     is_of_sentences = settings.sentence_transformers is not False
     return dataclasses.replace(
         facts, license=settings.license, language=settings.language, is_of_sentences=is_of_sentences

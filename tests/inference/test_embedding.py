@@ -88,6 +88,11 @@ def test_shapes_order_and_batches(small_dir: Path, monkeypatch: pytest.MonkeyPat
     assert 0 < np.abs(near - vectors).max() < 0.03
 
 
+def test_encode_is_a_second_name(small_dir: Path) -> None:
+    embed = load_embedder(small_dir)
+    assert np.array_equal(embed.encode(["ka lo"]), embed(["ka lo"]))
+
+
 def test_long_texts_are_cut_and_said(small_dir: Path) -> None:
     embed = load_embedder(small_dir, max_seq_length=7, device="cpu")
     with pytest.warns(UserWarning, match=r"1 of 2 .*max_seq_length=7"):

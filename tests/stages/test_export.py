@@ -96,6 +96,14 @@ def test_export_is_idempotent_and_refuses_another(run_dir: Path, exports: Path, 
     refused(run([*arguments, "head=encoder"]), "config.json changed", capsys)
 
 
+def test_the_same_heads_by_another_setting_are_the_same_export(
+    run_dir: Path, exports: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    shutil.copytree(exports / "pretraining", tmp_path / "out")
+    assert run(["export", f"checkpoint={run_dir}", f"output_dir={tmp_path / 'out'}"]) == 0
+    assert "done already" in capsys.readouterr().out
+
+
 def test_another_source_is_another_export(run_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     for name, scale in (("one", 1.0), ("two", 2.0)):
         shutil.copytree(run_dir / "model", tmp_path / name)
