@@ -21,7 +21,7 @@ from bertkit.base.typed_settings import refuse
 from bertkit.commands import command_of
 from bertkit.help import command_help, info, usage
 from bertkit.launch import launcher, world
-from bertkit.settings.reading.names import OPTIONS, VALUED_OPTIONS, unknown_option
+from bertkit.settings.reading.hints import OPTIONS, VALUED_OPTIONS, unknown_option
 from bertkit.settings.reading.words import OPTIONS as SHORT_OPTIONS
 from bertkit.settings.reading.words import to_words
 
@@ -145,7 +145,7 @@ def _parse(arguments: list[str]) -> _Arguments:
         words, options = words[1:], {*options, "--help"}
     command, *overrides = words or [""]
     if unknown:
-        raise InputError(*(unknown_option(command if command in COMMANDS else None, *option) for option in unknown))
+        raise InputError(*(unknown_option(command, *option) for option in unknown))
     if values.get("--cfg", "job") != "job":
         raise InputError(f"--cfg {values['--cfg']}: expected job")
     settings = command_of(command).short if command in COMMANDS else {}

@@ -9,7 +9,8 @@ from bertkit.base import plugins
 from bertkit.base.errors import InputError, nearest
 from bertkit.base.typed_settings import conf_dir, conf_dirs, option_names
 from bertkit.commands import all_commands
-from bertkit.settings.reading import names
+from bertkit.settings.reading.assignments import Assignment
+from bertkit.settings.reading.names import load_plugins
 
 PACKAGES = (
     "torch", "numpy", "tokenizers", "safetensors", "accelerate", "datasets", "evaluate", "transformers", "hydra-core",
@@ -72,7 +73,7 @@ def command_help(command: str, words: Sequence[str] = (), config_dir: str | None
         if option not in groups[name]:
             hint = nearest(option, groups[name])
             raise InputError(f"unknown option {name}={option}{hint} (one of {', '.join(groups[name])})")
-    names.with_plugins(command, words)
+    load_plugins([Assignment(*word.partition("=")[::2], word) for word in words])
     text = [*head, "", "settings:", *(f"  {line}" for line in settings)]
     top_level = {line.split(":")[0].strip() for line in settings} | groups.keys()
     usual = _usual_settings(directory, command, chosen) if "all" not in words else []

@@ -6,7 +6,8 @@
     reading.overrides  words of the command line to assignments, by Hydra's grammar
     reading.values  values from Python to assignments
     reading.compose  YAML files and assignments to a plain mapping, by Hydra
-    reading.names  the names of settings: synonyms, and hints for unknown names
+    reading.names  the names of settings, and their synonyms
+    reading.hints  what is wrong with an unknown name, and what the user may mean
     prepare   a corpus and a tokenizer
     pretrain  a pretraining run, and what fine-tuning shares with it
     finetune  a fine-tuning run

@@ -15,18 +15,17 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.basecontainer import BaseContainer
 from omegaconf.errors import OmegaConfBaseException
 
-from bertkit.base import plugins
 from bertkit.base.errors import InputError
-from bertkit.base.renamed import current
 from bertkit.base.text_files import TOO_DEEP, JsonObject, parse_yaml
 from bertkit.base.typed_settings import at, conf_dirs, dotted_keys, option_names, refuse
 from bertkit.settings.glue import GLUE_TASKS
 from bertkit.settings.reading import names
 from bertkit.settings.reading.assignments import Assignment, keys_of
+from bertkit.settings.reading.hints import Configuration, options_line
 from bertkit.settings.reading.overrides import read_words
 from bertkit.settings.reading.values import read_values
 from bertkit.tasks.task_config import without_retired
@@ -55,37 +54,17 @@ def compose_assigned(command: str, assignments: Sequence[Assignment], config_dir
 def compose_from_run(
     command: str, path: str, assignments: Sequence[Assignment], config_dir: str | None = None
 ) -> JsonObject:
-    """Compose from the settings in a file, such as the `config.yaml` of a run, and from assignments.
+    """Compose from the settings in a file, such as the `config.yaml` of a run, and from assignments, which override them.
 
     Settings that are newer than the file get their defaults. Raises InputError if the file or an assignment is wrong.
     """
-    saved = _read_saved(command, path)
-    options_of = option_names(conf_dirs(config_dir))
-    groups = names.settings_of(command) & options_of.keys() - keys_of(assignments)
-    options = {group: _option_of(saved.get(group)) for group in sorted(groups)}
-    same = [Assignment(group, option, "") for group, option in options.items() if option in options_of[group]]
-    composed = compose_assigned(command, [*same, *assignments], config_dir)
-    if "explicit_keys" in composed:
-        composed["explicit_keys"] = composed["explicit_keys"][len(same) :]
-    settings = {**composed, **saved}
-    for key in composed.keys() & saved.keys():
-        new, old = composed[key], saved[key]
-        is_same_option = key not in options_of or _option_of(new) == _option_of(old)
-        if is_same_option and isinstance(new, Mapping) and isinstance(old, Mapping):
-            settings[key] = {**new, **old}
-    for one in assignments:
-        *parents, leaf = one.key.split(".")
-        target, source = settings, composed
-        for parent in parents:
-            target, source = target.setdefault(parent, {}), source[parent]
-            if not isinstance(target, dict):
-                raise InputError(f"--config {path}: {parent}={target!r}: expected a group of settings")
-        target[leaf] = source[leaf]
-    return settings
+    replaced = keys_of(assignments) & option_names(conf_dirs(config_dir)).keys()
+    saved = [one for one in _read_saved(command, path) if names.top_level(one.key) not in replaced]
+    return _compose_one(command, assignments, config_dir, saved)
 
 
-def _read_saved(command: str, path: str) -> JsonObject:
-    """Read the saved settings, and translate those that have been renamed or removed since."""
+def _read_saved(command: str, path: str) -> list[Assignment]:
+    """Read the saved settings without those that have been removed since."""
     if command == "glue":
         raise InputError("--config: glue has the settings of several runs; repeat one of these runs with finetune")
     try:
@@ -94,20 +73,15 @@ def _read_saved(command: str, path: str) -> JsonObject:
         raise InputError(f"--config {path}: {' '.join(str(error).split())}; pass the config.yaml of a run") from None
     if not isinstance(saved, dict):
         raise InputError(f"--config {path}: no settings; pass the config.yaml of a run")
-    saved = current(saved)
-    if isinstance(saved.get("task"), dict):
-        saved["task"] = without_retired(saved["task"])
-    for name in names.MODEL_DIR_SYNONYMS:
-        if name in saved and not isinstance(saved[name], Mapping):
-            saved[names.MODEL_DIR] = saved.pop(name)
-    if isinstance(saved.get("launch"), dict):
-        saved["launch"].pop("interface", None)  # retired; GLOO_SOCKET_IFNAME replaces it
-    return saved
+    retired = {"task": without_retired, "launch": _without_interface}
+    for group in saved.keys() & retired.keys():
+        saved[group] = retired[group](saved[group]) if isinstance(saved[group], dict) else saved[group]
+    return read_values(command, saved)
 
 
-def _option_of(section: object) -> str:
-    """Return the name of the option that a saved section was composed from."""
-    return str(section.get("kind", section.get("name"))) if isinstance(section, Mapping) else ""
+def _without_interface(launch: JsonObject) -> JsonObject:
+    """Remove a setting that GLOO_SOCKET_IFNAME replaces."""
+    return {name: value for name, value in launch.items() if name != "interface"}
 
 
 def _compose_suite(assignments: Sequence[Assignment], config_dir: str | None) -> JsonObject:
@@ -129,53 +103,60 @@ def _compose_suite(assignments: Sequence[Assignment], config_dir: str | None) ->
     return suite
 
 
-def _compose_one(command: str, assignments: Sequence[Assignment], config_dir: str | None) -> JsonObject:
-    """Compose one configuration file, such as `conf/pretrain.yaml`."""
+def _compose_one(
+    command: str, assignments: Sequence[Assignment], config_dir: str | None, saved: Sequence[Assignment] = ()
+) -> JsonObject:
+    """Compose one configuration file, such as `conf/pretrain.yaml`; names in saved assignments are checked with their values."""
     directories = conf_dirs(config_dir)
     _check_own_files(directories)
-    fields = names.fields_of(command)
+    fields, own_names = names.fields_of(command), names.settings_of(command)
     verbatim = {one.key: one.value for one in assignments if names.is_verbatim(command, one.key)}
-    changes = [one for one in assignments if one.key not in verbatim]
-    own_names, options_of = names.settings_of(command), option_names(directories)
-    groups = {group: options for group, options in options_of.items() if group in own_names}
-    choices = {one.key: one.value for one in changes if one.value in groups.get(one.key, ())}
-    choices = {**names.BESIDE.get(f"decoder={choices.get('decoder')}", {}), **choices}
-    lacks_task = command == "finetune" and "task" not in choices
+    own = [one for one in assignments if one.key not in verbatim]
+    changes = [*saved, *own]
+    groups = {group: options for group, options in option_names(directories).items() if group in own_names}
+    choices = {one.key: str(one.value) for one in changes if one.value in groups.get(one.key, ())}
     with _hydra(directories):
-        try:
-            arguments = [*(f"{group}={option}" for group, option in choices.items()), *_searchpath(directories)]
-            arguments += ["task=sequence"] if lacks_task else []  # to check the other settings
-            composed = hydra_compose(command, overrides=arguments)
-            known: JsonObject = OmegaConf.to_container(composed, resolve=False)  # type: ignore[assignment]
-            is_missing = lacks_task and "task" not in keys_of(changes)
-            missing = is_missing and f"missing value: set task= {names.options_line('task', groups['task'])}"
-            if at(known, "decoder.kind") == "transformer" and at(known, "model.hidden_act") == "gelu":
-                # Vaswani et al. 2017, equation 2; not the user's
-                OmegaConf.update(composed, "model.hidden_act", "relu")
-            task_changes = OmegaConf.create({})
-            changes_task = "task_changes" in fields and any(one.key.startswith("task.") for one in changes)
-            if lacks_task or (changes_task and known.get("task") is None):
-                known["task"] = names.settings_of_tasks()
-            refuse(
-                missing,
-                [line for one in changes if (line := names.refusal(command, one, known, groups))],
-            )
-            for one in changes:
-                if one.key not in groups:
-                    is_change = one.key.startswith("task.") and composed.get("task") is None
-                    target, is_new = task_changes if is_change else composed, plugins.has_setting(one.key)
-                    OmegaConf.update(target, one.key, one.value, merge=True, force_add=is_new)
-            plain: JsonObject = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
-        except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
-            raise _readable_error(error) from None
+        composed = _with_options(command, choices, directories)
+        # changes to the task that the model has
+        task = "task." if composed.get("task") is not None else "task_changes."
+        is_missing = command == "finetune" and "task" not in keys_of(changes)
+        configuration = Configuration(command, _defaults(command, composed, own, "task" in choices), groups)
+        refuse(
+            is_missing and f"missing value: set task= {options_line('task', groups['task'])}",
+            [line for one in own if (line := configuration.refusal(one))],
+        )
+        for one in changes:
+            if one.key not in groups:
+                OmegaConf.update(composed, re.sub(r"^task\.", task, one.key), one.value, merge=True, force_add=True)
+        plain: JsonObject = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
     plain.pop("experiment", None)
     plain |= verbatim
     if "task_changes" in fields:
-        plain["task_changes"] = OmegaConf.to_container(task_changes.get("task") or OmegaConf.create({}))
+        plain.setdefault("task_changes", {})
     if "explicit_keys" in fields:
-        own = _keys_of_experiment(directories, str(choices["experiment"])) if "experiment" in choices else []
-        plain["explicit_keys"] = [*(one.key for one in changes), *own]
+        more = _keys_of_experiment(directories, choices["experiment"]) if "experiment" in choices else []
+        plain["explicit_keys"] = [*(one.key for one in own), *more]
     return plain
+
+
+def _with_options(command: str, choices: Mapping[str, str], directories: Sequence[Path]) -> DictConfig:
+    """Compose a command's file with options of its groups, and those that come with them."""
+    beside = {"attention": "transformer"} if choices.get("decoder") == "transformer" else {}
+    task = {"task": "sequence"} if command == "finetune" else {}  # if it is missing, to check the other settings
+    options = [f"{group}={option}" for group, option in {**task, **beside, **choices}.items()]
+    composed = hydra_compose(command, overrides=[*options, *_searchpath(directories)])
+    if beside and OmegaConf.select(composed, "model.hidden_act") == "gelu":
+        OmegaConf.update(composed, "model.hidden_act", "relu")  # Vaswani et al. 2017, equation 2
+    return composed
+
+
+def _defaults(command: str, composed: DictConfig, own: Sequence[Assignment], has_task: bool) -> JsonObject:
+    """Return the settings before the user's; without a task, those of every task, for changes to the one that the model has."""
+    known: JsonObject = OmegaConf.to_container(composed, resolve=False)  # type: ignore[assignment]
+    takes_changes = {"task", "task_changes"} & names.fields_of(command).keys() and not has_task
+    if takes_changes and any(one.key.startswith("task.") for one in own):
+        known["task"] = names.settings_of_tasks()
+    return known
 
 
 def _readable_error(error: Exception) -> InputError:
@@ -205,6 +186,15 @@ def _hydra(directories: Sequence[Path]) -> Iterator[None]:
             resolvers.clear()
             try:
                 yield
+            except (
+                HydraException,
+                OmegaConfBaseException,
+                yaml.YAMLError,
+                ValueError,
+                TypeError,
+                RecursionError,
+            ) as error:
+                raise _readable_error(error) from None
             finally:
                 resolvers.update(before)
 

@@ -19,6 +19,7 @@ from bertkit.base.typed_settings import conf_dirs, option_names, refuse
 from bertkit.settings.command import VERBATIM, WORDS
 from bertkit.settings.reading import names
 from bertkit.settings.reading.assignments import Assignment, as_word, with_current_names
+from bertkit.settings.reading.hints import hint_for_word
 
 MAX_RUNS = 1000  # of a sweep
 
@@ -28,17 +29,17 @@ def read_words(command: str, words: Sequence[str]) -> list[Assignment]:
 
     Texts that Hydra must not parse, and words without a key, as in `compare runs/a runs/b`, are passed on verbatim.
     """
-    words = names.canonical_words(command, words)
+    named = [Assignment(word.partition("=")[0], word.partition("=")[2], word) for word in words]
     fields, assignments, places = names.fields_of(command), list[Assignment](), list[str]()
     words_of = next((name for name, metadata in fields.items() if metadata == WORDS), None)
-    for word in words:
-        key, has_value, value = word.partition("=")
+    for one in names.with_own_names(command, named):
+        key, has_value = one.key, "=" in one.text
         if fields.get(key) == VERBATIM:
-            assignments.append(Assignment(key, value, word))
-        elif words_of is not None and (not has_value or "/" in key or (key not in fields and Path(word).exists())):
-            places.append(word)
+            assignments.append(one)
+        elif words_of is not None and (not has_value or "/" in key or (key not in fields and Path(one.text).exists())):
+            places.append(one.text)
         else:
-            assignments.append(_assignment(command, word))
+            assignments.append(_assignment(command, f"{key}={one.value}" if has_value else one.text))
     if words_of is not None and places:
         assignments.append(Assignment(words_of, [*places], " ".join(places)))
     return with_current_names(assignments)
@@ -81,7 +82,7 @@ def _quoted(word: str) -> str:
 
 
 def _malformed(command: str, word: str) -> str:
-    hint = f', quote the value twice: "{_quoted(word):.200}"' if "=" in word else names.hint_for_word(command, word)
+    hint = f', quote the value twice: "{_quoted(word):.200}"' if "=" in word else hint_for_word(command, word)
     return f"'{word:.200}': expected key=value or group=option{hint}"
 
 

@@ -5,7 +5,6 @@ import re
 from collections.abc import Mapping
 from typing import Protocol, TypeGuard
 
-from bertkit.base import plugins
 from bertkit.base.errors import InputError
 from bertkit.base.text_files import TOO_DEEP, is_deep
 from bertkit.base.typed_settings import conf_dir, option_names, refuse
@@ -32,17 +31,7 @@ def read_values(command: str, settings: Mapping[str, object]) -> list[Assignment
     list nor a mapping.
     """
     refuse(is_deep(settings) and f"settings: {TOO_DEEP}")
-    assignments = _assignments(command, settings, "")
-    names.refuse_bytes([one.text for one in assignments])
-    modules = next((one.value for one in assignments if one.key == "plugins"), None)
-    plugins.load([modules] if isinstance(modules, str) else map(str, modules if isinstance(modules, list) else ()))
-    keys = [names.own_name(command, names.plugin_key(one.key, one.value)) for one in assignments]
-    names.refuse_twice(keys, [one.text for one in assignments])
-    return with_current_names(
-        Assignment(key, one.value, one.text)
-        for key, one in zip(keys, assignments, strict=True)
-        if key != "plugins" or key in names.settings_of(command)
-    )
+    return with_current_names(names.with_own_names(command, _assignments(command, settings, "")))
 
 
 def _assignments(command: str, settings: Mapping[str, object], prefix: str) -> list[Assignment]:

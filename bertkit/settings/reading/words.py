@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bertkit.base.errors import InputError
 from bertkit.settings.reading.assignments import as_word
-from bertkit.settings.reading.names import unknown_option
+from bertkit.settings.reading.hints import unknown_option
 
 OPTIONS = ("--text", "--label", "--pair", "--dev", "--test", "--output")
 

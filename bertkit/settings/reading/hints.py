@@ -1,0 +1,160 @@
+"""What is wrong with a name that a command does not know, and what the user may mean by it.
+
+A hint translates a name from another tool, names the command that has the setting, or the most similar name.
+"""
+
+import functools
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bertkit import COMMANDS
+from bertkit.base import plugins
+from bertkit.base.errors import nearest
+from bertkit.base.text_files import JsonObject, parse_yaml
+from bertkit.base.typed_settings import at, dotted_keys
+from bertkit.settings.reading.assignments import Assignment
+from bertkit.settings.reading.names import settings_of, top_level
+
+OPTIONS = ("--help", "-h", "-m", "--multirun", "--debug", "--version", "--info")
+VALUED_OPTIONS = ("--config-dir", "--config", "--cfg")
+_OWN_DATA = ("classification", "regression", "ner", "qa", "choice", "translation", "generation")  # tasks for any files
+# the setting by which a later command takes the output_dir of a command
+_TAKEN_AS = {"prepare": "data_dir", "pretrain": "model_dir", "finetune": "model_dir"}
+_BESIDE = {"batch.micro_sequences": "; the global batch is batch.sequences"}  # what to know about a setting
+_OF_DECODER = "since otherwise model_dir= defines it; pass it to pretrain"
+# groups that are null here: when they have settings
+_ABSENT = {
+    "segments": "prepare stores tokens only; add segments=google, or pass it to pretrain",
+    "attention": f"only for decoder=transformer {_OF_DECODER}",
+    "norm": f"only for decoder=transformer, with norm=post or norm=pre, {_OF_DECODER}",
+}
+
+
+@functools.cache
+def other_tools() -> dict[str, list[str]]:
+    """Return the settings that each name from another tool may mean, from hints.yaml."""
+    table = parse_yaml(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+    return {name: settings.split() for settings, names in table.items() for name in names.split()}
+
+
+def _meanings(name: str) -> list[str]:
+    return other_tools().get(name.lower().replace("-", "_").rpartition(".")[2], [])
+
+
+def _with_value(setting: str, value: str) -> str:
+    """Return the assignment of a value, unless the setting has one; a file of a task is absolute, since the others are in data_dir."""
+    value = os.path.abspath(value) if setting.startswith("task.files.") else value
+    return setting if "=" in setting else f"{setting}={value}"
+
+
+def _translated(settings: frozenset[str], key: str, value: str) -> str:
+    """Translate a name from another tool into an assignment of one of these settings; "" if none has its meaning."""
+    own = [setting for setting in _meanings(key) if top_level(setting) in settings and setting != key]
+    return f"{_with_value(own[0], value)}{_BESIDE.get(own[0], '')}" if own else ""
+
+
+def _elsewhere(command: str, key: str, value: str) -> str:
+    """Name the command that has a setting, and how its result is passed on; "" if none has it, or this command has it too."""
+    names = [name for name in (key, *_meanings(key)) if top_level(name) not in settings_of(command)]
+    owners = [(name, other) for name in names for other in COMMANDS if top_level(name) in settings_of(other)]
+    if not owners:
+        return ""
+    name, owner = owners[0]
+    taken_as, is_before = _TAKEN_AS.get(owner), COMMANDS.index(owner) < COMMANDS.index(command)
+    then = f", whose output_dir is {taken_as}= here" if is_before and taken_as in settings_of(command) else ""
+    return f"; pass {_with_value(name, value)} to bertkit {owner}{then}"
+
+
+def unknown_option(command: str, option: str, value: str) -> str:
+    """Return the error message for an unknown option such as --lr; the command may be unknown too."""
+    key, has_value, own = option.lstrip("-").partition("=")
+    key, value = key.replace("-", "_"), (own if has_value else value) or "..."
+    settings = settings_of(command) if command in COMMANDS else frozenset()
+    own_setting = f"{key}={value}" if top_level(key) in settings else ""
+    if meant := _translated(settings, key, value) or own_setting:
+        return f"unknown option {option}; settings have no dashes, write {meant}"
+    return f"unknown option {option}{nearest(option, (*OPTIONS, *VALUED_OPTIONS))}; see bertkit --help"
+
+
+def options_line(group: str, options: Sequence[str]) -> str:
+    """Return the options of a group, in brackets; of the tasks, those for one's own data."""
+    if group != "task":
+        return f"(one of {', '.join(options)})"
+    return f"(for your own data {', '.join(_OWN_DATA)}; `bertkit finetune --help` lists the benchmarks)"
+
+
+def hint_for_word(command: str, word: str) -> str:
+    """Return the end of the message about a word without a key: the setting that it may be the value of."""
+    path = Path(word)
+    places = {"input": path.is_file(), "corpus.path": path.exists(), "task.files.dev": path.is_file()}
+    places |= {"data_dir": path.is_dir(), "model_dir": path.exists()}
+    known = settings_of(command)
+    setting = next((name for name, fits in places.items() if fits and top_level(name) in known), None)
+    if setting is not None:
+        return f"; did you mean {setting}={word}?"
+    return "; no such file" if path.suffix else ", such as output_dir=runs/mine"
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """The names in the configuration of a command: its settings with their defaults, and the options of its groups."""
+
+    command: str
+    defaults: JsonObject
+    groups: Mapping[str, list[str]]
+
+    @functools.cached_property
+    def keys(self) -> list[str]:
+        """The dotted keys; a group comes before its keys."""
+        return dotted_keys(self.defaults)
+
+    def refusal(self, one: Assignment) -> str | None:
+        """Return the error message for an assignment whose key or option does not exist; None if both exist."""
+        key, (parent, _, leaf) = one.key, one.key.rpartition(".")
+        is_setting = key in self.keys or (plugins.has_setting(key) and top_level(key) in self.keys)
+        if one.fault and (is_setting or key in self.groups or not key):
+            return one.fault
+        if key in self.groups:
+            return self._wrong_option(one)
+        is_option = leaf in ("kind", "name") and one.value in self.groups.get(parent, ())
+        if is_option and one.value != at(self.defaults, key):
+            return f"{one.text}: leaves the other values of {parent} unchanged; choose {parent}={one.value}"
+        if is_setting:
+            return None
+        if parent in _ABSENT.keys() & self.groups.keys() and self.defaults.get(parent) is None:
+            return f"'{key}': {_ABSENT[parent]}"
+        if key == "segments.next_sentence":
+            return f"'{one.text}': the instances of segments=google are for nsp, as in the original; leave it out"
+        return f"unknown key '{key}'{next(filter(None, self._hints(one)))}"
+
+    def _hints(self, one: Assignment) -> Iterator[str]:
+        """Yield what the user may mean by an unknown key, the likeliest first; "" for nothing."""
+        key, value, (parent, _, leaf) = one.key, one.text.partition("=")[2], one.key.rpartition(".")
+        meant = _translated(settings_of(self.command), key, value)
+        yield meant and f"; here it is {meant}"
+        has_owner = self.command in _TAKEN_AS or not _meanings(key)
+        yield _elsewhere(self.command, key, value) if has_owner else f"; bertkit {self.command} has no such setting"
+        yield nearest(leaf, [name.removeprefix(f"{parent}.") for name in self.keys if name.startswith(f"{parent}.")])
+        yield nearest(key, [*self.keys, *self.groups])
+        yield nearest(leaf.rpartition("/")[2], dict.fromkeys(name.rpartition(".")[2] for name in self.keys))
+        yield f"; see bertkit {self.command} --help"
+
+    def _wrong_option(self, one: Assignment) -> str | None:
+        """Return the error message for an option that a group does not have."""
+        key, value, options = one.key, one.value, self.groups[one.key]
+        if value in options or (value is None and self.defaults.get(key) is None):
+            return None
+        if not isinstance(value, str):
+            return f"'{one.text}': {key}= takes a name {options_line(key, options)}; its settings are {key}.*"
+        options = [*options, *plugins.plugins_of(key)]
+        hint = next(filter(None, self._option_hints(key, value, options)), "")
+        return f"unknown option {key}={value}{hint} {options_line(key, options)}"
+
+    def _option_hints(self, group: str, option: str, options: Sequence[str]) -> Iterator[str]:
+        """Yield what the user may mean by an unknown option, the likeliest first; "" for nothing."""
+        yield from (f"; here it is {meant}" for meant in _meanings(option) if meant.startswith(f"{group}="))
+        yield nearest(option, options)
+        meant = _translated(settings_of(self.command), group, option)
+        yield meant and f"; here it is {meant}"
