@@ -2,11 +2,13 @@
 
 import contextlib
 import doctest
+import functools
 import json
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -309,6 +311,41 @@ def test_another_thread_than_the_main_one_may_train() -> None:
 
     with ThreadPoolExecutor(1) as threads:
         assert threads.submit(ask).result() is False
+
+
+def by_eight_threads(asked: Sequence[Callable[[], object]]) -> list[object]:
+    """The answers of eight threads that ask the same at the same time, in turns of 10 microseconds."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            return list(threads.map(lambda number: asked[number % len(asked)](), range(8 * len(asked))))
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def test_eight_threads_at_once_get_the_answers_of_one(made: dict[str, Any]) -> None:
+    texts = ["a good day", "a bad day", "kan lon", "lon kan a day " * 9]
+
+    def search() -> list[object]:
+        (row,) = bertkit.search(index=made["library"], question="kan lon", top_k=3)
+        return [row["question"], *row["answers"]]
+
+    embedder = bertkit.load_embedder(made["run"])
+    asked: list[Callable[[], object]] = [
+        lambda: bertkit.predict(model_dir=made["stars"], input=texts),
+        lambda: bertkit.embed(model_dir=made["run"], input=texts, pooling="mean").tolist(),
+        search,
+        lambda: made["predictor"](texts),
+        lambda: embedder(texts).tolist(),
+    ]
+    assert by_eight_threads(asked) == [ask() for ask in asked] * 8
+
+
+def test_eight_threads_have_their_own_settings() -> None:
+    values = {"embed": {"model_dir": "m", "input": "-"}, "search": {"index": "i", "question": "q"}, "verify": {}}
+    asked = [functools.partial(compose_values, command, own) for command, own in values.items()]
+    assert by_eight_threads(asked) == [ask() for ask in asked] * 8
 
 
 @pytest.mark.parametrize("name", ["model", "tokenizer", "predictor", "embedder"])
