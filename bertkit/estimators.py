@@ -144,8 +144,8 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         return tags
 
 
-def _classes(y: ArrayLike) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
-    """Give the different labels in order, and all labels."""
+def _labels(y: ArrayLike) -> NDArray[np.generic]:
+    """Give the labels as an array; refuse what cannot be labels."""
     labels = np.array(y, dtype=object)
     if num_missing := sum(label is None or label != label for label in labels.ravel()):
         raise InputValueError(f"y: {num_missing:,} of {labels.size:,} labels are None or NaN; leave these rows out")
@@ -158,7 +158,7 @@ def _classes(y: ArrayLike) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
             raise InputValueError(f"y: the label {name!r} is empty, or begins or ends with a blank; correct it")
         if code := control_character(name):
             raise InputValueError(f"y: the label {name!r:.80} has the control character {code}; remove it")
-    return classes, labels
+    return labels
 
 
 def _rows(texts: list[tuple[str, ...]], labels: list[object]) -> list[JsonObject]:
@@ -182,7 +182,8 @@ class BertClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         texts = self._texts(X, reset=True)
         with _ours():
             check_consistent_length(texts, y)
-            self.classes_, labels = _classes(y)
+            labels = _labels(y)
+            self.classes_ = np.unique(labels)
             check_classification_targets(labels)
             self.is_multi_label_ = type_of_target(labels) == "multilabel-indicator"
             if self.is_multi_label_:
@@ -241,7 +242,7 @@ class BertTagger(_Estimator):
         all_words, all_tags = _lists(X, "X"), _lists(y, "y")
         with _ours():
             check_consistent_length(all_words, all_tags)
-            self.classes_, _ = _classes([tag for tags in all_tags for tag in tags])
+            self.classes_ = np.unique(_labels([tag for tags in all_tags for tag in tags]))
         rows = [{"words": own, "tags": [*map(str, tags)]} for own, tags in zip(all_words, all_tags, strict=True)]
         metric = {"task.metrics": ["accuracy"], "task.best_metric": "accuracy"}  # also for tags that mark no chunks
         labels = {"task.labels": [*map(str, self.classes_)], "task.scheme": "none"}  # as they are

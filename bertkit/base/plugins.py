@@ -274,10 +274,10 @@ def get(slot: str, name: str) -> Option:
 
 
 @functools.cache
-def _settings_of(made: Callable[..., object]) -> tuple[inspect.Parameter, ...]:
+def _settings_of(made: Callable[..., object]) -> list[inspect.Parameter]:
     """Return the keyword-only parameters of an option."""
     parameters = inspect.signature(made, eval_str=True).parameters.values()
-    return tuple(one for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY)
+    return [one for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY]
 
 
 def options_of(slot: str, name: str, group: Container[str] = ()) -> type:

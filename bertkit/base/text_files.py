@@ -13,7 +13,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from bertkit.base.blocks import TEXT_BYTES, Blocks, unpacked_blocks, utf8_blocks
 from bertkit.base.errors import InputError
@@ -201,16 +201,23 @@ def is_utf16(encoding: str) -> bool:
     return codecs.lookup(encoding).name.startswith("utf-16")
 
 
-def as_utf8(file: io.BufferedReader, encoding: str) -> tuple[io.BufferedReader, str]:
+class Encoded(NamedTuple):
+    """A file of text."""
+
+    file: io.BufferedReader
+    encoding: str
+
+
+def as_utf8(file: io.BufferedReader, encoding: str) -> Encoded:
     """Return a file and its encoding; UTF-16, by its byte order mark or the encoding, is converted to UTF-8."""
     has_mark = file.peek(2)[:2] in _UTF_16
     known = "utf-16" if has_mark else codecs.lookup(encoding).name
     if not is_utf16(known):
-        return file, encoding
+        return Encoded(file, encoding)
     decoder = codecs.getincrementaldecoder(
         "utf-16-le" if known == "utf-16" and not has_mark else known
     )  # as Windows writes it
-    return io.BufferedReader(Blocks(utf8_blocks(file, decoder("replace"))), PEEKED_BYTES), "utf-8"
+    return Encoded(io.BufferedReader(Blocks(utf8_blocks(file, decoder("replace"))), PEEKED_BYTES), "utf-8")
 
 
 def numbered_lines(
@@ -289,20 +296,26 @@ def line_blocks(
             return
 
 
-def _decoded(data: bytes, encoding: str, advice: str) -> tuple[list[str], str]:
-    """Return the lines before the first invalid line, and what is wrong with that line; "" if all are valid."""
+class _Lines(NamedTuple):
+    """The lines before the first invalid line, and what is wrong with that line; "" if all are valid."""
+
+    lines: list[str]
+    fault: str
+
+
+def _decoded(data: bytes, encoding: str, advice: str) -> _Lines:
     data = data.removesuffix(b"\n")
     if codecs.lookup(encoding).name == "utf-8" and b"\0" not in data:
         with contextlib.suppress(UnicodeDecodeError):
-            return data.decode("utf-8").split("\n"), ""
+            return _Lines(data.decode("utf-8").split("\n"), "")
     lines: list[str] = []
     for line in data.split(b"\n"):
         if b"\0" in line:
             zero = line.index(0) + 1
-            return lines, f"not text (a zero byte at column {zero}); remove the file, or convert it to UTF-8"
+            return _Lines(lines, f"not text (a zero byte at column {zero}); remove the file, or convert it to UTF-8")
         try:
             lines.append(line.decode(encoding))
         except UnicodeDecodeError as error:
             byte, column = line[error.start], error.start + 1
-            return lines, f"not {encoding.upper()} (byte 0x{byte:02x} at column {column}); {advice}"
-    return lines, ""
+            return _Lines(lines, f"not {encoding.upper()} (byte 0x{byte:02x} at column {column}); {advice}")
+    return _Lines(lines, "")

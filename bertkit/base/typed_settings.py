@@ -124,7 +124,7 @@ def to_mapping(value: "DataclassInstance") -> JsonObject:
     """Convert a dataclass to plain dicts and lists, for YAML and JSON."""
     plain = {}
     for field in dataclasses.fields(value):
-        written, item = field.metadata.get("is_written", True), getattr(value, field.name)
+        written, item = field.metadata.get("is_written", True), vars(value)[field.name]
         if written is True or (written == IF_SET["is_written"] and item not in ({}, (), field.default)):
             plain[field.name] = _plain(item)
     return plain

@@ -1,6 +1,6 @@
 """What a command is, and what the settings of every command can say of themselves."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -15,25 +15,31 @@ WORDS = {"is_words": True}  # the value is all the words without a key, as in `c
 class CommandSettings:
     """The settings of a command; a command with another answer overrides the property or the method."""
 
+    # what most commands have, by the names of their settings
     @property
     def directory(self) -> str | None:
         """The directory that the command writes; None if it writes none."""
-        return None
+        return self._named("output_dir")
 
     @property
     def output_file(self) -> str | None:
         """The file that the command writes, "-" for standard output; None if it writes none."""
-        return None
+        return self._named("output")
 
     @property
-    def models(self) -> tuple[str, ...]:
+    def models(self) -> list[str]:
         """The models that the command opens, to be checked before torch is imported."""
-        return ()
+        model_dir = self._named("model_dir")
+        return [] if model_dir is None else [model_dir]
 
     @property
     def worker_launch(self) -> LaunchConfig | None:
         """How the worker processes of the command are started; None for a command in one process."""
-        return None
+        return vars(self).get("launch")
+
+    def _named(self, setting: str) -> str | None:
+        value: str | None = vars(self).get(setting)
+        return value
 
     @property
     def bf16_device(self) -> str | None:
@@ -42,7 +48,7 @@ class CommandSettings:
         return str(own["device"]) if own.get("precision") == "bf16" else None
 
     @property
-    def distributed(self) -> tuple["CommandSettings", ...]:
+    def distributed(self) -> Sequence["CommandSettings"]:
         """The settings of each run that may have several processes."""
         return () if self.worker_launch is None else (self,)
 

@@ -14,11 +14,6 @@ class CompareSettings(CommandSettings):
     output: str
     overwrite: bool
 
-    @property
-    def output_file(self) -> str:
-        """The page."""
-        return self.output
-
     def __post_init__(self) -> None:
         if len(self.runs) < 2:
             raise InputError(f"runs={list(self.runs)}: expected at least two run directories, such as runs/a runs/b")

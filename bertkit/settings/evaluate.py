@@ -40,16 +40,6 @@ class EvaluateSettings(CommandSettings):
         if self.task is not None:
             self.check_for_task(self.task)
 
-    @property
-    def models(self) -> tuple[str, ...]:
-        """The model."""
-        return (self.model_dir,)
-
-    @property
-    def worker_launch(self) -> LaunchConfig:
-        """How the worker processes are started."""
-        return self.launch
-
     def check_for_task(self, task: TaskConfig) -> None:
         """Refuse settings that have no effect on the split of a task."""
         unused = [key for key in self.explicit_keys if key.split(".")[0] in _ONLY_PREPARED]

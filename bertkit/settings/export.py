@@ -19,16 +19,6 @@ class ExportSettings(CommandSettings):
     license: str | None
     language: str | None
 
-    @property
-    def directory(self) -> str:
-        """The exported directory."""
-        return self.output_dir
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        """The model."""
-        return (self.model_dir,)
-
 
 COMMAND = Command(
     "export",

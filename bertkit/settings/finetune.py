@@ -52,7 +52,7 @@ class DecoderSettings(DecoderShape):
 
     def of_model(self, start_token_id: int, end_token_id: int) -> DecoderConfig:
         """Return the decoder's configuration for a model with these special tokens."""
-        shape = {field.name: getattr(self, field.name) for field in dataclasses.fields(DecoderShape)}
+        shape = {field.name: vars(self)[field.name] for field in dataclasses.fields(DecoderShape)}
         return DecoderConfig(**shape, start_token_id=start_token_id, end_token_id=end_token_id)
 
 

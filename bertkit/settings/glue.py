@@ -1,5 +1,6 @@
 """The settings of `bertkit glue`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bertkit.base.errors import nearest
@@ -26,7 +27,7 @@ class GlueSettings(CommandSettings):
     def __post_init__(self) -> None:
         places, lists = ("model_dir", "output_dir"), {"tasks": self.tasks, "seeds": self.seeds}
         refuse(
-            self.check is None and [f"missing value: set {name}=" for name in places if not getattr(self, name)],
+            self.check is None and [f"missing value: set {name}=" for name in places if not vars(self)[name]],
             unused(self, "", *((name, self.check is not None, "with check=") for name in places)),
             [
                 f"tasks: '{task}' is not a GLUE task"
@@ -45,17 +46,7 @@ class GlueSettings(CommandSettings):
         )
 
     @property
-    def directory(self) -> str | None:
-        """The directory of all runs."""
-        return self.output_dir
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        """The model, if there is one."""
-        return () if self.model_dir is None else (self.model_dir,)
-
-    @property
-    def distributed(self) -> tuple[CommandSettings, ...]:
+    def distributed(self) -> Sequence[CommandSettings]:
         """The settings of each run."""
         return self.runs
 

@@ -16,11 +16,6 @@ class IndexSettings(CommandSettings):
     output: str
     remove: bool  # whether to remove documents whose file is no longer in the corpus
 
-    @property
-    def output_file(self) -> str:
-        """The library."""
-        return self.output
-
     def __post_init__(self) -> None:
         refuse(
             self.corpus.source != "python_docs"

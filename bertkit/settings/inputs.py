@@ -22,16 +22,6 @@ class InputSettings(CommandSettings):
     device: Literal["auto", "cpu", "cuda"]
 
     @property
-    def output_file(self) -> str:
-        """The output."""
-        return self.output
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        """The model, if there is one."""
-        return () if self.model_dir is None else (self.model_dir,)
-
-    @property
     def overwritten_input(self) -> str | None:
         """The problem that the output is the input; None if it is not."""
         is_input = self.output != "-" and self.output == self.input

@@ -2,13 +2,20 @@
 
 import re
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from bertkit.base.intervals import Interval, Seed, ShareBelow1
 from bertkit.base.typed_settings import refuse
 from bertkit.data.data_config import CorpusConfig, InstancesConfig, MaskingConfig, SegmentsConfig, TokenizerConfig
 from bertkit.launch.launch_config import Processes
 from bertkit.settings.command import Command, CommandSettings
+
+
+class ShardOf(NamedTuple):
+    """The shard of a dataset that a command prepares."""
+
+    number: int  # from 1
+    num_shards: int
 
 
 @dataclass(frozen=True)
@@ -41,11 +48,6 @@ class PrepareSettings(CommandSettings):
             and "missing value: set corpus.path= to files, folders or globs of text (or use corpus=python_docs)",
             self._instance_problems(),
         )
-
-    @property
-    def directory(self) -> str:
-        """The prepared dataset."""
-        return self.output_dir
 
     def _instance_problems(self) -> list[str]:
         """List settings that do not fit fixed instances (segments=google), or that need them."""
@@ -80,15 +82,15 @@ class PrepareSettings(CommandSettings):
         return problems
 
     @property
-    def shard_of(self) -> tuple[int, int]:
-        """The number of this shard, from 1, and the number of shards."""
+    def shard_of(self) -> "ShardOf":
+        """The number of this shard, and how many there are."""
         number, _, count = (self.shard or "1/1").partition("/")
-        return int(number), int(count)
+        return ShardOf(int(number), int(count))
 
     def _shard_problems(self) -> list[str]:
         problems = []
         if self.shard is not None:
-            if not re.fullmatch(r"[1-9]\d{0,5}/[1-9]\d{0,5}", self.shard) or self.shard_of[0] > self.shard_of[1]:
+            if not re.fullmatch(r"[1-9]\d{0,5}/[1-9]\d{0,5}", self.shard) or self.shard_of.number > self.shard_of.num_shards:
                 problems.append(f"shard={self.shard}: expected i/n with i from 1 to n, such as 1/4")
             if self.tokenizer.path is None:
                 problems.append(f"shard={self.shard}: all shards need the same vocabulary; set tokenizer.path=")

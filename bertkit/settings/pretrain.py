@@ -43,21 +43,6 @@ class TrainingSettings(CommandSettings):
     launch: LaunchConfig
     plugins: tuple[str, ...]  # modules
 
-    @property
-    def directory(self) -> str:
-        """The run directory."""
-        return self.output_dir
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        """The model to start from, if there is one."""
-        return () if self.model_dir is None else (self.model_dir,)
-
-    @property
-    def worker_launch(self) -> LaunchConfig:
-        """How the worker processes are started."""
-        return self.launch
-
 
 def unused_masking(explicit_keys: Sequence[str]) -> list[str]:
     """List settings of masks, which a model that predicts next tokens does not use."""

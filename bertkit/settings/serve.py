@@ -51,28 +51,23 @@ class ServeSettings(CommandSettings):
         refuse(
             unused(self, "", *of_search),
             not self.host and "host=: expected a name or an address, such as 127.0.0.1",
-            not self.directories and "model_dir=[]: expected at least one model",
-            len(set(self.directories)) < len(self.directories)
-            and f"model_dir={list(self.directories)}: the same model twice; remove one of them",
+            not self.models and "model_dir=[]: expected at least one model",
+            len(set(self.models)) < len(self.models)
+            and f"model_dir={self.models}: the same model twice; remove one of them",
         )
 
     @property
-    def models(self) -> tuple[str, ...]:
+    def models(self) -> list[str]:
         """The directories of the models."""
-        return self.directories
-
-    @property
-    def directories(self) -> tuple[str, ...]:
-        """The directories of the models."""
-        return (self.model_dir,) if isinstance(self.model_dir, str) else self.model_dir
+        return [self.model_dir] if isinstance(self.model_dir, str) else [*self.model_dir]
 
     @property
     def names(self) -> dict[str, str]:
         """The name of each model, mapped to its directory: the name of its run if that is unique, else the directory."""
-        short = [_short(directory) for directory in self.directories]
+        short = [_short(directory) for directory in self.models]
         return {
             (name if short.count(name) == 1 else directory): directory
-            for name, directory in zip(short, self.directories, strict=True)
+            for name, directory in zip(short, self.models, strict=True)
         }
 
     @property

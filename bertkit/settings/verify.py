@@ -16,16 +16,6 @@ class VerifySettings(CommandSettings):
     seed: Seed
     sequences: Size
 
-    @property
-    def output_file(self) -> str | None:
-        """The certificate."""
-        return self.output
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        """The model."""
-        return (self.model_dir,)
-
 
 COMMAND = Command(
     "verify",

@@ -1,14 +1,13 @@
 """Stage: turn texts into vectors with an encoder, one vector per text, in the same order."""
 
 import contextlib
-import functools
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import BinaryIO, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +23,6 @@ from bertkit.tasks.sequence import SequenceExample
 from bertkit.tasks.trainable import task_of
 
 Vectors = NDArray[np.float32]  # (n, D)
-Write = Callable[[Sequence[str], Vectors], object]
 
 
 def values(settings: EmbedSettings, inputs: object = None) -> Vectors:
@@ -86,79 +84,94 @@ def _warn(settings: EmbedSettings, embed: Embedder, num_texts: int, num_cut: int
         say(f"warning: {embed.cut_warning(num_cut, num_texts)}", file=sys.stderr)
 
 
+class _Lines:
+    """JSON lines."""
+
+    def __init__(self, file: TextIO, dimension: int) -> None:
+        self.file = file
+        self.vector = ", ".join(["%.9g"] * dimension)  # nine digits are enough for every float32
+
+    def put(self, texts: Sequence[str], vectors: Vectors) -> None:
+        """Write the vectors of some texts."""
+        for text, vector in zip(texts, vectors.tolist(), strict=True):
+            own = in_json(json.dumps(text, ensure_ascii=False))
+            self.file.write(f'{{"text": {own}, "embedding": [{self.vector % tuple(vector)}]}}\n')
+        self.file.flush()
+
+    def finish(self) -> None:
+        """Leave the file as it is."""
+
+
+class _Npy:
+    """A file in numpy's format 1.0; at the end, the header is overwritten with the number of rows."""
+
+    def __init__(self, file: BinaryIO, dimension: int) -> None:
+        self.file, self.dimension, self.num_rows = file, dimension, 0
+        self.finish()
+
+    def put(self, texts: Sequence[str], vectors: Vectors) -> None:
+        """Write the vectors of some texts."""
+        self.file.write(vectors.astype("<f4").tobytes())
+        self.num_rows += len(vectors)
+
+    def finish(self) -> None:
+        """Write the header."""
+        self.file.seek(0)
+        header = {"descr": "<f4", "fortran_order": False, "shape": (self.num_rows, self.dimension)}
+        np.lib.format.write_array_header_1_0(self.file, header)
+
+
+class _Parquet:
+    """A parquet file; every chunk becomes a row group."""
+
+    def __init__(self, file: BinaryIO, dimension: int) -> None:
+        import pyarrow as pa
+        from pyarrow.parquet import ParquetWriter
+
+        self.dimension = dimension
+        self.schema = pa.schema([("text", pa.string()), ("embedding", pa.list_(pa.float32(), dimension))])
+        self.writer = ParquetWriter(file, self.schema)
+
+    def put(self, texts: Sequence[str], vectors: Vectors) -> None:
+        """Write the vectors of some texts."""
+        import pyarrow as pa
+
+        rows = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), self.dimension)
+        self.writer.write_table(pa.table([pa.array(texts, pa.string()), rows], schema=self.schema))
+
+    def finish(self) -> None:
+        """Write the end."""
+        self.writer.close()
+
+
 @dataclass
 class _Output:
     """Where the texts and their vectors are written."""
 
-    put: Write
+    writer: _Lines | _Npy | _Parquet
     partial: str | None = None
     num_written: int = 0
 
     def write(self, examples: list[SequenceExample[str]], answers: Vectors) -> None:
         """Write the vectors of a chunk."""
-        self.put([example.text for example in examples], answers)
+        self.writer.put([example.text for example in examples], answers)
 
 
 @contextlib.contextmanager
 def _opened_output(name: str, dimension: int) -> Iterator[_Output]:
     """Open an output in the format of its ending."""
     if name == "-":
-        yield _Output(functools.partial(_write_lines, sys.stdout))
+        yield _Output(_Lines(sys.stdout, dimension))
         return
     path = Path(name)
     with opened_output(path, is_binary=path.suffix != ".jsonl") as file:
-        if path.suffix == ".jsonl":
-            yield _Output(functools.partial(_write_lines, file), partial_output(file))
-            return
-        if not file.seekable():
+        if path.suffix != ".jsonl" and not file.seekable():
             raise InputError(f"output={name} is not a seekable file, as {path.suffix} requires; use .jsonl")
-        write, finish = (_begin_npy if path.suffix == ".npy" else _begin_parquet)(file, dimension)
-        output = _Output(write, partial_output(file))
+        writer = {".jsonl": _Lines, ".npy": _Npy, ".parquet": _Parquet}[path.suffix](file, dimension)
+        output = _Output(writer, partial_output(file))
         try:
             yield output
         finally:  # also after an error
-            finish()
-            file.seek(0, os.SEEK_END if output.num_written else os.SEEK_SET)  # without vectors, leave no partial file
-
-
-def _write_lines(file: IO[str], texts: Sequence[str], vectors: Vectors) -> None:
-    """Write JSON lines; nine digits are enough for every float32."""
-    numbers = ", ".join(["%.9g"] * vectors.shape[1])
-    for text, vector in zip(texts, vectors.tolist(), strict=True):
-        file.write(
-            f'{{"text": {in_json(json.dumps(text, ensure_ascii=False))}, "embedding": [{numbers % tuple(vector)}]}}\n'
-        )
-    file.flush()
-
-
-def _begin_npy(file: IO[bytes], dimension: int) -> tuple[Write, Callable[[], object]]:
-    """Begin a file in numpy's format 1.0; at the end, the header is overwritten with the number of rows."""
-    num_rows = 0
-
-    def write_header() -> None:
-        file.seek(0)
-        header = {"descr": "<f4", "fortran_order": False, "shape": (num_rows, dimension)}
-        np.lib.format.write_array_header_1_0(file, header)
-
-    def write(_: Sequence[str], vectors: Vectors) -> None:
-        nonlocal num_rows
-        file.write(vectors.astype("<f4").tobytes())
-        num_rows += len(vectors)
-
-    write_header()
-    return write, write_header
-
-
-def _begin_parquet(file: IO[bytes], dimension: int) -> tuple[Write, Callable[[], object]]:
-    """Begin a parquet file; every chunk becomes a row group."""
-    import pyarrow as pa
-    from pyarrow.parquet import ParquetWriter
-
-    schema = pa.schema([("text", pa.string()), ("embedding", pa.list_(pa.float32(), dimension))])
-    writer = ParquetWriter(file, schema)
-
-    def write(texts: Sequence[str], vectors: Vectors) -> None:
-        rows = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), dimension)
-        writer.write_table(pa.table([pa.array(texts, pa.string()), rows], schema=schema))
-
-    return write, writer.close
+            writer.finish()
+            if path.suffix != ".jsonl":  # without vectors, leave no partial file
+                file.seek(0, os.SEEK_END if output.num_written else os.SEEK_SET)

@@ -11,6 +11,7 @@ Results that are already in a run directory are not computed again.
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from bertkit.base.errors import InputError, NumericsError, say
 from bertkit.base.files import to_json, write_durably
@@ -106,8 +107,9 @@ def _finetune(settings: FinetuneSettings, start: Mapping[str, str]) -> Run:
     metrics = {key: result[key] for key in names}
     if settings.task.name == "mnli" and _has_split(settings, "dev_mismatched"):
         if not (run_dir / MISMATCHED).is_file():
-            source, predictions = _predict(settings, run_dir, "dev_mismatched")
-            scores = source.task.score(source.examples, predictions)
+            predicted = _predict(settings, run_dir, "dev_mismatched")
+            source = predicted.source
+            scores = source.task.score(source.examples, predicted.predictions)
             write_durably(run_dir / MISMATCHED, to_json(scores | {"num_examples": len(source.examples)}))
         mismatched = read_scores(run_dir, names, MISMATCHED)
         metrics |= {f"{key}_mismatched": mismatched[key] for key in metrics}
@@ -121,11 +123,16 @@ def _has_split(settings: FinetuneSettings, split: str) -> bool:
         path = readers.find_file(settings.task, settings.data_dir, split)
     except InputError:
         return False
-    return path is not None or getattr(settings.task.hub, split) is not None
+    return path is not None or vars(settings.task.hub)[split] is not None
 
 
-def _predict(settings: FinetuneSettings, run_dir: Path, split: str) -> tuple[Source, list[SequencePrediction[str]]]:
-    """Predict a split with the model of a run; return the split and the predictions."""
+class _Predicted(NamedTuple):
+    source: Source
+    predictions: list[SequencePrediction[str]]
+
+
+def _predict(settings: FinetuneSettings, run_dir: Path, split: str) -> _Predicted:
+    """Predict a split with the model of a run."""
     task, source = settings.task, readers.read_examples(settings.task, settings.data_dir, split)
     opened = open_task_model(str(run_dir / "model"), task, {})
     accelerator = processes.make_accelerator(settings.device, 1)
@@ -133,7 +140,7 @@ def _predict(settings: FinetuneSettings, run_dir: Path, split: str) -> tuple[Sou
     opened = dataclasses.replace(opened, task=source.task)
     predictor = opened.predictor(settings.precision, AUTO_MICRO_TOKENS[accelerator.device.type], model)
     features = predictor.features(source.examples)
-    return source, predict_distributed(accelerator, predictor, source.examples, features)
+    return _Predicted(source, predict_distributed(accelerator, predictor, source.examples, features))
 
 
 def _submit(settings: GlueSettings, results: Mapping[str, Sequence[Run]], directory: Path) -> list[str]:
@@ -146,8 +153,8 @@ def _submit(settings: GlueSettings, results: Mapping[str, Sequence[Run]], direct
         path = best.directory / sheet.name
         if not path.is_file():
             say(f"-- {sheet.name}: the predictions of seed {best.seed}")
-            _, predictions = _predict(task_settings, best.directory, sheet.split)
-            write_durably(path, benchmark.table(task_settings.task, predictions))
+            predicted = _predict(task_settings, best.directory, sheet.split)
+            write_durably(path, benchmark.table(task_settings.task, predicted.predictions))
         tables[sheet.name] = path.read_text(encoding="utf-8")
     missing = [sheet.name for sheet in benchmark.SHEETS if sheet.name not in tables]
     if missing:
