@@ -78,10 +78,11 @@ HEAVY = ("torch", "transformers", "datasets", "tokenizers", "hydra", "omegaconf"
 
 @functools.cache
 def doors(where: str) -> set[str]:
-    """The modules of a room that outsiders may import: those that its docstring lists, a line each."""
+    """The modules of a room that outsiders may import: those that its docstring lists, a line each; and every command's settings."""
     tree = ast.parse(modules(ROOT)[f"bertkit.{where}"].read_text(encoding="utf-8"))
     text = ast.get_docstring(tree, clean=False) or ""
-    return {f"bertkit.{where}.{name}" for name in re.findall(r"^    ([a-z_.]+) +\S", text, flags=re.MULTILINE)}
+    listed = re.findall(r"^    ([a-z_.]+) +\S", text, flags=re.MULTILINE)
+    return {f"bertkit.{where}.{name}" for name in (*listed, *(COMMANDS if where == "settings" else ()))}
 
 
 def faults(result: Mapping[str, set[str]]) -> list[str]:

@@ -8,21 +8,9 @@
     reading.compose  YAML files and assignments to a plain mapping, by Hydra
     reading.names  the names of settings, and their synonyms
     reading.hints  what is wrong with an unknown name, and what the user may mean
-    prepare   a corpus and a tokenizer
-    pretrain  a pretraining run, and what fine-tuning shares with it
-    finetune  a fine-tuning run
-    glue      fine-tuning runs on several tasks with several seeds
     inputs    what predict, embed, view and search share: a model and its inputs
-    predict   a model and its inputs
-    embed     an encoder and texts
-    view      a model and an input
-    search    a library and questions
-    evaluate  a model and a labelled split or a prepared dataset
-    compare   several runs
-    serve     models and an address
-    index     a corpus and a library of passages
-    export    a model and an output directory
-    verify    a model and a certificate
+
+and, for each command, a module with its name: its settings, and its record.
 
 Nothing here imports torch, so a misspelt key is refused at once.
 """
