@@ -90,7 +90,10 @@ class PrepareSettings(CommandSettings):
     def _shard_problems(self) -> list[str]:
         problems = []
         if self.shard is not None:
-            if not re.fullmatch(r"[1-9]\d{0,5}/[1-9]\d{0,5}", self.shard) or self.shard_of.number > self.shard_of.num_shards:
+            if (
+                not re.fullmatch(r"[1-9]\d{0,5}/[1-9]\d{0,5}", self.shard)
+                or self.shard_of.number > self.shard_of.num_shards
+            ):
                 problems.append(f"shard={self.shard}: expected i/n with i from 1 to n, such as 1/4")
             if self.tokenizer.path is None:
                 problems.append(f"shard={self.shard}: all shards need the same vocabulary; set tokenizer.path=")

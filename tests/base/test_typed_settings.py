@@ -8,6 +8,7 @@ import pytest
 
 from bertkit.base.errors import InputError, nearest
 from bertkit.base.typed_settings import build, conf_dir, differences, to_mapping
+from bertkit.train.train_config import OptimizerConfig
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,19 @@ def test_rules_are_reported_with_the_other_errors() -> None:
         "inner.num_layers=-1: expected at least 1",
         "rate='x': expected a number",
     ]
+
+
+def test_a_missing_option_is_a_missing_value() -> None:
+    with pytest.raises(InputError, match=r"^missing value: set optimizer.name=\n") as caught:
+        build(OptimizerConfig, {"options": {"a": 1}}, "optimizer")
+    assert {line.partition(".")[0] for line in caught.value.args} == {"missing value: set optimizer"}
+
+
+def test_the_first_form_without_problems_converts() -> None:
+    kind = Literal["auto"] | tuple[str, ...] | tuple[int, ...]
+    assert [build(one(kind), {"x": value}).x for value in ("auto", ["a"], [1])] == ["auto", ("a",), (1,)]
+    with pytest.raises(InputError, match=r"^x\[1\]=1: expected text$"):
+        build(one(kind), {"x": ["a", 1]})
 
 
 def test_an_unknown_key_far_from_all_names_gets_no_suggestion() -> None:
