@@ -725,8 +725,8 @@ def compare(
 
     Args:
         runs: the directories; `runs=` can be left out, as in the first example
-        output: the page
-        overwrite: True: replace an existing file
+        output: the page; an earlier one is replaced
+        overwrite: True: replace another file
 
     Returns:
         A run: its `report` is the page, and its `scores` hold the scores of each run by name.
