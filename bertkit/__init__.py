@@ -23,7 +23,9 @@ COMMANDS = (  # in their usual order
     "export", "verify",
 )  # fmt: skip
 # decorators of plug-ins
-SLOTS = ("masking", "head", "score", "positions", "pattern", "schedule", "optimizer", "metric", "shape")
+SLOTS = (
+    "masking", "head", "score", "positions", "pattern", "feed_forward", "pooler", "schedule", "optimizer", "metric", "shape",
+)  # fmt: skip
 __all__ = ["__version__", *COMMANDS, *_HOMES]
 
 

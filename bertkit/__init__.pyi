@@ -67,6 +67,10 @@ class _MaskingConfig(TypedDict, total=False):
     kind: str
     options: dict[str, Any]
 
+class _FeedForwardConfig(TypedDict, total=False):
+    kind: str
+    options: dict[str, Any]
+
 class _FinalPhaseConfig(TypedDict, total=False):
     max_seq_length: int | None
     share: float
@@ -352,7 +356,8 @@ def pretrain(
     output_dir: _Path,
     model_dir: _Path | None = None,
     objective: Literal['auto', 'masked_lm', 'next_token'] = 'auto',
-    pooling: Literal['first', 'mean', 'feed_forward'] = 'first',
+    pooling: str = 'first',
+    feed_forward: _FeedForwardConfig = ...,
     init_moments: bool = False,
     steps: int | Literal['auto'] = 'auto',
     seed: int = 0,
@@ -1007,6 +1012,12 @@ def positions(name: str) -> Callable[[_Made], _Made]:
 
 def pattern(name: str) -> Callable[[_Made], _Made]:
     """Add a function or class as an option of the setting attention.pattern."""
+
+def feed_forward(name: str) -> Callable[[_Made], _Made]:
+    """Add a function or class as an option of the setting feed_forward.kind."""
+
+def pooler(name: str) -> Callable[[_Made], _Made]:
+    """Add a function or class as an option of the setting pooling."""
 
 def schedule(name: str) -> Callable[[_Made], _Made]:
     """Add a function or class as an option of the setting schedule.decay."""

@@ -28,7 +28,8 @@ from bertkit.data.data_config import MaskingConfig
 from bertkit.kernels.layout import Layout
 from bertkit.model.bert_config import AttentionConfig, HeadConfig
 from bertkit.model.heads import BertWithHeads
-from bertkit.model.patterns import Pattern
+from bertkit.model.patterns import SlidingWindow
+from bertkit.model.slots import Pattern, Positions
 from bertkit.tasks.task_config import KINDS
 
 GUIDE = Path(__file__).resolve().parents[1] / "recipes" / "extend"
@@ -286,6 +287,85 @@ def test_a_pattern() -> None:
     weights = model(ids, torch.zeros_like(ids), layout, output_attentions=True).attentions[0]
     assert torch.equal(weights[0, 0] > 0, Strided(stride=3).allowed(7))
     assert model.bert.encoder.layers[0].attention.slots.has_scores is False
+
+
+def test_positions_and_patterns_that_alternate() -> None:
+    """A layer's attention is what its number makes of the option: here other angles, and every second layer looks near."""
+
+    class Turning(Positions):
+        def __init__(self, config: object, *, base: int = 10) -> None:
+            super().__init__()
+            self.base = base
+
+        def of_layer(self, layer: int) -> Positions:
+            return Turning(None, base=self.base + layer)
+
+        def rotate(self, vectors: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
+            return vectors * self.base
+
+    @dataclass(frozen=True, kw_only=True)
+    class Alternating(Pattern):
+        near: int = 1
+
+        def of_layer(self, layer: int) -> Pattern:
+            return SlidingWindow(window=self.near) if layer % 2 else Pattern()
+
+    bertkit.positions("turning")(Turning)  # type: ignore[attr-defined]
+    bertkit.pattern("alternating")(Alternating)  # type: ignore[attr-defined]
+    mapping = {"positions": "turning", "positions_options": {"base": 3}, "pattern": "alternating"}
+    config = small_config(attention=build(AttentionConfig, mapping))  # type: ignore[arg-type]
+    model = BertWithHeads(config, ("masked_lm",), with_pooler=False).eval()
+    ids, layout = torch.arange(5, 17), Layout.from_lengths(torch.tensor([7, 5]))
+    query = torch.ones(12, 2, 13)
+    for number, (layer, weights) in enumerate(
+        zip(
+            model.bert.encoder.layers,
+            model(ids, torch.zeros_like(ids), layout, output_attentions=True).attentions or (),
+            strict=True,
+        )
+    ):
+        turned, _ = layer.attention.slots.transform(query, query, layout.position_ids)
+        assert turned.unique().tolist() == [3 + number]
+        allowed = SlidingWindow(window=1).allowed(7) if number % 2 else torch.ones(7, 7).bool()
+        assert torch.equal(weights[0, 0] > 0, allowed)
+    assert number == 2
+
+
+FEED_FORWARD = """
+@bertkit.feed_forward("doubled")
+class Doubled(nn.Module):
+    def __init__(self, config, *, factor: int = 2):
+        super().__init__()
+        self.factor, self.inner = factor, nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, hidden):
+        return self.factor * self.inner(hidden){part}
+"""
+
+
+def test_a_feed_forward(tiny_runs: Path, tmp_path: Path, capsys: Capsys) -> None:
+    chosen = "plugins=[mine]", "feed_forward=doubled", "feed_forward.options.factor=3"
+    (tmp_path / "mine.py").write_text("import bertkit\nfrom torch import nn\n" + FEED_FORWARD.format(part=""))
+    assert pretrain(tiny_runs, "run", *chosen) == 0
+    content = json.loads(Path("run/model/config.json").read_text())
+    assert (content["model_type"], content["feed_forward"]) == (
+        "bertkit",
+        {"kind": "doubled", "options": {"factor": 3}},
+    )
+    names = [name for name in load_file("run/model/model.safetensors") if "layers.0.feed_forward." in name]
+    assert sorted(name.partition("feed_forward.")[2] for name in names) == ["inner.bias", "inner.weight"]
+    again = "plugins=[mine]", "model_dir=run", f"data_dir={tiny_runs / 'task'}", "output_dir=task"
+    assert run(["finetune", *again, *TINY_FINETUNE]) == 0
+    capsys.readouterr()
+    refused(run(["export", "model_dir=run", "output_dir=hf"]), "feed_forward.kind=doubled", capsys)
+    del plugins._options["feed_forward", "doubled"]
+    refused(run(["predict", "model_dir=run", "text=kan lon"]), "feed_forward.kind='doubled'", capsys)
+
+
+def test_a_feed_forward_of_another_size(tiny_runs: Path, tmp_path: Path, capsys: Capsys) -> None:
+    (tmp_path / "mine.py").write_text("import bertkit\nfrom torch import nn\n" + FEED_FORWARD.format(part="[:, 1:]"))
+    code = pretrain(tiny_runs, "run", "plugins=[mine]", "feed_forward=doubled")
+    refused(code, "mine.py:4) returned torch.Size", capsys)
 
 
 def test_the_name_of_a_built_in_option() -> None:

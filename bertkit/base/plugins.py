@@ -55,6 +55,8 @@ SLOTS = {
         "attention.positions", "config", "bertkit.model.positions", "learned", "attention.positions_options"
     ),
     "pattern": Slot("attention.pattern", "", "bertkit.model.patterns", "full", "attention.pattern_options"),
+    "feed_forward": Slot("feed_forward.kind", "config", "bertkit.model.bert", "mlp", "feed_forward.options"),
+    "pooler": Slot("pooling", "config", "bertkit.model.bert", "first"),
     "norm": Slot("norm.kind", "size, epsilon", "bertkit.model.bert", "layer_norm"),
     "cell": Slot("decoder.cell", "num_inputs, size, by_step, both", "bertkit.model.cells", "gru"),
     "schedule": Slot(

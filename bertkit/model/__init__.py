@@ -1,7 +1,7 @@
 """BERT over packed tokens: the sequences of a batch lie one after another, without padding. Only torch is needed.
 
-`attention.py` holds the equation of attention, and `geometry.py` which keys each query attends to. Other scores, positions
-and patterns are options in one file each.
+`attention.py` holds the equation of attention, and `geometry.py` which keys each query attends to. `slots.py` says what users may
+choose in attention, and what BERT does there; the other scores, positions and patterns are in one file each.
 
 Doors:
 

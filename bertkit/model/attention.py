@@ -1,8 +1,7 @@
 """Scaled dot-product attention, and multi-head attention over a layout.
 
 In a Transformer layer only `attend` mixes information between tokens: each query attends to the keys that the geometry
-allows, and to no others. `AttentionVariant` has the score, the positions and the pattern of a layer, which are options
-in scores.py, positions.py and patterns.py.
+allows, and to no others. `AttentionVariant` has the score and the positions of a layer, which slots.py lets users choose.
 
 Axes, the same in every file of the model: B sequences, S packed tokens, T tokens per sequence, D hidden_size, N heads,
 H head size (D = N * H), F intermediate_size, V vocab_size, M masked positions, L layers, C labels.
@@ -16,16 +15,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertkit.base import plugins
 from bertkit.kernels.fast import ANYWHERE, FastWays, exact_dropout, fits_packed, is_on_cuda, packed_attention
 from bertkit.kernels.grouped import GroupedAttention
 from bertkit.kernels.layout import Group, Plan
 from bertkit.kernels.linear import Linear, dropout, is_on_cpu
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.geometry import Geometry, padded, similar_lengths
-from bertkit.model.patterns import Compression, make_pattern
-from bertkit.model.positions import Positions, changes_layers, changes_weights, make_positions
-from bertkit.model.scores import dot, make_score, scaled_dot
+from bertkit.model.slots import (
+    Positions,
+    changes_layers,
+    changes_weights,
+    dot,
+    make_pattern,
+    make_positions,
+    make_score,
+    scaled_dot,
+)
 
 
 class AttentionVariant(nn.Module):
@@ -35,11 +40,10 @@ class AttentionVariant(nn.Module):
     scores and positions replace two steps of attention: `scores` and `context`.
     """
 
-    def __init__(self, config: BertConfig, shared: Compression | None = None) -> None:
+    def __init__(self, config: BertConfig, layer: int, shared: nn.Module | None = None) -> None:
         super().__init__()
         self.score = make_score(config)
-        positions = make_positions(config, changes_layers)
-        self.has_plugin = plugins.is_plugin("positions", config.attention.positions)
+        positions = make_positions(config, changes_layers).of_layer(layer)
         self.place = positions.module_name
         self.add_module(self.place, positions)
         # a shared one is a parameter of the encoder only
@@ -51,9 +55,7 @@ class AttentionVariant(nn.Module):
     @property
     def positions(self) -> Positions:
         """The positions of the layer."""
-        found = self.get_submodule(self.place)
-        assert isinstance(found, Positions)
-        return found
+        return self._modules[self.place]  # type: ignore[return-value]
 
     def transform(self, query: Tensor, key: Tensor | None, position_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Change queries and keys (S, N, H) so that their scaled dot product is the score; without keys, return queries twice."""
@@ -251,10 +253,10 @@ class MultiHeadAttention(nn.Module):
 
     fast = ANYWHERE  # replaced by `BertWithHeads.use`
 
-    def __init__(self, config: BertConfig, shared: Compression | None = None) -> None:
+    def __init__(self, config: BertConfig, layer: int, shared: nn.Module | None = None) -> None:
         super().__init__()
         self.num_heads = config.num_attention_heads
-        self.slots = AttentionVariant(config, shared)  # empty in a BERT
+        self.slots = AttentionVariant(config, layer, shared)  # empty in a BERT
         self.query = Linear(config.hidden_size, config.hidden_size)
         self.key = Linear(config.hidden_size, config.hidden_size) if self.slots.score.needs_keys else None
         self.value = Linear(config.hidden_size, config.hidden_size)

@@ -14,9 +14,9 @@ from bertkit.kernels.linear import ACTIVATIONS, Dropout, Linear
 from bertkit.model.attention import MultiHeadAttention
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.geometry import Geometry
-from bertkit.model.patterns import Compression, make_pattern
-from bertkit.model.positions import Positions, changes_embeddings, make_positions
 from bertkit.model.recurrent import RecurrentLayers
+from bertkit.model.returned import checked_module
+from bertkit.model.slots import Positions, changes_embeddings, make_pattern, make_positions
 
 
 class RMSNorm(nn.RMSNorm):
@@ -68,9 +68,7 @@ class Embeddings(nn.Module):
     @property
     def positions(self) -> Positions:
         """The positions of the embeddings."""
-        found = self.get_submodule(self.place)
-        assert isinstance(found, Positions)
-        return found
+        return self._modules[self.place]  # type: ignore[return-value]
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor) -> Tensor:
         """Embed packed tokens: (S,) -> (S, D).
@@ -86,6 +84,7 @@ class Embeddings(nn.Module):
         return self.dropout(hidden if self.norm is None else self.norm(hidden))  # type: ignore[no-any-return]
 
 
+@plugins.option("feed_forward", "mlp")
 class FeedForward(nn.Module):
     """Two linear maps with an activation between them, GELU in BERT, applied to each token."""
 
@@ -100,17 +99,27 @@ class FeedForward(nn.Module):
         return self.output(self.activation(self.intermediate(hidden)))  # type: ignore[no-any-return]
 
 
+def make_feed_forward(config: BertConfig) -> nn.Module:
+    """Make the feed-forward part of a layer, (S, D) -> (S, D)."""
+    kind = config.feed_forward.kind
+    made = plugins.bind("feed_forward", kind, config.feed_forward.options)(config)
+    return checked_module("feed_forward", kind, made, lambda hidden: hidden.shape)
+
+
 class EncoderLayer(nn.Module):
     """Attention and feed-forward, both with dropout, a residual connection, and a norm after it (`post`) or before (`pre`)."""
 
-    def __init__(self, config: BertConfig, shared: Compression | None = None) -> None:
+    def __init__(self, config: BertConfig, layer: int, shared: nn.Module | None = None) -> None:
+        """Make the layer with this number, counted from 0."""
         super().__init__()
-        self.attention = MultiHeadAttention(config, shared)
+        self.attention = MultiHeadAttention(config, layer, shared)
         self.attention_norm = make_norm(config)
-        self.feed_forward = FeedForward(config)
+        self.feed_forward = make_feed_forward(config)
         self.feed_forward_norm = make_norm(config)
         self.dropout = Dropout(config.hidden_dropout_prob)
         self.is_pre_norm = config.norm.placement == "pre"
+        chosen = {"positions": config.attention.positions, "feed_forward": config.feed_forward.kind}
+        self.has_plugin = any(plugins.is_plugin(*option) for option in chosen.items())  # outside of attention
 
     def forward(self, hidden: Tensor, geometry: Geometry, attentions: list[Tensor] | None = None) -> Tensor:
         """(S, D) -> (S, D); the attention weights, (B, N, T, T), are appended to `attentions`."""
@@ -136,10 +145,10 @@ class Encoder(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        pattern = make_pattern(config.attention)
-        self.patterns = [pattern.of_layer(number) for number in range(config.num_hidden_layers)]
+        pattern, numbers = make_pattern(config.attention), range(config.num_hidden_layers)
+        self.patterns = [pattern.of_layer(number) for number in numbers]
         self.compression = pattern.compression(config) if pattern.shares_compression else None
-        self.layers = nn.ModuleList(EncoderLayer(config, self.compression) for _ in range(config.num_hidden_layers))
+        self.layers = nn.ModuleList(EncoderLayer(config, number, self.compression) for number in numbers)
         self.norm = make_norm(config) if config.norm.placement == "pre" else None
 
     def forward(
@@ -175,22 +184,50 @@ def weighted_mean(hidden: Tensor, scores: Tensor, layout: Layout) -> Tensor:
     return torch.cat(means)[: len(layout.starts)]
 
 
+@plugins.option("pooler", "first")
 class Pooler(nn.Module):
-    """One vector for a sequence: tanh of a linear map of its [CLS] vector, or of the mean of its token vectors."""
+    """One vector for a sequence: tanh of a linear map of what `pool` returns, here its [CLS] vector."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.dense = Linear(config.hidden_size, config.hidden_size)
-        self.pooling = config.pooling
-        self.score = Linear(config.hidden_size, 1) if self.pooling == "feed_forward" else None
+
+    def pool(self, hidden: Tensor, layout: Layout) -> Tensor:
+        """(S, D) -> (B, D)."""
+        return hidden[layout.starts]
 
     def forward(self, hidden: Tensor, layout: Layout) -> Tensor:
         """(S, D) -> (B, D)."""
-        if self.pooling == "first":
-            return torch.tanh(self.dense(hidden[layout.starts]))
-        # feed-forward attention scores a token by a(h) = tanh(w h + b)
-        scores = hidden.new_zeros(len(hidden)) if self.score is None else torch.tanh(self.score(hidden))[:, 0]
-        return torch.tanh(self.dense(weighted_mean(hidden, scores, layout)))
+        return torch.tanh(self.dense(self.pool(hidden, layout)))
+
+
+@plugins.option("pooler", "mean")
+class MeanPooler(Pooler):
+    """The mean of the token vectors of a sequence."""
+
+    def pool(self, hidden: Tensor, layout: Layout) -> Tensor:
+        """(S, D) -> (B, D)."""
+        return weighted_mean(hidden, hidden.new_zeros(len(hidden)), layout)
+
+
+@plugins.option("pooler", "feed_forward")
+class AttentivePooler(Pooler):
+    """A mean with learned weights: feed-forward attention scores a token by a(h) = tanh(w h + b)."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config)
+        self.score = Linear(config.hidden_size, 1)
+
+    def pool(self, hidden: Tensor, layout: Layout) -> Tensor:
+        """(S, D) -> (B, D)."""
+        return weighted_mean(hidden, torch.tanh(self.score(hidden))[:, 0], layout)
+
+
+def make_pooler(config: BertConfig) -> nn.Module:
+    """Make the pooler of a model, (S, D) and a layout -> (B, D)."""
+    made = plugins.bind("pooler", config.pooling)(config)
+    size = config.hidden_size
+    return checked_module("pooler", config.pooling, made, lambda hidden, layout: (len(layout.starts), size))
 
 
 class Bert(nn.Module):
@@ -202,7 +239,7 @@ class Bert(nn.Module):
         self.embeddings = Embeddings(config)
         is_recurrent = config.decoder is not None and config.decoder.kind == "rnn"
         self.encoder = RecurrentLayers(config) if is_recurrent else Encoder(config)
-        self.pooler = Pooler(config) if with_pooler else None
+        self.pooler = make_pooler(config) if with_pooler else None
 
     def forward(
         self,

@@ -19,7 +19,7 @@ FOLLOWS = ("follows", "does not follow")  # the labels of next sentence predicti
 POOLED_HEADS = ("next_sentence", "sequence", "choice")  # they read the pooled output; the other heads read every token
 
 ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
-Pooling = Literal["first", "mean", "feed_forward"]
+Pooling = Annotated[str, Slot("pooler")]
 LOCAL_SCORES = ("local_m", "local_p")
 
 
@@ -150,6 +150,14 @@ class HeadConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FeedForwardConfig:
+    """The part of a layer after attention: two linear maps, as in BERT, or a plug-in's."""
+
+    kind: Annotated[str, Slot("feed_forward")] = "mlp"
+    options: dict[str, Any] = field(default_factory=dict, hash=False, metadata=options_of("feed_forward", "kind"))
+
+
+@dataclass(frozen=True, kw_only=True)
 class NormConfig:
     """The norms of a layer; the defaults are those of BERT, and conf/norm has the sources."""
 
@@ -229,6 +237,7 @@ class BertConfig(BertShape):
     vocab_size: Size
     attention: AttentionConfig = AttentionConfig()
     norm: NormConfig = NormConfig()
+    feed_forward: FeedForwardConfig = field(default=FeedForwardConfig(), metadata=IF_SET)
     pooling: Pooling = "first"
     head: HeadConfig = HeadConfig()
     decoder: DecoderConfig | None = None  # for a generation head
@@ -247,15 +256,17 @@ class BertConfig(BertShape):
 
     @property
     def variant(self) -> dict[str, Any]:
-        """All attention, norm, pooling, head and decoder settings of a model that is not a standard BERT; empty for a BERT."""
+        """The settings of the parts of a model that is not a standard BERT; empty for a BERT."""
         attention, bert = to_mapping(self.attention), to_mapping(AttentionConfig())
         in_effect = {name for name in attention if not self.attention.without_effect(name)}
         own = self.decoder is not None and self.decoder.is_from_scratch
-        is_bert = self.norm == NormConfig() and self.pooling == "first" and self.head.is_exported and not own
+        parts = self.norm, self.feed_forward, self.pooling
+        is_bert = parts == (NormConfig(), FeedForwardConfig(), "first") and self.head.is_exported and not own
         if is_bert and all(attention[name] == bert.get(name) for name in in_effect):
             return {}
         more = {} if self.decoder is None else {"decoder": to_mapping(self.decoder)}
         more |= {} if self.head.is_exported else {"head": to_mapping(self.head)}
+        more |= {} if self.feed_forward == FeedForwardConfig() else {"feed_forward": to_mapping(self.feed_forward)}
         return {"attention": attention, "norm": asdict(self.norm), "pooling": self.pooling, **more}
 
     @property

@@ -51,13 +51,13 @@ class DecoderState:
 class DecoderLayer(nn.Module):
     """Causal self-attention, cross-attention and feed-forward, all with dropout, a residual connection and a norm."""
 
-    def __init__(self, config: BertConfig, shared: EncoderLayer | None = None) -> None:
+    def __init__(self, config: BertConfig, layer: int, shared: EncoderLayer | None = None) -> None:
         """Use the weights of the encoder layer `shared`, if given, for everything except cross-attention."""
         super().__init__()
-        own = EncoderLayer(config) if shared is None else shared
+        own = EncoderLayer(config, layer) if shared is None else shared
         self.attention, self.attention_norm = own.attention, own.attention_norm
         # the positions of two texts have no distance
-        self.cross_attention = MultiHeadAttention(replace(config, attention=AttentionConfig()))
+        self.cross_attention = MultiHeadAttention(replace(config, attention=AttentionConfig()), layer)
         self.cross_attention_norm = make_norm(config)
         self.feed_forward, self.feed_forward_norm = own.feed_forward, own.feed_forward_norm
         self.dropout = Dropout(config.hidden_dropout_prob)
@@ -126,8 +126,8 @@ class Decoder(nn.Module):
         is_shared = config.decoder.share
         self.embeddings = encoder.embeddings if is_shared or score is None else Embeddings(config)
         self.layers: Any = nn.ModuleList(
-            DecoderLayer(config, layer if is_shared and isinstance(layer, EncoderLayer) else None)
-            for layer in encoder.encoder.layers
+            DecoderLayer(config, number, layer if is_shared and isinstance(layer, EncoderLayer) else None)
+            for number, layer in enumerate(encoder.encoder.layers)
         )
         self.norm = make_norm(config) if config.norm.placement == "pre" else None
         self.score = TiedLinear() if score is None else score

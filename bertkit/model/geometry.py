@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bertkit.kernels.grouped import GROUP_SIZE
 from bertkit.kernels.layout import Group, Layout, Part, Plan, on_device
-from bertkit.model.patterns import FULL, Block, Pattern
+from bertkit.model.slots import FULL, Block, Pattern
 
 
 @dataclass(eq=False)  # not frozen: torch.compile would inspect every field, and recompile for each layer

@@ -18,7 +18,7 @@ from bertkit.model.bert import Bert, make_norm
 from bertkit.model.bert_config import HEADS, POOLED_HEADS, PRETRAINING_HEADS, TOKEN_HEADS, BertConfig, head_problems
 from bertkit.model.decoder import Decoder
 from bertkit.model.recurrent import RecurrentDecoder
-from bertkit.model.returned import returned
+from bertkit.model.returned import checked_module
 
 
 class MaskedLMHead(nn.Module):
@@ -94,13 +94,7 @@ def _head_of_task(config: BertConfig, num_outputs: int) -> nn.Module:
     """Make the head `head.kind`; the logits of a plug-in are checked in every forward pass."""
     kind = config.head.kind
     head = plugins.bind("head", kind, config.head.options)(config, num_outputs)
-    if not isinstance(head, nn.Module):
-        raise plugins.wrong_result("head", kind, head, "a torch.nn.Module")
-    if plugins.is_plugin("head", kind):
-        head.register_forward_hook(
-            lambda _, inputs, logits: returned("head", kind, logits, (len(inputs[0]), num_outputs))
-        )
-    return head
+    return checked_module("head", kind, head, lambda vectors: (len(vectors), num_outputs))
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ def compile_layers(encoder: nn.Module, backend: str = "inductor") -> None:
     allow_compiler_cache()
     for layer in encoder.layers:
         assert isinstance(layer, EncoderLayer)
-        is_whole = not layer.attention.slots.has_plugin  # whose Python code may break a graph
+        is_whole = not layer.has_plugin  # whose Python code may break a graph
         for part in ("before_attention", "after_attention"):
             setattr(layer, part, torch.compile(getattr(layer, part), fullgraph=is_whole, dynamic=True, backend=backend))
 

@@ -4,7 +4,7 @@ Axes: as in attention.py; K compressed_size, P max_position_embeddings.
 """
 
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,60 +12,8 @@ from torch import Tensor, nn
 from bertkit.base import plugins
 from bertkit.base.intervals import Count, Interval, Size
 from bertkit.kernels.layout import Layout
-from bertkit.model.bert_config import AttentionConfig, BertConfig
-
-
-class Block(NamedTuple):
-    """Several blocks of queries with their keys, as positions in a sequence of T tokens.
-
-    Axes: n blocks, each with b queries and C keys. Positions may be outside the sequence; such keys are masked.
-    """
-
-    queries: Tensor  # (n, b)
-    keys: Tensor  # (n, C)
-    allowed: Tensor  # (n, b, C)
-
-
-@plugins.option("pattern", "full")
-@dataclass(frozen=True)
-class Pattern:
-    """Which keys of its sequence a query attends to; here to all. Patterns with the same settings are equal."""
-
-    is_causal: ClassVar = False  # a query attends to no later key
-    is_masked: ClassVar = False  # a query does not attend to some keys
-    is_in_blocks: ClassVar = False  # long sequences are cut into blocks
-    shares_compression: ClassVar = False  # the layers share one `compression`
-
-    def of_layer(self, layer: int) -> "Pattern":
-        """Return the pattern of a layer, counted from 0."""
-        return self
-
-    def compression(self, config: BertConfig) -> "Compression | None":
-        """Make what compresses the keys and values of a layer; None: nothing does."""
-        return None
-
-    def allowed(self, length: int) -> Tensor:
-        """Whether query i attends to key j in a sequence of T tokens: (T, T)."""
-        return torch.ones(length, length, dtype=torch.bool)
-
-    def num_blocks(self, length: int) -> int:
-        """Count the blocks into which a sequence is cut; 1: every query is compared with every key."""
-        return 1
-
-    def padding_key(self, length: int) -> int:
-        """Return what sequences have in common that may be padded to one length."""
-        return 1
-
-    def cut(self, length: int, num_blocks: int) -> list[Block]:
-        """Cut the queries of a sequence into several blocks, to avoid computing most masked pairs."""
-        raise NotImplementedError
-
-    def blocks(self, length: int) -> list[Block]:
-        """Return the blocks of a sequence of T tokens, perhaps the whole sequence as one."""
-        if (num_blocks := self.num_blocks(length)) > 1:
-            return self.cut(length, num_blocks)
-        places = torch.arange(length)[None]
-        return [Block(places, places, self.allowed(length)[None])]
+from bertkit.model.bert_config import BertConfig
+from bertkit.model.slots import Block, Pattern
 
 
 @plugins.option("pattern", "causal")
@@ -183,15 +131,7 @@ class Linformer(Pattern):
         return Compression(self, config)
 
 
-def make_pattern(attention: AttentionConfig) -> Pattern:
-    """Make the pattern of a model."""
-    made = plugins.bind("pattern", attention.pattern, vars(attention), attention.pattern_options)()
-    if not isinstance(made, Pattern):
-        raise plugins.wrong_result("pattern", attention.pattern, made, "a bertkit.model.patterns.Pattern")
-    return made
-
-
-FULL, CAUSAL = Pattern(), Causal()
+CAUSAL = Causal()
 
 
 def bigbird_blocks(num_blocks: int, num_random: int, seed: int = 0, layer: int = 0) -> Tensor:

@@ -1,11 +1,9 @@
-"""Positions of tokens: learned, sinusoidal, rotary, ALiBi, and relative.
+"""Positions of tokens, beside the learned ones in slots.py: sinusoidal, rotary, ALiBi, and relative.
 
 Axes: as in attention.py; C keys for each query, k max_distance.
 """
 
-import inspect
 import math
-from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -15,7 +13,7 @@ from bertkit.base import plugins
 from bertkit.base.intervals import Count
 from bertkit.kernels.layout import on_device
 from bertkit.model.bert_config import BertConfig
-from bertkit.model.returned import returned
+from bertkit.model.slots import Positions
 
 LONGEST_WAVE = 10_000  # for sinusoidal and rotary positions (Vaswani et al. 2017, section 3.5)
 
@@ -73,108 +71,6 @@ def alibi(distances: Tensor, num_heads: int, like: Tensor) -> Tensor:
     slopes += [2 ** (-4 * head / power) for head in range(1, 2 * power, 2)]
     slope = on_device(torch.tensor(slopes[:num_heads], dtype=like.dtype), like.device)
     return -slope[:, None, None] * distances.abs()[:, None]
-
-
-@plugins.option("positions", "none")
-class Positions(nn.Module):
-    """What positions change in a model; this class changes nothing. Those of a layer and of the embeddings are two modules.
-
-    A plug-in is a class `Positions(config)` with one or more of the methods; it need not be a subclass.
-    """
-
-    module_name = "plugin"  # in the names of the parameters
-    scales_tokens = False  # whether token embeddings are multiplied by sqrt(D)
-
-    def __init__(self, config: BertConfig | None = None) -> None:
-        super().__init__()
-
-    def add_to_tokens(self, tokens: Tensor, position_ids: Tensor) -> Tensor:
-        """Change token embeddings (S, D) before segment embeddings are added."""
-        return tokens
-
-    def embed(self, hidden: Tensor, position_ids: Tensor) -> Tensor:
-        """Change the sum of token and segment embeddings (S, D)."""
-        return hidden
-
-    def rotate(self, vectors: Tensor, position_ids: Tensor) -> Tensor:
-        """Change queries or keys (S, N, H)."""
-        return vectors
-
-    def scores(self, query: Tensor, distances: Tensor) -> Tensor | float:
-        """A term of the scores: queries (B, N, T, H), distances (B or 1, T, C) -> (B, N, T, C)."""
-        return 0.0
-
-    def context(self, weights: Tensor, distances: Tensor) -> Tensor | float:
-        """A term of the context: weights (B, N, T, C), distances (B or 1, T, C) -> (B, N, T, H)."""
-        return 0.0
-
-
-def class_of(config: BertConfig) -> type[Positions]:
-    """Return the class of the positions of a model; that of a plug-in also inherits from `Positions`."""
-    name = config.attention.positions
-    chosen = plugins.get("positions", name)
-    if not inspect.isclass(chosen) or {*CHECKED, "context"}.isdisjoint(dir(chosen)):
-        raise plugins.wrong_result("positions", name, chosen, f"a class with a method {', '.join(CHECKED)}")
-    if issubclass(chosen, Positions):
-        return chosen
-    own = {method: _checked(name, method, vars(chosen)[method]) for method in CHECKED if method in vars(chosen)}
-    return type(chosen.__name__, (chosen, Positions), own)
-
-
-# what a plug-in's methods return, for their two arguments
-CHECKED: dict[str, Callable[[Tensor, Tensor], tuple[int, ...]]] = {
-    "add_to_tokens": lambda tokens, position_ids: tokens.shape,
-    "embed": lambda hidden, position_ids: hidden.shape,
-    "rotate": lambda vectors, position_ids: vectors.shape,
-    "scores": lambda query, distances: (query.shape[1], *distances.shape[-2:]),
-}
-
-
-def _checked(name: str, method: str, function: Callable[..., object]) -> Callable[..., Tensor]:
-    """Return a method of a plug-in that checks the shape of its result."""
-
-    def checked(self: object, vectors: Tensor, places: Tensor) -> Tensor:
-        return returned("positions", name, function(self, vectors, places), CHECKED[method](vectors, places))
-
-    return checked
-
-
-def changes_embeddings(positions: type[Positions]) -> bool:
-    """Whether positions change embeddings."""
-    return positions.add_to_tokens is not Positions.add_to_tokens or positions.embed is not Positions.embed
-
-
-def changes_weights(positions: type[Positions]) -> bool:
-    """Whether positions change the scores or the contexts, so that the fast kernels do not fit."""
-    return positions.scores is not Positions.scores or positions.context is not Positions.context
-
-
-def changes_layers(positions: type[Positions]) -> bool:
-    """Whether positions change attention."""
-    return positions.rotate is not Positions.rotate or changes_weights(positions)
-
-
-def make_positions(config: BertConfig, is_used: Callable[[type[Positions]], bool]) -> Positions:
-    """Make the positions of the embeddings or of a layer; those that change nothing if they are not used there."""
-    kind, attention = class_of(config), config.attention
-    if not is_used(kind):
-        return Positions()
-    settings = plugins.bind("positions", attention.positions, vars(attention), attention.positions_options).keywords
-    return kind(config, **settings)
-
-
-@plugins.option("positions", "learned")
-class Learned(nn.Embedding, Positions):
-    """A learned embedding of each position (Devlin et al. 2019, figure 2)."""
-
-    module_name = "position"
-
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__(config.max_position_embeddings, config.hidden_size)
-
-    def embed(self, hidden: Tensor, position_ids: Tensor) -> Tensor:
-        """Add the embeddings."""
-        return hidden + self(position_ids)  # type: ignore[no-any-return]
 
 
 @plugins.option("positions", "sinusoidal")

@@ -19,7 +19,8 @@ from bertkit.kernels.layout import Layout, on_device, pad
 from bertkit.kernels.linear import Dropout, Linear
 from bertkit.model.bert_config import LOCAL_SCORES, BertConfig, DecoderShape
 from bertkit.model.cells import make_layer, run_layer
-from bertkit.model.scores import dot, general, location
+from bertkit.model.scores import general, location
+from bertkit.model.slots import dot
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
-"""The tensors that plug-ins return, checked where bertkit first uses them."""
+"""What plug-ins return, checked where bertkit first uses it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from bertkit.base import plugins
 
@@ -15,3 +15,12 @@ def returned(slot: str, name: str, result: object, shape: Sequence[int]) -> Tens
     if result.shape[-len(shape) :] != shape:
         raise plugins.wrong_result(slot, name, result.shape, f"a tensor of shape {shape}")
     return result
+
+
+def checked_module(slot: str, name: str, made: object, shape_of: Callable[..., Sequence[int]]) -> nn.Module:
+    """Return a module; every output of a plug-in's must have the shape that `shape_of` computes from the inputs."""
+    if not isinstance(made, nn.Module):
+        raise plugins.wrong_result(slot, name, made, "a torch.nn.Module")
+    if plugins.is_plugin(slot, name):
+        made.register_forward_hook(lambda _, inputs, output: returned(slot, name, output, shape_of(*inputs)))
+    return made

@@ -1,12 +1,10 @@
-"""Five functions that score a key for a query; BERT has `scaled_dot`.
+"""Functions that score a key for a query, beside those in slots.py.
 
 Axes: as in attention.py; C keys for each query, A additive_size. Any number of axes may precede T and C. The heads of a layer
 share the matrices of its score.
 """
 
-import inspect
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -15,30 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from bertkit.base import plugins
 from bertkit.base.intervals import Size
 from bertkit.model.bert_config import BertConfig
-from bertkit.model.returned import returned
-
-
-def dot(query: Tensor, key: Tensor) -> Tensor:
-    """The product q . k: (..., T, H) and (..., C, H) -> (..., T, C).
-
-    >>> dot(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0], [0.0, 1.0]]))
-    tensor([[11.,  2.]])
-
-    Source: Luong et al. 2015, section 3.1.
-    """
-    return query @ key.transpose(-1, -2)
-
-
-def scaled_dot(query: Tensor, key: Tensor) -> Tensor:
-    """The scaled product q . k / sqrt(H); shapes as in `dot`.
-
-    >>> scaled_dot(torch.tensor([[1.0, 2.0, 0.0, 1.0]]), torch.tensor([[3.0, 4.0, 5.0, 1.0]]))
-    tensor([[6.]])
-
-    Source: Vaswani et al. 2017, equation 1.
-    """
-    scale: float = query.shape[-1] ** -0.5
-    return dot(query, key) * scale
+from bertkit.model.slots import Score, dot
 
 
 def general(query: Tensor, key: Tensor, matrix: Tensor) -> Tensor:
@@ -78,29 +53,6 @@ def location(query: Tensor, matrix: Tensor, positions: Tensor) -> Tensor:
     """
     positions = positions.clamp(max=len(matrix) - 1)  # padding may have larger positions
     return query @ matrix[positions].transpose(-1, -2)
-
-
-@plugins.option("score", "scaled_dot")
-class Score(nn.Module):
-    """The score of a layer: here the scaled product, which fast kernels compute; other scores override `fold` or `forward`."""
-
-    needs_keys = True
-
-    def __init__(self, config: BertConfig | None = None) -> None:
-        super().__init__()
-
-    @property
-    def is_scaled_dot(self) -> bool:
-        """Whether this score is `scaled_dot` with the queries that `fold` returns."""
-        return type(self).forward is Score.forward
-
-    def fold(self, query: Tensor) -> Tensor:
-        """Change queries (S, N, H) so that the scaled product with the keys is the score."""
-        return query
-
-    def forward(self, query: Tensor, key: Tensor, positions: Tensor) -> Tensor:
-        """Score keys (B, N, C, H) at positions (B or 1, C) for queries (B, N, T, H) from `fold`: (B, N, T, C)."""
-        return scaled_dot(query, key)
 
 
 @plugins.option("score", "dot")
@@ -158,23 +110,3 @@ class Location(Score):
     def forward(self, query: Tensor, key: Tensor, positions: Tensor) -> Tensor:
         """Score the positions of the keys."""
         return location(query, self.matrix.weight, positions[:, None])
-
-
-class OfProducts(Score):
-    """A plug-in's score: a function of queries and keys, or a module made from the config."""
-
-    def __init__(self, name: str, plugin: Callable[[Tensor, Tensor], Tensor]) -> None:
-        super().__init__()
-        self.name, self.plugin = name, plugin
-
-    def forward(self, query: Tensor, key: Tensor, positions: Tensor) -> Tensor:
-        """Score keys for queries by the plug-in."""
-        return returned("score", self.name, self.plugin(query, key), (*query.shape[:-1], key.shape[-2]))
-
-
-def make_score(config: BertConfig) -> Score:
-    """Make the score of a layer, a subclass of `Score` or a plug-in."""
-    attention = config.attention
-    score = plugins.bind("score", attention.score, vars(attention), attention.score_options)
-    made = score(config) if inspect.isclass(score.func) else score
-    return made if isinstance(made, Score) else OfProducts(attention.score, made)

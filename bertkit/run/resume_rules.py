@@ -51,7 +51,7 @@ PRETRAIN: Rules = {
     "model_dir": FREE,
     "init_moments": AT_START,
     "steps": WARN,  # the learning rate schedule continues with the new number
-    **dict.fromkeys(("model", "attention", "norm", "pooling"), AT_START),  # the shapes of the weights depend on them
+    **dict.fromkeys(("model", "attention", "norm", "feed_forward", "pooling"), AT_START),  # as the weights' shapes
     "segments": FIXED,
     **dict.fromkeys(("segments.kind", "segments.next_sentence"), AT_START),  # the heads depend on them
     "objective": AT_START,  # the head depends on it

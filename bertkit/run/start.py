@@ -183,6 +183,7 @@ def start_pretraining(settings: PretrainSettings, dataset: PreparedDataset) -> S
         vocab_size=vocab.size,
         attention=settings.attention,
         norm=settings.norm,
+        feed_forward=settings.feed_forward,
         pooling=settings.pooling,
         pad_token_id=vocab.pad,
         eos_token_id=vocab.sep if settings.predicts_next_token else None,

@@ -72,6 +72,7 @@ class PretrainSettings(TrainingSettings):
     model: bert_config.BertShape
     attention: bert_config.AttentionConfig
     norm: bert_config.NormConfig
+    feed_forward: bert_config.FeedForwardConfig
     pooling: bert_config.Pooling
     objective: Literal["auto", "masked_lm", "next_token"]
     segments: AnySegments
@@ -123,7 +124,7 @@ class PretrainSettings(TrainingSettings):
             return [
                 f"{key}: has no effect with model_dir=, which sets it; leave it out"
                 for key in self.explicit_keys
-                if key.split(".")[0] in ("attention", "norm", "pooling")
+                if key.split(".")[0] in ("attention", "norm", "feed_forward", "pooling")
             ]
         shape = self.model
         problems = [

@@ -11,7 +11,8 @@ from bertkit.kernels.layout import Layout
 from bertkit.model.attention import Weighing, attend_fast
 from bertkit.model.geometry import Geometry
 from bertkit.model.heads import BertWithHeads
-from bertkit.model.patterns import CAUSAL, FULL, Pattern
+from bertkit.model.patterns import CAUSAL
+from bertkit.model.slots import FULL, Pattern
 
 LENGTHS = [5, 7, 7, 3, 11, 11, 11, 2]
 

@@ -25,8 +25,9 @@ from bertkit.model.bert import Bert
 from bertkit.model.bert_config import AttentionConfig, BertConfig, NormConfig
 from bertkit.model.geometry import Geometry
 from bertkit.model.heads import BertWithHeads
-from bertkit.model.patterns import CAUSAL, bigbird_blocks, make_pattern
+from bertkit.model.patterns import CAUSAL, bigbird_blocks
 from bertkit.model.positions import rotate, sinusoidal
+from bertkit.model.slots import make_pattern
 
 LENGTHS = (5, 13, 13, 41, 40, 1, 2)  # two run together; the longest has as many as there are positions, and many blocks
 OPTIONS = {slot: plugins.names_of(slot) for slot in ("score", "positions", "pattern")}
@@ -88,7 +89,7 @@ def test_the_examples_of_the_docstrings() -> None:
         counts[module.name] = doctest.testmod(page, extraglobs={"torch": torch})
     assert all(count.failed == 0 for count in counts.values())
     with_examples = {name: count.attempted for name, count in counts.items() if count.attempted}
-    assert with_examples == {"bert": 2, "patterns": 4, "positions": 7, "scores": 7}
+    assert with_examples == {"bert": 2, "patterns": 4, "positions": 7, "scores": 5, "slots": 2}
 
 
 EVERYTHING = config_of(
@@ -381,6 +382,7 @@ def test_another_sequence_changes_nothing(name: str) -> None:
     (["norm.kind=rmsnorm"], "norm.kind"),
     (["norm=before"], "norm"),
     (["pooling=cls"], "pooling"),
+    (["feed_forward=glue"], "feed_forward"),
 ])  # fmt: skip
 def test_what_has_no_meaning_is_refused_in_one_line(more: list[str], message: str, capsys: Capsys) -> None:
     refused(run(["pretrain", "data_dir=x", "output_dir=y", *more]), message, capsys, alone=True)

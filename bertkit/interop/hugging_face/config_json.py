@@ -20,6 +20,7 @@ from bertkit.model.bert_config import (
     AttentionConfig,
     BertConfig,
     DecoderConfig,
+    FeedForwardConfig,
     HeadConfig,
     NormConfig,
     ProblemType,
@@ -85,11 +86,14 @@ def require_bert(config: BertConfig, where: str) -> None:
 def changed_from_bert(config: BertConfig) -> list[str]:
     """List the settings that differ from BERT's, as `key=value`."""
     bert = {"attention": to_mapping(AttentionConfig()), "norm": to_mapping(NormConfig()), "pooling": "first"}
-    bert["head"] = to_mapping(HeadConfig())
-    variant = {"head": bert["head"]} | {key: value for key, value in config.variant.items() if key != "decoder"}
+    whole = {
+        "head": to_mapping(HeadConfig()),
+        "feed_forward": to_mapping(FeedForwardConfig()),
+    }  # left out where they are BERT's
+    variant = whole | {key: value for key, value in config.variant.items() if key != "decoder"}
     if config.decoder is not None and config.decoder.is_from_scratch:
         variant["decoder"] = config.decoder.kind
-    changed = [f"{key}={value}" for key, _, value in differences(bert, variant)]
+    changed = [f"{key}={value}" for key, _, value in differences(bert | whole, variant)]
     return [each for each in changed if not config.attention.without_effect(each.partition("=")[0].partition(".")[2])]
 
 
@@ -101,7 +105,7 @@ def config_json(config: BertConfig, architecture: str, dtype: torch.dtype = torc
     if config.decoder is not None and not config.decoder.is_from_scratch:
         return _pair_json(config, config.decoder, dtype)
     content = asdict(config)
-    for name in ("attention", "norm", "pooling", "head", "decoder"):
+    for name in ("attention", "norm", "feed_forward", "pooling", "head", "decoder"):
         del content[name]
     if architecture != ARCHITECTURES["next_token",]:
         del content["eos_token_id"]
@@ -191,6 +195,7 @@ def read_config(path: Path, tensors: Mapping[str, Tensor] | None = None) -> tupl
             own = content.get(name)
             groups[name] = {**known, **own} if isinstance(own, dict) else own
         shape |= {"pooling": content.get("pooling", "first"), "head": content.get("head", {})}
+        shape |= {"feed_forward": content.get("feed_forward", {})}
     else:
         is_causal, places = content.get("is_decoder") or False, shape["max_position_embeddings"]
         kind = content.get("position_embedding_type") or "absolute"

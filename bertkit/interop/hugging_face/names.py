@@ -66,7 +66,7 @@ _INVERSES = {
     for lm in LM_HEADS
 }
 OWN = re.compile(
-    r"\.attention\.slots\.|^bert\.encoder\.(norm|compression)\.|^bert\.pooler\.score\.|^heads\.generation\."
+    r"\.attention\.slots\.|^bert\.encoder\.layers\.\d+\.feed_forward\.|^bert\.encoder\.(norm|compression)\.|^bert\.pooler\.score\.|^heads\.generation\."
     r"|^bert\.encoder\.layers\.\d+\.(weight|bias)_"  # weights of GRUs
     r"|^bert\.embeddings\.plugin\.|^heads\.(sequence|token|span|choice)\."
 )

@@ -1,0 +1,254 @@
+"""What the options of attention change, with BERT's own choice for each: the score, the positions and the pattern of a layer.
+
+The other options are in scores.py, positions.py and patterns.py.
+
+Axes: as in attention.py; C keys for each query.
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from bertkit.base import plugins
+from bertkit.model.bert_config import AttentionConfig, BertConfig
+from bertkit.model.returned import returned
+
+
+def dot(query: Tensor, key: Tensor) -> Tensor:
+    """The product q . k: (..., T, H) and (..., C, H) -> (..., T, C).
+
+    >>> dot(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0], [0.0, 1.0]]))
+    tensor([[11.,  2.]])
+
+    Source: Luong et al. 2015, section 3.1.
+    """
+    return query @ key.transpose(-1, -2)
+
+
+def scaled_dot(query: Tensor, key: Tensor) -> Tensor:
+    """The scaled product q . k / sqrt(H); shapes as in `dot`.
+
+    >>> scaled_dot(torch.tensor([[1.0, 2.0, 0.0, 1.0]]), torch.tensor([[3.0, 4.0, 5.0, 1.0]]))
+    tensor([[6.]])
+
+    Source: Vaswani et al. 2017, equation 1.
+    """
+    scale: float = query.shape[-1] ** -0.5
+    return dot(query, key) * scale
+
+
+@plugins.option("score", "scaled_dot")
+class Score(nn.Module):
+    """The score of a layer: here the scaled product, which fast kernels compute; other scores override `fold` or `forward`."""
+
+    needs_keys = True
+
+    def __init__(self, config: BertConfig | None = None) -> None:
+        super().__init__()
+
+    @property
+    def is_scaled_dot(self) -> bool:
+        """Whether this score is `scaled_dot` with the queries that `fold` returns."""
+        return type(self).forward is Score.forward
+
+    def fold(self, query: Tensor) -> Tensor:
+        """Change queries (S, N, H) so that the scaled product with the keys is the score."""
+        return query
+
+    def forward(self, query: Tensor, key: Tensor, positions: Tensor) -> Tensor:
+        """Score keys (B, N, C, H) at positions (B or 1, C) for queries (B, N, T, H) from `fold`: (B, N, T, C)."""
+        return scaled_dot(query, key)
+
+
+class OfProducts(Score):
+    """A plug-in's score: a function of queries and keys, or a module made from the config."""
+
+    def __init__(self, name: str, plugin: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.name, self.plugin = name, plugin
+
+    def forward(self, query: Tensor, key: Tensor, positions: Tensor) -> Tensor:
+        """Score keys for queries by the plug-in."""
+        return returned("score", self.name, self.plugin(query, key), (*query.shape[:-1], key.shape[-2]))
+
+
+def make_score(config: BertConfig) -> Score:
+    """Make the score of a layer, a subclass of `Score` or a plug-in."""
+    attention = config.attention
+    score = plugins.bind("score", attention.score, vars(attention), attention.score_options)
+    made = score(config) if inspect.isclass(score.func) else score
+    return made if isinstance(made, Score) else OfProducts(attention.score, made)
+
+
+@plugins.option("positions", "none")
+class Positions(nn.Module):
+    """What positions change in a model; this class changes nothing. Those of a layer and of the embeddings are two modules.
+
+    A plug-in is a class `Positions(config)` with one or more of the methods; it need not be a subclass.
+    """
+
+    module_name = "plugin"  # in the names of the parameters
+    scales_tokens = False  # whether token embeddings are multiplied by sqrt(D)
+
+    def __init__(self, config: BertConfig | None = None) -> None:
+        super().__init__()
+
+    def of_layer(self, layer: int) -> "Positions":
+        """Return the positions of a layer, counted from 0; the embeddings have their own."""
+        return self
+
+    def add_to_tokens(self, tokens: Tensor, position_ids: Tensor) -> Tensor:
+        """Change token embeddings (S, D) before segment embeddings are added."""
+        return tokens
+
+    def embed(self, hidden: Tensor, position_ids: Tensor) -> Tensor:
+        """Change the sum of token and segment embeddings (S, D)."""
+        return hidden
+
+    def rotate(self, vectors: Tensor, position_ids: Tensor) -> Tensor:
+        """Change queries or keys (S, N, H)."""
+        return vectors
+
+    def scores(self, query: Tensor, distances: Tensor) -> Tensor | float:
+        """A term of the scores: queries (B, N, T, H), distances (B or 1, T, C) -> (B, N, T, C)."""
+        return 0.0
+
+    def context(self, weights: Tensor, distances: Tensor) -> Tensor | float:
+        """A term of the context: weights (B, N, T, C), distances (B or 1, T, C) -> (B, N, T, H)."""
+        return 0.0
+
+
+def class_of(config: BertConfig) -> type[Positions]:
+    """Return the class of the positions of a model; that of a plug-in also inherits from `Positions`."""
+    name = config.attention.positions
+    chosen = plugins.get("positions", name)
+    if not inspect.isclass(chosen) or {*CHECKED, "context"}.isdisjoint(dir(chosen)):
+        raise plugins.wrong_result("positions", name, chosen, f"a class with a method {', '.join(CHECKED)}")
+    if issubclass(chosen, Positions):
+        return chosen
+    own = {method: _checked(name, method, vars(chosen)[method]) for method in CHECKED if method in vars(chosen)}
+    return type(chosen.__name__, (chosen, Positions), own)
+
+
+# what a plug-in's methods return, for their two arguments
+CHECKED: dict[str, Callable[[Tensor, Tensor], tuple[int, ...]]] = {
+    "add_to_tokens": lambda tokens, position_ids: tokens.shape,
+    "embed": lambda hidden, position_ids: hidden.shape,
+    "rotate": lambda vectors, position_ids: vectors.shape,
+    "scores": lambda query, distances: (query.shape[1], *distances.shape[-2:]),
+}
+
+
+def _checked(name: str, method: str, function: Callable[..., object]) -> Callable[..., Tensor]:
+    """Return a method of a plug-in that checks the shape of its result."""
+
+    def checked(self: object, vectors: Tensor, places: Tensor) -> Tensor:
+        return returned("positions", name, function(self, vectors, places), CHECKED[method](vectors, places))
+
+    return checked
+
+
+def changes_embeddings(positions: type[Positions]) -> bool:
+    """Whether positions change embeddings."""
+    return positions.add_to_tokens is not Positions.add_to_tokens or positions.embed is not Positions.embed
+
+
+def changes_weights(positions: type[Positions]) -> bool:
+    """Whether positions change the scores or the contexts, so that the fast kernels do not fit."""
+    return positions.scores is not Positions.scores or positions.context is not Positions.context
+
+
+def changes_layers(positions: type[Positions]) -> bool:
+    """Whether positions change attention."""
+    return positions.rotate is not Positions.rotate or changes_weights(positions)
+
+
+def make_positions(config: BertConfig, is_used: Callable[[type[Positions]], bool]) -> Positions:
+    """Make the positions of the embeddings or of a layer; those that change nothing if they are not used there."""
+    kind, attention = class_of(config), config.attention
+    if not is_used(kind):
+        return Positions()
+    settings = plugins.bind("positions", attention.positions, vars(attention), attention.positions_options).keywords
+    return kind(config, **settings)
+
+
+@plugins.option("positions", "learned")
+class Learned(nn.Embedding, Positions):
+    """A learned embedding of each position (Devlin et al. 2019, figure 2)."""
+
+    module_name = "position"
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config.max_position_embeddings, config.hidden_size)
+
+    def embed(self, hidden: Tensor, position_ids: Tensor) -> Tensor:
+        """Add the embeddings."""
+        return hidden + self(position_ids)  # type: ignore[no-any-return]
+
+
+class Block(NamedTuple):
+    """Several blocks of queries with their keys, as positions in a sequence of T tokens.
+
+    Axes: n blocks, each with b queries and C keys. Positions may be outside the sequence; such keys are masked.
+    """
+
+    queries: Tensor  # (n, b)
+    keys: Tensor  # (n, C)
+    allowed: Tensor  # (n, b, C)
+
+
+@plugins.option("pattern", "full")
+@dataclass(frozen=True)
+class Pattern:
+    """Which keys of its sequence a query attends to; here to all. Patterns with the same settings are equal."""
+
+    is_causal: ClassVar = False  # a query attends to no later key
+    is_masked: ClassVar = False  # a query does not attend to some keys
+    is_in_blocks: ClassVar = False  # long sequences are cut into blocks
+    shares_compression: ClassVar = False  # the layers share one `compression`
+
+    def of_layer(self, layer: int) -> "Pattern":
+        """Return the pattern of a layer, counted from 0."""
+        return self
+
+    def compression(self, config: BertConfig) -> nn.Module | None:
+        """Make what compresses the keys and values of a layer; None: nothing does."""
+        return None
+
+    def allowed(self, length: int) -> Tensor:
+        """Whether query i attends to key j in a sequence of T tokens: (T, T)."""
+        return torch.ones(length, length, dtype=torch.bool)
+
+    def num_blocks(self, length: int) -> int:
+        """Count the blocks into which a sequence is cut; 1: every query is compared with every key."""
+        return 1
+
+    def padding_key(self, length: int) -> int:
+        """Return what sequences have in common that may be padded to one length."""
+        return 1
+
+    def cut(self, length: int, num_blocks: int) -> list[Block]:
+        """Cut the queries of a sequence into several blocks, to avoid computing most masked pairs."""
+        raise NotImplementedError
+
+    def blocks(self, length: int) -> list[Block]:
+        """Return the blocks of a sequence of T tokens, perhaps the whole sequence as one."""
+        if (num_blocks := self.num_blocks(length)) > 1:
+            return self.cut(length, num_blocks)
+        places = torch.arange(length)[None]
+        return [Block(places, places, self.allowed(length)[None])]
+
+
+def make_pattern(attention: AttentionConfig) -> Pattern:
+    """Make the pattern of a model."""
+    made = plugins.bind("pattern", attention.pattern, vars(attention), attention.pattern_options)()
+    if not isinstance(made, Pattern):
+        raise plugins.wrong_result("pattern", attention.pattern, made, "a bertkit.model.slots.Pattern")
+    return made
+
+
+FULL = Pattern()
