@@ -62,7 +62,7 @@ SLOTS = {
     "schedule": Slot(
         "schedule.decay", "step, steps, warmup_steps", "bertkit.train.schedule", "polynomial", "schedule.options"
     ),
-    "optimizer": Slot("optimizer.name", "groups, config", "bertkit.train.optimizer", "adamw", "optimizer.options"),
+    "optimizer": Slot("optimizer.name", "groups, config", "bertkit.train.lamb", "adamw", "optimizer.options"),
     "metric": Slot("task.metrics", "predictions, references", "bertkit.tasks.scoring.metrics"),
     "shape": Slot("task.kind", "config, labels"),
 }

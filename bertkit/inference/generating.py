@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from bertkit.base.batch import TaskBatch
 from bertkit.kernels.layout import Layout
-from bertkit.kernels.linear import forget_packed, pack
+from bertkit.kernels.packed import forget_packed, pack
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.objective import DeviceInputs
 from bertkit.tasks.task import Written

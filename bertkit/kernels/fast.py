@@ -110,11 +110,6 @@ def packed_attention(query: Tensor, key: Tensor, value: Tensor, layout: Layout, 
     return varlen_attn(query, key, value, layout.bounds, layout.bounds, longest, longest, **window)  # type: ignore[no-any-return]
 
 
-def is_on_cuda(inputs: Tensor) -> bool:
-    """Whether this tensor is on a GPU, and no graph is being traced."""
-    return inputs.is_cuda and not torch.compiler.is_compiling()
-
-
 def fits_packed(query: Tensor, dropout_prob: float, is_causal: bool) -> bool:
     """Whether `packed_attention` supports such queries (S, N, H).
 

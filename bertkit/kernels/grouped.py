@@ -3,12 +3,10 @@
 Axes: as in model/attention.py; C keys for each query of a group.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from bertkit.kernels.linear import random_mask
+from bertkit.kernels.linear import Kept, random_mask
 
 GROUP_SIZE = 4  # sequences, sorted by length: a larger group has more padding, and exceeds the cache
 
@@ -20,7 +18,7 @@ class GroupedAttention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, prob: float, masks: list[Tensor | None], *vectors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Kept, prob: float, masks: list[Tensor | None], *vectors: Tensor) -> tuple[Tensor, ...]:
         """The queries of all groups (B, N, T, H), their keys, and their values (B, N, C, H): contexts (B, N, T, H)."""
         number, wide = len(masks), torch.promote_types(vectors[0].dtype, torch.float32)
         queries = [query * query.shape[-1] ** -0.5 for query in vectors[:number]]
@@ -38,7 +36,7 @@ class GroupedAttention(torch.autograd.Function):
         return tuple(contexts)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Kept, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """Of queries, of keys and of values."""
         found, saved = [], ctx.saved_tensors
         for number, gradient in enumerate(gradients):

@@ -6,63 +6,37 @@ Axes: as in model/attention.py; n rows of inputs (tokens), k input features, m o
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
 
 from bertkit.kernels.fast import ANYWHERE, FastWays
 
 MAX_COLUMNS = 4096  # columns of a gradient in one product; only logits over a vocabulary have more
-# packed weights: 2 or 3 rows are padded to 4, which is faster; with more than 256 rows the usual product is as fast
-MIN_ROWS, MAX_ROWS = 4, 256
 
 
-class Packed:
-    """Copies of a weight in memory layouts for products with few rows, made when first used; see `FastWays.packed_weights`."""
+class FewRows(Protocol):
+    """A faster way to compute a linear map of few rows while a text is generated (`kernels.packed`)."""
 
-    def __init__(self) -> None:
-        self.weight: Tensor | None = None
-        self.version = 0  # of the weight when it was copied
-        self.transposed: Tensor | None = None
-        self.reordered: Tensor | None = None
-
-    def __reduce__(self) -> tuple[type[None], tuple[()]]:
-        """Leave packed weights out of a copied or pickled model: they cannot be copied, and `pack` makes them again."""
-        return type(None), ()
+    @property
+    def is_stale(self) -> bool:
+        """Whether the weight has changed since it was made."""
 
     def fits(self, inputs: Tensor, weight: Tensor) -> bool:
-        """Whether packed weights can be used for these inputs (n, k): few rows, and a weight that has not changed."""
-        if torch.compiler.is_compiling() or torch.is_grad_enabled() or len(inputs) > MAX_ROWS:
-            return False
-        if self.weight is None:
-            self.weight, self.version = weight, weight._version
-        is_same = self.weight is weight and self.version == weight._version
-        return is_same and inputs.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+        """Whether it computes a linear map of these inputs (n, k)."""
 
     def product(self, inputs: Tensor, bias: Tensor | None) -> Tensor:
-        """Compute the linear map of a few inputs (n, k), with the memory layout that is fastest for n: (n, m)."""
-        assert self.weight is not None
-        if len(inputs) == 1:
-            if self.weight.shape[0] < self.weight.shape[1]:
-                return F.linear(inputs, self.weight, bias)
-            if self.transposed is None:
-                self.transposed = self.weight.detach().t().contiguous()
-            return inputs @ self.transposed if bias is None else torch.addmm(bias, inputs, self.transposed)
-        if self.reordered is None:
-            self.reordered = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach(), MIN_ROWS)
-        missing = MIN_ROWS - len(inputs)
-        if missing <= 0:
-            return product(inputs, self.reordered, bias)
-        return product(F.pad(inputs, (0, 0, 0, missing)), self.reordered, bias)[: len(inputs)]
+        """Compute it: (n, m)."""
 
 
 class Linear(nn.Linear):
     """torch's linear map, computed by the function `linear`."""
 
     fast = ANYWHERE
-    packed: Packed | None = None  # set by `pack`
+    packed: FewRows | None = None  # set by `packed.pack`
 
     def forward(self, inputs: Tensor) -> Tensor:
         """(n, k) -> (n, m)."""
@@ -73,7 +47,7 @@ class TiedLinear(nn.Module):
     """A linear map by the weight of another module, such as the table of token embeddings."""
 
     fast = ANYWHERE
-    packed: Packed | None = None  # set by `pack`
+    packed: FewRows | None = None  # set by `packed.pack`
 
     def forward(self, inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """Inputs (n, k), weight (m, k), bias (m,) -> (n, m)."""
@@ -94,7 +68,9 @@ class Dropout(nn.Module):
         return dropout(inputs, self.prob, self.fast) if self.training else inputs
 
 
-def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None, fast: FastWays, packed: Packed | None = None) -> Tensor:
+def linear(
+    inputs: Tensor, weight: Tensor, bias: Tensor | None, fast: FastWays, packed: FewRows | None = None
+) -> Tensor:
     """Inputs (n, k) times weight (m, k) transposed, plus bias (m,): (n, m)."""
     if packed is not None and packed.fits(inputs, weight):
         return packed.product(inputs, bias)
@@ -133,25 +109,14 @@ def is_on_cpu(inputs: Tensor) -> bool:
     return inputs.device.type == "cpu" and not is_traced
 
 
+def is_on_cuda(inputs: Tensor) -> bool:
+    """Whether this tensor is on a GPU, and no graph is being traced."""
+    return inputs.is_cuda and not torch.compiler.is_compiling()
+
+
 def product(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute a linear map with oneDNN: inputs (n, k) times weight (m, k) transposed, plus bias (m,): (n, m)."""
     return torch.ops.mkldnn._linear_pointwise(inputs, weight, bias, "none", [], "")  # type: ignore[no-any-return]
-
-
-def pack(module: nn.Module) -> None:
-    """Use packed weights in all linear maps of a module; where weights have changed, pack them again."""
-    for part in module.modules():
-        if isinstance(part, (Linear, TiedLinear)):
-            packed = part.packed
-            if packed is None or (packed.weight is not None and packed.weight._version != packed.version):
-                part.packed = Packed()
-
-
-def forget_packed(module: nn.Module) -> None:
-    """Free the copies of weights that `pack` caused."""
-    for part in module.modules():
-        if isinstance(part, (Linear, TiedLinear)):
-            part.packed = None
 
 
 def _product_of_columns(gradient: Tensor, inputs: Tensor) -> Tensor:
@@ -165,17 +130,26 @@ def _product_of_columns(gradient: Tensor, inputs: Tensor) -> Tensor:
     return result
 
 
+class Kept(FunctionCtx):
+    """What the forward pass of a function keeps for its gradient."""
+
+    saved_tensors: tuple[Tensor, ...]
+    needs_input_grad: tuple[bool, ...]
+    has_bias: bool
+    scale: float  # of what dropout keeps
+
+
 class _OnednnLinear(torch.autograd.Function):
     """A linear map and its three gradients."""
 
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(ctx: Kept, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(inputs, weight)
         ctx.has_bias = bias is not None
         return product(inputs, weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    def backward(ctx: Kept, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         inputs, weight = ctx.saved_tensors
         gradient = gradient.contiguous()
         inputs_gradient = product(gradient, weight.t()) if ctx.needs_input_grad[0] else None
@@ -188,13 +162,13 @@ class _ShortDropout(torch.autograd.Function):
     """Dropout from 16 random bits an element, with a mask of one byte an element."""
 
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, prob: float) -> Tensor:
+    def forward(ctx: Kept, inputs: Tensor, prob: float) -> Tensor:
         is_kept, ctx.scale = random_mask(inputs.shape, prob)
         ctx.save_for_backward(is_kept)
         return (inputs * is_kept).mul_(ctx.scale)  # much faster than torch.where
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Kept, gradient: Tensor) -> tuple[Tensor, None]:
         (is_kept,) = ctx.saved_tensors
         return (gradient * is_kept).mul_(ctx.scale), None
 

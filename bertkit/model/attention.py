@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertkit.kernels.fast import ANYWHERE, FastWays, exact_dropout, fits_packed, is_on_cuda, packed_attention
+from bertkit.kernels.fast import ANYWHERE, FastWays, exact_dropout, fits_packed, packed_attention
 from bertkit.kernels.grouped import GroupedAttention
 from bertkit.kernels.layout import Group, Plan
-from bertkit.kernels.linear import Linear, dropout, is_on_cpu
+from bertkit.kernels.linear import Linear, dropout, is_on_cpu, is_on_cuda
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.geometry import Geometry, padded, similar_lengths
 from bertkit.model.slots import (

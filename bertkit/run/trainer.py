@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, Literal
+from typing import Literal
 
 from bertkit.base.errors import StoppedError
 from bertkit.base.typed_settings import to_mapping
@@ -228,10 +228,9 @@ def _batches(state: TrainingState, plan: TrainingPlan) -> AbstractContextManager
 def _course(
     settings: RunSettings, state: TrainingState, plan: TrainingPlan, batches: Callable[[int], NumberedBatches]
 ) -> Course:
-    peak = settings.optimizer.peak
     return Course(
         batches=batches,
-        learning_rate=lambda step: learning_rate(step, peak, settings.schedule, plan.steps, plan.warmup_steps),
+        learning_rate=learning_rate(settings.optimizer.peak, settings.schedule, plan.steps, plan.warmup_steps),
         first_step=state.first_step,
         steps=plan.steps,
         max_grad_norm=settings.optimizer.max_grad_norm,
@@ -275,7 +274,7 @@ class _Rows:
         """Write the row of a step, or, for a skipped step, the reason and its examples."""
         if self.log is None:
             return
-        row: dict[str, Any] = {"step": report.step, **means}
+        row: dict[str, object] = {"step": report.step, **means}
         if report.skip_reason is not None:
             row["skipped"] = report.skip_reason
         row["learning_rate"] = report.learning_rate

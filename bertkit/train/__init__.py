@@ -5,7 +5,7 @@ Doors:
     train_config       the settings
     losses             loss terms: a sum and a count
     loss_scale         the factor of the loss in float16
-    optimizer          AdamW, LAMB, clipping
+    optimizer          AdamW, clipping; lamb has LAMB
     schedule           the learning rate of a step
     loop               the training step; evaluation of the losses
     step_report        the result of a step

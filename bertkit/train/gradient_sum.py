@@ -1,4 +1,4 @@
-"""The gradient of a step: the sum over its micro-batches and over all processes, as one object with one method.
+"""The sums of a step over its micro-batches and over all processes: counts, and the gradient, as one object with one method.
 
 By default data-parallel training sums the gradients in the fastest order. Floating-point addition is not associative:
 (a + b) + c and a + (b + c) differ in the last bits. With `reproducibility=strict` the batch therefore has a fixed number K of
@@ -12,7 +12,7 @@ have the same bits, so both sides of an exchange get the same sum. This is recur
 Gropp 2005, 4.5); it replaces the all-reduce of data-parallel training, whose order is not fixed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,6 +21,15 @@ from torch import Tensor, distributed, nn
 
 from bertkit.train.micro_batches import MicroBatch, NumberedBatches, local_parts
 from bertkit.train.processes import Accelerator
+
+
+def sum_over_processes(accelerator: Accelerator, values: Sequence[float]) -> list[float]:
+    """Sum numbers over all processes; with gloo this does not wait for the GPU."""
+    if accelerator.num_processes == 1:
+        return list(values)
+    device = "cpu" if "cpu:gloo" in distributed.get_backend_config() else accelerator.device
+    numbers = torch.tensor(values, dtype=torch.float64, device=device)
+    return accelerator.reduce(numbers, "sum").tolist()  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)

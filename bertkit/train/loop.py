@@ -23,12 +23,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from bertkit.train.gradient_sum import ForwardPass, GradientSum, gradient_sum
+from bertkit.train.gradient_sum import ForwardPass, GradientSum, gradient_sum, sum_over_processes
 from bertkit.train.loss_scale import LossScale
 from bertkit.train.losses import Losses, LossTerm
 from bertkit.train.micro_batches import MicroBatch, NumberedBatches
 from bertkit.train.optimizer import Optimizer, clip_global_norm
-from bertkit.train.processes import Accelerator, gather_in_order, sum_over_processes
+from bertkit.train.processes import Accelerator, gather_in_order
 from bertkit.train.step_report import NO_SKIPS, Numbers, Skips, StepNumbers, StepReport
 
 

@@ -1,4 +1,4 @@
-"""Devices, process groups, and all collectives except the sum of gradients (gradient_sum.py)."""
+"""Devices, process groups, and all collectives except the sums of a step (gradient_sum.py)."""
 
 import contextlib
 import datetime
@@ -6,10 +6,10 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -90,23 +90,22 @@ class Ranks:
 
     rank: int = 0  # of this process
     size: int = 1
-    group: Any = None  # a process group for objects on the CPU; None for the default one
+    group: dist.ProcessGroup | None = None  # a process group for objects on the CPU; None for the default one
 
     def on_every(self, work: Callable[[], T]) -> list[T]:
         """Call a function on every process; return all results everywhere, or raise the first error everywhere."""
-        outcome: list[Any] = [None, None]
+        outcome: tuple[T | None, Exception | None]
         try:
-            outcome[0] = work()
+            outcome = work(), None
         except Exception as error:
-            outcome[1] = error
-        outcomes = [outcome]
+            outcome = None, error
+        outcomes = [outcome] * self.size
         if self.size > 1:
-            outcomes = [[]] * self.size
             dist.all_gather_object(outcomes, outcome, group=self.group)
         for _, failure in outcomes:
             if failure is not None:
                 raise failure
-        return [result for result, _ in outcomes]
+        return [result for result, _ in outcomes]  # type: ignore[misc]
 
     def on_first(self, work: Callable[[], T]) -> T:
         """Call a function on process 0 only; return its result, or raise its error, on every process."""
@@ -156,15 +155,6 @@ def ranks_of(accelerator: Accelerator, timeout_seconds: float) -> Ranks:
 def on_main_process(accelerator: Accelerator, function: Callable[[], T]) -> T:
     """Call a function on process 0 only; return its result, or raise its error, on every process."""
     return Ranks(accelerator.process_index, accelerator.num_processes).on_first(function)
-
-
-def sum_over_processes(accelerator: Accelerator, values: Sequence[float]) -> list[float]:
-    """Sum numbers over all processes; with gloo this does not wait for the GPU."""
-    if accelerator.num_processes == 1:
-        return list(values)
-    device = "cpu" if "cpu:gloo" in dist.get_backend_config() else accelerator.device
-    numbers = torch.tensor(values, dtype=torch.float64, device=device)
-    return accelerator.reduce(numbers, "sum").tolist()  # type: ignore[no-any-return]
 
 
 def gather_in_order(numbered: Iterable[tuple[int, T]], total: int) -> list[T]:

@@ -1,6 +1,5 @@
 """The learning rate as a function of the step, counted from 0."""
 
-import functools
 from collections.abc import Callable
 from typing import Literal
 
@@ -9,14 +8,12 @@ from bertkit.base.intervals import NotNegative
 from bertkit.train.train_config import ScheduleConfig
 
 
-def learning_rate(step: int, peak: float, config: ScheduleConfig, steps: int, warmup_steps: float) -> float:
-    """Return the learning rate of a step: the peak times what the schedule returns for (step, steps, warmup_steps)."""
-    return peak * plugins.number("schedule", config.decay, _schedule(config)(step, steps, warmup_steps))
-
-
-@functools.cache
-def _schedule(config: ScheduleConfig) -> Callable[[int, int, float], float]:
-    return plugins.bind("schedule", config.decay, vars(config), config.options)
+def learning_rate(peak: float, config: ScheduleConfig, steps: int, warmup_steps: float) -> Callable[[int], float]:
+    """Return the learning rate as a function of the step: the peak times what the schedule returns for (step, steps, warmup_steps)."""
+    schedule = plugins.bind("schedule", config.decay, vars(config), config.options)
+    if not plugins.is_plugin("schedule", config.decay):
+        return lambda step: peak * schedule(step, steps, warmup_steps)
+    return lambda step: peak * plugins.number("schedule", config.decay, schedule(step, steps, warmup_steps))
 
 
 @plugins.option("schedule", "polynomial")

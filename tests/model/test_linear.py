@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from bertkit.kernels.fast import ALL, ANYWHERE, NAMES, PLAIN, FastWays, choose, has_onednn
-from bertkit.kernels.linear import Linear, dropout, forget_packed, linear, pack
+from bertkit.kernels.linear import Linear, dropout, linear
+from bertkit.kernels.packed import forget_packed, pack
 
 
 @pytest.mark.parametrize(

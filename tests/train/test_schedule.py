@@ -41,7 +41,7 @@ def option(name: str, *more: str) -> ScheduleConfig:
 @pytest.mark.parametrize(("name", "steps", "warmup_steps", "expected"), TABLES)
 def test_multipliers(name: str, steps: int, warmup_steps: int, expected: list[float]) -> None:
     shape = option(name)
-    values = [learning_rate(step, 1.0, shape, steps, warmup_steps) for step in range(steps)]
+    values = list(map(learning_rate(1.0, shape, steps, warmup_steps), range(steps)))
     assert values == pytest.approx(expected, abs=1e-15)
     if shape.decay == "polynomial":
         assert values == [
@@ -102,9 +102,10 @@ def test_noam_is_equation_3_of_the_paper() -> None:
     shape = option("noam")
     for size, warmup in ((512, 4000), (1024, 4000), (37, 11)):
         peak = size**-0.5 * warmup**-0.5
+        rate = learning_rate(peak, shape, 7, warmup)
         for number in (1, 2, warmup // 2, warmup - 1, warmup, warmup + 1, 3 * warmup, 300_000):
             expected = size**-0.5 * min(number**-0.5, number * warmup**-1.5)
-            assert learning_rate(number - 1, peak, shape, 7, warmup) == pytest.approx(expected, rel=1e-13)
+            assert rate(number - 1) == pytest.approx(expected, rel=1e-13)
 
 
 def test_a_power_of_the_users_own() -> None:
@@ -114,4 +115,4 @@ def test_a_power_of_the_users_own() -> None:
     values = [inverse(step, 5, 2, power=1.0) for step in range(5)]
     assert values == pytest.approx([1 / 2, 1, 2 / 3, 2 / 4, 2 / 5], abs=1e-15)
     shape = option("noam", "schedule.warmup_steps=2", "schedule.power=1")
-    assert [learning_rate(step, 1.0, shape, 3, shape.warmup_of(3)) for step in range(5)] == values
+    assert list(map(learning_rate(1.0, shape, 3, shape.warmup_of(3)), range(5))) == values
