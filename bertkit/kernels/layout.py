@@ -38,7 +38,7 @@ class Group:
         return replace(self, mask=None) if self.mask is not None and bool(self.mask.all()) else self
 
 
-class Part(NamedTuple):
+class Selection(NamedTuple):
     """Groups whose vectors are selected in one step, by rows of (S * N, H); None: all rows, in the order of the batch."""
 
     groups: list[Group]
@@ -50,12 +50,12 @@ class Part(NamedTuple):
 class Plan:
     """The groups of a batch."""
 
-    parts: list[Part]
+    selections: list[Selection]
     order: Tensor | None = None  # the row of each query among all contexts; None: in the order of the batch
 
     def split(self, query: Tensor, key: Tensor, value: Tensor) -> Iterator[tuple[Group, Tensor, Tensor, Tensor]]:
         """Yield each group with its vectors: queries (S, N, H) as (B, N, T, H), keys and values (n, N, H) as (B, N, C, H)."""
-        for groups, rows, columns in self.parts:
+        for groups, rows, columns in self.selections:
             parts = ((query, rows, 1), (key, columns, 2), (value, columns, 2))
             yield from zip(groups, *(_split(groups, *part) for part in parts), strict=True)
 
@@ -71,7 +71,7 @@ class Plan:
         """Concatenate the weights of all groups, (B, N, T, C), padded with zeros to the longest T and C, without slack."""
         num_queries, num_keys = (max(own.shape[axis] for own in weights) for axis in (2, 3))
         padded = []
-        groups = [group for part in self.parts for group in part.groups]
+        groups = [group for selection in self.selections for group in selection.groups]
         for group, own in zip(groups, weights, strict=True):
             own = own if group.is_query is None else own * group.is_query[:, None, :, None]
             padded.append(F.pad(own, (0, num_keys - own.shape[3], 0, num_queries - own.shape[2])))

@@ -11,11 +11,14 @@ import os
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertkit.base.errors import InputError
 from bertkit.launch import world
 from bertkit.launch.launch_config import LaunchConfig
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 is_launcher = False  # whether this process started workers; it prints their errors, whatever its rank under srun
 is_worker = False  # whether a bertkit launcher started this process; the launcher prints its errors
@@ -32,7 +35,7 @@ def starts_workers(launch: LaunchConfig) -> bool:
     return not world.is_slurm_task(os.environ) or os.environ["SLURM_NTASKS"] == str(launch.num_hosts)
 
 
-def run_in_workers(command: str, settings: Any, launch: LaunchConfig, place: str | None) -> bool:
+def run_in_workers(command: str, settings: "DataclassInstance", launch: LaunchConfig, place: str | None) -> bool:
     """Start this host's workers for a command that writes to `place`, and wait for them, if several processes are set.
 
     Returns whether it did.

@@ -11,12 +11,15 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING
 
 import bertkit
 from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import at, refuse, to_mapping
 from bertkit.launch.launch_config import LaunchConfig
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 PACKAGE = Path(bertkit.__file__)
 # code of a child process, which imports the same bertkit; run with -P, so that the current directory is not in sys.path
@@ -111,15 +114,15 @@ def enter(launch: LaunchConfig) -> World:
     return world
 
 
-def check_accelerate(variables: Mapping[str, str], settings: Any) -> None:
+def check_accelerate(variables: Mapping[str, str], settings: "DataclassInstance") -> None:
     """Refuse variables of `accelerate launch` that ask for something else than the settings of a run, or for what bertkit lacks."""
     values, use_cpu = to_mapping(settings), variables.get("ACCELERATE_USE_CPU", "").lower()
     micro, size = at(values, "batch.micro_sequences"), world_from_environment().size
     parts = f"{at(values, 'batch.sequences') / (micro * size):g}" if isinstance(micro, int) else "1"
     known = {  # the value that says the same as the settings, and the settings
-        "MIXED_PRECISION": (settings.precision, f"precision={settings.precision}"),
+        "MIXED_PRECISION": (values["precision"], f"precision={values['precision']}"),
         "GRADIENT_ACCUMULATION_STEPS": (parts, f"batch.micro_sequences={micro} makes {parts} of the global batch"),
-        "USE_CPU": ("no" if settings.device == "cuda" else use_cpu, f"device={settings.device}"),
+        "USE_CPU": ("no" if values["device"] == "cuda" else use_cpu, f"device={values['device']}"),
     }
     problems = []
     for variable, value in sorted(variables.items()):

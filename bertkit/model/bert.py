@@ -263,35 +263,21 @@ class Bert(nn.Module):
 
 
 def init_weights(model: nn.Module, std: float, generator: torch.Generator) -> None:
-    """Initialise every parameter: truncated normal weights, zero biases, norms with weight one and bias zero.
+    """Initialise every parameter: truncated normal matrices, zero biases, norms with weight one and bias zero.
 
-    The normal distribution is cut at two standard deviations, as in google-research/bert modeling.py `create_initializer`;
-    Hugging Face does not cut it. `std` is `initializer_range`; the generator is on the CPU.
+    The recurrent matrix of each gate of a GRU or an LSTM is orthogonal (Bahdanau et al. 2015, appendix B.1). The normal
+    distribution is cut at two standard deviations, as in google-research/bert modeling.py `create_initializer`; Hugging Face
+    does not cut it. `std` is `initializer_range`; the generator is on the CPU.
     """
     for module in model.modules():
-        if isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
-            nn.init.ones_(module.weight)
-            if isinstance(module, nn.LayerNorm):
-                nn.init.zeros_(module.bias)
-        elif isinstance(module, (nn.Linear, nn.Embedding)):
-            nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std, generator=generator)
-            if isinstance(module, nn.Linear) and module.bias is not None:
-                nn.init.zeros_(module.bias)
-        elif isinstance(module, (nn.RNNBase, nn.RNNCellBase)):
-            for name, parameter in module.named_parameters():
-                _init_recurrent(name, parameter, std, generator)
-        else:
-            for name, parameter in module.named_parameters(recurse=False):
-                assert name == "bias", f"no rule to initialise {name} of {type(module).__name__}"
+        for name, parameter in module.named_parameters(recurse=False):
+            if name.startswith("bias"):
                 nn.init.zeros_(parameter)
-
-
-def _init_recurrent(name: str, parameter: Tensor, std: float, generator: torch.Generator) -> None:
-    """Initialise a GRU or an LSTM: the recurrent matrix of each gate is orthogonal (Bahdanau et al. 2015, appendix B.1)."""
-    if name.startswith("bias"):
-        nn.init.zeros_(parameter)
-    elif name.startswith("weight_hh"):
-        for gate in torch.split(parameter, parameter.shape[1]):
-            nn.init.orthogonal_(gate, generator=generator)
-    else:
-        nn.init.trunc_normal_(parameter, std=std, a=-2 * std, b=2 * std, generator=generator)
+            elif parameter.ndim == 1:
+                assert name == "weight", f"no rule to initialise {name} of {type(module).__name__}"
+                nn.init.ones_(parameter)
+            elif name.startswith("weight_hh"):
+                for gate in torch.split(parameter, parameter.shape[1]):
+                    nn.init.orthogonal_(gate, generator=generator)
+            else:
+                nn.init.trunc_normal_(parameter, std=std, a=-2 * std, b=2 * std, generator=generator)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from bertkit.base import plugins
 from bertkit.base.annotations import OptionOf
@@ -19,7 +19,7 @@ FOLLOWS = ("follows", "does not follow")  # the labels of next sentence predicti
 POOLED_HEADS = ("next_sentence", "sequence", "choice")  # they read the pooled output; the other heads read every token
 
 ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
-Pooling = Annotated[str, Slot("pooler")]
+Pooling = Annotated[str, OptionOf("pooler")]
 LOCAL_SCORES = ("local_m", "local_p")
 
 
@@ -109,16 +109,18 @@ class AttentionConfig:
     """How tokens attend to each other. The defaults are those of BERT; conf/attention/bert.yaml explains each, with its source."""
 
     score: Annotated[str, OptionOf("score")] = "scaled_dot"
-    score_options: dict[str, Any] = field(default_factory=dict, hash=False, metadata=options_of("score", "score"))
+    score_options: dict[str, object] = field(default_factory=dict, hash=False, metadata=options_of("score", "score"))
     additive_size: Size = 32
     positions: Annotated[str, OptionOf("positions")] = "learned"
-    positions_options: dict[str, Any] = field(
+    positions_options: dict[str, object] = field(
         default_factory=dict, hash=False, metadata=options_of("positions", "positions")
     )
     max_distance: Count = 16
     relative_to: tuple[Literal["keys", "values"], ...] = ("keys", "values")
     pattern: Annotated[str, OptionOf("pattern")] = "full"
-    pattern_options: dict[str, Any] = field(default_factory=dict, hash=False, metadata=options_of("pattern", "pattern"))
+    pattern_options: dict[str, object] = field(
+        default_factory=dict, hash=False, metadata=options_of("pattern", "pattern")
+    )
     window: Size = 64
     block_size: Size = 64
     random_blocks: Annotated[int, Interval(0, 1000)] = 3
@@ -141,7 +143,7 @@ class HeadConfig:
     """The head of a task: dropout and a linear map, as in BERT, or a plug-in's."""
 
     kind: Annotated[str, OptionOf("head")] = "linear"
-    options: dict[str, Any] = field(default_factory=dict, hash=False, metadata=options_of("head", "kind"))
+    options: dict[str, object] = field(default_factory=dict, hash=False, metadata=options_of("head", "kind"))
 
     @property
     def is_exported(self) -> bool:
@@ -153,8 +155,8 @@ class HeadConfig:
 class FeedForwardConfig:
     """The part of a layer after attention: two linear maps, as in BERT, or a plug-in's."""
 
-    kind: Annotated[str, Slot("feed_forward")] = "mlp"
-    options: dict[str, Any] = field(default_factory=dict, hash=False, metadata=options_of("feed_forward", "kind"))
+    kind: Annotated[str, OptionOf("feed_forward")] = "mlp"
+    options: dict[str, object] = field(default_factory=dict, hash=False, metadata=options_of("feed_forward", "kind"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,10 +186,15 @@ class DecoderShape:
     share: bool = False  # for `bert`: decoder and encoder share all weights except those of cross-attention
 
     def __post_init__(self) -> None:
-        rows: list[tuple[Any, ...]] = [("reset_gate", self.cell == "lstm", "with decoder.cell=lstm", "after")]
-        rows += [("window", self.score not in LOCAL_SCORES, f"with decoder.score={self.score}", 10)]
-        rows += [("input_feeding", self.score in ("none", "additive"), f"with decoder.score={self.score}")]
-        refuse(unused(self, "decoder.", *rows))
+        refuse(
+            unused(
+                self,
+                "decoder.",
+                ("reset_gate", self.cell == "lstm", "with decoder.cell=lstm", "after"),
+                ("window", self.score not in LOCAL_SCORES, f"with decoder.score={self.score}", 10),
+                ("input_feeding", self.score in ("none", "additive"), f"with decoder.score={self.score}"),
+            )
+        )
 
     @property
     def is_from_scratch(self) -> bool:
@@ -255,7 +262,7 @@ class BertConfig(BertShape):
         return self.hidden_size // self.num_attention_heads
 
     @property
-    def variant(self) -> dict[str, Any]:
+    def variant(self) -> dict[str, object]:
         """The settings of the parts of a model that is not a standard BERT; empty for a BERT."""
         attention, bert = to_mapping(self.attention), to_mapping(AttentionConfig())
         in_effect = {name for name in attention if not self.attention.without_effect(name)}

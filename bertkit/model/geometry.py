@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from bertkit.kernels.grouped import GROUP_SIZE
-from bertkit.kernels.layout import Group, Layout, Part, Plan, on_device
+from bertkit.kernels.layout import Group, Layout, Plan, Selection, on_device
 from bertkit.model.slots import FULL, Block, Pattern
 
 
@@ -65,7 +65,7 @@ def equal_lengths(geometry: Geometry, num_heads: int) -> Plan:
         pairs = [(length, length) for _, count, length in geometry.queries.runs for _ in range(count)]
     if not geometry.is_cut(pairs):
         runs = [list(run) for _, run in itertools.groupby(pairs)]
-        return Plan([Part([_equal_group(geometry, len(run), *run[0]) for run in runs])])
+        return Plan([Selection([_equal_group(geometry, len(run), *run[0]) for run in runs])])
     by_pair: dict[tuple[int, int], list[int]] = {}
     for number, pair in enumerate(pairs):
         by_pair.setdefault(pair, []).append(number)
@@ -78,7 +78,7 @@ def padded(geometry: Geometry, num_heads: int) -> Plan:
     if not geometry.is_cut(pairs):
         runs = [list(run) for _, run in itertools.groupby(pairs, lambda pair: geometry.pattern.padding_key(pair[0]))]
         if all(len(set(run)) == 1 for run in runs):
-            return Plan([Part([_equal_group(geometry, len(run), *run[0]) for run in runs])])
+            return Plan([Selection([_equal_group(geometry, len(run), *run[0]) for run in runs])])
     alike: dict[int, list[int]] = {}
     for number, (length, _) in enumerate(pairs):
         alike.setdefault(geometry.pattern.padding_key(length), []).append(number)
@@ -91,8 +91,8 @@ def similar_lengths(geometry: Geometry, num_heads: int) -> Plan:
     by_length = sorted(range(len(pairs)), key=pairs.__getitem__)
     groups = [by_length[first : first + GROUP_SIZE] for first in range(0, len(pairs), GROUP_SIZE)]
     plan = _gather(geometry, num_heads, pairs, groups, multiple=8)
-    for part in plan.parts:
-        part.groups[:] = [group.without_needless_mask() for group in part.groups]
+    for selection in plan.selections:
+        selection.groups[:] = [group.without_needless_mask() for group in selection.groups]
     return plan
 
 
@@ -128,8 +128,8 @@ def _gather(
             one = _Gathered(group, _rows(queries, num_heads), _rows(keys, num_heads), is_token)
             gathered.setdefault(number, []).append(one)
     device = geometry.queries.starts.device
-    parts = [
-        Part(
+    selections = [
+        Selection(
             [one.group for one in alike],
             on_device(torch.cat([one.query_rows for one in alike]), device),
             on_device(torch.cat([one.key_rows for one in alike]), device),
@@ -140,7 +140,7 @@ def _gather(
     contexts = torch.cat([one.is_token for one in in_order]).nonzero()[:, 0]
     order = torch.empty_like(contexts)
     order[torch.cat([one.query_rows for one in in_order])[contexts]] = contexts
-    return Plan(parts, on_device(order, device))
+    return Plan(selections, on_device(order, device))
 
 
 def _blocks(geometry: Geometry, length: int, num_keys: int) -> list[Block]:

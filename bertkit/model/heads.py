@@ -150,8 +150,7 @@ class BertWithHeads(nn.Module):
         if fast.kept_memory:
             keep_freed_memory()
         for module in self.modules():
-            if hasattr(module, "fast"):
-                module.fast = fast  # type: ignore[assignment]
+            module.fast = fast  # type: ignore[assignment]
 
     def forward(
         self,

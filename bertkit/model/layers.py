@@ -79,8 +79,9 @@ def compile_layers(encoder: nn.Module, backend: str = "inductor") -> None:
     for layer in encoder.layers:
         assert isinstance(layer, EncoderLayer)
         is_whole = not layer.has_plugin  # whose Python code may break a graph
-        for part in ("before_attention", "after_attention"):
-            setattr(layer, part, torch.compile(getattr(layer, part), fullgraph=is_whole, dynamic=True, backend=backend))
+        compiled = functools.partial(torch.compile, fullgraph=is_whole, dynamic=True, backend=backend)
+        layer.before_attention = compiled(layer.before_attention)  # type: ignore[method-assign]
+        layer.after_attention = compiled(layer.after_attention)  # type: ignore[method-assign]
 
 
 def recompute_layers(model: BertWithHeads) -> None:

@@ -26,8 +26,8 @@ class RunRecord:
     """The contents of a run's files, for a comparison."""
 
     name: str
-    settings: dict[str, Any]
-    facts: dict[str, Any]  # from the manifest: data, starting weights, versions, number of processes
+    settings: dict[str, object]
+    facts: dict[str, object]  # from the manifest: data, starting weights, versions, number of processes
     rows: list[dict[str, Any]]  # the rows of metrics.jsonl
     result: dict[str, Any]  # the final metrics; for an unfinished run the newest evaluation
     is_finished: bool
@@ -58,7 +58,7 @@ class Divergence:
     step: int | None  # the first step that both runs logged, with different values; None if there is none
     step_before: int | None  # the last step that both runs logged before `step`; None if there is none
     num_shared: int  # the number of steps that both runs logged
-    values: dict[str, tuple[Any, Any]]  # the values at `step` that differ, by name
+    values: dict[str, tuple[object, object]]  # the values at `step` that differ, by name
     causes: list[Change]  # differences in settings and facts that can change the weights
 
 
@@ -74,7 +74,7 @@ def read_run(path: Path) -> RunRecord | None:
         evaluations = [{key[5:]: row[key] for key in row if key.startswith("eval_")} for row in rows]
         result = next((scores for scores in reversed(evaluations) if scores), {})
     identity = manifest.identity
-    facts: dict[str, Any] = {
+    facts: dict[str, object] = {
         "data_fingerprint": _short_hash(identity.get("data_fingerprint", manifest.data_fingerprint)),
         "starting_weights": _short_hash(identity.get("starting_weights")),
     }
@@ -96,12 +96,12 @@ def by_seed(records: Sequence[RunRecord]) -> list[list[RunRecord]]:
     return groups
 
 
-def _short_hash(value: Any) -> str | None:
+def _short_hash(value: object) -> str | None:
     """Hash a value to twelve hexadecimal digits; None stays None."""
     return None if value is None else hashlib.blake2b(repr(value).encode(), digest_size=6).hexdigest()
 
 
-def different_settings(records: Sequence[RunRecord]) -> dict[str, list[Any]]:
+def different_settings(records: Sequence[RunRecord]) -> dict[str, list[object]]:
     """Return the settings and facts that differ, with the value in each run; `model.*` has no effect beside `model_dir`."""
     wholes = [{**record.settings, **record.facts, "output_dir": None} for record in records]
     skipped = "model." if any(whole.get("model_dir") for whole in wholes) else "output_dir"

@@ -57,7 +57,7 @@ def has_results(directory: Path) -> bool:
     return bool(saved_identity(directory)) and all((directory / name).exists() for name in (RESULT, "model"))
 
 
-def is_finished(directory: Path, identity: dict[str, Any], rules: Rules) -> bool:
+def is_finished(directory: Path, identity: dict[str, object], rules: Rules) -> bool:
     """Return whether a directory holds a finished run of this identity with the same number of steps."""
     if not has_results(directory):
         return False

@@ -45,7 +45,7 @@ class DeviceInputs:
         """Return the number of slack rows: at most 1/32 of the rows, so that few different numbers of rows occur."""
         return -num_rows % (1 << max(0, num_rows.bit_length() - 6)) if self.is_rounding else 0
 
-    def rows(self, array: NDArray[Any], slack_value: int = 0) -> Tensor:
+    def rows(self, array: NDArray[np.generic], slack_value: int = 0) -> Tensor:
         """Move an array with one number per row, and append the slack rows."""
         padded = np.pad(array, (0, self.num_slack(len(array))), constant_values=slack_value)
         return _tensor(padded, self.device)
@@ -60,7 +60,7 @@ class DeviceInputs:
         ids, lengths = batch.target_ids, batch.target_lengths
         return None if ids is None or lengths is None else Targets(self.rows(ids), self._layout(ids, lengths))
 
-    def _layout(self, ids: NDArray[Any], lengths: NDArray[np.int64]) -> Layout:
+    def _layout(self, ids: NDArray[np.generic], lengths: NDArray[np.int64]) -> Layout:
         return Layout.from_lengths(torch.from_numpy(lengths), self.device, num_slack=self.num_slack(len(ids)))
 
     def autocast(self) -> torch.autocast:
@@ -74,7 +74,7 @@ def _fast_ways_of(model: Any) -> FastWays:
     return fast
 
 
-def _tensor(array: NDArray[Any], device: torch.device) -> Tensor:
+def _tensor(array: NDArray[np.generic], device: torch.device) -> Tensor:
     return on_device(torch.from_numpy(np.ascontiguousarray(array)), device)
 
 

@@ -46,7 +46,7 @@ EPOCHS = r"epoch-\d{5}-\w{12}\..+"  # files in cache/; the names of partial ones
 PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "safetensors")
 
 
-def is_done(settings: RunSettings, rules: Rules, own: dict[str, Any], fingerprint: Callable[[], object]) -> bool:
+def is_done(settings: RunSettings, rules: Rules, own: dict[str, object], fingerprint: Callable[[], object]) -> bool:
     """Return whether this run is already finished, and print a line if so.
 
     Settings are compared first; those in `own` have another value in the identity. Then starting weights and data are compared,
@@ -80,7 +80,7 @@ class RunPlan(Protocol):
         """The device and the processes."""
 
     @property
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, object]:
         """The settings that are not free to change, and hashes of data and starting weights."""
 
     @property
@@ -114,7 +114,7 @@ def open_run(plan: RunPlan) -> Iterator[Callable[[int], None]]:
         yield record
 
 
-def _check_same(accelerator: Accelerator, ours: Mapping[str, Any]) -> None:
+def _check_same(accelerator: Accelerator, ours: Mapping[str, object]) -> None:
     """Raise InputError in every process, on all hosts, if the settings and data of one differ from those of process 0."""
     first = on_main_process(accelerator, lambda: ours)
 
@@ -132,8 +132,8 @@ def _check_same(accelerator: Accelerator, ours: Mapping[str, Any]) -> None:
 @contextlib.contextmanager
 def lock_run(
     directory: Path,
-    settings: dict[str, Any],
-    identity: dict[str, Any],
+    settings: Mapping[str, object],
+    identity: dict[str, object],
     facts: dict[str, Any],
     rules: Rules,
     allow: Sequence[str],
@@ -157,7 +157,7 @@ def lock_run(
             raise
 
 
-def check(directory: Path, identity: dict[str, Any], rules: Rules, allow: Sequence[str]) -> list[Change]:
+def check(directory: Path, identity: dict[str, object], rules: Rules, allow: Sequence[str]) -> list[Change]:
     """Return the settings that differ from the saved ones; raises InputError if this run may not use the directory."""
     known = dotted_keys(identity)
     refuse([f"resume.allow: no fixed setting '{name}'{nearest(name, known)}" for name in allow if name not in known])
@@ -189,7 +189,9 @@ def check(directory: Path, identity: dict[str, Any], rules: Rules, allow: Sequen
     return changes
 
 
-def write_identity(directory: Path, settings: dict[str, Any], identity: dict[str, Any], facts: dict[str, Any]) -> None:
+def write_identity(
+    directory: Path, settings: Mapping[str, object], identity: dict[str, object], facts: dict[str, Any]
+) -> None:
     """Write the settings and the manifest of a new run."""
     _write_settings(directory, settings)
     manifest = Manifest(
@@ -206,7 +208,7 @@ def write_identity(directory: Path, settings: dict[str, Any], identity: dict[str
 
 
 def record_changes(
-    directory: Path, changes: Sequence[Change], step: int, settings: dict[str, Any], identity: dict[str, Any]
+    directory: Path, changes: Sequence[Change], step: int, settings: Mapping[str, object], identity: dict[str, object]
 ) -> list[str]:
     """Record the changed settings of a run that resumes at a step; return a line about each. A finished run becomes unfinished.
 
@@ -227,7 +229,7 @@ def record_changes(
     return [f"{change.key}: {change.old!r} up to step {step}, {change.new!r} from here on" for change in changes]
 
 
-def _write_settings(directory: Path, settings: dict[str, Any]) -> None:
+def _write_settings(directory: Path, settings: Mapping[str, object]) -> None:
     header = f"# bertkit {__version__}; the settings of this run\n"
     write_durably(directory / "config.yaml", header + yaml.safe_dump(settings, sort_keys=False))
 

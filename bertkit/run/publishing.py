@@ -32,11 +32,11 @@ def publish(
     state: TrainingState,
     plan: TrainingPlan,
     facts: CardFacts,
-    result: Mapping[str, Any],
+    result: Mapping[str, object],
     *,
     files: Mapping[str, Iterable[str]] | None = None,
     line: str | None = None,
-    review: Mapping[str, Any] | None = None,
+    review: Mapping[str, object] | None = None,
     samples: Table | None = None,
 ) -> None:
     """Write the files of a finished run, on process 0; the final metrics are written last and mark the run as finished.
@@ -67,7 +67,7 @@ def publish_pretraining(
     state: TrainingState,
     plan: TrainingPlan,
     text: str,
-    result: dict[str, Any],
+    result: dict[str, object],
     line: str | None,
     samples: Table | None,
 ) -> None:
@@ -130,7 +130,7 @@ def publish_task(
 
 
 def _facts_of_task(
-    settings: FinetuneSettings, state: TrainingState, data: TaskData, result: Mapping[str, Any]
+    settings: FinetuneSettings, state: TrainingState, data: TaskData, result: Mapping[str, object]
 ) -> dict[str, str]:
     """Summarize the run for the report, such as its time and learning rate."""
     truncated = [

@@ -97,9 +97,9 @@ def class_of(key: str, rules: Rules) -> str:
     raise KeyError(f"no rule says whether '{key}' may change when a run is resumed")
 
 
-def identity_of(settings: Mapping[str, Any], rules: Rules, prefix: str = "") -> dict[str, Any]:
+def identity_of(settings: Mapping[str, object], rules: Rules, prefix: str = "") -> dict[str, object]:
     """Return the settings that are not FREE, as a nested mapping."""
-    identity: dict[str, Any] = {}
+    identity: dict[str, object] = {}
     for key, value in settings.items():
         if isinstance(value, Mapping):
             inner = identity_of(value, rules, f"{prefix}{key}.")
@@ -109,7 +109,7 @@ def identity_of(settings: Mapping[str, Any], rules: Rules, prefix: str = "") -> 
     return identity
 
 
-def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
+def changes(old: Mapping[str, object], new: Mapping[str, object]) -> list[Change]:
     """List the differences between two identities, for the top-level keys that both have."""
     common = [key for key in old if key in new]
     pairs = differences({key: old[key] for key in common}, {key: new[key] for key in common})

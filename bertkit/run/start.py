@@ -266,7 +266,7 @@ def _new_encoder_decoder(settings: FinetuneSettings, tokenizer: Tokenizer) -> Be
     shape, decoder, vocab = settings.model, settings.decoder, tokenizer.facts
     assert shape is not None, "checked by the settings"
     assert decoder is not None, "checked by the settings"
-    positions: Any = "sinusoidal" if decoder.kind == "transformer" else "none"
+    positions = "sinusoidal" if decoder.kind == "transformer" else "none"
     config = BertConfig(
         **dataclasses.asdict(shape) | {"initializer_range": decoder.std_of(shape.hidden_size)},
         vocab_size=vocab.size,

@@ -63,7 +63,7 @@ class Choices:
 
 
 def make_choices(
-    settings: RunSettings, accelerator: Accelerator, cut: tuple[int, ...] | Cut, min_micro_batches: int, **more: Any
+    settings: RunSettings, accelerator: Accelerator, cut: tuple[int, ...] | Cut, min_micro_batches: int, **more: object
 ) -> Choices:
     """Choose kernels, compilation and the parts of a batch, for steps with at least `min_micro_batches` micro-batches.
 

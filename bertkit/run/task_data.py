@@ -71,7 +71,7 @@ class Coverage:
 
 
 @dataclass(frozen=True)
-class Split:
+class TaskSplit:
     """The examples of a split, and how many of them are truncated."""
 
     source: Source
@@ -94,9 +94,9 @@ class Split:
 class TaskData:
     """The train and dev splits of a run."""
 
-    train: Split
+    train: TaskSplit
     batches: FeatureBatches  # the training features, in compact arrays, since there may be many
-    dev: Split
+    dev: TaskSplit
     dev_features: list[Feature]
 
     @property
@@ -158,7 +158,7 @@ def new_tokenizer(settings: FinetuneSettings, splits: Callable[[], TrainingData]
 
 def make_task_data(splits: TrainingData, tokenizer: Tokenizer) -> TaskData:
     """Make the features of both splits."""
-    train, dev = (Split(source, Coverage(tokenizer.facts)) for source in (splits.train, splits.dev))
+    train, dev = (TaskSplit(source, Coverage(tokenizer.facts)) for source in (splits.train, splits.dev))
     task = train.source.task
     first, second = (
         split.coverage.counted(task.each_feature(split.source.examples, tokenizer)) for split in (train, dev)

@@ -9,7 +9,7 @@
 A checkpoint is written in four steps; a kill or a power cut at any moment does no harm:
 
 1. Process 0 deletes partial directories left by a crash, checks the free space, and makes `step-00001000.partial`.
-2. Every process writes its part there, flushes it to disk and hashes it.
+2. Every process writes its share there, flushes it to disk and hashes it.
 3. Process 0 writes the manifest, flushes it and the directory, renames the directory, and flushes its parent.
 4. Only then does process 0 delete older checkpoints; it renames each one first.
 
@@ -28,7 +28,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from torch import Tensor
 
@@ -52,6 +52,13 @@ class _State:
     step: int
 
 
+class FileFacts(TypedDict):
+    """What the manifest says of a file."""
+
+    bytes: int
+    sha256: str
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """The content of a checkpoint."""
@@ -59,11 +66,11 @@ class Checkpoint:
     step: int  # optimizer steps done
     model: dict[str, Tensor]  # the weights, named as in the model directory
     optimizer: dict[str, Tensor]  # the moments, by parameter name
-    state: dict[str, Any]  # plain values for state.json
+    state: dict[str, object]  # plain values for state.json
     files: Mapping[str, str]  # text files that make the directory a model directory
 
-    def part(self, rank: int, size: int) -> Part:
-        """Return the part that one process writes: a share of the moments; process 0 also writes weights and text files."""
+    def share(self, rank: int, size: int) -> Share:
+        """Return what one process writes: a share of the moments; process 0 also writes weights and text files."""
         total, before, moments = sum(tensor.nbytes for tensor in self.optimizer.values()), 0, {}
         for name in sorted(self.optimizer):
             tensor = self.optimizer[name]
@@ -73,13 +80,13 @@ class Checkpoint:
             before += tensor.nbytes
         file = OPTIMIZER if size == 1 else f"optimizer-{rank + 1:05d}-of-{size:05d}.safetensors"
         if rank > 0:
-            return Part(self.step, {file: moments}, {})
+            return Share(self.step, {file: moments}, {})
         state = files.to_json({"step": self.step, **self.state})
-        return Part(self.step, {WEIGHTS: self.model, file: moments}, {STATE: state, **self.files})
+        return Share(self.step, {WEIGHTS: self.model, file: moments}, {STATE: state, **self.files})
 
 
 @dataclass(frozen=True)
-class Part:
+class Share:
     """The files of a checkpoint that one process writes."""
 
     step: int  # optimizer steps done
@@ -92,15 +99,15 @@ class Part:
         tensors = sum(tensor.nbytes for group in self.tensors.values() for tensor in group.values())
         return tensors + sum(len(text.encode()) for text in self.texts.values())
 
-    def copy(self) -> Part:
+    def copy(self) -> Share:
         """Copy the tensors to the CPU, so that training can continue while they are written."""
         copies = {
             file: {name: tensor.detach().to("cpu", copy=True) for name, tensor in group.items()}
             for file, group in self.tensors.items()
         }
-        return Part(self.step, copies, self.texts)
+        return Share(self.step, copies, self.texts)
 
-    def write(self, directory: Path) -> dict[str, dict[str, Any]]:
+    def write(self, directory: Path) -> dict[str, FileFacts]:
         """Write the files and flush them to disk; return the size and SHA-256 of each file.
 
         Raises:
@@ -131,7 +138,7 @@ def step_dir(run_dir: Path, step: int) -> Path:
 
 def save(
     run_dir: Path,
-    part: Part,
+    share: Share,
     ranks: Ranks = ALONE,
     *,
     keep_last: int,
@@ -143,9 +150,9 @@ def save(
     `last_good` is the step of the newest valid checkpoint, for an error message. Raises StorageError if the disk failed,
     NumericsError if a tensor is not finite; then nothing was deleted.
     """
-    directory, final = checkpoints_dir(run_dir), step_dir(run_dir, part.step)
+    directory, final = checkpoints_dir(run_dir), step_dir(run_dir, share.step)
     partial = final.with_name(final.name + files.PARTIAL)
-    need = int(SPACE_FACTOR * sum(ranks.on_every(lambda: part.num_bytes))) + (1 << 20)
+    need = int(SPACE_FACTOR * sum(ranks.on_every(lambda: share.num_bytes))) + (1 << 20)
     kept = "no checkpoint yet" if last_good is None else f"last good step {last_good}"
 
     def prepare() -> None:
@@ -163,7 +170,7 @@ def save(
     try:
         ranks.on_first(prepare)
         facts = {
-            file: fact for written in ranks.on_every(lambda: part.write(partial)) for file, fact in written.items()
+            file: fact for written in ranks.on_every(lambda: share.write(partial)) for file, fact in written.items()
         }
         ranks.on_first(commit)
     except Exception as error:
@@ -177,8 +184,8 @@ def save(
             reason = f"{error.filename or directory}: {error.strerror} (need {need / 1e6:.1f} MB)"
         else:
             raise
-        raise StorageError(f"step {part.step} is not saved: {reason}; {kept}") from None
-    ranks.on_first(lambda: delete_old_checkpoints(run_dir, part.step, keep_last, best))
+        raise StorageError(f"step {share.step} is not saved: {reason}; {kept}") from None
+    ranks.on_first(lambda: delete_old_checkpoints(run_dir, share.step, keep_last, best))
     return final
 
 
@@ -212,12 +219,12 @@ def all_checkpoints(run_dir: Path) -> list[Path]:
     return sorted(paths, key=step_of, reverse=True)
 
 
-def _size_and_hash(path: Path) -> dict[str, Any]:
+def _size_and_hash(path: Path) -> FileFacts:
     """Return the size and SHA-256 of a file, for a manifest."""
     return {"bytes": path.stat().st_size, "sha256": files.sha256_file(path)}
 
 
-def _manifest(facts: Mapping[str, dict[str, Any]]) -> str:
+def _manifest(facts: Mapping[str, FileFacts]) -> str:
     return files.to_json({"files": {file: facts[file] for file in sorted(facts)}})
 
 

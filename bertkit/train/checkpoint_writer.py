@@ -62,25 +62,25 @@ class CheckpointWriter:
         run that stops now, the call waits for the write and raises any error. Raises the errors of `checkpoint.save`.
         """
         self.wait()
-        part = contents.part(self.ranks.rank, self.ranks.size)
+        share = contents.share(self.ranks.rank, self.ranks.size)
         in_background = self.config.background and not is_required
         best = None if self.history.best is None else self.history.best.step
-        write = functools.partial(self._write, part.copy() if in_background else part, best)
+        write = functools.partial(self._write, share.copy() if in_background else share, best)
         if in_background:
-            self._thread = threading.Thread(target=write, name=f"save of step {part.step}")
+            self._thread = threading.Thread(target=write, name=f"save of step {share.step}")
             self._thread.start()
         else:
             write()
             self.wait(is_required)
 
-    def _write(self, part: checkpoint.Part, best: int | None) -> None:
+    def _write(self, share: checkpoint.Share, best: int | None) -> None:
         """Save; store an error for `wait`, since this may run in a thread."""
         try:
             keep_last, last_good = self.config.keep_last, self.last_good
-            checkpoint.save(self.directory, part, self.ranks, keep_last=keep_last, best=best, last_good=last_good)
-            self.last_good = part.step
+            checkpoint.save(self.directory, share, self.ranks, keep_last=keep_last, best=best, last_good=last_good)
+            self.last_good = share.step
         except Exception as error:
-            self._failure, self._failed_step = error, part.step
+            self._failure, self._failed_step = error, share.step
 
     def wait(self, is_required: bool = False) -> None:
         """Wait for a save in the background; if it failed, raise its error, or print it with `on_save_error=continue`."""

@@ -67,7 +67,7 @@ class MetricsLog:
         self._file = path.open("a", encoding="utf-8")
         self._is_synced = True
 
-    def write(self, row: dict[str, Any]) -> None:
+    def write(self, row: Mapping[str, object]) -> None:
         """Append one row."""
         self._file.write(json.dumps(row) + "\n")
         self._file.flush()
@@ -93,14 +93,14 @@ CLOSE_SECONDS = 30.0  # how long to wait for trackers to write their last rows
 class Trackers:
     """The trackers of a run, each in a thread of process 0."""
 
-    def __init__(self, names: Sequence[str], directory: Path, settings: Mapping[str, Any]) -> None:
+    def __init__(self, names: Sequence[str], directory: Path, settings: Mapping[str, object]) -> None:
         """Start the trackers and log the run's settings to them; the run has the name of its directory."""
         values = {key: at(settings, key) for key in dotted_keys(settings)}
         flat = {key: value for key, value in values.items() if not isinstance(value, Mapping)}
         plain = {key: value if isinstance(value, (int, float, str)) else str(value) for key, value in flat.items()}
         self._threads = [_Tracker(name, directory, plain) for name in names]
 
-    def log(self, row: Mapping[str, Any]) -> None:
+    def log(self, row: Mapping[str, object]) -> None:
         """Queue a row of metrics.jsonl for every tracker; return at once."""
         for thread in self._threads:
             thread.rows.put(row)
@@ -116,10 +116,10 @@ class Trackers:
 
 
 class _Tracker(threading.Thread):
-    def __init__(self, name: str, directory: Path, settings: dict[str, Any]) -> None:
+    def __init__(self, name: str, directory: Path, settings: Mapping[str, object]) -> None:
         super().__init__(name=name, daemon=True)
         self.directory, self.settings = directory, settings
-        self.rows: queue.SimpleQueue[Mapping[str, Any] | None] = queue.SimpleQueue()
+        self.rows: queue.SimpleQueue[Mapping[str, object] | None] = queue.SimpleQueue()
         self.start()
 
     def run(self) -> None:

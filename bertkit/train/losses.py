@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
 
 from bertkit.base.batch import IGNORED
 
@@ -60,6 +61,11 @@ def cross_entropy_in_place(logits: Tensor, labels: Tensor, count: float, label_s
     return LossTerm(total, count, (best == labels).sum())
 
 
+class _Kept(FunctionCtx):
+    saved_tensors: tuple[Tensor, ...]
+    smoothing: float
+
+
 class _CrossEntropyInPlace(torch.autograd.Function):
     """Sum of the cross-entropies, and the best class of each row.
 
@@ -67,7 +73,7 @@ class _CrossEntropyInPlace(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    def forward(ctx: _Kept, logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
         logits = logits.detach()
         is_known = labels != IGNORED
         indices = labels.where(is_known, 0)[:, None]
@@ -95,7 +101,7 @@ class _CrossEntropyInPlace(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: _Kept, gradient: Tensor, _: Tensor) -> tuple[Tensor, None, None]:
         logits, indices, sums, losses, is_known = ctx.saved_tensors
         factors = gradient * is_known
         evenly = ctx.smoothing / logits.shape[1]

@@ -3,7 +3,7 @@
 import importlib.util
 import math
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from bertkit.base.annotations import OptionOf
 from bertkit.base.errors import nearest
@@ -23,7 +23,7 @@ class OptimizerConfig:
     weight_decay: NotNegative
     bias_correction: bool
     max_grad_norm: Positive
-    options: dict[str, Any] = field(default_factory=dict, hash=False, metadata=options_of("optimizer", "name"))
+    options: dict[str, object] = field(default_factory=dict, hash=False, metadata=options_of("optimizer", "name"))
 
     @property
     def peak(self) -> float:
@@ -41,7 +41,7 @@ class ScheduleConfig:
     warmup_steps: Count | Literal["auto"]
     warmup_share: Share | Literal["auto"]
     decay: Annotated[str, OptionOf("schedule")] = "polynomial"
-    options: dict[str, Any] = field(default_factory=dict, hash=False, metadata=options_of("schedule", "decay"))
+    options: dict[str, object] = field(default_factory=dict, hash=False, metadata=options_of("schedule", "decay"))
 
     def __post_init__(self) -> None:
         refuse(

@@ -31,7 +31,7 @@ def main() -> None:
     run_dir, numbers, results = directory / "run", torch.randn(90_000, generator=torch.Generator().manual_seed(0)), {}
 
     def save(step: int) -> Path:
-        part = contents(step, numbers).part(rank, 2)
+        part = contents(step, numbers).share(rank, 2)
         return checkpoint.save(run_dir, part, ranks, keep_last=1, last_good=step - 1)
 
     ranks.on_first(lambda: run_dir.mkdir())
@@ -50,7 +50,7 @@ def main() -> None:
     bad = contents(3, numbers.clone())
     if rank == 1:
         bad.optimizer["pooler.exp_avg_sq"][0] = float("inf")
-    results["a number of one"] = error_of(lambda: checkpoint.save(run_dir, bad.part(rank, 2), ranks, keep_last=1))
+    results["a number of one"] = error_of(lambda: checkpoint.save(run_dir, bad.share(rank, 2), ranks, keep_last=1))
     results["saved after"] = save(4).name
     results["kept"] = [path.name for path in all_checkpoints(run_dir)]
 

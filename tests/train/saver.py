@@ -60,7 +60,7 @@ def main() -> None:
             while True:
                 step += 1
                 try:
-                    checkpoint.save(run_dir, contents(step, numbers).part(0, 1), keep_last=keep_last)
+                    checkpoint.save(run_dir, contents(step, numbers).share(0, 1), keep_last=keep_last)
                 except StorageError:
                     os._exit(StorageError.exit_code)  # the power is cut
                 print("saved", step, os.getpid(), flush=True)

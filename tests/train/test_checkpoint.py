@@ -31,7 +31,7 @@ def contents(step: int) -> Checkpoint:
 
 
 def save(run_dir: Path, *steps: int, keep_last: int = 3) -> list[Path]:
-    return [checkpoint.save(run_dir, contents(step).part(0, 1), keep_last=keep_last) for step in steps]
+    return [checkpoint.save(run_dir, contents(step).share(0, 1), keep_last=keep_last) for step in steps]
 
 
 def names(run_dir: Path) -> list[str]:
@@ -175,6 +175,6 @@ def test_nothing_that_is_not_finite_is_written(tmp_path: Path, group: str) -> No
     name, tensor = next(iter(getattr(bad, group).items()))
     tensor.view(-1)[-1] = float("nan")
     with pytest.raises(NumericsError, match=f"step 20: {name} "):
-        checkpoint.save(tmp_path, bad.part(0, 1), keep_last=1)
+        checkpoint.save(tmp_path, bad.share(0, 1), keep_last=1)
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
     assert newest_valid(tmp_path) == (path, [])

@@ -223,8 +223,8 @@ def test_corruptions(tmp_path: Path, num_trials: int) -> None:
     numbers, rng, results, unchanged = torch.randn(SMALL), random.Random(0), Counter[str](), 0
     (tmp_path / "whole").mkdir()
     for step in (10, 20):
-        part, other = (contents(step, numbers).part(rank, 2) for rank in (0, 1))  # as two processes write it
-        both = checkpoint.Part(step, part.tensors | other.tensors, part.texts)
+        part, other = (contents(step, numbers).share(rank, 2) for rank in (0, 1))  # as two processes write it
+        both = checkpoint.Share(step, part.tensors | other.tensors, part.texts)
         checkpoint.save(tmp_path / "whole", both, keep_last=2)
     names = sorted(path.name for path in all_checkpoints(tmp_path / "whole")[0].iterdir())
     assert len(names) == 7
@@ -257,7 +257,7 @@ def expect_failed_save(run_dir: Path, number: int) -> str:
     """A save that the disk refuses leaves the one before as it was, and nothing of itself; give the message."""
     (good,) = all_checkpoints(run_dir)
     with pytest.raises(StorageError) as error:
-        checkpoint.save(run_dir, contents(20, torch.randn(number)).part(0, 1), keep_last=1, last_good=10)
+        checkpoint.save(run_dir, contents(20, torch.randn(number)).share(0, 1), keep_last=1, last_good=10)
     assert [path.name for path in good.parent.iterdir()] == [good.name]
     assert newest_valid(run_dir) == (good, [])
     assert "\n" not in str(error.value)
@@ -267,7 +267,7 @@ def expect_failed_save(run_dir: Path, number: int) -> str:
 
 
 def save_first(run_dir: Path, number: int) -> None:
-    checkpoint.save(run_dir, contents(10, torch.randn(number)).part(0, 1), keep_last=1)
+    checkpoint.save(run_dir, contents(10, torch.randn(number)).share(0, 1), keep_last=1)
 
 
 def test_a_disk_without_room_is_refused_before_writing(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_shares_of_the_moments() -> None:
     """All of them, once each, of about equal bytes, for any number of processes."""
     whole = contents(7, torch.randn(9 * 360))
     for size in (1, 2, 3, 6, 7):
-        parts = [whole.part(rank, size) for rank in range(size)]
+        parts = [whole.share(rank, size) for rank in range(size)]
         shares = [
             [name for file, group in part.tensors.items() if "optimizer" in file for name in group] for part in parts
         ]

@@ -33,7 +33,7 @@ class FinetuningPlan:
     """A fine-tuning run."""
 
     settings: FinetuneSettings
-    identity: dict[str, Any]
+    identity: dict[str, object]
     facts: dict[str, Any]  # for the manifest
     accelerator: Accelerator
     start: Start

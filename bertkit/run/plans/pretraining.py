@@ -31,7 +31,7 @@ class PretrainingPlan:
     """A pretraining run."""
 
     settings: PretrainSettings
-    identity: dict[str, Any]
+    identity: dict[str, object]
     facts: dict[str, Any]  # for the manifest
     accelerator: Accelerator
     start: Start
@@ -54,7 +54,7 @@ class PretrainingPlan:
 def plan_pretraining(given: PretrainSettings) -> PretrainingPlan | None:
     """Plan a run, or return None if it is done; raises InputError if data, model and settings do not fit together."""
     steps = _saved_steps(given)
-    own: dict[str, Any] = {"steps": steps}
+    own: dict[str, object] = {"steps": steps}
     if given.segments.is_fixed:  # the data's fingerprint covers their segments and masks
         own |= {"segments": {"kind": given.segments.kind}, "masking": None}
     open_dataset = functools.cache(lambda: open_prepared(Path(given.data_dir)))
