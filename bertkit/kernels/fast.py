@@ -56,7 +56,7 @@ class FastWays:
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the fast kernels that are on."""
-        return tuple(name for name in NAMES if getattr(self, name))
+        return tuple(name for name, is_on in vars(self).items() if is_on)
 
 
 EXACT_DROPOUT = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]  # on CUDA these compare floats

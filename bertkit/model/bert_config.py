@@ -41,10 +41,11 @@ CLASHES = (
 
 def attention_problems(attention: AttentionConfig) -> list[str]:
     """Return an error line for each pair of options that cannot be combined."""
+    chosen = vars(attention)
     problems = [
-        f"attention.{one}={getattr(attention, one)} with attention.{other}={option}: {why}; change one of them"
+        f"attention.{one}={chosen[one]} with attention.{other}={option}: {why}; change one of them"
         for one, options, other, option, why in CLASHES
-        if getattr(attention, one) in options and getattr(attention, other) == option
+        if chosen[one] in options and chosen[other] == option
     ]
     sides = attention.relative_to
     if not sides or len(set(sides)) != len(sides):
@@ -56,7 +57,10 @@ def bert_problems(config: BertConfig) -> list[str]:
     """Return error lines for ids outside the vocabulary, missing or repeated labels, and an odd size for GRUs in two directions."""
     ids, problems = {"pad_token_id": config.pad_token_id, "eos_token_id": config.eos_token_id or 0}, []
     if config.decoder is not None:
-        ids |= {f"decoder.{name}": getattr(config.decoder, name) for name in ("start_token_id", "end_token_id")}
+        ids |= {
+            "decoder.start_token_id": config.decoder.start_token_id,
+            "decoder.end_token_id": config.decoder.end_token_id,
+        }
         if config.decoder.kind == "rnn" and config.hidden_size % 2:
             problems.append(f"model.hidden_size={config.hidden_size}: decoder=rnn needs an even number")
     problems += [
@@ -134,7 +138,7 @@ class AttentionConfig:
     def without_effect(self, name: str) -> list[str]:
         """Return an error line if a setting has no effect with the chosen options."""
         slot, option = ONLY_WITH.get(name, ("score", self.score))
-        is_used = getattr(self, slot) == option
+        is_used = vars(self)[slot] == option
         return [] if is_used else [f"attention.{name}: has no effect without attention.{slot}={option}; leave it out"]
 
 

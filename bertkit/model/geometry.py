@@ -8,7 +8,7 @@ Axes: as in attention.py; C keys for each query of a group, some of them masked.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -59,29 +59,28 @@ Planner = Callable[[Geometry, int], Plan]
 
 
 def equal_lengths(geometry: Geometry, num_heads: int) -> Plan:
-    """Group neighbours of equal lengths, in the order of the batch; blocks of sequences of equal lengths, if they are cut."""
+    """Group sequences of equal lengths: neighbours, in the order of the batch, or, if they are cut into blocks, all of them."""
     pairs = geometry.pairs
     if geometry.is_self_attention:  # with slack
         pairs = [(length, length) for _, count, length in geometry.queries.runs for _ in range(count)]
-    if not geometry.is_cut(pairs):
-        runs = [list(run) for _, run in itertools.groupby(pairs)]
-        return Plan([Selection([_equal_group(geometry, len(run), *run[0]) for run in runs])])
-    by_pair: dict[tuple[int, int], list[int]] = {}
-    for number, pair in enumerate(pairs):
-        by_pair.setdefault(pair, []).append(number)
-    return _gather(geometry, num_heads, pairs, by_pair.values())
+    return _group_by(lambda pair: pair, geometry, num_heads, pairs)
 
 
 def padded(geometry: Geometry, num_heads: int) -> Plan:
     """Group sequences of all lengths, padded to the longest; those that a pattern cuts into several blocks by their number."""
-    pairs = geometry.pairs
-    if not geometry.is_cut(pairs):
-        runs = [list(run) for _, run in itertools.groupby(pairs, lambda pair: geometry.pattern.padding_key(pair[0]))]
-        if all(len(set(run)) == 1 for run in runs):
-            return Plan([Selection([_equal_group(geometry, len(run), *run[0]) for run in runs])])
-    alike: dict[int, list[int]] = {}
-    for number, (length, _) in enumerate(pairs):
-        alike.setdefault(geometry.pattern.padding_key(length), []).append(number)
+    return _group_by(lambda pair: geometry.pattern.padding_key(pair[0]), geometry, num_heads, geometry.pairs)
+
+
+def _group_by(
+    key: Callable[[tuple[int, int]], Hashable], geometry: Geometry, num_heads: int, pairs: list[tuple[int, int]]
+) -> Plan:
+    """Group pairs of sequences with the same key; if nothing is cut or padded, neighbours in the order of the batch."""
+    runs = [list(run) for _, run in itertools.groupby(pairs, key)]
+    if not geometry.is_cut(pairs) and all(len(set(run)) == 1 for run in runs):
+        return Plan([Selection([_equal_group(geometry, len(run), *run[0]) for run in runs])])
+    alike: dict[Hashable, list[int]] = {}
+    for number, pair in enumerate(pairs):
+        alike.setdefault(key(pair), []).append(number)
     return _gather(geometry, num_heads, pairs, alike.values())
 
 

@@ -77,9 +77,12 @@ def read_run(path: Path) -> RunRecord | None:
     facts: dict[str, object] = {
         "data_fingerprint": _short_hash(identity.get("data_fingerprint", manifest.data_fingerprint)),
         "starting_weights": _short_hash(identity.get("starting_weights")),
+        "tokenizer_sha256": manifest.tokenizer_sha256,
+        "world_size": manifest.world_size,
+        "packages": manifest.packages,
+        "bertkit": manifest.bertkit,
+        "git_revision": manifest.git_revision,
     }
-    for name in ("tokenizer_sha256", "world_size", "packages", "bertkit", "git_revision"):
-        facts[name] = getattr(manifest, name)
     return RunRecord(str(path), read_settings(path), facts, rows, result, is_finished)
 
 

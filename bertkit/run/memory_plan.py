@@ -51,7 +51,7 @@ def check_size(config: BertConfig, batch_sequences: int, max_seq_length: int, de
     A weight needs at least four float32 numbers: itself, its gradient, and two moments.
     """
     names = ("hidden_size", "num_hidden_layers", "intermediate_size", "max_position_embeddings", "type_vocab_size")
-    shape = ", ".join(f"{name}={getattr(config, name)}" for name in names)
+    shape = ", ".join(f"{name}={vars(config)[name]}" for name in names)
     weights = config.num_weights
     model = f"a model of {weights:.3g} weights (model.{shape}, {config.vocab_size} tokens)"
     require_memory(model, 16 * weights, "take a smaller one", device)

@@ -72,13 +72,18 @@ def make_choices(
     """
     num_parts = num_parts_for(min_micro_batches) if settings.reproducibility == "strict" else None
     check_num_processes(min_micro_batches, num_parts, accelerator.num_processes)
-    depends_on = {name: getattr(settings, name) for name in ("kernels", "compile", "reproducibility")}
     return Choices(
         cut=cut,
         num_parts=num_parts,
         kernels=fast.choose(settings.kernels).names,
         is_compiled=should_compile(settings.compile, accelerator.device.type),
-        settings={"batch": dataclasses.asdict(settings.batch), **depends_on, **more},
+        settings={
+            "batch": dataclasses.asdict(settings.batch),
+            "kernels": settings.kernels,
+            "compile": settings.compile,
+            "reproducibility": settings.reproducibility,
+            **more,
+        },
     )
 
 
