@@ -344,8 +344,8 @@ class Doubled(nn.Module):
 
 
 def test_a_feed_forward(tiny_runs: Path, tmp_path: Path, capsys: Capsys) -> None:
-    chosen = "plugins=[mine]", "feed_forward=doubled", "feed_forward.options.factor=3"
-    (tmp_path / "mine.py").write_text("import bertkit\nfrom torch import nn\n" + FEED_FORWARD.format(part=""))
+    chosen = "plugins=[doubling]", "feed_forward=doubled", "feed_forward.options.factor=3"
+    (tmp_path / "doubling.py").write_text("import bertkit\nfrom torch import nn\n" + FEED_FORWARD.format(part=""))
     assert pretrain(tiny_runs, "run", *chosen) == 0
     content = json.loads(Path("run/model/config.json").read_text())
     assert (content["model_type"], content["feed_forward"]) == (
@@ -354,7 +354,7 @@ def test_a_feed_forward(tiny_runs: Path, tmp_path: Path, capsys: Capsys) -> None
     )
     names = [name for name in load_file("run/model/model.safetensors") if "layers.0.feed_forward." in name]
     assert sorted(name.partition("feed_forward.")[2] for name in names) == ["inner.bias", "inner.weight"]
-    again = "plugins=[mine]", "model_dir=run", f"data_dir={tiny_runs / 'task'}", "output_dir=task"
+    again = "plugins=[doubling]", "model_dir=run", f"data_dir={tiny_runs / 'task'}", "output_dir=task"
     assert run(["finetune", *again, *TINY_FINETUNE]) == 0
     capsys.readouterr()
     refused(run(["export", "model_dir=run", "output_dir=hf"]), "feed_forward.kind=doubled", capsys)
@@ -363,9 +363,11 @@ def test_a_feed_forward(tiny_runs: Path, tmp_path: Path, capsys: Capsys) -> None
 
 
 def test_a_feed_forward_of_another_size(tiny_runs: Path, tmp_path: Path, capsys: Capsys) -> None:
-    (tmp_path / "mine.py").write_text("import bertkit\nfrom torch import nn\n" + FEED_FORWARD.format(part="[:, 1:]"))
-    code = pretrain(tiny_runs, "run", "plugins=[mine]", "feed_forward=doubled")
-    refused(code, "mine.py:4) returned torch.Size", capsys)
+    (tmp_path / "narrowing.py").write_text(
+        "import bertkit\nfrom torch import nn\n" + FEED_FORWARD.format(part="[:, 1:]")
+    )
+    code = pretrain(tiny_runs, "run", "plugins=[narrowing]", "feed_forward=doubled")
+    refused(code, "narrowing.py:4) returned torch.Size", capsys)
 
 
 def test_the_name_of_a_built_in_option() -> None:
