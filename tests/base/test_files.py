@@ -89,7 +89,7 @@ def folder(path: Path) -> None:
 @pytest.mark.parametrize(
     "make", [folder, lambda path: path.symlink_to("elsewhere"), lambda path: path.write_text("mine")]
 )
-def test_what_is_not_bertkits_is_not_taken_for_a_leftover(make: Callable[[Path], None], tmp_path: Path) -> None:
+def test_foreign_files_are_not_taken_for_leftovers(make: Callable[[Path], None], tmp_path: Path) -> None:
     folder(tmp_path / "elsewhere")
     make(tmp_path / "final.partial")
     before = content(tmp_path)
@@ -101,7 +101,7 @@ def test_what_is_not_bertkits_is_not_taken_for_a_leftover(make: Callable[[Path],
     assert content(tmp_path) == before | {"a": "new"}
 
 
-def test_two_who_write_the_same_file(tmp_path: Path) -> None:
+def test_a_slower_writer_does_not_publish_the_file_of_another(tmp_path: Path) -> None:
     """The first one does not publish what the second one has begun."""
 
     def write() -> None:
@@ -125,7 +125,7 @@ def test_a_lock_that_is_not_bertkits_stays(tmp_path: Path) -> None:
     assert (tmp_path / "notes").read_text() == "mine"
 
 
-def test_a_full_disk_gets_its_room_back(tmp_path: Path) -> None:
+def test_a_partial_file_is_removed_when_the_disk_is_full(tmp_path: Path) -> None:
     def fill(error: OSError) -> None:
         with files.writing(tmp_path / "a") as file:
             file.write("half")
@@ -243,7 +243,7 @@ def test_what_has_the_name_of_bertkits_trash_is_kept(tmp_path: Path) -> None:
     assert content(tmp_path) == before
 
 
-def test_remove_dir(tmp_path: Path) -> None:
+def test_remove_dir_refuses_folder_with_foreign_trash(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     folder(tmp_path / ".a.trash")  # whose it is, nobody knows
     with pytest.raises(OSError, match="not empty"):
@@ -253,14 +253,14 @@ def test_remove_dir(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_require_space(tmp_path: Path) -> None:
+def test_require_space_refuses_more_than_is_free(tmp_path: Path) -> None:
     files.require_space(tmp_path, 1)
     files.require_space(Path("/proc"), 10**18)  # a file system that reports no sizes
     with pytest.raises(StorageError, match=r"no space left on .*: need 1000000000000.0 MB, have \d+.\d MB"):
         files.require_space(tmp_path, 10**18)
 
 
-def test_json_is_written_one_way(tmp_path: Path) -> None:
+def test_json_is_indented_utf8_without_nan(tmp_path: Path) -> None:
     assert files.to_json({"b": "é", "a": [1]}) == '{\n  "b": "é",\n  "a": [\n    1\n  ]\n}\n'
     with pytest.raises(ValueError, match="JSON"):
         files.to_json({"a": float("nan")})

@@ -77,7 +77,7 @@ def test_a_missing_instruction_is_avoided(
 
 
 @pytest.mark.parametrize("how", ["a sweep", "workers", "serve", "load_embedder", "load_model"])
-def test_every_way_sets_it_before_a_product(
+def test_every_entry_point_sets_isa_before_first_product(
     how: str, planted: Planted, small_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prepared_dir: Path
 ) -> None:
     """Child processes inherit the environment."""
@@ -107,7 +107,9 @@ def test_every_way_sets_it_before_a_product(
     assert seen == ["AVX512_CORE_BF16"]
 
 
-def test_after_a_product_it_is_an_error(planted: Planted, small_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_amx_after_first_product_is_an_error(
+    planted: Planted, small_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     planted.has_chosen_amx = True
     code = cli.run(["embed", f"model_dir={small_dir}", "input=-", "output=-", "precision=bf16"])
     refused(code, "start Python anew with ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 in the environment", capsys)
@@ -119,7 +121,7 @@ def test_after_a_product_it_is_an_error(planted: Planted, small_dir: Path, capsy
 
 
 @pytest.mark.parametrize("case", ["other processors", "no Linux", "set by the user", "it is there", "it hangs"])
-def test_nothing_happens_on_other_machines(
+def test_isa_is_left_alone_on_other_machines(
     case: str, planted: Planted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     tried = tmp_path / "tried"
@@ -139,7 +141,7 @@ def test_nothing_happens_on_other_machines(
     assert capfd.readouterr().err == ""
 
 
-def test_a_product_of_this_processor() -> None:
+def test_product_on_this_processor_works() -> None:
     assert not processors._ends_by_product()
 
 
@@ -196,7 +198,7 @@ for delay in (0.01, 0.5, 0.5, 0.01):
 """
 
 
-def test_sleeping_threads_come_and_go(python: Path) -> None:
+def test_threads_sleep_only_while_processors_are_oversubscribed(python: Path) -> None:
     """More OpenMP threads than processors, while threads wait for a processor."""
     environment = {**os.environ, "OMP_NUM_THREADS": "2"}
     num_more = str(max(1, processors.num_processors() - 1))
@@ -226,7 +228,7 @@ print(count)
 
 
 @pytest.mark.slow  # a comparison of speeds, which other tests on the same processors disturb
-def test_beside_busy_processes(python: Path) -> None:
+def test_threads_do_not_spin_beside_busy_processes(python: Path) -> None:
     """Two threads on two processors that two processes use, too: without the watch they would spin in vain."""
     both = sorted(os.sched_getaffinity(0))[:2]
     if len(both) < 2:

@@ -16,7 +16,7 @@ from bertkit.settings.reading.values import read_values
     ({"whole_word": True, "max_ngram": 5}, {"kind": "ngram", "options": {"max_ngram": 5}}),
     ({"whole_word": False, "max_ngram": 1, "kind": "block", "options": {"length": 4}}, {"kind": "block", "options": {"length": 4}}),
 ])  # fmt: skip
-def test_masking(old: dict[str, Any], new: dict[str, Any]) -> None:
+def test_old_masking_settings_become_current_ones(old: dict[str, Any], new: dict[str, Any]) -> None:
     saved = {"seed": 3, "masking": {"probability": 0.2, **old}}
     assert current(saved) == {"seed": 3, "masking": {"probability": 0.2, **new}}
     assert current(current(saved)) == current(saved)
@@ -24,12 +24,12 @@ def test_masking(old: dict[str, Any], new: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("masking", [None, "none", 3])
-def test_what_has_no_masking_stays(masking: object) -> None:
+def test_settings_without_masking_are_unchanged(masking: object) -> None:
     assert current({"masking": masking}) == {"masking": masking}
     assert current({}) == {}
 
 
-def test_words_and_values() -> None:
+def test_old_names_are_accepted_from_command_line_and_python() -> None:
     words = ["masking.whole_word=true", "masking.max_ngram=4", "seed=3"]
     expected = {"masking": "ngram", "masking.options.max_ngram": 4, "seed": 3}
     assert {one.key: one.value for one in read_words("pretrain", words)} == expected

@@ -16,7 +16,9 @@ LINES = [(1, "one"), (2, ""), (3, "tw\u2028o\x85\r3"), (4, "\ufeff"), (5, "end")
 
 @pytest.mark.parametrize("text_bytes", [1, 7, 1 << 18])
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "packed_without_saying_so"])
-def test_lines_of_a_file(tmp_path: Path, name: str, text_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_lines_gives_numbered_lines_for_any_block_size(
+    tmp_path: Path, name: str, text_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("bertkit.base.text_files.TEXT_BYTES", text_bytes)
     data = TEXT.encode()
     (tmp_path / name).write_bytes(data if name == "a.txt" else gzip.compress(data))
@@ -32,7 +34,7 @@ FAULTS = [
 
 @pytest.mark.parametrize(("line", "message"), FAULTS)
 @pytest.mark.parametrize("text_bytes", [2, 1 << 18])
-def test_the_lines_before_a_fault_are_given(
+def test_lines_before_bad_line_are_read(
     tmp_path: Path, line: bytes, message: str, text_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bertkit.base.text_files.TEXT_BYTES", text_bytes)
@@ -59,7 +61,9 @@ VALUES = [{"a": "\u00e9, ]\n", "b": [[1], {}]}, -12.5e1, "\u2028", [], None, Tru
 
 @pytest.mark.parametrize("text_bytes", [1, 7, 1 << 18])
 @pytest.mark.parametrize("indent", [None, 1])
-def test_json_in_blocks(tmp_path: Path, text_bytes: int, indent: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_values_are_read_in_blocks_of_any_size(
+    tmp_path: Path, text_bytes: int, indent: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("bertkit.base.text_files.TEXT_BYTES", text_bytes)
     monkeypatch.setattr("bertkit.base.json_stream.WHOLE_MB", 0.0005)  # of a single value
     path, written = tmp_path / "a.json", [json.dumps(value, indent=indent, ensure_ascii=False) for value in VALUES]

@@ -54,7 +54,7 @@ ACCEPTED = [
 
 
 @pytest.mark.parametrize(("annotation", "inputs", "expected"), ACCEPTED)
-def test_accepted(annotation: Any, inputs: Any, expected: Any) -> None:
+def test_values_are_converted_to_annotated_type(annotation: Any, inputs: Any, expected: Any) -> None:
     value = build(one(annotation), {"x": inputs}).x
     assert value == expected
     assert type(value) is type(expected)
@@ -85,7 +85,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("annotation", "value", "message"), REFUSED)
-def test_refused(annotation: Any, value: Any, message: str) -> None:
+def test_values_of_wrong_type_are_refused(annotation: Any, value: Any, message: str) -> None:
     with pytest.raises(InputError) as caught:
         build(one(annotation), {"x": value})
     assert str(caught.value) == message
@@ -135,14 +135,14 @@ def test_an_unknown_key_far_from_all_names_gets_no_suggestion() -> None:
     assert nearest("raet", ["name", "rate"]) == "; did you mean 'rate'?"
 
 
-def test_there_and_back() -> None:
+def test_settings_become_mapping_and_back() -> None:
     mapping = {"name": "a", "inner": {"hidden_size": 2, "num_layers": 3}, "rate": 0.5}
     assert build(Outer, mapping) == Outer("a", Inner(2, 3), 0.5)
     assert to_mapping(build(Outer, mapping)) == mapping
     assert to_mapping(build(one(tuple[int, ...]), {"x": [1, 2]})) == {"x": [1, 2]}
 
 
-def test_differences() -> None:
+def test_differences_lists_changed_added_and_removed_keys() -> None:
     old = {"a": 1, "b": {"c": 2, "d": 3}, "e": [1]}
     assert differences(old, {"a": 1, "b": {"c": 2, "d": 3}, "e": [1]}) == []
     assert differences(old, {"a": 5, "b": {"c": 2, "f": 4}, "e": [2]}) == [
@@ -190,7 +190,7 @@ def test_one_of_several_groups_is_chosen_by_its_kind(pet: Any, built: Any) -> No
     ({"is_loud": True}, "missing value: set pet.kind= to cat or tiger or dog"),
     ("dog", "pet='dog': expected a group of settings or null"),
 ])  # fmt: skip
-def test_none_of_several_groups(pet: Any, message: str) -> None:
+def test_value_of_no_group_is_refused(pet: Any, message: str) -> None:
     with pytest.raises(InputError) as error:
         build(Home, {"pet": pet})
     assert str(error.value) == message
