@@ -80,7 +80,7 @@ def theirs_of(batch: TaskBatch) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_losses_agree(kind: str, tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_fine_tuning_losses_equal_those_of_transformers(kind: str, tmp_path: Path, tokenizer: Tokenizer) -> None:
     head, architecture = KINDS[kind]
     problem: dict[str, Any] = {"labels": ("a", "b", "c")}
     if kind == "regression":

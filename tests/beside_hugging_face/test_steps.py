@@ -88,7 +88,7 @@ def text(name: str, folder: Path) -> Path:
     pytest.param("made up", 200, marks=pytest.mark.slow),
     pytest.param("books", 200, marks=pytest.mark.slow),
 ])  # fmt: skip
-def test_losses_and_weights_agree(name: str, steps: int, tmp_path: Path) -> None:
+def test_losses_and_weights_equal_those_of_transformers(name: str, steps: int, tmp_path: Path) -> None:
     from transformers import BertForPreTraining
 
     arguments = [f"corpus.path={text(name, tmp_path)}", f"output_dir={tmp_path / 'data'}", "tokenizer.vocab_size=1009"]
