@@ -26,7 +26,7 @@ def make_examples(segments: list[list[tuple[int, int]]], labels: list[int] | Non
     return Examples(first, flat[:, 0], flat[:, 1], None if labels is None else np.array(labels))
 
 
-def test_pairs_by_hand(tmp_path: Path) -> None:
+def test_pairs_are_packed_as_by_hand(tmp_path: Path) -> None:
     for shard_tokens in (100, 1):
         split = make_split(tmp_path / str(shard_tokens), shard_tokens)
         examples = make_examples([[(0, 3), (3, 2)], [(1, 1), (6, 2)]], [0, 1])
@@ -37,7 +37,7 @@ def test_pairs_by_hand(tmp_path: Path) -> None:
         assert ids.dtype == types.dtype == lengths.dtype == np.int64
 
 
-def test_blocks_by_hand(tmp_path: Path) -> None:
+def test_blocks_are_packed_as_by_hand(tmp_path: Path) -> None:
     split, examples = make_split(tmp_path / "split", 100), make_examples([[(5, 4), (0, 3)], [(3, 2)]], None)
     ids, types, lengths = pack_examples(split, examples, VOCAB)
     assert ids.tolist() == [C, 15, 16, 17, 18, S, 10, 11, 12, S, C, 13, 14, S]
@@ -48,7 +48,7 @@ def test_blocks_by_hand(tmp_path: Path) -> None:
     assert list(batch.loss_counts) == ["mlm"]
 
 
-def test_batch_by_hand(tmp_path: Path) -> None:
+def test_batch_is_as_by_hand(tmp_path: Path) -> None:
     """With all of the chosen tokens masked, the batch is the assembled one but for them."""
     split = make_split(tmp_path / "split", 100)
     examples = make_examples([[(0, 3), (3, 2)], [(1, 1), (6, 2)]], [0, 1])

@@ -111,7 +111,7 @@ BY_HAND = {
 
 
 @pytest.mark.parametrize("name", BY_HAND)
-def test_pairs_by_hand(name: str) -> None:
+def test_pairs_are_as_by_hand(name: str) -> None:
     documents, draws, expected = BY_HAND[name]
     rng = Script(*draws)
     assert list(document_pairs(documents, [0, 1], 0, settings(), rng)) == expected
@@ -151,7 +151,7 @@ MASKS = {
 
 
 @pytest.mark.parametrize("name", MASKS)
-def test_masks_by_hand(name: str) -> None:
+def test_masks_are_as_by_hand(name: str) -> None:
     masking, most, ids, draws, masked, positions = MASKS[name]
     rng = Script(*draws)
     assert mask_instance(ids, settings(64, most=most), masking, VOCAB, rng) == (masked, positions)
@@ -203,14 +203,16 @@ def name_of(row: dict[str, Any]) -> str:
     return f"{Path(row['input']).stem}-{row['seed']}-{words}-{row['dupe_factor']}-{row['max_seq_length']}"
 
 
-def test_all_the_sets_are_tried() -> None:
+def test_all_28_reference_sets_are_compared() -> None:
     real_data("google_instances")
     assert len(index()) == 28
     assert len({name_of(row) for row in index()}) == 28
 
 
 @pytest.mark.parametrize("row", index(), ids=name_of)
-def test_the_originals_instances(row: dict[str, Any], uncased: Tokenizer, split_of: Callable[[str], Split]) -> None:
+def test_instances_equal_the_reference(
+    row: dict[str, Any], uncased: Tokenizer, split_of: Callable[[str], Split]
+) -> None:
     rng = random.Random(row["seed"])
     config = settings(row["max_seq_length"], 0.1, row["dupe_factor"], row["max_predictions_per_seq"])
     masking = WORDS if row["whole_word"] else PIECES

@@ -19,7 +19,7 @@ MADE = [
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 4096])
-def test_by_hand(tmp_path: Path, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stored_instances_are_as_by_hand(tmp_path: Path, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "INSTANCES_AT_ONCE", at_once)
     order = [0, 1, 2]
     random.Random(1).shuffle(order)

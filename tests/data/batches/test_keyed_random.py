@@ -22,7 +22,7 @@ def test_a_draw_depends_on_its_key_alone() -> None:
     assert together.tolist() == one_by_one == backwards.tolist()
 
 
-def test_bits_are_pinned() -> None:
+def test_bits_are_those_of_splitmix64() -> None:
     """The draws never change between versions: they are those of the published SplitMix64, seed 0."""
     first = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
     golden = 0x9E3779B97F4A7C15
@@ -47,7 +47,7 @@ def test_draws_are_uniform(key: tuple) -> None:
     assert abs(chi_square(below(13, *key), 13)) < 4
 
 
-def test_every_bit_is_fair() -> None:
+def test_each_bit_is_set_half_the_time() -> None:
     words = bits(5, MANY)
     for bit in range(64):
         share = float(((words >> np.uint64(bit)) & np.uint64(1)).mean())

@@ -39,7 +39,7 @@ def cut(values: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
     ("length", "count"),
     [(3, 1), (5, 1), (9, 1), (10, 2), (11, 2), (16, 2), (17, 3), (30, 4), (50, 8), (64, 10), (70, 10), (128, 19), (512, 77)],
 )  # fmt: skip
-def test_count_by_hand(length: int, count: int) -> None:
+def test_number_of_masked_positions_is_as_by_hand(length: int, count: int) -> None:
     """15 % of the length, [CLS] and [SEP] counted; 10 x 0.15 = 1.5 -> 2, 30 x 0.15 = 4.5 -> 4, 70 x 0.15 = 10.5 -> 10."""
     _, positions, _ = mask_tokens(*make_batch([length]), PIECES, VOCAB)
     assert len(positions) == count
@@ -62,7 +62,7 @@ def test_count_of_every_sequence_and_specials(policy: MaskingConfig) -> None:
 
 
 @pytest.mark.parametrize("policy", [PIECES, NGRAMS])
-def test_80_10_10(policy: MaskingConfig) -> None:
+def test_masked_positions_are_80_10_10(policy: MaskingConfig) -> None:
     ids, lengths, keys = make_batch([128] * 7_001)
     masked, positions, labels = mask_tokens(ids, lengths, keys, policy, VOCAB)
     assert len(positions) >= 100_000
@@ -81,7 +81,7 @@ def test_80_10_10(policy: MaskingConfig) -> None:
 
 
 @pytest.mark.parametrize(("mask_prob", "random_prob", "share"), [(1.0, 0.0, 1.0), (0.0, 0.0, 0.0), (0.5, 0.0, 0.5)])
-def test_other_shares(mask_prob: float, random_prob: float, share: float) -> None:
+def test_shares_of_masked_and_random_tokens_follow_policy(mask_prob: float, random_prob: float, share: float) -> None:
     ids, lengths, keys = make_batch([128] * 401)
     policy = MaskingConfig(0.15, mask_prob, random_prob)
     masked, positions, labels = mask_tokens(ids, lengths, keys, policy, VOCAB)
@@ -89,7 +89,7 @@ def test_other_shares(mask_prob: float, random_prob: float, share: float) -> Non
     assert np.isin(masked[positions][masked[positions] != labels], MASK).all()
 
 
-def test_every_place_is_chosen_alike() -> None:
+def test_every_position_is_masked_equally_often() -> None:
     ids, lengths, keys = make_batch([41] * 10_007)
     _, positions, _ = mask_tokens(ids, lengths, keys, PIECES, VOCAB)
     counts = np.bincount(positions % 41, minlength=41)
@@ -99,7 +99,7 @@ def test_every_place_is_chosen_alike() -> None:
 
 
 @pytest.mark.parametrize("policy", [PIECES, WORDS, NGRAMS])
-def test_neighbours_do_not_matter(policy: MaskingConfig) -> None:
+def test_masks_do_not_depend_on_other_sequences_of_batch(policy: MaskingConfig) -> None:
     ids, lengths, keys = make_batch([23, 5, 61, 41, 3, 128])
     masked, positions, _ = mask_tokens(ids, lengths, keys, policy, VOCAB)
     together = cut(masked, lengths)
@@ -215,6 +215,6 @@ def test_ngrams_are_as_long_as_the_source_says() -> None:
 @pytest.mark.parametrize(("policy", "message"), [
     ((0.15, 0.9, 0.2), "sum to at most 1"),
 ])  # fmt: skip
-def test_refused(policy: tuple, message: str) -> None:
+def test_impossible_masking_policies_are_refused(policy: tuple, message: str) -> None:
     with pytest.raises(InputError, match=message):
         MaskingConfig(*policy)

@@ -236,7 +236,9 @@ def same(left: Examples, right: Examples) -> bool:
 
 
 @pytest.mark.parametrize("config", [PAIRS, BLOCKS, SWAPPED, IN_ORDER])
-def test_on_disk_as_in_memory(short_split: Split, tmp_path: Path, config: SegmentsConfig, monkeypatch) -> None:
+def test_epoch_cache_holds_computed_examples(
+    short_split: Split, tmp_path: Path, config: SegmentsConfig, monkeypatch
+) -> None:
     monkeypatch.setattr(segments, "DOCUMENTS_AT_ONCE", 5)  # several groups
     cache = EpochCache(tmp_path / "cache", short_split, config, seed=3)
     for epoch in (0, 1):
@@ -256,7 +258,7 @@ def test_an_epoch_is_written_once(short_split: Split, tmp_path: Path, monkeypatc
 @pytest.mark.parametrize(
     ("config", "seed"), [(PAIRS, 4), (SegmentsConfig("pairs", 29, 0.1, "nsp"), 3), (BLOCKS, 3), (SWAPPED, 3)]
 )
-def test_other_settings_have_files_of_their_own(
+def test_epoch_cache_has_files_for_each_setting(
     short_split: Split, tmp_path: Path, config: SegmentsConfig, seed: int
 ) -> None:
     first = EpochCache(tmp_path / "cache", short_split, PAIRS, seed=3).open(0)
@@ -265,7 +267,7 @@ def test_other_settings_have_files_of_their_own(
     assert len(list((tmp_path / "cache").iterdir())) == 2
 
 
-def test_two_epochs_and_the_first_stay_on_disk(short_split: Split, tmp_path: Path) -> None:
+def test_epoch_cache_keeps_first_and_last_two_epochs(short_split: Split, tmp_path: Path) -> None:
     cache = EpochCache(tmp_path / "cache", short_split, PAIRS, seed=3)
     for epoch in range(7):
         cache.open(epoch)
@@ -273,7 +275,9 @@ def test_two_epochs_and_the_first_stay_on_disk(short_split: Split, tmp_path: Pat
     assert kept == ["epoch-00000", "epoch-00005", "epoch-00006"]
 
 
-def test_a_faster_process_and_a_dead_one(short_split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_epoch_cache_is_shared_by_processes_and_ignores_half_written_files(
+    short_split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever comes second takes the files of the first; half-written files of a dead process are never opened."""
     cache = EpochCache(tmp_path / "cache", short_split, PAIRS, seed=3)
     write = EpochCache._write

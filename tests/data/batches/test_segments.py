@@ -179,7 +179,7 @@ def test_blocks_have_no_next_sentence(next_sentence: str) -> None:
         SegmentsConfig("full_sentences", 64, 0.0, next_sentence)
 
 
-def test_chunks_of_documents_do_not_matter(corpus: Lengths, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pairs_do_not_depend_on_chunks_of_documents(corpus: Lengths, monkeypatch: pytest.MonkeyPatch) -> None:
     lengths = corpus[:67]
     whole = as_rows(pairs_of(lengths, 64, 0.1, seed=3, epoch=2))
     one_by_one = [row for n in range(67) for row in as_rows(pairs_of(lengths, 64, 0.1, seed=3, epoch=2, chosen=[n]))]

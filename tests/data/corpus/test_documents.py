@@ -128,7 +128,7 @@ def test_given_format_field_and_sentences(tmp_path: Path) -> None:
     assert read(tmp_path / "a.txt", sentences="split") == [["One two.", "Three."]]
 
 
-def test_half_of_a_surrogate_pair_is_replaced(tmp_path: Path) -> None:
+def test_lone_surrogate_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "cut \\ud83d here, whole \\ud83d\\ude00."}\n')
     assert read(tmp_path / "a.jsonl") == [["cut \ufffd here, whole \U0001f600."]]
 
@@ -187,7 +187,7 @@ def test_errors_name_the_file_and_the_line(tmp_path: Path, name: str) -> None:
     ("*.none", "no such file, folder or match"),
     ("folder", "no text in this folder"),
 ])  # fmt: skip
-def test_paths_that_lead_nowhere(tmp_path: Path, path: str, message: str) -> None:
+def test_corpus_path_without_text_is_refused(tmp_path: Path, path: str, message: str) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "image.png").write_bytes(b"\x89PNG")
     with pytest.raises(InputError) as caught:
@@ -265,7 +265,7 @@ def read_in_portions(corpus: Corpus, num_bytes: int) -> list[list[str]]:
 
 @pytest.mark.parametrize("num_bytes", [1, 2, 13, 31, 10**6])
 @pytest.mark.parametrize("name", WRITERS)
-def test_portions_are_the_corpus(tmp_path: Path, name: str, num_bytes: int) -> None:
+def test_portions_together_are_the_corpus(tmp_path: Path, name: str, num_bytes: int) -> None:
     WRITERS[name](tmp_path / name)
     corpus = Corpus(config(tmp_path / name))
     portions = corpus.portions(num_bytes)
@@ -276,7 +276,7 @@ def test_portions_are_the_corpus(tmp_path: Path, name: str, num_bytes: int) -> N
 
 
 @pytest.mark.parametrize("num_bytes", [1, 8, 25, 10**6])
-def test_portions_of_many_files(tmp_path: Path, num_bytes: int) -> None:
+def test_portions_of_many_files_cut_no_document(tmp_path: Path, num_bytes: int) -> None:
     """Small files share a portion; files read as one are not cut, and neither is a document."""
     for number in range(7):
         (tmp_path / f"{number}.txt").write_text(f"line {number}\n" * number + "\n\nend\n" * (number % 2))
@@ -290,7 +290,9 @@ def test_portions_of_many_files(tmp_path: Path, num_bytes: int) -> None:
 
 
 @pytest.mark.parametrize("block_bytes", [1, 3, 64])
-def test_blocks_of_any_size(tmp_path: Path, block_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documents_do_not_depend_on_block_size(
+    tmp_path: Path, block_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("bertkit.base.text_files.TEXT_BYTES", block_bytes)
     (tmp_path / "a.txt").write_bytes("\ufeffÉtĕ 中文\u2028𠀀 \r\n\u3000\nb\n\nc".encode())
     for num_bytes in (1, 10, 1000):

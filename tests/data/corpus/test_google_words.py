@@ -74,7 +74,9 @@ def hugging_face(text: str, lowercase: bool) -> list[str]:
     ("a\u1734b", True, ["a\u1734b"], ["ab"]),
     ("a\u0300\u0316 e\u0301", False, ["a\u0300\u0316", "e\u0301"], None),
 ])  # fmt: skip
-def test_words_by_hand(text: str, lowercase: bool, google: list[str], theirs: list[str] | None) -> None:
+def test_words_are_those_of_google_and_hugging_face(
+    text: str, lowercase: bool, google: list[str], theirs: list[str] | None
+) -> None:
     assert split_words(text, lowercase).split() == google == original(text, lowercase)
     if theirs is not None:
         assert hugging_face(text, lowercase) == theirs
@@ -95,20 +97,20 @@ def check(codes: Iterable[int]) -> None:
             assert split_words(line, lowercase).split() == original(line, lowercase), line
 
 
-def test_the_first_characters() -> None:
+def test_characters_below_u3000_are_split_as_by_google() -> None:
     """Every script in daily use, all white space, controls and combining marks below U+3000, and samples above."""
     check(range(0x3000))
     check(range(0x3000, 0x110000, 101))
 
 
 @pytest.mark.slow
-def test_every_character() -> None:
+def test_every_character_is_split_as_by_google() -> None:
     check(range(0x110000))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lowercase", [True, False])
-def test_the_module_lists_every_difference(lowercase: bool) -> None:
+def test_every_difference_from_hugging_face_is_documented(lowercase: bool) -> None:
     """The characters on which both sides differ are those of the table, by category; a newer library may differ less."""
     results: dict[str, int] = {}
     for code in range(0x110000):

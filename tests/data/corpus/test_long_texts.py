@@ -23,7 +23,7 @@ def vocab() -> dict[str, int]:
 
 @pytest.mark.parametrize("lowercase", [True, False])
 @pytest.mark.parametrize("rules", ["hugging_face", "google"])
-def test_parts_are_the_whole(
+def test_long_texts_tokenized_in_parts_give_same_ids(
     rules: Rules, lowercase: bool, vocab: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = random.Random(17)
@@ -44,7 +44,7 @@ def test_parts_are_the_whole(
     assert num_parts > 300
 
 
-def test_runs_are_shortened_to_their_ends() -> None:
+def test_runs_of_letters_are_shortened_and_offsets_restored() -> None:
     text, place = shorten_long_runs("é " + "a" * 1000 + "z!" + "b" * 201 + " c")
     assert text == "é " + "a" * 200 + "z!" + "b" * 201 + " c"
     assert [place(at) for at in (0, 2, 203, 204, len(text))] == [0, 2, 1003, 1004, 1207]

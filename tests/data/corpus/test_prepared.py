@@ -27,7 +27,7 @@ def random_documents(limit: int, seed: int = 0) -> list[list[list[int]]]:
 
 @pytest.mark.parametrize(("vocab_size", "num_bytes"), [(101, 2), (65_536, 2), (65_537, 4), (119_547, 4)])
 @pytest.mark.parametrize("shard_tokens", [1, 211, 10**6])
-def test_round_trip(tmp_path: Path, vocab_size: int, num_bytes: int, shard_tokens: int) -> None:
+def test_written_split_is_read_back(tmp_path: Path, vocab_size: int, num_bytes: int, shard_tokens: int) -> None:
     assert token_dtype(vocab_size).itemsize == num_bytes
     documents = random_documents(vocab_size)
     documents[0][0][0] = vocab_size - 1
@@ -65,7 +65,7 @@ def dataset_dir(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def test_open(dataset_dir: Path) -> None:
+def test_open_prepared_gives_tokenizer_splits_and_manifest(dataset_dir: Path) -> None:
     dataset = open_prepared(dataset_dir)
     assert dataset.tokenizer.vocab_size == len(dataset.tokenizer.vocab) > 50
     assert set(dataset.splits) == {"train", "held_out"}
@@ -80,7 +80,7 @@ def test_open(dataset_dir: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["train/tokens-00001.bin", "train/sentences.bin", "held_out/documents.bin", "tokenizer/vocab.txt"]
 )
-def test_missing_truncated_and_flipped(dataset_dir: Path, name: str) -> None:
+def test_missing_truncated_and_flipped_files_are_named(dataset_dir: Path, name: str) -> None:
     manifest = open_prepared(dataset_dir).manifest
     path = dataset_dir / name
     content = path.read_bytes()
@@ -96,7 +96,7 @@ def test_missing_truncated_and_flipped(dataset_dir: Path, name: str) -> None:
         open_prepared(dataset_dir)
 
 
-def test_what_is_no_prepared_dataset(dataset_dir: Path, tmp_path: Path) -> None:
+def test_folder_without_valid_manifest_is_refused(dataset_dir: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such directory"):
         open_prepared(tmp_path / "none")
     (tmp_path / "empty").mkdir()

@@ -34,7 +34,7 @@ def check(documents: tuple[list[str], ...]) -> None:
 
 
 @pytest.mark.usefixtures("first_documents")
-def test_it_is_prose_and_needs_no_path() -> None:
+def test_python_docs_are_prose_and_need_no_path() -> None:
     documents = python_docs.python_documents()
     assert len(documents) > 60
     check(documents)
@@ -45,7 +45,7 @@ def test_it_is_prose_and_needs_no_path() -> None:
 
 
 @pytest.mark.slow
-def test_there_is_enough_and_it_is_the_same_every_time() -> None:
+def test_python_docs_are_large_enough_and_reproducible() -> None:
     documents = python_docs.python_documents()
     assert len(documents) > 200
     assert sum(len(sentence.split()) for document in documents for sentence in document) > 100_000
@@ -54,7 +54,7 @@ def test_there_is_enough_and_it_is_the_same_every_time() -> None:
     assert python_docs.python_documents() == documents
 
 
-def test_prose_by_hand() -> None:
+def test_prose_is_extracted_as_by_hand() -> None:
     text = """\
         The :class:`~io.Reader` reads ``bytes`` from *any* file that is open. It says "os.path" twice or even more often [1]_.
 

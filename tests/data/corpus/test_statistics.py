@@ -67,7 +67,7 @@ def test_each_fault_is_found_alone(corpus: Corpus, expected: list[str]) -> None:
     assert names(corpus) == expected
 
 
-def test_counts_by_hand() -> None:
+def test_statistics_are_as_by_hand() -> None:
     statistics = gather([(["a b", "c", "a b"], [[7, 8], [9], [7, 8]]), (["", "d"], [[], [UNK]]), (["\u200b"], [[]])])
     assert (statistics.documents, statistics.empty_documents) == (3, 1)
     assert (statistics.sentences, statistics.tokens, statistics.longest_document) == (4, 6, 3)
@@ -89,7 +89,7 @@ def test_the_estimate_of_repeats_holds_when_the_sample_overflows(copies: int, mo
     assert abs(statistics.summary()["repeat_rate"] - (1 - 1 / copies)) < 0.01
 
 
-def test_the_order_of_the_runs_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_statistics_do_not_depend_on_order_of_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SAMPLE_SIZE", 1_000)
     runs: list[Corpus] = [[([f"sentence {n * run % 4_999}" for n in range(700)], [[7]] * 700)] for run in range(1, 14)]
     results = []

@@ -65,7 +65,7 @@ def test_the_same_text_gives_the_same_vocabulary_in_every_process() -> None:
 
 
 @pytest.mark.parametrize(("lowercase", "ids_alike"), [(True, True), (False, False)])
-def test_trained_case(lowercase: bool, ids_alike: bool) -> None:
+def test_lowercase_tokenizer_merges_case(lowercase: bool, ids_alike: bool) -> None:
     tokenizer = train_wordpiece(lambda: iter(["Alpha alpha BETA beta é"] * 3), 101, lowercase, 2)
     upper, lower = tokenizer.encode_document(["Alpha", "alpha"])
     assert (upper == lower) == ids_alike
@@ -78,7 +78,7 @@ def test_trained_case(lowercase: bool, ids_alike: bool) -> None:
     ([" \t"], 101, "no words in the corpus"),
     (["".join(map(chr, range(0x4E00, 0x4E80)))], 200, "vocab_size=200 has no room for the 128 characters of the corpus"),
 ])  # fmt: skip
-def test_nothing_to_learn(sentences: list[str], vocab_size: int, message: str) -> None:
+def test_corpus_too_small_for_vocabulary_is_refused(sentences: list[str], vocab_size: int, message: str) -> None:
     with pytest.raises(InputError, match=message):
         train_wordpiece(lambda: iter(sentences), vocab_size, True, 2)
 
@@ -147,7 +147,9 @@ def test_files_that_are_no_vocabulary(tmp_path: Path) -> None:
     (["a", "b"], {"do_lower_case": False}, True, True),
     (["a", "b"], {}, None, True),
 ])  # fmt: skip
-def test_cased_or_not(tmp_path: Path, tokens: list[str], settings: Any, asked: bool | None, lowercase: bool) -> None:
+def test_lowercase_is_detected_from_files_and_vocabulary(
+    tmp_path: Path, tokens: list[str], settings: Any, asked: bool | None, lowercase: bool
+) -> None:
     write_vocab(tmp_path / "vocab.txt", [*SPECIAL_TOKENS, *tokens])
     if settings is not None:
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
@@ -164,7 +166,7 @@ def test_line_endings_and_blank_ends(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lowercase", [True, False])
 @pytest.mark.parametrize("strip_accents", [None, True, False])
-def test_what_is_saved_is_loaded(tmp_path: Path, lowercase: bool, strip_accents: bool | None) -> None:
+def test_saved_tokenizer_is_loaded_unchanged(tmp_path: Path, lowercase: bool, strip_accents: bool | None) -> None:
     vocab = {token: n for n, token in enumerate([*SPECIAL_TOKENS, *"aéeAÉ", "##a", "##é"])}
     tokenizer = Tokenizer(vocab, lowercase, strip_accents)
     for name, content in tokenizer.files(64).items():
@@ -178,7 +180,7 @@ def test_what_is_saved_is_loaded(tmp_path: Path, lowercase: bool, strip_accents:
 # ---- calling
 
 
-def test_call_by_hand() -> None:
+def test_tokenizer_call_is_as_by_hand() -> None:
     tokenizer = Tokenizer({token: n for n, token in enumerate([*SPECIAL_TOKENS, "a", "b", "##c"])}, lowercase=True)
     assert tokenizer("a bc", "B") == {
         "input_ids": [2, 5, 6, 7, 3, 6, 3],
@@ -240,7 +242,7 @@ CALLS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", CALLS, ids=str)
-def test_a_call_is_hugging_faces(both: tuple[Tokenizer, Any], options: dict[str, Any]) -> None:
+def test_tokenizer_call_equals_hugging_face(both: tuple[Tokenizer, Any], options: dict[str, Any]) -> None:
     ours, theirs = both
     for arguments in [(HARD,), (HARD, PAIRS)]:
         expected = theirs(*arguments, **options, return_token_type_ids=True)
@@ -309,7 +311,7 @@ def letters(rules: Any = "google", lowercase: bool = True) -> Tokenizer:
     ("a[MASK]b", ["a", "[", "m", "##ask", "]", "b"], ["a", "[MASK]", "b"]),
     ("A\ue000", ["[UNK]"], ["a"]),
 ])  # fmt: skip
-def test_both_rules_by_hand(text: str, google: list[str], hugging_face: list[str]) -> None:
+def test_google_and_hugging_face_rules_are_as_by_hand(text: str, google: list[str], hugging_face: list[str]) -> None:
     for rules, expected in (("google", google), ("hugging_face", hugging_face)):
         tokenizer = letters(rules)
         assert [tokenizer.vocab[token] for token in tokenizer(text)["input_ids"]] == ["[CLS]", *expected, "[SEP]"]
@@ -326,7 +328,7 @@ def test_a_call_by_googles_rules_pads_truncates_and_pairs() -> None:
     assert tokenizer("a b a")["input_ids"] == [2, 7, 8, 7, 3]
 
 
-def test_rules_that_cannot_be() -> None:
+def test_impossible_tokenizer_rules_are_refused() -> None:
     with pytest.raises(InputError, match="rules='goggle': expected hugging_face or google"):
         letters("goggle")
     vocab = {token: n for n, token in enumerate(SPECIAL_TOKENS)}
@@ -358,7 +360,7 @@ OFFSETS = [
 
 
 @pytest.mark.parametrize(("text", "expected", "by_google"), OFFSETS)
-def test_offsets_of_pieces(text: str, expected: list[tuple[int, int]], by_google: Any) -> None:
+def test_offsets_of_pieces_are_as_by_hand(text: str, expected: list[tuple[int, int]], by_google: Any) -> None:
     for rules, offsets in (("hugging_face", expected), ("google", by_google or expected)):
         tokenizer = letters(rules)
         (actual,) = tokenizer.encode_with_offsets([text])
@@ -381,7 +383,7 @@ def test_offsets_of_pieces_are_as_in_the_reference(name: str) -> None:
 
 
 @pytest.mark.parametrize("rules", ["hugging_face", "google"])
-def test_words_of_running_text(rules: Rules) -> None:
+def test_words_of_running_text_are_located(rules: Rules) -> None:
     letters = [chr(ord("a") + n) for n in range(26)]
     vocab = [*SPECIAL_TOKENS, *letters, *(f"##{letter}" for letter in letters)]
     own = Tokenizer({token: number for number, token in enumerate(vocab)}, lowercase=True, rules=rules)

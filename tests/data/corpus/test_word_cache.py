@@ -63,7 +63,7 @@ def test_flat_ids_are_those_of_the_library() -> None:
 
 @pytest.mark.parametrize(("lowercase", "rules"), TOKENIZERS)
 @pytest.mark.parametrize(("num_entries", "at_once"), [(1 << 18, 10**6), (1 << 18, 7), (1, 101), (50, 3)])
-def test_hostile_strings(lowercase: bool, rules: str, num_entries: int, at_once: int) -> None:
+def test_cache_gives_same_ids_for_hostile_strings(lowercase: bool, rules: str, num_entries: int, at_once: int) -> None:
     tokenizer = TOKENIZERS[lowercase, rules]
     assert len(HOSTILE) > 5_000
     assert (tokenizer.encode_flat(HOSTILE)[0] != tokenizer.facts.unk).mean() > 0.8
@@ -77,13 +77,13 @@ TEXT = st.lists(
 
 @settings(max_examples=200, deadline=None)
 @given(TEXT, st.booleans(), st.sampled_from(["hugging_face", "google"]), st.sampled_from([1, 5, 1000]))
-def test_any_text(sentences: list[str], lowercase: bool, rules: str, num_entries: int) -> None:
+def test_cache_gives_same_ids_for_any_text(sentences: list[str], lowercase: bool, rules: str, num_entries: int) -> None:
     if sentences:
         assert_same(TOKENIZERS[lowercase, rules], sentences, num_entries, 3)
 
 
 @pytest.mark.parametrize("name", VOCABULARIES)
-def test_every_script(name: str) -> None:
+def test_cache_gives_same_ids_for_every_script(name: str) -> None:
     tokenizer = load_tokenizer(real_data("vocab", name, "vocab.txt"))
     files = sorted(real_data("text", "udhr").glob("*.txt"))
     assert len(files) == 36
