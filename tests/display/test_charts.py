@@ -18,7 +18,7 @@ def points_of(svg: str) -> list[list[tuple[float, float]]]:
     return [[tuple(map(float, pair.split(","))) for pair in line.split()] for line in lines]  # type: ignore[misc]
 
 
-def test_a_line_from_zero() -> None:
+def test_chart_starts_at_zero() -> None:
     ((first, last),) = points_of(drawn("t", [("a", [(5, 2.0), (10, 4.0)])]))
     assert first == ((LEFT + WIDTH - RIGHT) / 2, HEIGHT - BOTTOM)
     assert last == (WIDTH - RIGHT, TOP)
@@ -42,10 +42,10 @@ def test_more_lines_than_colours_are_dashed() -> None:
     assert len(set(looks)) == 8
 
 
-def test_nothing_to_draw() -> None:
+def test_empty_chart_is_left_out() -> None:
     assert line_chart("t", [("a", [])]) is None
 
 
-def test_a_table_as_text() -> None:
+def test_table_is_written_as_markdown() -> None:
     table = Table("Sizes", ("", "n <k>"), [("a", "1"), ("b", "22")])
     assert table.markdown() == "| | n <k> |\n|---|---|\n| a | 1 |\n| b | 22 |"

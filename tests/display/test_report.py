@@ -79,7 +79,7 @@ def test_the_headline_is_the_health_of_the_run(tmp_path: Path) -> None:
     assert f"Step 9: {health_line(scores, {'unigram entropy': 4.5, 'guessing': 0.625, 'chance': 0.7})}." in page.text
 
 
-def test_text_is_escaped(tmp_path: Path) -> None:
+def test_report_escapes_text(tmp_path: Path) -> None:
     page = report(tmp_path / "<run>", rows(["mlm_loss"]), corpus="</table><b>&", settings="name: </pre><i>x\n")
     assert "b" not in page.tags
     assert "i" not in page.tags
@@ -125,7 +125,7 @@ def test_a_review_opens_with_the_score_and_the_baseline(tmp_path: Path) -> None:
     assert confused.index("6") < confused.index("4") < confused.index("1")
 
 
-def test_light_and_dark_and_any_width(tmp_path: Path) -> None:
+def test_report_has_light_and_dark_colours_and_fits_any_width(tmp_path: Path) -> None:
     """Colours are the page's, which has two sets of them; pictures follow the width."""
     report(tmp_path / "run", rows(["loss"]), review=REVIEW)
     text = (tmp_path / "run" / "report.html").read_text()
@@ -157,7 +157,7 @@ def test_no_report_scrolls_sideways(tmp_path: Path) -> None:
         assert browser.faults == browser.requests == []
 
 
-def test_what_is_not_there_is_left_out(tmp_path: Path) -> None:
+def test_report_omits_missing_metrics(tmp_path: Path) -> None:
     kept = {key: REVIEW[key] for key in ("scores", "best_metric", "num_examples")} | {"baselines": {}, "intervals": {}}
     page = report(tmp_path / "run", rows(["loss"]), review=kept)
     assert any("0.7500" in part and "majority" not in part for part in page.text)
@@ -168,7 +168,7 @@ METRICS = {"mlm_loss": 5.5, "mlm_accuracy": 0.125}
 PAIRS = {**METRICS, "nsp_accuracy": 0.75}
 
 
-def test_the_model() -> None:
+def test_model_line_has_size_layers_heads_and_device() -> None:
     line = model_line(1_234_567, 3, 26, ["masked_lm", "next_sentence"], "fp32 on cpu, 2 process(es)")
     assert re.search("1.2 M .*3 .*26.*masked_lm, next_sentence.*fp32 on cpu, 2 process", line)
 
@@ -180,7 +180,7 @@ def test_a_phase_names_its_steps_only_where_there_are_others() -> None:
     assert phase_line(range(900, 1000), 512, 16, 800, 8) == final
 
 
-def test_a_step() -> None:
+def test_step_line_shows_progress() -> None:
     row = {"step": 50, "loss": 6.82261, "mlm_loss": 6.1385, "learning_rate": 9.8e-4, "tokens_per_second": 27043.4}
     output = "step 50/2400  loss 6.8226  mlm 6.1385  lr 9.80e-04  27,043 tokens/s  1m37s left"
     assert step_line(row, 2400, "1m37s") == output
@@ -190,7 +190,7 @@ def test_a_step() -> None:
     assert step_line(left_out, 2400, "") == "step 50/2400  left out  lr 9.80e-04  27,043 tokens/s"
 
 
-def test_health() -> None:
+def test_health_line_compares_loss_with_unigram_entropy() -> None:
     line = health_line(METRICS, {"unigram entropy": 6.1})
     assert re.search(r"has learned.*5\.500 is below.*6\.100.*0\.125", line)
     assert re.search("has not learned.*is not below", health_line(METRICS, {"unigram entropy": 5.5}))

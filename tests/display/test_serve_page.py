@@ -184,7 +184,7 @@ def sorted_shares(probabilities: dict[str, float]) -> Any:
     return near(sorted(([*each] for each in probabilities.items()), key=lambda each: -each[1]))
 
 
-def test_labels_and_numbers(browser: Browser, server: str, folders: dict[str, Path]) -> None:
+def test_page_shows_labels_and_numbers(browser: Browser, server: str, folders: dict[str, Path]) -> None:
     browser.open(server)
     text = "kan lon mir rur"
     for name in ("stars", "several"):
@@ -228,7 +228,7 @@ def test_entities_are_marked_where_they_are(browser: Browser, server: str, folde
     assert bars(browser) == near([[f"{each['text']} · {each['label']}", each["score"]] for each in expected])
 
 
-def test_what_is_written(browser: Browser, server: str, folders: dict[str, Path]) -> None:
+def test_page_shows_generated_text(browser: Browser, server: str, folders: dict[str, Path]) -> None:
     settings = {name: int(value) for name, value in (each.split("=") for each in SHORT)}
     predictor = load_predictor(folders["writer"], device="cpu", **settings)
     for text in (HOSTILE, "kan lon mir"):
@@ -276,7 +276,7 @@ def test_an_answer_is_marked_in_its_passage(browser: Browser, server: str, folde
     assert start == reply["alternatives"][2]["start"]
 
 
-def test_endings_and_words_and_pairs(browser: Browser, server: str, folders: dict[str, Path]) -> None:
+def test_page_shows_choices_masks_and_pairs(browser: Browser, server: str, folders: dict[str, Path]) -> None:
     browser.open(server)
     use(browser, "endings")
     row = {"context": "kan lon", "endings": ["mir rur", "ten", "sod kan lon"]}
@@ -314,7 +314,7 @@ def test_two_texts_are_compared(browser: Browser, server: str, folders: dict[str
         assert float(text_of(browser, "#found .large")[0]) == pytest.approx(cosine, abs=6e-4)
 
 
-def test_by_the_keyboard_alone(browser: Browser, server: str) -> None:
+def test_page_works_with_keyboard_alone(browser: Browser, server: str) -> None:
     browser.open(server)
     seen = []
     focused = "(() => { const e = document.activeElement; return e.id || e.name || e.className || e.tagName; })()"
@@ -391,7 +391,7 @@ def test_hostile_text_is_text(browser: Browser, server: str, folders: dict[str, 
                 assert shown == text
 
 
-def test_the_lines_to_copy_do_the_same(browser: Browser, server: str, python: Path, tmp_path: Path) -> None:
+def test_copied_commands_give_same_predictions(browser: Browser, server: str, python: Path, tmp_path: Path) -> None:
     browser.open(server)
     use(browser, "names")
     write(browser, HOSTILE)
@@ -407,7 +407,7 @@ def test_the_lines_to_copy_do_the_same(browser: Browser, server: str, python: Pa
         assert (json.loads if selector == "#curl" else eval)(done.stdout) == reply
 
 
-def test_attention_of_the_same_input(browser: Browser, server: str) -> None:
+def test_page_opens_attention_of_same_input(browser: Browser, server: str) -> None:
     browser.open(server)
     use(browser, "stars")
     write(browser, "kan lon mir </script><img src=x>")
@@ -442,7 +442,7 @@ def inside(browser: Browser) -> Iterator[Browser]:
         browser.session = own
 
 
-def test_passages_that_were_found(browser: Browser, scripted: str) -> None:
+def test_page_shows_search_results(browser: Browser, scripted: str) -> None:
     browser.open(scripted, 380)
     browser.click("#field-0")
     browser.type("Who wrote it?")
@@ -469,7 +469,7 @@ def test_passages_that_were_found(browser: Browser, scripted: str) -> None:
     assert "gives no probability of an answer" in text_of(browser, "#found .soft")[0]
 
 
-def test_what_goes_wrong_is_said(browser: Browser, scripted: str, server: str) -> None:
+def test_page_shows_errors(browser: Browser, scripted: str, server: str) -> None:
     browser.open(scripted)
     for word, message in (
         ("", "Question: type something first"),
