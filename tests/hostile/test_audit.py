@@ -79,17 +79,17 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list
     return folder, seen, done.stdout + done.stderr
 
 
-def test_no_connection(life: tuple[Path, dict[str, list[list[str]]], str]) -> None:
+def test_commands_open_no_connection(life: tuple[Path, dict[str, list[list[str]]], str]) -> None:
     assert [event for event in life[1]["seen"] if event[0].startswith("socket.")] == []
 
 
-def test_no_process_but_git(life: tuple[Path, dict[str, list[list[str]]], str]) -> None:
+def test_commands_start_no_process_but_git(life: tuple[Path, dict[str, list[list[str]]], str]) -> None:
     """A run notes the revision of bertkit's own source; workers that encode text are forks of this process."""
     processes = [args for event, args in life[1]["seen"] if event.startswith(("subprocess", "os."))]
     assert [args for args in processes if not args.startswith("('git', ['git', '-C',") and args != "()"] == []
 
 
-def test_nothing_is_unpickled(life: tuple[Path, dict[str, list[list[str]]], str]) -> None:
+def test_commands_unpickle_nothing(life: tuple[Path, dict[str, list[list[str]]], str]) -> None:
     assert [event for event in life[1]["seen"] if event[0] == "pickle.find_class"] == []
 
 

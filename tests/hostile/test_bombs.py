@@ -51,7 +51,7 @@ def test_sizes_of_pretraining(setting: str, words: str, prepared_dir: Path, tmp_
     assert not (tmp_path / "run").exists()
 
 
-def test_other_sizes(prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
+def test_huge_vocabulary_is_refused(prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     vocabulary = ["corpus=python_docs", "tokenizer.vocab_size=1000000000000", f"output_dir={tmp_path}/p"]
     refused(capsys, "expected 100 to 10,000,000", "prepare", *vocabulary)
     assert not (tmp_path / "p").exists()
@@ -88,7 +88,7 @@ def test_lines_records_and_archives_have_limits(tmp_path: Path, monkeypatch: pyt
         list(read_lines(tmp_path / "long.gz"))
 
 
-def test_what_expands_as_no_text_does(
+def test_decompression_bombs_are_refused(
     tiny_runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
 ) -> None:
     """Refused before the first line is predicted, also behind a text."""

@@ -70,7 +70,7 @@ DAMAGES: list[tuple[str, Callable[[Path], None], str, int, str]] = [
 
 
 @pytest.mark.parametrize(("name", "damage", "command", "code", "words"), DAMAGES)
-def test_damage(
+def test_damaged_run_files_are_refused_in_one_line(
     name: str, damage: Callable[[Path], None], command: str, code: int, words: str,
     tiny_runs: Path, tmp_path: Path, capsys: Capsys,
 ) -> None:  # fmt: skip

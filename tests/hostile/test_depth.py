@@ -17,12 +17,12 @@ GROWING = "\n".join(["a0: &a0 {x: 1}", *(f"a{n}: &a{n} [{','.join([f'*a{n - 1}']
 
 
 @pytest.mark.parametrize("text", [f"a: {DEEP}", "a: &a [*a]", GROWING])
-def test_yaml_has_an_end(text: str) -> None:
+def test_deep_or_aliased_yaml_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"deep|alias"):
         parse_yaml(text)
 
 
-def test_json_has_an_end() -> None:
+def test_json_deeper_than_100_is_refused() -> None:
     for text in (DEEP, "[" * 500 + "]" * 500, '{"a": ' * 101 + "1" + "}" * 101):
         with pytest.raises(ValueError, match="100 deep"):
             parse_json(text)
@@ -32,7 +32,7 @@ def test_json_has_an_end() -> None:
 
 
 @pytest.mark.parametrize("text", ["# nothing", "- a\n- b\n", "17", "1: 2", f"a: {DEEP}", "a: \xff"])
-def test_settings_of_ones_own(text: str, tmp_path: Path, capsys: Capsys) -> None:
+def test_hostile_experiment_files_are_refused(text: str, tmp_path: Path, capsys: Capsys) -> None:
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "mine.yaml").write_bytes(text.encode("latin-1"))
     arguments = ["pretrain", "--config-dir", str(tmp_path), "experiment=mine", "data_dir=x", "output_dir=y"]
@@ -40,14 +40,14 @@ def test_settings_of_ones_own(text: str, tmp_path: Path, capsys: Capsys) -> None
     refused(run([*arguments, "--help"]), "mine.yaml: ", capsys)
 
 
-def test_brackets_of_overrides(capsys: Capsys, tmp_path: Path) -> None:
+def test_deep_brackets_in_overrides_are_refused(capsys: Capsys, tmp_path: Path) -> None:
     refused(run(["pretrain", f"data.skip_steps={DEEP}"]), "data.skip_steps=[[[", capsys)
     refused(run(["pretrain", "-m", f"data.skip_steps={DEEP}"]), "data.skip_steps=[[[", capsys)
     refused(run(["pretrain", f"data.skip_steps={DEEP}{']' * 10_000}"]), "data.skip_steps=[[[", capsys)
     refused(run(["prepare", f"corpus.path='{'(' * 150}'", f"output_dir={tmp_path / 'out'}"]), "no such", capsys)
 
 
-def test_deep_records(capsys: Capsys, tmp_path: Path) -> None:
+def test_deep_corpus_records_are_refused(capsys: Capsys, tmp_path: Path) -> None:
     (tmp_path / "deep.jsonl").write_text('{"text": ' + "[" * 900 + "]" * 900 + "}\n")
     refused(
         run(["prepare", f"corpus.path={tmp_path}", f"output_dir={tmp_path / 'out'}"]), "deep.jsonl:1: not JSON", capsys
@@ -73,7 +73,7 @@ def at(*path: Any) -> Callable[[Any], Any]:
     (at("corpus", None), "corpus=None: expected"),
     (at("statistics", {}), "no field 'statistics.unigram_entropy'"),
 ])  # fmt: skip
-def test_the_manifest_of_a_dataset(
+def test_hostile_manifests_are_refused(
     change: Callable[[Any], Any], words: str, prepared_dir: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     shutil.copytree(prepared_dir, tmp_path / "data")
@@ -93,7 +93,7 @@ def test_the_manifest_of_a_dataset(
     ("tokenizer.json", {"model": {"type": "WordPiece", "vocab": {"a": "3"}}}, "model.vocab.a='3': expected a whole number"),
     ("tokenizer.json", {"model": {"type": "WordPiece", "vocab": {"a": 3}}, "normalizer": [1]}, "normalizer=[1]: expected"),
 ])  # fmt: skip
-def test_the_files_of_a_tokenizer(
+def test_hostile_tokenizer_files_are_refused(
     file: str, content: Any, words: str, prepared_dir: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     shutil.copytree(prepared_dir / "tokenizer", tmp_path / "tokenizer")

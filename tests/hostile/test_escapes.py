@@ -58,7 +58,7 @@ def test_one_line_without_control_characters(case: Case, python: Path, tmp_path:
     check(case, python, tmp_path, tiny_runs)
 
 
-def test_marks(capsys: Capsys) -> None:
+def test_control_characters_are_shown_as_escapes(capsys: Capsys) -> None:
     assert shown(EVIL) == MARKS
     assert shown("na\u00efve \u4e2d\u6587 \u05d0") == "na\u00efve \u4e2d\u6587 \u05d0"
     assert shown("x\udcff\ud800") == r"x\xff\ud800"
@@ -70,7 +70,7 @@ def test_marks(capsys: Capsys) -> None:
     assert str(InputError(f"a{EVIL}", "b")) == f"a{MARKS}\nb"
 
 
-def test_whatever_is_printed_is_said() -> None:
+def test_nothing_prints_but_errors_say_and_results() -> None:
     """Only `errors.say`, and a command that writes its result, may use `print` and the streams."""
     results = {"stages/predict.py", "stages/embed.py", "data/batches/instances.py"}
     collected, files = [], sorted(PACKAGE.rglob("*.py"))
@@ -98,7 +98,7 @@ def test_predictions_on_a_terminal(tiny_runs: Path, tmp_path: Path, capsys: Caps
     assert json.loads(out)["id"] == EVIL
 
 
-def test_a_card_of_somebody_elses_settings() -> None:
+def test_model_card_escapes_hostile_settings() -> None:
     """Read back, the card has one title, its own code and its own rows: no tag, link or line of what was put in."""
     evil = f"{HTML}{EVIL}| x |\n# title\n[a](javascript:b) `c`"
     facts = CardFacts(
@@ -121,7 +121,7 @@ def test_a_card_of_somebody_elses_settings() -> None:
     assert dataclasses.asdict(facts)["title"] == evil
 
 
-def test_a_suite_of_a_model_with_a_name() -> None:
+def test_glue_summary_escapes_hostile_names() -> None:
     run_of = {"seed": 1, "fault": f"{HTML}{EVIL}"}
     task = {"metrics": {}, "score": {"mean": None, "deviation": None}, "num_seeds": 0, "runs": [run_of]}
     summary = {

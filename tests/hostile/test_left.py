@@ -35,7 +35,7 @@ QUICK = ("prepare of nothing", "predict of a broken row", "embed of a broken row
 @pytest.mark.parametrize(
     "case", [pytest.param(case, id=case.name, marks=[] if case.name in QUICK else [pytest.mark.slow]) for case in CASES]
 )
-def test_a_refusal_leaves_nothing(case: Case, python: Path, tmp_path: Path, shared: Path) -> None:
+def test_refused_commands_leave_no_files(case: Case, python: Path, tmp_path: Path, shared: Path) -> None:
     check(case, python, tmp_path, shared)
 
 

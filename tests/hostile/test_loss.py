@@ -90,13 +90,13 @@ QUICK = ("predict over notes", "predict over weights", "predict over a linked fi
         for case in REFUSED + DONE
     ],
 )
-def test_nothing_is_lost(case: Case, python: Path, tmp_path: Path, shared: Path) -> None:
+def test_refused_outputs_leave_existing_files_unchanged(case: Case, python: Path, tmp_path: Path, shared: Path) -> None:
     before = listing(shared)
     check(case, python, tmp_path, shared)
     assert listing(shared) == before
 
 
-def test_a_pipe_stays_one(shared: Path, tmp_path: Path) -> None:
+def test_output_into_named_pipe_keeps_pipe(shared: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with subprocess.Popen(["cat", tmp_path / "pipe"], stdout=subprocess.PIPE) as reader:
         arguments = [f"model_dir={shared / 'tuned'}", f"input={shared / 'in.txt'}", "device=cpu"]
@@ -105,7 +105,9 @@ def test_a_pipe_stays_one(shared: Path, tmp_path: Path) -> None:
     assert (tmp_path / "pipe").is_fifo()
 
 
-def test_a_full_device(shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_to_full_device_is_a_storage_error(
+    shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = [
         f"model_dir={shared / 'tuned'}",
         f"input={shared / 'in.txt'}",

@@ -40,7 +40,7 @@ CASES = [
 
 
 @each(CASES)
-def test_what_is_not_finite_is_said(case: Case, python: Path, tmp_path: Path, large: Path) -> None:
+def test_results_that_are_not_finite_are_refused(case: Case, python: Path, tmp_path: Path, large: Path) -> None:
     check(case, python, tmp_path, large)
 
 

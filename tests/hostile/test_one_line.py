@@ -42,23 +42,23 @@ REST = [
 
 
 @each(QUICK, REST)
-def test_variables(case: Case, python: Path, tmp_path: Path, tiny_runs: Path) -> None:
+def test_bad_environment_variables_give_one_line(case: Case, python: Path, tmp_path: Path, tiny_runs: Path) -> None:
     check(case, python, tmp_path, tiny_runs)
 
 
-def test_tasks_of_slurm() -> None:
+def test_slurm_task_counts_are_parsed() -> None:
     assert [tasks_of_host("2(x3),1", host) for host in range(4)] == [2, 2, 2, 1]
     assert tasks_of_host("2(x999999999)", 5) == 2  # at once
     assert variables_of_slurm({**TASK, "SLURM_STEP_ID": "3"})["MASTER_PORT"] == "20010"
 
 
-def test_no_command(capsys: Capsys) -> None:
+def test_no_command_prints_first_steps(capsys: Capsys) -> None:
     assert run([]) == 0
     assert run([""]) == 2
     assert "first steps:" in capsys.readouterr().out
 
 
-def test_five_findings_and_how_many_more(capsys: Capsys) -> None:
+def test_five_errors_are_listed_and_the_rest_counted(capsys: Capsys) -> None:
     assert run(["pretrain", *(f"key_{n}=1" for n in range(13))]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 5
@@ -79,7 +79,7 @@ def shell(words: str, folder: Path) -> tuple[int, list[str]]:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-def test_streams_that_take_nothing(tmp_path: Path) -> None:
+def test_closed_and_full_streams_give_one_line(tmp_path: Path) -> None:
     full = ["error: standard output: No space left on device"]
     assert shell("--help > /dev/full", tmp_path) == (4, full)
     assert shell("--help >&-", tmp_path)[0] == 4
@@ -137,7 +137,7 @@ REFUSED = {  # words of a command, in a shell; what its one line says first: the
 
 
 @pytest.mark.parametrize("words", REFUSED)
-def test_words_of_a_command(words: str, tmp_path: Path) -> None:
+def test_bad_command_line_words_give_one_line(words: str, tmp_path: Path) -> None:
     for folder in ("m", "task", "lr=1e-4", "runs/lr=1e-3", "own/model", "logs/experiment"):
         (tmp_path / folder).mkdir(parents=True)
     os.mkfifo(tmp_path / "pipe")
@@ -160,7 +160,7 @@ def test_words_of_a_command(words: str, tmp_path: Path) -> None:
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_folder_that_is_gone(tmp_path: Path) -> None:
+def test_deleted_current_directory_gives_one_line(tmp_path: Path) -> None:
     assert shell("", tmp_path)[0] == 0
     gone = f"--version; mkdir x; cd x; rmdir ../x; {sys.executable} -m bertkit {RUN}"
     assert shell(gone, tmp_path) == (2, ["error: the current directory: No such file or directory"])

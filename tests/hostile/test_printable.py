@@ -41,7 +41,7 @@ def test_printable_labels_of_texts(start: Path, tmp_path: Path) -> None:
         assert {*rows[0]["probabilities"]} == {*ODD.values()}
 
 
-def test_printable_tags(start: Path, tmp_path: Path) -> None:
+def test_tags_with_odd_characters_are_printed(start: Path, tmp_path: Path) -> None:
     sentence = "".join(f"kan B-{label}\nlon I-{label}\n" for label in ODD.values() if not label.isspace())
     for name in ("train", "dev"):
         (tmp_path / f"{name}.conll").write_text(f"{sentence}ten O\n\n" * 3, encoding="utf-8")
@@ -78,7 +78,7 @@ def test_control_characters(label: str, start: Path, tmp_path: Path, capsys: Cap
         classifier.fit(["kan", "lon"], ["plain", label])
 
 
-def test_the_place_of_a_control_character(start: Path, tmp_path: Path, capsys: Capsys) -> None:
+def test_control_character_in_label_is_located(start: Path, tmp_path: Path, capsys: Capsys) -> None:
     write_texts(tmp_path, ["plain", "a\x1bb"])
     files = [f"data_dir={tmp_path}", f"model_dir={start}", f"output_dir={tmp_path}/run"]
     wrong = f"{tmp_path}/train.jsonl:2: label: label 'a\\x1bb' has the control character U+001B; remove it"

@@ -182,7 +182,7 @@ def attack(tiny_runs: Path, folder: Path, total: int, says: Any) -> None:
 
 
 @pytest.mark.parametrize("total", [120, pytest.param(20_000, marks=pytest.mark.slow)])
-def test_hostile_arguments(total: int, tiny_runs: Path, tmp_path: Path) -> None:
+def test_hostile_python_arguments_are_refused(total: int, tiny_runs: Path, tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     hears, says = context.Pipe(duplex=False)
     process = context.Process(target=attack, args=(tiny_runs, tmp_path, total, says))
@@ -207,7 +207,9 @@ def test_hostile_arguments(total: int, tiny_runs: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "\0", "\ud800"])
-def test_texts_that_are_no_names(name: str, tiny_runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hostile_paths_from_python_are_refused(
+    name: str, tiny_runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     model = bertkit.load_model(tiny_runs / "fine"), bertkit.load_tokenizer(tiny_runs / "fine")
     rows = [{"text": "kan lon", "label": "ab"[n % 2]} for n in range(4)]

@@ -75,7 +75,7 @@ def answers(command: str, share: float, capsys: Capsys) -> tuple[int, list[str]]
 
 @pytest.mark.parametrize("share", [0.03, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_wrong_words_are_refused(
+def test_wrong_settings_are_refused_in_one_line(
     command: str, share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -49,11 +49,11 @@ CASES = [
 
 
 @each(CASES)
-def test_said(case: Case, tmp_path: Path, tiny_runs: Path, python: Path) -> None:
+def test_silent_mistakes_give_error_or_warning(case: Case, tmp_path: Path, tiny_runs: Path, python: Path) -> None:
     check(case, python, tmp_path, tiny_runs)
 
 
-def test_more_in_a_step_than_there_is(tiny_runs: Path, tmp_path: Path, capsys: Capsys) -> None:
+def test_batch_larger_than_dataset_gives_warning(tiny_runs: Path, tmp_path: Path, capsys: Capsys) -> None:
     arguments = [f"model_dir={tiny_runs / 'pre'}", f"data_dir={tiny_runs / 'task'}", f"output_dir={tmp_path / 'o'}"]
     assert run(["finetune", *TINY_FINETUNE, *arguments, "batch.sequences=1000"]) == 0
     (warning,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: batch.sequences="))
@@ -61,7 +61,7 @@ def test_more_in_a_step_than_there_is(tiny_runs: Path, tmp_path: Path, capsys: C
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "config.yaml"])
-def test_a_run_without_a_file_that_describes_it(name: str, tiny_runs: Path, tmp_path: Path, capsys: Capsys) -> None:
+def test_run_without_config_files_is_refused(name: str, tiny_runs: Path, tmp_path: Path, capsys: Capsys) -> None:
     copy = shutil.copytree(tiny_runs / "fine", tmp_path / "run")
     (copy / name).unlink()
     for place in (copy, copy / "model"):
@@ -106,7 +106,7 @@ def test_a_file_by_several_names_is_read_once(tmp_path: Path, capsys: Capsys) ->
     assert len(set(counts)) == 1
 
 
-def test_a_folder_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Root may read everything, so the system's refusal is simulated."""
     (tmp_path / "a" / "closed").mkdir(parents=True)
     real = os.scandir
@@ -121,6 +121,6 @@ def test_a_folder_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.Monkey
         _below(tmp_path)
 
 
-def test_a_word_is_a_cell() -> None:
+def test_conll_cells_have_no_whitespace() -> None:
     words = {"kan": "kan", "a\tb": "a_b", "a\n\u2028b": "a_b", " ": "_", "": "_", "x y": "x_y", "a\xa0b": "a\xa0b"}
     assert {word: _cell(word) for word in words} == words
