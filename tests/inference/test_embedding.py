@@ -50,7 +50,7 @@ def test_a_real_model_and_what_version_6_saves_of_it(theirs: Callable[[Path], An
 
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("mode", ["mean", "cls", "max"])
-def test_every_pooling(
+def test_every_pooling_equals_sentence_transformers(
     mode: str, normalize: bool, theirs: Callable[[Path], Any], tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
     plain = export_model(small_model(tokenizer.vocab_size, heads=(), with_pooler=True), tokenizer, tmp_path / "plain")
@@ -93,7 +93,7 @@ def test_encode_is_a_second_name(small_dir: Path) -> None:
     assert np.array_equal(embed.encode(["ka lo"]), embed(["ka lo"]))
 
 
-def test_long_texts_are_cut_and_said(small_dir: Path) -> None:
+def test_embedder_cuts_long_texts_with_warning(small_dir: Path) -> None:
     embed = load_embedder(small_dir, max_seq_length=7, device="cpu")
     with pytest.warns(UserWarning, match=r"1 of 2 .*max_seq_length=7"):
         cut = embed(["ka lo mi ru te so ka lo", "ka"])
@@ -110,13 +110,13 @@ def test_long_texts_are_cut_and_said(small_dir: Path) -> None:
     ({"max_seq_length": 600}, f"max_seq_length=600.*={POSITIONS}"),
     ({"batch_tokens": 0}, "batch_tokens=0: "),
 ])  # fmt: skip
-def test_refused(arguments: dict[str, Any], message: str, small_dir: Path) -> None:
+def test_embedder_refuses_bad_arguments(arguments: dict[str, Any], message: str, small_dir: Path) -> None:
     with pytest.raises(InputError, match=message):
         load_embedder(small_dir, **arguments)
 
 
 @pytest.mark.parametrize(("text", "message"), [(3, "int"), ("a\ud800", "surrogate"), (None, "NoneType")])
-def test_what_is_no_text_is_refused(text: Any, message: str, small_dir: Path) -> None:
+def test_embedder_refuses_values_that_are_no_text(text: Any, message: str, small_dir: Path) -> None:
     with pytest.raises(InputError, match=rf"texts\[1\]: .*{message}"):
         load_embedder(small_dir)(["ka", text])
 

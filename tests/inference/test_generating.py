@@ -254,7 +254,7 @@ def test_a_text_that_never_ends_is_cut(pair: tuple[BertWithHeads, Any], how: str
         assert all(np.isfinite(score) for texts in written for _, score in texts)
 
 
-def test_an_empty_source_and_an_empty_text(pair: tuple[BertWithHeads, Any]) -> None:
+def test_empty_source_and_empty_text_are_scored(pair: tuple[BertWithHeads, Any]) -> None:
     """[CLS] [SEP] has an answer, too; a text that ends at once has the score of its [SEP] alone."""
     ours, theirs = pair
     sources = [[START, END], *sources_of(NUM_SOURCES), [START, END]]
@@ -361,7 +361,7 @@ def test_drawn_texts_are_the_models_own(pair: tuple[BertWithHeads, Any]) -> None
 # as a run computes
 
 
-def test_slack_and_half_precision(pair: tuple[BertWithHeads, Any]) -> None:
+def test_fast_ways_and_bfloat16_write_the_same_texts(pair: tuple[BertWithHeads, Any]) -> None:
     """With the fast ways of float32 the same texts, and nearly all of them where products are rounded to bfloat16."""
     ours, sources = pair[0], sources_of(101)
     expected = [texts[0][0] for texts in write(ours, sources, num_beams=3)]
@@ -392,7 +392,7 @@ def test_half_precision_of_every_decoder(kind: str, score: str, norm: str) -> No
 @pytest.mark.parametrize(
     "size", [1, 7, 34, CHUNK - 1, CHUNK, 2 * CHUNK * 8 - 1, 2 * CHUNK * 8, 2 * CHUNK * 8 + 1, 8887, 30522]
 )
-def test_largest_is_topk(size: int, count: int) -> None:
+def test_largest_equals_torch_topk(size: int, count: int) -> None:
     logits = torch.randn(3, size, generator=torch.Generator().manual_seed(size + count))
     logits[1] = logits[1].sort()[0]  # the largest side by side, at the end
     logits[2] = logits[2].sort(descending=True)[0]

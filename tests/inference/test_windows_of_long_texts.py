@@ -71,7 +71,7 @@ def test_transformers_cuts_where_bertkit_does(tuned: Path, tmp_path: Path) -> No
     assert start["model_max_length"] == POSITIONS
 
 
-def test_rows_say_what_was_cut(tuned: Path, tmp_path: Path, capsys: Capsys) -> None:
+def test_rows_are_marked_truncated(tuned: Path, tmp_path: Path, capsys: Capsys) -> None:
     (tmp_path / "in.csv").write_text("text,truncated\n" + "".join(f"{text},mine\n" for text in TEXTS))
 
     def predict(ending: str, *more: str) -> tuple[Path, list[str]]:
@@ -161,5 +161,5 @@ def test_windows_in_training_and_evaluation(tuned: Path, tmp_path: Path, capsys:
     (["task=sequence", "task.long_texts=mean", "task.needs_pair=true"], "only for classification and regression of single"),
     (["task=sequence", "task.long_texts=sum"], "task.long_texts='sum'"),
 ])  # fmt: skip
-def test_where_windows_have_no_effect(more: list[str], line: str, capsys: Capsys) -> None:
+def test_windows_are_refused_where_they_have_no_effect(more: list[str], line: str, capsys: Capsys) -> None:
     refused(run(["finetune", "model_dir=x", "data_dir=y", "output_dir=z", *more]), line, capsys)
