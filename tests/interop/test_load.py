@@ -30,7 +30,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> 
     return folder
 
 
-def test_there_and_back_is_exact(exported: Path, tokenizer: Tokenizer) -> None:
+def test_exported_model_is_loaded_exactly(exported: Path, tokenizer: Tokenizer) -> None:
     model = load_model(exported / "pretraining")
     assert not model.training
     expected = small_model(tokenizer.vocab_size).state_dict()
@@ -46,7 +46,9 @@ def test_there_and_back_is_exact(exported: Path, tokenizer: Tokenizer) -> None:
     ("masked_lm", None, ["masked_lm"]),
     ("encoder", None, []),
 ])  # fmt: skip
-def test_choice_of_heads(exported: Path, directory: str, heads: list[str] | None, held: list[str]) -> None:
+def test_load_model_takes_chosen_heads(
+    exported: Path, directory: str, heads: list[str] | None, held: list[str]
+) -> None:
     assert list(load_model(exported / directory, heads).model.heads) == held
 
 
@@ -84,7 +86,7 @@ def run_with_checkpoints(run_dir: Path, tokenizer: Tokenizer) -> Path:
     return run_dir
 
 
-def test_which_directory_of_a_run(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_run_directory_means_its_newest_checkpoint(tmp_path: Path, tokenizer: Tokenizer) -> None:
     run_dir = run_with_checkpoints(tmp_path / "run", tokenizer)
     first, second = (run_dir / "checkpoints" / f"step-0000000{step}" for step in (1, 2))
     assert resolve_model_dir(run_dir) == second
@@ -104,7 +106,7 @@ def test_which_directory_of_a_run(tmp_path: Path, tokenizer: Tokenizer) -> None:
         resolve_model_dir(run_dir)
 
 
-def test_no_such_model(tmp_path: Path) -> None:
+def test_missing_model_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"model_dir=.*nowhere: no such directory"):
         load_model(tmp_path / "nowhere")
     with pytest.raises(InputError, match=r"no config\.json and no checkpoints"):

@@ -48,7 +48,7 @@ def compare(out: BertOutput, reference: Any, poolers: torch.Tensor, is_token: to
 @torch.no_grad()
 @pytest.mark.parametrize("segments", [True, False])
 @pytest.mark.parametrize("name", MASKS)
-def test_equal_to_transformers(models: tuple[PaddedBert, Any], name: str, segments: bool) -> None:
+def test_padded_outputs_equal_transformers(models: tuple[PaddedBert, Any], name: str, segments: bool) -> None:
     ours, theirs = models
     generator = torch.Generator().manual_seed(0)
     ids, types = (torch.randint(high, (B, T), generator=generator) for high in (ours.config.vocab_size, 2))

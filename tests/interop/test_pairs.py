@@ -186,7 +186,7 @@ def test_a_broken_pair_is_refused(pair_dir: Path, tmp_path: Path, name: str) -> 
 
 
 @pytest.mark.parametrize("share", [False, True])
-def test_there_and_back(share: bool, tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_pair_is_exported_and_loaded_exactly(share: bool, tmp_path: Path, tokenizer: Tokenizer) -> None:
     model = small_pair(tokenizer, share)
     export_model(model, tokenizer, tmp_path / "ours")
     again = load_model(tmp_path / "ours")
@@ -318,7 +318,9 @@ def test_a_pair_of_a_real_checkpoint(tmp_path: Path) -> None:
     [("transformer", "post", "additive"), ("transformer", "pre", "additive")]
     + [("rnn", "post", score) for score in ("additive", "dot", "general", "location", "none")],
 )
-def test_models_of_bertkits_own(kind: Any, norm: Any, score: Any, tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_own_decoders_are_reloaded_but_not_exported(
+    kind: Any, norm: Any, score: Any, tmp_path: Path, tokenizer: Tokenizer
+) -> None:
     """They are reloaded bit for bit, refused by the export, and never taken for a BERT."""
     config = small_config(
         tokenizer.vocab_size, norm=NormConfig(placement=norm), hidden_act="relu",
@@ -366,7 +368,7 @@ def test_export_and_verify(tmp_path: Path, tokenizer: Tokenizer, capsys: Capsys)
 
 
 @pytest.mark.parametrize("more", ["google=true", "onnx=true", "sentence_transformers=true", "head=masked_lm"])
-def test_layouts_that_a_pair_has_not(more: str, tmp_path: Path, tokenizer: Tokenizer, capsys: Capsys) -> None:
+def test_pair_refuses_other_export_layouts(more: str, tmp_path: Path, tokenizer: Tokenizer, capsys: Capsys) -> None:
     write_model(small_pair(tokenizer), tokenizer, tmp_path)
     code = run(["export", f"checkpoint={tmp_path}", f"output_dir={tmp_path / 'out'}", more])
     refused(code, more.split("=")[0], capsys)

@@ -30,7 +30,7 @@ def metadata(card: str) -> dict[str, Any]:
     (("choice",), True, "multiple-choice", "AutoModelForMultipleChoice"),
     (("next_sentence",), True, "text-classification", "AutoModelForNextSentencePrediction"),
 ])  # fmt: skip
-def test_metadata_and_snippet(heads: tuple[str, ...], pooler: bool, pipeline: str, auto: str) -> None:
+def test_card_has_metadata_and_snippet(heads: tuple[str, ...], pooler: bool, pipeline: str, auto: str) -> None:
     facts = CardFacts("A title", license="apache-2.0", language="en", base_model="some/base")
     card = model_card(BertWithHeads(small_config(), heads, pooler), facts)
     assert metadata(card) == {
@@ -46,7 +46,7 @@ def test_metadata_and_snippet(heads: tuple[str, ...], pooler: bool, pipeline: st
     assert "## " not in card
 
 
-def test_what_is_not_known_is_left_out() -> None:
+def test_card_omits_unknown_facts() -> None:
     assert set(metadata(model_card(small_model(), CardFacts("t")))) == {"library_name", "pipeline_tag", "tags"}
 
 

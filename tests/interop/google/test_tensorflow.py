@@ -227,7 +227,9 @@ def test_an_index_of_ones_own_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("damage", "message"), DAMAGES)
-def test_damage_is_named(tmp_path: Path, damage: Callable[[Path], None], message: str) -> None:
+def test_damaged_checkpoint_is_refused_in_one_line(
+    tmp_path: Path, damage: Callable[[Path], None], message: str
+) -> None:
     prefix = write(tmp_path / "model.ckpt", ONE_FILE_BYTES)
     damage(prefix)
     with pytest.raises(InputError, match=message) as caught:
@@ -249,7 +251,7 @@ def with_checksums(data: bytearray) -> bytes:
     flips=st.lists(st.tuples(st.integers(0, 254), st.integers(1, 255)), min_size=1, max_size=6),
     ending=st.sampled_from([".index", ".index with checksums"]),
 )
-def test_no_index_does_harm(
+def test_any_index_is_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory, flips: list[tuple[int, int]], ending: str
 ) -> None:
     """Any index is read or refused, quickly and in little memory, even if its checksums are correct."""
@@ -297,7 +299,9 @@ FOUND = [
 
 
 @pytest.mark.parametrize(("files", "checkpoint", "asked", "actual"), FOUND)
-def test_which_checkpoint(tmp_path: Path, files: tuple[str, ...], checkpoint: str, asked: str, actual: str) -> None:
+def test_checkpoint_is_found_by_prefix_or_directory(
+    tmp_path: Path, files: tuple[str, ...], checkpoint: str, asked: str, actual: str
+) -> None:
     touch(tmp_path, *files, checkpoint=checkpoint)
     assert tensorflow.find_checkpoint(tmp_path / asked) == (tmp_path / actual if actual else None)
 
@@ -311,7 +315,7 @@ def test_several_checkpoints(tmp_path: Path) -> None:
         tensorflow.find_checkpoint(tmp_path)
 
 
-def test_a_model_dir(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_google_directory_is_a_model_dir(tmp_path: Path, tokenizer: Tokenizer) -> None:
     directory = google_dir(tmp_path / "model", small_model(tokenizer.vocab_size))
     (directory / "vocab.txt").write_text(tokenizer.files(41)["vocab.txt"], encoding="utf-8")
     prefix = directory / "bert_model.ckpt"
@@ -379,7 +383,7 @@ def test_loads_like_transformers(tmp_path: Path) -> None:
     torch.testing.assert_close(out.logits["next_sentence"], reference.seq_relationship_logits, rtol=0, atol=1e-10)
 
 
-def test_what_is_left_out_is_said(tmp_path: Path) -> None:
+def test_skipped_variables_are_reported(tmp_path: Path) -> None:
     model, report = load_directory(google_dir(tmp_path / "model"))
     num_parameters = len(list(model.parameters()))
     assert len(report.loaded) == num_parameters == 5 + 16 * LAYERS + 2 + 5 + 2
@@ -404,7 +408,7 @@ UNKNOWN = [
 
 
 @pytest.mark.parametrize(("name", "tensor", "message"), UNKNOWN)
-def test_a_variable_without_a_place(name: str, tensor: Tensor, message: str) -> None:
+def test_unknown_variables_are_refused(name: str, tensor: Tensor, message: str) -> None:
     with pytest.raises(InputError, match=f"{name}: {message}"):
         tensorflow.as_hugging_face({"bert/pooler/dense/bias": torch.ones(3), name: tensor}, Path("x.ckpt"))
 
@@ -427,7 +431,7 @@ MISFITS = [
 
 
 @pytest.mark.parametrize(("change", "config", "message"), MISFITS)
-def test_misfits_are_listed(
+def test_variables_of_wrong_shape_are_listed(
     tmp_path: Path, change: Callable[[dict[str, Tensor]], dict[str, Tensor]], config: dict[str, Any], message: str
 ) -> None:
     directory = rewritten(google_dir(tmp_path / "model", **config), change)
@@ -446,7 +450,7 @@ def test_weights_of_hugging_face_come_first(tmp_path: Path, tokenizer: Tokenizer
 # --- names
 
 
-def test_fine_tuned_heads() -> None:
+def test_heads_of_run_classifier_and_run_squad_are_read() -> None:
     """Of run_classifier.py and run_squad.py; (C, D) and (2, D) as they are in torch."""
     variables = {"output_weights": torch.ones(5, HIDDEN), "output_bias": torch.ones(5)}
     variables |= {f"cls/squad/{name}": tensor[:2] for name, tensor in variables.items()}
@@ -461,7 +465,7 @@ def test_fine_tuned_heads() -> None:
 @pytest.mark.parametrize(
     ("heads", "with_pooler"), [(("masked_lm", "next_sentence"), True), (("masked_lm",), False), ((), True), ((), False)]
 )
-def test_there_and_back(tmp_path: Path, heads: tuple[str, ...], with_pooler: bool) -> None:
+def test_google_checkpoint_is_written_and_read_back(tmp_path: Path, heads: tuple[str, ...], with_pooler: bool) -> None:
     model = BertWithHeads(small_config(), heads, with_pooler)
     first, second = tmp_path / "first", tmp_path / "second"
     for directory in (first, second):
@@ -526,7 +530,7 @@ print("FACTS", json.dumps(facts))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sharded", [False, True])
-def test_beside_tensorflow(tmp_path: Path, sharded: bool) -> None:
+def test_checkpoints_equal_those_of_tensorflow(tmp_path: Path, sharded: bool) -> None:
     """TensorFlow reads what bertkit writes, value by value, and bertkit what TensorFlow writes; the bytes are the same."""
     import zlib
 

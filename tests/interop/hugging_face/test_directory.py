@@ -69,7 +69,7 @@ SPELLINGS: dict[str, Callable[[Tensors], Tensors]] = {
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
-def test_spellings(tmp_path: Path, tensors: Tensors, spelling: str) -> None:
+def test_old_parameter_names_are_loaded(tmp_path: Path, tensors: Tensors, spelling: str) -> None:
     written = SPELLINGS[spelling](tensors)
     assert (spelling == "as today") == (written is tensors)
     assert len(written) >= len(tensors)
@@ -112,7 +112,9 @@ def split(directory: Path, index_name: str, save: Callable[[Tensors, Path], obje
     ("index_name", "save"),
     [("model.safetensors.index.json", save_file), ("pytorch_model.bin.index.json", torch.save)],
 )
-def test_shards(tmp_path: Path, tensors: Tensors, index_name: str, save: Callable[[Tensors, Path], object]) -> None:
+def test_sharded_weights_are_loaded(
+    tmp_path: Path, tensors: Tensors, index_name: str, save: Callable[[Tensors, Path], object]
+) -> None:
     directory = write(tmp_path / "model", tensors)
     split(directory, index_name, save)
     assert_same_weights(load_directory(directory)[0])
@@ -238,7 +240,7 @@ MISFITS = [
 
 
 @pytest.mark.parametrize(("change", "config", "messages"), MISFITS)
-def test_misfits_are_listed(
+def test_missing_and_misshapen_tensors_are_listed(
     tmp_path: Path, tensors: Tensors, change: Callable[[Tensors], Tensors], config: dict, messages: list[str]
 ) -> None:
     directory = write(tmp_path / "model", change(tensors), **config)
@@ -300,7 +302,7 @@ def their_names() -> set[str]:
     return {name for name, _ in model.named_parameters()}  # tied weights once
 
 
-def test_total_both_ways() -> None:
+def test_every_parameter_has_one_hugging_face_name() -> None:
     ours, theirs = {name for name, _ in small_model().named_parameters()}, their_names()
     assert len(ours) == len(theirs) == 5 + 16 * LAYERS + 2 + 5 + 2
     assert {to_hugging_face(name) for name in ours} == theirs
@@ -322,12 +324,12 @@ def test_the_table_is_one_to_one_and_every_row_is_used() -> None:
 
 
 @pytest.mark.parametrize("head", CLASSIFIERS)
-def test_which_classifier(head: str) -> None:
+def test_classifier_belongs_to_the_given_head(head: str) -> None:
     names = ["classifier.weight", "classifier.bias"]
     assert list(from_hugging_face(names, head).values()) == [f"heads.{head}.dense.weight", f"heads.{head}.dense.bias"]
 
 
-def test_a_name_without_a_place_is_left_out() -> None:
+def test_unknown_parameter_names_are_left_out() -> None:
     assert from_hugging_face(["bert.encoder.layer.0.output.scale", "lm_head.weight", "bert.embeddings.norm.bias"]) == {}
     with pytest.raises(KeyError):
         to_hugging_face("bert.encoder.layers.0.attention.rotary")

@@ -42,7 +42,7 @@ def cached(cache: Path, name: str, tokenizer: Tokenizer) -> Path:
 
 
 @pytest.mark.parametrize("name", ["bert-tiny", "someone/bert_tiny.v2"])
-def test_a_cached_model(cache: Path, tokenizer: Tokenizer, name: str) -> None:
+def test_cached_hub_model_is_loaded_by_name(cache: Path, tokenizer: Tokenizer, name: str) -> None:
     snapshot = cached(cache, name, tokenizer)
     assert resolve_model_dir(name) == snapshot
     expected = small_model(tokenizer.vocab_size, seed=3).bert.embeddings.token.weight
@@ -57,7 +57,7 @@ def test_a_local_directory_comes_first(cache: Path, tokenizer: Tokenizer, tmp_pa
 
 
 @pytest.mark.parametrize("name", ["bert-tiny", "someone/bert_tiny"])
-def test_neither_a_directory_nor_cached(cache: Path, name: str) -> None:
+def test_uncached_hub_name_is_refused_offline(cache: Path, name: str) -> None:
     message = (
         rf"^init_from={name}: no such directory, and no hub model that is cached or can be downloaded "
         r"\(OfflineModeIsEnabled\); give a local directory, or download .* set HF_HOME to that cache$"
@@ -74,7 +74,7 @@ NO_IDS += ("runs/", "", "a b", "a/b/c", "/no/where")
 
 
 @pytest.mark.parametrize(("name", "is_one"), [*((name, True) for name in IDS), *((name, False) for name in NO_IDS)])
-def test_what_looks_like_an_id(cache: Path, name: str, is_one: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_hub_ids_are_looked_up(cache: Path, name: str, is_one: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other names are not looked up: any request to the network fails the test."""
     monkeypatch.setattr(bertkit.base.hub_ids, "is_offline", lambda: pytest.fail("asked for the network"))
     Path("here").mkdir()

@@ -52,7 +52,7 @@ def test_a_random_model_is_within_tolerance(
     assert comparison.tokenizer_fault(directory) is None
 
 
-def test_a_difference_is_seen(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_changed_weight_fails_values_and_gradients(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against a reference with one slightly different weight, both the values and the gradients fail."""
     load = parity.load_reference
 

@@ -233,13 +233,15 @@ def ratios(directory: Path) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("number", range(7))
-def test_no_false_alarm(number: int, tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_random_weights_raise_no_false_alarm(number: int, tmp_path: Path, tokenizer: Tokenizer) -> None:
     (directory,) = random_sets(tmp_path, tokenizer, range(number, number + 1))
     assert failures(directory) == set()
 
 
 @pytest.mark.parametrize("number", range(3))
-def test_float64_rounds_too(number: int, tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_weights_are_judged_by_reference_rounding(
+    number: int, tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Large weights round by more than 1e-10; here the multiple of the reference's rounding error decides alone."""
     monkeypatch.setattr(comparison, "TOLERANCE", 0.0)
     (directory,) = random_sets(tmp_path, tokenizer, [number], [2.0])
