@@ -129,7 +129,7 @@ def test_other_processes_after_each_kill(python: Path, prepared_dir: Path, tmp_p
 
 
 @pytest.mark.slow
-def test_three_processes_then_one(python: Path, prepared_dir: Path, tmp_path: Path) -> None:
+def test_resume_with_fewer_processes_keeps_micro_batches(python: Path, prepared_dir: Path, tmp_path: Path) -> None:
     """Default: the same micro-batches, and losses that differ by rounding only."""
     finish(start(python, prepared_dir, tmp_path / "whole", 1))
     check_chain(python, prepared_dir, tmp_path / "whole", tmp_path / "run", [3, 1], [10], "default")

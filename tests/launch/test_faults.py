@@ -90,13 +90,13 @@ def test_a_fault_ends_all_processes(name: str, prepared_dir: Path, tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_five_times(name: str, prepared_dir: Path, tmp_path: Path) -> None:
+def test_processes_end_after_every_fault_five_times(name: str, prepared_dir: Path, tmp_path: Path) -> None:
     times = sorted(suffer(name, trial, prepared_dir, tmp_path) for trial in range(5))
     print(f"\n{name}: exit code {CASES[name][2]}; gone after {times[0]:.1f} to {times[-1]:.1f} s; all resumed")
 
 
 @pytest.mark.slow
-def test_five_times_two_commands_in_one_directory(prepared_dir: Path, tmp_path: Path) -> None:
+def test_second_command_in_run_directory_is_refused_five_times(prepared_dir: Path, tmp_path: Path) -> None:
     for trial in range(5):
         output = tmp_path / f"run-{trial}"
         both = [start(prepared_dir, output, "launch.num_processes=2", *ENDLESS) for _ in range(2)]

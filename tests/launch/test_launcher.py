@@ -38,7 +38,7 @@ def settings(**changes: object) -> LaunchConfig:
         (SRUN, settings(num_processes=4, num_hosts=2, address="a:1"), True),  # srun starts a launcher on each host
     ],
 )
-def test_who_starts_processes(
+def test_workers_are_started_once(
     variables: dict[str, str], config: LaunchConfig, starts: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in variables.items():
@@ -72,7 +72,7 @@ def test_who_starts_processes(
         ({"RANK": "3", "WORLD_SIZE": "3"}, [], "rank 3 of 3"),
     ],
 )
-def test_refusals(
+def test_impossible_launch_settings_are_refused(
     variables: dict[str, str],
     arguments: list[str],
     line: str,

@@ -31,7 +31,7 @@ def test_a_run_that_fails_does_not_end_the_others(
 
 
 @pytest.mark.usefixtures("quick")
-def test_the_mean_over_seeds(prepared_dir: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_sweep_prints_mean_over_seeds(prepared_dir: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     common = ["steps=2", "schedule.warmup_steps=1", f"output_dir={tmp_path / 'sweep'}", *TINY]
     assert run(["pretrain", "-m", "seed=1,2", f"data_dir={prepared_dir}", *common]) == 0
     losses = [json.loads(path.read_text())["mlm_loss"] for path in tmp_path.glob("sweep/*/eval.json")]

@@ -34,7 +34,7 @@ OF_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
         ({"RANK": "1", "WORLD_SIZE": "3", "SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_STEP_ID": "0"}, (1, 3)),
     ],
 )
-def test_which_process_this_is(
+def test_rank_is_read_from_environment(
     variables: dict[str, str], expected: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in variables.items():
@@ -123,7 +123,7 @@ def test_accelerates_variables_agree_with_the_settings(
     refused(code, words or "nowhere", capsys, alone=True)
 
 
-def test_accelerate_launch(prepared_dir: Path, tmp_path: Path, python: Path) -> None:
+def test_accelerate_launch_trains_with_matching_precision(prepared_dir: Path, tmp_path: Path, python: Path) -> None:
     """A real launcher: bf16 in the settings too, or nothing is trained."""
     code = f"import sys; sys.executable = {str(python)!r}; from accelerate.commands.launch import main; main()"
     launch = [python, "-c", code, "--cpu", "--num_processes=1", "--mixed_precision=bf16", "-m"]
