@@ -108,7 +108,9 @@ SHAPES = [
 
 
 @pytest.mark.parametrize(("heads", "with_pooler", "logits"), SHAPES)
-def test_shapes(heads: tuple[str, ...], with_pooler: bool, logits: dict[str, tuple[int, ...]]) -> None:
+def test_logits_and_outputs_have_documented_shapes(
+    heads: tuple[str, ...], with_pooler: bool, logits: dict[str, tuple[int, ...]]
+) -> None:
     out = BertWithHeads(small_config(), heads, with_pooler)(*batch(), output_hidden_states=True)
     assert {name: tuple(value.shape) for name, value in out.logits.items()} == logits
     assert out.last_hidden_state.shape == (15, HIDDEN)

@@ -296,7 +296,7 @@ def test_rows_are_widened_reordered_and_dropped(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_slack_changes_nothing(kind: str) -> None:
+def test_slack_changes_no_logit_and_no_gradient(kind: str) -> None:
     model, sources, targets = model_of(kind), texts(SOURCES, 1), texts(TARGETS, 2)
     plain, beside = logits_of(model, sources, targets), logits_of(model, sources, targets, (5, 3))
     same(beside, plain, 1e-13)
@@ -345,7 +345,7 @@ def test_kept_weights_are_those_of_the_equation() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_shortest_and_longest_texts(kind: str) -> None:
+def test_texts_of_one_and_most_positions_are_decoded(kind: str) -> None:
     model = model_of(kind)
     sources, targets = texts([POSITIONS, 1, POSITIONS, 1], 1), texts([1, POSITIONS, POSITIONS, 1], 2)
     logits = logits_of(model, sources, targets)
@@ -385,7 +385,7 @@ def test_dropout_is_of_training_alone_and_seeded(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_fast_ways_give_the_same(kind: str) -> None:
+def test_fast_ways_give_same_logits_and_gradients(kind: str) -> None:
     model, results = model_of(kind).float(), []
     for fast in (PLAIN, ALL):
         model.use(fast)

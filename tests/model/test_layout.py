@@ -55,7 +55,7 @@ COLUMNS = {
 
 @pytest.mark.parametrize("name", MASKS)
 @pytest.mark.parametrize("dtype", [torch.long, torch.bool, torch.float])
-def test_there_and_back(name: str, dtype: torch.dtype) -> None:
+def test_unpad_and_pad_are_inverse(name: str, dtype: torch.dtype) -> None:
     mask = torch.tensor(MASKS[name], dtype=dtype)
     values = torch.randn(3, 5, 7, generator=torch.Generator().manual_seed(0))
     indices, layout = unpad(mask)

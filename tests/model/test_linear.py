@@ -16,7 +16,7 @@ from bertkit.kernels.packed import forget_packed, pack
     ("rows", "inner", "outer"), [(0, 7, 13), (1, 7, 13), (17, 64, 31), (131, 96, 257), (5, 7, 9001)]
 )
 @pytest.mark.parametrize("has_bias", [True, False])
-def test_linear_and_its_gradients(rows: int, inner: int, outer: int, has_bias: bool) -> None:
+def test_fast_linear_equals_plain_linear(rows: int, inner: int, outer: int, has_bias: bool) -> None:
     generator = torch.Generator().manual_seed(rows)
     values = [torch.randn(*shape, generator=generator) for shape in ((rows, inner), (outer, inner), (outer,))]
     weights = torch.randn(rows, outer, generator=generator)
@@ -107,7 +107,7 @@ def test_packed_weights_give_the_same_products_until_they_change(
     assert layer.packed is None
 
 
-def test_names() -> None:
+def test_fast_ways_have_names() -> None:
     assert len(NAMES) == 9
     assert (PLAIN.names, ALL.names) == ((), NAMES)
     assert FastWays.of(["even_rows", "short_dropout"]).names == ("short_dropout", "even_rows")
@@ -115,7 +115,7 @@ def test_names() -> None:
         FastWays.of(["even_row"])
 
 
-def test_none_can_be_chosen() -> None:
+def test_plain_and_auto_choose_fast_ways() -> None:
     assert choose("plain") == PLAIN
     assert set(ANYWHERE.names) <= set(choose("auto").names) <= set(NAMES)
 

@@ -82,7 +82,7 @@ def same(ours: Tensor, theirs: Tensor, tolerance: float = 1e-12) -> None:
 # beside the loops
 
 
-def test_the_examples_of_the_docstrings() -> None:
+def test_docstring_examples_hold() -> None:
     counts = {}
     for module in pkgutil.iter_modules(bertkit.model.__path__):
         page = importlib.import_module(f"bertkit.model.{module.name}")
@@ -172,7 +172,7 @@ def test_outputs_and_gradients_are_those_of_loops(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_so_are_those_of_groups_with_padding_as_on_cuda(name: str) -> None:
+def test_padded_groups_equal_loops(name: str) -> None:
     beside_the_loops(CASES[name], padded=True)
 
 
