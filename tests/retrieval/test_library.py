@@ -120,7 +120,7 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-def test_a_question_is_words_and_nothing_else(tmp_path: Path) -> None:
+def test_question_syntax_is_searched_as_words(tmp_path: Path) -> None:
     library = made_of(tmp_path / "library.db", [("AND", "kan lon not near"), ("", "other things")])
     for question in HOSTILE:
         hits = library.find(question, 1)
@@ -155,7 +155,7 @@ SCRIPTS = [
 
 
 @pytest.mark.parametrize(("text", "question", "is_found"), SCRIPTS)
-def test_words_of_any_script(text: str, question: str, is_found: bool, tmp_path: Path) -> None:
+def test_words_of_any_script_are_found(text: str, question: str, is_found: bool, tmp_path: Path) -> None:
     library = made_of(tmp_path / "library.db", [("", text), ("", "another")])
     assert bool(library.find(question, 1)) == is_found
 
@@ -374,7 +374,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("change", "codes"), CHANGES)  # of index, which has nothing to do, and of search
-def test_a_library_of_somebody_else(change: str, codes: list[int], tmp_path: Path, capsys: Capsys) -> None:
+def test_foreign_or_changed_library_is_refused(change: str, codes: list[int], tmp_path: Path, capsys: Capsys) -> None:
     text, output = write_text(tmp_path / "a.txt", make_text(7)), tmp_path / "library.db"
     arguments = (f"corpus.path={text}", f"output={output}")
     assert index(*arguments) == 0
@@ -428,7 +428,7 @@ def test_random_damages_of_a_library(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert [run(command) for command in commands] == [2, 0]
 
 
-def test_a_search_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_search_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     library = made_of(tmp_path / "library.db", [("", "kan")])
     monkeypatch.setattr(library_file, "READ_SECONDS", -1)
     monkeypatch.setattr(library_file, "STEPS", 1)
@@ -451,7 +451,9 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("make", "more", "line"), REFUSED)
-def test_what_is_refused(make: Any, more: Sequence[str], line: str, tmp_path: Path, capsys: Capsys) -> None:
+def test_bad_index_settings_are_refused(
+    make: Any, more: Sequence[str], line: str, tmp_path: Path, capsys: Capsys
+) -> None:
     output = tmp_path / "library.db"
     (tmp_path / "a.txt").write_text("a b\nc\n")
     make(output)
