@@ -51,7 +51,9 @@ def rows(run_dir: Path) -> list[dict[str, float]]:
 @pytest.mark.parametrize(
     ("steps", "share", "border"), [(10, 0.4, 6), (1_000_000, 0.1, 900_000), (7, 0.1, 6), (2, 0.5, 1)]
 )
-def test_the_border(prepared_dir: Path, tmp_path: Path, steps: int, share: float, border: int) -> None:
+def test_final_phase_begins_at_its_share(
+    prepared_dir: Path, tmp_path: Path, steps: int, share: float, border: int
+) -> None:
     settings = settings_of(f"steps={steps}", f"final_phase.share={share}")
     first, final = make_phases(settings, examples_of(open_prepared(prepared_dir), settings), tmp_path, [5, 3]).all
     assert (first.first_step, first.last_step, final.first_step, final.last_step) == (0, border, border, steps)
@@ -202,7 +204,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("more", "message"), REFUSED)
-def test_refusals(more: list[str], message: str) -> None:
+def test_impossible_phases_are_refused(more: list[str], message: str) -> None:
     with pytest.raises(InputError) as error:
         build(PretrainSettings, compose("pretrain", ["data_dir=x", "output_dir=y", *more]))
     assert message in str(error.value)

@@ -53,7 +53,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_one_sequence_tells_of_many(precision: str, variant: str) -> None:
+def test_memory_is_estimated_from_one_sequence(precision: str, variant: str) -> None:
     model, buffers, batch = micro_batch(precision, **VARIANTS[variant])
     tokens, kept = measure_activations(model, batch.forward, 7)
     needs = measure_needs(model, buffers, batch)
@@ -82,7 +82,7 @@ def test_measuring_leaves_nothing() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_what_stands_beside_the_activations() -> None:
+def test_fixed_memory_counts_weights_gradients_and_moments() -> None:
     model, _, _ = micro_batch()
     for parameter in model.bert.embeddings.parameters():
         parameter.requires_grad_(False)
@@ -95,7 +95,7 @@ def test_what_stands_beside_the_activations() -> None:
     assert buffer_bytes(model, 1, False, True) == 3 * trained + weights
 
 
-def test_the_lines_before_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_lines_compare_need_with_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         memory, "CGROUPS", tmp_path
     )  # a container's files: 3 GB, of which one is taken, besides cached files

@@ -49,7 +49,7 @@ def batch_of(prepared_dir: Path) -> PretrainBatch:
     return Sampler(dataset.splits["held_out"], dataset.tokenizer.facts, BLOCKS, None, 0).in_order(0, 3)
 
 
-def test_each_position_predicts_the_next_token(prepared_dir: Path, writer: Path) -> None:
+def test_next_token_loss_equals_numpy(prepared_dir: Path, writer: Path) -> None:
     """The loss of packed sequences is that of each alone, computed with numpy from the logits at all of its positions."""
     batch, model = batch_of(prepared_dir), load_packed(writer)[0].eval().double()
     padded, total, count = bertkit.load_model(writer).double(), 0.0, 0
@@ -104,7 +104,7 @@ def test_transformers_writes_the_same(writer: Path, tmp_path: Path, search: dict
     assert any(actual)
 
 
-def test_what_is_left_of_a_long_text(writer: Path, capsys: Capsys) -> None:
+def test_long_prompt_keeps_its_end(writer: Path, capsys: Capsys) -> None:
     """Its end; a third of the model's 48 positions remain for the text with [CLS]."""
     arguments, long = (
         ["task.generation.max_target_length=32", "task.generation.num_beams=1"],
@@ -143,7 +143,7 @@ def test_a_model_goes_on_with_its_objective(writer: Path, prepared_dir: Path, tm
     assert set(load_packed(tmp_path / "mlm")[0].heads) == {"masked_lm"}
 
 
-def test_bigrams_to_compare_with(prepared_dir: Path) -> None:
+def test_bigram_script_beats_unigrams(prepared_dir: Path) -> None:
     script = Path(__file__).parents[2] / "recipes" / "language_model" / "bigrams.py"
     match = re.findall(r"(\w+): perplexity ([\d.]+)", output_of([sys.executable, script, prepared_dir, 1024, 24]))
     (_, unigrams), (_, bigrams) = match

@@ -114,7 +114,7 @@ def test_rows_are_rounded_up_where_onednn_computes(rows: int, even: int) -> None
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_model_with_rounded_rows(precision: str) -> None:
+def test_rounded_rows_change_no_loss_and_no_gradient(precision: str) -> None:
     """Losses, logits and every gradient are those of the tokens alone."""
     model, results = small_model().eval(), []
     ids, lengths = np.random.default_rng(0).integers(5, 131, 129), np.array([30, 39, 30, 30])

@@ -146,7 +146,7 @@ def test_a_run_keeps_its_objective(prepared_dir: Path, albert: Path, tmp_path: P
     refused(run(command(prepared_dir, albert, "next_sentence=sop")), "masking.kind: 'ngram' there, 'bert' here", capsys)
 
 
-def test_another_objective_is_another_run(
+def test_changed_objective_is_refused_on_resume(
     prepared_dir: Path, tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

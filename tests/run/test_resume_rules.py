@@ -101,7 +101,7 @@ def test_every_setting_when_it_changes(command: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["pretrain", "finetune"])
-def test_classes(command: str) -> None:
+def test_resume_rules_are_those_of_the_table(command: str) -> None:
     for rule, keys in CLASSES[command].items():
         for key in keys:
             assert key in leaves(settings_of(command)), key
@@ -128,7 +128,7 @@ ALLOWED = [
 
 
 @pytest.mark.parametrize(("allow", "outcome"), ALLOWED)
-def test_allowed_by_name(tmp_path: Path, allow: list[str], outcome: bool | str) -> None:
+def test_change_is_allowed_by_its_name_only(tmp_path: Path, allow: list[str], outcome: bool | str) -> None:
     settings = settings_of("pretrain")
     identity = identity_of(settings, PRETRAIN) | CONTENT
     opening.write_identity(tmp_path, settings, identity, {})

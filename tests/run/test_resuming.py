@@ -169,7 +169,9 @@ def test_saving_in_the_background_changes_nothing(
 
 
 @pytest.mark.parametrize("background", ["true", "false"])
-def test_a_disk_that_is_too_small(prepared_dir: Path, tmp_path: Path, capsys: Capsys, background: str) -> None:
+def test_disk_too_small_for_checkpoint_is_a_storage_error(
+    prepared_dir: Path, tmp_path: Path, capsys: Capsys, background: str
+) -> None:
     """A checkpoint needs a megabyte and more, the run without it much less."""
     with mounted(tmp_path / "small", "-t", "tmpfs", "-o", "size=1m", "tmpfs") as disk:
         run_dir, more = disk / "run", ["steps=3", f"checkpoint.background={background}"]

@@ -152,7 +152,9 @@ def test_two_processes_train_what_one_does(
 
 
 @each_run
-def test_saved_and_loaded(name: str, finished: Callable[[str], Finished], prepared_dir: Path, tmp_path: Path) -> None:
+def test_variant_is_saved_and_loaded(
+    name: str, finished: Callable[[str], Finished], prepared_dir: Path, tmp_path: Path
+) -> None:
     run_dir, live = finished(name).run_dir, finished(name).model
     written = json.loads((run_dir / "model" / "config.json").read_text())
     assert written["model_type"] == "bertkit"
@@ -178,7 +180,7 @@ def test_saved_and_loaded(name: str, finished: Callable[[str], Finished], prepar
 
 
 @each_run
-def test_fine_tuned_and_used(name: str, finished: Callable[[str], Finished], tmp_path: Path) -> None:
+def test_variant_is_fine_tuned_and_predicts(name: str, finished: Callable[[str], Finished], tmp_path: Path) -> None:
     start, task, output = finished(name).run_dir, tmp_path / "task", tmp_path / "fine"
     task.mkdir()
     for split, count in (("train", 16), ("dev", 8)):
@@ -209,7 +211,7 @@ def test_fine_tuned_and_used(name: str, finished: Callable[[str], Finished], tmp
     np.testing.assert_allclose(vectors[1], embed([texts[1]])[0], rtol=0, atol=1e-6)
 
 
-def test_what_layers_share_is_of_none_of_them() -> None:
+def test_shared_parameters_belong_to_no_layer() -> None:
     """Drawing the top anew leaves it alone, freezing the layers below too; freezing all freezes it and the last norm."""
     config = small_config(
         attention=AttentionConfig(pattern="linformer", compressed_size=7), norm=NormConfig(placement="pre")
