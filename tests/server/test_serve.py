@@ -162,7 +162,7 @@ def test_vectors_are_those_of_embed(server: Server, models: Path) -> None:
     assert ask(server.port, "/embed", {"inputs": ["a", 3]}).json["error"]["message"].startswith("inputs[1]: a number")
 
 
-def test_next_sentence_and_models(server: Server) -> None:
+def test_models_are_described_and_next_sentence_is_predicted(server: Server) -> None:
     described = {each["name"]: each for each in ask(server.port, "/models").json["models"]}
     kinds = {"stars": "sequence", "names": "tagging", "reader": "spans", "endings": "choice", "words": "fill_mask",
              "words/next_sentence": "next_sentence", "bare": "embedding", "writer": "generation"}  # fmt: skip
@@ -180,7 +180,7 @@ def test_next_sentence_and_models(server: Server) -> None:
     assert set(row["probabilities"]) == {"follows", "does not follow"}
 
 
-def test_a_look_into_a_model(server: Server) -> None:
+def test_view_page_is_served_for_every_kind(server: Server) -> None:
     for name, value in (("stars", "kan lon"), ("reader", ["kan", "min kan"]), ("words", "kan [MASK]"), ("bare", "kan"),
                         ("writer", "kan lon")):  # fmt: skip
         actual = ask(server.port, "/view", {"model": name, "input": value})
@@ -224,7 +224,7 @@ def test_what_takes_long_neither_stops_nor_breaks_predictions(server: Server) ->
     assert statuses[200] > 20
 
 
-def test_what_the_server_says_of_itself(server: Server) -> None:
+def test_openapi_and_metrics_describe_the_server(server: Server) -> None:
     described = ask(server.port, "/openapi.json").json
     assert described["openapi"] == "3.1.0"
     paths = ("/", "/predict", "/embed", "/view", "/search", "/models", "/healthz", "/metrics")
@@ -359,13 +359,13 @@ def test_a_bad_request_gets_a_clear_answer_and_harms_nobody(name: str, server: S
     assert ask(server.port, "/predict", {"inputs": ["kan"]}).status == 200
 
 
-def test_its_own_names_are_answered(server: Server) -> None:
+def test_requests_to_known_host_names_are_answered(server: Server) -> None:
     for host in ("localhost", "LocalHost:8000", "127.0.0.1:1", "[::1]:8000", "192.168.1.7", "bert.example"):
         answer = ask(server.port, "/models", host=host)
         assert (answer.status, answer.headers["x-content-type-options"]) == (200, "nosniff"), host
 
 
-def test_a_token_opens_everything(python: Path, models: Path, tmp_path: Path) -> None:
+def test_right_token_is_accepted(python: Path, models: Path, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("s3cret-token\n")
     with serving(python, f"model_dir={models / 'stars'}", f"token={tmp_path / 'token'}", "host=0.0.0.0") as own:
         assert "which has no encryption; " in own.wait_for("^warning: .*")[0]
@@ -478,7 +478,7 @@ def test_what_cannot_be_served_is_refused(
     )
 
 
-def test_names_of_models() -> None:
+def test_models_are_named_by_shortest_unique_path() -> None:
     def names(*directories: str) -> list[str]:
         arguments = [f"model_dir=[{','.join(directories)}]"]
         return list(build(ServeSettings, compose("serve", arguments)).names)
@@ -487,7 +487,7 @@ def test_names_of_models() -> None:
     assert names("a/model", "b/a") == ["a/model", "b/a"]
 
 
-def test_json_of_errors_is_one_line(server: Server) -> None:
+def test_error_message_is_one_line(server: Server) -> None:
     actual = ask(server.port, "/predict", {"inputs": [{"a\nb\u202e": 1}]})
     assert actual.code == "bad_input"
     assert "\\n" in json.loads(actual.body)["error"]["message"]
