@@ -66,7 +66,7 @@ def test_a_planted_difference_is_named(
     assert f"| {change.partition('=')[0]} | " in text
 
 
-def test_other_data_is_named(make: Make, tmp_path: Path, capsys: Capsys) -> None:
+def test_compare_names_other_data(make: Make, tmp_path: Path, capsys: Capsys) -> None:
     """Of the same vocabulary, so that nothing else differs."""
     corpus, other = write_text(tmp_path / "corpus.txt", make_text(61, seed=1)), tmp_path / "data"
     settings = yaml.safe_load((make() / "config.yaml").read_text())
@@ -157,7 +157,7 @@ def test_control_characters_in_names_are_escaped(make: Make, tmp_path: Path, cap
     assert page.count(r"red\x1b[31m") > 3  # in tables, the legend and on hover
 
 
-def test_too_few_runs(make: Make, tmp_path: Path, capsys: Capsys) -> None:
+def test_compare_needs_two_runs(make: Make, tmp_path: Path, capsys: Capsys) -> None:
     refused(run(["compare", str(make())]), "expected at least two run directories, such as runs/a runs/b", capsys)
     assert run(["compare", str(make()), str(tmp_path)]) == 2
     actual = capsys.readouterr().err

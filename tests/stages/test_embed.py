@@ -75,7 +75,7 @@ TABLES = {
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_a_column_of_a_table(name: str, model_dir: Path, expected: np.ndarray, tmp_path: Path) -> None:
+def test_embed_takes_a_column_of_a_table(name: str, model_dir: Path, expected: np.ndarray, tmp_path: Path) -> None:
     (tmp_path / name).write_text(TABLES[name], encoding="utf-8")
     assert embed(model_dir, tmp_path / name, tmp_path / "out.npy", "column=review") == 0
     assert np.abs(read(tmp_path / "out.npy")[1] - expected).max() <= 1e-6
@@ -124,7 +124,7 @@ def test_what_came_before_an_error_is_kept_and_can_be_read(
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]  # nothing came of it
 
 
-def test_no_texts_at_all(model_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
+def test_empty_input_gives_empty_output(model_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     (tmp_path / "in.txt").write_text("")
     for ending in ("npy", "parquet", "jsonl"):
         assert embed(model_dir, tmp_path / "in.txt", tmp_path / f"out.{ending}") == 0
@@ -134,7 +134,7 @@ def test_no_texts_at_all(model_dir: Path, tmp_path: Path, capsys: Capsys) -> Non
     assert (tmp_path / "out.jsonl").read_text() == ""
 
 
-def test_refused(model_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
+def test_bad_embed_arguments_are_refused(model_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     table, folder = tmp_path / "in.csv", tmp_path / "folder"
     table.write_text("title,body\na,b\n")
     folder.mkdir()

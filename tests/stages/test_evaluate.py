@@ -195,7 +195,7 @@ def test_what_an_experiment_sets_counts_like_the_command_line(google_dir: Path, 
     assert "explicit_keys" not in printed
 
 
-def test_steps_without_a_masked_token(tmp_path: Path, capsys: Capsys) -> None:
+def test_steps_without_masked_tokens_train_and_evaluate(tmp_path: Path, capsys: Capsys) -> None:
     """Every word but one is too long for the quota of whole words: most steps of one instance predict nothing."""
     text = write_text(tmp_path / "text.txt", [["kakakaka lololo"] * 3] * 8 + [["ka"], ["kakaka lololo"]])
     vocab = tmp_path / "vocab.txt"
@@ -284,7 +284,7 @@ def test_what_finetuning_says_of_its_dev_split(tokenizer: Tokenizer, tmp_path: P
     assert evaluate_task(capsys, f"model_dir={run_dir}", *task, "split=test")["num_examples"] == 7
 
 
-def test_tags_and_answers(tokenizer: Tokenizer, tmp_path: Path, capsys: Capsys) -> None:
+def test_evaluate_scores_own_predictions_as_perfect(tokenizer: Tokenizer, tmp_path: Path, capsys: Capsys) -> None:
     """Scores of the model's own predictions are perfect, and of others are not."""
     model = small_model(tokenizer.vocab_size, heads=("token",), with_pooler=False, labels=("O", "B-X", "I-X"))
     tagger = export_model(model, tokenizer, tmp_path / "tagger")

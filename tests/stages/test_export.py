@@ -203,7 +203,7 @@ def test_onnx_exports_of_the_same_checkpoint_are_equal(run_dir: Path, tmp_path: 
     assert hashes[0] == hashes[1]
 
 
-def test_onnx_beside_the_weights(run_dir: Path, tmp_path: Path) -> None:
+def test_onnx_export_equals_weights(run_dir: Path, tmp_path: Path) -> None:
     export_onnx(run_dir, tmp_path / "a")
     rows = json.loads((tmp_path / "a" / "parity.json").read_text())["onnx"]
     assert {tuple(row["shape"]) for row in rows} == {(1, 7), (3, 64), (5, 64)}
@@ -275,7 +275,7 @@ def test_onnx_of_task_heads(head: str, tokenizer: Tokenizer, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("head", ["pretraining", "encoder", "sequence", "span"])
-def test_the_layout_of_google(head: str, run_dir: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_google_layout_holds_the_same_model(head: str, run_dir: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
     """The added files make the same model by themselves."""
     source, option = run_dir, head
     if head in TASKS:
@@ -323,7 +323,7 @@ def test_a_causal_model_that_fills_masks_is_no_causal_lm(tokenizer: Tokenizer, t
     assert "does not predict the next token" in card
 
 
-def test_a_head_that_is_not_there(tokenizer: Tokenizer, tmp_path: Path, capsys: Capsys) -> None:
+def test_export_of_missing_head_is_refused(tokenizer: Tokenizer, tmp_path: Path, capsys: Capsys) -> None:
     encoder = export_model(small_model(tokenizer.vocab_size, heads=()), tokenizer, tmp_path / "in")
     arguments = [f"checkpoint={encoder}", "head=masked_lm", f"output_dir={tmp_path / 'out'}"]
     words = "has no weights for head=masked_lm (heads.masked_lm.bias, ...); it holds the encoder only"

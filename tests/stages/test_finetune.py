@@ -101,7 +101,7 @@ def predictions_of(run_dir: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run_dir / "predictions.jsonl").read_text().splitlines()]
 
 
-def test_what_a_run_prints(two_epochs: tuple[Path, str]) -> None:
+def test_run_prints_data_start_scores_and_baseline(two_epochs: tuple[Path, str]) -> None:
     """Its data and start, and its scores beside those of the commonest training label."""
     run_dir, output = two_epochs
     for text in ("train.tsv", "53 rows; ", "truncated 0 (0.0%)", "2 newly initialised (sequence)"):
@@ -152,7 +152,7 @@ def test_a_small_encoder_has_a_rate_that_fits(data: Path, start: Path, tmp_path:
     assert capsys.readouterr().out.startswith("done already")
 
 
-def test_rates_by_width() -> None:
+def test_default_rate_depends_on_width() -> None:
     settings = build(FinetuneSettings, compose("finetune", ["task=rte", "model_dir=x", "output_dir=y"]))
     widths = {16: 1e-3, 128: 7e-4, 256: 2e-4, 384: 8e-5, 512: 5e-5, 768: 2e-5, 1024: 2e-5}  # by hand
     assert {width: settings.rate_for(width) for width in widths} == pytest.approx(widths)
@@ -337,7 +337,7 @@ def test_frozen_parameters_do_not_change_and_have_no_state(
     assert with_state == set(huggingface.tensors_of(model)) - frozen
 
 
-def test_frozen_parts_have_no_dropout() -> None:
+def test_frozen_modules_stay_in_evaluation_mode() -> None:
     """Not after an evaluation either, which puts every module back into the mode that it was in."""
     model = small_model(dropout=0.5).train()
     freeze_below(model, 3)
@@ -403,7 +403,7 @@ def test_starting_from_another_task(data: Path, start: Path, tmp_path: Path, cap
     assert "good; bad), 2 newly initialised (sequence)" in printed
 
 
-def test_class_weights(data: Path, start: Path, tmp_path: Path, capsys: Capsys) -> None:
+def test_class_weights_are_balanced_or_given(data: Path, start: Path, tmp_path: Path, capsys: Capsys) -> None:
     from bertkit.run.task_data import balanced_weights
 
     assert balanced_weights(np.array([0, 0, 0, 2]), 3) == (4 / 9, 1.0, 4 / 3)
@@ -412,7 +412,7 @@ def test_class_weights(data: Path, start: Path, tmp_path: Path, capsys: Capsys) 
     refused(finetune(data, start, tmp_path / "other", "class_weights=[1,2,3]"), "class_weights=[1.0, 2.0, 3.0]", capsys)
 
 
-def test_a_regression(start: Path, tmp_path: Path) -> None:
+def test_regression_learns_to_count(start: Path, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for name, count in (("train", 41), ("dev", 19)):
         rows = [(" ".join(rng.choice(["kan", "lor"], 5)), "min") for _ in range(count)]
@@ -462,7 +462,7 @@ def test_several_labels_at_once(start: Path, tmp_path: Path, capsys: Capsys) -> 
     assert list(predicted[0]["probabilities"].values()) == pytest.approx(shares, abs=1e-5)
 
 
-def test_choices(start: Path, tmp_path: Path) -> None:
+def test_choice_task_learns(start: Path, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for name, count in (("train", 41), ("dev", 19)):
         rows = []
@@ -476,7 +476,7 @@ def test_choices(start: Path, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "eval.json").read_text())["accuracy"] > 0.9
 
 
-def test_tags(start: Path, tmp_path: Path) -> None:
+def test_tagging_task_learns_in_windows(start: Path, tmp_path: Path) -> None:
     """Sentences of up to 40 words, in windows of 16 tokens: every word has its tag, in every file."""
     rng = np.random.default_rng(0)
     for name, count in (("train", 61), ("dev", 17)):
@@ -497,7 +497,7 @@ def test_tags(start: Path, tmp_path: Path) -> None:
     assert {len(line) for line in lines} == {3}
 
 
-def test_spans(start: Path, tmp_path: Path) -> None:
+def test_span_task_learns_in_windows(start: Path, tmp_path: Path) -> None:
     """The answer is the one word of its topic; contexts of up to 40 words, in windows of 24 tokens."""
     rng = np.random.default_rng(0)
     for name, count in (("train", 61), ("dev", 17)):
@@ -595,7 +595,9 @@ def test_a_missing_device_is_said_before_the_model_is_read(data: Path, tmp_path:
     ("task.multi_label=true class_weights=balanced", "class_weights: has no effect with task.multi_label=true"),
     ("task=sequense", "task=sequense; did you mean 'sequence'?"),
 ])  # fmt: skip
-def test_refusals(setting: str, line: str, data: Path, start: Path, tmp_path: Path, capsys: Capsys) -> None:
+def test_impossible_finetune_settings_are_refused(
+    setting: str, line: str, data: Path, start: Path, tmp_path: Path, capsys: Capsys
+) -> None:
     refused(finetune(data, start, tmp_path / "run", *setting.split()), line, capsys)
     assert not (tmp_path / "run").exists()
 

@@ -90,7 +90,7 @@ def runs(data: Path, start: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     return folder
 
 
-def test_what_every_decoder_leaves(runs: Path, data: Path, start: Path, capsys: Capsys) -> None:
+def test_every_decoder_writes_predictions_and_scores(runs: Path, data: Path, start: Path, capsys: Capsys) -> None:
     assert len(DECODERS) == 12
     for name in DECODERS:
         rows = rows_of(runs / name / "predictions.jsonl")
@@ -141,7 +141,7 @@ def test_evaluate_gives_the_metrics_of_the_run(runs: Path, data: Path, capsys: C
         capsys.readouterr()
 
 
-def test_settings_of_the_search_without_a_task(runs: Path, capsys: Capsys) -> None:
+def test_predict_takes_beam_settings_without_task(runs: Path, capsys: Capsys) -> None:
     predict = ["predict", f"model_dir={runs / 'general'}", "text=kan lon", "device=cpu"]
     assert run([*predict, "task.generation.num_beams=8", "task.generation.num_candidates=3"]) == 0
     (row,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -158,7 +158,7 @@ def test_settings_of_the_search_without_a_task(runs: Path, capsys: Capsys) -> No
         refused(run([*predict, more]), message, capsys)
 
 
-def test_from_python(runs: Path) -> None:
+def test_predictor_writes_texts_from_python(runs: Path) -> None:
     for name in ("transformer", "none", "shared"):
         predictor = load_predictor(runs / name, device="cpu")
         one, many = predictor("kan lon"), predictor(["kan lon", "mir"])
@@ -178,7 +178,7 @@ def test_from_python(runs: Path) -> None:
         assert not np.allclose(vectors[0], vectors[1], atol=1e-3)
 
 
-def test_a_directory_alone_has_the_general_task(runs: Path, data: Path, tmp_path: Path, capsys: Capsys) -> None:
+def test_exported_directory_writes_same_texts(runs: Path, data: Path, tmp_path: Path, capsys: Capsys) -> None:
     """Of a pair the exported one is that of transformers; it writes what the run does."""
     out, rows = tmp_path / "exported", tmp_path / "rows.jsonl"
     assert run(["export", f"model_dir={runs / 'bert'}", f"output_dir={out}"]) == 0
@@ -242,7 +242,7 @@ def test_settings_of_a_server_go_to_the_models_that_have_them(runs: Path, tiny_r
     refused(run(["serve", f"model_dir={tiny_runs / 'fine'}", *more]), "task.generation: has no effect on fine", capsys)
 
 
-def test_what_was_learned_is_written(tmp_path: Path) -> None:
+def test_decoder_learns_to_reverse_unseen_sentences(tmp_path: Path) -> None:
     """The other way round, of words that were not trained on in this order."""
     write_split(tmp_path / "train.tsv", 307, 0)
     write_split(tmp_path / "dev.tsv", 31, 1)

@@ -237,7 +237,7 @@ RUNS = {
 }  # fmt: skip
 
 
-def test_the_sums_by_hand() -> None:
+def test_summary_over_seeds_is_as_by_hand() -> None:
     summary: dict[str, Any] = {"model_dir": "m", "missing": ["RTE.tsv"], **summarise(RUNS, Path("out"))}
     tasks = summary["tasks"]
     assert tasks["cola"]["score"] == pytest.approx({"mean": 0.55, "deviation": 0.0707107}, abs=1e-7)
@@ -274,7 +274,7 @@ def test_the_sums_by_hand() -> None:
     ]
 
 
-def test_the_best_run() -> None:
+def test_best_run_has_highest_score_without_fault() -> None:
     assert best_of([]) is None
     assert best_of(runs_of(({}, "gradient not finite"))) is None
     best = best_of(runs_of(({"accuracy": 0.9}, SAME), ({"accuracy": 0.2}, None)))

@@ -140,7 +140,7 @@ def test_words_in_a_sentence_a_line(make: Make, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["in.conll", "in.txt", "eng.testb", "in.tsv"])
-def test_conll_columns(name: str, make: Make, tmp_path: Path) -> None:
+def test_conll_input_is_read_by_columns(name: str, make: Make, tmp_path: Path) -> None:
     rows = predict(make("token"), tmp_path / name, "kan B-X\nlon I-X\n\nmin O\n")
     assert [row["words"] for row in rows] == [["kan", "lon"], ["min"]]
 
@@ -264,7 +264,7 @@ def squad(question: str, contexts: list[str]) -> str:
 CONTEXTS = ["kan lon min", "", "kar lor mir " * 50, " ", "\u200b"]
 
 
-def test_answers(make: Make, tmp_path: Path) -> None:
+def test_every_question_has_answer_and_null_odds(make: Make, tmp_path: Path) -> None:
     """A question of 300 pieces, contexts of none and of many windows."""
     rows = predict(make("span"), tmp_path / "in.json", squad("kan " * 300, CONTEXTS), *SPANS)
     assert [row["id"] for row in rows] == [f"q{n}" for n in range(5)]
@@ -289,7 +289,7 @@ def test_answers(make: Make, tmp_path: Path) -> None:
     assert [bool(row["text"]) for row in rows] == [True, False]
 
 
-def test_choices(make: Make, tmp_path: Path) -> None:
+def test_choices_have_probabilities(make: Make, tmp_path: Path) -> None:
     content = "sent1,sent2,ending0,ending1,ending2,ending3\nkan,lon,a,b,c,d\nkan,,a,,c,d\n"
     rows = predict(make("choice"), tmp_path / "in.csv", content, "task=swag", "task.max_seq_length=40")
     assert [len(row["probabilities"]) for row in rows] == [4, 4]
@@ -303,7 +303,7 @@ def test_choices(make: Make, tmp_path: Path) -> None:
     assert all(row["label"] == int(np.argmax(row["probabilities"])) for row in rows)
 
 
-def test_masks(make: Make, tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_masks_are_filled_with_most_probable_tokens(make: Make, tmp_path: Path, tokenizer: Tokenizer) -> None:
     texts = ["kan [MASK] min [MASK]", "", "kan", "kan " * 99 + "[MASK]" + " lon" * 99]
     model_dir = make("masked_lm")
     rows = predict(model_dir, tmp_path / "in.txt", "".join(f"{text}\n" for text in texts), "top_k=3")
@@ -336,7 +336,7 @@ def test_every_mask_of_a_long_text_stands_amid_its_text(tokenizer: Tokenizer) ->
     assert {(each.input_ids[0], each.input_ids[-1]) for each in actual} == {ends}
 
 
-def test_order_over_chunks(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predictions_do_not_depend_on_chunks(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     words = ["kan", "lon", "min", "kar", "lor", "mir"]
     content = "".join(" ".join(rng.choice(words, rng.integers(0, 30))) + "\n" for _ in range(53))
@@ -354,7 +354,7 @@ def test_order_over_chunks(make: Make, tmp_path: Path, monkeypatch: pytest.Monke
     assert len(json.loads((tmp_path / "nbest_predictions.json").read_text())) == 20
 
 
-def test_pipes(make: Make, tmp_path: Path, python: Path) -> None:
+def test_standard_input_becomes_standard_output(make: Make, tmp_path: Path, python: Path) -> None:
     done = pipe(python, make("token"), "kan lon\n\nmin\n")
     assert done.returncode == 0, done.stderr
     assert [len(json.loads(line)["tags"]) for line in done.stdout.splitlines()] == [2, 0, 1]
@@ -368,7 +368,7 @@ def test_pipes(make: Make, tmp_path: Path, python: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", warning)
 
 
-def test_a_reader_that_has_seen_enough(make: Make, tmp_path: Path, python: Path) -> None:
+def test_closed_output_pipe_ends_predict_quietly(make: Make, tmp_path: Path, python: Path) -> None:
     (tmp_path / "in.txt").write_text("kan lon\n" * 5000)
     command = f"'{python}' -m bertkit predict model_dir={make('sequence')} input=in.txt output=- | head -n 1"
     done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True)
@@ -376,7 +376,7 @@ def test_a_reader_that_has_seen_enough(make: Make, tmp_path: Path, python: Path)
     assert done.stderr == "in.txt read as text: a text per line\n"
 
 
-def test_a_bad_line_after_good_ones(
+def test_bad_line_after_good_ones_is_located(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
 ) -> None:
     monkeypatch.setattr("bertkit.tasks.reading.readers.READ_AT_ONCE", 3)
@@ -415,7 +415,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("head", "name", "content", "more", "line"), REFUSALS)
-def test_refusals(
+def test_bad_predict_inputs_are_refused(
     head: str,
     name: str,
     content: str | bytes | None,

@@ -16,7 +16,7 @@ def corpus(tmp_path: Path) -> Path:
     return write_text(tmp_path / "corpus.txt", make_text(31))
 
 
-def test_it_says_what_it_made(corpus: Path, tmp_path: Path, capsys: Capsys) -> None:
+def test_prepare_prints_counts_and_examples(corpus: Path, tmp_path: Path, capsys: Capsys) -> None:
     assert prepare(corpus, tmp_path / "data", "held_out_prob=0.2") == 0
     printed = capsys.readouterr().out
     dataset = open_prepared(tmp_path / "data")
@@ -32,7 +32,7 @@ def test_it_says_what_it_made(corpus: Path, tmp_path: Path, capsys: Capsys) -> N
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.txt", "data"]
 
 
-def test_again_it_is_done_already(corpus: Path, tmp_path: Path, capsys: Capsys) -> None:
+def test_repeated_prepare_is_done_already(corpus: Path, tmp_path: Path, capsys: Capsys) -> None:
     assert prepare(corpus, tmp_path / "data") == 0
     before = snapshot(tmp_path / "data")
     capsys.readouterr()
@@ -70,7 +70,7 @@ def test_the_same_text_elsewhere_is_the_same_dataset(corpus: Path, tmp_path: Pat
     assert snapshot(tmp_path / "data") == before
 
 
-def test_the_result_is_not_read_as_text(tmp_path: Path) -> None:
+def test_output_inside_corpus_is_not_read_as_text(tmp_path: Path) -> None:
     (tmp_path / "text").mkdir()
     write_text(tmp_path / "text" / "text.txt", make_text(31))
     for _ in range(2):
@@ -134,7 +134,7 @@ def test_strict_refuses_what_the_linter_finds(corpus: Path, tmp_path: Path, caps
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.txt"]
 
 
-def test_text_without_words(tmp_path: Path, capsys: Capsys) -> None:
+def test_corpus_without_words_is_refused(tmp_path: Path, capsys: Capsys) -> None:
     (tmp_path / "a.txt").write_text("\u200e\n\n\u200f\n")
     refused(prepare(tmp_path / "a.txt", tmp_path / "data"), "no words in the corpus to learn a vocabulary from", capsys)
     value = f"tokenizer.path={write_vocabulary(tmp_path / 'vocab.txt')}"

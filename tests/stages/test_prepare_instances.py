@@ -101,7 +101,9 @@ def test_fixed_instances_on_disk(corpus: Path, tmp_path: Path, capsys: Capsys) -
     ("there", "is a folder; give a file in it"),
     ("", "dump= is empty; expected a file to write"),
 ])  # fmt: skip
-def test_places_where_no_dump_goes(corpus: Path, tmp_path: Path, dump: str, message: str, capsys: Capsys) -> None:
+def test_impossible_dump_paths_are_refused(
+    corpus: Path, tmp_path: Path, dump: str, message: str, capsys: Capsys
+) -> None:
     """Said before the text is read, and nothing is touched."""
     (tmp_path / "there").mkdir()
     before = snapshot(tmp_path)

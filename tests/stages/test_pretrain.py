@@ -235,7 +235,7 @@ def test_a_trial_leaves_model_and_chance_as_they_were(prepared_dir: Path, tmp_pa
     assert weights_of(tmp_path / "run") == weights_of(finished)
 
 
-def test_a_batch_can_be_left_out(prepared_dir: Path, tmp_path: Path) -> None:
+def test_skipped_step_is_counted_without_its_batch(prepared_dir: Path, tmp_path: Path) -> None:
     """The step counts, its batch does not; and leaving one out is not another run."""
     assert pretrain(prepared_dir, tmp_path / "run", "steps=4", "data.skip_steps=[3]", "log.every_steps=100") == 0
     rows = {row["step"]: row for row in read_metrics(tmp_path / "run" / "metrics.jsonl")}
@@ -318,7 +318,7 @@ def test_a_finished_run_is_done_for_its_own_data_and_start_alone(
     refused(pretrain(prepared_dir, tmp_path / "next", "steps=2"), "another run (starting_weights: ", capsys)
 
 
-def test_files_obey_the_umask(prepared_dir: Path, tmp_path: Path) -> None:
+def test_checkpoint_files_follow_umask(prepared_dir: Path, tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
         assert pretrain(prepared_dir, tmp_path / "run", "steps=1") == 0
@@ -328,7 +328,7 @@ def test_files_obey_the_umask(prepared_dir: Path, tmp_path: Path) -> None:
     assert modes == {0o640}
 
 
-def test_it_learns(tmp_path: Path) -> None:
+def test_loss_falls_below_unigram_entropy(tmp_path: Path) -> None:
     """Well below the unigram entropy within 120 steps, on documents that keep to their topic."""
     text = write_text(tmp_path / "text.txt", make_text(200))
     assert run(["prepare", f"corpus.path={text}", f"output_dir={tmp_path / 'data'}", "held_out_prob=0.1"]) == 0
@@ -381,7 +381,7 @@ def set_platform(run_dir: Path, **changed: object) -> None:
 
 @pytest.mark.parametrize("mode", ["default", "strict"])
 @pytest.mark.parametrize("is_asked_for", [False, True])
-def test_other_threads(
+def test_resume_keeps_thread_count(
     prepared_dir: Path, tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch, mode: str, is_asked_for: bool
 ) -> None:
     """A run keeps its number of threads; another one that the user asks for is refused when every bit must be the same."""
@@ -407,7 +407,9 @@ def test_other_threads(
 
 
 @pytest.mark.parametrize("mode", ["default", "strict"])
-def test_another_torch(prepared_dir: Path, tmp_path: Path, capsys: Capsys, mode: str) -> None:
+def test_other_torch_version_is_refused_in_strict_mode(
+    prepared_dir: Path, tmp_path: Path, capsys: Capsys, mode: str
+) -> None:
     run_dir, more = tmp_path / "run", ["steps=3", f"reproducibility={mode}"]
     assert pretrain(prepared_dir, run_dir, *more) == 0
     (run_dir / "eval.json").unlink()

@@ -107,7 +107,7 @@ def test_bm25_needs_no_torch_and_counts_up_to_its_candidates(library: Path, tmp_
     assert list(json.loads(output)["search"]) == ["accuracy_at_1", "accuracy_at_5", "mrr"]
 
 
-def test_a_searcher_for_a_server(library: Path, reader: Path) -> None:
+def test_searcher_gives_plain_rows_in_each_order(library: Path, reader: Path) -> None:
     """Plain types; as many as are asked for, by one order or another."""
     from bertkit.inference.task_model import open_task_model
 
@@ -155,7 +155,7 @@ def test_the_fit_finds_the_numbers_that_questions_were_drawn_by() -> None:
     assert fit([(questions[0][0], [False] * 11)], BOTH) == BOTH
 
 
-def test_metrics_by_hand(tmp_path: Path, capsys: Capsys) -> None:
+def test_search_metrics_are_as_by_hand(tmp_path: Path, capsys: Capsys) -> None:
     """Four questions: right at once, at second, not at all, and by a passage's id; one without a label does not count."""
     text, output = tmp_path / "text.jsonl", tmp_path / "found.jsonl"
     texts = ["Ada wrote notes on the engine.", "The engine of Bob is red, the engine.", "Nobody is here."]
@@ -326,7 +326,9 @@ def test_inputs_that_hold_no_questions(
     refused(search(f"index={library}", f"input={tmp_path / name}"), line, capsys)
 
 
-def test_a_model_that_does_not_read(library: Path, tokenizer: Tokenizer, tmp_path: Path, capsys: Capsys) -> None:
+def test_search_refuses_model_without_span_head(
+    library: Path, tokenizer: Tokenizer, tmp_path: Path, capsys: Capsys
+) -> None:
     model = small_model(tokenizer.vocab_size, heads=("sequence",), labels=("a", "b"))
     path = export_model(model, tokenizer, tmp_path / "model")
     refused(

@@ -285,7 +285,9 @@ def test_the_alignment_of_a_text_that_is_given(
     assert any("20 pieces" in note and "task.generation.max_target_length" in note for note in notes)
 
 
-def test_no_weights_of_a_source(writer: Callable[..., Path], tmp_path: Path, capsys: Capsys) -> None:
+def test_decoder_without_attention_has_no_alignment(
+    writer: Callable[..., Path], tmp_path: Path, capsys: Capsys
+) -> None:
     model = writer("rnn", score="none")
     actual = seen(tmp_path, model, "text=kan lon", *SHORT)
     assert actual["alignment"]["weights"] is None
@@ -346,7 +348,7 @@ def test_pictures_of_an_alignment(writer: Callable[..., Path], tmp_path: Path, c
     (["text=a", "output=a.html", "steps=-1"], "steps=-1: "),
     (["input=in.txt", "row=9", "output=a.html"], "row=9: input=in.txt"),
 ])  # fmt: skip
-def test_refused(
+def test_bad_view_arguments_are_refused(
     arguments: list[str], message: str, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
@@ -355,7 +357,9 @@ def test_refused(
     assert not Path("a.html").exists()
 
 
-def test_pictures(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys) -> None:
+def test_svg_has_one_image_per_head(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
+) -> None:
     arguments = ["view", f"model_dir={make('sequence')}", "text=kan <b> & lon", "device=cpu"]
     assert run([*arguments, f"output={tmp_path / 'all.svg'}"]) == 0
     assert run([*arguments, f"output={tmp_path / 'one.svg'}", "layer=3", "head=2"]) == 0
@@ -450,7 +454,7 @@ def told(kind: str, folder: Path) -> tuple[np.ndarray, dict[str, np.ndarray]]:
 
 
 @pytest.mark.parametrize(("kind", "changes"), KINDS)
-def test_what_positions_say_of_distance(
+def test_position_view_shows_numbers_by_distance(
     kind: str, changes: dict[str, Any], with_positions: Callable[..., Path], tmp_path: Path
 ) -> None:
     model = with_positions(kind, **changes)
@@ -496,7 +500,9 @@ def test_the_positions_of_a_published_model(browser: Browser, tmp_path: Path) ->
     browser.requests.clear()
 
 
-def test_positions_that_say_nothing(with_positions: Callable[..., Path], tmp_path: Path, capsys: Capsys) -> None:
+def test_position_view_of_model_without_positions_is_refused(
+    with_positions: Callable[..., Path], tmp_path: Path, capsys: Capsys
+) -> None:
     arguments = [f"model_dir={with_positions('none')}", f"output={tmp_path / 'a.html'}"]
     refused(
         run(["view", *arguments, "positions=true"]), "attention.positions=none shows nothing; choose a model", capsys
