@@ -28,7 +28,7 @@ def features(lengths: list[int], label: object = 0, per_example: int = 1) -> lis
     ([3], 100, None, 2, [1]),
     ([2, 2, 2, 2, 2], None, 2, 1, [2, 2, 1]),
 ])  # fmt: skip
-def test_a_cut(
+def test_cut_divides_sequences_as_by_hand(
     lengths: list[int], micro_tokens: int | None, micro_items: int | None, min_parts: int, expected: list[int]
 ) -> None:
     parts = Cut(micro_tokens, micro_items, min_parts).parts(np.array(lengths))
@@ -42,7 +42,7 @@ def test_a_cut(
     (Cut(None, 2, 1), 7, 4),
     (Cut(None, 4, 3), 7, 3),
 ])  # fmt: skip
-def test_the_fewest_parts(cut: Cut, num_items: int, expected: int) -> None:
+def test_fewest_parts_is_a_lower_bound(cut: Cut, num_items: int, expected: int) -> None:
     assert cut.fewest_parts(num_items) == expected
     assert len(cut.parts(np.ones(num_items, np.int64))) == expected
     assert len(cut.parts(np.arange(num_items) + 19)) >= expected

@@ -35,7 +35,7 @@ SMALL = {"spans": ["task.spans.max_query_length=1", "task.spans.window_step=4"]}
 
 @pytest.mark.parametrize("at_once", [1, 2, 4096])
 @pytest.mark.parametrize(("name", "examples", "expected"), COVERED)
-def test_what_is_covered(
+def test_coverage_counts_cut_texts_and_unknown_tokens(
     name: str, examples: list, expected: tuple, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = task_config(name, "task.max_seq_length=8", *SMALL.get(name, []))
@@ -71,7 +71,7 @@ def test_what_is_cut_is_counted(name: str, examples: list, num_cut: list[int]) -
     assert coverage.num_truncated == 1
 
 
-def test_nothing_to_warn_of() -> None:
+def test_ordinary_text_gives_no_coverage_warning() -> None:
     coverage = Coverage(TOKENIZER.facts)
     task = task_of(task_config("sequence"), ("x",))
     batches = FeatureBatches(coverage.counted(task.each_feature([sequence(0, "a")], TOKENIZER)), "sequence")

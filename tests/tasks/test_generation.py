@@ -86,7 +86,9 @@ INPUTS = [
 
 
 @pytest.mark.parametrize(("name", "content", "format", "expected"), INPUTS)
-def test_inputs_need_no_target(name: str, content: bytes, format: str | None, expected: list[str]) -> None:
+def test_inputs_for_prediction_need_no_target(
+    name: str, content: bytes, format: str | None, expected: list[str]
+) -> None:
     asked = task("columns.source=en", "columns.target=de")
     inputs = open_inputs(GenerationTask(asked), io.BufferedReader(io.BytesIO(content)), Path(name), format)  # type: ignore[arg-type]
     (examples,) = inputs.chunks
@@ -137,7 +139,9 @@ def words(ids: list[int] | None) -> str | None:
     ("a b c a b c a", "a b c e a", "[CLS] a b c a b c [SEP]", "[CLS] a b c e [SEP]", 2),
     ("[SEP] a", "[SEP]", "[CLS] [SEP] a [SEP]", "[CLS] [ sep ] [SEP]", 0),  # in a target a special token is text
 ])  # fmt: skip
-def test_features(source: str, target: str | None, expected: str, label: str | None, num_cut: int) -> None:
+def test_generation_features_are_as_by_hand(
+    source: str, target: str | None, expected: str, label: str | None, num_cut: int
+) -> None:
     small = task("max_seq_length=8", "generation.max_target_length=5")
     others = [GenerationExample("1", "b", None), GenerationExample("2", "c", "b")]
     actual = GenerationTask(small).features([others[0], GenerationExample("7", source, target), others[1]], TOKENIZER)
@@ -278,7 +282,7 @@ def test_the_review_has_scores_by_length_and_texts_that_are_wrong() -> None:
     assert actual["mistakes"]["rows"][0][2:] == ["a b c d e", "f", "-5.000"]
 
 
-def test_one_length_is_one_group() -> None:
+def test_review_has_one_group_for_one_length() -> None:
     predictions = [GenerationPrediction("0", "a b c d", 0.0)]
     actual = GenerationTask(task()).review([GenerationExample("0", "w w", "a b c d")], predictions)
     assert actual["groups"][0]["rows"] == [["2 to 2", "100", "1"]]

@@ -113,7 +113,7 @@ def write(folder: Path) -> None:
         (folder / f"{name}.tsv").write_text("text\tlabel\n" + "".join(rows))
 
 
-def test_it_is_read_checked_and_scored(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_plug_in_task_is_read_checked_and_scored(tmp_path: Path, tokenizer: Tokenizer) -> None:
     write(tmp_path)
     task = task_config("sequence", *(f"task.{setting}" for setting in GIVEN))
     source = read_file(task, tmp_path / "dev.tsv", True)
@@ -131,7 +131,9 @@ def test_it_is_read_checked_and_scored(tmp_path: Path, tokenizer: Tokenizer) -> 
         task_of(dataclasses.replace(task, metrics=("accuracy",)), source.labels).check_metrics()
 
 
-def test_it_is_finetuned_evaluated_and_predicted(tmp_path: Path, tokenizer: Tokenizer, capsys: Capsys) -> None:
+def test_plug_in_task_is_finetuned_evaluated_and_predicted(
+    tmp_path: Path, tokenizer: Tokenizer, capsys: Capsys
+) -> None:
     write(tmp_path)
     model = export_model(small_model(tokenizer.vocab_size, heads=("masked_lm",)), tokenizer, tmp_path / "model")
     task = ["task=sequence", "task.max_seq_length=9", *(f"task.{setting}" for setting in GIVEN)]
@@ -152,7 +154,7 @@ def test_it_is_finetuned_evaluated_and_predicted(tmp_path: Path, tokenizer: Toke
     assert (tmp_path / "out.grades").read_text().splitlines() == [f"{row['grade']:.3f}" for row in printed]
 
 
-def test_a_kind_that_there_is_not() -> None:
+def test_unknown_kind_of_task_is_refused() -> None:
     kinds = "sequence or tagging or spans or choice or generation or grades"
     with pytest.raises(InputError, match=rf"task\.kind='grade': expected {kinds}"):
         task_config("sequence", "task.kind=grade")

@@ -71,7 +71,9 @@ def example(text: str, pair: str | None = None, label: str | float | None = None
     ("a", "b c d e", 6, "[CLS] a [SEP] b c [SEP]", "000111", 2),
     ("a b c", "c d e", 8, "[CLS] a b c [SEP] c d [SEP]", "00000111", 1),  # of equal ones the second gives first
 ])  # fmt: skip
-def test_features(text: str, pair: str | None, length: int, expected: str, types: str, num_cut: int) -> None:
+def test_sequence_features_are_as_by_hand(
+    text: str, pair: str | None, length: int, expected: str, types: str, num_cut: int
+) -> None:
     (feature,) = make_features([example(text, pair)], ("no", "yes"), length)
     assert words(feature.input_ids) == expected
     assert "".join(map(str, feature.token_type_ids)) == types
@@ -106,7 +108,7 @@ def test_labels_become_numbers_by_name() -> None:
         make_features([example("a", label="yes")], (), 9, Number)
 
 
-def test_predictions() -> None:
+def test_label_and_number_predictions_are_as_by_hand() -> None:
     examples = [example("a"), example("b")]
     logits = [np.array([0.0, np.log(3.0)], np.float32), np.array([800.0, -800.0], np.float32)]
     first, second = OneLabel(sized(9), ("no", "yes")).predictions(examples, [], logits)

@@ -60,7 +60,9 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("name", "arguments", "labels", "words"), REFUSED)
-def test_the_way_out(name: str, arguments: tuple[str, ...], labels: tuple[str, ...], words: list[str]) -> None:
+def test_unfit_metric_error_names_fitting_ones(
+    name: str, arguments: tuple[str, ...], labels: tuple[str, ...], words: list[str]
+) -> None:
     with pytest.raises(InputError, match=f"^task.metrics: {'.*'.join(map(re.escape, words))}"):
         task_of(task_config(name, *(f"task.{setting}" for setting in arguments)), labels).check_metrics()
 
@@ -97,7 +99,7 @@ def test_thresholds_are_searched_with_the_best_answers() -> None:
     assert task.score(examples, again)["exact"] == 100.0
 
 
-def test_the_best_may_be_no_answer_at_all() -> None:
+def test_best_threshold_may_answer_nothing() -> None:
     scores = task_of(task_config("squad2")).score([question("p")], [answered("p", "cat", -1.0)])
     assert (scores["best_f1"], scores["best_f1_thresh"]) == (100.0, 0.0)
     assert scores["best_f1_null_score_diff_threshold"] == -HIGHEST_ODDS
@@ -145,7 +147,7 @@ DEGENERATE: list[tuple[str, tuple[str, ...], Any, Any, bool]] = [
 
 
 @pytest.mark.parametrize(("name", "arguments", "examples", "predictions", "expected"), DEGENERATE)
-def test_a_run_that_learnt_nothing(
+def test_constant_predictions_are_degenerate(
     name: str, arguments: tuple[str, ...], examples: Any, predictions: Any, expected: bool
 ) -> None:
     task = task_config(name, *arguments)

@@ -86,7 +86,7 @@ GOLD = [
 
 
 @pytest.mark.parametrize(("answer", "start", "expected"), GOLD)
-def test_gold_positions(answer: str | None, start: int, expected: list[Any]) -> None:
+def test_gold_answers_become_window_positions(answer: str | None, start: int, expected: list[Any]) -> None:
     sample = example("a bcd e f", answer, start)
     features = make_features([sample], LETTERS, 7, max_query_length=1, window_step=2)
     texts = [shown(feature).removeprefix("[CLS] q [SEP] ") for feature in features]
@@ -116,7 +116,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("changes", "message"), BAD)
-def test_bad_settings(changes: dict[str, int], message: str) -> None:
+def test_impossible_span_settings_are_refused(changes: dict[str, int], message: str) -> None:
     with pytest.raises(InputError, match=message) as error:
         make_features([example("a")], LETTERS, 12, **{"max_query_length": 6, **changes})
     assert "\n" not in str(error.value)

@@ -84,7 +84,9 @@ WINDOWS = [
 
 
 @pytest.mark.parametrize(("text", "max_seq_length", "overlap", "expected"), WINDOWS)
-def test_windows(letters: Tokenizer, text: str, max_seq_length: int, overlap: int | None, expected: list[str]) -> None:
+def test_tagging_windows_are_as_by_hand(
+    letters: Tokenizer, text: str, max_seq_length: int, overlap: int | None, expected: list[str]
+) -> None:
     features = features_of([example(text)], letters, LABELS, max_seq_length, window_overlap=overlap)
     words = [shown(letters, feature)[len("[CLS] ") : -len(" [SEP]")].replace(" ##", "") for feature in features]
     assert words == expected
@@ -167,6 +169,6 @@ def test_a_text_that_fits_is_one_window(letters: Tokenizer) -> None:
     assert tags_of([sample], features, [logits], LABELS) == [[LABELS[best[1]], LABELS[best[3]]]]
 
 
-def test_a_tag_that_is_no_label(letters: Tokenizer) -> None:
+def test_unknown_tag_is_refused(letters: Tokenizer) -> None:
     with pytest.raises(InputError, match="example 1: unknown tag 'B-Z'"):
         features_of([example("a", "B-Z")], letters, LABELS, 7)

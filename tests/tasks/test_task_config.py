@@ -55,7 +55,7 @@ def test_every_task_is_in_the_table() -> None:
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_the_facts_of_a_task(name: str) -> None:
+def test_task_defaults_are_those_of_the_table(name: str) -> None:
     task = task_config(name)
     recipe = task.recipe
     facts = (task.labels, task.labels_in_files, task.metrics, task.best_metric)

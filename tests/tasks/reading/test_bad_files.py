@@ -108,7 +108,9 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("task", "name", "split", "text", "words"), FAULTS)
-def test_faults(tmp_path: Path, task: str, name: str, split: str, text: str | bytes, words: tuple[str, ...]) -> None:
+def test_bad_files_are_refused_with_place_and_value(
+    tmp_path: Path, task: str, name: str, split: str, text: str | bytes, words: tuple[str, ...]
+) -> None:
     write(tmp_path, name, text)
     with pytest.raises(InputError) as caught:
         read(tmp_path, task, split)

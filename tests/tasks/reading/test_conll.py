@@ -26,7 +26,7 @@ UD = (
 
 
 @pytest.mark.parametrize("separator", [" ", "\t", "  \t"])
-def test_conll_columns(tmp_path: Path, separator: str) -> None:
+def test_conll_columns_are_split_at_any_separator(tmp_path: Path, separator: str) -> None:
     text = "".join(
         line if line.startswith("-DOC") else line.replace(" ", separator) for line in NER.splitlines(keepends=True)
     )
@@ -64,7 +64,7 @@ def test_conll_with_its_columns_chosen(tmp_path: Path) -> None:
     assert tagged(read(tmp_path, "tagging", "train", "comment='%'")) == [(("Ich",), ("PRON",))]
 
 
-def test_conllu(tmp_path: Path) -> None:
+def test_conllu_is_read_as_words_and_tags(tmp_path: Path) -> None:
     write(tmp_path, "en_x-ud-dev.conllu", UD)
     source = read(tmp_path, "pos", "dev")
     assert tagged(source) == [(("do", "n't"), ("AUX", "PART")), (("#",), ("SYM",)), (("Go o",), ("VERB",))]
@@ -76,14 +76,14 @@ def test_conllu(tmp_path: Path) -> None:
     assert documents.labels == ("NN", "RB", "VB", "VBP")
 
 
-def test_words_without_tags(tmp_path: Path) -> None:
+def test_words_without_tags_are_read(tmp_path: Path) -> None:
     write(tmp_path, "test.txt", "Bob\n\nEcce\nhomo\n")
     source = read(tmp_path, "conll2003", "test")
     assert tagged(source) == [(("Bob",), None), (("Ecce", "homo"), None)]
     assert source.describe().endswith("(conll, sentences): 2 sequences of 3 words; no labels")
 
 
-def test_tags_in_json(tmp_path: Path) -> None:
+def test_json_tags_are_converted_to_iob2(tmp_path: Path) -> None:
     write(tmp_path, "train.jsonl", '{"words": ["Bob", "x"], "ner": ["S-PER", "O"]}\n{"words": ["a"], "ner": ["O"]}\n')
     source = read(tmp_path, "tagging", "train")
     assert tagged(source) == [(("Bob", "x"), ("B-PER", "O")), (("a",), ("O",))]
@@ -143,7 +143,9 @@ LOOSE = [
 
 
 @pytest.mark.parametrize(("chunks", "iob1", "iob2", "bioes"), TABLE)
-def test_reading_and_writing(chunks: list[tuple[str, int, int]], iob1: str, iob2: str, bioes: str) -> None:
+def test_chunks_are_read_and_written_in_every_scheme(
+    chunks: list[tuple[str, int, int]], iob1: str, iob2: str, bioes: str
+) -> None:
     written = {"iob1": iob1, "iob2": iob2, "bioes": bioes}
     for source in written.values():
         assert chunks_of(source.split()) == chunks
@@ -152,12 +154,12 @@ def test_reading_and_writing(chunks: list[tuple[str, int, int]], iob1: str, iob2
 
 
 @pytest.mark.parametrize(("tags", "chunks"), LOOSE)
-def test_loose_tags(tags: str, chunks: list[tuple[str, int, int]]) -> None:
+def test_chunks_of_inconsistent_tags_are_as_conlleval_reads_them(tags: str, chunks: list[tuple[str, int, int]]) -> None:
     assert chunks_of(tags.split()) == chunks
 
 
 @pytest.mark.parametrize("tag", ["B-", "-P", "BP", "B", "", "X-P", "b-P", "I_P", "O-P"])
-def test_tags_that_do_not_parse(tag: str) -> None:
+def test_malformed_tags_are_refused(tag: str) -> None:
     assert parts_of(tag) is None
     with pytest.raises(ValueError, match=f"^{tag}$"):
         chunks_of(["O", tag])
@@ -200,12 +202,12 @@ DETECTED = [
 
 
 @pytest.mark.parametrize(("sentences", "scheme"), DETECTED)
-def test_which_scheme(sentences: list[str], scheme: str) -> None:
+def test_tag_scheme_is_detected(sentences: list[str], scheme: str) -> None:
     assert detect_scheme([sentence.split() for sentence in sentences]) == scheme
 
 
 @given(st.lists(st.sampled_from(["O", "B-P", "I-P", "E-P", "S-P", "B-L", "I-L"]), max_size=11))
-def test_there_and_back(tags: list[str]) -> None:
+def test_tags_convert_to_every_scheme_and_back(tags: list[str]) -> None:
     chunks = chunks_of(tags)
     assert [end for _, _, end in chunks] == sorted(end for _, _, end in chunks)
     for scheme in ("iob1", "iob2", "bioes"):

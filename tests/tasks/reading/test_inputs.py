@@ -53,7 +53,7 @@ COLUMNS = [
 
 
 @pytest.mark.parametrize(("content", "expected", "kind"), [(*row, "words") for row in WORDS] + [(*row, "conll") for row in COLUMNS])  # fmt: skip
-def test_words_and_columns(content: str, expected: list[list[str]], kind: str) -> None:
+def test_tagging_input_is_read_as_words_or_columns(content: str, expected: list[list[str]], kind: str) -> None:
     inputs = opened(task_config("tagging"), content, labels=TAGS)
     assert inputs.description.startswith(f"- read as {kind}")
     assert [list(words) for (words,) in rows_of(inputs)] == expected
@@ -81,7 +81,7 @@ SEQUENCES = [
 
 
 @pytest.mark.parametrize(("name", "columns", "more", "content", "message", "expected"), SEQUENCES)
-def test_texts(
+def test_text_input_is_read_by_format_and_column(
     name: str,
     columns: dict[str, Any],
     more: dict[str, Any],
@@ -142,7 +142,9 @@ def test_ids_of_empty_lines_are_no_other_questions() -> None:
     ("spans", "in.json.gz", json.dumps([{"question": "kan", "context": "lon"}]), [("kan", "lon")]),
     ("tagging", "in.conll.gz", "kan O\n\nlon O\n", [(("kan",),), (("lon",),)]),
 ])  # fmt: skip
-def test_gzip(name: str, file: str, content: str, expected: list[tuple[Any, ...]]) -> None:
+def test_gzip_input_is_read_and_damage_refused(
+    name: str, file: str, content: str, expected: list[tuple[Any, ...]]
+) -> None:
     packed = gzip.compress(content.encode())
     assert rows_of(opened(task_config(name), packed, file)) == expected
     with pytest.raises(InputError, match=f"^{file}: damaged gzip file"):
@@ -168,7 +170,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("name", "file", "content", "message"), REFUSALS)
-def test_refusals(name: str, file: str, content: str, message: str) -> None:
+def test_bad_inputs_are_refused_in_one_line(name: str, file: str, content: str, message: str) -> None:
     with pytest.raises(InputError) as error:
         rows_of(opened(task_config(name), content, file))
     assert message in str(error.value)

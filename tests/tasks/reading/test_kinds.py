@@ -33,7 +33,7 @@ FILES = [  # the name and content of a file; the settings
 
 
 @pytest.mark.parametrize(("name", "content", "settings"), FILES)
-def test_each_kind(tmp_path: Path, name: str, content: str, settings: str) -> None:
+def test_kind_of_task_is_inferred_from_file(tmp_path: Path, name: str, content: str, settings: str) -> None:
     path = write(tmp_path, name, content)
     assert " ".join(infer_task(task_config("sequence", f"task.files.train={path}"))[0]) == settings
 
@@ -48,7 +48,7 @@ def test_each_kind(tmp_path: Path, name: str, content: str, settings: str) -> No
         (("glue", "MRPC", "dev.tsv"), "task=classification"),
     ],
 )
-def test_real_files(parts: tuple[str, ...], settings: str) -> None:
+def test_kind_of_task_is_inferred_from_real_files(parts: tuple[str, ...], settings: str) -> None:
     columns = ["task.columns.text='#1 String'", "task.columns.label=Quality"] if "MRPC" in parts else []
     task = task_config("sequence", f"task.files.train={real_data(*parts)}", *columns)
     assert " ".join(infer_task(task)[0]) == settings
@@ -57,7 +57,7 @@ def test_real_files(parts: tuple[str, ...], settings: str) -> None:
 @pytest.mark.parametrize(
     ("content", "words"), [("text,label\na,b\nc,d\ne,f\n", "3 different labels in 3 rows"), ("text,y\na,b\n", "no column 'label'")]
 )  # fmt: skip
-def test_no_task_fits(tmp_path: Path, content: str, words: str) -> None:
+def test_file_that_fits_no_task_is_refused(tmp_path: Path, content: str, words: str) -> None:
     path = write(tmp_path, "a.csv", content)
     with pytest.raises(InputError, match=words):
         infer_task(task_config("sequence", f"task.files.train={path}"))

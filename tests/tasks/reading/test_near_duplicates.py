@@ -9,7 +9,7 @@ from bertkit.tasks.reading.near_duplicates import groups_of
 SENTENCE = "a warm and funny film that anybody would gladly see again"
 
 
-def test_what_belongs_together() -> None:
+def test_near_duplicates_are_grouped() -> None:
     texts = {
         SENTENCE: 0,
         "A warm and FUNNY film, that anybody would gladly see again!": 0,  # the same words

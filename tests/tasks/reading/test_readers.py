@@ -17,7 +17,7 @@ def test_a_plain_name_stands_for_the_matched_file_only_without_it(tmp_path: Path
     assert rows(read(tmp_path, "mnli", "dev"))[0][0] == "2"
 
 
-def test_where_the_files_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_split_files_are_found_or_ambiguity_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("train.csv", "train.jsonl"):
         write(tmp_path, name, OWN[name])
     several = r"several files for train \(train\.csv, train\.jsonl\); set task\.files\.train="

@@ -44,7 +44,9 @@ GLUE = [
 
 
 @pytest.mark.parametrize(("task", "split", "num_rows", "counts", "first"), GLUE)
-def test_glue(task: str, split: str, num_rows: int, counts: tuple[int, ...], first: str | None) -> None:
+def test_glue_files_have_published_counts(
+    task: str, split: str, num_rows: int, counts: tuple[int, ...], first: str | None
+) -> None:
     source = read("glue", task, split)
     assert len(source.examples) == num_rows
     labels = [example.label for example in source.examples if isinstance(example, SequenceExample)]
@@ -86,7 +88,7 @@ TAGS = [
 
 
 @pytest.mark.parametrize(("folder", "task", "split", "overrides", "num", "num_words", "end", "num_warnings"), TAGS)
-def test_tags(
+def test_tagging_files_have_published_counts(
     folder: str, task: str, split: str, overrides: tuple, num: int, num_words: int, end: str, num_warnings: int
 ) -> None:
     source = read(folder, task, split, *overrides)
@@ -116,7 +118,9 @@ SQUAD = [
 
 
 @pytest.mark.parametrize(("folder", "task", "name", "num_questions", "num_unanswerable"), SQUAD)
-def test_squad(folder: str, task: str, name: str, num_questions: int, num_unanswerable: int) -> None:
+def test_squad_files_have_published_counts(
+    folder: str, task: str, name: str, num_questions: int, num_unanswerable: int
+) -> None:
     source = read(folder, task, "dev", f"files.dev={name}")
     questions = [example for example in source.examples if isinstance(example, SpanExample)]
     assert len(questions) == num_questions
@@ -132,7 +136,7 @@ def test_public_parts_are_found_by_the_names_of_the_whole() -> None:
     assert len(read("squad", "squad2", "dev").examples) == 8876
 
 
-def test_a_question_that_is_there_twice() -> None:
+def test_duplicate_question_id_is_located() -> None:
     message = r"squad2\.json:29: .*5733be284776f41900661182.*first at .*:18"
     with pytest.raises(InputError, match=message):
         read("fixtures/allennlp/rc", "squad2", "dev", "files.dev=squad2.json")
@@ -150,7 +154,9 @@ OWN = [
 
 
 @pytest.mark.parametrize(("folder", "name", "overrides", "num_rows", "num_labels"), OWN)
-def test_other_data_sets(folder: str, name: str, overrides: tuple[str, ...], num_rows: int, num_labels: int) -> None:
+def test_other_datasets_have_published_counts(
+    folder: str, name: str, overrides: tuple[str, ...], num_rows: int, num_labels: int
+) -> None:
     source = read(folder, "sequence", "train", f"files.train={name}", *overrides)
     assert (len(source.examples), len(source.labels)) == (num_rows, num_labels)
 

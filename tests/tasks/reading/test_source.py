@@ -60,12 +60,12 @@ WARNED = [
 
 
 @pytest.mark.parametrize(("task", "name", "text", "warning"), WARNED)
-def test_warnings(tmp_path: Path, task: str, name: str, text: str, warning: str) -> None:
+def test_suspicious_files_give_one_warning(tmp_path: Path, task: str, name: str, text: str, warning: str) -> None:
     write(tmp_path, name, text)
     source = read(tmp_path, task, "dev")
     assert sum(warning in line for line in source.warnings) == 1
 
 
-def test_a_long_histogram_is_cut(tmp_path: Path) -> None:
+def test_long_label_histogram_is_shortened(tmp_path: Path) -> None:
     write(tmp_path, "train.tsv", "text\tlabel\n" + "".join(f"x\t{n}\n" for n in range(23)))
     assert read(tmp_path, "sequence", "train").describe().endswith("19 1 (4.3%), and 3 more")

@@ -37,7 +37,7 @@ GLUE = [
 
 
 @pytest.mark.parametrize(("task", "name", "split", "text", "expected"), GLUE)
-def test_glue(tmp_path: Path, task: str, name: str, split: str, text: str, expected: list[Any]) -> None:
+def test_glue_tables_are_read(tmp_path: Path, task: str, name: str, split: str, text: str, expected: list[Any]) -> None:
     path = write(tmp_path, name, text)
     assert rows(read(tmp_path, task, split)) == expected  # the folder above
     assert rows(read(path.parent, task, split)) == expected  # the task's own
@@ -62,7 +62,7 @@ def write_parquet(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_files_of_your_own(tmp_path: Path, name: str) -> None:
+def test_own_tables_are_read_in_every_format(tmp_path: Path, name: str) -> None:
     write_parquet(tmp_path / name) if name.endswith("parquet") else write(tmp_path, name, OWN[name])
     source = read(tmp_path, "sequence", "train")
     assert rows(source) == EXPECTED
@@ -106,7 +106,7 @@ def test_a_header_that_is_read_as_a_row(tmp_path: Path, first: str, arguments: t
     assert [line.startswith(expected) for line in source.warnings] == [True] * is_odd
 
 
-def test_packed_tables(tmp_path: Path) -> None:
+def test_gzipped_tables_are_read(tmp_path: Path) -> None:
     for name in ("train.csv", "train.jsonl"):
         path = tmp_path / f"{name}.gz"
         path.write_bytes(gzip.compress(OWN[name].encode()))
@@ -119,13 +119,13 @@ def test_packed_tables(tmp_path: Path) -> None:
     assert tagged(read(tmp_path, "tagging", "train")) == [(("Bob", "x"), ("B-PER", "O"))]
 
 
-def test_label_and_text(tmp_path: Path) -> None:
+def test_label_text_format_is_read(tmp_path: Path) -> None:
     write(tmp_path, "train.txt", "HUM:gr Who  is it ?\nLOC:city Where ?\n")
     source = read(tmp_path, "sequence", "train", "format=label_text")
     assert rows(source) == [("0", "Who  is it ?", None, "HUM:gr"), ("1", "Where ?", None, "LOC:city")]
 
 
-def test_blank_lines(tmp_path: Path) -> None:
+def test_blank_lines_are_rows_or_errors(tmp_path: Path) -> None:
     """One column: a row each. Several: nothing at the end, an error before it."""
     task = task_config("sequence")
     assert [row[1] for row in rows(read_file(task, write(tmp_path, "a.tsv", "text\na\n\nb\n\n")))] == ["a", "", "b", ""]
@@ -135,7 +135,7 @@ def test_blank_lines(tmp_path: Path) -> None:
         read_file(task, write(tmp_path, "b.tsv", "text\tlabel\na\tx\n\nb\tx\n"))
 
 
-def test_swag(tmp_path: Path) -> None:
+def test_swag_is_read(tmp_path: Path) -> None:
     write(tmp_path, "train.csv", SWAG_HEADER + '0,a,1,x,"One, two.",She,gold,runs.,"sits, too.",is,eats,2\n')
     write(tmp_path, "test.csv", SWAG_HEADER.replace(",label", "") + "0,a,1,x,One.,She,gold,a,b,c,d\n")
     endings = ("She runs.", "She sits, too.", "She is", "She eats")
@@ -148,7 +148,7 @@ def test_swag(tmp_path: Path) -> None:
     assert own == ChoiceExample("0", "One.", ("a", "b", "c"), 1)
 
 
-def test_half_of_a_surrogate_pair(tmp_path: Path) -> None:
+def test_lone_surrogate_in_table(tmp_path: Path) -> None:
     write(tmp_path, "train.jsonl", '{"text": "a \\ud83d b", "label": "x"}\n')
     assert rows(read(tmp_path, "sequence", "train"))[0][1] == "a \ufffd b"
 
@@ -185,7 +185,7 @@ SQUAD = {
 
 
 @pytest.mark.parametrize("name", SQUAD)
-def test_squad(tmp_path: Path, name: str) -> None:
+def test_squad_is_read_in_every_version(tmp_path: Path, name: str) -> None:
     write(tmp_path, name, SQUAD[name])
     source = read(tmp_path, "squad2", "train")
     assert source.examples == QUESTIONS

@@ -101,7 +101,7 @@ def test_without_the_test_files_indices_count_from_0(tmp_path: Path) -> None:
         check_archive(path)
 
 
-def test_what_is_no_zip(tmp_path: Path) -> None:
+def test_damaged_zip_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.zip").write_text("index\tprediction\n")
     with pytest.raises(InputError, match=r"x.zip: not a valid zip"):
         check_archive(tmp_path / "x.zip")
@@ -117,7 +117,7 @@ def test_what_is_no_zip(tmp_path: Path) -> None:
         check_archive(tmp_path / "z.zip")
 
 
-def test_a_name_that_is_there_twice(tmp_path: Path) -> None:
+def test_duplicate_name_in_zip_is_refused(tmp_path: Path) -> None:
     write_zip(tmp_path / "x.zip", tables())
     with zipfile.ZipFile(tmp_path / "x.zip", "a") as archive, pytest.warns(UserWarning, match=r"Duplicate"):
         archive.writestr("RTE.tsv", "x")

@@ -66,7 +66,9 @@ BY_HAND = [
 
 
 @pytest.mark.parametrize(("predictions", "references", "expected"), BY_HAND)
-def test_labels_by_hand(predictions: list[int], references: list[int], expected: tuple[float, ...]) -> None:
+def test_label_metrics_are_as_by_hand(
+    predictions: list[int], references: list[int], expected: tuple[float, ...]
+) -> None:
     names = ["accuracy", "f1", "f1_macro", "f1_micro", "matthews_correlation"]
     scores = score(names, predictions, references)
     assert list(scores) == names
@@ -141,7 +143,9 @@ BAD = [
 
 
 @pytest.mark.parametrize(("names", "predictions", "references", "message"), BAD)
-def test_bad_input(names: list[str], predictions: Any, references: Any, message: str) -> None:
+def test_metrics_refuse_bad_input_in_one_line(
+    names: list[str], predictions: Any, references: Any, message: str
+) -> None:
     with pytest.raises(InputError, match=message) as error:
         score(names, predictions, references)
     assert "\n" not in str(error.value)
@@ -234,7 +238,7 @@ def test_normalize_answer(text: str, expected: str) -> None:
     assert normalize_answer(text) == expected
 
 
-def test_version_1_by_hand() -> None:
+def test_squad_1_metrics_are_as_by_hand() -> None:
     golds = {"p": ["the red cat", "cat"], "q": ["dog"], "r": ["blue bird sings"]}
     scores = score(["squad"], {"p": "Cat.", "r": "a bird sings"}, golds)
     assert scores == pytest.approx({"exact_match": 100 / 3, "f1": 100 * (1 + 0 + 0.8) / 3, "total": 3})
@@ -242,7 +246,7 @@ def test_version_1_by_hand() -> None:
     assert score(["squad"], {"p": "a"}, {"p": ["the"]}) == {"exact_match": 100.0, "f1": 0.0, "total": 1}
 
 
-def test_version_2_by_hand() -> None:
+def test_squad_2_metrics_are_as_by_hand() -> None:
     golds = {"p": ["cat"], "q": [], "r": ["dog"], "s": []}
     predictions = {"p": "cat", "q": "bird", "r": "", "s": ""}
     scores = score(["squad_v2"], predictions, golds, {"p": 0.1, "q": 0.6, "r": 0.7, "s": 0.05})
@@ -296,11 +300,13 @@ TEXTS = [
 
 
 @pytest.mark.parametrize(("name", "output", "true", "expected"), TEXTS)
-def test_texts_by_hand(name: str, output: list[str], true: list[str], expected: tuple[float, ...]) -> None:
+def test_text_metrics_are_as_by_hand(
+    name: str, output: list[str], true: list[str], expected: tuple[float, ...]
+) -> None:
     assert tuple(score([name], output, true).values()) == pytest.approx(expected, abs=1e-10)
 
 
-def test_nothing_said_is_nothing_found() -> None:
+def test_empty_texts_score_zero() -> None:
     scores = score(list(TEXT_METRICS), ["", ""], ["a b", "c"])
     assert list(scores) == ["bleu", "chrf", "rouge1", "rouge2", "rougeL", "exact"]
     assert set(scores.values()) == {0.0}
