@@ -38,7 +38,7 @@ def names(run_dir: Path) -> list[str]:
     return [path.name for path in all_checkpoints(run_dir)]
 
 
-def test_everything_comes_back(tmp_path: Path) -> None:
+def test_saved_checkpoint_is_read_back(tmp_path: Path) -> None:
     (path,) = save(tmp_path, 7)
     assert path == tmp_path / "checkpoints" / "step-00000007"
     assert sorted(file.name for file in path.iterdir()) == sorted([*FILES, "manifest.json"])
@@ -52,7 +52,7 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     assert set(json.loads((path / "manifest.json").read_text())["files"]) == set(FILES)
 
 
-def test_rotation_and_order(tmp_path: Path) -> None:
+def test_oldest_checkpoints_are_deleted_in_order_of_steps(tmp_path: Path) -> None:
     save(tmp_path, 5, 10, 95, 100, keep_last=2)
     assert names(tmp_path) == ["step-00000100", "step-00000095"]
     save(tmp_path, 100_000_000, keep_last=2)  # one digit more than the names were made for
@@ -158,7 +158,7 @@ def test_a_full_disk_is_refused_before_anything_is_written_or_deleted(
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
 
-def test_not_finite_is_seen() -> None:
+def test_one_nan_or_infinity_is_detected() -> None:
     for good in (torch.ones(3), torch.zeros(2, 2), torch.empty(0), torch.full((1,), 3e38), torch.ones(3).bfloat16()):
         assert checkpoint.is_finite(good)
     for number in (float("nan"), float("inf"), float("-inf")):

@@ -149,7 +149,7 @@ def cut_power(tmp_path: Path, num_trials: int, num_numbers: int, keep_last: int)
     ("num_cuts", "num_numbers", "keep_last"),
     [(2, SMALL, 1), *(pytest.param(20, 500_000, keep_last, marks=pytest.mark.slow) for keep_last in (1, 2))],
 )
-def test_power_cuts(num_cuts: int, num_numbers: int, keep_last: int, tmp_path: Path) -> None:
+def test_no_checkpoint_is_lost_in_power_cuts(num_cuts: int, num_numbers: int, keep_last: int, tmp_path: Path) -> None:
     actual = cut_power(tmp_path, num_cuts, num_numbers, keep_last)
     print(f"\n{num_cuts} power cuts, keep_last={keep_last}: {dict(actual)}")
     assert +actual == {"cuts": num_cuts}
@@ -218,7 +218,7 @@ CORRUPTIONS: dict[str, Callable[[random.Random, Path, Path], object]] = {
 
 
 @pytest.mark.parametrize("num_trials", [60, pytest.param(500, marks=pytest.mark.slow)])
-def test_corruptions(tmp_path: Path, num_trials: int) -> None:
+def test_damaged_checkpoint_is_named_and_previous_one_taken(tmp_path: Path, num_trials: int) -> None:
     """Each is found, the message names a file, and the checkpoint before it is taken instead."""
     numbers, rng, results, unchanged = torch.randn(SMALL), random.Random(0), Counter[str](), 0
     (tmp_path / "whole").mkdir()

@@ -35,7 +35,7 @@ def written(text: str) -> Written:
 @pytest.mark.parametrize(
     ("num_parts", "expected"), [(1, "0"), (2, "(0+1)"), (4, "((0+1)+(2+3))"), (8, "(((0+1)+(2+3))+((4+5)+(6+7)))")]
 )
-def test_the_order(num_parts: int, expected: str) -> None:
+def test_gradients_are_summed_in_fixed_tree_order(num_parts: int, expected: str) -> None:
     tree = TreeSum()
     for part in range(num_parts):
         tree.add(written(str(part)))

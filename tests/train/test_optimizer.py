@@ -105,7 +105,7 @@ def run(model: Small, optimizer: Optimizer, first: int, last: int) -> None:
 
 @pytest.mark.parametrize(("rule", "bias_correction"), RULES)
 @pytest.mark.parametrize("steps", [1, 2, STEPS])
-def test_equal_to_the_equation(rule: str, bias_correction: bool, steps: int) -> None:
+def test_optimizers_equal_float64_reference(rule: str, bias_correction: bool, steps: int) -> None:
     model, optimizer = make(rule, bias_correction)
     run(model, optimizer, 0, steps)
     expected = reference(rule, steps, bias_correction)
@@ -113,7 +113,7 @@ def test_equal_to_the_equation(rule: str, bias_correction: bool, steps: int) -> 
         np.testing.assert_allclose(parameter.detach().numpy(), expected[name], rtol=0, atol=1e-12, err_msg=name)
 
 
-def test_the_rules_differ() -> None:
+def test_optimizer_rules_differ_from_each_other() -> None:
     """Else the test above could not tell one from another."""
     results = [reference(rule, STEPS, bias_correction) for rule, bias_correction in RULES]
     for first, second in itertools.combinations(results, 2):
@@ -121,7 +121,7 @@ def test_the_rules_differ() -> None:
 
 
 @pytest.mark.parametrize("rule", plugins.names_of("optimizer"))
-def test_zeros_stay_zeros(rule: str) -> None:
+def test_zero_weights_with_zero_gradients_stay_zero(rule: str) -> None:
     """The trust ratio of a weight and an update of zeros is 1."""
     model, optimizer = make(rule, True)
     for parameter in model.parameters():
@@ -174,7 +174,7 @@ def test_a_step_left_out_leaves_no_trace(rule: str, bias_correction: bool, left_
     assert optimizer.num_updates == without.num_updates == 8 - len(left_out)
 
 
-def test_the_shipped_numbers() -> None:
+def test_optimizer_defaults_are_those_of_the_sources() -> None:
     """Of google-research/bert optimization.py, lines 59-65, and of NVIDIA's LAMB."""
     value = (["data_dir=x", "output_dir=y", f"optimizer={name}"] for name in plugins.names_of("optimizer"))
     assert [build(PretrainSettings, compose("pretrain", each)).optimizer for each in value] == [

@@ -79,7 +79,7 @@ if rank == 0:
 """
 
 
-def test_processes_end(python: Path, tmp_path: Path) -> None:
+def test_process_group_with_threads_ends(python: Path, tmp_path: Path) -> None:
     """The end of a process group waits for its threads, which wait for the lock of Python."""
     subprocess.run([python, "-c", ENDS, tmp_path], env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True, timeout=60)
 

@@ -28,7 +28,7 @@ def found(tmp_path_factory: pytest.TempPathFactory, python: Path) -> Found:
     return directory / "run", [json.loads(text) for text in output]
 
 
-def test_what_two_saved_one_loads(found: Found) -> None:
+def test_one_process_loads_checkpoint_of_two(found: Found) -> None:
     run_dir, told = found
     assert [one["saved"] for one in told] == ["step-00000001"] * 2
     newest, faults = newest_valid(run_dir)

@@ -39,7 +39,7 @@ def option(name: str, *more: str) -> ScheduleConfig:
 
 
 @pytest.mark.parametrize(("name", "steps", "warmup_steps", "expected"), TABLES)
-def test_multipliers(name: str, steps: int, warmup_steps: int, expected: list[float]) -> None:
+def test_learning_rates_are_as_by_hand(name: str, steps: int, warmup_steps: int, expected: list[float]) -> None:
     shape = option(name)
     values = list(map(learning_rate(1.0, shape, steps, warmup_steps), range(steps)))
     assert values == pytest.approx(expected, abs=1e-15)
@@ -54,7 +54,7 @@ def test_every_option_has_a_table() -> None:
     assert {name for name, *_ in TABLES} == {path.stem for path in (conf_dir() / "schedule").glob("*.yaml")}
 
 
-def test_the_paper_at_its_corners() -> None:
+def test_google_schedule_has_published_values() -> None:
     """1,000,000 steps, warm-up 10,000: the last step of the warm-up, the jump, and the last step."""
     shape = option("google", "steps=1000000")
     warmup = shape.warmup_of(1_000_000)
@@ -84,7 +84,9 @@ def test_a_warm_up_as_a_share_of_the_steps() -> None:
     (0, "auto", 5, 0),
     ("auto", 0.25, 10, 2.5),
 ])  # fmt: skip
-def test_warm_up(steps_setting: int | str, share: float | str, steps: int, expected: float) -> None:
+def test_warm_up_is_converted_to_steps(
+    steps_setting: int | str, share: float | str, steps: int, expected: float
+) -> None:
     assert ScheduleConfig(1.0, "warmup_end", steps_setting, share).warmup_of(steps) == expected
 
 

@@ -28,7 +28,7 @@ def package(folder: Path, name: str, code: str, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delitem(sys.modules, name, raising=False)
 
 
-def test_what_there_is_not_is_refused_at_once(prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
+def test_unknown_trackers_are_refused_before_training(prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     assert pretrain(prepared_dir, tmp_path / "run", "tensorbord", "swanlab") == 2
     assert capsys.readouterr().err.splitlines() == [
         "error: log.trackers: unknown tensorbord; did you mean 'tensorboard'? (one of aim, clearml, comet_ml, dvclive, mlflow, "
@@ -38,7 +38,7 @@ def test_what_there_is_not_is_refused_at_once(prepared_dir: Path, tmp_path: Path
     assert not (tmp_path / "run").exists()
 
 
-def test_one_that_fails_is_named_and_left_alone(
+def test_failing_tracker_is_named_and_run_continues(
     prepared_dir: Path, tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package(tmp_path, "swanlab", "def init(**_): raise OSError('no\\nserver')", monkeypatch)

@@ -120,7 +120,7 @@ SLOW = [pytest.param(option, marks=pytest.mark.slow) for option in RARER]
 
 
 @pytest.mark.parametrize("option", [*VARIANTS, *SLOW], ids=lambda option: "-".join(map(str, option.values())) or "bert")
-def test_pretraining_does_not_wait(option: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pretraining_step_never_waits_for_device(option: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """With the padded groups of attention on CUDA."""
     monkeypatch.setattr(Geometry, "__init__", functools.partialmethod(Geometry.__init__, is_padded=True))
     pooling = "mean" if option.get("pattern") == "causal" else "first"
@@ -139,7 +139,7 @@ DECODERS = {kind: DecoderConfig(kind=kind, start_token_id=2, end_token_id=3) for
 @pytest.mark.parametrize(
     "kind", ["sequence", "weighted", "regression", "several", "token", "span", "choice", *DECODERS]
 )
-def test_fine_tuning_does_not_wait(kind: str) -> None:
+def test_fine_tuning_step_never_waits_for_device(kind: str) -> None:
     shape = "generation" if kind in DECODERS else kind
     head = task_batch(shape).head
     options: dict[str, Any] = {"with_pooler": head in ("sequence", "choice"), "decoder": DECODERS.get(kind)}
