@@ -59,7 +59,9 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_one_line_names_it(name: str, whole: Path, prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
+def test_broken_model_is_refused_in_one_line(
+    name: str, whole: Path, prepared_dir: Path, tmp_path: Path, capsys: Capsys
+) -> None:
     change, message = BROKEN[name]
     directory = tmp_path / "model"
     shutil.copytree(whole, directory)
@@ -97,5 +99,5 @@ def test_a_vocabulary_in_another_order_is_refused(
     assert not (tmp_path / "run").exists()
 
 
-def test_the_whole_one_passes(whole: Path, tmp_path: Path) -> None:
+def test_unbroken_model_is_verified(whole: Path, tmp_path: Path) -> None:
     assert run(["verify", f"model_dir={whole}", f"output={tmp_path / 'parity.json'}"]) == 0

@@ -161,7 +161,9 @@ REFUSED = [  # a command; the setting and value that its error names, and the re
 
 
 @pytest.mark.parametrize(("command", "line"), REFUSED)
-def test_refusals(command: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys) -> None:
+def test_refused_commands_print_one_line_and_write_nothing(
+    command: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
+) -> None:
     monkeypatch.chdir(tmp_path)
     refused(run(command.split()), line, capsys, alone=True)
     assert list(tmp_path.iterdir()) == []
@@ -361,7 +363,7 @@ def test_the_help_of_a_task_has_its_composed_settings(tmp_path: Path, capsys: Ca
     refused(run(["help", "finetun"]), "unknown command 'finetun'; did you mean 'finetune'?", capsys)
 
 
-def test_what_is_installed_where(capsys: Capsys) -> None:
+def test_info_names_versions_and_processors(capsys: Capsys) -> None:
     assert run(["--info"]) == 0
     printed = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert printed["torch"] == torch.__version__

@@ -69,7 +69,7 @@ def test_a_run_shows_its_report(made: dict[str, Any]) -> None:
         bertkit.load_predictor(bertkit.Run(None, None, {}))
 
 
-def test_it_says_what_the_command_line_says(made: dict[str, Any], capsys: Capsys) -> None:
+def test_python_errors_equal_command_line_errors(made: dict[str, Any], capsys: Capsys) -> None:
     with pytest.raises(InputError, match=r"^unknown key 'model.hiden_size'; did you mean 'hidden_size'\?$"):
         bertkit.pretrain(data_dir="books", output_dir="x", model={"hiden_size": 32})
     with pytest.raises(InputError, match="steps='many': expected a whole number"):
@@ -295,7 +295,7 @@ def test_any_text_reaches_a_setting_as_it_is(value: str) -> None:
     assert (composed["tasks"], composed["seeds"]) == (["rte"], [0, 1])
 
 
-def test_it_lists_its_names() -> None:
+def test_dir_lists_public_names() -> None:
     assert set(dir(bertkit)) == set(bertkit.__all__) > set(COMMANDS)
     assert len(bertkit.__all__) >= 12
     for name in bertkit.__all__:
@@ -349,7 +349,7 @@ def test_eight_threads_have_their_own_settings() -> None:
 
 
 @pytest.mark.parametrize("name", ["model", "tokenizer", "predictor", "embedder"])
-def test_what_is_no_model(name: str, start: Path) -> None:
+def test_values_that_are_no_model_are_refused(name: str, start: Path) -> None:
     for wrong in (None, 3, {"a": 1}, [], b"x", "x" * 5000):
         with pytest.raises(InputError, match=r"^model_dir="):
             getattr(bertkit, f"load_{name}")(wrong)

@@ -63,7 +63,7 @@ def faults(steps: list[tuple[str, str]]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_the_images(name: str) -> None:
+def test_dockerfiles_have_no_faults(name: str) -> None:
     assert sorted(path.name for path in (ROOT / "docker").glob("Dockerfile*")) == IMAGES
     assert faults(instructions(read(name))) == []
 

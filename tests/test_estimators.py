@@ -86,7 +86,7 @@ def test_it_learns_from_all_rows_and_predicts_as_predict_does(made: tuple[Any, P
     assert json.loads((output_dir / "eval.json").read_text())["best_step"] == len(rows)
 
 
-def test_rows_can_be_held_out(tiny: str, tmp_path: Path) -> None:
+def test_estimator_holds_out_a_share_of_rows(tiny: str, tmp_path: Path) -> None:
     settings = {"dev_share": 0.3, "evaluation": {"patience": 1}}
     bertkit.BertClassifier(tiny, **FAST, output_dir=tmp_path / "run", settings=settings).fit(TEXTS, LABELS)
     assert 0 < json.loads((tmp_path / "run" / "eval.json").read_text())["num_examples"] < len(TEXTS) / 2
@@ -229,7 +229,7 @@ def test_a_search_over_learning_rates(tiny: str) -> None:
     assert search.score(*sentences(11, seed=2)) == 1
 
 
-def test_threads_take_turns(tiny: str, capsys: Capsys) -> None:
+def test_fits_in_threads_give_same_scores(tiny: str, capsys: Capsys) -> None:
     """A run sets the random state, and turns the output of its process away."""
     classifier = bertkit.BertClassifier(tiny, **FAST | {"num_epochs": 1})
     one_by_one = cross_val_score(classifier, TEXTS, LABELS, cv=3, scoring="neg_log_loss")
@@ -261,7 +261,7 @@ def test_several_labels_at_once(tiny: str) -> None:
     assert classifier.score(TEXTS, table) == 1
 
 
-def test_numbers(tiny: str) -> None:
+def test_regressor_learns_numbers(tiny: str) -> None:
     numbers = [1000.0 if label == "good" else 0.0 for label in LABELS]
     regressor = bertkit.BertRegressor(tiny, **FAST | {"num_epochs": 8})
     scaled = TransformedTargetRegressor(regressor, transformer=StandardScaler())
@@ -271,7 +271,7 @@ def test_numbers(tiny: str) -> None:
             bertkit.BertRegressor(tiny).fit(["kan", "mir"], wrong)
 
 
-def test_words(tiny: str) -> None:
+def test_tagger_learns_tags_of_words(tiny: str) -> None:
     words = [text.split() for text in TEXTS]
     for good, bad in (("I-PER", "O"), (3, 7)):
         tags = [[good if word in WORDS["good"] else bad for word in row] for row in words]
@@ -287,7 +287,7 @@ def test_words(tiny: str) -> None:
         tagger.fit([["kan"], ["mir"]], [["O"], [None]])
 
 
-def test_real_reviews() -> None:
+def test_classifier_learns_real_reviews() -> None:
     with open(real_data("glue", "SST-2", "train.tsv"), encoding="utf-8", newline="") as file:
         rows = [*csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)][:288]
     texts, labels = [row["sentence"] for row in rows], [int(row["label"]) for row in rows]

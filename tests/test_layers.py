@@ -179,7 +179,7 @@ FORBIDDEN = [
 
 
 @pytest.mark.parametrize(("module", "name"), FORBIDDEN)
-def test_the_rules_can_fail(module: str, name: str) -> None:
+def test_import_rules_can_fail(module: str, name: str) -> None:
     assert len(faults({module: {name}})) == 1
 
 

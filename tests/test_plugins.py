@@ -125,7 +125,7 @@ def finetune(tiny_runs: Path, output: str, *more: str) -> int:
     return run(["finetune", *places, *TINY_FINETUNE, *more])
 
 
-def test_a_masking(tiny_runs: Path, capsys: Capsys) -> None:
+def test_plug_in_masking_trains_and_is_saved(tiny_runs: Path, capsys: Capsys) -> None:
     chosen = "plugins=[my_plugins]", "masking=block", "masking.options.length=4"
     assert pretrain(tiny_runs, "run", *chosen) == 0
     saved = Path("run/config.yaml").read_text()
@@ -180,7 +180,7 @@ def test_a_head_and_a_metric(tiny_runs: Path, capsys: Capsys) -> None:
     refused(run(predict), "head.kind='two_layers'", capsys)
 
 
-def test_a_package(tiny_runs: Path, package: Path) -> None:
+def test_plug_in_package_trains_in_one_and_two_processes(tiny_runs: Path, package: Path) -> None:
     """Its options are used without `plugins=`, by one process, by two, and after a stop in the middle."""
     assert pretrain(tiny_runs, "one", *OTHERS, "steps=4", "checkpoint.every_steps=1") == 0
     rows = [json.loads(line) for line in Path("one/metrics.jsonl").read_text().splitlines()]
@@ -212,7 +212,7 @@ def test_a_head_that_is_exported(tiny_runs: Path, package: Path) -> None:
     assert run(["export", "model_dir=run", "head=task", "output_dir=hf"]) == 0
 
 
-def test_help_lists_them(package: Path, capsys: Capsys) -> None:
+def test_help_lists_plug_ins_with_their_settings(package: Path, capsys: Capsys) -> None:
     assert run(["pretrain", "plugins=[my_plugins]", "--help"]) == 0
     shown = capsys.readouterr().out
     for expected in ("block", "masking.options.length: 3", "sgd", "attention.score_options.temperature: 0.1"):
@@ -233,7 +233,9 @@ def test_help_lists_them(package: Path, capsys: Capsys) -> None:
         (("optimizer.name=block",), "optimizer.name='block'"),
     ],
 )
-def test_mistakes(words: tuple[str, ...], message: str, tiny_runs: Path, capsys: Capsys) -> None:
+def test_plug_in_mistakes_are_refused_before_training(
+    words: tuple[str, ...], message: str, tiny_runs: Path, capsys: Capsys
+) -> None:
     refused(pretrain(tiny_runs, "run", *words), message, capsys)
     assert not Path("run").exists()
 
@@ -270,7 +272,7 @@ def test_positions_that_rotate_or_embed() -> None:
     assert [out.unique().tolist() for out in layer.transform(query, query, layout.position_ids)] == [[2.0], [2.0]]
 
 
-def test_a_pattern() -> None:
+def test_plug_in_pattern_masks_attention() -> None:
     @dataclass(frozen=True, kw_only=True)
     class Strided(Pattern):
         stride: int = 2
@@ -446,7 +448,7 @@ def test_plugins_that_name_no_module(value: str, message: str, tiny_runs: Path, 
     refused(pretrain(tiny_runs, "run", f"plugins={value}"), f"plugins={message}", capsys)
 
 
-def test_a_fault_that_may_be_a_plug_ins(tiny_runs: Path, tmp_path: Path, capsys: Capsys) -> None:
+def test_unlocated_error_names_plug_ins_in_use(tiny_runs: Path, tmp_path: Path, capsys: Capsys) -> None:
     """Where no call shows whose error it is, the line names bertkit and the plug-ins in use."""
     body = 'torch.optim.SGD([{"params": group["params"]} for group in groups])'
     text = f'import bertkit\nimport torch\n\n@bertkit.optimizer("mine")\ndef mine(groups, config):\n    return {body}\n'

@@ -72,7 +72,7 @@ def run_document(name: str, root: Path, python: Path) -> str:
     return "\n".join(output)
 
 
-def test_the_readme(quickstarted: Path, python: Path) -> None:
+def test_readme_commands_run(quickstarted: Path, python: Path) -> None:
     output = run_document("README.md", quickstarted, python)
     runs = quickstarted / "runs"
     for made in ("my_bert/report.html", "reviews/eval.json", "reviews/report.html", "reviews-hf/config.json"):
@@ -89,7 +89,7 @@ def test_the_readme(quickstarted: Path, python: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*GUIDES[:4], "multi_host"])
-def test_guides(name: str, quickstarted: Path, python: Path) -> None:
+def test_guide_commands_run(name: str, quickstarted: Path, python: Path) -> None:
     output = run_document(f"recipes/{name}/README.md", quickstarted, python)
     if name == "own_data":
         made = re.findall(r"finetune .*output_dir=(\S+)", (ROOT / "recipes/own_data/README.md").read_text())
@@ -365,13 +365,13 @@ def check_recipe(recipe: str, root: Path, run_dir: Path, inputs: dict[str, str])
 
 @pytest.mark.slow  # the quickstart, by default, and the README go the same ways
 @pytest.mark.parametrize("recipe", [name for name in RECIPES if name != "quickstart"])
-def test_recipes(recipe: str, checkout: Path, tmp_path: Path, inputs: dict[str, str]) -> None:
+def test_recipes_run_and_resume(recipe: str, checkout: Path, tmp_path: Path, inputs: dict[str, str]) -> None:
     check_recipe(recipe, checkout, tmp_path / "run", inputs)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_recipes_as_they_are_installed(recipe: str, tmp_path: Path, inputs: dict[str, str]) -> None:
+def test_recipes_run_from_installed_package(recipe: str, tmp_path: Path, inputs: dict[str, str]) -> None:
     check_recipe(recipe, installed(), tmp_path / "run", inputs)
 
 
@@ -457,7 +457,7 @@ exit $code
 
 
 @pytest.mark.slow
-def test_the_slurm_script(tmp_path: Path, inputs: dict[str, str]) -> None:
+def test_slurm_script_starts_the_recipe(tmp_path: Path, inputs: dict[str, str]) -> None:
     """With two tasks on this machine in place of two hosts, and an srun and scontrol that are made here."""
     script = installed() / "recipes" / "multi_host" / "slurm.sh"
     for name, text in (("srun", FAKE_SRUN), ("scontrol", "#!/usr/bin/env bash\necho 127.0.0.1\necho other\n")):

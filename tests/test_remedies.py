@@ -72,7 +72,9 @@ def complaints(command: str, capsys: Capsys) -> list[str]:
 
 
 @pytest.mark.parametrize(("command", "wrong", "message", "followed"), FOLLOWED)
-def test_what_a_message_says_ends_it(command: str, wrong: str, message: str, followed: str, capsys: Capsys) -> None:
+def test_advice_in_error_message_removes_error(
+    command: str, wrong: str, message: str, followed: str, capsys: Capsys
+) -> None:
     line, remedy = next(
         (line, match[1]) for line in complaints(f"{command} {wrong}", capsys) if (match := re.search(message, line))
     )
@@ -111,7 +113,7 @@ def test_what_other_commands_and_tools_take_is_taken(tmp_path: Path, capsys: Cap
     assert "gone: no such directory" in capsys.readouterr().err
 
 
-def test_nothing_is_advised_that_is_refused() -> None:
+def test_refused_change_is_not_advised() -> None:
     """What had its effect when a run began is not to be allowed on resume."""
     changed = [
         Change("model.hidden_size", 32, 64),

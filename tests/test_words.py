@@ -21,7 +21,7 @@ CSV = "review,stars\n" + "".join(f"kan lon {word},{n}\n" for word in ("min", "ka
 MISSING = "no/such/model"
 
 
-def test_the_words_become_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_words_become_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path, "a b.csv", CSV)
     options = [
@@ -80,7 +80,7 @@ def test_what_is_inferred_is_composed_and_said(
     assert ("dev_share=0.1" in printed.err) == (dev_share is not None)
 
 
-def test_two_files(tmp_path: Path, capsys: Capsys) -> None:
+def test_second_file_needs_dev_option(tmp_path: Path, capsys: Capsys) -> None:
     one, two = (str(write(tmp_path, name, CSV)) for name in ("a.csv", "b.csv"))
     refused(run(["finetune", one, two]), f"--dev {two}", capsys, alone=True)
 
