@@ -174,8 +174,8 @@ def functions(path: Path) -> Iterator[tuple[str, int, int]]:
     """Name, lines and parameters of every function of a file; its docstring counts among the lines."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            value = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-            names = [each.arg for each in value if each.arg not in ("self", "cls", "ctx")]
+            arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            names = [each.arg for each in arguments if each.arg not in ("self", "cls", "ctx")]
             yield node.name, (node.end_lineno or 0) - node.lineno + 1, len(names)
 
 

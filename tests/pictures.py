@@ -234,5 +234,5 @@ def main(run_dir: Path | None, pages: Iterable[Path] = ()) -> None:
 
 
 if __name__ == "__main__":
-    given = [Path(name) for name in sys.argv[1:]]
-    main(next((path for path in given if path.is_dir()), None), [path for path in given if path.suffix == ".html"])
+    paths = [Path(name) for name in sys.argv[1:]]
+    main(next((path for path in paths if path.is_dir()), None), [path for path in paths if path.suffix == ".html"])

@@ -200,8 +200,8 @@ def test_the_steps_of_the_image_run_in_a_fresh_debian(tmp_path: Path) -> None:
     wanted = "--include=ca-certificates,python3,python3-venv"
     subprocess.run(["debootstrap", "--variant=minbase", wanted, release, tmp_path], check=True, capture_output=True)
     listed = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True)
-    match = re.findall(r"^[\w:]+\.([\w.-]+)='(.*)'$", listed.stdout, re.MULTILINE)
-    environment = {f"PIP_{name.lstrip('.').upper().replace('-', '_')}": value for name, value in match}
+    settings = re.findall(r"^[\w:]+\.([\w.-]+)='(.*)'$", listed.stdout, re.MULTILINE)
+    environment = {f"PIP_{name.lstrip('.').upper().replace('-', '_')}": value for name, value in settings}
     environment |= {
         name: value for name, value in os.environ.items() if re.match("PIP_|UV_|SSL_|(?i:https?_proxy)", name)
     }

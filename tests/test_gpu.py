@@ -311,14 +311,14 @@ def test_resumed_is_bit_for_bit_the_same_and_predicts_as_on_the_cpu(
     prepared_dir: Path, tmp_path: Path, precision: str
 ) -> None:
     """With reproducibility=strict; by default a GPU adds up gradients in an order of its own."""
-    value = [*PRETRAINING, f"data_dir={prepared_dir}", f"precision={precision}", "reproducibility=strict"]
+    settings = [*PRETRAINING, f"data_dir={prepared_dir}", f"precision={precision}", "reproducibility=strict"]
     for name, more in (("whole", []), ("stopped", ["checkpoint.every_steps=3"])):
-        assert run(["pretrain", f"output_dir={tmp_path / name}", *value, *more]) == 0
+        assert run(["pretrain", f"output_dir={tmp_path / name}", *settings, *more]) == 0
     stopped = tmp_path / "stopped"
     shutil.rmtree(stopped / "checkpoints" / "step-00000006")
     shutil.rmtree(stopped / "model")
     (stopped / "eval.json").unlink()
-    assert run(["pretrain", f"output_dir={stopped}", *value, "checkpoint.every_steps=3"]) == 0
+    assert run(["pretrain", f"output_dir={stopped}", *settings, "checkpoint.every_steps=3"]) == 0
     weights = [sha256_file(tmp_path / name / "model" / "model.safetensors") for name in ("whole", "stopped")]
     assert weights[0] == weights[1]
 

@@ -124,8 +124,8 @@ from training import Pairs
 args = argparse.Namespace(rounds=1, num_threads=1)
 for name in ("data", "none"):
     pairs = Pairs(Path({str(prepared_dir.parent)!r}) / name, 31, 3)
-    (found,) = rounds.measure(args, [rounds.System(name, functools.partial(preparing.our_batches, pairs))]).values()
-    print(found[0].amount > 1000, found[0].megabytes > 50, rounds.held(None) > 50)
+    (rounds_done,) = rounds.measure(args, [rounds.System(name, functools.partial(preparing.our_batches, pairs))]).values()
+    print(rounds_done[0].amount > 1000, rounds_done[0].megabytes > 50, rounds.held(None) > 50)
 """
     done = subprocess.run([python, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "True True True"), done.stderr

@@ -119,8 +119,8 @@ def test_wrong_files_are_refused_before_torch_is_imported(tmp_path: Path) -> Non
 
 def test_predict_and_embed_take_the_same_words(tmp_path: Path, tokenizer: Tokenizer) -> None:
     model = export_model(headed_model(tokenizer, "sequence"), tokenizer, tmp_path / "model")
-    value = [str(write(tmp_path, "new.csv", CSV)), "--text", "review", f"model_dir={model}", "device=cpu"]
-    assert run(["predict", *value, "--output", str(tmp_path / "out.jsonl")]) == 0
+    arguments = [str(write(tmp_path, "new.csv", CSV)), "--text", "review", f"model_dir={model}", "device=cpu"]
+    assert run(["predict", *arguments, "--output", str(tmp_path / "out.jsonl")]) == 0
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 9
-    assert run(["embed", *value, "--output", str(tmp_path / "out.npy")]) == 0
+    assert run(["embed", *arguments, "--output", str(tmp_path / "out.npy")]) == 0
     assert np.load(tmp_path / "out.npy").shape[0] == 9

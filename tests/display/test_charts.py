@@ -27,10 +27,10 @@ def test_chart_starts_at_zero() -> None:
 def test_a_pointer_is_told_the_values_and_axes_have_names() -> None:
     many = [(step, 1.0 / (step + 1)) for step in range(1000)]
     svg = drawn("t", [("loss & co", [(5, 2.0)]), ("b", many)], x_name="step", y_name="nats")
-    told = re.findall(r"<title>([^<]*)</title>", svg)
-    assert told[0] == "loss &amp; co: 2 at step 5"
-    assert len(told) == 121  # a long line is felt at some of its points, its last among them
-    assert told[-1] == "b: 0.001 at step 999"
+    titles = re.findall(r"<title>([^<]*)</title>", svg)
+    assert titles[0] == "loss &amp; co: 2 at step 5"
+    assert len(titles) == 121  # a long line is felt at some of its points, its last among them
+    assert titles[-1] == "b: 0.001 at step 999"
     assert len(points_of(svg)[1]) == 1000
     assert ">step</text>" in svg
     assert ">nats</text>" in svg

@@ -485,8 +485,8 @@ def test_page_shows_errors(browser: Browser, scripted: str, server: str) -> None
     use(browser, "stars")
     write(browser, "kan " * 300)
     assert "expected at most 61" in answered(browser, "#look")
-    told = [fault for fault in browser.faults if "Failed to load resource" in fault]
-    assert browser.faults == told  # the browser's own lines about 429, 502, the lost connection and 413
+    failed_loads = [fault for fault in browser.faults if "Failed to load resource" in fault]
+    assert browser.faults == failed_loads  # the browser's own lines about 429, 502, the lost connection and 413
     browser.faults.clear()
 
 

@@ -68,8 +68,8 @@ def check(case: Case, python: Path, folder: Path, shared: Path) -> None:
         start_new_session=True,
     ) as process:  # fmt: skip
         try:
-            value = None if case.stdin is None else case.stdin.decode("utf-8", "surrogateescape")
-            out, err = process.communicate(value or "", timeout=case.seconds)
+            typed = None if case.stdin is None else case.stdin.decode("utf-8", "surrogateescape")
+            out, err = process.communicate(typed or "", timeout=case.seconds)
         except subprocess.TimeoutExpired:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

@@ -54,16 +54,16 @@ def test_every_pooling_equals_sentence_transformers(
     mode: str, normalize: bool, theirs: Callable[[Path], Any], tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
     plain = export_model(small_model(tokenizer.vocab_size, heads=(), with_pooler=True), tokenizer, tmp_path / "plain")
-    as_said = export_model(small_model(tokenizer.vocab_size, heads=()), tokenizer, tmp_path / "said")
+    stored = export_model(small_model(tokenizer.vocab_size, heads=()), tokenizer, tmp_path / "stored")
     for name, text in layout_files(Pooling(mode, normalize, 17), HIDDEN, POSITIONS).items():
-        (as_said / name).parent.mkdir(exist_ok=True)
-        (as_said / name).write_text(text)
-    model = theirs(as_said)
-    assert float(np.abs(embed(as_said) - model.encode(TEXTS)).max()) <= 1e-5
+        (stored / name).parent.mkdir(exist_ok=True)
+        (stored / name).write_text(text)
+    model = theirs(stored)
+    assert float(np.abs(embed(stored) - model.encode(TEXTS)).max()) <= 1e-5
     model.max_seq_length = POSITIONS
     expected = model.encode(TEXTS)
     assert float(np.abs(embed(plain, mode, normalize) - expected).max()) <= 1e-5
-    assert np.abs(embed(as_said) - expected).max() > 1e-3  # of 17 tokens and of all
+    assert np.abs(embed(stored) - expected).max() > 1e-3  # of 17 tokens and of all
 
 
 @pytest.fixture(scope="module")

@@ -275,8 +275,8 @@ def first_tokens(model: BertWithHeads, source: list[int], rounds: int, width: in
     results: Counter[int] = Counter()
     more: dict[str, Any] = {"sample": True, "num_beams": width, "num_candidates": width, "max_target_length": 2}
     for number in range(rounds):
-        value = [[*source, 2 * VOCAB + number * 50 + place] for place in range(50)]
-        for texts in write(model, value, **more, **changes):
+        sources = [[*source, 2 * VOCAB + number * 50 + place] for place in range(50)]
+        for texts in write(model, sources, **more, **changes):
             assert len(texts) == width
             results.update(text[0] if text else END for text, _ in texts)
     return results

@@ -12,9 +12,9 @@ LOADER = """
 import json, logging, sys, warnings
 sys.path[:] = [path for path in sys.path if path]
 sys.modules["bertkit"] = None
-said, results = [], []
+messages, results = [], []
 handler = logging.Handler(logging.WARNING)
-handler.emit = lambda record: said.append(record.getMessage())
+handler.emit = lambda record: messages.append(record.getMessage())
 logging.getLogger().addHandler(handler)
 cases, texts = json.loads(sys.argv[1])
 with warnings.catch_warnings(record=True) as caught:
@@ -23,7 +23,7 @@ with warnings.catch_warnings(record=True) as caught:
     logging.getLogger("transformers").addHandler(handler)
     transformers.logging.disable_progress_bar()
     for name, directory in cases:
-        del said[:]
+        del messages[:]
         model, info = getattr(transformers, name).from_pretrained(directory, output_loading_info=True)
         tokenizers = [transformers.AutoTokenizer.from_pretrained(directory)]
         if transformers.__version__ < "5":
@@ -35,15 +35,15 @@ with warnings.catch_warnings(record=True) as caught:
         with torch.no_grad():
             out = model.eval()(**batch)
         results.append({
-            "class": type(model).__name__, "version": transformers.__version__, "said": list(said),
+            "class": type(model).__name__, "version": transformers.__version__, "messages": list(messages),
             "missing": sorted(info["missing_keys"]), "unexpected": sorted(info["unexpected_keys"]),
             "mismatched": sorted(map(str, info["mismatched_keys"])),
             "ids": [each["input_ids"].tolist() for each in batches],
             "tokenizers": [type(each).__name__ for each in tokenizers],
             "outputs": {key: out[key].tolist() for key in out.keys()},
         })
-said = [str(w.message) for w in caught if "transformers" in w.filename and "pytree" not in str(w.message)]
-print(json.dumps([results, said]))
+warned = [str(w.message) for w in caught if "transformers" in w.filename and "pytree" not in str(w.message)]
+print(json.dumps([results, warned]))
 """
 
 

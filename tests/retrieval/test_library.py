@@ -56,8 +56,8 @@ def test_passages_are_whole_sentences_that_overlap() -> None:
     assert [document.text[each.start : each.end] for each in actual] == ["a b c d e", "e", "f g h i j", "k l m"]
     assert [(each.first, each.last) for each in actual] == [(0, 2), (2, 2), (3, 3), (3, 4)]
     text = "One two. Three  four! “Five” six?"
-    value = document_of_text(text, "", "text", 1)
-    assert [text[start:end] for start, end in value.sentences] == ["One two.", "Three  four!", "“Five” six?"]
+    split = document_of_text(text, "", "text", 1)
+    assert [text[start:end] for start, end in split.sentences] == ["One two.", "Three  four!", "“Five” six?"]
 
 
 def test_every_word_is_in_a_passage(documents: list[list[str]]) -> None:

@@ -57,9 +57,9 @@ def test_memory_is_estimated_from_one_sequence(precision: str, variant: str) -> 
     model, buffers, batch = micro_batch(precision, **VARIANTS[variant])
     tokens, kept = measure_activations(model, batch.forward, 7)
     needs = measure_needs(model, buffers, batch)
-    told = (needs.num_bytes(tokens) - 80e6) / 1.25 - buffers
+    estimated = (needs.num_bytes(tokens) - 80e6) / 1.25 - buffers
     assert tokens == 7 * LENGTH
-    assert 0.98 * kept < told < 1.09 * kept  # a single sequence needs less than its share with linformer
+    assert 0.98 * kept < estimated < 1.09 * kept  # a single sequence needs less than its share with linformer
 
 
 def test_measuring_leaves_nothing() -> None:

@@ -134,8 +134,8 @@ def test_what_next_tokens_do_not_go_with(more: list[str], message: str, tmp_path
 
 
 def test_a_model_goes_on_with_its_objective(writer: Path, prepared_dir: Path, tmp_path: Path) -> None:
-    value = [each for each in SMALL if not each.startswith(("model", "attention"))]
-    start = [f"data_dir={prepared_dir}", f"model_dir={writer}", *value]
+    settings = [each for each in SMALL if not each.startswith(("model", "attention"))]
+    start = [f"data_dir={prepared_dir}", f"model_dir={writer}", *settings]
     assert run(["pretrain", *start, f"output_dir={tmp_path / 'on'}"]) == 0
     assert set(load_packed(tmp_path / "on")[0].heads) == {"next_token"}
     assert "lm_loss" in json.loads((tmp_path / "on" / "eval.json").read_text())
@@ -145,6 +145,8 @@ def test_a_model_goes_on_with_its_objective(writer: Path, prepared_dir: Path, tm
 
 def test_bigram_script_beats_unigrams(prepared_dir: Path) -> None:
     script = Path(__file__).parents[2] / "recipes" / "language_model" / "bigrams.py"
-    match = re.findall(r"(\w+): perplexity ([\d.]+)", output_of([sys.executable, script, prepared_dir, 1024, 24]))
-    (_, unigrams), (_, bigrams) = match
+    perplexities = re.findall(
+        r"(\w+): perplexity ([\d.]+)", output_of([sys.executable, script, prepared_dir, 1024, 24])
+    )
+    (_, unigrams), (_, bigrams) = perplexities
     assert 1 < float(bigrams) < float(unigrams) < 131

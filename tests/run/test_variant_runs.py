@@ -186,8 +186,8 @@ def test_variant_is_fine_tuned_and_predicts(name: str, finished: Callable[[str],
     for split, count in (("train", 16), ("dev", 8)):
         rows = [{"text": f"{'kan lon' if n % 3 else 'mir rur'} ten", "label": "ab"[n % 2]} for n in range(count)]
         (task / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    value = [*TINY_FINETUNE, "task.columns.text_pair=null"]
-    assert run(["finetune", f"model_dir={start}", f"data_dir={task}", f"output_dir={output}", *value]) == 0
+    settings = [*TINY_FINETUNE, "task.columns.text_pair=null"]
+    assert run(["finetune", f"model_dir={start}", f"data_dir={task}", f"output_dir={output}", *settings]) == 0
     tuned, written = load_packed(output)[0], json.loads((output / "model" / "config.json").read_text())
     assert written["model_type"] == "bertkit"
     assert (tuned.config.attention, tuned.config.norm, tuned.config.pooling) == (

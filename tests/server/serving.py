@@ -26,16 +26,16 @@ class Server:
 
     process: subprocess.Popen[str]
     port: int = 0
-    said: list[str] = field(default_factory=list)
+    printed: list[str] = field(default_factory=list)
 
     def wait_for(self, pattern: str) -> re.Match[str]:
         until = time.monotonic() + SECONDS
         while True:
-            for line in list(self.said):
+            for line in list(self.printed):
                 if match := re.search(pattern, line):
                     return match
-            assert time.monotonic() < until, f"{pattern} never said: {self.said}"
-            assert self.process.poll() is None or any(re.search(pattern, line) for line in self.said), self.said
+            assert time.monotonic() < until, f"{pattern} never printed: {self.printed}"
+            assert self.process.poll() is None or any(re.search(pattern, line) for line in self.printed), self.printed
             time.sleep(0.01)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
@@ -52,7 +52,7 @@ def serving(python: Path, *arguments: str, folder: Path | None = None) -> Iterat
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder) as process:
         server = Server(process)
         assert process.stdout is not None
-        reader = threading.Thread(target=lambda: [server.said.append(line) for line in process.stdout or ()])
+        reader = threading.Thread(target=lambda: [server.printed.append(line) for line in process.stdout or ()])
         reader.start()
         try:
             server.port = int(server.wait_for(r"^serving .* on http://\S+:(\d+)")[1])

@@ -73,7 +73,7 @@ def server(python: Path, models: Path, tmp_path_factory: pytest.TempPathFactory)
         yield result
         assert list(folder.iterdir()) == []  # nothing is written
         assert result.stop() == 0
-    assert len(result.said) == 1, result.said  # and nothing said of all that was asked
+    assert len(result.printed) == 1, result.printed  # and nothing said of all that was asked
 
 
 def same(ours: Any, theirs: Any) -> bool:

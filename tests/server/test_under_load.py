@@ -120,7 +120,7 @@ def test_who_was_taken_gets_an_answer_when_the_server_stops(
         assert clients.statuses["lost"] == clients.statuses["closed"] == 0, clients.statuses
         assert clients.codes <= {"stopping"}
         assert clients.statuses["refused"] > 0
-    assert len(server.said) == num_workers
+    assert len(server.printed) == num_workers
 
 
 def test_a_new_model_takes_the_place_of_the_old_one(python: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_workers_say_once_what_is_wrong(python: Path, tmp_path: Path, capfd: pyt
 
 
 def workers(server: Server) -> list[int]:
-    return [int(match[1]) for line in server.said if (match := re.search(r"^serving .*, worker (\d+);", line))]
+    return [int(match[1]) for line in server.printed if (match := re.search(r"^serving .*, worker (\d+);", line))]
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:

@@ -29,17 +29,19 @@ def make(prepared_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Make:
 
     def directory(*more: str) -> Path:
         if more not in made:
-            value = more if any(text.startswith("data_dir=") for text in more) else (f"data_dir={prepared_dir}", *more)
+            options = (
+                more if any(text.startswith("data_dir=") for text in more) else (f"data_dir={prepared_dir}", *more)
+            )
             output = folder / f"run{len(made)}"
             with contextlib.redirect_stdout(io.StringIO()):
-                assert run(["pretrain", *SMALL, *value, f"output_dir={output}"]) == 0
+                assert run(["pretrain", *SMALL, *options, f"output_dir={output}"]) == 0
             made[more] = output
         return made[more]
 
     return directory
 
 
-def said(capsys: Capsys, tmp_path: Path, *runs: Path | str) -> str:
+def compared(capsys: Capsys, tmp_path: Path, *runs: Path | str) -> str:
     capsys.readouterr()
     assert run(["compare", *map(str, runs), f"output={tmp_path / 'page.html'}", "overwrite=true"]) == 0
     return capsys.readouterr().out
@@ -56,7 +58,7 @@ def said(capsys: Capsys, tmp_path: Path, *runs: Path | str) -> str:
 def test_a_planted_difference_is_named(
     change: str, step: int, what: str, make: Make, tmp_path: Path, capsys: Capsys
 ) -> None:
-    text = said(capsys, tmp_path, make(), make(change))
+    text = compared(capsys, tmp_path, make(), make(change))
     (line,) = (line for line in text.splitlines() if line.startswith("why: "))
     assert line.startswith(f"why: {change.partition('=')[0]} is ")
     assert f" diverge at step {step}" in text
@@ -73,7 +75,7 @@ def test_compare_names_other_data(make: Make, tmp_path: Path, capsys: Capsys) ->
     prepared = Path(settings["data_dir"])
     arguments = [f"corpus.path={corpus}", f"output_dir={other}", f"tokenizer.path={prepared / 'tokenizer'}"]
     assert run(["prepare", *arguments, "held_out_prob=0.1"]) == 0
-    text = said(capsys, tmp_path, make(), make(f"data_dir={other}"))
+    text = compared(capsys, tmp_path, make(), make(f"data_dir={other}"))
     (line,) = (line for line in text.splitlines() if line.startswith("why: "))
     assert line.startswith("why: data_fingerprint is ")
     assert " diverge at step 1\n" in text
@@ -81,18 +83,18 @@ def test_compare_names_other_data(make: Make, tmp_path: Path, capsys: Capsys) ->
 
 def test_the_shape_of_a_model_that_a_run_continues_is_its_own(make: Make, tmp_path: Path, capsys: Capsys) -> None:
     """`model.*` has no effect beside `model_dir=`, so it is no difference."""
-    text = said(capsys, tmp_path, make(), make(f"model_dir={make()}", "model.initializer_range=0.05"))
+    text = compared(capsys, tmp_path, make(), make(f"model_dir={make()}", "model.initializer_range=0.05"))
     assert "| model_dir | None | " in text
     assert "model.initializer_range" not in text
 
 
 def test_the_same_run_twice_and_three_runs(make: Make, tmp_path: Path, capsys: Capsys) -> None:
     first, second, third = make(), make("checkpoint.keep_last=1"), make("masking.probability=0.3")
-    text = said(capsys, tmp_path, first, second)
+    text = compared(capsys, tmp_path, first, second)
     assert "are identical at all 3 steps that both log\n" in text
     assert "| checkpoint.keep_last | 3 | 1 |" in text
     (tmp_path / "other").mkdir()
-    text = said(capsys, tmp_path, first, second, third, tmp_path / "other")
+    text = compared(capsys, tmp_path, first, second, third, tmp_path / "other")
     assert " diverge at " not in text
     page = Page((tmp_path / "page.html").read_text())
     shown = "".join(page.text)
@@ -103,7 +105,7 @@ def test_the_same_run_twice_and_three_runs(make: Make, tmp_path: Path, capsys: C
     (tmp_path / "unfinished").mkdir()
     for name in ("config.yaml", "manifest.json", "metrics.jsonl"):
         shutil.copy(first / name, tmp_path / "unfinished")
-    text = said(capsys, tmp_path, f"runs=[{first},{tmp_path / 'unfinished'}]")
+    text = compared(capsys, tmp_path, f"runs=[{first},{tmp_path / 'unfinished'}]")
     assert "/unfinished | 3, not finished | " in text
 
 
@@ -111,7 +113,7 @@ def test_seeds_of_several_settings_are_summed_up(make: Make, tmp_path: Path, cap
     settings = [(), ("masking.probability=0.3",)]
     runs = [make(*more, *seed) for more in settings for seed in ((), ("seed=1",))]
     losses = [json.loads((each / "eval.json").read_text())["mlm_loss"] for each in runs]
-    text = said(capsys, tmp_path, *runs)
+    text = compared(capsys, tmp_path, *runs)
     rows = [line for line in text.splitlines() if ", 2 seeds | 3 | " in line]
     for row, pair in zip(rows, (losses[:2], losses[2:]), strict=True):
         assert f"{statistics.fmean(pair):.4g} ± {statistics.stdev(pair):.4f}" in row
@@ -140,18 +142,18 @@ def test_runs_of_one_setting_with_several_seeds_have_their_mean_below(
 ) -> None:
     runs = [make(), make("seed=1")]
     losses = [json.loads((each / "eval.json").read_text())["mlm_loss"] for each in runs]
-    text = said(capsys, tmp_path, *runs)
+    text = compared(capsys, tmp_path, *runs)
     (row,) = [line for line in text.splitlines() if ", 2 seeds | 3 | " in line]
     assert f"{statistics.fmean(losses):.4g} ± {statistics.stdev(losses):.4f}" in row
     assert all(f"| {each.name} | 3 | {loss:.4g}" in text for each, loss in zip(runs, losses, strict=True))
-    alone = said(capsys, tmp_path, *runs, make("masking.probability=0.3"))
+    alone = compared(capsys, tmp_path, *runs, make("masking.probability=0.3"))
     assert alone.count(" seeds | 3 | ") == 1
 
 
 def test_control_characters_in_names_are_escaped(make: Make, tmp_path: Path, capsys: Capsys) -> None:
     for number, name in enumerate(("red\x1b[31m", "bell\x07")):
         shutil.copytree(make(f"seed={number}"), tmp_path / name)
-    said(capsys, tmp_path, tmp_path / "red\x1b[31m", tmp_path / "bell\x07")
+    compared(capsys, tmp_path, tmp_path / "red\x1b[31m", tmp_path / "bell\x07")
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert {character for character in page if unicodedata.category(character) == "Cc"} == {"\n"}
     assert page.count(r"red\x1b[31m") > 3  # in tables, the legend and on hover

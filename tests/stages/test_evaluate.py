@@ -266,16 +266,16 @@ def test_what_finetuning_says_of_its_dev_split(tokenizer: Tokenizer, tmp_path: P
     named = ("accuracy", "f1", "matthews_correlation", "intervals", "num_examples", "per_label")
     scores = {key: expected[key] for key in named}
 
-    def found(*arguments: object) -> dict[str, Any]:
+    def evaluated(*arguments: object) -> dict[str, Any]:
         result = evaluate_task(capsys, *arguments)
         assert result.pop("calibration_error") == pytest.approx(expected["calibration_error"], abs=1e-6)
         return result
 
-    assert found(f"model_dir={run_dir}", *task) == {**scores, "split": "dev"}
+    assert evaluated(f"model_dir={run_dir}", *task) == {**scores, "split": "dev"}
     assert json.loads((run_dir / "manifest.json").read_text())["corpus"]["has_pairs"] is False
     own = (f"model_dir={run_dir}", f"data_dir={data}")  # the run knows its task, which task.* changes
-    assert found(*own) == {**scores, "split": "dev"}
-    assert set(found(*own, "task.metrics=[accuracy]")) == {*named, "split"} - {"f1", "matthews_correlation"}
+    assert evaluated(*own) == {**scores, "split": "dev"}
+    assert set(evaluated(*own, "task.metrics=[accuracy]")) == {*named, "split"} - {"f1", "matthews_correlation"}
     assert evaluate_task(capsys, *own, "split=test")["num_examples"] == 7
     refused(run(["evaluate", *own, "masking.probability=0.2"]), "masking.probability: has no effect", capsys)
     model, _ = load_directory(run_dir / "model", labels=("high", "low"), problem_type="single_label_classification")

@@ -57,7 +57,7 @@ def elsewhere(exports: Path, run_dir: Path, tmp_path_factory: pytest.TempPathFac
 @pytest.mark.parametrize("head", CLASSES)
 def test_an_export_loads_where_bertkit_is_not(head: str, exports: Path, elsewhere: dict[str, dict[str, Any]]) -> None:
     there, (_, architecture) = elsewhere[head], CLASSES[head]
-    assert (there["class"], there["missing"], there["unexpected"], there["said"]) == (architecture, [], [], [])
+    assert (there["class"], there["missing"], there["unexpected"], there["messages"]) == (architecture, [], [], [])
     batch = load_tokenizer(exports / head)(TEXTS, padding=True, return_tensors="pt")
     assert there["ids"] == [batch["input_ids"].tolist()]
     out = load_model(exports / head)(**batch)
@@ -69,7 +69,12 @@ def test_an_export_loads_where_bertkit_is_not(head: str, exports: Path, elsewher
 
 def test_the_final_model_loads_and_leaves_only_heads_over(elsewhere: dict[str, dict[str, Any]]) -> None:
     there = elsewhere["model as AutoModelForPreTraining"]
-    assert (there["class"], there["missing"], there["unexpected"], there["said"]) == ("BertForPreTraining", [], [], [])
+    assert (there["class"], there["missing"], there["unexpected"], there["messages"]) == (
+        "BertForPreTraining",
+        [],
+        [],
+        [],
+    )
     left_over = {"AutoModelForMaskedLM": ("bert.pooler.", "cls.seq_relationship."), "AutoModel": ("cls.",)}
     for auto, prefixes in left_over.items():
         there = elsewhere[f"model as {auto}"]

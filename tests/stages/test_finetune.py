@@ -550,21 +550,21 @@ def test_near_duplicates_are_counted_and_an_old_run_keeps_its_split(
     )
     assert finetune(tmp_path / "data", start, tmp_path / "dev", "num_epochs=1") == 0
     assert "dev.tsv: 1 of 2 examples are near-duplicates of training examples" in capsys.readouterr().out
-    value = (tmp_path / "data", start, tmp_path / "run", "dev_share=0.5", "num_epochs=1")
+    old_run = (tmp_path / "data", start, tmp_path / "run", "dev_share=0.5", "num_epochs=1")
     with pytest.MonkeyPatch.context() as patch:  # as an earlier version
         patch.setattr(task_data, "keeps_groups", lambda settings: False)
-        assert finetune(*value, "log.every_steps=1") == 0
+        assert finetune(*old_run, "log.every_steps=1") == 0
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert "dev_split" not in manifest["identity"]
     capsys.readouterr()
-    assert finetune(*value) == 0
+    assert finetune(*old_run) == 0
     assert "done already" in capsys.readouterr().out
-    assert finetune(*value, "num_epochs=2", "resume.allow=[num_epochs]") == 0
+    assert finetune(*old_run, "num_epochs=2", "resume.allow=[num_epochs]") == 0
     assert "are near-duplicates of training examples" in capsys.readouterr().out
-    assert finetune(*value[:2], tmp_path / "new", *value[3:]) == 0
+    assert finetune(*old_run[:2], tmp_path / "new", *old_run[3:]) == 0
     assert "near-duplicates" not in capsys.readouterr().out
     assert json.loads((tmp_path / "new" / "manifest.json").read_text())["identity"]["dev_split"]
-    assert finetune(*value[:2], tmp_path / "new", *value[3:]) == 0
+    assert finetune(*old_run[:2], tmp_path / "new", *old_run[3:]) == 0
     assert "done already" in capsys.readouterr().out
 
 

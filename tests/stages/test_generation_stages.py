@@ -70,7 +70,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def given(name: str, start: Path) -> list[str]:
+def settings_of(name: str, start: Path) -> list[str]:
     return [*DECODERS[name], *([f"model_dir={start}"] if "decoder=bert" in DECODERS[name] else [])]
 
 
@@ -86,7 +86,7 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
 def runs(data: Path, start: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     for name in DECODERS:
-        assert finetune(data, folder / name, *given(name, start)) == 0
+        assert finetune(data, folder / name, *settings_of(name, start)) == 0
     return folder
 
 
@@ -99,7 +99,7 @@ def test_every_decoder_writes_predictions_and_scores(runs: Path, data: Path, sta
         result = json.loads((runs / name / "eval.json").read_text())
         assert result["exact"] == pytest.approx(np.mean([row["text"] == row["reference"] for row in rows]))
         assert read_metrics(runs / name / "metrics.jsonl")[-1]["step"] == 5
-        assert finetune(data, runs / name, *given(name, start)) == 0
+        assert finetune(data, runs / name, *settings_of(name, start)) == 0
         assert capsys.readouterr().out.startswith("done already")
     models = [load_model(runs / name) for name in ("shared", "bert")]
     shared, apart = (sum(parameter.numel() for parameter in model.parameters()) for model in models)
@@ -259,7 +259,7 @@ def test_decoder_learns_to_reverse_unseen_sentences(tmp_path: Path) -> None:
 def test_a_killed_run_ends_as_one_that_was_not(
     name: str, num_kills: int, data: Path, start: Path, tmp_path: Path, python: Path
 ) -> None:
-    more = [*given(name, start), "num_epochs=5", "checkpoint.every_steps=2"]  # 25 steps
+    more = [*settings_of(name, start), "num_epochs=5", "checkpoint.every_steps=2"]  # 25 steps
     assert finetune(data, tmp_path / "whole", *more) == 0
     places = [f"data_dir={data}", f"output_dir={tmp_path / 'killed'}"]
     command = [python, "-m", "bertkit", "finetune", *places, *SMALL, *more]
@@ -284,7 +284,7 @@ def test_a_killed_run_ends_as_one_that_was_not(
     ["published", *(pytest.param(name, marks=pytest.mark.slow) for name in ("transformer", "additive", "relative"))],
 )
 def test_two_processes_give_the_bits_of_one(name: str, data: Path, start: Path, tmp_path: Path, python: Path) -> None:
-    more = [*given(name, start), "reproducibility=strict", "model.hidden_dropout_prob=0.1"]
+    more = [*settings_of(name, start), "reproducibility=strict", "model.hidden_dropout_prob=0.1"]
     for count in (1, 2):
         output = tmp_path / str(count)
         command = [python, "-m", "bertkit", "finetune", f"data_dir={data}", f"output_dir={output}", *SMALL, *more]

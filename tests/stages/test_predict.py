@@ -178,7 +178,7 @@ def test_entities_in_running_text(make: Make, tmp_path: Path, tokenizer: Tokeniz
 
 
 def test_one_text_goes_to_standard_output(make: Make, tmp_path: Path, capsys: Capsys) -> None:
-    def said(head: str, *arguments: str) -> dict[str, Any]:
+    def printed_row(head: str, *arguments: str) -> dict[str, Any]:
         assert run(["predict", f"model_dir={make(head)}", "device=cpu", *arguments]) == 0
         actual = capsys.readouterr()
         assert actual.err == ""
@@ -190,11 +190,11 @@ def test_one_text_goes_to_standard_output(make: Make, tmp_path: Path, capsys: Ca
     record = json.dumps({"text": TEXTS[0] + ", ['min", "text_pair": "kar=lor"})
     (row,) = predict(make("sequence"), tmp_path / "in.jsonl", record)
     capsys.readouterr()
-    assert said("sequence", *pair) == row
-    assert said("token", "text=Kan lon.")["text"] == "Kan lon."
-    assert len(said("masked_lm", "text=kan [MASK].", "top_k=2")["masks"][0]) == 2
-    assert load_predictor(make("token"), device="cpu")("Kan lon.") == said("token", "text=Kan lon.")
-    answer = said("span", "text=kan?", "text_pair=lon min", *SPANS)
+    assert printed_row("sequence", *pair) == row
+    assert printed_row("token", "text=Kan lon.")["text"] == "Kan lon."
+    assert len(printed_row("masked_lm", "text=kan [MASK].", "top_k=2")["masks"][0]) == 2
+    assert load_predictor(make("token"), device="cpu")("Kan lon.") == printed_row("token", "text=Kan lon.")
+    answer = printed_row("span", "text=kan?", "text_pair=lon min", *SPANS)
     assert answer["text"] in ("", "lon", "min", "lon min")
     for head, arguments, line in (
         ("sequence", ["text=kan", "input=x"], "input= and text=: set one of the two"),
@@ -215,12 +215,14 @@ def test_the_ending_of_the_output_says_how_it_is_written(ending: str, make: Make
     import pandas
 
     texts = [*TEXTS, 'a "b"\t,\nc']
-    value = [{"id": f"n{n}", "text": text, "label": "good", "stars": n} for n, text in enumerate(texts)]
-    content = "".join(json.dumps(row) + "\n" for row in value)
+    lines_in = [{"id": f"n{n}", "text": text, "label": "good", "stars": n} for n, text in enumerate(texts)]
+    content = "".join(json.dumps(row) + "\n" for row in lines_in)
     rows = predict(make("sequence"), tmp_path / "in.jsonl", content, "carry_input=true")
     assert [list(row)[:4] for row in rows] == [["id", "text", "input_label", "stars"]] * len(rows)
     carried = [{key: row[key] for key in ("id", "text", "stars", "input_label")} for row in rows]
-    assert carried == [{**{key: row[key] for key in ("id", "text", "stars")}, "input_label": "good"} for row in value]
+    assert carried == [
+        {**{key: row[key] for key in ("id", "text", "stars")}, "input_label": "good"} for row in lines_in
+    ]
     output = tmp_path / f"out.{ending}"
     arguments = ["predict", f"model_dir={make('sequence')}", f"input={tmp_path / 'in.jsonl'}", "device=cpu"]
     assert run([*arguments, f"output={output}", "carry_input=true"]) == 0

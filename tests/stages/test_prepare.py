@@ -87,13 +87,13 @@ def test_changed_text_is_another_dataset(corpus: Path, tmp_path: Path, capsys: C
 
 def test_a_changed_vocabulary_is_another_dataset(corpus: Path, tmp_path: Path, capsys: Capsys) -> None:
     vocab = write_vocabulary(tmp_path / "vocab.txt")
-    value = f"tokenizer.path={vocab}"
-    assert prepare(corpus, tmp_path / "data", value) == 0
-    assert prepare(corpus, tmp_path / "data", value) == 0
+    with_vocab = f"tokenizer.path={vocab}"
+    assert prepare(corpus, tmp_path / "data", with_vocab) == 0
+    assert prepare(corpus, tmp_path / "data", with_vocab) == 0
     first = open_prepared(tmp_path / "data").fingerprint
     vocab.write_text(vocab.read_text() + "kan\n")
-    refused(prepare(corpus, tmp_path / "data", value), "holds another dataset (", capsys)
-    assert prepare(corpus, tmp_path / "other", value) == 0
+    refused(prepare(corpus, tmp_path / "data", with_vocab), "holds another dataset (", capsys)
+    assert prepare(corpus, tmp_path / "other", with_vocab) == 0
     assert open_prepared(tmp_path / "other").fingerprint != first
 
 
@@ -137,8 +137,8 @@ def test_strict_refuses_what_the_linter_finds(corpus: Path, tmp_path: Path, caps
 def test_corpus_without_words_is_refused(tmp_path: Path, capsys: Capsys) -> None:
     (tmp_path / "a.txt").write_text("\u200e\n\n\u200f\n")
     refused(prepare(tmp_path / "a.txt", tmp_path / "data"), "no words in the corpus to learn a vocabulary from", capsys)
-    value = f"tokenizer.path={write_vocabulary(tmp_path / 'vocab.txt')}"
-    refused(prepare(tmp_path / "a.txt", tmp_path / "data", value), "no text in it; check corpus.path", capsys)
+    with_vocab = f"tokenizer.path={write_vocabulary(tmp_path / 'vocab.txt')}"
+    refused(prepare(tmp_path / "a.txt", tmp_path / "data", with_vocab), "no text in it; check corpus.path", capsys)
     assert not list(tmp_path.glob("data*"))
 
 

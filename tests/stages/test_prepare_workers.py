@@ -133,8 +133,8 @@ def test_how_it_is_made_does_not_change_the_dataset(
 
 def test_without_semaphores_one_process_does_the_work(text: Path, plain: dict[str, str], tmp_path: Path) -> None:
     script = 'mount -t tmpfs -o ro tmpfs /dev/shm || exit 99; exec "$@"'
-    value = command(text, tmp_path / "other", "num_workers=2", "part_bytes=30000")
-    done = subprocess.run(["unshare", "-m", "bash", "-c", script, "", *value], capture_output=True, text=True)
+    words = command(text, tmp_path / "other", "num_workers=2", "part_bytes=30000")
+    done = subprocess.run(["unshare", "-m", "bash", "-c", script, "", *words], capture_output=True, text=True)
     if done.returncode in (1, 99):
         pytest.skip("no mounting here")
     assert done.returncode == 0, done.stderr
@@ -245,11 +245,11 @@ def merge(shards: Sequence[Path], output: Path) -> int:
 def test_shards_of_an_array_of_jobs_merge_to_the_dataset_of_one(
     text: Path, vocab: str, shards: list[Path], with_vocabulary: dict[str, str], tmp_path: Path, capsys: Capsys
 ) -> None:
-    value = [shards[2], shards[0], shards[1]]
-    assert merge(value, tmp_path / "merged") == 0
+    unordered = [shards[2], shards[0], shards[1]]
+    assert merge(unordered, tmp_path / "merged") == 0
     assert hashes(tmp_path / "merged") == with_vocabulary
     capsys.readouterr()
-    assert merge(value, tmp_path / "merged") == 0
+    assert merge(unordered, tmp_path / "merged") == 0
     assert capsys.readouterr().out == f"done already: {tmp_path / 'merged'} holds this dataset\n"
     assert run(arguments(text, shards[1], vocab, "shard=2/3", "part_bytes=9000")) == 0
     assert capsys.readouterr().out == f"done already: {shards[1]} holds this shard\n"
@@ -280,21 +280,40 @@ def test_shards_that_do_not_belong_together(
 @pytest.fixture
 def dask(tmp_path: Path) -> Iterator[tuple[str, list[int]]]:
     """A Dask cluster of two workers, each in a process: the scheduler's address, and the workers' process ids."""
-    told = tmp_path / "scheduler.json"
+    address_file = tmp_path / "scheduler.json"
     where = {"cwd": tmp_path, "stderr": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
     cluster = [sys.executable, "-m", "dask"]
     scheduler = subprocess.Popen(
-        [*cluster, "scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", told],
+        [
+            *cluster,
+            "scheduler",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            "0",
+            "--no-dashboard",
+            "--scheduler-file",
+            address_file,
+        ],
         **where,
     )
-    worker = ["worker", "--scheduler-file", told, "--nthreads", "1", "--no-dashboard", "--local-directory", tmp_path]
+    worker = [
+        "worker",
+        "--scheduler-file",
+        address_file,
+        "--nthreads",
+        "1",
+        "--no-dashboard",
+        "--local-directory",
+        tmp_path,
+    ]
     workers = []
     try:
-        while not told.exists():
+        while not address_file.exists():
             time.sleep(0.1)
             assert scheduler.poll() is None
         workers = [subprocess.Popen([*cluster, *worker, "--no-nanny"], **where) for _ in range(2)]
-        yield json.loads(told.read_text())["address"], [each.pid for each in workers]
+        yield json.loads(address_file.read_text())["address"], [each.pid for each in workers]
     finally:
         for each in (*workers, scheduler):
             each.kill()
@@ -309,8 +328,10 @@ def test_dask_prepares_what_one_command_does(
     address, workers = dask
     assert run(arguments(own_text, tmp_path / "at_once", vocab)) == 0
     recipe = [sys.executable, "recipes/prepare_on_dask/prepare.py", address, "3"]
-    value = [each for each in arguments(own_text, tmp_path, vocab, "part_bytes=9000")[1:] if "output_dir" not in each]
-    running = subprocess.Popen([*recipe, tmp_path / "data", *value], stdout=subprocess.PIPE, text=True)
+    settings = [
+        each for each in arguments(own_text, tmp_path, vocab, "part_bytes=9000")[1:] if "output_dir" not in each
+    ]
+    running = subprocess.Popen([*recipe, tmp_path / "data", *settings], stdout=subprocess.PIPE, text=True)
     assert running.stdout is not None
     assert next(running.stdout) == "1 of 3 shards\n"
     os.kill(workers[0], signal.SIGKILL)
@@ -319,6 +340,6 @@ def test_dask_prepares_what_one_command_does(
     assert hashes(tmp_path / "data") == hashes(tmp_path / "at_once")
 
     (own_text / "2.txt").write_bytes(b"good\nbad \xff\n")
-    failed = subprocess.run([*recipe, tmp_path / "bad", *value], capture_output=True, text=True, timeout=60)
+    failed = subprocess.run([*recipe, tmp_path / "bad", *settings], capture_output=True, text=True, timeout=60)
     assert failed.returncode == 2
     assert failed.stderr.startswith(f"error: {own_text / '2.txt'}:2: not UTF-8 (byte 0xff at column 5)")

@@ -421,7 +421,7 @@ def with_positions(make: Make) -> Callable[..., Path]:
     return directory
 
 
-def told(kind: str, folder: Path) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+def positions_of(kind: str, folder: Path) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """What positions say of distance, from the papers and the file of weights: a matrix and lines."""
     tensors, config = load_file(folder / "model.safetensors"), json.loads((folder / "config.json").read_text())
     size, heads, places = config["hidden_size"], config["num_attention_heads"], np.arange(41)
@@ -459,7 +459,7 @@ def test_position_view_shows_numbers_by_distance(
 ) -> None:
     model = with_positions(kind, **changes)
     actual = seen(tmp_path, model, "positions=true")
-    matrix, lines = told(kind, model)
+    matrix, lines = positions_of(kind, model)
     assert (actual["positions"], actual["first"]) == (kind, {"relative": -5, "alibi": 1}.get(kind, 0))
     assert actual["lines"].keys() == lines.keys()
     assert np.abs(np.array(actual["matrix"]) - matrix).max() < 1e-6

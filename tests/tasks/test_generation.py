@@ -300,8 +300,8 @@ def test_what_a_perfect_model_scores_on_real_pairs(lowercase: bool, bleu: float,
     features = GenerationTask(asked).features(examples, tokenizer)
     batches = FeatureBatches(features, "generation")
     assert sum(batch.num_tokens for _, batch in batches.batches_of(2048, 0, 1)) == int(batches.lengths.sum())
-    match = [[(feature.target_ids[1:-1], 0.0)] for feature in features]
-    predictions = GenerationTask(asked).predictions(examples, features, match, tokenizer)
+    perfect = [[(feature.target_ids[1:-1], 0.0)] for feature in features]
+    predictions = GenerationTask(asked).predictions(examples, features, perfect, tokenizer)
     scores = GenerationTask(asked).score(examples, predictions)
     assert scores["bleu"] == pytest.approx(bleu, abs=0.5)
     assert scores["exact"] == pytest.approx(exact, abs=0.01)

@@ -93,8 +93,8 @@ def test_what_stays_of_a_pair_is_what_removing_one_by_one_leaves(a: int, b: int,
 
 def test_singles_and_pairs_may_be_mixed() -> None:
     features = make_features([example("a", "b"), example("c"), example("d", "e")], (), 9)
-    match = [words(feature.input_ids) for feature in features]
-    assert match == ["[CLS] a [SEP] b [SEP]", "[CLS] c [SEP]", "[CLS] d [SEP] e [SEP]"]
+    texts = [words(feature.input_ids) for feature in features]
+    assert texts == ["[CLS] a [SEP] b [SEP]", "[CLS] c [SEP]", "[CLS] d [SEP] e [SEP]"]
     assert [feature.example for feature in features] == [0, 1, 2]
 
 

@@ -109,7 +109,7 @@ def labelled(*labels: Any) -> list[SequenceExample]:
     return [SequenceExample(str(n), "x", None, label) for n, label in enumerate(labels)]
 
 
-def said(*labels: Any) -> list[SequencePrediction]:
+def labelled_as(*labels: Any) -> list[SequencePrediction]:
     return [SequencePrediction(str(n), label, {}) for n, label in enumerate(labels)]
 
 
@@ -125,12 +125,12 @@ ENDINGS = [ChoiceExample(str(n), "x", ("a", "b"), n) for n in range(2)]
 TRANSLATIONS = [GenerationExample(str(n), "x", "ab"[n]) for n in range(2)]
 NUMBERS = ("task.labels=regression", "task.metrics=[pearson]", "task.best_metric=pearson")
 DEGENERATE: list[tuple[str, tuple[str, ...], Any, Any, bool]] = [
-    ("sequence", (), labelled("a", "b"), said("a", "a"), True),
-    ("sequence", (), labelled("a", "b"), said("b", "a"), False),
-    ("sequence", (), labelled("a", "a"), said("a", "a"), False),
-    ("sequence", NUMBERS, labelled(1.0, 5.0), said(2.0, 2.01), True),
-    ("sequence", NUMBERS, labelled(1.0, 5.0), said(2.0, 2.1), False),
-    ("sequence", NUMBERS, labelled(1.0, 1.0), said(2.0, 2.0), False),
+    ("sequence", (), labelled("a", "b"), labelled_as("a", "a"), True),
+    ("sequence", (), labelled("a", "b"), labelled_as("b", "a"), False),
+    ("sequence", (), labelled("a", "a"), labelled_as("a", "a"), False),
+    ("sequence", NUMBERS, labelled(1.0, 5.0), labelled_as(2.0, 2.01), True),
+    ("sequence", NUMBERS, labelled(1.0, 5.0), labelled_as(2.0, 2.1), False),
+    ("sequence", NUMBERS, labelled(1.0, 1.0), labelled_as(2.0, 2.0), False),
     ("tagging", (), TAGS, [tagged("O", "O"), tagged("O")], True),
     ("tagging", (), TAGS, [tagged("O", "B-X"), tagged("O")], False),
     ("tagging", (), TAGS[1:], [tagged("O")], False),

@@ -176,8 +176,8 @@ def test_a_step_left_out_leaves_no_trace(rule: str, bias_correction: bool, left_
 
 def test_optimizer_defaults_are_those_of_the_sources() -> None:
     """Of google-research/bert optimization.py, lines 59-65, and of NVIDIA's LAMB."""
-    value = (["data_dir=x", "output_dir=y", f"optimizer={name}"] for name in plugins.names_of("optimizer"))
-    assert [build(PretrainSettings, compose("pretrain", each)).optimizer for each in value] == [
+    settings = (["data_dir=x", "output_dir=y", f"optimizer={name}"] for name in plugins.names_of("optimizer"))
+    assert [build(PretrainSettings, compose("pretrain", each)).optimizer for each in settings] == [
         OptimizerConfig("adamw", 1e-4, 0.9, 0.999, 1e-6, 0.01, False, 1.0),
         OptimizerConfig("lamb", 6e-3, 0.9, 0.999, 1e-6, 0.01, True, 1.0),
     ]

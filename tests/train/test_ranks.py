@@ -15,11 +15,11 @@ from bertkit.train import checkpoint
 from bertkit.train.checkpoint import newest_valid
 
 WORKER = Path(__file__).with_name("ranks_worker.py")
-Found = tuple[Path, list[dict[str, Any]]]
+Ranks = tuple[Path, list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory, python: Path) -> Found:
+def ranks(tmp_path_factory: pytest.TempPathFactory, python: Path) -> Ranks:
     directory = tmp_path_factory.mktemp("ranks")
     commands = [[str(python), str(WORKER), str(directory), str(rank)] for rank in (0, 1)]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
@@ -28,9 +28,9 @@ def found(tmp_path_factory: pytest.TempPathFactory, python: Path) -> Found:
     return directory / "run", [json.loads(text) for text in output]
 
 
-def test_one_process_loads_checkpoint_of_two(found: Found) -> None:
-    run_dir, told = found
-    assert [one["saved"] for one in told] == ["step-00000001"] * 2
+def test_one_process_loads_checkpoint_of_two(ranks: Ranks) -> None:
+    run_dir, results = ranks
+    assert [one["saved"] for one in results] == ["step-00000001"] * 2
     newest, faults = newest_valid(run_dir)
     assert newest is not None
     assert (newest.name, faults) == ("step-00000004", [])
@@ -45,8 +45,8 @@ def test_one_process_loads_checkpoint_of_two(found: Found) -> None:
     assert abs(sizes[0] - sizes[1]) < 1_000
 
 
-def test_a_failure_of_one_fails_the_save_of_both(found: Found) -> None:
-    for one in found[1]:
+def test_a_failure_of_one_fails_the_save_of_both(ranks: Ranks) -> None:
+    for one in ranks[1]:
         kind, message = one["disk of one"]
         assert kind == "StorageError"
         assert message.startswith("step 2 is not saved: ")
@@ -58,12 +58,12 @@ def test_a_failure_of_one_fails_the_save_of_both(found: Found) -> None:
         assert (one["saved after"], one["kept"]) == ("step-00000004", ["step-00000004"])
 
 
-def test_a_directory_that_is_not_shared_is_refused_by_both(found: Found) -> None:
-    run_dir, told = found
-    assert [one["shared"] for one in told] == [[], []]
+def test_a_directory_that_is_not_shared_is_refused_by_both(ranks: Ranks) -> None:
+    run_dir, results = ranks
+    assert [one["shared"] for one in results] == [[], []]
     elsewhere, host = run_dir.with_name("elsewhere"), socket.gethostname()
     expected = f"output_dir={elsewhere}: process 1 on {host} does not see what process 0 on {host} wrote there"
-    for one in told:
+    for one in results:
         kind, message = one["not shared"]
         assert kind == "InputError"
         assert message.startswith(expected)

@@ -113,8 +113,8 @@ def reference_pairs(
 def test_pairs_equal_the_reference(
     lengths: Lengths, max_seq_length: int, short: float, seed: int, epoch: int, objective: str
 ) -> None:
-    value = (max_seq_length, short, seed, epoch, objective)
-    expected = [row for index in range(len(lengths)) for row in reference_pairs(lengths, index, *value)]
+    drawn = (max_seq_length, short, seed, epoch, objective)
+    expected = [row for index in range(len(lengths)) for row in reference_pairs(lengths, index, *drawn)]
     assert as_rows(pairs_of(lengths, max_seq_length, short, seed, epoch, objective=objective)) == expected
 
 
@@ -122,9 +122,9 @@ def test_pairs_equal_the_reference(
 def test_odd_documents_equal_the_reference(lengths: Lengths) -> None:
     """One token, one sentence, sentences longer than a pair (more than 64 tokens cut), a single document."""
     for seed, objective in itertools.product(range(2), ("nsp", "sop", "none")):
-        value = (19, 0.5, seed, 0)
-        expected = [row for n in range(len(lengths)) for row in reference_pairs(lengths, n, *value, objective)]
-        assert as_rows(pairs_of(lengths, *value, objective=objective)) == expected
+        settings = (19, 0.5, seed, 0)
+        expected = [row for n in range(len(lengths)) for row in reference_pairs(lengths, n, *settings, objective)]
+        assert as_rows(pairs_of(lengths, *settings, objective=objective)) == expected
 
 
 def test_pairs_of_letters_by_hand() -> None:

@@ -63,7 +63,7 @@ def test_every_export_loads(
     for name, result in zip(exports, loaded, strict=True):
         assert version in ("installed", result["version"])
         assert (result["missing"], result["unexpected"], result["mismatched"]) == ([], [], []), name
-        assert [line for line in result["said"] if not any(known in line for known in UPSTREAM)] == [], name
+        assert [line for line in result["messages"] if not any(known in line for known in UPSTREAM)] == [], name
         batch = load_tokenizer(exports[name])(TEXTS, padding=True, return_tensors="pt")
         assert len(result["ids"]) == (2 if path else 1)
         assert all(ids == batch["input_ids"].tolist() for ids in result["ids"]), name

@@ -25,11 +25,11 @@ def task_of(name: str, **columns: Any) -> TaskConfig:
 
 
 def opened(
-    task: TaskConfig, content: str | bytes, name: str = "-", given: str | None = None, labels: tuple[str, ...] = ()
+    task: TaskConfig, content: str | bytes, name: str = "-", format: str | None = None, labels: tuple[str, ...] = ()
 ) -> Inputs:
     data = content.encode() if isinstance(content, str) else content
     file = io.BufferedReader(io.BytesIO(data), PEEKED_BYTES)  # type: ignore[arg-type,type-var]
-    return open_inputs(tasks.task_of(task, labels), file, Path(name), given)
+    return open_inputs(tasks.task_of(task, labels), file, Path(name), format)
 
 
 def rows_of(inputs: Inputs) -> list[tuple[Any, ...]]:

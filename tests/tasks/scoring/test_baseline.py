@@ -21,7 +21,7 @@ def texts(*labels: Any) -> list[SequenceExample]:
     return [SequenceExample(str(number), "a", None, label) for number, label in enumerate(labels)]
 
 
-def said(*labels: Any) -> list[SequencePrediction]:
+def labelled_as(*labels: Any) -> list[SequencePrediction]:
     return [SequencePrediction(str(number), label, {}) for number, label in enumerate(labels)]
 
 
@@ -76,12 +76,12 @@ def test_guessing_that_there_is_no_answer() -> None:
 def test_the_interval_of_an_accuracy_by_hand() -> None:
     """Of ten examples the guess has 6 right, the model 9: it gains 4 and loses 1."""
     actual = baseline_of("sst2", texts("n"), texts(*"nnnnnnyyyy"), ["n", "y"])
-    ranges = actual.intervals(said(*"nnnnnyyyyy"), {"accuracy": 0.9})
+    ranges = actual.intervals(labelled_as(*"nnnnnyyyyy"), {"accuracy": 0.9})
     assert ranges["accuracy"] == pytest.approx((0.5958, 0.9821), abs=1e-4)  # Wilson, by hand
     mean = 3 / 12
     half = 1.96 * math.sqrt((6 / 12 - mean**2) / 12)  # Agresti and Min
     assert ranges[GAIN] == pytest.approx((mean - half, mean + half))
-    same = actual.intervals(said(*"nnnnnnnnnn"), {"accuracy": 0.6})
+    same = actual.intervals(labelled_as(*"nnnnnnnnnn"), {"accuracy": 0.6})
     assert same[GAIN][0] < -0.1 < 0.1 < same[GAIN][1]  # equal predictions on few examples prove nothing
 
 
@@ -92,10 +92,10 @@ def test_intervals_of_other_scores_are_those_of_the_bootstrap() -> None:
     predicted = np.where(rng.random(101) < 0.8, true, 1 - true)
     dev, names = texts(*(str(label) for label in true)), ["0", "1"]
     actual = baseline_of("mrpc", texts("0", "1", "1"), dev, names)
-    ranges = actual.intervals(said(*map(str, predicted)), f1 := {"f1": f1_of(true, predicted), "accuracy": 0.8})
+    ranges = actual.intervals(labelled_as(*map(str, predicted)), f1 := {"f1": f1_of(true, predicted), "accuracy": 0.8})
     drawn = [f1_of(true[rows], predicted[rows]) for rows in rng.integers(101, size=(4000, 101))]
     assert ranges["f1"] == pytest.approx(tuple(np.quantile(drawn, (0.025, 0.975))), abs=0.02)
-    assert ranges["f1"] == actual.intervals(said(*map(str, predicted)), f1)["f1"]
+    assert ranges["f1"] == actual.intervals(labelled_as(*map(str, predicted)), f1)["f1"]
     chunks = baseline_of("conll2003", tags("O"), tags(*["B-X O"] * 10), ["O", "B-X"])
     tagged = [tagged_as("B-X", "O")] * 9 + [tagged_as("O", "O")]
     ranges = chunks.intervals(tagged, {"overall_f1": 18 / 19})
@@ -139,7 +139,7 @@ def test_words_that_tell_the_labels_are_found_by_tfidf(several: bool) -> None:
 
 def warned(train: str, dev: str, predicted: str) -> list[str]:
     result = baseline_of("sst2", texts(*train), texts(*dev), ["n", "y"])
-    predictions = said(*predicted)
+    predictions = labelled_as(*predicted)
     score = sum(p == t for p, t in zip(predicted, dev, strict=True)) / len(dev)
     return result.warnings(predictions, score, result.intervals(predictions, {"accuracy": score})[GAIN])
 

@@ -56,9 +56,9 @@ def test_many_labels_are_put_together() -> None:
 def test_a_review_of_labels() -> None:
     """The mistakes come with their texts, the most confident first."""
     task, labels = task_config("sequence"), ["no", "yes"]
-    value = [("a", "no", 0.9), ("b", "yes", 0.7), ("c", "no", 0.6), ("d", "no", 0.8)]
-    examples = [SequenceExample(text, text * 3, None if text != "d" else "pair", "yes") for text, _, _ in value]
-    predictions = [SequencePrediction(t, label, {label: p, labels[label == "no"]: 1 - p}) for t, label, p in value]
+    cases = [("a", "no", 0.9), ("b", "yes", 0.7), ("c", "no", 0.6), ("d", "no", 0.8)]
+    examples = [SequenceExample(text, text * 3, None if text != "d" else "pair", "yes") for text, _, _ in cases]
+    predictions = [SequencePrediction(t, label, {label: p, labels[label == "no"]: 1 - p}) for t, label, p in cases]
     actual = task_of(task, tuple(labels)).review(examples, predictions)
     assert actual["by_label"]["yes"] == {"precision": 1.0, "recall": 0.25, "f1": 0.4, "support": 4}
     assert actual["confusion"]["counts"] == [[0, 0], [3, 1]]
