@@ -186,12 +186,12 @@ class Stub:
         for key, value in {**content, **chosen}.items():
             kind, comment = self.type_of(hints[key], key), comments.get(key, "")
             if key in self.groups and key in chosen:
-                options = f"_{key.capitalize()}Option"
-                kind = f"{options} | None" if key == "experiment" else f"{options} | {kind}"
+                alias = f"_{key.capitalize()}Option"
+                kind = f"{alias} | None" if key == "experiment" else f"{alias} | {kind}"
                 if key in plugins.SLOTS:
-                    kind = kind.replace(options, "str")
+                    kind = kind.replace(alias, "str")
                 else:
-                    self.classes[options] = f"{options}: TypeAlias = Literal[{', '.join(map(repr, self.groups[key]))}]"
+                    self.classes[alias] = f"{alias}: TypeAlias = Literal[{', '.join(map(repr, self.groups[key]))}]"
                 named = f"one of {', '.join(self.groups[key])}; or "
                 comment = (
                     comment

@@ -72,7 +72,7 @@ def test_control_characters_are_shown_as_escapes(capsys: Capsys) -> None:
 
 def test_nothing_prints_but_errors_say_and_results() -> None:
     """Only `errors.say`, and a command that writes its result, may use `print` and the streams."""
-    results = {"stages/predict.py", "stages/embed.py", "data/batches/instances.py"}
+    printing = {"stages/predict.py", "stages/embed.py", "data/batches/instances.py"}
     collected, files = [], sorted(PACKAGE.rglob("*.py"))
     assert len(files) > 100
     for path in files:
@@ -83,7 +83,7 @@ def test_nothing_prints_but_errors_say_and_results() -> None:
             called = ast.unparse(node.func)
             if called == "print" and name != "base/errors.py":
                 collected.append(f"{name}:{node.lineno}")
-            if called in ("sys.stdout.write", "sys.stderr.write", "sys.stdout.writelines") and name not in results:
+            if called in ("sys.stdout.write", "sys.stderr.write", "sys.stdout.writelines") and name not in printing:
                 collected.append(f"{name}:{node.lineno}")
     assert collected == []
 

@@ -253,9 +253,9 @@ def library(folder: Path) -> Path:
 
 
 def search_library(path: Path) -> None:
-    result = Library(path)
+    opened = Library(path)
     for question in ("a 7 three", "second", ""):
-        json.dumps([dataclasses.asdict(hit) for hit in result.find(question, 5, add_rest=True)])
+        json.dumps([dataclasses.asdict(hit) for hit in opened.find(question, 5, add_rest=True)])
 
 
 def change_library(path: Path) -> None:

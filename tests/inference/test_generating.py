@@ -184,16 +184,16 @@ def plain_search(model: BertWithHeads, source: list[int], settings: GenerationCo
     going: list[tuple[list[int], float]] = [([], 0.0)]
     ended: Written = []
     for length in range(1, limit + 1):
-        results = []
+        candidates = []
         for text, total in going:
             targets = Targets(torch.tensor([START, *text]), Layout.from_lengths(torch.tensor([length])))
             with torch.no_grad():
                 logits = model(ids, torch.zeros_like(ids), layout, targets=targets).logits["generation"][-1]
             logs = torch.log_softmax(logits, -1).tolist()
-            results += [(text, token, total + log) for token, log in enumerate(logs)]
-        results = sorted(results, key=lambda each: -each[2])[: 2 * width]
+            candidates += [(text, token, total + log) for token, log in enumerate(logs)]
+        candidates = sorted(candidates, key=lambda each: -each[2])[: 2 * width]
         going = []
-        for rank, (text, token, total) in enumerate(results):
+        for rank, (text, token, total) in enumerate(candidates):
             if token == END or length == limit:
                 if rank < width:
                     ended.append((text if token == END else [*text, token], total / length**settings.length_penalty))

@@ -130,12 +130,12 @@ class Connection:
 def request(path: str, body: Any = None, method: str | None = None, **headers: str | None) -> bytes:
     """Write a request; a body that is no bytes is written as JSON. Headers of None are left out."""
     data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-    options: dict[str, str | None] = {"host": "localhost"}
+    fields: dict[str, str | None] = {"host": "localhost"}
     if body is not None:
-        options |= {"content-type": "application/json", "content-length": str(len(data))}
-    options |= {name.replace("_", "-"): value for name, value in headers.items()}
+        fields |= {"content-type": "application/json", "content-length": str(len(data))}
+    fields |= {name.replace("_", "-"): value for name, value in headers.items()}
     lines = [f"{method or ('GET' if body is None else 'POST')} {path} HTTP/1.1"]
-    lines += [f"{name}: {value}" for name, value in options.items() if value is not None]
+    lines += [f"{name}: {value}" for name, value in fields.items() if value is not None]
     return "\r\n".join([*lines, "", ""]).encode() + data
 
 
