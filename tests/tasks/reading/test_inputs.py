@@ -97,9 +97,9 @@ def test_text_input_is_read_by_format_and_column(
 @pytest.mark.parametrize("line", ["\ufeff", "\u200b", "\u00a0\u2060"])
 def test_a_line_of_nothing_that_is_seen_is_blank(line: str) -> None:
     content = f"kan\n{line}\nlon\ufeff\n"
-    actual = rows_of(opened(task_config("sequence"), content, given="text"))
+    actual = rows_of(opened(task_config("sequence"), content, format="text"))
     assert actual == [("kan", None), ("", None), ("lon\ufeff", None)]
-    assert rows_of(opened(task_config("tagging"), content, given="words")) == [(("kan",),), ((),), (("lon\ufeff",),)]
+    assert rows_of(opened(task_config("tagging"), content, format="words")) == [(("kan",),), ((),), (("lon\ufeff",),)]
     records = f'{{"text": "kan"}}\n{line}\n{{"text": "lon"}}\n'
     assert rows_of(opened(task_config("sequence"), records, "in.jsonl")) == [("kan", None), ("", None), ("lon", None)]
     table = f"text\ttext_pair\nkan\tlon\n{line}\n"
@@ -108,7 +108,7 @@ def test_a_line_of_nothing_that_is_seen_is_blank(line: str) -> None:
 
 def test_label_text_that_is_asked_for() -> None:
     task = dataclasses.replace(task_of("sequence"), format="label_text")
-    assert rows_of(opened(task, "3 kan lon\n", given="label_text")) == [("kan lon", None)]
+    assert rows_of(opened(task, "3 kan lon\n", format="label_text")) == [("kan lon", None)]
 
 
 EMPTY = [
