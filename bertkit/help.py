@@ -8,7 +8,7 @@ from pathlib import Path
 from bertkit.base import plugins
 from bertkit.base.errors import InputError, nearest
 from bertkit.base.typed_settings import conf_dir, conf_dirs, option_names
-from bertkit.commands import all_commands
+from bertkit.commands import all_commands, command_of
 from bertkit.settings.reading.assignments import Assignment
 from bertkit.settings.reading.names import load_plugins
 
@@ -55,6 +55,29 @@ def usage() -> str:
     return USAGE.format(commands="\n".join(commands))
 
 
+@dataclasses.dataclass(frozen=True)
+class _CommandFile:
+    """The configuration file of a command, as lines."""
+
+    head: list[str]  # the comment
+    settings: list[str]
+    chosen: dict[str, str]  # the option of each group
+
+    @classmethod
+    def read(cls, path: Path) -> "_CommandFile":
+        """Read a file; in it the comment is followed by the list of options, a blank line, and the settings."""
+        lines = path.read_text(encoding="utf-8").splitlines()
+        defaults = re.findall(r"^  - (\w+): (.+)$", "\n".join(lines), re.MULTILINE)
+        settings = [line for line in lines[lines.index("") + 1 :] if line]
+        return cls([line[2:] for line in lines[: lines.index("defaults:")]], settings, dict(defaults))
+
+    @property
+    def summary(self) -> list[str]:
+        """The comment up to what the command gives."""
+        gives = next(number for number, line in enumerate(self.head) if line.startswith("Gives:"))
+        return self.head[: self.head.index("", gives)]
+
+
 def command_help(command: str, words: Sequence[str] = (), config_dir: str | None = None) -> str:
     """Return the help of a command: what it needs and gives, with examples, and its usual settings.
 
@@ -62,40 +85,40 @@ def command_help(command: str, words: Sequence[str] = (), config_dir: str | None
     and the options of its groups. An option in the words, such as task=ner, adds the settings of that option.
     """
     directories = conf_dirs(config_dir)
-    directory = directories[0]
-    lines = (directory / f"{command}.yaml").read_text(encoding="utf-8").splitlines()
-    head = [line[2:] for line in lines[: lines.index("defaults:")]]
-    settings = [line for line in lines[lines.index("") + 1 :] if line]
-    chosen = {line.split(":")[0].strip(" -"): line.split(":")[1].strip() for line in lines if re.match("  - .+:", line)}
-    groups = {name: options for name, options in option_names(directories).items() if name in chosen}
+    file = _CommandFile.read(directories[0] / f"{command}.yaml")
+    groups = {name: options for name, options in option_names(directories).items() if name in file.chosen}
+    own = command_of(command).options
     requested = {name: option for name, _, option in (word.partition("=") for word in words) if name in groups}
     for name, option in requested.items():
         if option not in groups[name]:
             hint = nearest(option, groups[name])
             raise InputError(f"unknown option {name}={option}{hint} (one of {', '.join(groups[name])})")
     load_plugins([Assignment(*word.partition("=")[::2], word) for word in words])
-    text = [*head, "", "settings:", *(f"  {line}" for line in settings)]
-    top_level = {line.split(":")[0].strip() for line in settings} | groups.keys()
-    usual = _usual_settings(directory, command, chosen) if "all" not in words else []
+    usual = _usual_settings(directories[0], command, file.chosen) if "all" not in words else []
     if usual:
-        gives = next(number for number, line in enumerate(head) if line.startswith("Gives:"))
         more = f"`bertkit {command} --help all` explains more, and lists all settings."
-        text = [*head[: head.index("", gives)], "", "usual settings:", *usual, "", more]
+        text = [*file.summary, "", "usual settings:", *usual, "", more]
         groups = {name: options for name, options in groups.items() if name in requested}
-    elif command == "prepare":
-        groups["segments"], chosen["segments"] = ["google"], "google"  # the other options are for pretrain
-        groups["masking"] = ["bert", "whole_word"]  # for the masks of fixed instances
+    else:
+        text = [*file.head, "", "settings:", *(f"  {line}" for line in file.settings)]
+        groups |= own
+    chosen = file.chosen | {name: options[0] for name, options in own.items()}
     for name, options in sorted(groups.items(), key=lambda item: item[0] in requested):  # requested groups come last
         text += ["", f"{name}= {', '.join(options)}"]
-        if name == "task" and name not in requested:
-            text.append(f"  `bertkit {command} task=sequence --help` lists the settings of a task")
         if name in requested:
             text += _option_help(name, requested[name], directories, config_dir)
-        elif chosen[name] in options:
-            own = (directory / name / f"{chosen[name]}.yaml").read_text(encoding="utf-8").splitlines()
-            text += [f"  {name}.{line}" for line in own if line and not line.startswith("#")]
+        else:
+            text += _chosen_help(command, name, directories[0] / name / f"{chosen[name]}.yaml")
     text = [line.replace("  #: ", "  # ") for line in text]
+    top_level = {line.split(":")[0].strip() for line in file.settings} | file.chosen.keys()
     return "\n".join([*text, *(line for slot in plugins.SLOTS for line in _plugin_help(slot, top_level))])
+
+
+def _chosen_help(command: str, group: str, path: Path) -> list[str]:
+    """List the settings of the option that a command chooses; for a command without a task, how to see those of tasks."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    text = [f"  `bertkit {command} task=sequence --help` lists the settings of a task"] if group == "task" else []
+    return text + [f"  {group}.{line}" for line in lines if line and not line.startswith("#")]
 
 
 def _usual_settings(directory: Path, command: str, chosen: Mapping[str, str]) -> list[str]:
@@ -133,6 +156,10 @@ def _option_help(group: str, option: str, directories: Sequence[Path], config_di
 
     from bertkit.settings.reading.compose import option_lines
 
+    file = next(path for folder in reversed(directories) if (path := folder / group / f"{option}.yaml").is_file())
+    lines = file.read_text(encoding="utf-8").splitlines()
+    if lines[0] == "# @package _global_":  # an experiment sets settings of other groups
+        return [f"  {line}" for line in lines[1:]]
     options, texts, parent = [option], list[str](), ""
     settings, comments = option_lines(group, option, config_dir), dict[str, str]()
     for one in options:

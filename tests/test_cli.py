@@ -69,6 +69,12 @@ def test_the_help_of_prepare_shows_the_instances_it_makes(capsys: Capsys) -> Non
     assert "full_sentences" not in printed
 
 
+def test_the_help_of_an_experiment_is_its_file(capsys: Capsys) -> None:
+    assert run(["pretrain", "--help", "experiment=quickstart"]) == 0
+    assert "\n  # A tiny BERT in a minute" in (printed := capsys.readouterr().out)
+    assert "\n  steps: 2400\n  model:\n" in printed
+
+
 def test_a_misspelt_key_is_refused_before_torch_is_imported() -> None:
     code = (
         "import sys; from bertkit.cli import run\n"

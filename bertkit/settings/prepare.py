@@ -114,4 +114,5 @@ COMMAND = Command(
     stage="bertkit.stages.prepare",
     needs="text",
     gives="tokenizer and prepared dataset",
+    options={"segments": ["google"], "masking": ["bert", "whole_word"]},  # the others are for pretrain
 )
