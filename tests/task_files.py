@@ -7,7 +7,7 @@ from typing import Any
 from task_configs import task_config
 
 from bertkit.tasks.reading.readers import read_examples
-from bertkit.tasks.reading.source import Source
+from bertkit.tasks.reading.source import SplitExamples
 from bertkit.tasks.sequence import SequenceExample
 from bertkit.tasks.words import TaggingExample
 
@@ -19,16 +19,16 @@ def write(folder: Path, name: str, text: str | bytes) -> Path:
     return path
 
 
-def read(folder: Path, task: str, split: str, *overrides: str, **options: Any) -> Source:
+def read(folder: Path, task: str, split: str, *overrides: str, **options: Any) -> SplitExamples:
     return read_examples(task_config(task, *(f"task.{text}" for text in overrides)), str(folder), split, **options)
 
 
-def rows(source: Source) -> list[tuple[Any, ...]]:
+def rows(source: SplitExamples) -> list[tuple[Any, ...]]:
     assert all(isinstance(example, SequenceExample) for example in source.examples)
     return [(e.id, e.text, e.text_pair, e.label) for e in source.examples]  # type: ignore[union-attr]
 
 
-def tagged(source: Source) -> list[tuple[Any, ...]]:
+def tagged(source: SplitExamples) -> list[tuple[Any, ...]]:
     assert all(isinstance(example, TaggingExample) for example in source.examples)
     return [(e.words, e.tags) for e in source.examples]  # type: ignore[union-attr]
 

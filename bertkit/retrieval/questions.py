@@ -1,6 +1,7 @@
 """Reading questions for a library, with labels: the answers or the right passage, if known."""
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,12 @@ from bertkit.base.errors import InputError, named
 from bertkit.base.text_files import is_blank, opened_input, unpacked, unpacking
 from bertkit.base.typed_settings import build, read_conf, refuse
 from bertkit.retrieval.library import Hit
-from bertkit.tasks.reading.formats import ENDINGS, beginning, json_format, suffix_of
+from bertkit.tasks.reading.cells import FilledRows
+from bertkit.tasks.reading.formats import beginning, json_format, suffix_of
 from bertkit.tasks.reading.readers import input_table
 from bertkit.tasks.reading.rows import plain_rows
-from bertkit.tasks.reading.tables import ShortRows
 from bertkit.tasks.scoring.squad import exact, f1
+from bertkit.tasks.task import ENDINGS
 from bertkit.tasks.task_config import TaskConfig
 
 
@@ -49,7 +51,7 @@ class Question:
 def read_questions(name: str, most: int | None = None) -> list[Question]:
     """Read all or `most` questions from a table, SQuAD's JSON, or a text with one question per line; "-": standard input."""
     task = build(TaskConfig, read_conf("task/spans"))
-    path, short_rows, questions = Path(name), ShortRows(are_filled=True), list[Question]()
+    path, short_rows, questions = Path(name), FilledRows(), list[Question]()
     with opened_input(name) as (stream, _):
         with unpacking(lambda: name):
             file = unpacked(stream, path)
@@ -58,7 +60,7 @@ def read_questions(name: str, most: int | None = None) -> list[Question]:
         field = "text" if format == "text" else "question"
         if table.names and field not in table.names:
             raise InputError(f"{table.place(1)}: no column '{field}' (it has: {named(table.names)})")
-        for number, row in table.rows:
+        for number, row, _ in table.rows:
             if len(questions) == most:
                 break
             if row != {} and not is_blank(str(row.get(field, ""))):
@@ -80,7 +82,7 @@ def questions_of(rows: object, most: int | None = None) -> list[Question]:
     return questions
 
 
-def _question(row: dict[str, Any], field: str, where: str, number: int) -> Question:
+def _question(row: Mapping[str, Any], field: str, where: str, number: int) -> Question:
     text, context, passage = row.get(field), row.get("context"), row.get("passage")
     for name, value in ((field, text), ("context", "" if context is None else context)):
         if not isinstance(value, str):

@@ -21,7 +21,7 @@ from bertkit.run.state import Choices, make_choices
 from bertkit.settings.finetune import BASE_HIDDEN_SIZE, FinetuneSettings
 from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
 from bertkit.tasks.feature import Feature
-from bertkit.tasks.reading.source import Source
+from bertkit.tasks.reading.source import SplitExamples
 from bertkit.tasks.reading.training_data import TrainingData, read_training_data
 from bertkit.tasks.task import Example
 from bertkit.tasks.trainable import AnyTrainable
@@ -74,7 +74,7 @@ class Coverage:
 class TaskSplit:
     """The examples of a split, and how many of them are truncated."""
 
-    source: Source
+    source: SplitExamples
     coverage: Coverage
 
     def describe(self) -> list[str]:

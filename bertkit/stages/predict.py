@@ -19,6 +19,7 @@ from bertkit.inference.task_model import Predictor
 from bertkit.run.outputs import check_outputs, has_content, is_stream, opened_output, partial_output
 from bertkit.settings.predict import PredictSettings
 from bertkit.tasks.feature import Feature
+from bertkit.tasks.reading.cells import Cells
 from bertkit.tasks.reading.readers import Inputs
 from bertkit.tasks.reading.writers import Write, row_writer, write_lines
 from bertkit.tasks.task import AnyTask, Example, ExtraFile, Row
@@ -95,7 +96,7 @@ class _Output:
         self,
         settings: PredictSettings,
         task: AnyTask,
-        carried: deque[Row],
+        carried: deque[Cells],
         stack: contextlib.ExitStack,
     ) -> None:
         self.task, self.carried, self.num_written, self.num_truncated = task, carried, 0, 0
@@ -129,11 +130,11 @@ class _Output:
             file.write(kind.frame[2] if self.num_written else kind.empty)
 
 
-def _with_fields(carried: deque[Row], rows: list[Row]) -> list[Row]:
+def _with_fields(carried: deque[Cells], rows: list[Row]) -> list[Row]:
     """Join predictions and their input rows; without carry_input there are none."""
     return [_joined(carried.popleft(), row) for row in rows] if carried else rows
 
 
-def _joined(fields: Row, row: Row) -> Row:
+def _joined(fields: Cells, row: Row) -> Row:
     """Join an input row and its prediction; an input field with the same name, such as a label, becomes `input_NAME`."""
     return {f"input_{name}" if name in row and name not in COPIED else name: fields[name] for name in fields} | row

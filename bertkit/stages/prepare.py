@@ -185,7 +185,7 @@ def _write_dataset(
     config = settings.segments
     if isinstance(config, InstancesConfig):
         vocab, shards = load_tokenizer(partial / "tokenizer").facts, facts["splits"]["train"]["shard_tokens"]
-        split = prepared.Split(partial / "train", prepared.token_dtype(vocab.size), shards)
+        split = prepared.SplitTokens(partial / "train", prepared.token_dtype(vocab.size), shards)
         directory, most = partial / "instances", config.dupe_factor * split.num_tokens
         with Progress("making instances", most) as progress:
             for num_tokens in make_instances(directory, split, config, settings.masking, vocab, settings.seed):

@@ -19,6 +19,7 @@ without a door: tagging.py (with entities.py and words.py), choice.py and spans/
     reading.kinds       infers the task of a training file
     reading.readers     reads files, datasets of the hub, and inputs of `predict` as examples
     reading.rows        rows from Python
+    reading.cells       rows with too few cells
     reading.source      the examples of a split, and what their reading found
     reading.tables      parses lines into rows
     reading.training_data  the training and dev examples, read once

@@ -16,9 +16,10 @@ from bertkit.base import plugins
 from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.tasks.feature import Feature, Logits, pieces, softmax, text_feature
+from bertkit.tasks.reading.cells import Cells, FilledRows, ShortRows
 from bertkit.tasks.reading.labels import as_number
-from bertkit.tasks.reading.reading import Cells, Reading, optional_value, required_text, required_value
-from bertkit.tasks.reading.tables import ShortRows, first_name
+from bertkit.tasks.reading.reading import Reading, optional_value, required_text, required_value
+from bertkit.tasks.reading.tables import first_name
 from bertkit.tasks.scoring import metrics, review
 from bertkit.tasks.scoring.review import Review
 from bertkit.tasks.task import TABLES, Row
@@ -65,8 +66,11 @@ class ChoiceTask(HeadTask[ChoiceExample, Feature, ChoicePrediction]):
 
         def example(row: Cells, where: str, line: int) -> ChoiceExample:
             values = [required_value(row, column or "", where) for column in columns]
-            endings = values[0] if len(values) == 1 and isinstance(values[0], list) else values
-            if len(endings) < 2 or not all(isinstance(ending, str) for ending in endings):
+            match values:
+                case [list() as listed]:
+                    values = listed
+            endings = [value for value in values if isinstance(value, str)]
+            if len(endings) < 2 or len(endings) < len(values):
                 raise InputError(f"{where}: expected at least two endings, each a text; set task.columns.endings=")
             if begin is not None:
                 endings = [f"{required_text(row, begin, where)} {ending}" for ending in endings]
@@ -142,7 +146,7 @@ class ChoiceTask(HeadTask[ChoiceExample, Feature, ChoicePrediction]):
 
     def short_rows(self) -> ShortRows:
         """Return how rows of an input with too few cells are treated: with as many endings as the first."""
-        return ShortRows(are_filled=True, keep_lengths=True)
+        return FilledRows(keep_lengths=True)
 
     def content(self, example: ChoiceExample) -> object:
         """Return the context."""
@@ -201,10 +205,12 @@ class ChoiceTask(HeadTask[ChoiceExample, Feature, ChoicePrediction]):
         }
 
 
-def _right_ending(value: Any, field: str, num_endings: int, where: str, is_labelled: bool) -> int | None:
+def _right_ending(value: object, field: str, num_endings: int, where: str, is_labelled: bool) -> int | None:
     if value in (None, "", -1, "-1") and not is_labelled:
         return None
-    number = math.nan if isinstance(value, bool) or value is None else as_number(value)
+    number = math.nan
+    if isinstance(value, (str, int, float)) and not isinstance(value, bool):
+        number = as_number(value)
     if number not in range(num_endings):
         raise InputError(
             f"{where}: {field} {value!r:.80}; expected the number of the right ending, 0 to {num_endings - 1}"

@@ -19,7 +19,8 @@ from bertkit.base import plugins
 from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.tasks.feature import Feature, pieces
-from bertkit.tasks.reading.reading import Cells, Reading, optional_value, required_text
+from bertkit.tasks.reading.cells import Cells
+from bertkit.tasks.reading.reading import Reading, optional_value, required_text
 from bertkit.tasks.reading.tables import names_of
 from bertkit.tasks.scoring import metrics
 from bertkit.tasks.scoring.metrics import TEXT_METRICS, keys_of
@@ -41,7 +42,7 @@ class GenerationExample:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class GeneratedText:
     """A generated text and its score."""
 
     text: str
@@ -55,7 +56,7 @@ class GenerationPrediction:
     id: str  # the example's id
     text: str  # the best text
     score: float  # the sum of the log probabilities of its tokens / length ** length_penalty
-    candidates: tuple[Candidate, ...] = ()  # the best texts; empty for num_candidates=1
+    candidates: tuple[GeneratedText, ...] = ()  # the best texts; empty for num_candidates=1
 
 
 @plugins.option("shape", "generation")
@@ -129,7 +130,7 @@ class GenerationTask(TrainableTask[GenerationExample, Feature, GenerationPredict
         num_candidates, predictions = self.search.num_candidates, []
         for feature, written in zip(features, texts, strict=True):
             best = [
-                Candidate(tokenizer.decode(ids, skip_special_tokens=True), float(score))
+                GeneratedText(tokenizer.decode(ids, skip_special_tokens=True), float(score))
                 for ids, score in written[:num_candidates]
             ]
             name, candidates = examples[feature.example].id, tuple(best) if num_candidates > 1 else ()

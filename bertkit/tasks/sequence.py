@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.tasks.feature import Feature, Label, Logits, pieces, text_feature
-from bertkit.tasks.reading.reading import Cells, Reading, optional_value, required_text, required_value
+from bertkit.tasks.reading.cells import Cells
+from bertkit.tasks.reading.reading import Reading, optional_value, required_text, required_value
 from bertkit.tasks.scoring import metrics, review, tfidf
 from bertkit.tasks.scoring.review import Review
 from bertkit.tasks.task import TABLES, Row

@@ -11,14 +11,15 @@ from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.tasks.entities import EntitiesTask
 from bertkit.tasks.feature import Logits, TaggingFeature
+from bertkit.tasks.reading.cells import Cells
 from bertkit.tasks.reading.conll import Sentence, parts_of, to_iob2
 from bertkit.tasks.reading.labels import Ids, Labels
-from bertkit.tasks.reading.reading import Cells, Reading, optional_value, required_value
+from bertkit.tasks.reading.reading import Reading, optional_value, required_value
 from bertkit.tasks.reading.tables import names_of
 from bertkit.tasks.reading.writers import conll_lines
 from bertkit.tasks.scoring import metrics, review
 from bertkit.tasks.scoring.review import Review
-from bertkit.tasks.task import AnyTask, ExtraFile, LabelNames, Row
+from bertkit.tasks.task import ENDINGS, AnyTask, ExtraFile, LabelNames, Row
 from bertkit.tasks.task_config import TAGS, TEXTS, WORDS
 from bertkit.tasks.trainable import HeadTask, TaskMetrics, is_constant, most_frequent
 from bertkit.tasks.words import TaggingExample, TaggingPrediction, make_features, tags_of
@@ -43,7 +44,7 @@ class TaggingTask(HeadTask[TaggingExample, TaggingFeature, TaggingPrediction]):
         Raises InputError if a column is missing, or when a wrong sentence is read.
         """
         table = reading.table
-        return _examples(reading, _sentences(reading) if table.names else (row for _, row in table.rows))
+        return _examples(reading, _sentences(reading) if table.names else table.sentences())
 
     def features(self, examples: Sequence[TaggingExample], tokenizer: Tokenizer) -> list[TaggingFeature]:
         """Split words into pieces, and long sentences or documents into windows of whole words."""
@@ -79,6 +80,20 @@ class TaggingTask(HeadTask[TaggingExample, TaggingFeature, TaggingPrediction]):
     def columns_filled_by(self, value: str | tuple[str, ...] | list[str]) -> tuple[str, ...]:
         """Return the column of a text, or of a list of words."""
         return self.text_columns if isinstance(value, str) else ("words",)
+
+    def file_format(self, ending: str) -> str:
+        """Return the format of a file with tags: CoNLL, unless the ending says otherwise, or another format is set."""
+        if ending in (".jsonl", ".json", ".parquet"):  # a user's copy, whatever is set for the official files
+            return ENDINGS[ending]
+        usual = "conll" if ending == ".tsv" else ENDINGS.get(ending, "conll")
+        return usual if self.config.format == "auto" else self.config.format
+
+    def input_format(self, ending: str) -> str | None:
+        """Return the format of an input by its ending: CoNLL for .tsv, and for unknown endings such as eng.testb."""
+        if ending == ".tsv":
+            return "conll"
+        is_known = ending in (*ENDINGS, "", ".txt")
+        return super().input_format(ending) if is_known else self.file_format(ending)
 
     def for_format(self, format: str) -> AnyTask:
         """Return the task for running text, if the file has texts instead of words."""
@@ -178,7 +193,8 @@ def _examples(reading: Reading, sentences: Iterator[Sentence]) -> Iterator[Taggi
                 where = place(sentence.lines[0])
                 raise InputError(f"{where}: no tags; only a test file may lack them; set task.columns.tags=")
         if has_tags:
-            scheme, reading.file_warnings = to_iob2(config, whole, reading.table.name, place)
+            converted = to_iob2(config, whole, reading.table.name, place)
+            scheme, reading.file_warnings = converted.scheme, converted.warnings
     reading.labels = labels = Labels(config, "tag", reading.known_labels, False)
     if labels.names is None and scheme != "none":
         types = sorted({tag[2:] for sentence in whole for tag in sentence.tags if tag != "O"})
@@ -209,7 +225,8 @@ def _sentences(reading: Reading) -> Iterator[Sentence]:
 
     def sentence(row: Cells, where: str, line: int) -> Sentence:
         own = _list(required_value(row, words, where), words, where)
-        if not all(isinstance(word, str) and word.strip() for word in own):
+        texts = [word for word in own if isinstance(word, str) and word.strip()]
+        if len(texts) < len(own):
             raise InputError(f"{where}: field '{words}' has an empty word, or one that is not text; correct it")
         own_tags = [] if optional_value(row, tags) is None else _list(row[tags or ""], tags, where)
         if own_tags and len(own_tags) != len(own):
@@ -219,12 +236,12 @@ def _sentences(reading: Reading) -> Iterator[Sentence]:
         if len({type(tag) for tag in own_tags}) > 1:
             raise InputError(f"{where}: {tags} have different types; use texts or numbers for all")
         name = optional_value(row, id_field)
-        return Sentence(None if name is None else str(name), own, list(map(str, own_tags)), [line] * len(own))
+        return Sentence(None if name is None else str(name), texts, list(map(str, own_tags)), [line] * len(own))
 
     return reading.each(sentence)
 
 
-def _list(value: Any, field: str | None, where: str) -> list[Any]:
+def _list(value: object, field: str | None, where: str) -> Sequence[object]:
     if isinstance(value, str):
         return value.split()
     if not isinstance(value, list):

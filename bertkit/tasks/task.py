@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.tasks.feature import Feature, Logits, MaskFeature
+from bertkit.tasks.reading.cells import FilledRows, ShortRows
 from bertkit.tasks.reading.reading import Reading
-from bertkit.tasks.reading.tables import ShortRows
 from bertkit.tasks.task_config import Column, GenerationConfig, TaskConfig
 
 LabelNames = tuple[str, ...]  # the name of label 0 first
@@ -30,6 +30,8 @@ Row = dict[str, Any]  # a line that `predict` writes
 Written = list[tuple[list[int], float]]  # texts for a source (ids without [CLS] and [SEP]) and their scores; best first
 TOKENIZED_AT_ONCE = 4096  # tokenized together; more would take too much memory
 TABLES = ("tsv", "csv", "jsonl", "json", "parquet")
+CONLL_FORMATS = ("conll", "conllu")
+ENDINGS = {f".{format}": format for format in (*TABLES, *CONLL_FORMATS)} | {".ndjson": "jsonl"}
 
 
 class Example(Protocol):
@@ -148,9 +150,17 @@ class Task(ABC, Generic[ExampleT, FeatureT, PredictionT]):
         """Return the columns that an input from Python fills, which is not a row."""
         return self.text_columns if isinstance(value, tuple) or self.needs_pair else self.text_columns[:1]
 
+    def file_format(self, ending: str) -> str | None:
+        """Return the format of a file with labels: the one that is set, or that of the ending; None if it is unknown."""
+        return ENDINGS.get(ending) if self.config.format == "auto" else self.config.format
+
+    def input_format(self, ending: str) -> str | None:
+        """Return the format of an input by its ending; None if the ending says nothing."""
+        return ENDINGS.get(ending)
+
     def short_rows(self) -> ShortRows:
         """Return how rows of an input with too few cells are treated."""
-        return ShortRows(are_filled=True)
+        return FilledRows()
 
     def for_format(self, format: str) -> AnyTask:
         """Return the task that reads an input of this format."""

@@ -20,7 +20,7 @@ from bertkit.data.corpus.tokenizer import Tokenizer, train_wordpiece
 from bertkit.inference.chunks import read_rows
 from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
 from bertkit.tasks.feature import Feature
-from bertkit.tasks.generation import Candidate, GenerationExample, GenerationPrediction, GenerationTask
+from bertkit.tasks.generation import GeneratedText, GenerationExample, GenerationPrediction, GenerationTask
 from bertkit.tasks.reading.readers import open_inputs
 from bertkit.tasks.scoring import metrics
 from bertkit.tasks.task_config import GenerationConfig, TaskConfig
@@ -231,7 +231,7 @@ def test_predictions_and_their_files() -> None:
         {"id": "q", "text": "", "score": -1.0, "reference": None},
     ]
     several = GenerationTask(task("generation.num_candidates=2")).predictions(examples, features, actual, TOKENIZER)
-    assert several[0].candidates == (Candidate("b.", -0.5), Candidate("b", -0.75))
+    assert several[0].candidates == (GeneratedText("b.", -0.5), GeneratedText("b", -0.75))
     ((line,),) = single.eval_files(examples[:1], several[:1]).values()
     assert json.loads(line)["candidates"] == [{"text": "b.", "score": -0.5}, {"text": "b", "score": -0.75}]
 

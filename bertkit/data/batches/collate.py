@@ -6,12 +6,12 @@ from numpy.typing import NDArray
 from bertkit.base.batch import PretrainBatch
 from bertkit.data.batches.masking import mask_tokens
 from bertkit.data.batches.segments import Examples
-from bertkit.data.corpus.prepared import Split
+from bertkit.data.corpus.prepared import SplitTokens
 from bertkit.data.corpus.tokenizer import VocabFacts
 from bertkit.data.data_config import MaskingConfig
 
 
-def pack_examples(split: Split, examples: Examples, vocab: VocabFacts) -> tuple[NDArray[np.int64], ...]:
+def pack_examples(split: SplitTokens, examples: Examples, vocab: VocabFacts) -> tuple[NDArray[np.int64], ...]:
     """Write every example as `[CLS] segment [SEP] segment [SEP] ...`, and concatenate the examples.
 
     The results are input_ids (S,); token_type_ids (S,), 1 for the second segment of a pair; and sequence_lengths (B,).
@@ -38,7 +38,7 @@ def pack_examples(split: Split, examples: Examples, vocab: VocabFacts) -> tuple[
 
 
 def collate(
-    split: Split, examples: Examples, keys: NDArray[np.uint64], masking: MaskingConfig | None, vocab: VocabFacts
+    split: SplitTokens, examples: Examples, keys: NDArray[np.uint64], masking: MaskingConfig | None, vocab: VocabFacts
 ) -> PretrainBatch:
     """Pack and mask examples; `keys` (B,) are the random keys of their masks. Without `masking`, next tokens are predicted."""
     input_ids, token_type_ids, sequence_lengths = pack_examples(split, examples, vocab)

@@ -22,7 +22,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from bertkit.data.corpus.prepared import Split
+from bertkit.data.corpus.prepared import SplitTokens
 from bertkit.data.corpus.tokenizer import VocabFacts
 from bertkit.data.data_config import InstancesConfig, MaskingConfig
 
@@ -47,7 +47,7 @@ class Instance:
 class SplitDocuments(Sequence[Document]):
     """The documents of a split, read from disk one sentence at a time."""
 
-    def __init__(self, split: Split) -> None:
+    def __init__(self, split: SplitTokens) -> None:
         self.split = split
 
     def __len__(self) -> int:
@@ -58,7 +58,7 @@ class SplitDocuments(Sequence[Document]):
 
 
 class _SplitDocument(Sequence[Sentence]):
-    def __init__(self, split: Split, first: int, end: int) -> None:
+    def __init__(self, split: SplitTokens, first: int, end: int) -> None:
         self.split, self.first, self.end = split, first, end
 
     def __len__(self) -> int:

@@ -31,7 +31,7 @@ from bertkit.base.files import require_space
 from bertkit.base.typed_settings import differences, to_mapping
 from bertkit.data.batches.google_instances import Instance, SplitDocuments, shuffled_order, training_instances
 from bertkit.data.batches.sampling import ExampleSource
-from bertkit.data.corpus.prepared import PreparedDataset, Split, check_offsets, map_numbers, token_dtype
+from bertkit.data.corpus.prepared import PreparedDataset, SplitTokens, check_offsets, map_numbers, token_dtype
 from bertkit.data.corpus.tokenizer import VocabFacts
 from bertkit.data.data_config import AnySegments, InstancesConfig, MaskingConfig, StoredMasking
 
@@ -204,7 +204,7 @@ def _ranges(counts: Ints) -> tuple[Ints, Ints]:
 
 
 def make_instances(
-    directory: Path, split: Split, config: InstancesConfig, masking: MaskingConfig, vocab: VocabFacts, seed: int
+    directory: Path, split: SplitTokens, config: InstancesConfig, masking: MaskingConfig, vocab: VocabFacts, seed: int
 ) -> Iterator[int]:
     """Draw the instances of a split and write them; yields the same numbers as `write_instances`."""
     rng = random.Random(seed)

@@ -32,7 +32,7 @@ from bertkit.data.batches.collate import collate, pack_examples
 from bertkit.data.batches.keyed_random import Stream, bits, permute
 from bertkit.data.batches.segments import Examples, Ints, concatenate, document_pairs, examples_of_epoch, select
 from bertkit.data.corpus.manifest import fingerprint
-from bertkit.data.corpus.prepared import PreparedDataset, Split, map_numbers
+from bertkit.data.corpus.prepared import PreparedDataset, SplitTokens, map_numbers
 from bertkit.data.corpus.tokenizer import VocabFacts
 from bertkit.data.data_config import AnySegments, MaskingConfig, SegmentsConfig
 
@@ -125,7 +125,7 @@ class DatasetExamples(Protocol):
 class Sampler(ExampleSource):
     """Samples pairs or blocks of text, drawn and masked again in each epoch."""
 
-    split: Split
+    split: SplitTokens
     vocab: VocabFacts
     segments: SegmentsConfig
     masking: MaskingConfig | None  # None: predict next tokens
@@ -237,7 +237,7 @@ def _hash_columns(directory: Path) -> str:
 class EpochCache:
     """The examples of epochs on disk, computed once and memory-mapped."""
 
-    def __init__(self, directory: Path, split: Split, segments: SegmentsConfig, seed: int) -> None:
+    def __init__(self, directory: Path, split: SplitTokens, segments: SegmentsConfig, seed: int) -> None:
         self.directory, self.split, self.segments, self.seed = directory, split, segments, seed
         self.key = fingerprint([to_mapping(segments), seed])[:12]
 

@@ -30,7 +30,7 @@ from bertkit.data.corpus.manifest import PREPARE_AGAIN, SPLITS, check_files, dam
 from bertkit.data.corpus.tokenizer import Tokenizer, load_tokenizer
 
 
-class Split:
+class SplitTokens:
     """The tokens of one split, memory-mapped."""
 
     def __init__(self, directory: Path, dtype: np.dtype[Any], shard_tokens: list[int]) -> None:
@@ -133,7 +133,7 @@ class PreparedDataset:
     directory: Path
     manifest: dict[str, Any]
     tokenizer: Tokenizer
-    splits: dict[str, Split]
+    splits: dict[str, SplitTokens]
 
     @property
     def fingerprint(self) -> str:
@@ -157,7 +157,7 @@ def open_prepared(directory: Path) -> PreparedDataset:
         if facts is None or min(facts["shard_tokens"], default=0) < 0 or sum(facts["shard_tokens"]) != facts["tokens"]:
             way_out = PREPARE_AGAIN.format(directory)
             raise InputError(f"{directory / 'manifest.json'}: splits.{name}={facts}: wrong counts of tokens; {way_out}")
-        splits[name] = Split(directory / name, dtype, facts["shard_tokens"])
+        splits[name] = SplitTokens(directory / name, dtype, facts["shard_tokens"])
     return PreparedDataset(directory, manifest, tokenizer, splits)
 
 
@@ -191,7 +191,7 @@ def check_offsets(starts: NDArray[Any], end: int, path: Path, *, is_strict: bool
         raise InputError(f"{path}: damaged (its offsets do not increase from 0 to {end}); {way_out}")
 
 
-def check_ids(split: Split, vocab_size: int, chunk: int = 1 << 22) -> None:
+def check_ids(split: SplitTokens, vocab_size: int, chunk: int = 1 << 22) -> None:
     """Raise InputError unless the token ids of a split are in the vocabulary."""
     for number, shard in enumerate(split._shards):
         for first in range(0, len(shard), chunk):

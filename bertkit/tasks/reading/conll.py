@@ -18,6 +18,7 @@ BILOU is BIOES with L- and U- instead of E- and S-. A tag I-, E- or L- that does
 the CoNLL evaluation (conlleval; Ramshaw and Marcus 1995, Ratinov and Roth 2009).
 """
 
+import dataclasses
 import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -26,23 +27,24 @@ from pathlib import Path
 
 from bertkit.base.errors import InputError
 from bertkit.base.text_files import is_blank
+from bertkit.tasks.reading.cells import wrong_number
 from bertkit.tasks.task_config import TaskConfig
 
 Chunk = tuple[str, int, int]  # type, number of the first word, number after the last word
 _MARKED = re.compile("[BIESLU]-")
+_PARTS = re.compile("([BIESLU])-(.+)", re.DOTALL)
 FORM, UPOS = 1, 3  # CoNLL-U: the columns of words and part-of-speech tags
-_UNIT_ID = re.compile(r"#\s*(sent_id|newdoc id)\s*=\s*(.*\S)")
+_SENTENCE_ID, _DOCUMENT_ID = re.compile(r"#\s*sent_id\s*=\s*(.*\S)"), re.compile(r"#\s*newdoc id\s*=\s*(.*\S)")
 MAX_WORDS = 1_000_000  # in a sentence or document
 BLANKS = re.compile("[ \t]+")  # a no-break space is part of a word
-_NO_WORD = re.compile(r"\d+[-.]\d+$")
 
 
 def parts_of(tag: str) -> tuple[str, str] | None:
     """Split a tag into prefix and type: `B-PER` into B and PER, `O` into O and "". Return None for any other tag."""
     if tag == "O":
         return "O", ""
-    prefix, dash, kind = tag.partition("-")
-    return (prefix, kind) if dash and kind and prefix in ("B", "I", "E", "S", "L", "U") else None
+    marked = _PARTS.fullmatch(tag)
+    return (marked[1], marked[2]) if marked else None
 
 
 def chunks_of(tags: Sequence[str]) -> list[Chunk]:
@@ -96,15 +98,14 @@ def detect_scheme(sentences: Sequence[Sequence[str]]) -> str:
     "none" means that the tags mark no chunks: no tag is O, and some tags have no prefix such as B-. Sentences that contain an
     invalid tag are ignored.
     """
-    distinct = {tag for tags in sentences for tag in tags}
+    distinct = {*itertools.chain.from_iterable(sentences)}
     marked = {tag for tag in distinct if _MARKED.match(tag)}
     if distinct != {"O"} and not (marked and ("O" in distinct or marked == distinct)):
         return "none"
     whole = [tags for tags in sentences if all(map(parts_of, tags))]
     if any(tag[0] in "ESLU" for tag in marked):
         return "bioes"
-    num_breaks = {s: sum(first_break(tags, s) is not None for tags in whole) for s in ("iob2", "iob1")}
-    return min(num_breaks, key=lambda scheme: num_breaks[scheme])
+    return min(("iob2", "iob1"), key=lambda scheme: sum(first_break(tags, scheme) is not None for tags in whole))
 
 
 @dataclass
@@ -115,7 +116,7 @@ class Sentence:
     words: list[str] = field(default_factory=list)
     tags: list[str] = field(default_factory=list)  # one for each word; empty if the file has no tags
     lines: list[int] = field(default_factory=list)  # the line number of each word
-    breaks: list[int] = field(default_factory=list)  # in a document: the first word of each sentence but the first
+    breaks: list[int] = field(default_factory=list)  # in a document: where sentences end; some may be empty
 
     def sentences(self) -> list[slice]:
         """Return the range of words of each sentence."""
@@ -125,8 +126,73 @@ class Sentence:
 def read_words(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, Sentence]]:
     """Read each line, also a blank one, as a sentence without tags; blanks separate the words."""
     for number, line in lines:
-        words = [] if is_blank(line) else [word for word in BLANKS.split(line) if word]
+        words = [] if is_blank(line) else list(filter(None, BLANKS.split(line)))
         yield number, Sentence(words=words, lines=[number] * len(words))
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """What the lines of a file mean, and where its columns are."""
+
+    words: int  # the column of the words
+    tags: int
+    comment: str | None  # the beginning of a line that is a comment; None: there are none
+    document: str  # the beginning of a line that begins a document
+    no_word: re.Pattern[str] | None = None  # the first cell of a line that is no word
+    num_cells: int = 0  # of a line; 0: as many as the first line has
+
+    @classmethod
+    def of(cls, task: TaskConfig, format: str) -> "_Layout":
+        """Return the layout of a format, with the columns that the task numbers; a name is for tables."""
+        usual, columns = _LAYOUTS[format], task.columns
+        words = columns.words if isinstance(columns.words, int) else usual.words
+        tags = columns.tags if isinstance(columns.tags, int) else usual.tags
+        comment = task.comment or usual.comment or ("#" if words != 0 else None)
+        return dataclasses.replace(usual, words=words, tags=tags, comment=comment)
+
+    def is_comment(self, line: str) -> bool:
+        """Whether a line has no word, but the id of a sentence or document, or a remark."""
+        return line.startswith(self.document) or (self.comment is not None and line.startswith(self.comment))
+
+
+_LAYOUTS = {
+    "conll": _Layout(words=0, tags=-1, comment=None, document="-DOCSTART-"),
+    "conllu": _Layout(FORM, UPOS, comment="#", document="# newdoc", no_word=re.compile(r"\d+[-.]\d+$"), num_cells=10),
+}
+
+
+class _Lines:
+    """Cuts lines into cells; all have as many as the first one."""
+
+    def __init__(self, layout: _Layout) -> None:
+        self.layout, self.num_cells, self.has_tabs = layout, layout.num_cells, True
+
+    def add(self, line: str, number: int, name: Path, sentence: Sentence) -> None:
+        """Add the word of a line to a sentence; raises InputError for a wrong number of cells, or an empty cell."""
+        where, layout = f"{name}:{number}", self.layout
+        if self.num_cells == 0:
+            self.has_tabs = "\t" in line
+        cells = line.split("\t") if self.has_tabs else BLANKS.split(line.strip(" "))
+        self.num_cells = self.num_cells or len(cells)
+        if len(cells) != self.num_cells:
+            is_numbered = layout.words == 0 and cells[0].isdigit()  # as in GermEval
+            way = "set task.columns.words=1 if column 0 numbers the words" if is_numbered else "correct the line"
+            raise InputError(f"{where}: {wrong_number(cells, self.num_cells)}); {way}")
+        if layout.no_word and layout.no_word.match(cells[0]):
+            return
+        columns = [("words", layout.words, "word", ""), ("tags", layout.tags, "tag", ", or set task.columns.tags=")]
+        columns = columns[: len(cells)]  # the only column has the words
+        for setting, column, _, _ in columns:
+            if not -len(cells) <= column < len(cells):
+                raise InputError(f"{where}: no column {column} (it has {len(cells)}); set task.columns.{setting}=")
+        for _, column, what, advice in columns:
+            if not cells[column].strip():
+                raise InputError(f"{where}: empty {what}; correct the line{advice}")
+        sentence.words.append(cells[layout.words])
+        sentence.tags += [cells[column].strip() for _, column, *_ in columns[1:]]
+        sentence.lines.append(number)
+        if len(sentence.words) > MAX_WORDS:
+            raise InputError(f"{where}: more than {MAX_WORDS:,} words without a blank line; add blank lines")
 
 
 def read_conll(
@@ -137,70 +203,38 @@ def read_conll(
     Raises InputError if a line has too few or too many cells, or an empty word or tag; or if task.documents=true, but no line
     begins a document.
     """
-    is_conllu, columns = format == "conllu", task.columns
-    words, tags = (FORM, UPOS) if is_conllu else (0, -1)
-    words = columns.words if isinstance(columns.words, int) else words  # a name is for tables, a number for CoNLL files
-    tags = columns.tags if isinstance(columns.tags, int) else tags
-    comment = task.comment or ("#" if is_conllu or words != 0 else None)
-    current, num_documents = Sentence(), 0
-    num_cells, tabs = 10 if is_conllu else 0, is_conllu
+    layout = _Layout.of(task, format)
+    words, current, has_documents = _Lines(layout), Sentence(), False
+    unit_id = _DOCUMENT_ID if task.documents else _SENTENCE_ID
     for number, line in lines:
-        is_document = line.startswith("# newdoc" if is_conllu else "-DOCSTART-")
-        num_documents += is_document
-        is_break = is_blank(line)
+        is_document, is_break = line.startswith(layout.document), is_blank(line)
+        has_documents |= is_document
         if current.words and (is_document or (is_break and not task.documents)):
             yield current.lines[0], current
             current = Sentence()
         if is_break:
-            if current.words:
-                current.breaks.append(len(current.words))
-            continue
-        if is_document or (comment and line.startswith(comment)):
-            named = _UNIT_ID.match(line)
-            if named and (named[1] == "newdoc id") == task.documents:
-                current.id = named[2]
-            continue
-        if num_cells == 0:
-            tabs = "\t" in line
-        cells = line.split("\t") if tabs else BLANKS.split(line.strip(" "))
-        num_cells = num_cells or len(cells)
-        if len(cells) != num_cells:
-            much = "many" if len(cells) > num_cells else "few"
-            is_numbered = words == 0 and cells[0].isdigit()  # as in GermEval
-            way = "set task.columns.words=1 if column 0 numbers the words" if is_numbered else "correct the line"
-            raise InputError(f"{name}:{number}: too {much} cells ({len(cells)}, expected {num_cells}); {way}")
-        if is_conllu and _NO_WORD.match(cells[0]):
-            continue
-        _append(current, cells, words, tags, f"{name}:{number}")
-        if len(current.words) > MAX_WORDS:
-            raise InputError(f"{name}:{number}: more than {MAX_WORDS:,} words without a blank line; add blank lines")
-        current.lines.append(number)
+            current.breaks.append(len(current.words))
+        elif not layout.is_comment(line):
+            words.add(line, number, name, current)
+        elif id_line := unit_id.match(line):
+            current.id = id_line[1]
     if current.words:
         yield current.lines[0], current
-    if task.documents and not num_documents:
-        mark = "# newdoc" if is_conllu else "-DOCSTART-"
-        raise InputError(f"{name}: no line '{mark}', so the file has no documents; set task.documents=false")
+    if task.documents and not has_documents:
+        wrong = f"no line '{layout.document}', so the file has no documents"
+        raise InputError(f"{name}: {wrong}; set task.documents=false")
 
 
-def _append(sentence: Sentence, cells: list[str], words: int, tags: int, where: str) -> None:
-    has_tags = len(cells) > 1
-    for setting, column in (("words", words), ("tags", tags))[: 1 + has_tags]:
-        if not -len(cells) <= column < len(cells):
-            raise InputError(f"{where}: no column {column} (it has {len(cells)}); set task.columns.{setting}=")
-    word = cells[words]
-    if not word.strip():
-        raise InputError(f"{where}: empty word; correct the line")
-    sentence.words.append(word)
-    if has_tags:
-        if not cells[tags].strip():
-            raise InputError(f"{where}: empty tag; correct the line, or set task.columns.tags=")
-        sentence.tags.append(cells[tags].strip())
+@dataclass(frozen=True)
+class Converted:
+    """What the conversion of tags to IOB2 found out."""
+
+    scheme: str  # of the file
+    warnings: list[str] = field(default_factory=list)
 
 
-def to_iob2(
-    task: TaskConfig, sentences: Sequence[Sentence], name: str, place: Callable[[int], str]
-) -> tuple[str, list[str]]:
-    """Convert the tags of all sentences to IOB2, in place; return their original scheme, and warnings.
+def to_iob2(task: TaskConfig, sentences: Sequence[Sentence], name: str, place: Callable[[int], str]) -> Converted:
+    """Convert the tags of all sentences to IOB2, in place.
 
     If the settings name the scheme, every tag must follow it. If the scheme is detected, tags that break it are counted, and
     interpreted as in the CoNLL evaluation. A chunk ends with its sentence, also inside a document.
@@ -210,8 +244,8 @@ def to_iob2(
     if scheme == "auto":
         scheme = detect_scheme([sentence.tags[words] for sentence in tagged for words in sentence.sentences()])
     if scheme == "none":
-        return scheme, []
-    breaks: list[tuple[str, int]] = []
+        return Converted(scheme)
+    breaks: list[tuple[str, str]] = []  # the tags that break the scheme, and their places
     for sentence in tagged:
         for tag, line in zip(sentence.tags, sentence.lines, strict=True):
             if parts_of(tag) is None:
@@ -223,12 +257,12 @@ def to_iob2(
             tags = sentence.tags[words]
             at = first_break(tags, scheme)
             if at is not None:
-                breaks.append((tags[at], sentence.lines[words][at]))
+                breaks.append((f"'{tags[at]:.80}'", place(sentence.lines[words][at])))
             sentence.tags[words] = convert(tags, "iob2")
     if not breaks:
-        return scheme, []
-    tag, line = breaks[0]
+        return Converted(scheme)
+    tag, where = breaks[0]
     if task.scheme != "auto":
-        raise InputError(f"{place(line)}: tag '{tag:.80}' breaks {scheme.upper()}; correct it, or set task.scheme=auto")
-    broken = f"sentences with a tag that breaks {scheme.upper()}: {len(breaks):,} (first '{tag:.80}' at {place(line)})"
-    return scheme, [f"{name}: {broken}; interpreted as in the CoNLL evaluation"]
+        raise InputError(f"{where}: tag {tag} breaks {scheme.upper()}; correct it, or set task.scheme=auto")
+    broken = f"sentences with a tag that breaks {scheme.upper()}: {len(breaks):,} (first {tag} at {where})"
+    return Converted(scheme, [f"{name}: {broken}; interpreted as in the CoNLL evaluation"])

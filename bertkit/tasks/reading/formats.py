@@ -11,12 +11,11 @@ from bertkit.base.errors import InputError
 from bertkit.base.text_files import PEEKED_BYTES, opened_input, parse_json, unpacked
 from bertkit.tasks.reading.conll import BLANKS
 from bertkit.tasks.reading.tables import all_names, names_of
-from bertkit.tasks.task import TABLES, AnyTask
+from bertkit.tasks.task import CONLL_FORMATS, AnyTask
 from bertkit.tasks.task_config import TaskConfig
 
-CONLL_FORMATS = ("conll", "conllu")
-ENDINGS = {f".{format}": format for format in (*TABLES, *CONLL_FORMATS)} | {".ndjson": "jsonl"}
 _TAG = re.compile(r"O|[BIES]-\S+")
+_CONLLU = re.compile(r"\d[^\t]*(\t[^\t]*){9}")
 _JSON = re.compile(r'(\{|\[\s*\{)\s*"([^"\\]|\\.)*"\s*:')  # an object with a key, or an array of objects
 _QUOTED_CELLS = re.compile(r'"[^"]*"(,"[^"]*")+')
 
@@ -28,14 +27,7 @@ def suffix_of(path: Path) -> str:
 
 def format_of_file(task: AnyTask, path: Path) -> str:
     """Return the format of a file with labels; raises InputError if it is unknown, or is one for another task."""
-    suffix = suffix_of(path)
-    format, wanted = ENDINGS.get(suffix), task.config.format
-    if wanted != "auto":
-        # the task sets the format of the official files; a user's copy may have another one, with its own ending
-        is_other = task.has_words and suffix in (".jsonl", ".json", ".parquet")
-        format = format if is_other else wanted
-    elif task.has_words and format in (None, "tsv"):
-        format = "conll"
+    format = task.file_format(suffix_of(path))
     if format is None:
         way_out = "set task.format=tsv, csv, jsonl, json, parquet, label_text, conll or conllu"
         with opened_input(str(path)) as (file, _):
@@ -56,20 +48,12 @@ class InputFormat:
 
 def format_of_input(task: AnyTask, name: Path, beginning: str) -> InputFormat:
     """Detect the format of an input of `predict`, from its ending or its first lines."""
-    suffix, wanted = suffix_of(name), task.config.format
-    ending = ENDINGS.get(suffix)
-    if task.has_words and (ending == "tsv" or (ending is None and suffix not in ("", ".txt"))):
-        return InputFormat("conll" if ending or wanted == "auto" else wanted)  # such as eng.testb
-    if ending is not None:
-        return InputFormat(ending)
+    format = task.input_format(suffix_of(name))
+    if format is not None:
+        return InputFormat(format)
     lines = beginning.split("\n")
     whole = [line.rstrip("\r") for line in lines[:-1] or lines]  # the last line may be incomplete
-    format = json_format(beginning) or conll_format(task, whole)
-    if format is None and task.plain is None:
-        format = wanted if wanted != "auto" else "tsv" if "\t" in whole[0] else "csv"
-    if format is None and task.plain == "text":
-        format = _table_format(task, whole)
-    return InputFormat(format or task.plain or "", is_guess=True)
+    return InputFormat(json_format(beginning) or conll_format(task, whole) or _plain_format(task, whole), is_guess=True)
 
 
 def check_input(task: AnyTask, format: str, name: Path) -> None:
@@ -102,34 +86,49 @@ def json_format(beginning: str) -> str | None:
         if not _JSON.match(text):
             return None
         return "jsonl" if text[0] == "{" and not more and '"data"' not in first else "json"  # a long, incomplete line
-    if isinstance(value, dict):
-        return "json" if isinstance(value.get("data"), list) else "jsonl"
-    return "json" if isinstance(value, list) and value and isinstance(value[0], dict) else None
+    match value:
+        case {"data": list()} | [dict(), *_]:
+            return "json"
+        case dict():
+            return "jsonl"
+    return None
 
 
 def conll_format(task: AnyTask, lines: list[str]) -> str | None:
     """Detect CoNLL: equally many columns in every line, one of them with tags, and blank lines between sentences."""
-    rows = [BLANKS.split(line.strip(" \t")) for line in lines if not line.startswith("#")]
-    words = [row for row in rows if row != [""]]
     if lines[0].startswith("-DOCSTART-"):
         return "conll"
-    if words and all(len(line.split("\t")) == 10 and line[0].isdigit() for line in lines if line[:1] not in ("", "#")):
+    content = [line for line in lines if line[:1] not in ("", "#")]
+    if content and all(map(_CONLLU.fullmatch, content)):
         return "conllu"
+    rows = [BLANKS.split(line.strip(" \t")) for line in lines if not line.startswith("#")]
+    words = [row for row in rows if row != [""]]
     has_sentences = [""] in rows and any(one != [""] != next_ for one, next_ in itertools.pairwise(rows))
-    if not has_sentences or len({len(row) for row in words}) > 1 or len(words[0]) < 2:
+    if not has_sentences or len({*map(len, words)}) > 1 or len(words[0]) < 2:
         return None
     place = task.config.columns.tags
     column = place if isinstance(place, int) else -1
     tags = {row[column] for row in words} if -len(words[0]) <= column < len(words[0]) else {""}
-    if task.has_words:
-        return "conll" if all(tag in task.labels or _TAG.fullmatch(tag) for tag in tags) else None
-    return "conll" if tags != {"O"} and all(map(_TAG.fullmatch, tags)) else None
+    only_by_chance = set() if task.has_words else {"O"}  # a text may have the letter O in each line
+    known = task.labels if task.has_words else ()
+    return "conll" if tags != only_by_chance and all(map(_TAG.fullmatch, tags.difference(known))) else None
+
+
+def _plain_format(task: AnyTask, lines: list[str]) -> str:
+    """Return the format of an input that is neither JSON nor CoNLL."""
+    match task.plain:
+        case "text":
+            return _table_format(task, lines) or "text"
+        case None:
+            usual = "tsv" if "\t" in lines[0] else "csv"
+            return usual if task.config.format == "auto" else task.config.format
+    return task.plain
 
 
 def _table_format(task: AnyTask, lines: list[str]) -> str | None:
     """Detect a table: the first line names columns of the task, or all lines have the same number of tabs."""
     config = task.config
-    filled = [line for line in lines if line] or [""]
+    filled = list(filter(None, lines)) or [""]
     tabs, commas = filled[0].split("\t"), _csv_cells(filled[0])
     for format, cells in (("tsv", tabs), ("csv", commas), ("csv", filled[0].split(";"))):
         if set(cells) & (all_names(config) if len(cells) > 1 else set(names_of(config.columns.text))):

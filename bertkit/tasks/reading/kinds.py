@@ -1,14 +1,14 @@
 """Infer the task of a training file from its format, its columns and its labels."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from bertkit.base.errors import InputError
 from bertkit.base.text_files import as_utf8, opened_input, unpacked
-from bertkit.tasks.reading.conll import Sentence, detect_scheme
-from bertkit.tasks.reading.formats import CONLL_FORMATS, ENDINGS, beginning, conll_format, format_of_input, suffix_of
+from bertkit.tasks.reading.conll import detect_scheme
+from bertkit.tasks.reading.formats import beginning, conll_format, format_of_input, suffix_of
 from bertkit.tasks.reading.labels import as_number
 from bertkit.tasks.reading.readers import find_file, open_file
+from bertkit.tasks.task import CONLL_FORMATS, ENDINGS
 from bertkit.tasks.task_config import TAGS, WORDS, TaskConfig
 from bertkit.tasks.trainable import task_of
 
@@ -34,23 +34,23 @@ def infer_task(task: TaskConfig, data_dir: str | None = None) -> tuple[list[str]
     own = [] if suffix_of(path) in ENDINGS or is_conll else [f"task.format={format}"]
     if is_conll or {*WORDS} & {*table.names}:
         column = next((name for name in TAGS if name in table.names), "")
-        tags = [row.tags if isinstance(row, Sentence) else row.get(column) for _, row in table.rows]
-        has_chunks = detect_scheme([list(map(str, some)) for some in tags if some]) != "none"
+        tags = [sentence.tags if sentence else cells.get(column) for _, cells, sentence in table.rows]
+        has_chunks = detect_scheme([[*map(str, some)] for some in tags if isinstance(some, Iterable)]) != "none"
         metrics = [] if has_chunks else ["task.metrics=[accuracy]", "task.best_metric=accuracy"]
         return ["task=tagging", *metrics, *own], "it is CoNLL" if is_conll else "it has lists of words"
     if {"question", "context"} <= {*table.names}:
         return ["task=qa", *own], "it has questions and contexts"
     column = table.find(task.columns.label, "label") or ""
-    labels = [row[column] for _, row in table.rows if row.get(column) not in (None, "")]
+    labels = [cells[column] for _, cells, _ in table.rows if cells.get(column) not in (None, "")]
     settings, labels_are = _of_labels(task, labels)
     if not settings:
         raise InputError(f"{path}: column '{column}' has {labels_are} in {len(labels):,} rows; {_WAY_OUT}")
     return [*settings, *own], f"column '{column}' has {labels_are}"
 
 
-def _of_labels(task: TaskConfig, labels: Sequence[Any]) -> tuple[list[str], str]:
+def _of_labels(task: TaskConfig, labels: Sequence[object]) -> tuple[list[str], str]:
     """Return the settings for these labels, none if nearly every label is different, and a description of the labels."""
-    texts = {label for label in labels if not isinstance(label, (list, dict))}
+    texts = {label for label in labels if isinstance(label, (str, int, float))}
     parts = {part.strip() for text in texts for part in str(text).split(task.label_separator)}
     if len(texts) < len({*map(str, labels)}) or len(parts) < len(texts):
         metrics = ["task.metrics=[f1_micro,f1_macro,accuracy]", "task.best_metric=f1_micro"]

@@ -1,12 +1,14 @@
 """Check the labels and ids that are read from files."""
 
 import math
-from typing import Any
+from typing import NamedTuple
 
 from bertkit.base.errors import InputError, named
 from bertkit.base.text_files import control_character
 from bertkit.tasks.task_config import TaskConfig
 
+Label = str | int | float
+_TYPES = {str: "text", bool: "true or false", int: "a number", float: "a number"}
 LARGEST = 1e15  # the largest label of a regression: its square fits into float32
 
 
@@ -22,7 +24,7 @@ class Ids:
         self.places: dict[str, str] = {}
         self.num_taken = 0
 
-    def take(self, value: Any, where: str, line: int) -> str:
+    def take(self, value: object, where: str, line: int) -> str:
         """Check and return the id of the next example."""
         self.num_taken += 1
         if value is None or (self.is_input and value == ""):
@@ -37,41 +39,46 @@ class Ids:
         return name
 
 
+class _First(NamedTuple):
+    """A label with its type, and the place where it is."""
+
+    type: str
+    place: str
+    value: Label
+
+
 class Labels:
     """Check the labels of a file, and convert them to names."""
 
     def __init__(self, task: TaskConfig, field: str | None, labels: tuple[str, ...] | None, is_typed: bool) -> None:
         self.task, self.field, self.is_typed = task, field, is_typed
         self.names = task.label_names or labels  # in the order of their numbers; None to take the labels from this file
-        self.by_value = {name: name for name in self.names or ()}
-        if task.labels_in_files is not None and self.names is not None:
-            self.by_value |= dict(zip(task.labels_in_files, self.names, strict=True))
+        known = self.names or ()
+        in_files = dict(zip(task.labels_in_files or (), known, strict=False))  # as many, by `TaskConfig`
+        self.by_value = dict(zip(known, known, strict=True)) | in_files
         self.seen: dict[str, str] = {}  # the place where each label occurs first
-        self._first_type: tuple[str, str, Any] | None = None  # type, place and value
+        self._first: _First | None = None  # what the other labels of a file are compared with
 
-    def name_of(self, value: Any, where: str) -> str:
+    def name_of(self, value: object, where: str) -> str:
         """Check a label and return its name."""
-        value = self._checked(value, where, self.is_typed or self.names is None)
-        if isinstance(value, float) and not math.isfinite(value):
-            raise InputError(f"{where}: {self.field}: label {value}; expected {self.expected()}")
-        if isinstance(value, bool):
-            value = str(value).lower()
-        elif isinstance(value, float) and value.is_integer():
-            value = int(value)
-        name = str(value)
+        label = self._checked(value, where, self.is_typed or self.names is None)
+        if isinstance(label, float) and not math.isfinite(label):
+            raise self._wrong(where, f"label {label}")
+        label = _spelled(label)
+        name = str(label)
         if self.names is not None:
             if name not in self.by_value:
-                unknown = f"unknown label {value!r:.80}; expected {self.expected()}"
+                unknown = f"unknown label {label!r:.80}; expected {self.expected()}"
                 raise InputError(f"{where}: {self.field}: {unknown}; correct it, or set task.labels=")
             name = self.by_value[name]
         self.seen.setdefault(name, where)
         return name
 
-    def names_of(self, value: Any, where: str) -> tuple[str, ...]:
+    def names_of(self, value: object, where: str) -> tuple[str, ...]:
         """Check several labels and return their names, without duplicates."""
-        if isinstance(value, str):
-            value = value.split(self.task.label_separator) if value.strip() else []
         parts = value if isinstance(value, list) else [value]
+        if isinstance(value, str):
+            parts = value.split(self.task.label_separator) if value.strip() else []
         return tuple(dict.fromkeys(self.name_of(part, where) for part in parts))
 
     def all(self) -> tuple[str, ...]:
@@ -82,26 +89,25 @@ class Labels:
         """Describe the allowed labels, for messages."""
         return named(self.by_value, " or ") if self.names else "a label"
 
-    def _checked(self, value: Any, where: str, needs_one_type: bool) -> str | int | float:
+    def _wrong(self, where: str, wrong: str) -> InputError:
+        return InputError(f"{where}: {self.field}: {wrong}; expected {self.expected()}")
+
+    def _checked(self, value: object, where: str, needs_one_type: bool) -> Label:
         """Return the label without blanks around it; raise InputError if it is empty, or not of the first label's type."""
-        if isinstance(value, str):
-            value = value.strip()
-        if value is None or value == "":
-            raise InputError(f"{where}: {self.field}: empty label; expected {self.expected()}")
+        value = value.strip() if isinstance(value, str) else value
+        if value in (None, ""):
+            raise self._wrong(where, "empty label")
         if not isinstance(value, (str, int, float)):
-            raise InputError(f"{where}: {self.field}: label is {type(value).__name__}; expected {self.expected()}")
+            raise self._wrong(where, f"label is {type(value).__name__}")
         if code := control_character(str(value)):
             raise InputError(f"{where}: {self.field}: label {value!r:.80} has the control character {code}; remove it")
-        written = "text"
-        if isinstance(value, bool):
-            written = "true or false"
-        elif isinstance(value, (int, float)) or (not self.is_typed and as_number(value) < math.inf):
-            written = "a number"
-        first_type, first_place, first = self._first_type = self._first_type or (written, where, value)
-        if needs_one_type and first_type != written:
+        is_number = not self.is_typed and as_number(value) < math.inf
+        own = _First("a number" if is_number else _TYPES[type(value)], where, value)
+        first = self._first = self._first or own
+        if needs_one_type and first.type != own.type:
             raise InputError(
-                f"{where}: {self.field}: mixed label types: {value!r:.80} is {written}, but {first!r:.80} at {first_place} is "
-                f"{first_type}; use one type for all{'' if self.is_typed else ', or set task.labels='}"
+                f"{where}: {self.field}: mixed label types: {value!r:.80} is {own.type}, but {first.value!r:.80} at {first.place} "
+                f"is {first.type}; use one type for all{'' if self.is_typed else ', or set task.labels='}"
             )
         return value
 
@@ -109,13 +115,13 @@ class Labels:
 class NumericLabels(Labels):
     """Check the labels of a regression, and convert them to numbers."""
 
-    def number_of(self, value: Any, where: str) -> float:
+    def number_of(self, value: object, where: str) -> float:
         """Check a label and return the number."""
-        value = self._checked(value, where, self.is_typed)
-        number = math.nan if isinstance(value, bool) else as_number(value)
+        label = self._checked(value, where, self.is_typed)
+        number = math.nan if isinstance(label, bool) else as_number(label)
         low, high = self.task.label_range or (-LARGEST, LARGEST)
         if not (math.isfinite(number) and low <= number <= high):
-            raise InputError(f"{where}: {self.field}: label {value!r:.80}; expected {self.expected()}")
+            raise self._wrong(where, f"label {label!r:.80}")
         return number
 
     def all(self) -> tuple[str, ...]:
@@ -127,7 +133,17 @@ class NumericLabels(Labels):
         return "a number from {:g} to {:g}".format(*self.task.label_range) if self.task.label_range else "a number"
 
 
-def as_number(value: Any) -> float:
+def _spelled(label: Label) -> Label:
+    """Return a label as its name is spelled: true for True, 3 for 3.0."""
+    match label:
+        case bool():
+            return str(label).lower()
+        case float() if label.is_integer():
+            return int(label)
+    return label
+
+
+def as_number(value: Label) -> float:
     """Convert a value to a number; return infinity if it is not a number."""
     try:
         number = float(value)

@@ -24,14 +24,14 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from bertkit.base.errors import InputError, check_distinct
 from bertkit.base.hub_ids import is_offline
 from bertkit.base.text_files import as_utf8, is_blank, numbered_lines, read_lines, unpacked, unpacking
 from bertkit.data.corpus.documents import parquet_records
+from bertkit.tasks.reading.cells import Cells, ShortRows, SkippedRows, up_to_filled
 from bertkit.tasks.reading.formats import (
-    ENDINGS,
     InputFormat,
     beginning,
     check_input,
@@ -42,9 +42,9 @@ from bertkit.tasks.reading.formats import (
 )
 from bertkit.tasks.reading.reading import Reading
 from bertkit.tasks.reading.rows import label_names, with_label_names
-from bertkit.tasks.reading.source import Source, collect_examples
-from bertkit.tasks.reading.tables import Rows, ShortRows, Table, names_of, open_table, records
-from bertkit.tasks.task import AnyTask
+from bertkit.tasks.reading.source import SplitExamples, collect_examples
+from bertkit.tasks.reading.tables import InputTable, Rows, names_of, open_table, records
+from bertkit.tasks.task import ENDINGS, AnyTask
 from bertkit.tasks.task_config import TaskConfig
 from bertkit.tasks.trainable import task_of
 
@@ -53,7 +53,9 @@ SET_ENCODING = "; or set task.encoding=cp1252"
 READ_AT_ONCE = 1024  # read, predicted and written together
 
 
-def read_examples(task: TaskConfig, data_dir: str | None, split: str, labels: tuple[str, ...] | None = None) -> Source:
+def read_examples(
+    task: TaskConfig, data_dir: str | None, split: str, labels: tuple[str, ...] | None = None
+) -> SplitExamples:
     """Read a split, one of `SPLITS`, or `validation` or `dev_matched`; raises InputError if a file is missing or wrong.
 
     `data_dir` is the task's folder or the one above it; None for the hub. `labels` are those of the model or the training
@@ -66,7 +68,7 @@ def read_examples(task: TaskConfig, data_dir: str | None, split: str, labels: tu
     is_labelled = True if not split.startswith("test") else None
     if path is not None:
         return read_file(task, path, is_labelled, labels)
-    hub_split = getattr(task.hub, split)
+    hub_split = vars(task.hub)[split]
     if hub_split is None:
         raise InputError(f"task={task.name}: no {split} split on the hub; set data_dir=, or task.hub.{split}=")
     return collect_examples(task_of(task), Reading(task, _hub_table(task, hub_split), is_labelled, labels))
@@ -74,24 +76,21 @@ def read_examples(task: TaskConfig, data_dir: str | None, split: str, labels: tu
 
 def read_file(
     task: TaskConfig, path: Path, is_labelled: bool | None = None, labels: tuple[str, ...] | None = None
-) -> Source:
+) -> SplitExamples:
     """Read a file; see `Reading` for `is_labelled`, and `read_examples` for `labels`; raises InputError if it is wrong."""
     table = open_file(task, path, format_of_file(task_of(task), path), bool(is_labelled))
     return collect_examples(task_of(task), Reading(task, table, is_labelled, labels))
 
 
-def open_file(task: TaskConfig, path: Path, format: str, is_labelled: bool = True) -> Table:
+def open_file(task: TaskConfig, path: Path, format: str, is_labelled: bool = True) -> InputTable:
     """Open a file as a table; raises InputError if it is empty, or not in this format."""
     if format == "parquet":
         return _parquet_table(path)
-    lines, head = read_lines(path, **_options(task, path, format)), []
-    for numbered in lines:
-        head.append(numbered)
-        if not is_blank(numbered[1]):
-            break
-    else:
+    lines = read_lines(path, **_options(task, path, format))
+    head = up_to_filled(lines, lambda numbered: not is_blank(numbered[1]))
+    if not head:
         raise InputError(f"{path}:1: the file is empty; add examples, or give another file")
-    short_rows = ShortRows(are_skipped=is_labelled and task.skip_short_rows)
+    short_rows = SkippedRows() if is_labelled and task.skip_short_rows else ShortRows()
     return open_table(task, path, format, itertools.chain(head, lines), short_rows)
 
 
@@ -103,7 +102,7 @@ class Inputs:
     chunks: Iterator[list[Any]]  # the examples in order, up to READ_AT_ONCE in a chunk
     short_rows: ShortRows  # counts the rows with too few cells that were read so far
     task: AnyTask  # predicts these examples: a tagger has another task for running text
-    rows: deque[dict[str, Any]] = field(default_factory=deque)  # the rows read so far, if they are kept
+    rows: deque[Cells] = field(default_factory=deque)  # the rows read so far, if they are kept
     num_bytes: int | None = None  # size of a file; None for the others
     position: Callable[[], int] | None = None  # returns the number of bytes read; None for inputs from Python
 
@@ -140,36 +139,42 @@ def open_inputs(
         raise
 
 
-def read_table(task: AnyTask, table: Table, keep_rows: bool = False) -> Inputs:
+def read_table(task: AnyTask, table: InputTable, keep_rows: bool = False) -> Inputs:
     """Read the rows of a table for `predict`; raises InputError for a missing column, or when a wrong row is read."""
     task = task.for_columns(table.names)
-    rows: deque[dict[str, Any]] = deque()
-    check_distinct(table.names if keep_rows else (), table.place(1))
-
-    def noted() -> Rows:
-        for number, row in table.rows:
-            rows.append(row if isinstance(row, dict) else {})  # a sentence has no further columns to keep
-            yield number, row
-
-    kept = dataclasses.replace(table, rows=noted()) if keep_rows else table
-    reading = Reading(task.config, kept, is_labelled=False)
+    rows: deque[Cells] = deque()
+    if keep_rows:
+        check_distinct(table.names, table.place(1))
+        table = dataclasses.replace(table, rows=_noted(table.rows, rows))
+    reading = Reading(task.config, table, is_labelled=False)
     examples = task.read(reading)
     unit = table.unit or ", ".join(f"{setting} in column '{column}'" for setting, column in reading.columns)
     chunks = iter(lambda: list(itertools.islice(examples, READ_AT_ONCE)), [])
     return Inputs(f"{table.name} read as {table.format}: {unit}", chunks, table.short_rows, task, rows)
 
 
+def _noted(rows: Rows, kept: deque[Cells]) -> Rows:
+    for row in rows:
+        kept.append(row.cells)
+        yield row
+
+
 def find_file(task: TaskConfig, data_dir: str | None, split: str) -> Path | None:
     """Return the file of a split; None if it comes from the hub; raises InputError if no file matches, or several do."""
-    names = names_of(getattr(task.files, split))
-    for path in map(Path, names):
-        if path.is_file() and (path.is_absolute() or (data_dir is None and task.hub.path is None)):
-            return path
-    if data_dir is None:
-        if task.hub.path is not None:
-            return None
-        missing = next((f"{name}: no such file" for name in names if Path(name).is_absolute()), "no data")
-        raise InputError(f"task={task.name}: {missing}; set data_dir= to the task's folder, or task.hub.path=")
+    names = names_of(vars(task.files)[split])
+    is_local = data_dir is None and task.hub.path is None
+    own = (path for path in map(Path, names) if path.is_file() and (path.is_absolute() or is_local))
+    if path := next(own, None):
+        return path
+    if data_dir is not None:
+        return _file_below(task, data_dir, split, names)
+    if task.hub.path is not None:
+        return None
+    missing = next((f"{name}: no such file" for name in names if Path(name).is_absolute()), "no data")
+    raise InputError(f"task={task.name}: {missing}; set data_dir= to the task's folder, or task.hub.path=")
+
+
+def _file_below(task: TaskConfig, data_dir: str, split: str, names: tuple[str, ...]) -> Path:
     if not names:
         raise InputError(f"task={task.name} has no {split} split; set task.files.{split}=")
     above = Path(os.path.expanduser(data_dir))
@@ -177,9 +182,9 @@ def find_file(task: TaskConfig, data_dir: str | None, split: str) -> Path | None
         raise InputError(f"data_dir={data_dir} is a file; set data_dir={above.parent} task.files.{split}={above.name}")
     if not above.is_dir():
         raise InputError(f"data_dir={data_dir}: no such directory")
-    folders = [*(above / folder for folder in task.folders if (above / folder).is_dir()), above]
+    folders = [*filter(Path.is_dir, map(above.joinpath, task.folders)), above]
     for name, folder in itertools.product(names, folders):
-        matches = [folder / name] if (folder / name).is_file() else _matches(folder, name)
+        matches = _matches(folder, name)
         if len(matches) > 1:
             listed = ", ".join(path.name for path in matches)
             raise InputError(f"{folder}: several files for {split} ({listed}); set task.files.{split}= to one of them")
@@ -191,27 +196,37 @@ def find_file(task: TaskConfig, data_dir: str | None, split: str) -> Path | None
     )
 
 
-def _options(task: TaskConfig, path: Path, format: str) -> dict[str, Any]:
-    """Return the encoding of a file, the advice about bytes that do not fit it, and whether to read blocks of JSON."""
+def _matches(folder: Path, pattern: str) -> list[Path]:
+    """Return the file of this name, or else those that match the pattern, preferably with a known ending: skips train.csv.bak."""
+    if "*" not in pattern or Path(pattern).is_absolute() or (folder / pattern).is_file():
+        return [*filter(Path.is_file, [folder / pattern])]
+    paths = sorted(filter(Path.is_file, folder.glob(pattern)))
+    return [path for path in paths if suffix_of(path) in (*ENDINGS, ".txt")] or paths
+
+
+class _LineOptions(TypedDict):
+    """How a file is read as lines."""
+
+    encoding: str
+    advice: str  # about bytes that do not fit it
+    in_blocks: bool  # whether to read blocks of JSON
+
+
+def _options(task: TaskConfig, path: Path, format: str) -> _LineOptions:
     files = f"{shlex.quote(str(path))} > {shlex.quote(f'{path.stem}.utf8{path.suffix}')}"
     advice = f"convert it: iconv -f WINDOWS-1252 -t UTF-8 {files}{SET_ENCODING}"
     advice = advice if task.encoding == "utf-8" else "set another task.encoding="
     return {"encoding": task.encoding, "advice": advice, "in_blocks": format == "json"}
 
 
-def _matches(folder: Path, pattern: str) -> list[Path]:
-    if "*" not in pattern or Path(pattern).is_absolute():
-        return []
-    paths = sorted(path for path in folder.glob(pattern) if path.is_file())
-    return [path for path in paths if suffix_of(path) in (*ENDINGS, ".txt")] or paths  # skips train.csv.bak
-
-
-def _parquet_table(path: Path, data: bytes | None = None) -> Table:
+def _parquet_table(path: Path, data: bytes | None = None) -> InputTable:
     names, rows = parquet_records(path, data)
     return records(str(path), "parquet", enumerate(with_label_names(rows, names), 1), ShortRows(), counts=" record ")
 
 
-def input_table(config: TaskConfig, file: io.BufferedReader, name: Path, format: str, short_rows: ShortRows) -> Table:
+def input_table(
+    config: TaskConfig, file: io.BufferedReader, name: Path, format: str, short_rows: ShortRows
+) -> InputTable:
     """Open an uncompressed file or pipe as a table; raises InputError for a line that does not fit, when it is read."""
     if format != "parquet":
         lines = numbered_lines(file, name, **_options(config, name, format))
@@ -220,7 +235,7 @@ def input_table(config: TaskConfig, file: io.BufferedReader, name: Path, format:
         return _parquet_table(name, file.read())
 
 
-def _hub_table(task: TaskConfig, split: str) -> Table:
+def _hub_table(task: TaskConfig, split: str) -> InputTable:
     """Open a split of the task's dataset on the hub or in the local cache."""
     is_offline()
     import datasets

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from bertkit.base.errors import InputError, named
+from bertkit.tasks.reading.cells import Cells
 from bertkit.tasks.reading.labels import Ids, Labels
-from bertkit.tasks.reading.tables import Table, names_of
+from bertkit.tasks.reading.tables import InputTable, names_of
 from bertkit.tasks.task_config import Column, TaskConfig
 
 ReadT = TypeVar("ReadT")
-Cells = Mapping[str, Any]  # the values of a row by column
 
 
 @dataclass
@@ -20,7 +20,7 @@ class Reading:
     """A table, and what is found out while its rows are read as examples, such as labels and warnings."""
 
     config: TaskConfig
-    table: Table
+    table: InputTable
     # True: each example must have a label; None: labels are optional; False: an input of `predict`, without labels
     is_labelled: bool | None = None
     known_labels: tuple[str, ...] | None = None  # from the model or the training file, if the task lists none
@@ -62,8 +62,8 @@ class Reading:
 
     def each(self, example: Callable[[Cells, str, int], ReadT | None]) -> Iterator[ReadT]:
         """Yield `example(row, place, line)` for each row; a row is skipped if this is None."""
-        for number, row in self.table.rows:
-            if (one := example(row, self.table.place(number), number)) is not None:
+        for number, cells, _ in self.table.rows:
+            if (one := example(cells, self.table.place(number), number)) is not None:
                 yield one
 
     def note_empty(self, where: str, *texts: str | None) -> None:
@@ -72,14 +72,14 @@ class Reading:
             self.empty.append(where)
 
 
-def required_value(row: Cells, field: str, where: str) -> Any:
+def required_value(row: Cells, field: str, where: str) -> object:
     """Return the value of a field; raises InputError if the row lacks it."""
     if field not in row:
         raise InputError(f"{where}: no field '{field}' (it has: {named(row)}); add it")
     return row[field]
 
 
-def optional_value(row: Cells, field: str | None) -> Any:
+def optional_value(row: Cells, field: str | None) -> object:
     """Return the value of a field, or None if the row lacks it or `field` is None."""
     return None if field is None else row.get(field)
 

@@ -1,13 +1,65 @@
 """Rows from Python: mappings, `datasets` and pandas data frames."""
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol, Self, TypeGuard, runtime_checkable
 
 from bertkit.base.errors import InputError, check_distinct
 
+Record = Mapping[str, object]
 
-def plain_rows(rows: Any, what: str, text: str | None = None) -> Iterator[dict[str, Any]]:
+
+@runtime_checkable
+class Frame(Protocol):
+    """A pandas data frame."""
+
+    columns: Sequence[object]
+
+    def notna(self) -> object:
+        """Return which values are not missing."""
+
+    def astype(self, dtype: type) -> Self:
+        """Return a copy with another type."""
+
+    def where(self, condition: object, other: object) -> Self:
+        """Return a copy with `other` where the condition is false."""
+
+    def to_dict(self, orient: str) -> list[Record]:
+        """Return the rows as mappings, with `orient` "records"."""
+
+
+@runtime_checkable
+class Dataset(Protocol):
+    """A `datasets.Dataset`."""
+
+    column_names: object
+    features: Mapping[str, object] | None
+
+    def __iter__(self) -> Iterator[Record]: ...
+
+
+@runtime_checkable
+class _Array(Protocol):
+    """An array or number of numpy."""
+
+    def tolist(self) -> object: ...
+
+
+@runtime_checkable
+class _Nested(Protocol):
+    """The type of a column of lists, in a dataset."""
+
+    feature: object
+
+
+@runtime_checkable
+class _ClassLabel(Protocol):
+    """The type of a column of labels that are stored as numbers, in a dataset."""
+
+    names: list[str]
+
+
+def plain_rows(rows: object, what: str, text: str | None = None) -> Iterator[dict[str, object]]:
     """Convert rows to mappings with JSON types: text, number, boolean, None, list or mapping; raises InputError for others.
 
     `rows` are mappings of columns to values, a `datasets.Dataset` (numbers of class labels become names), or a pandas data
@@ -19,61 +71,64 @@ def plain_rows(rows: Any, what: str, text: str | None = None) -> Iterator[dict[s
         if not isinstance(row, Mapping):
             raise InputError(f"{what}:{number}: {type(row).__name__}: expected a mapping from columns to values")
         try:
-            yield _plain(dict(row))
+            yield {str(key): _plain(value) for key, value in row.items()}
         except (TypeError, RecursionError) as error:
             raise InputError(f"{what}:{number}: {error}; use texts, numbers, and lists of them") from None
 
 
-def is_frame(rows: Any) -> bool:
+def is_frame(rows: object) -> TypeGuard[Frame]:
     """Whether rows are a pandas data frame."""
-    return hasattr(rows, "notna") and hasattr(rows, "columns")
+    return isinstance(rows, Frame)
 
 
-def _mappings(rows: Any, what: str) -> Iterable[Any]:
-    if hasattr(rows, "column_names") and hasattr(rows, "features"):
+def _mappings(rows: object, what: str) -> Iterable[object]:
+    if isinstance(rows, Dataset):
         return with_label_names(rows, label_names(rows.features))
-    if is_frame(rows):
+    if isinstance(rows, Frame):
         check_distinct(rows.columns, what)
-        records: list[Any] = rows.astype(object).where(rows.notna(), None).to_dict("records")
-        return records
+        return rows.astype(object).where(rows.notna(), None).to_dict("records")
     return iterated(rows, what)
 
 
-def iterated(items: Any, what: str) -> Iterator[Any]:
+def iterated(items: object, what: str) -> Iterator[object]:
     """Iterate over rows or texts from Python; raises InputError for a single one."""
     with contextlib.suppress(TypeError):
         if not isinstance(items, (str, bytes, Mapping)):
-            return iter(items)
+            return iter(items)  # type: ignore[call-overload, no-any-return]
     expected = "expected rows or texts, in a list, a column, a pandas data frame or a datasets.Dataset"
     raise InputError(f"{what}: {type(items).__name__}: {expected}")
 
 
-def label_names(features: Mapping[str, Any] | None) -> dict[str, list[str]]:
+def label_names(features: Mapping[str, object] | None) -> dict[str, list[str]]:
     """Return the label names of each column of a dataset that stores labels as numbers."""
-    inner = {column: getattr(feature, "feature", feature) for column, feature in (features or {}).items()}
-    return {column: feature.names for column, feature in inner.items() if hasattr(feature, "names")}
+    names = {}
+    for column, feature in (features or {}).items():
+        inner = feature.feature if isinstance(feature, _Nested) else feature
+        if isinstance(inner, _ClassLabel):
+            names[column] = inner.names
+    return names
 
 
-def with_label_names(rows: Iterable[Mapping[str, Any]], names: Mapping[str, list[str]]) -> Iterator[dict[str, Any]]:
+def with_label_names(rows: Iterable[Record], names: Mapping[str, list[str]]) -> Iterator[Record]:
     """Replace label numbers by names; -1, which means an unknown label on the hub, becomes None."""
+    by_number: dict[str, dict[object, str]] = {column: dict(enumerate(own)) for column, own in names.items()}
 
-    def name_of(value: Any, own: list[str]) -> Any:
-        if isinstance(value, list):
-            return [name_of(item, own) for item in value]
-        return own[value] if isinstance(value, int) and 0 <= value < len(own) else None
+    def name_of(value: object, own: Mapping[object, str]) -> object:
+        return [name_of(item, own) for item in value] if isinstance(value, list) else own.get(value)
 
     for row in rows:
-        yield {key: name_of(value, names[key]) if key in names else value for key, value in row.items()}
+        yield {**row, **{column: name_of(row[column], own) for column, own in by_number.items() if column in row}}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """Convert numpy numbers and arrays, also inside lists and mappings, to Python types."""
-    if isinstance(value, dict):
-        return {key if isinstance(key, str) else str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if hasattr(value, "tolist"):
-        return _plain(value.tolist())
-    if value is None or isinstance(value, (str, int, float)):
-        return value
+    match value:
+        case dict():
+            return {str(key): _plain(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_plain(item) for item in value]
+        case _Array():
+            return _plain(value.tolist())
+        case None | str() | int() | float():
+            return value
     raise TypeError(f"a value has the type {type(value).__name__}")

@@ -1,9 +1,10 @@
-"""`Source`, the examples of a split, and what their reading found."""
+"""`SplitExamples`, the examples of a split, and what their reading found."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -13,14 +14,14 @@ import numpy as np
 from bertkit.base.errors import InputError, listed, named
 from bertkit.tasks.reading.near_duplicates import groups_of
 from bertkit.tasks.reading.reading import Reading
-from bertkit.tasks.reading.tables import Table
+from bertkit.tasks.reading.tables import InputTable
 from bertkit.tasks.trainable import AnyTrainable
 
 MAX_SHARES = 20  # labels in a description
 
 
 @dataclass(frozen=True)
-class Source:
+class SplitExamples:
     """The examples of a split."""
 
     task: AnyTrainable  # with the labels of the file
@@ -40,18 +41,22 @@ class Source:
         return (*self.file_warnings, *self._class_warnings())
 
     def _class_warnings(self) -> list[str]:
-        classes = {name for example in self.examples for name in self.task.classes_of(example)}
+        classes = set(itertools.chain.from_iterable(map(self.task.classes_of, self.examples)))
         if len(classes) == 1:
             (only,) = classes
             return [f"{self.name}: every label is '{only}'; nothing can be learned from a single class"]
-        seen = {label for example in self.examples for label in self.task.labels_of(example)}
+        seen = set(self._counts())
         missing = [label for label in self.task.expected_labels() if label not in seen]
         return [f"{self.name}: labels without an example: {listed(missing, ', ')}"] if missing and classes else []
+
+    def _counts(self) -> Counter[str | float | None]:
+        """Return how many examples have each label."""
+        return Counter(itertools.chain.from_iterable(map(self.task.labels_of, self.examples)))
 
     def describe(self) -> str:
         """Describe the examples in one line: the file, the number of examples, and the frequency of each label."""
         text = f"{self.description}: {self.task.size(self.examples)}"
-        counts = Counter(label for example in self.examples for label in self.task.labels_of(example))
+        counts = self._counts()
         if numbers := [label for label in counts.elements() if isinstance(label, float)]:
             mean = sum(numbers) / len(numbers)
             return f"{text}; labels {min(numbers):g} to {max(numbers):g}, mean {mean:.2f}"
@@ -64,7 +69,7 @@ class Source:
         more = [f"and {len(shares) - MAX_SHARES} more"] if len(shares) > MAX_SHARES else []
         return f"{text}; {', '.join([*shares[:MAX_SHARES], *more])}"
 
-    def num_near(self, train: Source) -> int:
+    def num_near(self, train: SplitExamples) -> int:
         """Count the examples that are near-duplicates of examples of `train`."""
         groups, size = groups_of([*train.contents(), *self.contents()]), len(train.examples)
         return int(np.isin(groups[size:], groups[:size]).sum())
@@ -73,7 +78,7 @@ class Source:
         """Return the text of each example, without its label and id."""
         return [self.task.content(example) for example in self.examples]
 
-    def hold_out(self, share: float, in_groups: bool = True) -> tuple[Source, Source]:
+    def hold_out(self, share: float, in_groups: bool = True) -> tuple[SplitExamples, SplitExamples]:
         """Split the examples by a hash of their texts; return those to train on, and about a `share` of them as held out.
 
         Examples with the same text (or pair of texts, or context) stay together; with `in_groups`, all near-duplicates do.
@@ -94,7 +99,7 @@ class Source:
         name, description = f"dev_share={share:g} of {self.name}", f"held out of {self.description}"
         return kept, dataclasses.replace(self, examples=held, name=name, description=description, file_warnings=())
 
-    def first(self, num_examples: int) -> Source:
+    def first(self, num_examples: int) -> SplitExamples:
         """Return a copy with only the first examples."""
         if num_examples >= len(self.examples):
             return self
@@ -102,7 +107,7 @@ class Source:
         return dataclasses.replace(self, examples=self.examples[:num_examples], name=name)
 
 
-def collect_examples(task: AnyTrainable, reading: Reading) -> Source:
+def collect_examples(task: AnyTrainable, reading: Reading) -> SplitExamples:
     """Read all examples of a table; raises InputError if there is none, or one is wrong."""
     config, table = reading.config, reading.table
     examples = list(task.read(reading))
@@ -114,22 +119,21 @@ def collect_examples(task: AnyTrainable, reading: Reading) -> Source:
     description = f"{table.name} ({', '.join([table.format, *notes, *reading.notes])})"
     if not examples:
         raise InputError(f"{description}: no examples; add examples, or give another file")
-    warnings = []
-    if reading.num_skipped:
-        skipped = named(config.skip_labels, " or ")
-        warnings.append(f"{table.name}: {reading.num_skipped:,} rows with the label {skipped} were skipped")
-    if table.short_rows.num_rows:
-        warnings.append(f"{table.name}: {table.short_rows.num_rows:,} rows with too few cells were skipped")
+    skipped = (
+        (reading.num_skipped, f"the label {named(config.skip_labels, ' or ')}"),
+        (table.short_rows.num_rows, "too few cells"),
+    )
+    warnings = [f"{table.name}: {count:,} rows with {what} were skipped" for count, what in skipped if count]
     if not table.has_header and config.header is None and config.column_names is None:
         warnings += _header_as_row(table, [task.labels_of(example)[0] for example in examples])
     warnings += reading.file_warnings
     if reading.empty:
         warnings.append(f"{len(reading.empty):,} examples have an empty text, the first at {reading.empty[0]}")
     labelled = dataclasses.replace(task, labels=labels)
-    return Source(labelled, description, examples, table.name, tuple(warnings))
+    return SplitExamples(labelled, description, examples, table.name, tuple(warnings))
 
 
-def _header_as_row(table: Table, labels: list[str | float | None]) -> list[str]:
+def _header_as_row(table: InputTable, labels: list[str | float | None]) -> list[str]:
     """Warn if the first line may be a header: no other line has its label. Columns are known by number only."""
     if len(labels) < 3 or labels[0] is None or labels.count(labels[0]) > 1 or isinstance(labels[0], float):
         return []

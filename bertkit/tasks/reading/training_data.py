@@ -7,7 +7,7 @@ from typing import Protocol
 
 from bertkit.base.errors import InputError
 from bertkit.tasks.reading.readers import find_file, read_examples
-from bertkit.tasks.reading.source import Source
+from bertkit.tasks.reading.source import SplitExamples
 from bertkit.tasks.task_config import TaskConfig
 
 
@@ -35,8 +35,8 @@ class DataSettings(Protocol):
 class TrainingData:
     """The examples of both splits."""
 
-    train: Source
-    dev: Source
+    train: SplitExamples
+    dev: SplitExamples
     keeps_groups: bool  # whether `dev_share` kept near-duplicates together
 
 

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import TextPieces, Tokenizer
 from bertkit.tasks.feature import ContextToken, SpanFeature
-from bertkit.tasks.reading.reading import Cells, Reading, optional_value, required_text
+from bertkit.tasks.reading.cells import Cells
+from bertkit.tasks.reading.reading import Reading, optional_value, required_text
 from bertkit.tasks.task_config import SpansConfig
 
 NO_ANSWER = (0, 0)  # the label of a window without the answer: the position of [CLS], as start and as end

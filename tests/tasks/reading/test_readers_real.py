@@ -8,13 +8,13 @@ from task_configs import task_config
 
 from bertkit.base.errors import InputError
 from bertkit.tasks.reading.readers import read_examples
-from bertkit.tasks.reading.source import Source
+from bertkit.tasks.reading.source import SplitExamples
 from bertkit.tasks.sequence import SequenceExample
 from bertkit.tasks.spans.examples import SpanExample
 from bertkit.tasks.words import TaggingExample
 
 
-def read(folder: str, task: str, split: str, *overrides: str) -> Source:
+def read(folder: str, task: str, split: str, *overrides: str) -> SplitExamples:
     directory = real_data(*folder.split("/"))
     return read_examples(task_config(task, *(f"task.{text}" for text in overrides)), str(directory), split)
 
