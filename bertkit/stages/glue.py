@@ -126,18 +126,13 @@ def _has_split(settings: FinetuneSettings, split: str) -> bool:
     return path is not None or vars(settings.task.hub)[split] is not None
 
 
-<<<<<<< HEAD
 class _Predicted(NamedTuple):
-    source: Source
+    source: SplitExamples
     predictions: list[SequencePrediction[str]]
 
 
 def _predict(settings: FinetuneSettings, run_dir: Path, split: str) -> _Predicted:
     """Predict a split with the model of a run."""
-=======
-def _predict(settings: FinetuneSettings, run_dir: Path, split: str) -> tuple[SplitExamples, list[SequencePrediction[str]]]:
-    """Predict a split with the model of a run; return the split and the predictions."""
->>>>>>> 95de298 (Reading: short rows are classes, JSON has its own file, a row knows whether it is a sentence; values are objects, not Any)
     task, source = settings.task, readers.read_examples(settings.task, settings.data_dir, split)
     opened = open_task_model(str(run_dir / "model"), task, {})
     accelerator = processes.make_accelerator(settings.device, 1)
