@@ -11,7 +11,7 @@ from bertkit.base.errors import InputError, say
 from bertkit.base.files import partial_path
 from bertkit.base.json_stream import json_values
 from bertkit.base.text_files import JsonObject, read_lines, without_surrogates
-from bertkit.data.corpus.documents import Corpus
+from bertkit.data.corpus.documents import Corpus, open_corpus
 from bertkit.data.corpus.sources import Span
 from bertkit.display.console import Progress
 from bertkit.retrieval.library import Library, opened_for_writing, stored_hashes
@@ -34,7 +34,7 @@ def run(settings: IndexSettings) -> None:
     """Add the corpus to the library, which stays as it was after an error; after a full disk, the same command continues."""
     output = Path(settings.output)
     stored = stored_hashes(output, settings.passages)
-    corpus = Corpus(settings.corpus, [output, partial_path(output.resolve())])
+    corpus = open_corpus(settings.corpus, [output, partial_path(output.resolve())])
     sources = _sources_of(corpus, settings)
     say(f"reading {corpus.describe()}")
     hashes = {source.name: _hash(source, settings) for source in sources}

@@ -27,7 +27,7 @@ from bertkit.data.corpus.dataset_writer import (
     open_shards,
     write_dataset,
 )
-from bertkit.data.corpus.documents import Corpus
+from bertkit.data.corpus.documents import Corpus, open_corpus
 from bertkit.data.corpus.tokenizer import Rules, load_tokenizer, train_wordpiece
 from bertkit.data.data_config import InstancesConfig
 from bertkit.display.console import Progress
@@ -68,7 +68,7 @@ def _check_dump(dump: str, output_dir: Path, overwrite: bool) -> None:
 def _prepare(settings: PrepareSettings, output_dir: Path) -> bool:
     """Make a dataset, or a shard of a dataset, from text; return False if it exists already."""
     results = [Path(name) for name in (settings.output_dir, settings.dump) if name is not None]
-    corpus = Corpus(settings.corpus, leave_out=results, join_files=isinstance(settings.segments, InstancesConfig))
+    corpus = open_corpus(settings.corpus, leave_out=results, join_files=isinstance(settings.segments, InstancesConfig))
     formats = {kind for _, kind in corpus.files}
     if "corpus.field" in settings.explicit_keys and formats and formats <= {"text", "wikiextractor"}:
         raise InputError(f"corpus.field={settings.corpus.field} has no effect on plain text; leave it out")

@@ -4,7 +4,7 @@ Axes: T tokens of a window, C labels.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from bertkit.base import plugins
 from bertkit.base.errors import InputError

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from bertkit.base.errors import InputError
 from bertkit.base.processors import check_precision
 from bertkit.base.typed_settings import conf_dir
-from bertkit.data.corpus.documents import Corpus
+from bertkit.data.corpus.documents import open_corpus
 from bertkit.data.corpus.prepared import PreparedDataset, open_prepared
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.data.data_config import CorpusConfig
@@ -161,7 +161,7 @@ def write_text(text: Path | None, megabytes: int, folder: Path) -> Path:
     name = None if text is None else str(text)
     documents = chain.from_iterable(
         repeat(
-            Corpus(
+            open_corpus(
                 CorpusConfig("files" if name else "python_docs", name, "auto", "text", "auto", "utf-8", None, "train")
             )
         )

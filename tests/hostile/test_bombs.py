@@ -17,7 +17,7 @@ from bertkit.base import text_files
 from bertkit.base.errors import InputError
 from bertkit.base.text_files import read_lines
 from bertkit.cli import run
-from bertkit.data.corpus.documents import Corpus
+from bertkit.data.corpus.documents import open_corpus
 from bertkit.data.corpus.manifest import damaged_files, read_manifest
 from bertkit.data.corpus.prepared import check_offsets
 from bertkit.data.corpus.sources import split_sentences
@@ -121,7 +121,7 @@ def test_a_long_array_on_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "train.json").write_text(json.dumps(records))
     assert len(read(tmp_path, "sequence", "train").examples) == 60_000
     corpus = CorpusConfig("files", str(tmp_path / "train.json"), "auto", "text", "auto", "utf-8", None, "train")
-    assert sum(len(document) for document in Corpus(corpus)) == 60_000
+    assert sum(len(document) for document in open_corpus(corpus)) == 60_000
 
 
 def test_offsets_that_do_not_grow_are_refused(prepared_dir: Path, tmp_path: Path) -> None:

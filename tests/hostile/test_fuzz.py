@@ -25,7 +25,7 @@ from bertkit.base.errors import BertkitError, InputError
 from bertkit.base.files import read_tensors, write_tensors
 from bertkit.data.batches.sampling import EpochCache
 from bertkit.data.batches.segments import select
-from bertkit.data.corpus.documents import Corpus
+from bertkit.data.corpus.documents import open_corpus
 from bertkit.data.corpus.prepared import open_prepared
 from bertkit.data.corpus.tokenizer import Tokenizer, load_tokenizer
 from bertkit.data.data_config import CorpusConfig, PassagesConfig, SegmentsConfig
@@ -127,7 +127,7 @@ def corpus(name: str, content: str | bytes) -> Reader:
 
     def read(path: Path) -> None:
         config = CorpusConfig("files", str(path), "auto", "text", "auto", "utf-8", None, "train")
-        for _ in Corpus(config):
+        for _ in open_corpus(config):
             pass
 
     return Reader(make, read, is_packed=name.endswith(".gz"))

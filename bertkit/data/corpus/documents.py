@@ -5,13 +5,14 @@ document per record; the output of WikiExtractor has one document per `<doc>` bl
 sentences.
 """
 
+import contextlib
 import functools
 import itertools
-import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple, TypeVar
 
 from bertkit.base.errors import InputError, check_distinct, named
 from bertkit.base.files import BLOCK_BYTES
@@ -28,11 +29,13 @@ from bertkit.base.text_files import (
     unpacking,
     without_surrogates,
 )
+from bertkit.base.typed_settings import at
 from bertkit.data.corpus.sources import Portion, Span, cut_file, find_files, python_documents, split_sentences
 from bertkit.data.data_config import CorpusConfig
 
 Document = list[str]
 RECORDS_AT_ONCE = 1024  # records of a parquet file in memory
+BlockT = TypeVar("BlockT")
 
 
 class PlacedDocument(list[str]):
@@ -43,34 +46,132 @@ class PlacedDocument(list[str]):
         self.number, self.title = number, title
 
 
-class Corpus:
-    """Documents that can be read several times; counts the bytes read."""
+class Corpus(ABC):
+    """Documents that can be read several times; counts the bytes read. `open_corpus` opens one."""
 
-    def __init__(self, config: CorpusConfig, leave_out: Iterable[Path] = (), *, join_files: bool = False) -> None:
-        """Find the files, except those in `leave_out`, the output of the command.
-
-        With `join_files`, a document may continue in the next text file, until a blank line, as in google-research/bert
-        create_pretraining_data.py. Raises InputError if a path or pattern matches no file of a known format.
-        """
-        self.config, self.join_files = config, join_files
+    def __init__(self, config: CorpusConfig) -> None:
+        self.config = config
         self.bytes_read = 0  # progress of the current reading
-        # `ignored` are files in the folders that are not text; duplicates are further paths to the same files, such as links
-        self.files, self.ignored, self.num_duplicates = (
-            find_files(config, leave_out) if config.source == "files" else ([], [], 0)
-        )
-        self.total_bytes = sum(path.stat().st_size for path, _ in self.files) if self.files else None  # None: no files
+        self.total_bytes: int | None = None  # None: no files
+        self.files: list[tuple[Path, str]] = []  # each with its format
 
     @property
     def has_document_breaks(self) -> bool:
         """Whether blank lines separate the documents of a file."""
         return any(kind == "text" for _, kind in self.files)
 
+    @abstractmethod
     def describe(self) -> str:
         """Describe the corpus in one line."""
-        if self.config.source == "python_docs":
-            return "the documentation that ships with Python (PSF licence)"
-        if self.config.source == "hub":
-            return f"the dataset {self.config.path} of the hub, streamed"
+
+    @abstractmethod
+    def documents(self, portion: Portion) -> Iterator[Document]:
+        """Yield the documents of a portion; raises InputError if a file is not in its format."""
+
+    def portions(self, num_bytes: int) -> list[Portion]:
+        """Cut the corpus, between documents, into portions of about `num_bytes`, which can be read independently."""
+        return [()]
+
+    def states_of_files(self) -> list[list[str | int]]:
+        """Return the path, size and modification time of every file, to detect changes."""
+        states = ((path.resolve(), path.stat()) for path, _ in self.files)
+        return [[str(path), state.st_size, state.st_mtime_ns] for path, state in states]
+
+    def __iter__(self) -> Iterator[Document]:
+        """Yield every document, file by file; raises InputError as `documents` does."""
+        self.bytes_read = 0
+        is_empty = True
+        for document in itertools.chain.from_iterable(map(self.documents, self.portions(self.total_bytes or 1))):
+            is_empty = False
+            yield document
+        if is_empty:
+            self.refuse_empty()
+
+    def refuse_empty(self) -> None:
+        """Raise InputError with the name of the file, if an empty corpus consists of a single file."""
+        if len(self.files) == 1:
+            raise InputError(f"{self.files[0][0]}: no text in this file; expected sentences, one per line")
+
+    def _of_records(self, records: Iterable[tuple[int, object]], where: Callable[[int], str]) -> Iterator[Document]:
+        """Yield the texts of numbered records as documents."""
+        field = self.config.field
+        for number, record in records:
+            match record:
+                case dict() if field in record:
+                    text, title = record[field], record.get("title")
+                case _:
+                    fields = named(record) if isinstance(record, dict) else type(record).__name__
+                    raise InputError(f"{where(number)}: no field '{field}' (it has: {fields}); set corpus.field=")
+            if not isinstance(text, str):
+                raise InputError(f"{where(number)}: field '{field}' is {type(text).__name__}, expected text")
+            title = without_surrogates(title) if isinstance(title, str) and field != "title" else ""
+            document = PlacedDocument(without_surrogates(text).splitlines(), number, title)
+            if filled := _as_sentences(document, self.config.sentences != "lines"):
+                yield filled
+
+
+def open_corpus(config: CorpusConfig, leave_out: Iterable[Path] = (), *, join_files: bool = False) -> Corpus:
+    """Find the files, except those in `leave_out`, the output of the command; or open another source of text.
+
+    With `join_files`, a document may continue in the next text file, until a blank line, as in google-research/bert
+    create_pretraining_data.py. Raises InputError if a path or pattern matches no file of a known format.
+    """
+    match config.source:
+        case "python_docs":
+            return PythonDocs(config)
+        case "hub":
+            return HubDataset(config)
+        case "files":
+            return TextFiles(config, leave_out, join_files)
+
+
+class PythonDocs(Corpus):
+    """The documentation of the user's own Python."""
+
+    def describe(self) -> str:
+        """Describe the corpus in one line."""
+        return "the documentation that ships with Python (PSF licence)"
+
+    def documents(self, portion: Portion) -> Iterator[Document]:
+        """Yield all documents."""
+        return iter(python_documents())
+
+
+class HubDataset(Corpus):
+    """A dataset of the Hugging Face hub, or of the local cache."""
+
+    def describe(self) -> str:
+        """Describe the corpus in one line."""
+        return f"the dataset {self.config.path} of the hub, streamed"
+
+    def documents(self, portion: Portion) -> Iterator[Document]:
+        """Yield the texts of all records."""
+        return self._of_records(enumerate(self._opened(), 1), f"{self.config.path}: record {{}}".format)
+
+    def _opened(self) -> Iterator[object]:
+        is_offline()
+        import datasets
+
+        try:
+            name = self.config.path if isinstance(self.config.path, str) else None
+            return iter(datasets.load_dataset(name, self.config.name, split=self.config.split, streaming=True))
+        except Exception as error:
+            reason = " ".join(str(error).split())
+            raise InputError(f"corpus.path={self.config.path}: cannot open this dataset ({reason})") from None
+
+
+class TextFiles(Corpus):
+    """Files of text, or of records."""
+
+    def __init__(self, config: CorpusConfig, leave_out: Iterable[Path], join_files: bool) -> None:
+        super().__init__(config)
+        found = find_files(config, leave_out)
+        self.files, self.ignored, self.num_duplicates = found
+        self.join_files = join_files
+        self.total_bytes = sum(path.stat().st_size for path, _ in self.files)
+
+    def describe(self) -> str:
+        """Describe the corpus in one line."""
         kinds = sorted({kind for _, kind in self.files})
         text = f"{len(self.files)} {'file' if len(self.files) == 1 else 'files'} ({', '.join(kinds)}), "
         text += f"{(self.total_bytes or 0) / 1e6:.1f} MB"
@@ -81,31 +182,8 @@ class Corpus:
             text += f"; ignored {len(self.ignored)} other ({', '.join(names)})"
         return text
 
-    def states_of_files(self) -> list[list[Any]]:
-        """Return the path, size and modification time of every file, to detect changes."""
-        states = ((path.resolve(), path.stat()) for path, _ in self.files)
-        return [[str(path), state.st_size, state.st_mtime_ns] for path, state in states]
-
-    def __iter__(self) -> Iterator[Document]:
-        """Yield every document, file by file; raises InputError as `documents` does."""
-        self.bytes_read = 0
-        is_empty = True
-        for portion in self.portions(self.total_bytes or 1):
-            for document in self.documents(portion):
-                is_empty = False
-                yield document
-        if is_empty:
-            self.refuse_empty()
-
-    def refuse_empty(self) -> None:
-        """Raise InputError with the name of the file, if an empty corpus consists of a single file."""
-        if len(self.files) == 1:
-            raise InputError(f"{self.files[0][0]}: no text in this file; expected sentences, one per line")
-
     def portions(self, num_bytes: int) -> list[Portion]:
         """Cut the corpus, between documents, into portions of about `num_bytes`, which can be read independently."""
-        if self.config.source != "files":
-            return [()]
         portions: list[Portion] = []
         waiting: list[Span] = []
         for group in self._uncut(num_bytes):
@@ -127,49 +205,58 @@ class Corpus:
 
     def documents(self, portion: Portion) -> Iterator[Document]:
         """Yield the documents of a portion; raises InputError if a file is not in its format."""
-        if self.config.source == "python_docs":
-            yield from python_documents()
-        elif self.config.source == "hub":
-            yield from self._read_records(enumerate(self._open_hub(), 1), f"{self.config.path}: record {{}}".format)
-        else:
-            for kind, spans in itertools.groupby(portion, key=lambda span: span.kind):
-                for group in [list(spans)] if self.join_files and kind == "text" else [[span] for span in spans]:
-                    yield from self._read_spans(group)
+        for kind, group in itertools.groupby(portion, key=lambda span: span.kind):
+            spans = list(group)
+            joined = [spans] if self.join_files and kind == "text" else [[span] for span in spans]
+            yield from itertools.chain.from_iterable(map(self._read_spans, joined))
 
     def _read_spans(self, spans: list[Span]) -> Iterator[Document]:
-        first = spans[0]
         before = self.bytes_read
-        if first.kind == "text":
-            for lines in _text_documents(itertools.chain.from_iterable(map(self._line_blocks, spans))):
-                yield _as_sentences(lines, True) if self.config.sentences == "split" else lines
-        elif first.kind == "wikiextractor":
-            split = self.config.sentences != "lines"
-            yield from filter(None, (_as_sentences(lines, split) for lines in self._wiki_documents(first)))
-        elif first.kind == "jsonl":
-            yield from self._read_records(self._json_lines(first), functools.partial(self._where, first))
-        else:
-            values = (value for _, value, _ in json_values(first.path, self._line_blocks(first)))
-            records = parquet_records(first.path)[1] if first.kind == "parquet" else values
-            yield from self._read_records(enumerate(records, 1), f"{first.path}: record {{}}".format)
+        yield from self._documents_of(spans)
         self.bytes_read = before + sum(span.num_bytes for span in spans)
 
-    def _line_blocks(self, span: Span) -> Iterator[tuple[int, Any]]:
-        """Yield blocks of a span's lines, or of JSON's text, with the number of the first line, counted from the span's start."""
+    def _documents_of(self, spans: list[Span]) -> Iterator[Document]:
+        first, record_of = spans[0], f"{spans[0].path}: record {{}}".format
+        match first.kind:
+            case "text":
+                texts = _text_documents(itertools.chain.from_iterable(map(self._line_blocks, spans)))
+                return (_as_sentences(text, True) for text in texts) if self.config.sentences == "split" else texts
+            case "wikiextractor":
+                split = self.config.sentences != "lines"
+                return filter(None, (_as_sentences(text, split) for text in self._wiki_documents(first)))
+            case "jsonl":
+                return self._of_records(self._json_lines(first), functools.partial(self._where, first))
+            case "parquet":
+                return self._of_records(enumerate(parquet_records(first.path).records, 1), record_of)
+        values = (value for _, value, _ in json_values(first.path, self._text_blocks(first)))
+        return self._of_records(enumerate(values, 1), record_of)
+
+    def _line_blocks(self, span: Span) -> Iterator[tuple[int, list[str]]]:
+        """Yield blocks of a span's lines, with the number of the first line, counted from the span's start."""
+        return self._blocks(span, functools.partial(line_blocks, start=span.start, end=span.end), len)
+
+    def _text_blocks(self, span: Span) -> Iterator[tuple[int, str]]:
+        """Yield blocks of a file's text, each with the number of the line in which it begins."""
+        return self._blocks(span, text_blocks, lambda block: block.count("\n"))
+
+    def _blocks(
+        self, span: Span, read: Callable[..., Iterator[tuple[int, BlockT]]], num_lines: Callable[[BlockT], int]
+    ) -> Iterator[tuple[int, BlockT]]:
         before, number = self.bytes_read, 1
         where = functools.partial(self._where, span)
         with span.path.open("rb") as raw, unpacking(lambda: where(number)):
             file, encoding = unpacked(raw, span.path), self.config.encoding
             if is_utf16(encoding):
                 file, encoding = as_utf8(file, encoding)
-            named = {"encoding": encoding, "advice": "convert the file or set corpus.encoding"}
-            if span.kind == "json":
-                blocks: Iterator[tuple[int, Any]] = text_blocks(file, where, **named)
-            else:
-                blocks = line_blocks(file, where, start=span.start, end=span.end, **named)
-            for number, lines in blocks:
+            advice = "convert the file or set corpus.encoding"
+            for number, block in read(file, where, encoding=encoding, advice=advice):
                 self.bytes_read = before + raw.tell() - span.start
-                yield number, lines
-                number += len(lines) if isinstance(lines, list) else lines.count("\n")
+                yield number, block
+                number += num_lines(block)
+
+    def _lines(self, span: Span) -> Iterator[tuple[int, str]]:
+        """Yield a span's lines, numbered from its start."""
+        return itertools.chain.from_iterable(enumerate(lines, first) for first, lines in self._line_blocks(span))
 
     def _where(self, span: Span, number: int) -> str:
         """Return file:line for a line of a span; counts the lines before the span."""
@@ -177,130 +264,102 @@ class Corpus:
             blocks = iter(lambda: file.read(min(BLOCK_BYTES, span.start - file.tell())), b"")
             return f"{span.path}:{number + sum(block.count(10) for block in blocks)}"
 
-    def _json_lines(self, span: Span) -> Iterator[tuple[int, Any]]:
-        for first, lines in self._line_blocks(span):
-            for number, line in enumerate(lines, first):
-                try:
-                    if not is_blank(line):
-                        yield number, parse_json(line)
-                except ValueError as error:
-                    where = self._where(span, number)
-                    raise InputError(f"{where}: not JSON ({error}); expected one object per line") from None
+    def _json_lines(self, span: Span) -> Iterator[tuple[int, object]]:
+        for number, line in self._lines(span):
+            try:
+                if not is_blank(line):
+                    yield number, parse_json(line)
+            except ValueError as error:
+                where = self._where(span, number)
+                raise InputError(f"{where}: not JSON ({error}); expected one object per line") from None
 
-    def _wiki_documents(self, span: Span) -> Iterator[list[str]]:
+    def _wiki_documents(self, span: Span) -> Iterator[PlacedDocument]:
         """Yield the paragraphs of each `<doc>` block, without its title."""
         document: PlacedDocument | None = None
-        for first, lines in self._line_blocks(span):
-            for number, line in enumerate(lines, first):
-                if line.startswith("<doc "):
-                    title = re.search(r'title="(.*)">', line)
-                    heading = title.group(1) if title else None
-                    document = PlacedDocument([], number, heading or "")
-                elif line.startswith("</doc>"):
-                    yield document or []
-                    document = None
-                elif document is None:
-                    if not is_blank(line):
-                        where = self._where(span, number)
-                        raise InputError(f"{where}: text outside <doc> ... </doc>; set corpus.format=text")
-                elif document or line.strip() != heading:
-                    document.append(line)
+        for number, line in self._lines(span):
+            if line.startswith("<doc "):
+                title = re.search(r'title="(.*)">', line)
+                document = PlacedDocument([], number, title[1] if title else "")
+            elif line.startswith("</doc>"):
+                yield document or PlacedDocument()
+                document = None
+            elif document is None:
+                if not is_blank(line):
+                    where = self._where(span, number)
+                    raise InputError(f"{where}: text outside <doc> ... </doc>; set corpus.format=text")
+            elif document or line.strip() != document.title:
+                document.append(line)
         if document:
             yield document
 
-    def _read_records(self, records: Iterable[tuple[int, Any]], where: Callable[[int], str]) -> Iterator[Document]:
-        field = self.config.field
-        for number, record in records:
-            if not isinstance(record, dict) or field not in record:
-                fields = named(record) if isinstance(record, dict) else type(record).__name__
-                raise InputError(f"{where(number)}: no field '{field}' (it has: {fields}); set corpus.field=")
-            text, title = record[field], record.get("title")
-            if not isinstance(text, str):
-                raise InputError(f"{where(number)}: field '{field}' is {type(text).__name__}, expected text")
-            title = without_surrogates(title) if isinstance(title, str) and field != "title" else ""
-            lines = PlacedDocument(without_surrogates(text).splitlines(), number, title)
-            document = _as_sentences(lines, self.config.sentences != "lines")
-            if document:
-                yield document
 
-    def _open_hub(self) -> Iterator[Any]:
-        is_offline()
-        import datasets
-
-        try:
-            name = self.config.path if isinstance(self.config.path, str) else None
-            return iter(datasets.load_dataset(name, self.config.name, split=self.config.split, streaming=True))
-        except Exception as error:
-            reason = " ".join(str(error).split())
-            raise InputError(f"corpus.path={self.config.path}: cannot open this dataset ({reason})") from None
-
-
-def _text_documents(blocks: Iterable[tuple[int, list[str]]]) -> Iterator[list[str]]:
+def _text_documents(blocks: Iterable[tuple[int, list[str]]]) -> Iterator[PlacedDocument]:
     document = PlacedDocument()
     for number, lines in blocks:
         for blank, run in itertools.groupby(map(str.strip, lines), is_blank):
-            if not blank:
+            own = list(run)
+            if blank and document:
+                yield document
+                document = PlacedDocument()
+            elif not blank:
                 document.number = document.number or number
-                before = len(document)
-                document += run
-                number += len(document) - before
-            else:
-                number += sum(1 for _ in run)
-                if document:
-                    yield document
-                    document = PlacedDocument()
+                document += own
+            number += len(own)
     if document:
         yield document
 
 
-def _as_sentences(lines: list[str], split: bool) -> Document:
-    sentences = [sentence for line in lines for sentence in split_sentences(line)] if split else lines
+def _as_sentences(document: PlacedDocument, split: bool) -> PlacedDocument:
+    sentences = itertools.chain.from_iterable(map(split_sentences, document)) if split else document
     filled = [sentence.strip() for sentence in sentences if not is_blank(sentence)]
-    return PlacedDocument(filled, lines.number, lines.title) if isinstance(lines, PlacedDocument) else filled
+    return PlacedDocument(filled, document.number, document.title)
 
 
-def parquet_records(path: Path, data: bytes | None = None) -> tuple[dict[str, list[str]], Iterator[dict[str, Any]]]:
+class ParquetFile(NamedTuple):
+    """An open parquet file."""
+
+    label_names: dict[str, list[str]]  # of each class-label column, if `datasets` wrote the file
+    records: Iterator[dict[str, object]]
+
+
+def parquet_records(path: Path, data: bytes | None = None) -> ParquetFile:
     """Open a parquet file, or its content `data`; needs neither a cache nor the network.
 
-    Return the label names of each class-label column, if `datasets` wrote the file, and an iterator over the records. Both
-    raise InputError if the file is missing or damaged.
+    Raises InputError if the file is missing or damaged, also when a record is read.
     """
     import pyarrow as pa
-    from pyarrow.parquet import ParquetFile
+    from pyarrow.parquet import ParquetFile as Reader
 
     if data is None and not path.is_file():
         raise InputError(f"{path}: no such file")
 
-    def damaged(error: Exception) -> InputError:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        return InputError(f"{path}: not readable as parquet ({reason}); restore the file")
+    @contextlib.contextmanager
+    def reading() -> Iterator[None]:
+        try:
+            yield
+        except (pa.ArrowException, OSError, ValueError) as error:
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise InputError(f"{path}: not readable as parquet ({reason}); restore the file") from None
 
-    def records() -> Iterator[dict[str, Any]]:
-        with file:
-            try:
-                for batch in file.iter_batches(RECORDS_AT_ONCE, use_threads=False):
-                    yield from batch.to_pylist()
-            except (pa.ArrowException, OSError, ValueError) as error:
-                raise damaged(error) from None
+    def records() -> Iterator[dict[str, object]]:
+        with file, reading():
+            for batch in file.iter_batches(RECORDS_AT_ONCE, use_threads=False):
+                yield from batch.to_pylist()
 
-    try:
-        file = ParquetFile(path if data is None else pa.BufferReader(data))
+    with reading():
+        file = Reader(path if data is None else pa.BufferReader(data))
         check_distinct(file.schema_arrow.names, str(path))
-        return _label_names(file.schema_arrow.metadata or {}), records()
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise damaged(error) from None
+        return ParquetFile(_label_names(file.schema_arrow.metadata or {}), records())
 
 
 def _label_names(metadata: dict[bytes, bytes]) -> dict[str, list[str]]:
     """Return the label names that `datasets` stores in a parquet file's metadata; empty if another program wrote it."""
     names: dict[str, list[str]] = {}
-    if b"huggingface" not in metadata:
-        return names
-    try:
-        for column, feature in json.loads(metadata[b"huggingface"])["info"]["features"].items():
-            label = feature.get("feature", feature)  # in a column of lists, the labels of the items
-            if isinstance(label, dict) and isinstance(label.get("names"), list):
-                names[column] = label["names"]
-    except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
-        return {}
+    with contextlib.suppress(ValueError):
+        features = at(parse_json(metadata.get(b"huggingface", b"{}").decode()), "info.features")
+        for column, feature in features.items() if isinstance(features, dict) else ():
+            match feature:
+                # in a column of lists, the labels of the items
+                case {"feature": {"names": list() as own}} | {"names": list() as own}:
+                    names[column] = own
     return names

@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from bertkit.base.errors import InputError
 from bertkit.base.text_files import LINE_MB, TOO_LONG, is_utf16
@@ -42,12 +43,16 @@ class Span:
 Portion = tuple[Span, ...]  # a part of the corpus, read by one worker; () is the whole of a corpus without files
 
 
-def find_files(config: CorpusConfig, leave_out: Iterable[Path]) -> tuple[list[tuple[Path, str]], list[Path], int]:
-    """Find the files of a corpus, each with its format.
+class FoundFiles(NamedTuple):
+    """The files of a corpus."""
 
-    Also return the other files in the folders, which are not text, and the number of further paths to the same files. Raises
-    InputError if a path or pattern matches no file of a known format.
-    """
+    files: list[tuple[Path, str]]  # each with its format
+    ignored: list[Path]  # the other files in the folders, which are not text
+    num_duplicates: int  # further paths to the same files, such as links
+
+
+def find_files(config: CorpusConfig, leave_out: Iterable[Path]) -> FoundFiles:
+    """Find the files of a corpus; raises InputError if a path or pattern matches no file of a known format."""
     left_out = {path.resolve() for path in leave_out}
     kinds: dict[Path, str] = {}
     ignored: list[Path] = []
@@ -73,7 +78,8 @@ def find_files(config: CorpusConfig, leave_out: Iterable[Path]) -> tuple[list[tu
             raise InputError(f"corpus.path={pattern}: no such file, folder or match; for a hub dataset, add corpus=hub")
         kinds |= {item: _format(item, config) or "text" for item in files}
     once = {(state.st_dev, state.st_ino): item for item in reversed(kinds) if (state := item.stat())}
-    return [(item, kinds[item]) for item in reversed(once.values())], ignored, len(kinds) - len(once)
+    with_kinds = [(item, kinds[item]) for item in reversed(once.values())]
+    return FoundFiles(with_kinds, ignored, len(kinds) - len(once))
 
 
 def _below(folder: Path) -> list[Path]:

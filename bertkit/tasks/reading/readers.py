@@ -220,8 +220,9 @@ def _options(task: TaskConfig, path: Path, format: str) -> _LineOptions:
 
 
 def _parquet_table(path: Path, data: bytes | None = None) -> InputTable:
-    names, rows = parquet_records(path, data)
-    return records(str(path), "parquet", enumerate(with_label_names(rows, names), 1), ShortRows(), counts=" record ")
+    file = parquet_records(path, data)
+    rows = enumerate(with_label_names(file.records, file.label_names), 1)
+    return records(str(path), "parquet", rows, ShortRows(), counts=" record ")
 
 
 def input_table(

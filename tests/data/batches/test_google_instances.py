@@ -23,7 +23,7 @@ from bertkit.data.batches.google_instances import (
     truncate_pair,
 )
 from bertkit.data.batches.sampling import Sampler
-from bertkit.data.corpus.documents import Corpus
+from bertkit.data.corpus.documents import open_corpus
 from bertkit.data.corpus.prepared import Split
 from bertkit.data.corpus.tokenizer import Tokenizer, VocabFacts, load_tokenizer
 from bertkit.data.data_config import CorpusConfig, InstancesConfig, MaskingConfig, SegmentsConfig
@@ -174,7 +174,7 @@ def split_of(uncased: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Ca
         if name not in made:
             path = str(real_data(*name.split("/")))
             text = CorpusConfig("files", path, "text", "text", "lines", "utf-8", None, "train")
-            documents = ([*filter(None, uncased.encode_document(d))] for d in Corpus(text, join_files=True))
+            documents = ([*filter(None, uncased.encode_document(d))] for d in open_corpus(text, join_files=True))
             folder = tmp_path_factory.mktemp("google") / "split"
             made[name] = write_split(folder, filter(None, documents), 1 << 27, uncased.vocab_size)
         return made[name]

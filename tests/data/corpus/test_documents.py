@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bertkit.base.errors import InputError
-from bertkit.data.corpus.documents import Corpus
+from bertkit.data.corpus.documents import Corpus, open_corpus
 from bertkit.data.corpus.sources import split_sentences
 from bertkit.data.data_config import CorpusConfig
 
@@ -31,7 +31,7 @@ def config(path: Any, **changes: Any) -> CorpusConfig:
 
 
 def read(path: Any, **changes: Any) -> list[list[str]]:
-    return list(Corpus(config(path, **changes)))
+    return list(open_corpus(config(path, **changes)))
 
 
 def jsonl(records: list[dict[str, Any]]) -> str:
@@ -67,7 +67,7 @@ WRITERS = {
 @pytest.mark.parametrize("name", WRITERS)
 def test_every_format_gives_the_same_documents_again_and_again(tmp_path: Path, name: str) -> None:
     WRITERS[name](tmp_path / name)
-    corpus = Corpus(config(tmp_path / name))
+    corpus = open_corpus(config(tmp_path / name))
     assert list(corpus) == list(corpus) == DOCUMENTS
     assert corpus.total_bytes == corpus.bytes_read == (tmp_path / name).stat().st_size
     assert corpus.has_document_breaks == (".t" in name or name == "no_ending")
@@ -80,7 +80,7 @@ def test_a_folder_is_read_in_order_and_other_files_are_named(tmp_path: Path) -> 
     (tmp_path / "c_wiki").write_text(WIKI)
     for name in ("README.md", "image.png", ".hidden.txt"):
         (tmp_path / name).write_text("x")
-    corpus = Corpus(config(tmp_path))
+    corpus = open_corpus(config(tmp_path))
     assert list(corpus) == [["One."], ["Two."], *DOCUMENTS]
     assert sorted(path.name for path in corpus.ignored) == ["README.md", "image.png"]
     assert corpus.describe() == "3 files (jsonl, text, wikiextractor), 0.0 MB; ignored 2 other (README.md, image.png)"
@@ -114,7 +114,7 @@ def test_a_corpus_in_utf16(encoding: str, tmp_path: Path) -> None:
     (tmp_path / "b.txt.gz").write_bytes(gzip.compress(text))
     (tmp_path / "c.jsonl").write_bytes(jsonl([{"text": "\n".join(lines)} for lines in documents]).encode(encoding))
     for name in ("a.txt", "b.txt.gz", "c.jsonl"):
-        corpus = Corpus(config(tmp_path / name, encoding=encoding))
+        corpus = open_corpus(config(tmp_path / name, encoding=encoding))
         assert [document for portion in corpus.portions(20) for document in corpus.documents(portion)] == documents
 
 
@@ -191,7 +191,7 @@ def test_corpus_path_without_text_is_refused(tmp_path: Path, path: str, message:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "image.png").write_bytes(b"\x89PNG")
     with pytest.raises(InputError) as caught:
-        Corpus(config(tmp_path / path))
+        open_corpus(config(tmp_path / path))
     assert f"corpus.path={tmp_path / path}: {message}" in str(caught.value)
 
 
@@ -234,22 +234,26 @@ def test_only_a_blank_line_ends_a_document_where_files_are_joined(tmp_path: Path
     }.items():  # fmt: skip
         (tmp_path / name).write_text(text)
     joined = [["a", "b", "c"], ["d"], ["e"], ["J."], ["f", "g"]]
-    assert list(Corpus(config(tmp_path), join_files=True)) == joined
-    assert list(Corpus(config(tmp_path))) == [["a", "b"], ["c"], ["d"], ["e"], ["J."], ["f"], ["g"]]
+    assert list(open_corpus(config(tmp_path), join_files=True)) == joined
+    assert list(open_corpus(config(tmp_path))) == [["a", "b"], ["c"], ["d"], ["e"], ["J."], ["f"], ["g"]]
 
 
 @pytest.mark.parametrize("line", ["\ufeff", "\u200b\u200d", "\u2060\u00a0"])
 @pytest.mark.parametrize("part_bytes", [1, 10**6])
 def test_a_line_of_nothing_that_is_seen_ends_a_document(tmp_path: Path, line: str, part_bytes: int) -> None:
     (tmp_path / "a.txt").write_text(f"{line}\nOne.\n{line}\nTwo.\n\n{line}\nThree\ufeff.\n", encoding="utf-8")
-    assert read_in_portions(Corpus(config(tmp_path / "a.txt")), part_bytes) == [["One."], ["Two."], ["Three\ufeff."]]
+    assert read_in_portions(open_corpus(config(tmp_path / "a.txt")), part_bytes) == [
+        ["One."],
+        ["Two."],
+        ["Three\ufeff."],
+    ]
 
 
 def test_results_below_a_folder_are_not_read(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     for name in ("a.txt", "dump.txt", "out/b.txt"):
         (tmp_path / name).write_text("text\n")
-    corpus = Corpus(config(tmp_path), leave_out=[tmp_path / "out", tmp_path / "dump.txt"])
+    corpus = open_corpus(config(tmp_path), leave_out=[tmp_path / "out", tmp_path / "dump.txt"])
     assert [path.name for path, _ in corpus.files] == ["a.txt"]
 
 
@@ -267,7 +271,7 @@ def read_in_portions(corpus: Corpus, num_bytes: int) -> list[list[str]]:
 @pytest.mark.parametrize("name", WRITERS)
 def test_portions_together_are_the_corpus(tmp_path: Path, name: str, num_bytes: int) -> None:
     WRITERS[name](tmp_path / name)
-    corpus = Corpus(config(tmp_path / name))
+    corpus = open_corpus(config(tmp_path / name))
     portions = corpus.portions(num_bytes)
     assert read_in_portions(corpus, num_bytes) == DOCUMENTS
     whole = name.endswith((".gz", ".json", ".parquet")) or num_bytes == 10**6
@@ -282,11 +286,15 @@ def test_portions_of_many_files_cut_no_document(tmp_path: Path, num_bytes: int) 
         (tmp_path / f"{number}.txt").write_text(f"line {number}\n" * number + "\n\nend\n" * (number % 2))
     (tmp_path / "3.jsonl").write_text(jsonl(RECORDS))
     for join in (False, True):
-        corpus = Corpus(config(tmp_path), join_files=join)
+        corpus = open_corpus(config(tmp_path), join_files=join)
         assert read_in_portions(corpus, num_bytes) == list(corpus)
         if num_bytes == 10**6:
             assert len(corpus.portions(num_bytes)) == 1
-    assert len(Corpus(config(tmp_path)).portions(25)) > len(Corpus(config(tmp_path), join_files=True).portions(25)) >= 3
+    assert (
+        len(open_corpus(config(tmp_path)).portions(25))
+        > len(open_corpus(config(tmp_path), join_files=True).portions(25))
+        >= 3
+    )
 
 
 @pytest.mark.parametrize("block_bytes", [1, 3, 64])
@@ -296,14 +304,18 @@ def test_documents_do_not_depend_on_block_size(
     monkeypatch.setattr("bertkit.base.text_files.TEXT_BYTES", block_bytes)
     (tmp_path / "a.txt").write_bytes("\ufeffÉtĕ 中文\u2028𠀀 \r\n\u3000\nb\n\nc".encode())
     for num_bytes in (1, 10, 1000):
-        assert read_in_portions(Corpus(config(tmp_path / "a.txt")), num_bytes) == [["Étĕ 中文\u2028𠀀"], ["b"], ["c"]]
+        assert read_in_portions(open_corpus(config(tmp_path / "a.txt")), num_bytes) == [
+            ["Étĕ 中文\u2028𠀀"],
+            ["b"],
+            ["c"],
+        ]
 
 
 @pytest.mark.parametrize("name", [name for name in ERRORS if "file" not in name])
 def test_errors_in_portions_name_the_same_line(tmp_path: Path, name: str) -> None:
     file_name, write, _ = ERRORS[name]
     write(tmp_path / file_name)
-    corpus = Corpus(config(tmp_path / file_name))
+    corpus = open_corpus(config(tmp_path / file_name))
     messages = []
     for num_bytes in (10**6, 1, 5):
         with pytest.raises(InputError) as caught:

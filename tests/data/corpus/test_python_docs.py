@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from bertkit.data.corpus import sources as python_docs
-from bertkit.data.corpus.documents import Corpus
+from bertkit.data.corpus.documents import open_corpus
 from bertkit.data.data_config import CorpusConfig
 
 
@@ -38,7 +38,7 @@ def test_python_docs_are_prose_and_need_no_path() -> None:
     documents = python_docs.python_documents()
     assert len(documents) > 60
     check(documents)
-    corpus = Corpus(CorpusConfig("python_docs", None, "text", "text", "lines", "utf-8", None, "train"))
+    corpus = open_corpus(CorpusConfig("python_docs", None, "text", "text", "lines", "utf-8", None, "train"))
     assert tuple(corpus) == documents
     assert corpus.total_bytes is None
     assert not corpus.has_document_breaks
