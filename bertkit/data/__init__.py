@@ -4,7 +4,8 @@ corpus/, from text to disk:
 
 1. Text to documents, which are lists of sentences: sources.py finds the files and cuts them into portions; documents.py
    reads them.
-2. Documents to a tokenizer: vocabulary.py learns or reads a vocabulary; tokenizer.py builds the tokenizer.
+2. Documents to a tokenizer: vocabulary.py learns or reads a vocabulary; tokenizer.py builds the tokenizer, by
+   the rules in word_rules.py.
 3. Documents to token ids: encoded_documents.py runs the worker processes and writes their files; word_cache.py caches
    tokenized words; long_texts.py tokenizes long texts in parts.
 4. Token ids to a dataset: dataset_writer.py splits the documents into train and held_out; prepared.py opens the dataset;

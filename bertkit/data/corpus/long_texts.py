@@ -7,10 +7,9 @@ may be cut before a space, a Chinese character or, by Hugging Face's rules, a pu
 
 import bisect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +26,15 @@ _LETTER = f"(?:[0-9A-Za-z][{_ACCENTS}]*+)"
 _TOO_LONG_RUN = re.compile(f"({_LETTER}{{{MAX_INPUT_CHARS_PER_WORD}}})({_LETTER}{{2,}}+)")  # such a word is [UNK]
 
 
+@dataclass(frozen=True)
+class TextPieces:
+    """The WordPieces of a text."""
+
+    ids: list[int]
+    offsets: list[tuple[int, int]]  # (first, last) character of each piece in the text, `last` excluded
+    word_ids: Sequence[int | None]  # the number of the word of each piece
+
+
 def encode_in_parts(sentences: list[str], rules: str, encode: Callable[[list[str]], FlatIds]) -> FlatIds:
     """Encode sentences with `encode`; long sentences are passed to it in parts."""
     if len(max(sentences, key=len, default="")) <= PART_CHARACTERS:
@@ -38,18 +46,18 @@ def encode_in_parts(sentences: list[str], rules: str, encode: Callable[[list[str
     return ids, np.add.reduceat(lengths, np.cumsum([0, *map(len, parts[:-1])]))
 
 
-def encode_long(text: str, backend: Tokenizer) -> tuple[Any, list[tuple[int, int]]]:
-    """Encode a long text in parts by Hugging Face's rules; return `ids` and `word_ids`, and the place of each piece."""
+def encode_long(text: str, backend: Tokenizer) -> TextPieces:
+    """Encode a long text in parts by Hugging Face's rules."""
     shorter, place_in_text = shorten_long_runs(text)
-    whole, offsets, begins = SimpleNamespace(ids=[], word_ids=[]), [], 0
+    ids, offsets, word_ids, begins = list[int](), list[tuple[int, int]](), list[int](), 0
     for part in parts_of(shorter, "hugging_face"):
-        encoding: Any = backend.encode(part, add_special_tokens=False)
-        num_words = whole.word_ids[-1] + 1 if whole.word_ids else 0
-        whole.ids.extend(encoding.ids)
-        whole.word_ids.extend(num_words + number for number in encoding.word_ids)
+        encoding = backend.encode(part, add_special_tokens=False)
+        num_words = word_ids[-1] + 1 if word_ids else 0
+        ids += encoding.ids
         offsets += [(place_in_text(begins + start), place_in_text(begins + end)) for start, end in encoding.offsets]
+        word_ids += [num_words + number for number in encoding.word_ids if number is not None]
         begins += len(part)
-    return whole, offsets
+    return TextPieces(ids, offsets, word_ids)
 
 
 def parts_of(text: str, rules: str) -> Iterator[str]:

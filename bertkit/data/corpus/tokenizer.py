@@ -5,7 +5,7 @@ other programs do with an exported model, or by Google's rules; `google_words.py
 """
 
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -14,20 +14,14 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import AddedToken
-from tokenizers import Tokenizer as Backend
-from tokenizers.decoders import WordPiece as WordPieceDecoder
-from tokenizers.models import WordPiece
-from tokenizers.normalizers import BertNormalizer
-from tokenizers.pre_tokenizers import BertPreTokenizer, WhitespaceSplit
-from tokenizers.processors import TemplateProcessing
+from tokenizers import Encoding
 
 from bertkit.base.errors import InputError
 from bertkit.base.files import building_dir, to_json
 from bertkit.base.text_files import read_json
-from bertkit.data.corpus.google_words import MAX_INPUT_CHARS_PER_WORD, split_words
-from bertkit.data.corpus.long_texts import PART_CHARACTERS, FlatIds, encode_in_parts, encode_long
+from bertkit.data.corpus.long_texts import FlatIds, TextPieces, encode_in_parts
 from bertkit.data.corpus.vocabulary import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK, learn_vocabulary, read_vocabulary
+from bertkit.data.corpus.word_rules import GoogleRules, HuggingFaceRules, WordRules
 
 Rules = Literal["hugging_face", "google"]
 MAX_LENGTH = 512  # in the files of a prepared dataset
@@ -47,14 +41,6 @@ class VocabFacts:
     is_continuation: NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
-class TextPieces:
-    """The WordPieces of a text."""
-
-    ids: list[int]
-    offsets: list[tuple[int, int]]  # (first, last) character of each piece in the text, `last` excluded
-
-
 class Tokenizer:
     """A WordPiece tokenizer: `tokenizer("a text", "its pair")` returns ids like Hugging Face's."""
 
@@ -67,7 +53,7 @@ class Tokenizer:
             InputError: a special token is missing, the ids are not 0 to size - 1, the rules are unknown, or they do not allow
                 this `strip_accents`.
         """
-        if not isinstance(rules, str) or rules not in get_args(Rules):
+        if rules not in get_args(Rules):
             raise InputError(f"rules={rules!r}: expected {' or '.join(get_args(Rules))}")
         if rules == "google" and strip_accents not in (None, lowercase):
             raise InputError(
@@ -81,10 +67,9 @@ class Tokenizer:
             raise InputError(f"vocabulary of {len(vocab)} tokens: its ids are not 0 to {len(vocab) - 1}")
         self.lowercase, self.strip_accents, self.rules = lowercase, strip_accents, rules
         self.max_length: int | None = None  # tokens that the model reads; None for all its positions
-        self.backend = _backend(vocab, lowercase, strip_accents)
-        self.corpus_backend = _backend(vocab, lowercase, strip_accents)
-        self.corpus_backend.encode_special_tokens = True  # "[MASK]" in a corpus is ordinary text, as in the original
-        self.word_backend = _word_backend(vocab) if rules == "google" else None
+        own = HuggingFaceRules(vocab, lowercase, strip_accents)
+        self.backend = own.inputs
+        self.words_by: WordRules = GoogleRules(vocab, lowercase) if rules == "google" else own
 
     @cached_property
     def vocab(self) -> list[str]:
@@ -107,12 +92,9 @@ class Tokenizer:
         """Return the ids of each sentence, without special tokens; "[MASK]" in a sentence is ordinary text."""
         return [encoding.ids for encoding in self.encode_sentences(document)]
 
-    def encode_sentences(self, sentences: list[str]) -> Any:
+    def encode_sentences(self, sentences: list[str]) -> list[Encoding]:
         """Return the library's encoding of each sentence of a corpus; uses all cores."""
-        if self.word_backend is not None:
-            words = [split_words(sentence, self.lowercase) for sentence in sentences]
-            return self.word_backend.encode_batch_fast(words, add_special_tokens=False)
-        return self.corpus_backend.encode_batch_fast(sentences, add_special_tokens=False)
+        return self.words_by.encode(sentences)
 
     def encode_flat(self, sentences: list[str]) -> FlatIds:
         """Return the ids of many sentences of a corpus, concatenated, and the number of ids in each sentence."""
@@ -125,7 +107,7 @@ class Tokenizer:
 
     def encode_with_offsets(self, texts: list[str]) -> list[TextPieces]:
         """Return the pieces of each text, without special tokens, with their places in the text."""
-        return [TextPieces(encoding.ids, offsets) for encoding, offsets in self._with_offsets(texts)]
+        return self.words_by.pieces(texts)
 
     def words(self, texts: list[str]) -> list[list[tuple[int, int]]]:
         """Cut texts into words as the model's pre-tokenizer does: at white space, punctuation and Chinese characters.
@@ -134,35 +116,14 @@ class Tokenizer:
         before it.
         """
         words_of_texts = []
-        for text, (encoding, offsets) in zip(texts, self._with_offsets(texts), strict=True):
-            words: dict[int, tuple[int, int]] = {}
-            for word, (start, end) in zip(encoding.word_ids, offsets, strict=True):
+        for text, pieces in zip(texts, self.words_by.pieces(texts), strict=True):
+            words: dict[int | None, tuple[int, int]] = {}
+            for word, (start, end) in zip(pieces.word_ids, pieces.offsets, strict=True):
                 while end < len(text) and unicodedata.combining(text[end]):
                     end += 1
                 words[word] = (min(start, words.get(word, (start, end))[0]), end)
             words_of_texts.append(list(words.values()))
         return words_of_texts
-
-    def _with_offsets(self, texts: list[str]) -> list[tuple[Any, list[tuple[int, int]]]]:
-        """Return the library's encoding of each text, and the place of each piece in the original text."""
-        if self.word_backend is None:
-            short = [text for text in texts if len(text) <= PART_CHARACTERS]
-            batch = self.corpus_backend.encode_batch(short, add_special_tokens=False)
-            whole = ((encoding, encoding.offsets) for encoding in batch)
-            return [
-                next(whole) if len(text) <= PART_CHARACTERS else encode_long(text, self.corpus_backend)
-                for text in texts
-            ]
-        words = [split_words(text, self.lowercase) for text in texts]
-        encodings = self.word_backend.encode_batch(words, add_special_tokens=False)
-        located = []
-        for text, split, encoding in zip(texts, words, encodings, strict=True):
-            # `split_words` replaces a character by as many characters when it is alone as inside a text
-            lengths = {character: len(split_words(character, self.lowercase)) for character in set(text)}
-            origin = np.repeat(np.arange(len(text)), [lengths[character] for character in text]).tolist()
-            assert len(origin) == len(split), "a character alone and inside a text becomes as many characters"
-            located.append((encoding, [(origin[start], origin[end - 1] + 1) for start, end in encoding.offsets]))
-        return located
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
         """Decode ids to readable text."""
@@ -198,37 +159,27 @@ class Tokenizer:
         if pairs is not None and len(pairs) != len(texts):
             raise InputError(f"text_pair: {len(pairs)} texts; expected {len(texts)}, one for each text")
         encodings = self._encode_batch(texts, pairs, padding, max_length if truncation else None)
-        columns: dict[str, Any] = {
+        columns: dict[str, list[list[int]]] = {
             "input_ids": [encoding.ids for encoding in encodings],
             "token_type_ids": [encoding.type_ids for encoding in encodings],
             "attention_mask": [encoding.attention_mask for encoding in encodings],
         }
-        if return_tensors is None:
-            return {name: rows[0] for name, rows in columns.items()} if isinstance(text, str) else columns
-        if len({len(row) for row in columns["input_ids"]}) > 1:
-            raise InputError(f"return_tensors={return_tensors!r}: sequences have different lengths; set padding=True")
-        if return_tensors == "np":
-            return {name: np.array(rows) for name, rows in columns.items()}
-        if return_tensors != "pt":
-            raise InputError(f"return_tensors={return_tensors!r}: expected 'pt' or 'np'")
-        import torch
-
-        return {name: torch.tensor(rows) for name, rows in columns.items()}
+        if return_tensors is not None:
+            return _as_arrays(columns, return_tensors)
+        return {name: rows[0] for name, rows in columns.items()} if isinstance(text, str) else columns
 
     def _encode_batch(
         self, texts: list[str], pairs: list[str] | None, padding: bool, max_length: int | None
-    ) -> list[Any]:
-        backend = self.backend
-        if self.word_backend is not None:
-            backend = self.word_backend
-            texts = [split_words(text, self.lowercase) for text in texts]
-            pairs = None if pairs is None else [split_words(pair, self.lowercase) for pair in pairs]
+    ) -> list[Encoding]:
+        words, backend = self.words_by, self.words_by.inputs
+        first = words.prepared(texts)
+        inputs = first if pairs is None else list(zip(first, words.prepared(pairs), strict=True))
         if max_length is not None:
             backend.enable_truncation(max_length)
         if padding:
             backend.enable_padding(pad_id=self.facts.pad, pad_token=PAD)
         try:
-            return list(backend.encode_batch(texts if pairs is None else list(zip(texts, pairs, strict=True))))
+            return backend.encode_batch(inputs)
         finally:
             backend.no_padding()
             backend.no_truncation()
@@ -264,32 +215,18 @@ class Tokenizer:
                 (partial / RULES_FILE).write_text(to_json(self.rules), encoding="utf-8")
 
 
-def _backend(vocab: dict[str, int], lowercase: bool, strip_accents: bool | None) -> Backend:
-    backend = Backend(WordPiece(vocab, unk_token=UNK, max_input_chars_per_word=100))
-    backend.normalizer = BertNormalizer(
-        clean_text=True, handle_chinese_chars=True, strip_accents=strip_accents, lowercase=lowercase
-    )
-    backend.pre_tokenizer = BertPreTokenizer()
-    backend.post_processor = _cls_and_sep(vocab)
-    backend.decoder = WordPieceDecoder(prefix="##", cleanup=True)
-    backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
-    return backend
+def _as_arrays(columns: Mapping[str, list[list[int]]], kind: str) -> dict[str, object]:
+    """Convert columns to torch tensors, for "pt", or numpy arrays, for "np"."""
+    if len({*map(len, columns["input_ids"])}) > 1:
+        raise InputError(f"return_tensors={kind!r}: sequences have different lengths; set padding=True")
+    match kind:
+        case "np":
+            return {name: np.array(rows) for name, rows in columns.items()}
+        case "pt":
+            import torch
 
-
-def _word_backend(vocab: dict[str, int]) -> Backend:
-    """Build the library's tokenizer for the output of `split_words`, in which "[MASK]" is ordinary text."""
-    backend = Backend(WordPiece(vocab, unk_token=UNK, max_input_chars_per_word=MAX_INPUT_CHARS_PER_WORD))
-    backend.pre_tokenizer = WhitespaceSplit()
-    backend.post_processor = _cls_and_sep(vocab)
-    return backend
-
-
-def _cls_and_sep(vocab: dict[str, int]) -> TemplateProcessing:
-    return TemplateProcessing(
-        single=f"{CLS} $A {SEP}",
-        pair=f"{CLS} $A {SEP} $B:1 {SEP}:1",
-        special_tokens=[(CLS, vocab[CLS]), (SEP, vocab[SEP])],
-    )
+            return {name: torch.tensor(rows) for name, rows in columns.items()}
+    raise InputError(f"return_tensors={kind!r}: expected 'pt' or 'np'")
 
 
 def train_wordpiece(
@@ -311,15 +248,19 @@ def load_tokenizer(path: Path, lowercase: bool | None = None, rules: Rules | Non
     a prepared dataset, in other directories Hugging Face's. Raises InputError if there is no such file, or it is not a
     WordPiece vocabulary that BERT can use.
     """
-    if rules is None and (path / RULES_FILE).is_file():
-        rules = read_json(path / RULES_FILE)
-        if not isinstance(rules, str) or rules not in get_args(Rules):
-            raise InputError(f"{path / RULES_FILE}: {rules!r}: expected {' or '.join(get_args(Rules))}; restore it")
+    rules = rules or _stored_rules(path / RULES_FILE)
     vocabulary = read_vocabulary(path)
     try:
         is_lowercase = vocabulary.lowercase if lowercase is None else lowercase
-        return Tokenizer(
-            vocabulary.ids, is_lowercase, vocabulary.strip_accents, "hugging_face" if rules is None else rules
-        )
+        return Tokenizer(vocabulary.ids, is_lowercase, vocabulary.strip_accents, rules)
     except InputError as error:
         raise InputError(f"{vocabulary.path}: {error}") from None
+
+
+def _stored_rules(path: Path) -> Rules:
+    if not path.is_file():
+        return "hugging_face"
+    rules: Rules = read_json(path)
+    if rules not in get_args(Rules):
+        raise InputError(f"{path}: {rules!r}: expected {' or '.join(get_args(Rules))}; restore it")
+    return rules

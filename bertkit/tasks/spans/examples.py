@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError
-from bertkit.data.corpus.tokenizer import TextPieces, Tokenizer
+from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.tasks.feature import ContextToken, SpanFeature
 from bertkit.tasks.reading.cells import Cells
 from bertkit.tasks.reading.reading import Reading, optional_value, required_text
@@ -126,7 +126,7 @@ def make_features(
         pieces = pieces_of[example.context]
         room = max_seq_length - len(head) - 1
         windows = _windows(len(pieces.ids), room, min(settings.window_step, room))
-        gold = None if not example.answers else _gold_pieces(pieces, example.answers[0])
+        gold = None if not example.answers else _gold_pieces(pieces.offsets, example.answers[0])
         num_cut = max(0, len(question) - settings.max_query_length)
         for (first, last), is_max_context in zip(windows, _max_contexts(windows, len(pieces.ids)), strict=True):
             label = None if example.answers is None else NO_ANSWER
@@ -164,12 +164,12 @@ def _max_contexts(windows: Sequence[tuple[int, int]], num_pieces: int) -> list[N
     return [owner[first:last] == number for number, (first, last) in enumerate(windows)]
 
 
-def _gold_pieces(pieces: TextPieces, answer: Answer) -> tuple[int, int] | None:
+def _gold_pieces(offsets: Sequence[tuple[int, int]], answer: Answer) -> tuple[int, int] | None:
     """Return the first and the last piece that contain a character of the answer; None if no piece does.
 
     run_squad.py looks for the shortest sequence of pieces that spells the answer. The result is the same, unless an answer
     begins or ends inside a piece.
     """
     end = answer.start + len(answer.text)
-    touched = [number for number, (a, b) in enumerate(pieces.offsets) if a < end and answer.start < b]
+    touched = [number for number, (a, b) in enumerate(offsets) if a < end and answer.start < b]
     return (touched[0], touched[-1]) if touched else None
