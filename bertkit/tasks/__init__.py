@@ -25,6 +25,7 @@ without a door: tagging.py (with entities.py and words.py), choice.py and spans/
     reading.training_data  the training and dev examples, read once
     reading.writers     writes rows of predictions to a file
     scoring.baseline    the scores of a constant prediction, and whether a model is better
+    scoring.evaluation  what `evaluate` says of scored predictions
     scoring.squad       the scores of the official SQuAD scripts
     scoring.metrics     all other official metrics
     scoring.review      scores by label, calibration, confusions and mistakes

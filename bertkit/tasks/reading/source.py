@@ -69,6 +69,13 @@ class SplitExamples:
         more = [f"and {len(shares) - MAX_SHARES} more"] if len(shares) > MAX_SHARES else []
         return f"{text}; {', '.join([*shares[:MAX_SHARES], *more])}"
 
+    def check_labelled(self, split: str) -> None:
+        """Raise InputError if an example has no label."""
+        num_unlabelled = sum(not self.task.is_labelled(example) for example in self.examples)
+        if num_unlabelled:
+            wrong = f"{num_unlabelled:,} of {len(self.examples):,} examples have no label"
+            raise InputError(f"split={split}: {self.description}: {wrong}; use predict")
+
     def num_near(self, train: SplitExamples) -> int:
         """Count the examples that are near-duplicates of examples of `train`."""
         groups, size = groups_of([*train.contents(), *self.contents()]), len(train.examples)
