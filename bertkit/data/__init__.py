@@ -3,7 +3,7 @@
 corpus/, from text to disk:
 
 1. Text to documents, which are lists of sentences: sources.py finds the files and cuts them into portions; documents.py
-   reads them.
+   reads them, and parquet.py the records of parquet files.
 2. Documents to a tokenizer: vocabulary.py learns or reads a vocabulary; tokenizer.py builds the tokenizer, by
    the rules in word_rules.py.
 3. Documents to token ids: encoded_documents.py runs the worker processes and writes their files; word_cache.py caches
@@ -24,7 +24,8 @@ instances of Google's original program. description.py describes a dataset for p
 Doors:
 
     data_config               the settings
-    corpus.documents          reading documents from files and hub datasets; records of parquet files
+    corpus.documents          reading documents from files and hub datasets
+    corpus.parquet            records of parquet files
     corpus.tokenizer          text to ids and back
     corpus.google_words       text to words by Google's rules
     corpus.encoded_documents  documents to ids, in several processes, and their files

@@ -29,7 +29,7 @@ from typing import Any, TypedDict
 from bertkit.base.errors import InputError, check_distinct
 from bertkit.base.hub_ids import is_offline
 from bertkit.base.text_files import as_utf8, is_blank, numbered_lines, read_lines, unpacked, unpacking
-from bertkit.data.corpus.documents import parquet_records
+from bertkit.data.corpus.parquet import parquet_records
 from bertkit.tasks.reading.cells import Cells, ShortRows, SkippedRows, up_to_filled
 from bertkit.tasks.reading.formats import (
     InputFormat,
