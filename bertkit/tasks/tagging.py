@@ -179,7 +179,9 @@ class TaggingTask(HeadTask[TaggingExample, TaggingFeature, TaggingPrediction]):
     def review(self, examples: Sequence[TaggingExample], predictions: Sequence[TaggingPrediction]) -> Review:
         """Return scores by entity or tag, confusions, calibration and mistakes."""
         pairs = zip(examples, predictions, strict=True)
-        return review.review_of_tags([(e.id, e.words, self.reference(e), p.tags, p.scores) for e, p in pairs])
+        return review.review_of_tags(
+            [review.TaggedSentence(e.id, e.words, self.reference(e), p.tags, p.scores) for e, p in pairs]
+        )
 
 
 def _examples(reading: Reading, sentences: Iterator[Sentence]) -> Iterator[TaggingExample]:

@@ -7,13 +7,12 @@ commands with shard=i/n.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from bertkit.base.errors import InputError
 from bertkit.base.files import sha256_file
-from bertkit.base.text_files import check_size
+from bertkit.base.text_files import JsonObject, check_size
 from bertkit.base.typed_settings import differences
 from bertkit.data.corpus import manifest
 from bertkit.data.corpus.encoded_documents import FOLDER, encoded_files, load_documents, text_sha256_of_files
@@ -30,7 +29,7 @@ class PreparedShard:
     """The output directory of `prepare shard=i/n`."""
 
     directory: Path
-    manifest: dict[str, Any]
+    manifest: JsonObject
 
     @property
     def place(self) -> tuple[int, int]:
@@ -63,7 +62,7 @@ def open_shards(directories: Iterable[Path]) -> list[PreparedShard]:
     return shards
 
 
-def _differences(first: PreparedShard, other: PreparedShard) -> list[tuple[str, Any, Any]]:
+def _differences(first: PreparedShard, other: PreparedShard) -> list[tuple[str, object, object]]:
     """List the settings, with both values, that differ but must be equal for shards of one dataset."""
     here, there = first.manifest["identity"], other.manifest["identity"]
     changed = list(differences(here, {**there, "shard": here["shard"]}))
@@ -77,7 +76,7 @@ def _differences(first: PreparedShard, other: PreparedShard) -> list[tuple[str, 
 
 def write_splits(
     paths: Iterable[Path], vocab: VocabFacts, held_out_prob: float, shard_tokens: int, directory: Path
-) -> tuple[CorpusStatistics, dict[str, Any]]:
+) -> tuple[CorpusStatistics, JsonObject]:
     """Write both splits from files of encoded documents; return the statistics of the text and the counts of each split."""
     writers = {name: SplitWriter(directory / name, token_dtype(vocab.size), shard_tokens) for name in SPLITS}
     statistics = CorpusStatistics(np.zeros(vocab.size, np.int64), vocab.unk)
@@ -97,7 +96,7 @@ def write_splits(
     return statistics, {name: writer.close() for name, writer in writers.items()}
 
 
-Facts = dict[str, Any]  # fields of a manifest
+Facts = JsonObject  # fields of a manifest
 
 
 def hash_vocabulary(source: Path) -> list[str]:

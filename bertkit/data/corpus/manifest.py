@@ -5,11 +5,10 @@ import json
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from bertkit.base.errors import InputError
 from bertkit.base.files import sha256_file, to_json
-from bertkit.base.text_files import read_json
+from bertkit.base.text_files import JsonObject, read_json
 from bertkit.base.typed_settings import checked, differences
 from bertkit.data.data_config import InstancesConfig, StoredMasking
 
@@ -55,7 +54,7 @@ class _Instances:
 
 @dataclass(frozen=True)
 class _Manifest:
-    identity: dict[str, Any]
+    identity: JsonObject
     source_files: tuple[tuple[str | int, ...], ...]
     files: dict[str, _File]
 
@@ -69,12 +68,12 @@ class _DatasetManifest(_Manifest):
     instances: _Instances | None = None
 
 
-def fingerprint(settings: Any) -> str:
+def fingerprint(settings: object) -> str:
     """Return the SHA-256 of settings; pass those that affect a result, and no others."""
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
-def write_manifest(directory: Path, facts: dict[str, Any], kind: str = FORMAT) -> None:
+def write_manifest(directory: Path, facts: JsonObject, kind: str = FORMAT) -> None:
     """Write `manifest.json`: the fields in `facts`, and the size and SHA-256 of every file."""
     files = {
         path.relative_to(directory).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
@@ -85,7 +84,7 @@ def write_manifest(directory: Path, facts: dict[str, Any], kind: str = FORMAT) -
     (directory / "manifest.json").write_text(to_json(manifest), encoding="utf-8")
 
 
-def read_manifest(directory: Path) -> dict[str, Any]:
+def read_manifest(directory: Path) -> JsonObject:
     """Read and check the manifest of a prepared dataset."""
     if not directory.is_dir():
         raise InputError(f"data_dir={directory}: no such directory; make it with bertkit prepare")
@@ -95,7 +94,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     return _read(directory, FORMAT, wrong_format, PREPARE_AGAIN.format(directory))
 
 
-def read_shard_manifest(directory: Path) -> dict[str, Any]:
+def read_shard_manifest(directory: Path) -> JsonObject:
     """Read the manifest of a shard, and check the shard's files."""
     wrong_format = f"merge: {directory} is not a shard; expected the output of bertkit prepare shard=i/n"
     manifest = _read(directory, SHARD_FORMAT, wrong_format, "prepare this shard again")
@@ -105,7 +104,7 @@ def read_shard_manifest(directory: Path) -> dict[str, Any]:
     return manifest
 
 
-def _read(directory: Path, kind: str, wrong_format: str, way_out: str) -> dict[str, Any]:
+def _read(directory: Path, kind: str, wrong_format: str, way_out: str) -> JsonObject:
     """Read a manifest of the format `kind`; `wrong_format` is the error message for another format."""
     path = directory / "manifest.json"
     manifest = read_json(path)
@@ -119,7 +118,7 @@ def _read(directory: Path, kind: str, wrong_format: str, way_out: str) -> dict[s
     return manifest
 
 
-def is_done(output_dir: Path, kind: str, facts: dict[str, Any], text_sha256: Callable[[], str]) -> bool:
+def is_done(output_dir: Path, kind: str, facts: JsonObject, text_sha256: Callable[[], str]) -> bool:
     """Whether a directory holds this dataset or shard, made from these files or the same text; InputError for another."""
     if not output_dir.exists() or (output_dir.is_dir() and not any(output_dir.iterdir())):
         return False
@@ -140,7 +139,7 @@ def is_done(output_dir: Path, kind: str, facts: dict[str, Any], text_sha256: Cal
     return True
 
 
-def check_files(directory: Path, manifest: dict[str, Any]) -> None:
+def check_files(directory: Path, manifest: JsonObject) -> None:
     """Raise InputError if a file of a manifest is missing, has another size, or is outside the directory."""
     for name, facts in manifest["files"].items():
         path = directory / name
@@ -153,7 +152,7 @@ def check_files(directory: Path, manifest: dict[str, Any]) -> None:
             raise InputError(f"{path}: {state}, expected {facts['bytes']} bytes; {PREPARE_AGAIN.format(directory)}")
 
 
-def damaged_files(directory: Path, manifest: dict[str, Any], parts: Collection[str] | None = None) -> list[str]:
+def damaged_files(directory: Path, manifest: JsonObject, parts: Collection[str] | None = None) -> list[str]:
     """List the files whose SHA-256 differs from the manifest; `parts` are the folders to check, by default all."""
     return [
         name

@@ -20,20 +20,24 @@ import sys
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError, StorageError, say
+from bertkit.base.text_files import JsonObject
 from bertkit.data.corpus.manifest import PREPARE_AGAIN, SPLITS, check_files, damaged_files, read_manifest
 from bertkit.data.corpus.tokenizer import Tokenizer, load_tokenizer
+
+TokenType = np.dtype[np.unsignedinteger]
+NumberT = TypeVar("NumberT", bound=np.integer)
 
 
 class SplitTokens:
     """The tokens of one split, memory-mapped."""
 
-    def __init__(self, directory: Path, dtype: np.dtype[Any], shard_tokens: list[int]) -> None:
+    def __init__(self, directory: Path, dtype: TokenType, shard_tokens: list[int]) -> None:
         # index of the first token of each sentence, and the number of tokens, (sentences + 1,)
         self.sentences = map_numbers(directory / "sentences.bin", np.dtype("<i8"))
         # index of the first sentence of each document, and the number of sentences, (documents + 1,)
@@ -52,14 +56,14 @@ class SplitTokens:
         """The number of tokens, without special tokens."""
         return int(self._shard_starts[-1])
 
-    def tokens(self, start: int, length: int) -> NDArray[Any]:
+    def tokens(self, start: int, length: int) -> NDArray[np.unsignedinteger]:
         """Return a range of tokens, (length,), which must be inside one document."""
         shard = bisect.bisect_right(self._shard_starts, start) - 1 if len(self._shards) > 1 else 0
         offset = start - self._shard_starts[shard]
         return self._shards[shard][offset : offset + length]
 
 
-def map_numbers(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
+def map_numbers(path: Path, dtype: np.dtype[NumberT]) -> NDArray[NumberT]:
     """Map a file of numbers into memory; `_end` ends the process if another program cuts the file short later."""
     if not _mapped:  # signal.signal's handlers run only after the read that failed, which is repeated forever
         ctypes.CDLL(None).signal(int(signal.SIGBUS), _handler)
@@ -81,7 +85,7 @@ _mapped: dict[Path, int] = {}  # the sizes of mapped files
 class SplitWriter:
     """Writes the files of a split in constant memory."""
 
-    def __init__(self, directory: Path, dtype: np.dtype[Any], shard_tokens: int) -> None:
+    def __init__(self, directory: Path, dtype: TokenType, shard_tokens: int) -> None:
         directory.mkdir(parents=True)
         self.directory, self.dtype, self.max_shard_tokens = directory, dtype, shard_tokens
         self.shard_tokens: list[int] = []
@@ -89,7 +93,12 @@ class SplitWriter:
         self._sentences = (directory / "sentences.bin").open("wb")
         self._documents = (directory / "documents.bin").open("wb")
 
-    def write(self, tokens: NDArray[Any], sentence_lengths: NDArray[Any], document_sentences: NDArray[Any]) -> None:
+    def write(
+        self,
+        tokens: NDArray[np.integer],
+        sentence_lengths: NDArray[np.integer],
+        document_sentences: NDArray[np.integer],
+    ) -> None:
         """Append documents that are not empty; the arguments are as in `EncodedDocuments`."""
         sentence_starts = np.cumsum(sentence_lengths) - sentence_lengths
         document_starts = np.cumsum(document_sentences) - document_sentences
@@ -108,12 +117,12 @@ class SplitWriter:
         self.num_sentences += len(sentence_lengths)
         self.num_documents += len(document_sentences)
 
-    def _append(self, tokens: NDArray[Any]) -> None:
+    def _append(self, tokens: NDArray[np.integer]) -> None:
         if len(tokens):
             with (self.directory / f"tokens-{len(self.shard_tokens) - 1:05d}.bin").open("ab") as file:
                 file.write(tokens.astype(self.dtype, copy=False).tobytes())
 
-    def close(self) -> dict[str, Any]:
+    def close(self) -> JsonObject:
         """Write the last offsets; return the counts for the manifest."""
         for file, end in ((self._sentences, self.num_tokens), (self._documents, self.num_sentences)):
             file.write(np.array([end], "<i8").tobytes())
@@ -131,7 +140,7 @@ class PreparedDataset:
     """An open prepared dataset."""
 
     directory: Path
-    manifest: dict[str, Any]
+    manifest: JsonObject
     tokenizer: Tokenizer
     splits: dict[str, SplitTokens]
 
@@ -141,9 +150,9 @@ class PreparedDataset:
         return str(self.manifest["fingerprint"])
 
 
-def token_dtype(vocab_size: int) -> np.dtype[Any]:
+def token_dtype(vocab_size: int) -> TokenType:
     """Return the type of stored token ids: 2 bytes for up to 65,536 tokens in the vocabulary, else 4."""
-    return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
+    return np.dtype("<u2") if vocab_size <= 1 << 16 else np.dtype("<u4")
 
 
 def open_prepared(directory: Path) -> PreparedDataset:
@@ -181,7 +190,9 @@ def check_unchanged(dataset: PreparedDataset, splits: Collection[str] | None = N
         check_offsets(split.documents, len(split.sentences) - 1, directory / name / "documents.bin")
 
 
-def check_offsets(starts: NDArray[Any], end: int, path: Path, *, is_strict: bool = True, chunk: int = 1 << 22) -> None:
+def check_offsets(
+    starts: NDArray[np.integer], end: int, path: Path, *, is_strict: bool = True, chunk: int = 1 << 22
+) -> None:
     """Raise InputError unless offsets increase (`is_strict=False`: or stay equal) from 0 to `end`, so that loops end."""
     is_sound = len(starts) > 0 and starts[0] == 0 and starts[-1] == end
     for first in range(0, len(starts) - 1, chunk):

@@ -11,7 +11,6 @@ numpy cuts and looks up all entries of a text at once, as bytes in UTF-8: a Pyth
 
 import hashlib
 import re
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,7 +115,7 @@ def _entries(text: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return begins[~is_white], sizes[~is_white]
 
 
-def _keys(text: bytes, begins: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[Any]:
+def _keys(text: bytes, begins: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.uint64]:
     """Return the key of each entry, which no other entry has: its bytes and their number, or a hash of a long entry."""
     eight_bytes = np.ndarray(len(text) + 1, "<u8", text + bytes(8 + 7), 0, (1,))  # from each byte on
     low = eight_bytes[begins] & _FIRST_BYTES[np.minimum(sizes, 8)]

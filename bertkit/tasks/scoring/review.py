@@ -10,6 +10,7 @@ A task converts its predictions to `Case`s and calls the functions that fit. A r
     mistakes      a table of wrong predictions, sorted by confidence: title, columns, rows
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -88,27 +89,36 @@ def review_of_numbers(cases: Sequence[Case]) -> Review:
     }
 
 
-def review_of_tags(
-    sentences: Sequence[tuple[str, Sequence[str], Sequence[str], Sequence[str], Sequence[float]]],
-) -> Review:
-    """Review tags: scores by type of entity, as in the CoNLL evaluation, or by tag if tags mark no chunks; confusions by word.
+@dataclass(frozen=True)
+class TaggedSentence:
+    """The tags of a sentence, true and predicted."""
 
-    A sentence is (id, words, true tags, predicted tags, probabilities of the predicted tags).
-    """
-    marks_chunks = all(parts_of(tag) for _, _, gold, predicted, _ in sentences for tag in (*gold, *predicted))
-    pairs, mistaken, confidences = Counter[tuple[str, str]](), [], []
-    for name, words, gold, predicted, scores in sentences:
-        wrong = []
-        for place, (true, tag, score) in enumerate(zip(gold, predicted, scores, strict=True)):
+    id: str
+    words: Sequence[str]
+    gold: Sequence[str]
+    predicted: Sequence[str]
+    scores: Sequence[float]  # the probabilities of the predicted tags
+
+    def surest_mistake(self) -> Case:
+        """Return the wrong tag with the highest probability, the first of several."""
+        wrong = [place for place, tag in enumerate(self.predicted) if tag != self.gold[place]]
+        place = max(wrong, key=lambda place: self.scores[place])
+        about = {"word": self.words[place], "around": _around(self.words, place)}
+        return Case(self.id, about, self.gold[place], self.predicted[place], self.scores[place])
+
+
+def review_of_tags(sentences: Sequence[TaggedSentence]) -> Review:
+    """Review tags: scores by type of entity, as in the CoNLL evaluation, or by tag if tags mark no chunks; confusions by word."""
+    tags = itertools.chain.from_iterable([*one.gold, *one.predicted] for one in sentences)
+    marks_chunks = all(map(parts_of, tags))
+    pairs, confidences = Counter[tuple[str, str]](), []
+    for one in sentences:
+        for true, tag, score in zip(one.gold, one.predicted, one.scores, strict=True):
             pairs[_type(true, marks_chunks), _type(tag, marks_chunks)] += 1
             confidences.append((score, true == tag))
-            if true != tag:
-                wrong.append((score, place))
-        if wrong:  # list one mistake per sentence, because the others often follow from it
-            score, place = max(wrong, key=lambda mistake: (mistake[0], -mistake[1]))
-            about = {"word": words[place], "around": _around(words, place)}
-            mistaken.append(Case(name, about, gold[place], predicted[place], score))
-    types = sorted({type_ for pair in pairs for type_ in pair} - {"O"})
+    # one mistake per sentence, because the others often follow from it
+    mistaken = [one.surest_mistake() for one in sentences if [*one.gold] != [*one.predicted]]
+    types = sorted({*itertools.chain.from_iterable(pairs)} - {"O"})
     labels = [*types, "O"] if marks_chunks else types
     return {
         "by_label": scores_by_entity(sentences) if marks_chunks else scores_by_label(pairs, labels),
@@ -118,11 +128,11 @@ def review_of_tags(
     }
 
 
-def scores_by_entity(sentences: Iterable[tuple[Any, Any, Sequence[str], Sequence[str], Any]]) -> Scores:
+def scores_by_entity(sentences: Iterable[TaggedSentence]) -> Scores:
     """Score the entities of each type; an entity is right if its type and both borders are right."""
     right, predicted, true = Counter[str](), Counter[str](), Counter[str]()
-    for _, _, gold_tags, predicted_tags, _ in sentences:
-        gold, found = {*chunks_of(gold_tags)}, {*chunks_of(predicted_tags)}
+    for one in sentences:
+        gold, found = {*chunks_of(one.gold)}, {*chunks_of(one.predicted)}
         for counts, chunks in ((right, gold & found), (predicted, found), (true, gold)):
             counts.update(kind for kind, _, _ in chunks)
     return {kind: _scores(right[kind], predicted[kind], true[kind]) for kind in sorted({*predicted, *true})}

@@ -8,7 +8,7 @@ from task_configs import task_config
 
 from bertkit.tasks.choice import ChoiceExample, ChoicePrediction
 from bertkit.tasks.scoring import review
-from bertkit.tasks.scoring.review import Case, calibration, confusion, scores_by_entity, scores_by_label
+from bertkit.tasks.scoring.review import Case, TaggedSentence, calibration, confusion, scores_by_entity, scores_by_label
 from bertkit.tasks.sequence import SequenceExample, SequencePrediction
 from bertkit.tasks.spans.answers import SpanCandidate, SpanPrediction
 from bertkit.tasks.spans.examples import Answer, SpanExample
@@ -39,7 +39,7 @@ def test_scores_by_label_and_entity_are_those_of_scikit_learn_and_seqeval() -> N
     tags = ["O", "B-X", "I-X", "B-Y", "I-Y"]
     rows = [[rng.choice(tags, 13).tolist() for _ in range(31)] for _ in range(2)]
     report = seqeval.metrics.classification_report(*rows, output_dict=True)
-    by_entity = scores_by_entity(("", (), one, other, ()) for one, other in zip(*rows, strict=True))
+    by_entity = scores_by_entity(TaggedSentence("", (), one, other, ()) for one, other in zip(*rows, strict=True))
     assert list(by_entity) == ["X", "Y"]
     for kind, scores in by_entity.items():
         theirs = [report[kind][name] for name in ("precision", "recall", "f1-score", "support")]
