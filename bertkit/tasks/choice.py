@@ -17,6 +17,7 @@ from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.tasks.feature import Feature, Logits, pieces, softmax, text_feature
 from bertkit.tasks.reading.cells import Cells, FilledRows, ShortRows
 from bertkit.tasks.reading.labels import as_number
+from bertkit.tasks.reading.near_duplicates import Content
 from bertkit.tasks.reading.reading import Reading, optional_value, required_text, required_value
 from bertkit.tasks.reading.tables import first_name
 from bertkit.tasks.scoring import metrics, review
@@ -59,12 +60,12 @@ class ChoiceTask(HeadTask[ChoiceExample, Feature, ChoicePrediction]):
         """Read an example from each row; raises InputError if a column is missing or a row is wrong."""
         names = self.config.columns.endings
         context = reading.find(self.config.columns.context, "context")
-        begin = reading.find(self.config.columns.ending_start, "ending_start", False)
+        begin = reading.find_optional(self.config.columns.ending_start, "ending_start")
         columns = [reading.find(name, "endings") for name in (names if isinstance(names, tuple) else (names,))]
         field, ids = reading.label_field(), reading.ids()
 
         def example(row: Cells, where: str, line: int) -> ChoiceExample:
-            values = [required_value(row, column or "", where) for column in columns]
+            values = [required_value(row, column, where) for column in columns]
             match values:
                 case [list() as listed]:
                     values = listed
@@ -147,7 +148,7 @@ class ChoiceTask(HeadTask[ChoiceExample, Feature, ChoicePrediction]):
         """Return how rows of an input with too few cells are treated: with as many endings as the first."""
         return FilledRows(keep_lengths=True)
 
-    def content(self, example: ChoiceExample) -> object:
+    def content(self, example: ChoiceExample) -> Content:
         """Return the context."""
         return example.context
 

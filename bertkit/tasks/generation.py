@@ -20,6 +20,7 @@ from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.tasks.feature import Feature, pieces
 from bertkit.tasks.reading.cells import Cells
+from bertkit.tasks.reading.near_duplicates import Content
 from bertkit.tasks.reading.reading import Reading, optional_value, required_text
 from bertkit.tasks.reading.tables import names_of
 from bertkit.tasks.scoring import metrics
@@ -80,11 +81,7 @@ class GenerationTask(TrainableTask[GenerationExample, Feature, GenerationPredict
         """Read an example from each row, or line of plain text; raises InputError if a column is missing or a row is wrong."""
         columns, is_plain = self.config.columns, reading.is_input and reading.table.names == ("text",)
         source = reading.find("text" if is_plain else columns.source, "source")
-        needed = bool(reading.is_labelled)
-        column = (
-            columns.target if needed else names_of(columns.target) or columns.target
-        )  # a list of names may be missing
-        target = None if reading.is_input else reading.find(column, "target", needed)
+        target = self._target(reading)
         ids = reading.ids()
 
         def example(row: Cells, where: str, line: int) -> GenerationExample:
@@ -95,6 +92,16 @@ class GenerationTask(TrainableTask[GenerationExample, Feature, GenerationPredict
             return GenerationExample(ids.take(optional_value(row, ids.field), where, line), text, known)
 
         return reading.each(example)
+
+    def _target(self, reading: Reading) -> str | None:
+        """Find the column of targets; None for an input of `predict`."""
+        column = self.config.columns.target
+        match reading.is_labelled:
+            case True:
+                return reading.find(column, "target")
+            case None:
+                return reading.find_optional(names_of(column) or column, "target")  # a list of names may be missing
+        return None
 
     def features(self, examples: Sequence[GenerationExample], tokenizer: Tokenizer) -> list[Feature]:
         """Turn examples into features; long sources and targets are truncated, and keep their [SEP]."""
@@ -154,7 +161,7 @@ class GenerationTask(TrainableTask[GenerationExample, Feature, GenerationPredict
         """Return examples of sources."""
         return ["The bridge was built in Prague.", "It rained all day, so we stayed at home."]
 
-    def content(self, example: GenerationExample) -> object:
+    def content(self, example: GenerationExample) -> Content:
         """Return the source."""
         return example.source
 

@@ -12,7 +12,7 @@ import itertools
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.tasks.feature import Feature, Label, Logits, pieces, text_feature
 from bertkit.tasks.reading.cells import Cells
+from bertkit.tasks.reading.near_duplicates import Content
 from bertkit.tasks.reading.reading import Reading, optional_value, required_text, required_value
 from bertkit.tasks.scoring import metrics, review, tfidf
 from bertkit.tasks.scoring.review import Review
@@ -28,7 +29,7 @@ from bertkit.tasks.task import TABLES, Row
 from bertkit.tasks.trainable import HeadTask, is_constant
 
 LabelT = TypeVar("LabelT", bound=str | float | tuple[str, ...])  # a label's name, a number, or several names
-ReadLabel = Callable[[Any, str], LabelT]  # from the value and its place in the file
+ReadLabel = Callable[[object, str], LabelT]  # from the value and its place in the file
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ class SequenceTask(HeadTask[SequenceExample[LabelT], Feature, SequencePrediction
         """Return the names, or the number, in a label, to be counted."""
 
     @abstractmethod
-    def for_metrics(self, labels: Sequence[LabelT]) -> object:
+    def for_metrics(self, labels: Sequence[LabelT]) -> metrics.Values:
         """Convert labels to the input of the metrics."""
 
     @abstractmethod
@@ -122,7 +123,8 @@ class SequenceTask(HeadTask[SequenceExample[LabelT], Feature, SequencePrediction
         """Read an example from each row; raises InputError if a column is missing or a row is wrong."""
         config = self.config
         text = reading.find(config.columns.text, "text")
-        pair = reading.find(config.columns.text_pair, "text_pair", config.needs_pair)
+        find_pair = reading.find if config.needs_pair else reading.find_optional
+        pair = find_pair(config.columns.text_pair, "text_pair")
         field, ids, is_labelled = reading.label_field(), reading.ids(), reading.is_labelled
         if pair is not None and config.long_texts is not None:
             where = f"{reading.table.name} has pairs of texts (column '{pair}')"
@@ -196,7 +198,7 @@ class SequenceTask(HeadTask[SequenceExample[LabelT], Feature, SequencePrediction
         """Return the id, the label and the probabilities."""
         return {"id": prediction.id, "label": prediction.label, "probabilities": dict(prediction.probabilities)}
 
-    def content(self, example: SequenceExample[LabelT]) -> object:
+    def content(self, example: SequenceExample[LabelT]) -> Content:
         """Return both texts."""
         return example.text, example.text_pair
 

@@ -14,6 +14,7 @@ from bertkit.tasks.feature import Logits, TaggingFeature
 from bertkit.tasks.reading.cells import Cells
 from bertkit.tasks.reading.conll import Sentence, parts_of, to_iob2
 from bertkit.tasks.reading.labels import Ids, Labels
+from bertkit.tasks.reading.near_duplicates import Content
 from bertkit.tasks.reading.reading import Reading, optional_value, required_value
 from bertkit.tasks.reading.tables import names_of
 from bertkit.tasks.reading.writers import conll_lines
@@ -104,7 +105,7 @@ class TaggingTask(HeadTask[TaggingExample, TaggingFeature, TaggingPrediction]):
         words, texts = names_of(self.config.columns.words or WORDS), names_of(self.config.columns.text or TEXTS)
         return EntitiesTask(self.config, self.labels) if {*texts} & {*names} and not {*words} & {*names} else self
 
-    def content(self, example: TaggingExample) -> object:
+    def content(self, example: TaggingExample) -> Content:
         """Return the words."""
         return example.words
 
@@ -221,9 +222,9 @@ def _examples(reading: Reading, sentences: Iterator[Sentence]) -> Iterator[Taggi
 def _sentences(reading: Reading) -> Iterator[Sentence]:
     """Read sentences from the rows of a table with a list of words in one column."""
     columns = reading.config.columns
-    words = reading.find(columns.words or WORDS, "words") or ""
-    tags = None if reading.is_input else reading.table.find(columns.tags or TAGS, "tags", False)
-    id_field = reading.find(columns.id, "id", False)
+    words = reading.find(columns.words or WORDS, "words")
+    tags = None if reading.is_input else reading.table.find_optional(columns.tags or TAGS, "tags")
+    id_field = reading.find_optional(columns.id, "id")
 
     def sentence(row: Cells, where: str, line: int) -> Sentence:
         own = _list(required_value(row, words, where), words, where)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, TypeVar
 from bertkit.base import plugins
 from bertkit.base.errors import InputError
 from bertkit.tasks.feature import Logits
+from bertkit.tasks.reading.near_duplicates import Content
 from bertkit.tasks.scoring import metrics
 from bertkit.tasks.scoring.review import Review
 from bertkit.tasks.task import ExampleT, FeatureT, LabelNames, LogitsTask, PredictionT, Runner, Task
@@ -38,7 +39,7 @@ class TrainableTask(Task[ExampleT, FeatureT, PredictionT]):
     shares: ClassVar[Mapping[str, float]] = {"accuracy": 1.0, "exact_match": 1.0, "exact": 1.0}
 
     @abstractmethod
-    def content(self, example: ExampleT) -> object:
+    def content(self, example: ExampleT) -> Content:
         """Return the text of an example, without its label and id."""
 
     @abstractmethod

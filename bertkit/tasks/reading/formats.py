@@ -129,18 +129,27 @@ def _table_format(task: AnyTask, lines: list[str]) -> str | None:
     """Detect a table: the first line names columns of the task, or all lines have the same number of tabs."""
     config = task.config
     filled = list(filter(None, lines)) or [""]
-    tabs, commas = filled[0].split("\t"), _csv_cells(filled[0])
-    for format, cells in (("tsv", tabs), ("csv", commas), ("csv", filled[0].split(";"))):
-        if set(cells) & (all_names(config) if len(cells) > 1 else set(names_of(config.columns.text))):
-            return format
-    if config.format == "csv" and len(commas) == len(config.column_names or ()):
-        return "csv"
-    if len({line.count("\t") for line in filled}) == 1 and len(tabs) > 1:
-        return "tsv"
-    firsts = [line.partition(" ")[0] for line in filled]
-    if config.format == "label_text" and firsts[0] in task.labels and all(":" in first for first in firsts):
-        return "label_text"
-    return "csv" if _QUOTED_CELLS.fullmatch(filled[0]) else None
+    first, widths = filled[0], {line.count("\t") for line in filled}
+    tabs, commas, labels = first.split("\t"), _csv_cells(first), [line.partition(" ")[0] for line in filled]
+    rules = (
+        ("tsv", _names_columns(config, tabs)),
+        ("csv", _names_columns(config, commas)),
+        ("csv", _names_columns(config, first.split(";"))),
+        ("csv", config.format == "csv" and len(commas) == len(config.column_names or ())),
+        ("tsv", len(tabs) > 1 and len(widths) == 1),
+        (
+            "label_text",
+            config.format == "label_text" and labels[0] in task.labels and all(":" in one for one in labels),
+        ),
+        ("csv", _QUOTED_CELLS.fullmatch(first)),
+    )
+    return next((format for format, fits in rules if fits), None)
+
+
+def _names_columns(config: TaskConfig, cells: list[str]) -> bool:
+    """Whether a line names a column of the task; a single cell must name the column of texts."""
+    names = all_names(config) if len(cells) > 1 else names_of(config.columns.text)
+    return not set(cells).isdisjoint(names)
 
 
 def _csv_cells(line: str) -> list[str]:

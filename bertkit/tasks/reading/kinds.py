@@ -40,7 +40,7 @@ def infer_task(task: TaskConfig, data_dir: str | None = None) -> tuple[list[str]
         return ["task=tagging", *metrics, *own], "it is CoNLL" if is_conll else "it has lists of words"
     if {"question", "context"} <= {*table.names}:
         return ["task=qa", *own], "it has questions and contexts"
-    column = table.find(task.columns.label, "label") or ""
+    column = table.find(task.columns.label, "label")
     labels = [cells[column] for _, cells, _ in table.rows if cells.get(column) not in (None, "")]
     settings, labels_are = _of_labels(task, labels)
     if not settings:

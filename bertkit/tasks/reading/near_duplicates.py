@@ -15,6 +15,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+Content = str | Sequence[str | None]  # of an example: a text, or several
 MIN_SHINGLES = 4  # texts with fewer shingles are near-duplicates only if all their words are equal
 MIN_SHARE = 0.6  # of the shorter text's shingles, in the longer text
 NUM_RAREST, NUM_LONGEST = 3, 2  # the shingles of a text, and the texts with each of them, that are compared
@@ -22,14 +23,14 @@ MAX_TEXTS = 64  # a shingle in more texts is a common phrase, not a sign of near
 _WORD = re.compile(r"[\u3040-\u9fff]|[^\W\u3040-\u9fff]+")  # Chinese and Japanese have no blanks between words
 
 
-def groups_of(texts: Sequence[Any]) -> NDArray[np.int64]:
+def groups_of(texts: Sequence[Content]) -> NDArray[np.int64]:
     """Return a group number for each text, or list of texts: near-duplicates, and their near-duplicates, are in one group."""
     from scipy import sparse
 
     first_of, hashes = dict[str, int](), array("q")
     firsts, lengths = np.zeros((2, len(texts)), np.int64)
     for place, text in enumerate(texts):
-        whole = text if isinstance(text, str) else " ".join(str(part) for part in text if part)
+        whole = text if isinstance(text, str) else " ".join(filter(None, text))
         words = _WORD.findall(whole.lower())
         firsts[place] = first_of.setdefault(" ".join(words) or whole, place)
         if firsts[place] == place:

@@ -24,7 +24,7 @@ class Reading:
     # True: each example must have a label; None: labels are optional; False: an input of `predict`, without labels
     is_labelled: bool | None = None
     known_labels: tuple[str, ...] | None = None  # from the model or the training file, if the task lists none
-    columns: list[tuple[str, str]] = field(default_factory=list)  # (setting, name) of the columns found so far
+    columns: dict[tuple[str, str], None] = field(default_factory=dict)  # (setting, name) of the columns found so far
     labels: Labels | None = None  # None for a task without labels of its own
     notes: list[str] = field(default_factory=list)  # remarks on the format, for the description
     file_warnings: list[str] = field(default_factory=list)
@@ -37,16 +37,20 @@ class Reading:
         """Whether the labels are to be predicted, not read."""
         return self.is_labelled is False
 
-    def find(self, column: Column, setting: str, needed: bool = True) -> str | None:
-        """Find a column of the table, and record it in `columns`."""
-        name = self.table.find(column, setting, needed)
-        if name is not None and (setting, name) not in self.columns:
-            self.columns.append((setting, name))
+    def find(self, column: Column, setting: str) -> str:
+        """Find a column of the table, and record it in `columns`; raises InputError if it is missing."""
+        name = self.table.find(column, setting)
+        self.columns[setting, name] = None
         return name
+
+    def find_optional(self, column: Column, setting: str) -> str | None:
+        """Find a column that may be missing."""
+        name = self.table.find_optional(column, setting)
+        return None if name is None else self.find(column, setting)
 
     def ids(self, is_unique: bool = False) -> Ids:
         """Find the column of ids; called after all other columns are found."""
-        return Ids(self.find(self.config.columns.id, "id", False), is_input=self.is_input, is_unique=is_unique)
+        return Ids(self.find_optional(self.config.columns.id, "id"), is_input=self.is_input, is_unique=is_unique)
 
     def label_field(self) -> str | None:
         """Find the column of labels; None for an input of `predict`."""
@@ -54,7 +58,7 @@ class Reading:
         if self.is_input:
             return None
         if self.is_labelled is None:
-            return self.table.find(names_of(column) or column, "label", False)
+            return self.table.find_optional(names_of(column) or column, "label")
         try:
             return self.table.find(column, "label")
         except InputError as error:
@@ -84,9 +88,9 @@ def optional_value(row: Cells, field: str | None) -> object:
     return None if field is None else row.get(field)
 
 
-def required_text(row: Cells, field: str | None, where: str) -> str:
+def required_text(row: Cells, field: str, where: str) -> str:
     """Return the text of a field; raises InputError if the row lacks it, or it is not text."""
-    value = required_value(row, field or "", where)
+    value = required_value(row, field, where)
     if not isinstance(value, str):
         raise InputError(f"{where}: field '{field}' is {type(value).__name__}, expected text")
     return value

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from bertkit.base.errors import InputError, listed, named
-from bertkit.tasks.reading.near_duplicates import groups_of
+from bertkit.tasks.reading.near_duplicates import Content, groups_of
 from bertkit.tasks.reading.reading import Reading
 from bertkit.tasks.reading.tables import InputTable
+from bertkit.tasks.task import Example
 from bertkit.tasks.trainable import AnyTrainable
 
 MAX_SHARES = 20  # labels in a description
@@ -81,7 +82,7 @@ class SplitExamples:
         groups, size = groups_of([*train.contents(), *self.contents()]), len(train.examples)
         return int(np.isin(groups[size:], groups[:size]).sum())
 
-    def contents(self) -> list[object]:
+    def contents(self) -> list[Content]:
         """Return the text of each example, without its label and id."""
         return [self.task.content(example) for example in self.examples]
 
@@ -91,7 +92,7 @@ class SplitExamples:
         Examples with the same text (or pair of texts, or context) stay together; with `in_groups`, all near-duplicates do.
         Raises InputError if one of the two parts is empty.
         """
-        held, rest = list[Any](), list[Any]()
+        held, rest = list[Example](), list[Example]()
         contents = list(map(repr, self.contents()))
         groups = groups_of(self.contents()).tolist() if in_groups else contents
         smallest = dict(sorted(zip(groups, contents, strict=True), key=lambda pair: pair[1], reverse=True))  # last wins

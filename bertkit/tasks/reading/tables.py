@@ -60,8 +60,8 @@ class InputTable:
         """Return the sentences of a file without columns."""
         return (row.sentence for row in self.rows if row.sentence is not None)
 
-    def find(self, column: Column, setting: str, needed: bool = True) -> str | None:
-        """Return a setting's column; raises InputError if it is needed and missing, or two columns have its name."""
+    def find(self, column: Column, setting: str) -> str:
+        """Return a setting's column; raises InputError if it is missing, or two columns have its name."""
         if isinstance(column, int):
             return self._numbered(column, setting)
         names = names_of(column)
@@ -69,14 +69,19 @@ class InputTable:
         if present is not None:
             check_distinct(itertools.repeat(present, self.names.count(present)), self.place(1))
             return present
-        if not needed and not isinstance(column, str):
-            return None
         expected = " or ".join(f"'{name}'" for name in names) or f"for task.columns.{setting}"
         hints = [self._other_separator(), *(nearest(name, self.names) for name in names)]
         raise InputError(
             f"{self.place(1)}: no column {expected} (it has: {named(self.names)})"
             f"{next(filter(None, hints), '')}; set task.columns.{setting}="
         )
+
+    def find_optional(self, column: Column, setting: str) -> str | None:
+        """Return a setting's column; None if the setting is null, or the table has none of the names in its list."""
+        may_be_missing = not isinstance(column, (str, int))
+        if may_be_missing and {*names_of(column)}.isdisjoint(self.names):
+            return None
+        return self.find(column, setting)
 
     def _numbered(self, column: int, setting: str) -> str:
         if not -len(self.names) <= column < len(self.names):

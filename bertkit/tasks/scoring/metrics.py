@@ -40,6 +40,7 @@ from bertkit.tasks.scoring import squad
 
 Scores = float | dict[str, float]
 Values = Sequence[Any] | NDArray[Any]  # label numbers or tags, one for each example or word
+Inputs = Values | Mapping[str, object]  # of a metric: see the table above
 METRICS: dict[str, tuple[str, ...]] = {}  # the keys of the scores of each metric, in the order of the table above
 
 
@@ -85,7 +86,7 @@ def signatures(names: Iterable[str]) -> dict[str, str]:
 
 
 def score(
-    names: Iterable[str], predictions: Any, references: Any, no_answer_probs: Mapping[str, float] | None = None
+    names: Iterable[str], predictions: Inputs, references: Inputs, no_answer_probs: Mapping[str, float] | None = None
 ) -> dict[str, float]:
     """Compute metrics; return the scores by the keys in `METRICS`, in the order of the names.
 
@@ -205,7 +206,7 @@ def seqeval_strict(predictions: Values, references: Values) -> dict[str, float]:
     return dict(zip(METRICS["seqeval_strict"], values, strict=True))
 
 
-def _entities(predicted: list[list[str]], true: list[list[str]], **counted: Any) -> list[float]:
+def _entities(predicted: list[list[str]], true: list[list[str]], **counted: object) -> list[float]:
     """Return the precision, recall and F1 of all entities."""
     import seqeval.metrics
 
@@ -227,7 +228,7 @@ def _check_lengths(name: str, predictions: Values, references: Values) -> None:
 
 
 @metric("squad", "exact_match", "f1", "total")
-def squad_v1(predictions: Mapping[str, str], references: Mapping[str, Any]) -> dict[str, float]:
+def squad_v1(predictions: Mapping[str, str], references: squad.Golds) -> dict[str, float]:
     """Exact match and F1 of answers."""
     return squad.squad_v1({key: predictions.get(key) for key in references}, references)
 
@@ -238,7 +239,7 @@ def squad_v1(predictions: Mapping[str, str], references: Mapping[str, Any]) -> d
     *("best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh"),
 )
 def squad_v2(
-    predictions: Mapping[str, str], references: Mapping[str, Any], *, no_answer_probs: Mapping[str, float] | None = None
+    predictions: Mapping[str, str], references: squad.Golds, *, no_answer_probs: Mapping[str, float] | None = None
 ) -> dict[str, float]:
     """Exact match and F1 of answers, of which some are none."""
     return squad.squad_v2(predictions, references, no_answer_probs)

@@ -9,7 +9,6 @@ Source: Devlin et al. 2019, sections 4.2 and 4.3; google-research/bert run_squad
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +46,7 @@ def read(reading: Reading, is_always_answered: bool) -> Iterator[SpanExample]:
     config, is_input = reading.config, reading.is_input
     question = reading.find(config.columns.question, "question")
     context = reading.find(config.columns.context, "context")
-    field = None if is_input else reading.table.find(config.columns.answers, "answers", False)
+    field = None if is_input else reading.table.find_optional(config.columns.answers, "answers")
     ids = reading.ids(is_unique=True)  # the output files use ids as keys
 
     def example(row: Cells, where: str, line: int) -> SpanExample:
@@ -58,8 +57,7 @@ def read(reading: Reading, is_always_answered: bool) -> Iterator[SpanExample]:
         if not is_input and row.get("is_impossible") is True:
             answers = ()
         elif field is not None and row.get(field) is not None:
-            pairs = _texts_and_starts(row[field], where, field)
-            answers = tuple(_answer(*pair, text, where) for pair in pairs)
+            answers = tuple(_answer(*pair, text, where) for pair in _texts_and_starts(row[field], where, field))
         if reading.is_labelled and answers is None:
             raise InputError(f"{where}: no answers; only a test file may have none; set task.columns.answers=")
         if answers == () and is_always_answered:
@@ -70,20 +68,21 @@ def read(reading: Reading, is_always_answered: bool) -> Iterator[SpanExample]:
     return reading.each(example)
 
 
-def _texts_and_starts(value: Any, where: str, field: str) -> list[tuple[Any, Any]]:
+def _texts_and_starts(value: object, where: str, field: str) -> list[tuple[object, object]]:
     """Return (text, start) of each answer, from SQuAD's list, the hub's two lists, or a single text; start None: unknown."""
-    if isinstance(value, str):
-        return [(value, None)] if value else []
-    if isinstance(value, dict):
-        texts, starts = value.get("text"), value.get("answer_start")
-        if isinstance(texts, list) and isinstance(starts, list) and len(texts) == len(starts):
+    match value:
+        case "":
+            return []
+        case str():
+            return [(value, None)]
+        case {"text": list() as texts, "answer_start": list() as starts} if len(texts) == len(starts):
             return list(zip(texts, starts, strict=True))
-    if isinstance(value, list) and all(isinstance(item, dict) for item in value):
-        return [(item.get("text"), item.get("answer_start")) for item in value]
+        case list() if all(isinstance(item, dict) for item in value):
+            return [(item.get("text"), item.get("answer_start")) for item in value]
     raise InputError(f"{where}: field '{field}' holds no answers; expected [{{text, answer_start}}, ...]")
 
 
-def _answer(text: Any, start: Any, context: str, where: str) -> Answer:
+def _answer(text: object, start: object, context: str, where: str) -> Answer:
     if not isinstance(text, str) or not text.strip():
         raise InputError(
             f"{where}: empty answer ({text!r:.80}); correct it, or remove it if the question has no answer"

@@ -9,6 +9,7 @@ from bertkit.base import plugins
 from bertkit.base.files import to_json
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.tasks.feature import Logits, SpanFeature
+from bertkit.tasks.reading.near_duplicates import Content
 from bertkit.tasks.reading.reading import Reading
 from bertkit.tasks.scoring import metrics, review
 from bertkit.tasks.scoring.review import Review
@@ -85,7 +86,7 @@ class SpansTask(HeadTask[SpanExample, SpanFeature, SpanPrediction]):
         """Return an example of a question and a context."""
         return [["Where was the bridge built?", "The bridge was built in Prague in 1357. It has sixteen arches."]]
 
-    def content(self, example: SpanExample) -> object:
+    def content(self, example: SpanExample) -> Content:
         """Return the context."""
         return example.context
 
