@@ -3,6 +3,8 @@
 readers   opens files, datasets of the hub, and inputs of `predict`
 formats   detects the format of a file
 tables    parses lines into rows with named columns
+cells     rows with too few cells: an error, skipped, or filled up
+json_records  JSON, JSON lines and SQuAD's JSON as records
 conll     parses CoNLL files; tagging schemes, and the chunks that tags mark
 labels    checks labels and ids
 reading   a table from which a task reads its examples

@@ -13,9 +13,9 @@ Numbered = TypeVar("Numbered")
 BLANK: Final = object()  # stands for a blank line among the records of JSON lines
 
 
-def wrong_number(cells: Sequence[str], expected: int) -> str:
-    """Return the message about a row with too few or too many cells, without the closing bracket."""
-    return f"too {'many' if len(cells) > expected else 'few'} cells ({len(cells)}, expected {expected}"
+def wrong_number(cells: Sequence[str], expected: int, names: str = "") -> str:
+    """Return the message about a row with too few or too many cells; `names` lists the columns."""
+    return f"too {'many' if len(cells) > expected else 'few'} cells ({len(cells)}, expected {expected}{names})"
 
 
 def up_to_filled(rows: Iterable[Numbered], is_filled: Callable[[Numbered], bool]) -> list[Numbered]:

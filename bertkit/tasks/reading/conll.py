@@ -24,6 +24,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from bertkit.base.errors import InputError
 from bertkit.base.text_files import is_blank
@@ -116,7 +117,12 @@ class Sentence:
     words: list[str] = field(default_factory=list)
     tags: list[str] = field(default_factory=list)  # one for each word; empty if the file has no tags
     lines: list[int] = field(default_factory=list)  # the line number of each word
-    breaks: list[int] = field(default_factory=list)  # in a document: where sentences end; some may be empty
+    breaks: list[int] = field(default_factory=list)  # in a document: the first word of each sentence but the first
+
+    def end_sentence(self) -> None:
+        """Begin the next sentence of a document with the next word."""
+        if self.words:
+            self.breaks.append(len(self.words))
 
     def sentences(self) -> list[slice]:
         """Return the range of words of each sentence."""
@@ -161,11 +167,24 @@ _LAYOUTS = {
 }
 
 
+class _Column(NamedTuple):
+    """A column that is read."""
+
+    setting: str
+    number: int
+    cell: str  # what messages call one of its cells
+    advice: str = ""  # if a cell is empty
+
+
 class _Lines:
     """Cuts lines into cells; all have as many as the first one."""
 
     def __init__(self, layout: _Layout) -> None:
         self.layout, self.num_cells, self.has_tabs = layout, layout.num_cells, True
+        self.columns = [
+            _Column("words", layout.words, "word"),
+            _Column("tags", layout.tags, "tag", ", or set task.columns.tags="),
+        ]
 
     def add(self, line: str, number: int, name: Path, sentence: Sentence) -> None:
         """Add the word of a line to a sentence; raises InputError for a wrong number of cells, or an empty cell."""
@@ -177,19 +196,19 @@ class _Lines:
         if len(cells) != self.num_cells:
             is_numbered = layout.words == 0 and cells[0].isdigit()  # as in GermEval
             way = "set task.columns.words=1 if column 0 numbers the words" if is_numbered else "correct the line"
-            raise InputError(f"{where}: {wrong_number(cells, self.num_cells)}); {way}")
+            raise InputError(f"{where}: {wrong_number(cells, self.num_cells)}; {way}")
         if layout.no_word and layout.no_word.match(cells[0]):
             return
-        columns = [("words", layout.words, "word", ""), ("tags", layout.tags, "tag", ", or set task.columns.tags=")]
-        columns = columns[: len(cells)]  # the only column has the words
-        for setting, column, _, _ in columns:
-            if not -len(cells) <= column < len(cells):
-                raise InputError(f"{where}: no column {column} (it has {len(cells)}); set task.columns.{setting}=")
-        for _, column, what, advice in columns:
-            if not cells[column].strip():
-                raise InputError(f"{where}: empty {what}; correct the line{advice}")
+        columns = self.columns[: len(cells)]  # the only column has the words
+        for column in columns:
+            if not -len(cells) <= column.number < len(cells):
+                missing = f"no column {column.number} (it has {len(cells)})"
+                raise InputError(f"{where}: {missing}; set task.columns.{column.setting}=")
+        for column in columns:
+            if not cells[column.number].strip():
+                raise InputError(f"{where}: empty {column.cell}; correct the line{column.advice}")
         sentence.words.append(cells[layout.words])
-        sentence.tags += [cells[column].strip() for _, column, *_ in columns[1:]]
+        sentence.tags += [cells[column.number].strip() for column in columns[1:]]
         sentence.lines.append(number)
         if len(sentence.words) > MAX_WORDS:
             raise InputError(f"{where}: more than {MAX_WORDS:,} words without a blank line; add blank lines")
@@ -213,7 +232,7 @@ def read_conll(
             yield current.lines[0], current
             current = Sentence()
         if is_break:
-            current.breaks.append(len(current.words))
+            current.end_sentence()
         elif not layout.is_comment(line):
             words.add(line, number, name, current)
         elif id_line := unit_id.match(line):

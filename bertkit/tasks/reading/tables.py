@@ -207,7 +207,7 @@ def _named_cells(name: str, columns: tuple[str, ...], rows: CellRows) -> Rows:
     """Yield rows by column; raises InputError for a wrong number of cells."""
     for line, cells in rows:
         if len(cells) != len(columns):
-            wrong = f"{wrong_number(cells, len(columns))}: {named(columns)})"
+            wrong = wrong_number(cells, len(columns), f": {named(columns)}")
             raise InputError(f"{name}:{line}: {wrong}; correct the line, or set task.format=")
         yield TableRow(line, dict(zip(columns, cells, strict=True)))
 
