@@ -28,7 +28,7 @@ from bertkit.tasks.reading import readers
 from bertkit.tasks.reading.source import SplitExamples
 from bertkit.tasks.reading.training_data import read_training_data
 from bertkit.tasks.scoring import benchmark
-from bertkit.tasks.scoring.benchmark import LEFT_OUT, Run, best_of, summarise
+from bertkit.tasks.scoring.benchmark import LEFT_OUT, SeedRun, best_of, summarise
 from bertkit.tasks.scoring.metrics import keys_of
 from bertkit.tasks.sequence import SequencePrediction
 from bertkit.train import processes
@@ -53,7 +53,7 @@ def run(settings: GlueSettings) -> None:
     directory = Path(settings.output_dir)
     _check_files(settings.runs)
     start = hashes_of(resolve_model_dir(settings.model_dir))
-    results: dict[str, list[Run]] = {}
+    results: dict[str, list[SeedRun]] = {}
     for task in settings.runs:
         name = task.task.name
         for seed in () if name == "ax" else settings.seeds:
@@ -91,7 +91,7 @@ def _check_files(tasks: Sequence[FinetuneSettings]) -> None:
         raise InputError(f"{len(faults)} of {len(tasks)} tasks cannot run: {listed}{remedy}")
 
 
-def _finetune(settings: FinetuneSettings, start: Mapping[str, str]) -> Run:
+def _finetune(settings: FinetuneSettings, start: Mapping[str, str]) -> SeedRun:
     """Fine-tune on one task with one seed, unless this is done already; return the scores."""
     run_dir = Path(settings.output_dir)
     if (run_dir / "manifest.json").is_file() and read_manifest(run_dir).identity.get("starting_weights") != start:
@@ -101,7 +101,7 @@ def _finetune(settings: FinetuneSettings, start: Mapping[str, str]) -> Run:
             finetune.run(settings)
     except NumericsError as error:
         say(f"warning: {settings.task.name}, seed {settings.seed}: {error}")
-        return Run(settings.seed, run_dir, {}, str(error))
+        return SeedRun(settings.seed, run_dir, {}, str(error))
     names = keys_of(settings.task.metrics)
     result = read_scores(run_dir, names)
     metrics = {key: result[key] for key in names}
@@ -114,7 +114,7 @@ def _finetune(settings: FinetuneSettings, start: Mapping[str, str]) -> Run:
         mismatched = read_scores(run_dir, names, MISMATCHED)
         metrics |= {f"{key}_mismatched": mismatched[key] for key in metrics}
     fault = "the same answer to every example" if result.get("is_degenerate") else None
-    return Run(settings.seed, run_dir, metrics, fault)
+    return SeedRun(settings.seed, run_dir, metrics, fault)
 
 
 def _has_split(settings: FinetuneSettings, split: str) -> bool:
@@ -143,7 +143,7 @@ def _predict(settings: FinetuneSettings, run_dir: Path, split: str) -> _Predicte
     return _Predicted(source, predict_distributed(accelerator, predictor, source.examples, features))
 
 
-def _submit(settings: GlueSettings, results: Mapping[str, Sequence[Run]], directory: Path) -> list[str]:
+def _submit(settings: GlueSettings, results: Mapping[str, Sequence[SeedRun]], directory: Path) -> list[str]:
     """Predict the test files, and write the archive unless some are missing; return the names of the missing ones."""
     tables: dict[str, str] = {}
     for sheet, task_settings in _sheets(settings):

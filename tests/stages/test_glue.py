@@ -20,7 +20,7 @@ from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.display.report import glue_table
 from bertkit.stages.glue import ARCHIVE
-from bertkit.tasks.scoring.benchmark import LEFT_OUT, Run, best_of, check_archive, summarise
+from bertkit.tasks.scoring.benchmark import LEFT_OUT, SeedRun, best_of, check_archive, summarise
 
 WORDS = ("kan", "lon", "min", "kar", "lor", "mir")
 ROWS = {"train": 13, "dev": 7, "test": 5}
@@ -224,8 +224,8 @@ def test_all_of_glue_killed_half_way(start: Path, tmp_path: Path, python: Path, 
     refused(run(["glue", f"check={output / 'submission.zip'}", f"data_dir={glue_dir}"]), "RTE.tsv:3: ", capsys)
 
 
-def runs_of(*scores: tuple[dict[str, float], str | None]) -> list[Run]:
-    return [Run(seed, Path(f"out/x/seed-{seed}"), metrics, fault) for seed, (metrics, fault) in enumerate(scores)]
+def runs_of(*scores: tuple[dict[str, float], str | None]) -> list[SeedRun]:
+    return [SeedRun(seed, Path(f"out/x/seed-{seed}"), metrics, fault) for seed, (metrics, fault) in enumerate(scores)]
 
 
 SAME = "the same answer to every example"

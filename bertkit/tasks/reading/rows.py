@@ -39,7 +39,7 @@ class Dataset(Protocol):
 
 
 @runtime_checkable
-class _Array(Protocol):
+class _Numpy(Protocol):
     """An array or number of numpy."""
 
     def tolist(self) -> object: ...
@@ -127,7 +127,7 @@ def _plain(value: object) -> object:
             return {str(key): _plain(item) for key, item in value.items()}
         case list() | tuple():
             return [_plain(item) for item in value]
-        case _Array():
+        case _Numpy():
             return _plain(value.tolist())
         case None | str() | int() | float():
             return value

@@ -166,7 +166,7 @@ LEFT_OUT = ("wnli",)  # tasks that are not in the average, as in Devlin et al. 2
 
 
 @dataclass(frozen=True)
-class Run:
+class SeedRun:
     """One task with one seed."""
 
     seed: int
@@ -180,13 +180,13 @@ class Run:
         return statistics.fmean(self.metrics.values())
 
 
-def best_of(task_runs: Sequence[Run]) -> Run | None:
+def best_of(task_runs: Sequence[SeedRun]) -> SeedRun | None:
     """Return the run that predicts the test files: the first with the best score, if possible one without a fault."""
     ended = [run for run in task_runs if run.metrics]
     return max([run for run in ended if run.fault is None] or ended, key=lambda run: run.score, default=None)
 
 
-def summarise(results: Mapping[str, Sequence[Run]], directory: Path) -> dict[str, Any]:
+def summarise(results: Mapping[str, Sequence[SeedRun]], directory: Path) -> dict[str, Any]:
     """Return each task's mean and sample standard deviation over its seeds, and the average over the tasks.
 
     Tasks in `LEFT_OUT`, and tasks whose runs all have a fault, are not in the average.
