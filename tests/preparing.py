@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from bertkit.cli import run
-from bertkit.data.corpus.prepared import Split, SplitWriter, token_dtype
+from bertkit.data.corpus.prepared import SplitTokens, SplitWriter, token_dtype
 from bertkit.data.corpus.tokenizer import SPECIAL_TOKENS
 
 
@@ -33,10 +33,12 @@ def write_vocabulary(path: Path) -> Path:
     return path
 
 
-def write_split(folder: Path, documents: Iterable[list[list[int]]], shard_tokens: int = 997, size: int = 1000) -> Split:
+def write_split(
+    folder: Path, documents: Iterable[list[list[int]]], shard_tokens: int = 997, size: int = 1000
+) -> SplitTokens:
     """Write documents, the ids of their sentences, as a split for a vocabulary of this size."""
     writer = SplitWriter(folder, token_dtype(size), shard_tokens)
     for document in documents:
         tokens = np.array([token for sentence in document for token in sentence])
         writer.write(tokens, np.array([*map(len, document)]), np.array([len(document)]))
-    return Split(folder, token_dtype(size), writer.close()["shard_tokens"])
+    return SplitTokens(folder, token_dtype(size), writer.close()["shard_tokens"])

@@ -7,7 +7,7 @@ from preparing import write_split
 
 from bertkit.data.batches.collate import collate, pack_examples
 from bertkit.data.batches.segments import Examples
-from bertkit.data.corpus.prepared import Split
+from bertkit.data.corpus.prepared import SplitTokens
 from bertkit.data.corpus.tokenizer import VocabFacts
 from bertkit.data.data_config import MaskingConfig
 
@@ -15,7 +15,7 @@ C, S, M = 2, 3, 4
 VOCAB = VocabFacts(97, 0, 1, C, S, M, np.zeros(97, bool))
 
 
-def make_split(folder: Path, shard_tokens: int) -> Split:
+def make_split(folder: Path, shard_tokens: int) -> SplitTokens:
     """Tokens 10 11 12 | 13 14 and, in another document, 15 16 17 18."""
     return write_split(folder, [[[10, 11, 12], [13, 14]], [[15, 16, 17, 18]]], shard_tokens)
 

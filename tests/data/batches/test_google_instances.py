@@ -24,7 +24,7 @@ from bertkit.data.batches.google_instances import (
 )
 from bertkit.data.batches.sampling import Sampler
 from bertkit.data.corpus.documents import open_corpus
-from bertkit.data.corpus.prepared import Split
+from bertkit.data.corpus.prepared import SplitTokens
 from bertkit.data.corpus.tokenizer import Tokenizer, VocabFacts, load_tokenizer
 from bertkit.data.data_config import CorpusConfig, InstancesConfig, MaskingConfig, SegmentsConfig
 
@@ -167,10 +167,10 @@ def uncased() -> Tokenizer:
 
 
 @pytest.fixture(scope="session")
-def split_of(uncased: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Split]:
-    made: dict[str, Split] = {}
+def split_of(uncased: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], SplitTokens]:
+    made: dict[str, SplitTokens] = {}
 
-    def split_of(name: str) -> Split:
+    def split_of(name: str) -> SplitTokens:
         if name not in made:
             path = str(real_data(*name.split("/")))
             text = CorpusConfig("files", path, "text", "text", "lines", "utf-8", None, "train")
@@ -211,7 +211,7 @@ def test_all_28_reference_sets_are_compared() -> None:
 
 @pytest.mark.parametrize("row", index(), ids=name_of)
 def test_instances_equal_the_reference(
-    row: dict[str, Any], uncased: Tokenizer, split_of: Callable[[str], Split]
+    row: dict[str, Any], uncased: Tokenizer, split_of: Callable[[str], SplitTokens]
 ) -> None:
     rng = random.Random(row["seed"])
     config = settings(row["max_seq_length"], 0.1, row["dupe_factor"], row["max_predictions_per_seq"])
@@ -254,7 +254,7 @@ def kinds(input_ids: np.ndarray, positions: np.ndarray, labels: np.ndarray, mask
 
 
 @pytest.fixture(scope="module")
-def short_documents(uncased: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Split:
+def short_documents(uncased: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> SplitTokens:
     """A book cut into many documents: the target length is drawn once for each of them."""
     lines = real_data("text", "books_en", "part_03.txt").read_text(encoding="utf-8").splitlines()
     ids = [sentence for sentence in uncased.encode_document([line for line in lines if line]) if sentence]
@@ -267,7 +267,7 @@ TOLERANCE = 0.015  # of shares, and of numbers by ratio; the largest difference 
 
 @pytest.mark.parametrize("short", [0.1, *(pytest.param(short, marks=pytest.mark.slow) for short in (0.0, 1.0))])
 def test_streaming_pairs_have_the_statistics_of_googles(
-    uncased: Tokenizer, short_documents: Split, short: float
+    uncased: Tokenizer, short_documents: SplitTokens, short: float
 ) -> None:
     split, passes, facts = short_documents, 3, uncased.facts
     documents = SplitDocuments(split)

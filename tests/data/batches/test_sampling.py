@@ -18,7 +18,7 @@ from bertkit.data.batches.google_instances import Instance
 from bertkit.data.batches.instances import Instances, InstanceSampler, write_instances
 from bertkit.data.batches.sampling import EpochCache, Sampler
 from bertkit.data.batches.segments import Examples, concatenate, examples_of_epoch, select
-from bertkit.data.corpus.prepared import Split
+from bertkit.data.corpus.prepared import SplitTokens
 from bertkit.data.corpus.tokenizer import VocabFacts
 from bertkit.data.data_config import MaskingConfig, SegmentsConfig
 
@@ -28,7 +28,7 @@ Row = tuple[tuple[int, ...], ...]
 
 
 @pytest.fixture(scope="module")
-def split(tmp_path_factory: pytest.TempPathFactory) -> Split:
+def split(tmp_path_factory: pytest.TempPathFactory) -> SplitTokens:
     """47 documents; every token has an id of its own, so that an example names itself."""
     folder = tmp_path_factory.mktemp("sampling") / "split"
     rng, ids = np.random.default_rng(0), itertools.count(5)
@@ -36,7 +36,7 @@ def split(tmp_path_factory: pytest.TempPathFactory) -> Split:
     return write_split(folder, ([[next(ids) for _ in range(n)] for n in document] for document in lengths))
 
 
-def make_sampler(split: Split, kind: str = "pairs", seed: int = 0, next_sentence: str = "nsp", **more) -> Sampler:
+def make_sampler(split: SplitTokens, kind: str = "pairs", seed: int = 0, next_sentence: str = "nsp", **more) -> Sampler:
     segments = SegmentsConfig(kind, 41, 0.1, next_sentence if kind == "pairs" else "none")
     return Sampler(split, VOCAB, segments, MASKING, seed, **more)
 
@@ -56,7 +56,7 @@ def rows(*batches: PretrainBatch) -> list[Row]:
     return results
 
 
-def test_the_same_positions_give_the_same_batch(split: Split) -> None:
+def test_the_same_positions_give_the_same_batch(split: SplitTokens) -> None:
     sampler = make_sampler(split)
     first = rows(sampler.take(np.arange(13, 29)))
     sampler.take(np.arange(400, 431))
@@ -67,7 +67,7 @@ def test_the_same_positions_give_the_same_batch(split: Split) -> None:
 @pytest.mark.parametrize("kind", ["pairs", "full_sentences", "instances"])
 @pytest.mark.parametrize("step", [0, 3, 40])
 def test_micro_batches_hold_the_same_examples_however_cut(
-    split: Split, instances: Instances, kind: str, step: int
+    split: SplitTokens, instances: Instances, kind: str, step: int
 ) -> None:
     sampler = InstanceSampler(instances, 0) if kind == "instances" else make_sampler(split, kind)
     whole = Counter(rows(*sampler.micro_batches(step, 12, [(0, 12)])))
@@ -77,7 +77,7 @@ def test_micro_batches_hold_the_same_examples_however_cut(
 
 
 @pytest.mark.parametrize("kind", ["pairs", "instances"])
-def test_the_examples_of_a_step_are_named(split: Split, instances: Instances, kind: str) -> None:
+def test_the_examples_of_a_step_are_named(split: SplitTokens, instances: Instances, kind: str) -> None:
     """By epoch and number within the epoch, also if a batch continues into the next epoch."""
     sampler = InstanceSampler(instances, 3) if kind == "instances" else make_sampler(split, kind)
     length = sampler.epoch_length
@@ -94,14 +94,14 @@ def test_the_examples_of_a_step_are_named(split: Split, instances: Instances, ki
     assert rows(alone)[0][2] == rows(taken)[0][2]
 
 
-def test_sequences_come_shortest_first(split: Split) -> None:
+def test_sequences_come_shortest_first(split: SplitTokens) -> None:
     lengths = make_sampler(split).take(np.arange(31)).sequence_lengths
     assert len(set(lengths.tolist())) > 3
     assert (np.diff(lengths) >= 0).all()
 
 
 @pytest.mark.parametrize("kind", ["pairs", "full_sentences"])
-def test_an_epoch_visits_every_example_once(split: Split, kind: str) -> None:
+def test_an_epoch_visits_every_example_once(split: SplitTokens, kind: str) -> None:
     sampler = make_sampler(split, kind)
     length = sampler.epoch_length
     assert length > 50
@@ -111,7 +111,7 @@ def test_an_epoch_visits_every_example_once(split: Split, kind: str) -> None:
     assert rows(*(sampler.take(np.array([n])) for n in range(length))) != in_order
 
 
-def test_a_later_epoch_has_other_pairs_masks_and_order(split: Split) -> None:
+def test_a_later_epoch_has_other_pairs_masks_and_order(split: SplitTokens) -> None:
     blocks = make_sampler(split, "full_sentences")
     length = blocks.epoch_length
     first, second = (rows(blocks.take(np.arange(length) + epoch * length)) for epoch in (0, 1))
@@ -132,7 +132,7 @@ def test_masks_are_drawn_anew_each_epoch_for_the_same_tokens(tmp_path: Path) -> 
     assert len({row[0] for row in epochs}) == 5
 
 
-def test_a_far_position_opens_only_the_epochs_it_needs(split: Split) -> None:
+def test_a_far_position_opens_only_the_epochs_it_needs(split: SplitTokens) -> None:
     plain = make_sampler(split)
     opened: list[int] = []
 
@@ -152,7 +152,7 @@ def test_a_far_position_opens_only_the_epochs_it_needs(split: Split) -> None:
     assert rows(batch) == rows(plain.take(np.arange(4) + 5 * length))
 
 
-def test_longer_and_shorter_epochs_keep_the_length_of_the_first(split: Split) -> None:
+def test_longer_and_shorter_epochs_keep_the_length_of_the_first(split: SplitTokens) -> None:
     plain = make_sampler(split)
     whole = plain._compute_epoch(0)
     length = len(whole)
@@ -200,7 +200,7 @@ def test_every_instance_once_an_epoch_in_another_order(instances: Instances) -> 
 
 
 @pytest.mark.parametrize(("next_sentence", "least", "most"), [("nsp", 0.5, 0.65), ("sop", 0.5, 0.65), ("none", 0, 0)])
-def test_pairs_with_and_without_labels(split: Split, next_sentence: str, least: float, most: float) -> None:
+def test_pairs_with_and_without_labels(split: SplitTokens, next_sentence: str, least: float, most: float) -> None:
     sampler = make_sampler(split, next_sentence=next_sentence)
     size = sampler.epoch_length
     for batch in (sampler.take(np.arange(size)), sampler.in_order(0, size)):
@@ -222,7 +222,7 @@ SWAPPED, IN_ORDER = SegmentsConfig("pairs", 23, 0.1, "sop"), SegmentsConfig("pai
 
 
 @pytest.fixture
-def short_split(tmp_path: Path) -> Split:
+def short_split(tmp_path: Path) -> SplitTokens:
     rng = np.random.default_rng(0)
     lengths = (rng.integers(1, 14, rng.integers(1, 9)).tolist() for _ in range(31))
     return write_split(tmp_path / "split", ([[7] * length for length in document] for document in lengths), 101)
@@ -237,7 +237,7 @@ def same(left: Examples, right: Examples) -> bool:
 
 @pytest.mark.parametrize("config", [PAIRS, BLOCKS, SWAPPED, IN_ORDER])
 def test_epoch_cache_holds_computed_examples(
-    short_split: Split, tmp_path: Path, config: SegmentsConfig, monkeypatch
+    short_split: SplitTokens, tmp_path: Path, config: SegmentsConfig, monkeypatch
 ) -> None:
     monkeypatch.setattr(segments, "DOCUMENTS_AT_ONCE", 5)  # several groups
     cache = EpochCache(tmp_path / "cache", short_split, config, seed=3)
@@ -249,7 +249,7 @@ def test_epoch_cache_holds_computed_examples(
     assert not same(cache.open(0), cache.open(1))
 
 
-def test_an_epoch_is_written_once(short_split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_epoch_is_written_once(short_split: SplitTokens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = EpochCache(tmp_path / "cache", short_split, PAIRS, seed=3).open(0)
     monkeypatch.setattr(EpochCache, "_write", lambda *_: pytest.fail("written again"))
     assert same(EpochCache(tmp_path / "cache", short_split, PAIRS, seed=3).open(0), first)
@@ -259,7 +259,7 @@ def test_an_epoch_is_written_once(short_split: Split, tmp_path: Path, monkeypatc
     ("config", "seed"), [(PAIRS, 4), (SegmentsConfig("pairs", 29, 0.1, "nsp"), 3), (BLOCKS, 3), (SWAPPED, 3)]
 )
 def test_epoch_cache_has_files_for_each_setting(
-    short_split: Split, tmp_path: Path, config: SegmentsConfig, seed: int
+    short_split: SplitTokens, tmp_path: Path, config: SegmentsConfig, seed: int
 ) -> None:
     first = EpochCache(tmp_path / "cache", short_split, PAIRS, seed=3).open(0)
     other = EpochCache(tmp_path / "cache", short_split, config, seed=seed).open(0)
@@ -267,7 +267,7 @@ def test_epoch_cache_has_files_for_each_setting(
     assert len(list((tmp_path / "cache").iterdir())) == 2
 
 
-def test_epoch_cache_keeps_first_and_last_two_epochs(short_split: Split, tmp_path: Path) -> None:
+def test_epoch_cache_keeps_first_and_last_two_epochs(short_split: SplitTokens, tmp_path: Path) -> None:
     cache = EpochCache(tmp_path / "cache", short_split, PAIRS, seed=3)
     for epoch in range(7):
         cache.open(epoch)
@@ -276,7 +276,7 @@ def test_epoch_cache_keeps_first_and_last_two_epochs(short_split: Split, tmp_pat
 
 
 def test_epoch_cache_is_shared_by_processes_and_ignores_half_written_files(
-    short_split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    short_split: SplitTokens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever comes second takes the files of the first; half-written files of a dead process are never opened."""
     cache = EpochCache(tmp_path / "cache", short_split, PAIRS, seed=3)

@@ -14,7 +14,7 @@ from bertkit.base.files import to_json
 from bertkit.base.text_files import read_json
 from bertkit.cli import run
 from bertkit.data.corpus.manifest import damaged_files
-from bertkit.data.corpus.prepared import Split, check_ids, open_prepared, token_dtype
+from bertkit.data.corpus.prepared import SplitTokens, check_ids, open_prepared, token_dtype
 
 
 def random_documents(limit: int, seed: int = 0) -> list[list[list[int]]]:
@@ -134,6 +134,6 @@ def test_held_out_documents_are_chosen_by_their_text(tmp_path: Path) -> None:
         assert not {tuple(x) for x in ids["train"]} & {tuple(x) for x in ids["held_out"]}
 
 
-def document_ids(split: Split) -> list[list[int]]:
+def document_ids(split: SplitTokens) -> list[list[int]]:
     bounds = split.sentences[split.documents]
     return [split.tokens(int(a), int(b - a)).tolist() for a, b in pairwise(bounds)]
