@@ -5,7 +5,7 @@ import random
 import pytest
 from conftest import minilm_dir
 
-from bertkit.data.corpus import long_texts, tokenizer
+from bertkit.data.corpus import long_texts, word_rules
 from bertkit.data.corpus.long_texts import parts_of, shorten_long_runs
 from bertkit.data.corpus.tokenizer import Rules, Tokenizer, load_tokenizer
 from bertkit.data.corpus.word_cache import WordCache
@@ -34,7 +34,7 @@ def test_long_texts_tokenized_in_parts_give_same_ids(
         answers = []
         for characters in (10**9, rng.randint(1, 9)):
             monkeypatch.setattr(long_texts, "PART_CHARACTERS", characters)
-            monkeypatch.setattr(tokenizer, "PART_CHARACTERS", characters)
+            monkeypatch.setattr(word_rules, "PART_CHARACTERS", characters)
             monkeypatch.setattr(long_texts, "PARTS_AT_ONCE", 3)
             flat = [actual.encode_flat(texts) for actual in (made, WordCache(made, 50))]
             ids = [(tokens.tolist(), lengths.tolist()) for tokens, lengths in flat]
