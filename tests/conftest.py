@@ -28,6 +28,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig
 from skipped import pytest_terminal_summary  # noqa: F401
 
+import bertkit.interop.hugging_face.built_in  # noqa: F401  # registers before a test replaces the registry
 from bertkit.base.files import sha256_file
 from bertkit.base.processors import check_precision
 from bertkit.data.corpus.tokenizer import Tokenizer, train_wordpiece

@@ -65,6 +65,7 @@ SLOTS = {
     "optimizer": Slot("optimizer.name", "groups, config", "bertkit.train.lamb", "adamw", "optimizer.options"),
     "metric": Slot("task.metrics", "predictions, references", "bertkit.tasks.scoring.metrics"),
     "shape": Slot("task.kind", "config, labels"),
+    "architecture": Slot("model_type", "", "bertkit.interop.hugging_face.built_in"),
 }
 MODULES = "BERTKIT_PLUGINS"  # environment variable: the modules that every process imports, separated by commas
 OWN = {"bertkit"}

@@ -198,7 +198,7 @@ def objective_of(settings: PretrainSettings) -> Literal["auto", "masked_lm", "ne
     if settings.model_dir is None or settings.objective != "auto":
         return settings.objective
     path = resolve_model_dir(settings.model_dir) / "config.json"
-    is_causal = path.is_file() and read_config(path)[0].attention.pattern == "causal"
+    is_causal = path.is_file() and read_config(path).attention.pattern == "causal"
     return "next_token" if is_causal else "masked_lm"
 
 

@@ -61,7 +61,7 @@ def run(settings: ExportSettings) -> None:
         if settings.google:
             write_release(partial, model.config, tensors_of(model))
         if settings.onnx:
-            result["onnx"] = onnx.write_onnx(partial, theirs, with_int8=settings.onnx == "int8")
+            result["onnx"] = onnx.write_onnx(partial, model, theirs, with_int8=settings.onnx == "int8")
         result["file_sha256"] = hashes_of(partial)  # again: other layouts add files and may change config.json
         result["export"] = {**identity, "files": _file_hashes(partial)}
         (partial / CERTIFICATE).write_text(to_json(result), encoding="utf-8")

@@ -18,7 +18,7 @@ from bertkit.base.files import sha256_file
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.exports.sentence_transformers import Pooling, layout_files
-from bertkit.interop.hugging_face import directory as hugging_face
+from bertkit.interop.hugging_face.weight_files import HuggingFaceFiles
 from bertkit.model.bert_config import POOLED_HEADS, AttentionConfig
 
 CLASSES = {
@@ -243,8 +243,8 @@ def test_a_model_is_opened_once_and_once_by_transformers(
         weights |= load_file(tmp_path / "in" / "model.safetensors")
         save_file(weights, tmp_path / "in" / "model.safetensors", {"format": "pt"})
     opened: list[str] = []
-    read, load = hugging_face.read_weights, transformers.PreTrainedModel.from_pretrained.__func__
-    monkeypatch.setattr(hugging_face, "read_weights", lambda path: (opened.append("bertkit"), read(path))[1])
+    read, load = HuggingFaceFiles.read, transformers.PreTrainedModel.from_pretrained.__func__
+    monkeypatch.setattr(HuggingFaceFiles, "read", lambda files: (opened.append("bertkit"), read(files))[1])
     counted = classmethod(lambda cls, *value, **named: (opened.append("transformers"), load(cls, *value, **named))[1])
     monkeypatch.setattr(transformers.PreTrainedModel, "from_pretrained", counted)
     assert run(["export", f"checkpoint={tmp_path / 'in'}", f"head={head}", f"output_dir={tmp_path / 'out'}"]) == 0
@@ -339,7 +339,7 @@ def test_export_of_missing_head_is_refused(tokenizer: Tokenizer, tmp_path: Path,
 @pytest.mark.parametrize(("name", "content", "message"), [
     ("modules.json", "{}", "modules.json"),
     ("modules.json", "[{}]", "modules.json"),
-    ("1_Pooling/config.json", "[]", "pools by"),
+    ("1_Pooling/config.json", "[]", "expected a group of values"),
     ("1_Pooling/config.json", '{"pooling_mode_mean_sqrt_len_tokens": true}', "pools by"),
     ("sentence_bert_config.json", "[]", "max_seq_length=0"),
     ("sentence_bert_config.json", '{"max_seq_length": "x"}', "max_seq_length='x'"),

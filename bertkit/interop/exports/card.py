@@ -1,9 +1,8 @@
 """The model card: README.md with metadata for the hub, an example in code, the settings of the run, and its results."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -11,7 +10,8 @@ from bertkit import __version__
 from bertkit.base.errors import in_markdown
 from bertkit.base.hub_ids import is_id
 from bertkit.base.typed_settings import at
-from bertkit.interop.hugging_face.config_json import PAIR, architecture_of, is_decoder
+from bertkit.interop.hugging_face.architecture import heads_of, writer_of
+from bertkit.interop.hugging_face.config_json import architecture_of, is_decoder
 from bertkit.model.heads import BertWithHeads
 
 _READ = 'inputs = tokenizer("A text to read.", truncation=True, return_tensors="pt")\n'
@@ -20,40 +20,52 @@ inputs = tokenizer("Paris is the [MASK] of France.", return_tensors="pt")
 at_mask = inputs["input_ids"][0] == tokenizer.mask_token_id
 print(tokenizer.decode(model(**inputs).logits[0, at_mask].argmax(-1)))
 """
-# for each class of transformers: the hub's name of its task, and code that predicts and prints
-_TASKS = {
-    "BertForPreTraining": ("fill-mask", _FILL.replace(".logits", ".prediction_logits")),
-    "BertForMaskedLM": ("fill-mask", _FILL),
-    "BertLMHeadModel": ("text-generation", """\
+
+
+@dataclass(frozen=True)
+class _Use:
+    """How a model with some heads is used."""
+
+    auto_class: str  # of transformers
+    task: str  # the hub's name
+    code: str  # predicts and prints
+
+
+_USES = {
+    ("masked_lm", "next_sentence"): _Use(
+        "AutoModelForPreTraining", "fill-mask", _FILL.replace(".logits", ".prediction_logits")
+    ),
+    ("masked_lm",): _Use("AutoModelForMaskedLM", "fill-mask", _FILL),
+    ("next_token",): _Use("AutoModelForCausalLM", "text-generation", """\
 inputs = tokenizer("Once upon a time", return_tensors="pt")["input_ids"][:, :-1]  # without [SEP], which ends a text
 print(tokenizer.decode(model.generate(inputs, max_length=model.config.max_position_embeddings)[0], skip_special_tokens=True))
 """),
-    "BertForNextSentencePrediction": ("text-classification", """\
+    ("next_sentence",): _Use("AutoModelForNextSentencePrediction", "text-classification", """\
 inputs = tokenizer("A sentence.", "The next one, or not.", return_tensors="pt")
 print(model(**inputs).logits.softmax(-1))  # that it is the next one, that it is not
 """),
-    "BertForSequenceClassification": ("text-classification", f"""\
+    ("sequence",): _Use("AutoModelForSequenceClassification", "text-classification", f"""\
 {_READ}print(model.config.id2label[int(model(**inputs).logits.argmax())])
 """),
-    "BertForTokenClassification": ("token-classification", f"""\
+    ("token",): _Use("AutoModelForTokenClassification", "token-classification", f"""\
 {_READ}for token, number in zip(inputs.tokens(), model(**inputs).logits[0].argmax(-1)):
     print(token, model.config.id2label[int(number)])
 """),
-    "BertForQuestionAnswering": ("question-answering", """\
+    ("span",): _Use("AutoModelForQuestionAnswering", "question-answering", """\
 inputs = tokenizer("Who wrote it?", "It was written by Ada.", return_tensors="pt")
 out = model(**inputs)
 start, end = int(out.start_logits.argmax()), int(out.end_logits.argmax())
 print(tokenizer.decode(inputs["input_ids"][0, start : end + 1]))
 """),
-    "BertForMultipleChoice": ("multiple-choice", """\
+    ("choice",): _Use("AutoModelForMultipleChoice", "multiple-choice", """\
 inputs = tokenizer(["It rains."] * 2, ["I take a coat.", "I take a nap."], padding=True, return_tensors="pt")
 print(int(model(**{name: value[None] for name, value in inputs.items()}).logits.argmax()))
 """),
-    PAIR: ("text2text-generation", f"""\
+    ("generation",): _Use("AutoModelForSeq2SeqLM", "text2text-generation", f"""\
 {_READ}written = model.generate(**inputs, max_length=model.config.decoder.max_position_embeddings)
 print(tokenizer.decode(written[0], skip_special_tokens=True))
 """),
-    "BertModel": ("feature-extraction", f"{_READ}print(model(**inputs).last_hidden_state.shape)\n"),
+    (): _Use("AutoModel", "feature-extraction", f"{_READ}print(model(**inputs).last_hidden_state.shape)\n"),
 }  # fmt: skip
 # code for sequence heads that do not predict a single label
 _NUMBERS = {
@@ -85,8 +97,8 @@ class CardFacts:
     """The contents of a card that the model itself does not provide; None if unknown."""
 
     title: str
-    settings: dict[str, Any] = field(default_factory=dict)  # settings of the training run
-    results: dict[str, Any] = field(default_factory=dict)  # by name
+    settings: dict[str, object] = field(default_factory=dict)  # settings of the training run
+    results: dict[str, object] = field(default_factory=dict)  # by name
     metrics: tuple[str, ...] = ()  # the names of the results that are metrics of the model
     measured_on: str = "held-out documents"
     dataset: tuple[str, str | None] | None = None  # name and configuration on the hub, such as glue and mrpc
@@ -98,7 +110,7 @@ class CardFacts:
 
 def model_card(model: BertWithHeads, facts: CardFacts) -> str:
     """Return a card: the size of the model, code that uses it, the settings of its training and its results."""
-    architecture, config = architecture_of(model), model.config
+    architecture, config, use = architecture_of(model), model.config, _USES[heads_of(model)]
     size = sum(parameter.numel() for parameter in model.parameters())
     lines = [
         f"# {in_markdown(facts.title)}",
@@ -111,16 +123,16 @@ def model_card(model: BertWithHeads, facts: CardFacts) -> str:
             else []
         ),
         "",
-        f"```python\n{_usage_example(model, architecture, facts.is_of_sentences)}```",
+        f"```python\n{_usage_example(model, use, facts.is_of_sentences)}```",
     ]
     for heading, values in (("Settings", facts.settings), ("Results", facts.results)):
         cells = [(in_markdown(key), in_markdown(_cell(value))) for key, value in values.items() if value is not None]
         if cells:
             lines += ["", f"## {heading}", "", "| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in cells)]
-    return f"---\n{_metadata(architecture, facts)}\n---\n\n" + "\n".join(lines) + "\n"
+    return f"---\n{_metadata(use, facts)}\n---\n\n" + "\n".join(lines) + "\n"
 
 
-def _usage_example(model: BertWithHeads, architecture: str, is_of_sentences: bool) -> str:
+def _usage_example(model: BertWithHeads, use: _Use, is_of_sentences: bool) -> str:
     """Return code that uses the model: with sentence-transformers, with bertkit for its variants, else with transformers."""
     config = model.config
     if is_of_sentences:
@@ -129,27 +141,23 @@ def _usage_example(model: BertWithHeads, architecture: str, is_of_sentences: boo
         return _WRITES
     if config.variant and not is_decoder(config):
         return _OWN
-    auto = architecture.replace(PAIR, "AutoModelForSeq2SeqLM").replace("BertModel", "AutoModel")
-    auto = auto.replace("BertLMHeadModel", "AutoModelForCausalLM")
-    auto = auto.replace("BertFor", "AutoModelFor")
-    more = ", add_pooling_layer=False" if architecture == "BertModel" and model.bert.pooler is None else ""
+    more = "".join(f", {name}={value}" for name, value in writer_of(config).reference_settings(model).items())
     numbers = _NUMBERS.get(config.problem_type or "") if "sequence" in model.heads else None
     return (
-        f"from transformers import AutoTokenizer, {auto}\n\n"
+        f"from transformers import AutoTokenizer, {use.auto_class}\n\n"
         'tokenizer = AutoTokenizer.from_pretrained("DIRECTORY")\n'
-        f'model = {auto}.from_pretrained("DIRECTORY"{more})\n{numbers or _TASKS[architecture][1]}'
+        f'model = {use.auto_class}.from_pretrained("DIRECTORY"{more})\n{numbers or use.code}'
     )
 
 
-def _metadata(architecture: str, facts: CardFacts) -> str:
+def _metadata(use: _Use, facts: CardFacts) -> str:
     """Return the card's metadata in YAML, as the hub's own library writes it."""
     from huggingface_hub import EvalResult, ModelCardData
 
-    task = _TASKS[architecture][0]
     hub_path, hub_part = facts.dataset or ("text", None)
     results = [
         EvalResult(
-            task_type=task,
+            task_type=use.task,
             dataset_type=hub_path,
             dataset_config=hub_part,
             dataset_name=facts.measured_on,
@@ -158,11 +166,11 @@ def _metadata(architecture: str, facts: CardFacts) -> str:
             metric_value=facts.results[name],
         )
         for name in facts.metrics
-        if isinstance(facts.results.get(name), (int, float)) and architecture != "BertModel"
+        if isinstance(facts.results.get(name), (int, float)) and use != _USES[()]
     ]
     data = ModelCardData(
         library_name="sentence-transformers" if facts.is_of_sentences else "transformers",
-        pipeline_tag="sentence-similarity" if facts.is_of_sentences else task,
+        pipeline_tag="sentence-similarity" if facts.is_of_sentences else use.task,
         tags=[*(_OF_SENTENCES if facts.is_of_sentences else ()), "bert", "bertkit"],
         license=facts.license,
         language=facts.language,
@@ -179,9 +187,9 @@ def _metadata(architecture: str, facts: CardFacts) -> str:
 
 
 def pretraining_facts(
-    settings: dict[str, Any],
+    settings: Mapping[str, object],
     corpus: str,
-    results: dict[str, Any],
+    results: dict[str, object],
     init_from: str | None,
     title: str = "Pretrained BERT",
 ) -> CardFacts:
@@ -209,7 +217,7 @@ def pretraining_facts(
     return CardFacts(title, shown, results, measured, base_model=base_model)
 
 
-def finetuning_facts(settings: dict[str, Any], results: dict[str, Any], metrics: Iterable[str]) -> CardFacts:
+def finetuning_facts(settings: Mapping[str, object], results: dict[str, object], metrics: Iterable[str]) -> CardFacts:
     """Return the facts about a fine-tuned model, from the run's settings; `metrics` names the results that are scores."""
     name, hub, part = (at(settings, f"task.{key}") for key in ("name", "hub.path", "hub.name"))
     shown = {
@@ -230,16 +238,16 @@ def finetuning_facts(settings: dict[str, Any], results: dict[str, Any], metrics:
     )
 
 
-def _batch(settings: dict[str, Any], length: str) -> str:
+def _batch(settings: Mapping[str, object], length: str) -> str:
     return f"{at(settings, 'batch.sequences')} sequences of at most {at(settings, length)} tokens"
 
 
-def _hub_id(model_dir: Any) -> str | None:
+def _hub_id(model_dir: object) -> str | None:
     """Return the name of a model on the hub; None for a local path."""
     return model_dir if isinstance(model_dir, str) and is_id(model_dir) and not Path(model_dir).exists() else None
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key} {_cell(item)}" for key, item in value.items())
     if isinstance(value, float):

@@ -8,16 +8,20 @@ import importlib.util
 import io
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bertkit.base.errors import InputError, install_extra
 from bertkit.base.files import to_json
 from bertkit.base.text_files import read_json
+from bertkit.model.heads import BertWithHeads
+
+if TYPE_CHECKING:
+    import onnx
 
 TOLERANCE = 1e-4  # float32, absolute; measured below 1e-5
 INT8 = "model_quantized.onnx"
@@ -31,15 +35,23 @@ def check_installed() -> None:
         raise InputError(f"onnx=true needs {', '.join(missing)}: {install_extra('onnx')}")
 
 
-def write_onnx(directory: Path, model: Any, with_int8: bool) -> list[dict[str, Any]]:
+class OnnxDifference(TypedDict):
+    """How an output of onnxruntime differs from that of `transformers`."""
+
+    file: str
+    shape: list[int]  # of the inputs
+    output: str  # its name
+    max_abs: float  # the largest difference
+    same_largest: float  # share of the vectors that have their largest element at the same index
+
+
+def write_onnx(directory: Path, model: BertWithHeads, theirs: nn.Module, with_int8: bool) -> list[OnnxDifference]:
     """Write `onnx/model.onnx` to a Hugging Face directory, for batches and sequences of any size.
 
-    `model` is the directory's model in `transformers`; `with_int8` also writes `onnx/model_quantized.onnx`, with 8-bit
-    matrices.
+    `theirs` is the model in `transformers`; `with_int8` also writes `onnx/model_quantized.onnx`, with 8-bit matrices.
 
     Returns:
-        For each file, input shape and output, the largest difference between onnxruntime and `transformers`, and the share of
-        vectors that have their largest element at the same index.
+        A comparison for each file, input shape and output.
 
     Raises:
         InputError: the packages are missing, or the difference is beyond the tolerance.
@@ -48,12 +60,11 @@ def write_onnx(directory: Path, model: Any, with_int8: bool) -> list[dict[str, A
     import onnx
 
     example = _inputs(model, (2, 8), seed=0)
-    names = list(model(**example).keys())
-    is_choice = example["input_ids"].dim() == 3
-    axes = dict(enumerate(("batch", "choices", "sequence") if is_choice else ("batch", "sequence")))
+    names = list(theirs(**example).keys())
+    axes = dict(enumerate(("batch", "choices", "sequence") if "choice" in model.heads else ("batch", "sequence")))
     with _quiet():
         program = torch.onnx.export(
-            model,
+            theirs,
             kwargs=example,
             output_names=names,
             dynamo=True,
@@ -67,7 +78,7 @@ def write_onnx(directory: Path, model: Any, with_int8: bool) -> list[dict[str, A
     path = directory / "onnx" / "model.onnx"
     path.parent.mkdir()
     onnx.save(proto, path)
-    rows = _compare(path, model, names)
+    rows = _compare(path, model, theirs, names)
     worst = max(rows, key=lambda row: row["max_abs"])
     if not worst["max_abs"] <= TOLERANCE:
         raise InputError(
@@ -79,14 +90,14 @@ def write_onnx(directory: Path, model: Any, with_int8: bool) -> list[dict[str, A
 
         with _quiet():
             quantize_dynamic(path, path.with_name(INT8), weight_type=QuantType.QInt8)
-        return rows + _compare(path.with_name(INT8), model, names)
+        return rows + _compare(path.with_name(INT8), model, theirs, names)
     config = read_json(directory / "config.json")
     config["transformers.js_config"] = {"dtype": "fp32"}  # without it, transformers.js looks for the int8 copy
     (directory / "config.json").write_text(to_json(config), encoding="utf-8")
     return rows
 
 
-def loss_by_int8(rows: list[dict[str, Any]]) -> str:
+def loss_by_int8(rows: Sequence[OnnxDifference]) -> str:
     """Describe the error of the int8 copy, from the rows that `write_onnx` returned."""
     int8_rows = [row for row in rows if row["file"] == INT8]
     same = min(row["same_largest"] for row in int8_rows)
@@ -96,33 +107,33 @@ def loss_by_int8(rows: list[dict[str, Any]]) -> str:
     )
 
 
-def _compare(path: Path, model: Any, names: list[str]) -> list[dict[str, Any]]:
+def _compare(path: Path, model: BertWithHeads, theirs: nn.Module, names: list[str]) -> list[OnnxDifference]:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    longest, rows = model.config.max_position_embeddings, []
+    longest, rows = model.config.max_position_embeddings, list[OnnxDifference]()
     for shape in ((1, 7), (3, min(64, longest)), (5, min(128, longest))):
         inputs = _inputs(model, shape, seed=shape[0])
         feed = {name: tensor.numpy() for name, tensor in inputs.items()}
-        for name, ours, theirs in zip(names, session.run(names, feed), model(**inputs).to_tuple(), strict=True):
-            mine, theirs = torch.from_numpy(ours), theirs.detach()
-            same = (mine.argmax(-1) == theirs.argmax(-1)).double().mean()
+        expected = theirs(**inputs).to_tuple()
+        for name, output, reference in zip(names, session.run(names, feed), expected, strict=True):
+            difference = (torch.from_numpy(output) - reference.detach()).abs().max()
+            same = (torch.from_numpy(output).argmax(-1) == reference.argmax(-1)).double().mean()
             rows.append(
                 {
                     "file": path.name,
                     "shape": list(inputs["input_ids"].shape),
                     "output": name,
-                    "max_abs": float((mine - theirs).abs().max()),
+                    "max_abs": float(difference),
                     "same_largest": float(same),
                 }
             )
     return rows
 
 
-def _inputs(model: Any, shape: tuple[int, int], seed: int) -> dict[str, Tensor]:
+def _inputs(model: BertWithHeads, shape: tuple[int, int], seed: int) -> dict[str, Tensor]:
     """Random ids with padding; (B, T), or (B, 3, T) for a model that chooses."""
-    is_choice = type(model).__name__ == "BertForMultipleChoice"
-    size = (shape[0], 3, shape[1]) if is_choice else shape
+    size = (shape[0], 3, shape[1]) if "choice" in model.heads else shape
     generator = torch.Generator().manual_seed(seed)
     config = model.config
     ids = torch.randint(config.vocab_size, size, generator=generator)
@@ -132,7 +143,7 @@ def _inputs(model: Any, shape: tuple[int, int], seed: int) -> dict[str, Tensor]:
     return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
 
 
-def _remove_debug_information(proto: Any) -> None:
+def _remove_debug_information(proto: "onnx.ModelProto") -> None:
     """Remove file names and line numbers, so that the bytes depend only on the model, and the value_info of weights."""
     graphs = (proto.graph, *proto.functions)
     parts = [*proto.graph.initializer, *(part for graph in graphs for part in (*graph.node, *graph.value_info))]

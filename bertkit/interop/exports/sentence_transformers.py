@@ -6,10 +6,12 @@ the format of version 6. Both formats are read.
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bertkit.base.errors import InputError
 from bertkit.base.files import to_json
 from bertkit.base.text_files import read_json
+from bertkit.base.typed_settings import checked
 
 _MODES = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token", "max": "pooling_mode_max_tokens"}
 _OTHER_MODES = ("pooling_mode_mean_sqrt_len_tokens",)
@@ -25,19 +27,25 @@ class Pooling:
     max_length: int | None = None  # texts are truncated to so many tokens; None for the model's limit
 
 
+@dataclass(frozen=True)
+class _Module:
+    """A step from a text to a vector, in `modules.json`."""
+
+    type: str = ""
+    path: str = ""
+
+
 def read_pooling(directory: Path) -> Pooling | None:
     """Read the pooling of a sentence-transformers directory; None without `modules.json`, InputError for other modules."""
     path = directory / "modules.json"
     if not path.is_file():
         return None
-    modules = read_json(path)
-    listed = modules if isinstance(modules, list) else []
-    kinds = [str(each.get("type")).rpartition(".")[2] if isinstance(each, dict) else "" for each in listed]
+    modules = checked(tuple[_Module, ...], read_json(path), path)
+    kinds = [module.type.rpartition(".")[2] for module in modules]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-        raise InputError(f"{path}: {', '.join(kinds) or modules!r}; bertkit supports only Pooling and Normalize")
-    path = directory / Path(str(modules[1].get("path"))).name / "config.json"
-    content = read_json(path)
-    settings = content if isinstance(content, dict) else {}
+        raise InputError(f"{path}: {', '.join(kinds) or 'no modules'}; bertkit supports only Pooling and Normalize")
+    path = directory / Path(modules[1].path).name / "config.json"
+    settings = _settings_in(path)
     modes = settings.get("pooling_mode", [])  # the key of version 6
     chosen = [mode for mode, key in _MODES.items() if settings.get(key)]
     chosen += modes if isinstance(modes, list) else [modes]
@@ -45,21 +53,25 @@ def read_pooling(directory: Path) -> Pooling | None:
     if len(chosen) != 1 or chosen[0] not in _MODES or others:
         raise InputError(f"{path}: pools by {[*chosen, *others]}; expected one of {', '.join(_MODES)}")
     path = directory / "config_sentence_transformers.json"
-    config = read_json(path) if path.is_file() else {}
-    if isinstance(config, dict) and config.get("default_prompt_name"):
+    prompt = _settings_in(path).get("default_prompt_name") if path.is_file() else None
+    if prompt:
         raise InputError(
-            f"{path}: default_prompt_name={config['default_prompt_name']!r}: bertkit adds no prompt; set it to null, and write "
+            f"{path}: default_prompt_name={prompt!r}: bertkit adds no prompt; set it to null, and write "
             "the prompt before your texts"
         )
     return Pooling(chosen[0], kinds[-1] == "Normalize", max_length_of(directory))
+
+
+def _settings_in(path: Path) -> dict[str, Any]:
+    """Read a JSON file of settings by name."""
+    return checked(dict[str, Any], read_json(path), path)
 
 
 def max_length_of(directory: Path) -> int | None:
     """Read the number of tokens to which sentence-transformers or transformers truncates a text; None for the model's own limit."""
     for name, key in (("sentence_bert_config.json", "max_seq_length"), ("tokenizer_config.json", "model_max_length")):
         path = directory / name
-        settings = read_json(path) if path.is_file() else {}
-        max_length = settings.get(key) if isinstance(settings, dict) else 0
+        max_length = _settings_in(path).get(key) if path.is_file() else None
         if max_length is None:
             continue
         if type(max_length) not in (int, float) or not 1 <= max_length < MOST:

@@ -15,12 +15,15 @@ Source: tensorflow/core/util/tensor_bundle/tensor_bundle.cc, tensorflow/core/pro
 tensorflow/core/lib/io/format.cc, table_builder.cc and block.cc.
 """
 
+import dataclasses
+import enum
+import functools
 import math
 import struct
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -37,15 +40,36 @@ _DTYPES = {
 }  # fmt: skip
 _DTYPE_NUMBERS = {dtype: number for number, dtype in _DTYPES.items()}
 _MAX_INDEX_BYTES = 64 << 20  # the index of BERT-Large with its Adam moments has 0.1 MB
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
+
+
+class _Wire(enum.IntEnum):
+    """How the value of a field is stored."""
+
+    VARINT = 0
+    FIXED64 = 1
+    BYTES = 2
+    FIXED32 = 5
+
+
 # BundleEntryProto: dtype, shape, shard_id, offset, size, crc32c, slices
-_ENTRY = {1: _VARINT, 2: _BYTES, 3: _VARINT, 4: _VARINT, 5: _VARINT, 6: _FIXED32, 7: _BYTES}
+_ENTRY = {
+    1: _Wire.VARINT, 2: _Wire.BYTES, 3: _Wire.VARINT, 4: _Wire.VARINT, 5: _Wire.VARINT, 6: _Wire.FIXED32, 7: _Wire.BYTES,
+}  # fmt: skip
 
 _MAGIC = struct.pack("<Q", 0xDB4775248B80FB57)  # the last bytes of a table
 _FOOTER_BYTES = 48
 _TRAILER_BYTES = 5  # after a block: compression and checksum
 _RESTART_INTERVAL = 16
 _MAX_KEY_BYTES = 1024
+
+
+@dataclass(frozen=True)
+class _Message:
+    """The fields of a protocol buffer message, by number."""
+
+    # the last value of a number, or 0 if it has none
+    numbers: defaultdict[int, int] = dataclasses.field(default_factory=functools.partial(defaultdict, int))
+    texts: defaultdict[int, list[bytes]] = dataclasses.field(default_factory=functools.partial(defaultdict, list))
 
 
 @dataclass(frozen=True)
@@ -98,33 +122,35 @@ def read_index(prefix: Path) -> dict[str, _Entry]:
         raise InputError(f"{path}: {path.stat().st_size} bytes are too many for the index of a checkpoint")
     try:
         items = dict(read_table(path.read_bytes()))
-        header = _message(items.pop(b""), {1: _VARINT, 2: _VARINT})
+        header = _message(items.pop(b""), {1: _Wire.VARINT, 2: _Wire.VARINT})
         messages = {key.decode("utf-8"): _message(value, _ENTRY) for key, value in items.items() if key[:1] != b"\0"}
     except KeyError:
         raise InputError(f"{path}: damaged (no header); copy it again") from None
     except ValueError as error:
         raise InputError(f"{path}: damaged, or not an index of TensorFlow ({error}); copy it again") from None
-    if _last(header[2]):
+    if header.numbers[2]:
         raise InputError(f"{path}: the tensors are big-endian; save them again on a little-endian machine")
     if "_CHECKPOINTABLE_OBJECT_GRAPH" in messages:
         raise InputError(
             f"{path}: a checkpoint of TensorFlow 2 objects (tf.train.Checkpoint, Keras); bertkit reads those of "
             "tf.compat.v1.train.Saver, with google-research/bert's names"
         )
-    return {name: _entry(prefix, name, fields, _last(header[1])) for name, fields in messages.items()}
+    return {name: _entry(prefix, name, fields, header.numbers[1]) for name, fields in messages.items()}
 
 
-def _entry(prefix: Path, name: str, fields: dict[int, list[Any]], num_files: int) -> _Entry:
+def _entry(prefix: Path, name: str, fields: _Message, num_files: int) -> _Entry:
     path = index_file(prefix)
-    if fields[7]:
-        raise InputError(f"{path}: {name} is saved in {len(fields[7])} slices; save it without partitioned variables")
-    dtype = _DTYPES.get(_last(fields[1]))
+    if fields.texts[7]:
+        raise InputError(
+            f"{path}: {name} is saved in {len(fields.texts[7])} slices; save it without partitioned variables"
+        )
+    dtype = _DTYPES.get(fields.numbers[1])
     if dtype is None:
         known = ", ".join(str(dtype).removeprefix("torch.") for dtype in _DTYPES.values())
-        raise InputError(f"{path}: {name} has TensorFlow's dtype number {_last(fields[1])}; bertkit reads {known}")
-    file, offset, size, crc32c = (_last(fields[number]) for number in (3, 4, 5, 6))
+        raise InputError(f"{path}: {name} has TensorFlow's dtype number {fields.numbers[1]}; bertkit reads {known}")
+    file, offset, size, crc32c = (fields.numbers[number] for number in (3, 4, 5, 6))
     try:
-        shape = _shape(fields[2][-1] if fields[2] else b"")
+        shape = _shape(b"".join(fields.texts[2][-1:]))
         expected = math.prod(shape) * dtype.itemsize
         if size != expected:
             raise ValueError(f"has {size} bytes, but {shape} of {dtype} has {expected}")
@@ -137,9 +163,9 @@ def _entry(prefix: Path, name: str, fields: dict[int, list[Any]], num_files: int
 
 def _shape(message: bytes) -> tuple[int, ...]:
     """Read a TensorShapeProto."""
-    fields = _message(message, {2: _BYTES, 3: _VARINT})
-    sizes = tuple(_last(_message(dim, {1: _VARINT})[1]) for dim in fields[2])
-    if _last(fields[3]) or any(size < 1 for size in sizes):
+    fields = _message(message, {2: _Wire.BYTES, 3: _Wire.VARINT})
+    sizes = tuple(_message(dim, {1: _Wire.VARINT}).numbers[1] for dim in fields.texts[2])
+    if fields.numbers[3] or any(size < 1 for size in sizes):
         raise ValueError("has an unknown or empty shape")
     return sizes
 
@@ -153,34 +179,28 @@ def _tensor(name: str, entry: _Entry, file: npt.NDArray[np.uint8]) -> Tensor:
     return torch.from_numpy(data).view(entry.dtype).reshape(entry.shape)
 
 
-def _message(data: bytes, wire_types: Mapping[int, int]) -> dict[int, list[Any]]:
-    """Read the fields of a protocol buffer message whose numbers are in `wire_types`, and skip the others."""
-    fields: dict[int, list[Any]] = {number: [] for number in wire_types}
-    at = 0
+def _message(data: bytes, wire_types: Mapping[int, _Wire]) -> _Message:
+    """Read the fields of a protocol buffer message; those with a number in `wire_types` must have this type."""
+    fields, at = _Message(), 0
     while at < len(data):
         tag, at = _read_varint(data, at)
         number, wire_type = tag >> 3, tag & 7
-        value: int | bytes
-        if wire_type == _VARINT:
-            value, at = _read_varint(data, at)
-        elif wire_type == _BYTES:
-            size, at = _read_varint(data, at)
-            value, at = _take(data, at, size), at + size
-        elif wire_type in (_FIXED64, _FIXED32):
-            size = 8 if wire_type == _FIXED64 else 4
-            value, at = int.from_bytes(_take(data, at, size), "little"), at + size
-        else:
-            raise ValueError(f"no field of a message has wire type {wire_type}")
-        if number in fields:
-            if wire_type != wire_types[number]:
-                raise ValueError(f"field {number} of a message has wire type {wire_type}")
-            fields[number].append(value)
+        match wire_type:
+            case _Wire.VARINT:
+                fields.numbers[number], at = _read_varint(data, at)
+            case _Wire.BYTES:
+                size, at = _read_varint(data, at)
+                fields.texts[number].append(_take(data, at, size))
+                at += size
+            case _Wire.FIXED32 | _Wire.FIXED64:
+                size = 4 if wire_type == _Wire.FIXED32 else 8
+                fields.numbers[number] = int.from_bytes(_take(data, at, size), "little")
+                at += size
+            case _:
+                raise ValueError(f"no field of a message has wire type {wire_type}")
+        if wire_types.get(number, wire_type) != wire_type:
+            raise ValueError(f"field {number} of a message has wire type {wire_type}")
     return fields
-
-
-def _last(values: list[Any]) -> int:
-    """Return the number in a field: its last value, or 0 if it has none."""
-    return values[-1] if values else 0
 
 
 def write_checkpoint(prefix: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -202,7 +222,7 @@ def write_checkpoint(prefix: Path, tensors: Mapping[str, Tensor]) -> None:
             shape = b"".join(field(2, field(1, size)) for size in tensor.shape)
             message = field(1, _DTYPE_NUMBERS[tensor.dtype]) + field(2, shape)
             message += b"".join(field(number, value) for number, value in ((4, offset), (5, len(data))) if value)
-            message += bytes([6 << 3 | _FIXED32]) + struct.pack("<I", masked_crc32c(data))
+            message += bytes([6 << 3 | _Wire.FIXED32]) + struct.pack("<I", masked_crc32c(data))
             items.append((name.encode(), message))
             offset += len(data)
     index_file(prefix).write_bytes(build_table(items))
@@ -211,8 +231,8 @@ def write_checkpoint(prefix: Path, tensors: Mapping[str, Tensor]) -> None:
 def field(number: int, value: int | bytes) -> bytes:
     """Encode a field of a protocol buffer message: a number, or bytes."""
     if isinstance(value, int):
-        return bytes([number << 3 | _VARINT]) + _to_varint(value)
-    return bytes([number << 3 | _BYTES]) + _to_varint(len(value)) + value
+        return bytes([number << 3 | _Wire.VARINT]) + _to_varint(value)
+    return bytes([number << 3 | _Wire.BYTES]) + _to_varint(len(value)) + value
 
 
 def read_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -5,7 +5,7 @@ Source: google-research/bert modeling.py, run_pretraining.py, run_classifier.py,
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -14,7 +14,8 @@ from torch import Tensor
 from bertkit.base.errors import InputError, listed
 from bertkit.base.files import to_json
 from bertkit.interop.google import bundle
-from bertkit.interop.hugging_face.config_json import SHAPE
+from bertkit.interop.hugging_face.architecture import StoredTensors, rule_of
+from bertkit.interop.hugging_face.bert import SHAPE
 from bertkit.interop.hugging_face.names import OF_A_LAYER, full_name, translate
 from bertkit.model.bert_config import BertConfig
 
@@ -58,21 +59,39 @@ def config_file(prefix: Path) -> Path:
     raise InputError(f"{prefix}: no bert_config.json beside this checkpoint; copy it from the original model")
 
 
-def read_weights(prefix: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read a checkpoint's weights by their Hugging Face names; also return the variables left out, each with the reason."""
-    return as_hugging_face(bundle.read_checkpoint(prefix), prefix)
+@dataclass(frozen=True)
+class GoogleFiles:
+    """The files of a checkpoint of google-research/bert."""
+
+    prefix: Path
+
+    @property
+    def folder(self) -> Path:
+        """The directory of the checkpoint."""
+        return self.prefix.parent
+
+    @property
+    def config(self) -> Path:
+        """The path of the configuration; raises InputError if there is none."""
+        return config_file(self.prefix)
+
+    def weights(self) -> list[Path]:
+        """List the files of the checkpoint."""
+        return bundle.checkpoint_files(self.prefix)
+
+    def read(self) -> StoredTensors:
+        """Read the weights by their Hugging Face names, without the variables of the optimizer."""
+        return as_hugging_face(bundle.read_checkpoint(self.prefix), self.prefix)
 
 
-def as_hugging_face(tensors: Mapping[str, Tensor], prefix: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Rename and transpose the variables of a checkpoint, as `read_weights` returns them."""
+def as_hugging_face(tensors: Mapping[str, Tensor], prefix: Path) -> StoredTensors:
+    """Rename and transpose the variables of a checkpoint."""
     translated = translate(tensors, FROM_TENSORFLOW)
-    weights: dict[str, Tensor] = {}
-    skipped: dict[str, str] = {}
+    stored = StoredTensors({})
     problems = []
     for name, tensor in tensors.items():
-        rule = next((rule for pattern, rule in SKIPPED.items() if re.fullmatch(pattern, name)), None)
-        if rule is not None:
-            skipped[name] = rule
+        if reason := rule_of(name, SKIPPED):
+            stored.skipped[name] = reason
         elif name not in translated:
             problems.append(f"{name}: no variable of BERT")
         elif not tensor.is_floating_point():
@@ -80,10 +99,10 @@ def as_hugging_face(tensors: Mapping[str, Tensor], prefix: Path) -> tuple[dict[s
         elif is_transposed(name) and tensor.dim() != 2:
             problems.append(f"{name}: shape {tuple(tensor.shape)}, expected a matrix")
         else:
-            weights[translated[name]] = tensor.t() if is_transposed(name) else tensor
+            stored.tensors[translated[name]] = tensor.t() if is_transposed(name) else tensor
     if problems:
         raise InputError(f"{prefix}: {len(problems)} variables do not fit BERT: {listed(problems)}")
-    return weights, skipped
+    return stored
 
 
 def write_release(directory: Path, config: BertConfig, tensors: Mapping[str, Tensor]) -> None:
@@ -95,7 +114,7 @@ def write_release(directory: Path, config: BertConfig, tensors: Mapping[str, Ten
     content, variables = config_json(config), as_tensorflow(tensors)
     (directory / "bert_config.json").write_text(content, encoding="utf-8")
     bundle.write_checkpoint(directory / NAME, variables)
-    reread, _ = read_weights(directory / NAME)
+    reread = GoogleFiles(directory / NAME).read().tensors
     written = {full_name(name): tensor for name, tensor in tensors.items()}
     if set(reread) != set(written) or not all(torch.equal(reread[name], tensor) for name, tensor in written.items()):
         raise InputError(f"{directory / NAME}: differs when it is read back; try again")

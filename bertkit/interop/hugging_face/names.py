@@ -22,17 +22,22 @@ _MODULES = {
     "bert.embeddings.norm": "bert.embeddings.LayerNorm",
     **{f"bert.encoder.layers.{{}}.{ours}": f"bert.encoder.layer.{{}}.{theirs}" for ours, theirs in OF_A_LAYER.items()},
     "bert.pooler.dense": "bert.pooler.dense",
-    **{f"heads.{head}.dense": "cls.predictions.transform.dense" for head in LM_HEADS},
-    **{f"heads.{head}.norm": "cls.predictions.transform.LayerNorm" for head in LM_HEADS},
+    "heads.masked_lm.dense": "cls.predictions.transform.dense",
+    "heads.masked_lm.norm": "cls.predictions.transform.LayerNorm",
+    "heads.next_token.dense": "cls.predictions.transform.dense",
+    "heads.next_token.norm": "cls.predictions.transform.LayerNorm",
     "heads.next_sentence.dense": "cls.seq_relationship",
     "heads.span.dense": "qa_outputs",
-    **{f"heads.{head}.dense": "classifier" for head in CLASSIFIERS},
+    "heads.sequence.dense": "classifier",
+    "heads.token.dense": "classifier",
+    "heads.choice.dense": "classifier",
 }
 HUGGING_FACE = {
     "bert.embeddings.token.weight": "bert.embeddings.word_embeddings.weight",
     "bert.embeddings.position.weight": "bert.embeddings.position_embeddings.weight",
     "bert.embeddings.segment.weight": "bert.embeddings.token_type_embeddings.weight",
-    **{f"heads.{head}.bias": "cls.predictions.bias" for head in LM_HEADS},
+    "heads.masked_lm.bias": "cls.predictions.bias",
+    "heads.next_token.bias": "cls.predictions.bias",
     **{f"{ours}.{part}": f"{theirs}.{part}" for ours, theirs in _MODULES.items() for part in ("weight", "bias")},
 }
 _DECODER = (
@@ -48,22 +53,13 @@ _CROSS = {
 }
 
 
-def in_decoder(name: str) -> str | None:
-    """Return the name that an encoder's parameter has in a BERT decoder; None if a decoder has no such parameter."""
-    return next((f"{there}{name.removeprefix(here)}" for here, there in _DECODER if name.startswith(here)), None)
+def in_decoder(name: str) -> str:
+    """Return the name that an encoder's parameter has in a BERT decoder; "" if a decoder has no such parameter."""
+    return next((f"{there}{name.removeprefix(here)}" for here, there in _DECODER if name.startswith(here)), "")
 
 
 HUGGING_FACE |= _CROSS | {
-    ours: f"decoder.{theirs}" for name, theirs in HUGGING_FACE.items() if (ours := in_decoder(name)) is not None
-}
-_INVERSES = {
-    (meant, lm): {
-        theirs: ours
-        for ours, theirs in HUGGING_FACE.items()
-        if ours.split(".")[1] not in {*CLASSIFIERS, *LM_HEADS} - {meant, lm}
-    }
-    for meant in CLASSIFIERS
-    for lm in LM_HEADS
+    ours: f"decoder.{theirs}" for name, theirs in HUGGING_FACE.items() if (ours := in_decoder(name))
 }
 OWN = re.compile(
     r"\.attention\.slots\.|^bert\.encoder\.layers\.\d+\.feed_forward\.|^bert\.encoder\.(norm|compression)\.|^bert\.pooler\.score\.|^heads\.generation\."
@@ -84,7 +80,9 @@ def from_hugging_face(names: Iterable[str], classifier: str = "sequence", lm: st
 
     `classifier` and `lm` are the heads that `classifier.*` and `cls.predictions.*` belong to. Parameters of variants keep theirs.
     """
-    return {name: name for name in names if OWN.search(name)} | translate(names, _INVERSES[classifier, lm])
+    others = tuple(f"heads.{head}." for head in {*CLASSIFIERS, *LM_HEADS} - {classifier, lm})
+    inverse = {theirs: ours for ours, theirs in HUGGING_FACE.items() if not ours.startswith(others)}
+    return {name: name for name in names if OWN.search(name)} | translate(names, inverse)
 
 
 def full_name(name: str) -> str:

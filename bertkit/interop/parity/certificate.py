@@ -1,6 +1,7 @@
 """The parity certificate, the result of a comparison with `transformers`: read it, summarise it, check a model against it."""
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +14,8 @@ from bertkit.base.errors import InputError, ParityError
 from bertkit.base.hub_ids import path_of
 from bertkit.base.text_files import read_json
 from bertkit.base.typed_settings import checked, to_mapping
+from bertkit.interop.hugging_face.architecture import writer_of
 from bertkit.interop.hugging_face.directory import packed
-from bertkit.interop.hugging_face.names import to_hugging_face
 from bertkit.interop.padded import PaddedBert
 from bertkit.model.heads import BertWithHeads
 
@@ -22,7 +23,9 @@ FORMAT = "bertkit parity certificate 2"
 
 
 @dataclass(frozen=True)
-class _Certificate:
+class Certified:
+    """What a certificate says of a model."""
+
     tensor_sha256: dict[str, str]
     file_sha256: dict[str, str]
     config: dict[str, Any]
@@ -46,30 +49,29 @@ def _hash(tensor: Tensor) -> str:
 
 def full_tensors(model: BertWithHeads) -> dict[str, Tensor]:
     """Return every parameter by its full Hugging Face name, with the prefix `bert.` also for an encoder without heads."""
-    return {to_hugging_face(name): parameter for name, parameter in model.named_parameters()}
+    architecture = writer_of(model.config)
+    return {architecture.full_name(name): parameter for name, parameter in model.named_parameters()}
 
 
-def read_certificate(path: Path) -> dict[str, Any]:
+def read_certificate(path: Path) -> Certified:
     """Read and check the JSON of a certificate."""
     content = read_json(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise InputError(f"{path}: not a certificate of this version; choose another file")
-    checked(_Certificate, content, path, "choose another file")
-    return content
+    return checked(Certified, content, path, "choose another file")
 
 
-def changes(certified: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """List the differences between two certificates for one model: tensors, configuration and tokenizer files."""
-    before, after = certified["tensor_sha256"], now["tensor_sha256"]
-    tensors = [name for name in {*before, *after} if before.get(name) != after.get(name)]
-    before, after = certified["file_sha256"], now["file_sha256"]
-    files = [  # weight files are compared by their tensors
-        name
-        for name in {*before, *after}
-        if name.endswith((".json", ".txt")) and not name.endswith(".index.json") and before.get(name) != after.get(name)
-    ]
-    settings = [] if certified["config"] == now["config"] else ["the configuration"]
-    return sorted(tensors) + sorted(files) + settings
+def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """List the names whose hashes differ, or that only one side has."""
+    return sorted({name for name, _ in before.items() ^ after.items()})
+
+
+def changes(certified: Certified, now: Mapping[str, Any]) -> list[str]:
+    """List the differences between a certificate and one of now for the same model: tensors, tokenizer files, configuration."""
+    tensors = _changed(certified.tensor_sha256, now["tensor_sha256"])
+    changed = _changed(certified.file_sha256, now["file_sha256"])  # weight files are compared by their tensors
+    files = [name for name in changed if re.fullmatch(r".*(?<!\.index)\.json|.*\.txt", name)]
+    return tensors + files + ["the configuration"] * (certified.config != now["config"])
 
 
 def check_certificate(model: PaddedBert | BertWithHeads, certificate_path: str | Path) -> None:
@@ -82,17 +84,18 @@ def check_certificate(model: PaddedBert | BertWithHeads, certificate_path: str |
         InputError: the file is no certificate.
     """
     certified = read_certificate(path_of(certificate_path, "certificate_path"))
-    if not certified["within_tolerance"]:
+    if not certified.within_tolerance:
         raise ParityError(f"{certificate_path}: certifies that the model is not within tolerance")
-    now, before = identity_of(packed(model)), certified["tensor_sha256"]
-    after = now["tensor_sha256"]
-    encoder = [name for name in before if name.startswith("bert.") and not name.startswith("bert.pooler.")]
-    changed = [name for name in {*encoder, *after} if before.get(name) != after.get(name)]
+    now = identity_of(packed(model))
+    hashes: dict[str, str] = now["tensor_sha256"]
+    encoder = re.compile(r"bert\.(?!pooler\.).*")
+    before = {name: one for name, one in certified.tensor_sha256.items() if name in hashes or encoder.fullmatch(name)}
+    changed = _changed(before, hashes)
     if changed:
         raise ParityError(
-            f"{len(changed)} tensors differ from {certificate_path}: {', '.join(sorted(changed)[:4])}; load the model again"
+            f"{len(changed)} tensors differ from {certificate_path}: {', '.join(changed[:4])}; load the model again"
         )
-    if certified["config"] != now["config"]:
+    if certified.config != now["config"]:
         raise ParityError(f"the configuration differs from {certificate_path}; load the model again")
 
 

@@ -31,17 +31,17 @@ from bertkit import __version__
 from bertkit.base.errors import InputError
 from bertkit.base.files import write_tensors
 from bertkit.base.text_files import read_json
+from bertkit.interop.hugging_face.architecture import writer_of
 from bertkit.interop.hugging_face.config_json import architecture_of, config_json, require_bert
 from bertkit.interop.hugging_face.directory import tensors_of
-from bertkit.interop.hugging_face.names import to_hugging_face
 from bertkit.interop.load import hashes_of, load_directory, load_tokenizer
 from bertkit.interop.padded import PaddedBert
 from bertkit.interop.parity.certificate import FORMAT, full_tensors, identity_of
 from bertkit.interop.parity.results import (
     TEXTS,
-    Inputs,
+    ComparedBatch,
     Results,
-    make_inputs,
+    make_batches,
     our_results,
     their_parameters,
     their_results,
@@ -104,7 +104,12 @@ def certify(directory: Path, seed: int = 0, num_sequences: int = 5) -> dict[str,
 
 
 def compare(
-    directory: Path, model: BertWithHeads, theirs: Any, seed: int = 0, num_sequences: int = 5, reason: str | None = None
+    directory: Path,
+    model: BertWithHeads,
+    theirs: nn.Module,
+    seed: int = 0,
+    num_sequences: int = 5,
+    reason: str | None = None,
 ) -> dict[str, Any]:
     """Compare a model with `theirs`, its class in `transformers`; both hold the weights of a directory.
 
@@ -112,7 +117,7 @@ def compare(
     difference; `within_tolerance` is the verdict. `reason` says why `transformers` has loaded a copy of the directory.
     Afterwards both models are in evaluation mode, and their weights are in float32.
     """
-    identity, cases = identity_of(model), make_inputs(model, directory, seed, num_sequences)
+    identity, cases = identity_of(model), make_batches(model, directory, seed, num_sequences)
     comparisons = _compare_all(model, theirs, cases)
     fault = None if reason else tokenizer_fault(directory)
     versions = {name: importlib.metadata.version(name) for name in ("transformers", "torch", "tokenizers")}
@@ -133,7 +138,7 @@ def compare(
     }
 
 
-def _compare_all(model: BertWithHeads, theirs: Any, cases: Mapping[str, Inputs]) -> list[Row]:
+def _compare_all(model: BertWithHeads, theirs: nn.Module, cases: Mapping[str, ComparedBatch]) -> list[Row]:
     """Compare in float64, and then in float32; the results of the reference in float64 are taken as exact."""
     rows: list[Row] = []
     exact: dict[str, Results] = {}
@@ -142,12 +147,12 @@ def _compare_all(model: BertWithHeads, theirs: Any, cases: Mapping[str, Inputs])
         parameters = their_parameters(model, theirs)
         if dtype == torch.float32:
             rows.append({"case": "as loaded", **_compare_weights(full_tensors(model), parameters)})
-        for case, inputs in cases.items():
-            results, reference = our_results(ours, inputs, parameters), their_results(theirs, inputs, model)
+        for case, batch in cases.items():
+            results, reference = our_results(ours, batch, parameters), their_results(theirs, batch, model)
             differences = _differences(dtype, results, reference)
             if unsettled := [row for row in differences if not row["within_tolerance"]]:
                 true_values = exact.get(case, reference)
-                errors = _rounding_errors(theirs, inputs, model, true_values, reference)
+                errors = _rounding_errors(theirs, batch, model, true_values, reference)
                 verdicts = _judge_rounding(results, true_values, errors)
                 for row in unsettled:
                     row.update(verdicts[row["what"]])
@@ -185,7 +190,7 @@ def _judge_rounding(ours: Results, exact: Results, reference_errors: Mapping[str
 
 
 def _rounding_errors(
-    theirs: nn.Module, inputs: Inputs, model: BertWithHeads, exact: Results, reference: Results
+    theirs: nn.Module, batch: ComparedBatch, model: BertWithHeads, exact: Results, reference: Results
 ) -> dict[str, float]:
     """Measure the rounding error of the reference: its difference from the exact results, which are those of float64.
 
@@ -197,7 +202,7 @@ def _rounding_errors(
     errors = {what: torch.finfo(value.dtype).eps / 2 * _largest(value) for what, value in exact.items()}
     for seed in range(NUM_ROUNDINGS):
         with _rounded_differently(theirs, seed) if seed else contextlib.nullcontext():
-            results = their_results(theirs, inputs, model) if seed else reference
+            results = their_results(theirs, batch, model) if seed else reference
         errors = {what: max(error, _largest(results[what] - exact[what])) for what, error in errors.items()}
     return errors
 
@@ -211,7 +216,7 @@ def _rounded_differently(model: nn.Module, seed: int) -> Iterator[None]:
         steps = torch.randint(-1, 2, tensor.shape, generator=generator, dtype=tensor.dtype)
         return tensor * (1 + torch.finfo(tensor.dtype).eps * steps)
 
-    def hook(_module: nn.Module, _inputs: Any, output: Tensor) -> Tensor:
+    def hook(_module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
         output = moved(output)
         output.register_hook(moved)  # type: ignore[no-untyped-call]
         return output
@@ -249,7 +254,7 @@ def _largest_weights(model: BertWithHeads) -> str:
     """Describe the parameter with the largest weights, the likely reason for an overflow."""
     sizes = {name: float(tensor.detach().abs().max()) for name, tensor in model.named_parameters()}
     name = max(sizes, key=lambda each: sizes[each])
-    return f"the largest weights, up to {sizes[name]:.1e}, are those of {to_hugging_face(name)}; take a sound copy"
+    return f"the largest weights, up to {sizes[name]:.1e}, are those of {writer_of(model.config).full_name(name)}; take a sound copy"
 
 
 def _compare_weights(ours: Mapping[str, Tensor], theirs: Mapping[str, list[Tensor]]) -> Row:
@@ -273,18 +278,18 @@ def _shown(number: float) -> float:
     return number if math.isfinite(number) else NOT_FINITE
 
 
-def load_reference(directory: Path, model: BertWithHeads) -> Any:
+def load_reference(directory: Path, model: BertWithHeads) -> nn.Module:
     """Load a directory, in float32, as the class of `transformers` for a model; UncleanError unless it has all weights of the class.
 
     Nothing may be logged, warned of or printed, and no tensor be missing or left over.
     """
     import transformers
 
-    architecture = architecture_of(model)
-    bare = {"add_pooling_layer": False} if architecture == "BertModel" and model.bert.pooler is None else {}
+    architecture, more = architecture_of(model), writer_of(model.config).reference_settings(model)
     with _strictly(directory, f"the model as {architecture}"):
+        theirs: nn.Module
         theirs, info = getattr(transformers, architecture).from_pretrained(
-            directory, dtype=torch.float32, output_loading_info=True, local_files_only=True, **PLAIN, **bare
+            directory, dtype=torch.float32, output_loading_info=True, local_files_only=True, **PLAIN, **more
         )
         problems = {key: sorted(map(str, value)) for key, value in info.items() if value}
         if problems:

@@ -3,22 +3,21 @@
 The batches are pairs of real texts and random ids, with labels for every head.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertkit.base.errors import InputError
 from bertkit.base.memory import require_memory
 from bertkit.data.corpus.tokenizer import load_tokenizer
-from bertkit.interop.hugging_face.config_json import problem_type_of
+from bertkit.interop.hugging_face.architecture import writer_of
 from bertkit.interop.padded import PaddedBert
 from bertkit.interop.parity.certificate import full_tensors
+from bertkit.interop.parity.heads import COMPARISONS, their_labels, their_logits
+from bertkit.interop.stored import folder_of
 from bertkit.model.bert_config import POOLED_HEADS, BertConfig
 from bertkit.model.heads import BertWithHeads
 
@@ -33,156 +32,130 @@ TEXTS = (
 
 
 @dataclass(frozen=True)
-class Inputs:
-    """A padded batch, (B, T) or (questions, choices, T), with labels for each head, or with targets for a decoder."""
+class ComparedBatch:
+    """A padded batch with labels for each head, or with targets for a decoder."""
 
-    input_ids: Tensor
-    attention_mask: Tensor | None
-    token_type_ids: Tensor
-    labels: dict[str, Tensor]
-    has_targets: bool = False
+    arguments: dict[
+        str, Tensor
+    ]  # (B, T) or (questions, choices, T) each; the names are the same in both implementations
+    is_token: Tensor  # True for tokens, False for padding, (B, T)
+    is_output: Tensor  # the same for the tokens with logits: with a decoder the targets'
+    labels: dict[str, Tensor]  # by head
 
-    @property
-    def is_token(self) -> Tensor:
-        """True for tokens, False for padding, (B, T)."""
-        mask = torch.ones_like(self.input_ids) if self.attention_mask is None else self.attention_mask
-        return mask.flatten(0, -2).bool()
+    def labels_like(self, like: Tensor) -> dict[str, Tensor]:
+        """Return the labels, with floating-point labels in the dtype of `like`."""
+        return {head: x.to(like.dtype) if x.is_floating_point() else x for head, x in self.labels.items()}
 
-    def arguments(self) -> dict[str, Tensor]:
-        """Return the tensors as keyword arguments, whose names are the same in both implementations."""
-        mask = {} if self.attention_mask is None else {"attention_mask": self.attention_mask}
-        source = {"input_ids": self.input_ids, "token_type_ids": self.token_type_ids, **mask}
-        if not self.has_targets:
-            return source
-        # the targets are the source texts in reverse order, so that the lengths of source and target differ
-        targets = {name: tensor.flip(0) for name, tensor in source.items() if name != "token_type_ids"}
-        return source | {f"decoder_{name}": tensor for name, tensor in targets.items()}
+    def loss(self, logits: Mapping[str, Tensor], labels: Mapping[str, Tensor], config: BertConfig) -> Tensor:
+        """Return the sum of the mean losses of the heads."""
+        losses = [COMPARISONS[head].loss(logits[head], labels[head], self.is_token, config) for head in labels]
+        return torch.stack(losses).sum()
 
 
-def make_inputs(model: BertWithHeads, directory: Path, seed: int, num_sequences: int) -> dict[str, Inputs]:
+def make_batches(model: BertWithHeads, directory: Path, seed: int, num_sequences: int) -> dict[str, ComparedBatch]:
     """Make three batches: padded pairs of real texts, padded random ids, and random ids in the longest possible sequences."""
-    config, heads = model.config, tuple(model.heads)
+    config, num_choices = model.config, _num_choices(model)
     generator = torch.Generator().manual_seed(seed)
-    if "choice" in heads:
-        num_sequences += num_sequences % 2
+    num_sequences += num_sequences % num_choices
     length = min(config.max_position_embeddings, 64)
     logits, hidden_states = config.vocab_size, (config.num_hidden_layers + 1) * config.hidden_size
     numbers = length * (logits + hidden_states)
     require_memory(f"sequences={num_sequences}", 2 * 8 * numbers * num_sequences, "5 are enough to compare")
-    cases = {}
-    folder = directory if directory.is_dir() else directory.parent  # of a TensorFlow checkpoint's prefix
-    if any((folder / name).is_file() for name in ("vocab.txt", "tokenizer.json")):
-        tokenizer = load_tokenizer(folder)
-        if tokenizer.vocab_size != config.vocab_size:
-            raise InputError(
-                f"{directory}: the tokenizer has {tokenizer.vocab_size} tokens, the embeddings {config.vocab_size} rows; use "
-                "the tokenizer of this model, or add unused tokens to vocab.txt if the embeddings were padded"
-            )
-        firsts, seconds = zip(*(TEXTS[index % len(TEXTS)] for index in range(num_sequences)), strict=True)
-        text = tokenizer(
-            list(firsts), list(seconds), padding=True, truncation=True, max_length=length, return_tensors="pt"
-        )
-        types = text["token_type_ids"].clamp(max=config.type_vocab_size - 1)
-        cases["text, padded"] = _with_labels(text["input_ids"], text["attention_mask"], types, config, heads)
+    batches = {}
+    if any((folder_of(directory) / name).is_file() for name in ("vocab.txt", "tokenizer.json")):
+        batches["text, padded"] = _text_batch(model, directory, num_sequences, length)
     lengths = torch.randint(3, length + 1, (num_sequences,), generator=generator)
     lengths[0] = length
-    mask = (torch.arange(length) < lengths[:, None]).long()
-    ids, types = _random_ids(config, (num_sequences, length), generator)
-    cases["random ids, padded"] = _with_labels(ids, mask, types, config, heads)
-    ids, types = _random_ids(config, (2 if "choice" in heads else 1, config.max_position_embeddings), generator)
-    cases["random ids, all positions"] = _with_labels(ids, None, types, config, heads)
-    return cases
+    ids = _random_ids(config, (num_sequences, length), generator)
+    ids["attention_mask"] = (torch.arange(length) < lengths[:, None]).long()
+    batches["random ids, padded"] = _with_labels(ids, model)
+    longest = _random_ids(config, (num_choices, config.max_position_embeddings), generator)
+    batches["random ids, all positions"] = _with_labels(longest, model)
+    return batches
 
 
-def _random_ids(config: BertConfig, shape: tuple[int, int], generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def _num_choices(model: BertWithHeads) -> int:
+    """Return the number of sequences of an example."""
+    return max((COMPARISONS[head].num_choices for head in model.heads if head in COMPARISONS), default=1)
+
+
+def _text_batch(model: BertWithHeads, directory: Path, num_sequences: int, length: int) -> ComparedBatch:
+    config, tokenizer = model.config, load_tokenizer(folder_of(directory))
+    if tokenizer.vocab_size != config.vocab_size:
+        raise InputError(
+            f"{directory}: the tokenizer has {tokenizer.vocab_size} tokens, the embeddings {config.vocab_size} rows; use "
+            "the tokenizer of this model, or add unused tokens to vocab.txt if the embeddings were padded"
+        )
+    firsts, seconds = zip(*(TEXTS[index % len(TEXTS)] for index in range(num_sequences)), strict=True)
+    text = tokenizer(list(firsts), list(seconds), padding=True, truncation=True, max_length=length, return_tensors="pt")
+    types = text["token_type_ids"].clamp(max=config.type_vocab_size - 1)
+    return _with_labels({**text, "token_type_ids": types}, model)
+
+
+def _random_ids(config: BertConfig, shape: tuple[int, int], generator: torch.Generator) -> dict[str, Tensor]:
     ids = torch.randint(config.vocab_size, shape, generator=generator)
     ids[ids == config.pad_token_id] = (config.pad_token_id + 1) % config.vocab_size
-    return ids, torch.randint(config.type_vocab_size, shape, generator=generator)
+    types = torch.randint(config.type_vocab_size, shape, generator=generator)
+    return {"input_ids": ids, "token_type_ids": types}
 
 
-def _with_labels(ids: Tensor, mask: Tensor | None, types: Tensor, config: BertConfig, heads: tuple[str, ...]) -> Inputs:
-    """Add labels for each head; for masked LM at about 15 % of the tokens, at least one in each sequence.
-
-    All sequences have the same label, the last one. With different labels, the gradients of a pretrained model nearly cancel,
-    and mostly rounding errors would be compared.
-    """
-    num_sequences = len(ids)
-    is_token = torch.ones_like(ids).bool() if mask is None else mask.bool()
-    labels: dict[str, Tensor] = {}
-    for head in heads:
-        match head:
-            case "masked_lm":
-                chosen = (torch.rand(ids.shape, generator=torch.Generator().manual_seed(1)) < 0.15) & is_token
-                chosen[:, 1] = is_token[:, 1]
-                labels[head] = torch.where(chosen, ids, -100)
-            case "next_token":
-                labels[head] = torch.where(is_token, ids, -100)
-            case "next_sentence":
-                labels[head] = torch.ones(num_sequences, dtype=torch.long)
-            case "sequence" if problem_type_of(config) == "single_label_classification":
-                labels[head] = torch.full((num_sequences,), len(config.labels) - 1)
-            case "sequence":
-                labels[head] = torch.ones(num_sequences, len(config.labels))
-            case "token":
-                labels[head] = torch.where(is_token, len(config.labels) - 1, -100)
-            case "span":
-                labels[head] = torch.tensor([1, 2]).expand(num_sequences, 2)
-            case "choice":
-                ids, types = (tensor.view(num_sequences // 2, 2, -1) for tensor in (ids, types))
-                mask = None if mask is None else mask.view(num_sequences // 2, 2, -1)
-                labels[head] = torch.ones(num_sequences // 2, dtype=torch.long)
-    return Inputs(ids, mask, types, labels, "generation" in heads)
+def _with_labels(source: dict[str, Tensor], model: BertWithHeads) -> ComparedBatch:
+    """Add labels for each head, or targets: the source texts in reverse order, so that the lengths of both differ."""
+    ids, num_choices = source["input_ids"], _num_choices(model)
+    is_token = source.get("attention_mask", torch.ones_like(ids)).bool()
+    labels = {
+        head: COMPARISONS[head].labels(ids, is_token, model.config) for head in model.heads if head in COMPARISONS
+    }
+    if "generation" in model.heads:
+        targets = {f"decoder_{name}": tensor.flip(0) for name, tensor in source.items() if name != "token_type_ids"}
+        return ComparedBatch(source | targets, is_token, is_token.flip(0), labels)
+    if num_choices > 1:
+        source = {name: tensor.view(-1, num_choices, ids.shape[1]) for name, tensor in source.items()}
+    return ComparedBatch(source, is_token, is_token, labels)
 
 
-def our_results(ours: PaddedBert, inputs: Inputs, names: Iterable[str]) -> Results:
+def our_results(ours: PaddedBert, batch: ComparedBatch, names: Iterable[str]) -> Results:
     """Compute a batch forward and backward with bertkit; return the gradients of parameters with these Hugging Face names."""
     ours.zero_grad(set_to_none=True)
-    out = ours(**inputs.arguments(), output_hidden_states=True)
+    out = ours(**batch.arguments, output_hidden_states=True)
     pooled = None if ours.model.heads else out.pooled_output  # with a head, transformers does not return it
-    values = _values(inputs, out.hidden_states, out.logits, pooled)
-    if inputs.labels:
-        values["loss"] = _loss(out.logits, _labels(inputs, out.last_hidden_state), ours.config, inputs.is_token)
+    values = _values(batch, out.hidden_states, out.logits, pooled)
+    if batch.labels:
+        values["loss"] = batch.loss(out.logits, batch.labels_like(out.last_hidden_state), ours.config)
     tensors = full_tensors(ours.model)
-    return _with_gradients(values, inputs, {name: [tensors[name]] for name in names})
+    return _with_gradients(values, batch, {name: [tensors[name]] for name in names})
 
 
-def their_results(theirs: Any, inputs: Inputs, model: BertWithHeads) -> Results:
+def their_results(theirs: nn.Module, batch: ComparedBatch, model: BertWithHeads) -> Results:
     """Compute a batch forward and backward with `transformers`; the keys are those of `our_results`."""
     theirs.zero_grad(set_to_none=True)
-    labels = _labels(inputs, next(theirs.parameters()))
-    reference = theirs(**inputs.arguments(), **_their_labels(labels), output_hidden_states=True)
-    states = reference.encoder_hidden_states if inputs.has_targets else reference.hidden_states
-    logits = _their_logits(reference, tuple(model.heads))
-    values = _values(inputs, states, logits, reference.get("pooler_output"))
+    labels = batch.labels_like(next(theirs.parameters()))
+    reference = theirs(**batch.arguments, **their_labels(labels), output_hidden_states=True)
+    states = reference.get("encoder_hidden_states", reference.get("hidden_states"))
+    logits = their_logits(reference, tuple(model.heads))
+    values = _values(batch, states, logits, reference.get("pooler_output"))
     if labels:
-        # the span loss of transformers counts padding as possible answers, and that of next tokens is always float32
-        is_theirs = "next_token" not in labels and ("span" not in labels or bool(inputs.is_token.all()))
-        values["loss"] = reference.loss if is_theirs else _loss(logits, labels, model.config, inputs.is_token)
-    return _with_gradients(values, inputs, their_parameters(model, theirs))
+        is_theirs = all(COMPARISONS[head].is_their_loss(batch.is_token) for head in labels)
+        values["loss"] = reference.loss if is_theirs else batch.loss(logits, labels, model.config)
+    return _with_gradients(values, batch, their_parameters(model, theirs))
 
 
-def _values(inputs: Inputs, states: Any, logits: Results, pooled: Tensor | None) -> Results:
+def _values(batch: ComparedBatch, states: Iterable[Tensor], logits: Results, pooled: Tensor | None) -> Results:
     """Return the outputs of a forward pass, without padding."""
-    is_token = inputs.is_token
-    is_output = is_token.flip(0) if inputs.has_targets else is_token
-    values = {f"hidden_states.{layer}": hidden[is_token] for layer, hidden in enumerate(states)}
+    values = {f"hidden_states.{layer}": hidden[batch.is_token] for layer, hidden in enumerate(states)}
     for head in sorted(logits):
-        values[f"logits.{head}"] = logits[head][... if head in POOLED_HEADS else is_output]
+        values[f"logits.{head}"] = logits[head][... if head in POOLED_HEADS else batch.is_output]
     return values if pooled is None else values | {"pooled_output": pooled}
 
 
-def _with_gradients(values: Results, inputs: Inputs, parameters: Mapping[str, list[Tensor]]) -> Results:
-    """Add the gradient of every parameter.
-
-    It is the gradient of the loss, or of a randomly weighted sum of all outputs: if there is no loss, or if the loss is
-    invariant to a shift of all logits, so that its gradients nearly cancel.
-    """
-    if "loss" in values and not inputs.labels.keys() & {"span", "choice"}:
+def _with_gradients(values: Results, batch: ComparedBatch, parameters: Mapping[str, list[Tensor]]) -> Results:
+    """Add the gradient of every parameter: of the loss, or else of a randomly weighted sum of all outputs."""
+    if batch.labels and all(COMPARISONS[head].uses_loss for head in batch.labels):
         minimised = values["loss"]
     else:
         generator = torch.Generator().manual_seed(0)
         outputs = [value for what, value in values.items() if what.startswith(("logits", "pooled"))]
-        outputs += [] if inputs.labels else [value for what, value in values.items() if what.startswith("hidden")][-1:]
+        outputs += [] if batch.labels else [value for what, value in values.items() if what.startswith("hidden")][-1:]
         weights = [torch.randn(output.shape, generator=generator).to(output.dtype) for output in outputs]
         minimised = torch.stack([(a * b).mean() for a, b in zip(outputs, weights, strict=True)]).sum()
     minimised.backward()  # type: ignore[no-untyped-call]
@@ -199,58 +172,10 @@ def their_parameters(model: BertWithHeads, theirs: nn.Module) -> dict[str, list[
 
     A pooler that no head uses is left out; only bertkit has it.
     """
-    parameters = dict(theirs.named_parameters())
-    is_bare = not any(name.startswith("bert.") for name in parameters)
-    is_shared = model.config.decoder is not None and model.config.decoder.share
-    parameters_of: dict[str, list[Tensor]] = {}
-    for name in full_tensors(model):
-        encoder = re.sub(r"^bert\.", "encoder." if "generation" in model.heads else "", name) if is_bare else name
-        both = (encoder, f"decoder.{name}") if is_shared else (encoder,)
-        of_theirs: list[Tensor] = [parameters[each] for each in both if each in parameters]
-        assert of_theirs or name.startswith("bert.pooler."), f"transformers has no {name}"
-        if of_theirs:
-            parameters_of[name] = of_theirs
-    return parameters_of
-
-
-def _labels(inputs: Inputs, like: Tensor) -> dict[str, Tensor]:
-    """Return the labels, with floating-point labels in the dtype of `like`."""
-    return {head: x.to(like.dtype) if x.is_floating_point() else x for head, x in inputs.labels.items()}
-
-
-def _their_labels(labels: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the labels as keyword arguments of the `transformers` class."""
-    if "span" in labels:
-        return {"start_positions": labels["span"][:, 0], "end_positions": labels["span"][:, 1]}
-    if len(labels) == 2:
-        return {"labels": labels["masked_lm"], "next_sentence_label": labels["next_sentence"]}
-    return {"labels": next(iter(labels.values()))} if labels else {}
-
-
-def _their_logits(reference: Any, heads: tuple[str, ...]) -> dict[str, Tensor]:
-    if heads == ("span",):
-        return {"span": torch.stack([reference.start_logits, reference.end_logits], -1)}
-    if len(heads) == 2:
-        return {"masked_lm": reference.prediction_logits, "next_sentence": reference.seq_relationship_logits}
-    return {head: reference.logits for head in heads}
-
-
-def _loss(logits: dict[str, Tensor], labels: dict[str, Tensor], config: BertConfig, is_token: Tensor) -> Tensor:
-    """Return the sum of the mean losses of the heads."""
-    parts = []
-    for head, label in labels.items():
-        scores = logits[head]
-        if head == "next_token":
-            scores, label = scores[:, :-1], label[:, 1:]
-        if head == "span":
-            scores = scores.masked_fill(~is_token[..., None], float("-inf"))  # (B, T, 2)
-            parts.append(
-                (F.cross_entropy(scores[..., 0], label[:, 0]) + F.cross_entropy(scores[..., 1], label[:, 1])) / 2
-            )
-        elif head == "sequence" and problem_type_of(config) == "regression":
-            parts.append(F.mse_loss(scores, label))
-        elif head == "sequence" and problem_type_of(config) == "multi_label_classification":
-            parts.append(F.binary_cross_entropy_with_logits(scores, label))
-        else:
-            parts.append(F.cross_entropy(scores.flatten(0, -2), label.flatten()))
-    return torch.stack(parts).sum()
+    parameters: dict[str, Tensor] = dict(theirs.named_parameters())
+    architecture = writer_of(model.config)
+    names = {name: architecture.reference_names(model, name) for name in full_tensors(model)}
+    known = {name: [parameters[each] for each in of_theirs if each in parameters] for name, of_theirs in names.items()}
+    absent = [name for name, of_theirs in known.items() if not of_theirs]
+    assert all(name.startswith("bert.pooler.") for name in absent), f"transformers has no {absent[0]}"
+    return {name: of_theirs for name, of_theirs in known.items() if of_theirs}

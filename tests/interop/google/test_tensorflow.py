@@ -25,6 +25,7 @@ from bertkit.interop.google import checkpoint as tensorflow
 from bertkit.interop.google.bundle import build_table, masked_crc32c, read_table
 from bertkit.interop.google.checkpoint import TENSORFLOW
 from bertkit.interop.hugging_face import directory as huggingface
+from bertkit.interop.hugging_face.architecture import StoredTensors
 from bertkit.interop.load import hashes_of, load_directory, resolve_model_dir
 from bertkit.model.heads import BertWithHeads
 
@@ -394,7 +395,7 @@ def test_skipped_variables_are_reported(tmp_path: Path) -> None:
         "bert/pooler/dense/kernel/Adam_1": "a moment of the optimizer", "beta1_power": "a count of the optimizer",
         "output_bias/adam_m": "a moment of the optimizer", "good_steps": "loss scaling",
     }  # fmt: skip
-    assert tensorflow.as_hugging_face(dict.fromkeys(others, torch.tensor([3.0])), tmp_path) == ({}, others)
+    assert tensorflow.as_hugging_face(dict.fromkeys(others, torch.tensor([3.0])), tmp_path) == StoredTensors({}, others)
 
 
 UNKNOWN = [
@@ -454,7 +455,8 @@ def test_heads_of_run_classifier_and_run_squad_are_read() -> None:
     """Of run_classifier.py and run_squad.py; (C, D) and (2, D) as they are in torch."""
     variables = {"output_weights": torch.ones(5, HIDDEN), "output_bias": torch.ones(5)}
     variables |= {f"cls/squad/{name}": tensor[:2] for name, tensor in variables.items()}
-    weights, skipped = tensorflow.as_hugging_face(variables, Path("x.ckpt"))
+    stored = tensorflow.as_hugging_face(variables, Path("x.ckpt"))
+    weights, skipped = stored.tensors, stored.skipped
     shapes = {"classifier.weight": (5, HIDDEN), "classifier.bias": (5,)}
     shapes |= {"qa_outputs.weight": (2, HIDDEN), "qa_outputs.bias": (2,)}
     assert {name: tuple(weight.shape) for name, weight in weights.items()} == shapes
@@ -485,7 +487,7 @@ def test_the_table_is_one_to_one() -> None:
     assert len(set(TENSORFLOW.values())) == len(TENSORFLOW) == 5 + 16 + 2 + 5 + 2 + 4
     numbered = {name.replace("{}", "17"): name.replace("{}", "17") for name in TENSORFLOW}
     variables = tensorflow.as_tensorflow({name: torch.ones(2, 3) for name in numbered})
-    weights, _ = tensorflow.as_hugging_face(variables, Path("x.ckpt"))
+    weights = tensorflow.as_hugging_face(variables, Path("x.ckpt")).tensors
     assert {name: tuple(weight.shape) for name, weight in weights.items()} == dict.fromkeys(numbered, (2, 3))
 
 

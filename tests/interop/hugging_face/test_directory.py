@@ -267,12 +267,12 @@ def test_config_without_optional_keys(tmp_path: Path, tensors: Tensors) -> None:
     for key in ("model_type", "layer_norm_eps", "type_vocab_size", "hidden_act", "pad_token_id", "initializer_range"):
         del content[key]
     (directory / "config.json").write_text(json.dumps(content))
-    config = read_config(directory / "config.json")[0]
+    config = read_config(directory / "config.json")
     assert (config.layer_norm_eps, config.type_vocab_size, config.pad_token_id) == (1e-12, 2, 0)
     del content["hidden_size"]
     (directory / "config.json").write_text(json.dumps(content))
     with pytest.raises(InputError, match=r"config\.json: no hidden_size"):
-        read_config(directory / "config.json")[0]
+        read_config(directory / "config.json")
 
 
 def test_heads_that_the_file_lacks_are_new_and_seeded(tmp_path: Path, tensors: Tensors) -> None:
@@ -291,7 +291,7 @@ def test_heads_that_the_file_lacks_are_new_and_seeded(tmp_path: Path, tensors: T
 
 
 def test_config_is_read_back_as_written(tmp_path: Path, tensors: Tensors) -> None:
-    assert read_config(write(tmp_path / "model", tensors) / "config.json")[0] == small_config()
+    assert read_config(write(tmp_path / "model", tensors) / "config.json") == small_config()
 
 
 def their_names() -> set[str]:

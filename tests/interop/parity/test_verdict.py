@@ -157,8 +157,8 @@ def plant(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_planted_fault_is_found(fault: str, exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the outputs, not only in the loaded weights."""
     plant(FAULTS[fault], monkeypatch)
-    make = comparison.make_inputs
-    monkeypatch.setattr(comparison, "make_inputs", lambda *arguments: dict(list(make(*arguments).items())[:1]))
+    make = comparison.make_batches
+    monkeypatch.setattr(comparison, "make_batches", lambda *arguments: dict(list(make(*arguments).items())[:1]))
     assert failures(exported) - {"weights"}
 
 
@@ -215,7 +215,7 @@ def ratios(directory: Path) -> dict[str, float]:
     """Our error in float32 as a multiple of that of the reference, with every number of threads and kernels; see `certify`."""
     model, _ = comparison.load_directory(directory)
     collected: dict[str, float] = {}
-    for case, inputs in comparison.make_inputs(model, directory, 0, 5).items():
+    for case, inputs in comparison.make_batches(model, directory, 0, 5).items():
         theirs = comparison.load_reference(directory, model).double()
         exact = {what: value.float() for what, value in comparison.their_results(theirs, inputs, model).items()}
         theirs, ours = theirs.float(), comparison.PaddedBert(model.float()).eval()

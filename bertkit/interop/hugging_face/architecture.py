@@ -1,0 +1,121 @@
+"""What differs between the model types of `config.json`: settings, names of weights, and the classes of `transformers`.
+
+An architecture registers under its `model_type`, with the decorator of all options (`base/plugins.py`). Loading, writing, the
+comparison with `transformers` and the model card ask it, and have no branch for any model type.
+"""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from bertkit.base import plugins
+from bertkit.base.errors import InputError
+from bertkit.model.bert_config import BertConfig
+from bertkit.model.heads import BertWithHeads
+
+Content = dict[str, object]  # of config.json
+Heads = tuple[str, ...]  # of a model, in alphabetical order
+OWN_TYPE = "bertkit"  # the model_type of variants that transformers cannot compute
+
+
+@dataclass(frozen=True)
+class StoredTensors:
+    """The weights of a model directory, by the full names that `transformers` gives them today."""
+
+    tensors: dict[str, Tensor]
+    skipped: dict[str, str] = field(default_factory=dict)  # names of tensors that were left out, with the reason
+
+
+class Architecture(ABC):
+    """A model type. Full names of weights are those of a `transformers` class with heads, such as `bert.pooler.dense.bias`."""
+
+    classes: ClassVar[Mapping[Heads, str]]  # of transformers, by their heads
+    without_pooler: ClassVar[tuple[Heads, ...]] = ()  # the heads of the classes that have none
+
+    @abstractmethod
+    def writes(self, config: BertConfig) -> bool:
+        """Whether a model is written with this type; `transformers` can then compute it."""
+
+    @abstractmethod
+    def settings(self, content: Content, tensors: Mapping[str, Tensor]) -> Content:
+        """Translate `config.json` to the settings of a `BertConfig`; raise InputError for settings that bertkit lacks.
+
+        If the file has no labels, their number comes from the shape of the weights.
+        """
+
+    @abstractmethod
+    def content(self, config: BertConfig, class_name: str, dtype: torch.dtype) -> Content:
+        """Return the content of `config.json` for a class of `transformers` and the dtype of the weights."""
+
+    @abstractmethod
+    def stored(self, tensors: Mapping[str, Tensor], content: Content) -> StoredTensors:
+        """Give the tensors of a directory their full names, one for each parameter of bertkit.
+
+        Raises InputError if a tensor is there twice, or tied weights differ.
+        """
+
+    @abstractmethod
+    def our_names(self, names: Iterable[str], content: Content) -> dict[str, str]:
+        """Translate full names to bertkit's; names that bertkit does not know are left out."""
+
+    @abstractmethod
+    def full_name(self, name: str) -> str:
+        """Translate bertkit's name of a parameter to its full name."""
+
+    @abstractmethod
+    def tensors_of(self, model: BertWithHeads) -> dict[str, Tensor]:
+        """Return the weights by their names in the file of the class with the model's heads; tied weights once."""
+
+    @abstractmethod
+    def reference_names(self, model: BertWithHeads, full_name: str) -> list[str]:
+        """Return the names of a weight in the class of `transformers`: two if decoder and encoder share it."""
+
+    def reference_settings(self, model: BertWithHeads) -> Content:
+        """Return what `from_pretrained` of the class needs, beyond the directory, to load a model without new weights."""
+        return {}
+
+    def class_of(self, model: BertWithHeads) -> str:
+        """Return the name of the `transformers` class with the model's heads."""
+        heads = heads_of(model)
+        if heads not in self.classes:
+            raise InputError(
+                f"heads {', '.join(heads)}: transformers has no class with these heads; load the model with one of them"
+            )
+        return self.classes[heads]
+
+    def has_pooler(self, model: BertWithHeads) -> bool:
+        """Whether the class with the model's heads has a pooler."""
+        return heads_of(model) not in self.without_pooler
+
+    def heads_of_classes(self, content: Content) -> set[str]:
+        """Return the heads of the classes that `config.json` names."""
+        named = content.get("architectures") or []
+        assert isinstance(named, list)
+        return {head for heads, name in self.classes.items() if name in named for head in heads}
+
+
+def heads_of(model: BertWithHeads) -> Heads:
+    """Return the names of a model's heads, in alphabetical order."""
+    return tuple(sorted(model.heads))
+
+
+def rule_of(name: str, rules: Mapping[str, str]) -> str | None:
+    """Return the reason to leave out a tensor: that of the first regular expression that its name matches."""
+    return next((reason for pattern, reason in rules.items() if re.fullmatch(pattern, name)), None)
+
+
+def find_architecture(model_type: object) -> Architecture | None:
+    """Find the architecture of a model type; None if there is none."""
+    made = plugins.find("architecture", model_type)
+    return None if made is None else made()
+
+
+def writer_of(config: BertConfig) -> Architecture:
+    """Return the architecture with which a model is written: bertkit's own if `transformers` cannot compute the model."""
+    known: list[Architecture] = [plugins.get("architecture", name)() for name in plugins.names_of("architecture")]
+    return next((each for each in known if each.writes(config)), plugins.get("architecture", OWN_TYPE)())

@@ -1,0 +1,245 @@
+"""The model type `bert`, and bertkit's own type for the variants of BERT that `transformers` cannot compute.
+
+Directories that old versions of `transformers` wrote are read too: each tensor gets the name that it has today, or is left out
+by a named rule.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from bertkit.base.errors import InputError
+from bertkit.base.plugins import option
+from bertkit.base.text_files import control_character
+from bertkit.base.typed_settings import refuse
+from bertkit.interop.hugging_face.architecture import OWN_TYPE, Architecture, Content, Heads, StoredTensors, rule_of
+from bertkit.interop.hugging_face.config_json import is_decoder
+from bertkit.interop.hugging_face.names import CLASSIFIERS, from_hugging_face, full_name, to_hugging_face
+from bertkit.model.bert_config import AttentionConfig, BertConfig, NormConfig
+from bertkit.model.heads import BertWithHeads
+
+SHAPE = (
+    "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act", "hidden_dropout_prob",
+    "attention_probs_dropout_prob", "max_position_embeddings", "type_vocab_size", "initializer_range", "layer_norm_eps",
+    "vocab_size",
+)  # fmt: skip
+DEFAULTS = {"hidden_act": "gelu", "initializer_range": 0.02, "layer_norm_eps": 1e-12, "type_vocab_size": 2}
+MOST_LABELS = 100_000
+_ONLY_VALUES = {
+    "add_cross_attention": False, "is_encoder_decoder": False,
+    "tie_word_embeddings": True, "pruned_heads": {}, "quantization_config": None,
+}  # fmt: skip
+RELATIVE_KEY = "relative_key"  # relative positions of transformers 4: Shaw et al. 2018, for keys only
+_LABELLED = ("BertForSequenceClassification", "BertForTokenClassification")
+_TIES = {
+    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
+}
+_TIES |= {f"decoder.{tied}": f"decoder.{original}" for tied, original in _TIES.items()}
+_OLD_NAMES = {r"LayerNorm\.gamma$": "LayerNorm.weight", r"LayerNorm\.beta$": "LayerNorm.bias"}
+_DISTANCES = re.compile(r"bert\.encoder\.layer\.(\d+)\.attention\.self\.distance_embedding\.weight")
+_PLACES = "bert.embeddings.position_embeddings.weight"
+
+
+@option("architecture", "bert")
+class Bert(Architecture):
+    """A BERT, with causal attention too."""
+
+    classes: ClassVar[Mapping[Heads, str]] = {
+        ("masked_lm", "next_sentence"): "BertForPreTraining",
+        ("masked_lm",): "BertForMaskedLM",
+        ("next_token",): "BertLMHeadModel",
+        ("next_sentence",): "BertForNextSentencePrediction",
+        ("sequence",): "BertForSequenceClassification",
+        ("token",): "BertForTokenClassification",
+        ("span",): "BertForQuestionAnswering",
+        ("choice",): "BertForMultipleChoice",
+        ("generation",): "EncoderDecoderModel",
+        (): "BertModel",
+    }
+    without_pooler: ClassVar[tuple[Heads, ...]] = (("masked_lm",), ("next_token",), ("token",), ("span",))
+    # tensors without a weight, with the reason
+    left_out: ClassVar[Mapping[str, str]] = {
+        r"(decoder\.)?bert\.embeddings\.(position|token_type)_ids": "a buffer of old versions, not a weight"
+    }
+
+    def writes(self, config: BertConfig) -> bool:
+        """Whether `transformers` computes a model as a BERT."""
+        return config.decoder is None and (not config.variant or is_decoder(config))
+
+    def settings(self, content: Content, tensors: Mapping[str, Tensor]) -> Content:
+        """Translate the settings, which are BERT's but for the positions and the direction of attention."""
+        places, is_causal = content.get("max_position_embeddings"), content.get("is_decoder") or False
+        kind = content.get("position_embedding_type") or "absolute"
+        attention = asdict(AttentionConfig(pattern="causal" if is_causal else "full"))
+        if kind == RELATIVE_KEY and isinstance(places, int):
+            attention |= {"positions": "relative", "max_distance": places - 1, "relative_to": ["keys"]}
+        refuse(
+            other_settings(content),
+            type(is_causal) is not bool and f"is_decoder={is_causal!r}: expected true or false",
+            kind not in ("absolute", RELATIVE_KEY)
+            and f"position_embedding_type={kind!r} is not supported; bertkit loads 'absolute' and 'relative_key' only",
+        )
+        groups: Content = {"attention": attention, "norm": asdict(NormConfig()), "pooling": "first"}
+        return groups | shared_settings(content, tensors)
+
+    def content(self, config: BertConfig, class_name: str, dtype: torch.dtype) -> Content:
+        """Return the settings by their keys, for `transformers` 4 and 5."""
+        causal = {"is_decoder": True} if is_decoder(config) else {}
+        return shared_content(config, class_name, dtype) | causal
+
+    def full_name_of_file(self, name: str) -> str:
+        """Return the full name of a tensor in a file of `transformers`."""
+        return full_name(name.removeprefix("module."))  # data-parallel training adds it
+
+    def stored(self, tensors: Mapping[str, Tensor], content: Content) -> StoredTensors:
+        """Rename what old versions called otherwise, and leave out buffers and second copies of tied weights."""
+        stored = StoredTensors({})
+        for name, tensor in tensors.items():
+            full = self.full_name_of_file(name)
+            for old, new in _OLD_NAMES.items():
+                full = re.sub(old, new, full)
+            if reason := rule_of(full, self.left_out):
+                stored.skipped[name] = reason
+            elif full in stored.tensors:
+                raise InputError(f"{name} is there twice, by its old and its new name; remove one")
+            else:
+                stored.tensors[full] = tensor
+        if content.get("position_embedding_type") == RELATIVE_KEY:
+            _turn_distances(stored)
+        _untie(stored)
+        return stored
+
+    def our_names(self, names: Iterable[str], content: Content) -> dict[str, str]:
+        """Translate by the heads of the named class; without one, `classifier` belongs to a pooler, or else to tokens."""
+        names, heads = set(names), self.heads_of_classes(content)
+        default = "sequence" if "bert.pooler.dense.weight" in names else "token"
+        classifier = next((head for head in CLASSIFIERS if head in heads), default)
+        return from_hugging_face(names, classifier, "next_token" if "next_token" in heads else "masked_lm")
+
+    def full_name(self, name: str) -> str:
+        """Translate by the table of names; parameters that only variants have keep theirs."""
+        return to_hugging_face(name)
+
+    def reference_settings(self, model: BertWithHeads) -> Content:
+        """Leave out the pooler of an encoder that has none."""
+        return {} if model.heads or model.bert.pooler else {"add_pooling_layer": False}
+
+    def tensors_of(self, model: BertWithHeads) -> dict[str, Tensor]:
+        """Return the weights, for an encoder alone without the prefix `bert.`; no pooler if the class has none."""
+        prefix, absent = "" if model.heads else "bert.", () if self.has_pooler(model) else ("bert.pooler.",)
+        return {
+            self.full_name(name).removeprefix(prefix): tensor.detach()
+            for name, tensor in model.named_parameters()
+            if not name.startswith(absent)
+        }
+
+    def reference_names(self, model: BertWithHeads, full_name: str) -> list[str]:
+        """Return the full name, for an encoder alone without the prefix `bert.`."""
+        return [full_name if model.heads else full_name.removeprefix("bert.")]
+
+
+def _turn_distances(stored: StoredTensors) -> None:
+    """Turn the embeddings of distances: the rows of `transformers` are for i - j, those of Shaw et al. 2018 for j - i."""
+    for name, layer in [(name, match[1]) for name in stored.tensors if (match := _DISTANCES.fullmatch(name))]:
+        ours = f"bert.encoder.layers.{layer}.attention.slots.relative.key.weight"
+        stored.tensors[ours] = stored.tensors.pop(name).flip(0)
+        if stored.tensors.pop(_PLACES, None) is not None:
+            stored.skipped[_PLACES] = "not used with relative positions"
+
+
+def _untie(stored: StoredTensors) -> None:
+    """Keep tied weights once; raise InputError if they differ."""
+    for tied, original in _TIES.items():
+        if tied in stored.tensors:
+            tensor = stored.tensors.pop(tied)
+            if not torch.equal(tensor, stored.tensors.setdefault(original, tensor)):
+                raise InputError(f"{tied} differs from {original}; bertkit loads tied weights only")
+            stored.skipped[tied] = f"tied to {original}"
+
+
+def other_settings(content: Content) -> list[str]:
+    """Return an error line for each setting with a value that bertkit lacks."""
+    return [
+        f"{key}={content[key]!r} is not supported; bertkit loads {allowed!r} only"
+        for key, allowed in _ONLY_VALUES.items()
+        if content.get(key) not in (None, allowed)
+    ]
+
+
+def shared_settings(content: Content, tensors: Mapping[str, Tensor]) -> Content:
+    """Return the settings that all model types of BERT's shape have, with "???" for one that is missing."""
+    optional = {name: content.get(name) for name in ("classifier_dropout", "problem_type", "decoder", "eos_token_id")}
+    shape = {name: content.get(name, DEFAULTS.get(name, "???")) for name in SHAPE}
+    labels = _labels(content, tensors.get("classifier.weight"))
+    return {**shape, **optional, "pad_token_id": content.get("pad_token_id") or 0, "labels": labels}
+
+
+def _labels(content: Content, rows: Tensor | None) -> list[str]:
+    """Return the names of the labels in the order of their numbers; LABEL_0, LABEL_1, ... if the configuration has none."""
+    named = content.get("id2label")
+    if named:
+        names = [named.get(str(number)) for number in range(len(named))] if isinstance(named, dict) else [None]
+        if not all(isinstance(name, (str, int)) and not control_character(str(name)) for name in names):
+            raise InputError(f"id2label={named!r}: expected names for the numbers from 0, without control characters")
+        return list(map(str, names))
+    count = content.get("num_labels")
+    if count is None:
+        count = 2 if rows is None or rows.dim() != 2 else len(rows)
+    if type(count) is not int or not 1 <= count <= MOST_LABELS:
+        raise InputError(f"num_labels={count!r}: expected a whole number from 1 to {MOST_LABELS}")
+    return [f"LABEL_{number}" for number in range(count)]
+
+
+def shared_content(config: BertConfig, class_name: str, dtype: torch.dtype) -> Content:
+    """Return what all model types of BERT's shape have in `config.json`, in no order."""
+    content: Content = {name: value for name, value in asdict(config).items() if name in SHAPE}
+    name = str(dtype).removeprefix("torch.")
+    content |= {
+        "architectures": [class_name],
+        "classifier_dropout": config.classifier_dropout,
+        "dtype": name,
+        "model_type": "bert",
+        "pad_token_id": config.pad_token_id,
+        "position_embedding_type": "absolute",
+        "torch_dtype": name,
+    }
+    if class_name == Bert.classes["next_token",]:
+        content["eos_token_id"] = config.eos_token_id
+    if class_name in _LABELLED:
+        content["id2label"] = {str(number): label for number, label in enumerate(config.labels)}
+        content["label2id"] = {label: number for number, label in enumerate(config.labels)}
+        if config.problem_type is not None:
+            content["problem_type"] = config.problem_type
+        if (
+            config.problem_type == "regression"
+        ):  # without it, a cross-encoder of sentence-transformers applies a sigmoid
+            content["sentence_transformers"] = {"activation_fn": "torch.nn.modules.linear.Identity"}
+    return content
+
+
+@option("architecture", OWN_TYPE)
+class Variant(Bert):
+    """A variant of BERT with bertkit's own settings; `transformers` refuses to load its type."""
+
+    def writes(self, config: BertConfig) -> bool:
+        """It is the type of the models that no other architecture writes."""
+        return False
+
+    def settings(self, content: Content, tensors: Mapping[str, Tensor]) -> Content:
+        """Add the defaults of the settings that a group lacks."""
+        refuse(other_settings(content))
+        known: dict[str, Content] = {"attention": asdict(AttentionConfig()), "norm": asdict(NormConfig())}
+        own = {name: content.get(name) for name in known}
+        groups = {name: {**known[name], **group} if isinstance(group, dict) else group for name, group in own.items()}
+        others = {"pooling": content.get("pooling", "first")}
+        others |= {name: content.get(name, {}) for name in ("head", "feed_forward")}
+        return groups | others | shared_settings(content, tensors)
+
+    def content(self, config: BertConfig, class_name: str, dtype: torch.dtype) -> Content:
+        """Add bertkit's settings."""
+        return shared_content(config, class_name, dtype) | config.variant | {"model_type": OWN_TYPE}
