@@ -18,6 +18,22 @@ from bertkit.tasks.reading.tables import records
 from bertkit.tasks.task import AnyTask
 
 
+class SourceSettings(Protocol):
+    """The settings that say what a command reads."""
+
+    @property
+    def input(self) -> str | None:
+        """A file, or - for standard input; None for `texts`."""
+
+    @property
+    def format(self) -> str | None:
+        """The format of the file; None to detect it."""
+
+    @property
+    def texts(self) -> Sequence[str | tuple[str, str]]:
+        """The text or the pair of `text=`."""
+
+
 class Output(Protocol):
     """A file or stream to which results are written."""
 
@@ -29,24 +45,24 @@ class Output(Protocol):
 
 
 @contextlib.contextmanager
-def opened_examples(task: AnyTask, settings: Any, inputs: Any = None) -> Iterator[Inputs]:
+def opened_examples(
+    task: AnyTask, settings: SourceSettings, inputs: object = None, keep_rows: bool = False
+) -> Iterator[Inputs]:
     """Open the input of a command: `inputs` from Python; or `input=`, a file or `-`; or the texts `text=` and `text_pair=`.
 
     Raises InputError if the input cannot be opened, or is not in its format.
     """
-    keep_rows, what = getattr(settings, "carry_input", False), "inputs"
-    if inputs is None and settings.input is None:
-        text = settings.text or "" if settings.text_pair is None else (settings.text, settings.text_pair)
-        inputs, what = [text], "text="
     if inputs is not None:
-        yield read_rows(task, inputs, keep_rows, what)
-        return
-    with opened_input(settings.input) as (stream, num_bytes):
-        inputs = open_inputs(task, stream, Path(settings.input), settings.format, keep_rows)
-        yield dataclasses.replace(inputs, num_bytes=num_bytes, position=stream.tell)
+        yield read_rows(task, inputs, keep_rows)
+    elif settings.input is None:
+        yield read_rows(task, settings.texts, keep_rows, "text=")
+    else:
+        with opened_input(settings.input) as (stream, num_bytes):
+            source = open_inputs(task, stream, Path(settings.input), settings.format, keep_rows)
+            yield dataclasses.replace(source, num_bytes=num_bytes, position=stream.tell)
 
 
-def read_rows(task: AnyTask, inputs: Any, keep_rows: bool = False, what: str = "inputs") -> Inputs:
+def read_rows(task: AnyTask, inputs: object, keep_rows: bool = False, what: str = "inputs") -> Inputs:
     """Read texts, pairs, lists of words or rows from Python: in a list, array, frame, dataset, column or generator."""
     if not is_frame(inputs):
         values = iterated(inputs, what)
@@ -67,8 +83,8 @@ def read_rows(task: AnyTask, inputs: Any, keep_rows: bool = False, what: str = "
 
 
 def _rows(
-    inputs: Iterable[Any], form: type, names: Sequence[str], what: str, expected: str
-) -> Iterator[dict[str, Any]]:
+    inputs: Iterable[object], form: type, names: Sequence[str], what: str, expected: str
+) -> Iterator[dict[str, object]]:
     """Turn texts, pairs or lists of words, whichever the first input is, into rows with these columns."""
     for number, one in enumerate(inputs, start=1):
         own = one if isinstance(one, tuple) else (one,)

@@ -55,7 +55,7 @@ class Embedder:
         longest = self.model.config.max_position_embeddings
         return min(self.pooling.max_length or longest, longest)
 
-    def __call__(self, texts: Any) -> NDArray[np.float32]:
+    def __call__(self, texts: object) -> NDArray[np.float32]:
         """Return a float32 vector for each text, in the same order, (n, D); for a single text or row, a single vector, (D,).
 
         Texts are in a list, array, column or generator; of rows, a data frame or a dataset, the column `text` is used, or the
@@ -106,7 +106,7 @@ class Embedder:
         return encoded
 
 
-def texts_of(inputs: Any, column: str | int | None = None) -> list[Any]:
+def texts_of(inputs: object, column: str | int | None = None) -> list[Any]:
     """Return the texts of inputs from Python: of rows, those in their column `text`, or in the only column of texts."""
     given = inputs if is_frame(inputs) or hasattr(inputs, "column_names") else list(iterated(inputs, "texts"))
     if isinstance(given, list) and not any(isinstance(one, Mapping) for one in given[:1]):
@@ -172,7 +172,7 @@ def load_embedder(
     """
     from bertkit.settings.reading.compose import compose_values
 
-    own: dict[str, Any] = {"pooling": pooling, "normalize": normalize, "max_seq_length": max_seq_length}
+    own: dict[str, object] = {"pooling": pooling, "normalize": normalize, "max_seq_length": max_seq_length}
     own |= {"device": device, "precision": precision, "batch_tokens": batch_tokens, "model_dir": path_of(model_dir)}
     chosen = build(EmbedSettings, compose_values("embed", {"input": "-", "output": "-", **own}))
     check_precision(chosen.precision, chosen.device)

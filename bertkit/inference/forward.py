@@ -4,7 +4,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -119,7 +119,7 @@ def predict_distributed(
     examples: Sequence[Example],
     features: Sequence[Feature],
     losses: list[LossTerm] | None = None,
-) -> list[Any]:
+) -> list[object]:
     """Predict examples in all processes; each process predicts a share and returns all predictions, in order.
 
     The accelerator has prepared the model. The features are those of the examples, of which there is at least one, in the same
@@ -145,7 +145,7 @@ class SplitScores:
     """A labelled split, predicted and scored."""
 
     scores: dict[str, float]  # for generated texts with their perplexity
-    predictions: list[Any]
+    predictions: list[object]
     loss: float  # the mean, without class weights
 
 
@@ -179,7 +179,7 @@ def mean_loss(accelerator: processes.Accelerator, losses: Sequence[LossTerm]) ->
     return sum(total for total, _ in everyone) / max(1, sum(count for _, count in everyone))
 
 
-def with_perplexity(metrics: dict[str, float]) -> dict[str, Any]:
+def with_perplexity(metrics: dict[str, float]) -> dict[str, float]:
     """Add the perplexity of next tokens, if their loss was measured."""
     return metrics | ({"perplexity": perplexity(metrics["lm_loss"])} if "lm_loss" in metrics else {})
 

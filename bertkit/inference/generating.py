@@ -11,9 +11,9 @@ Source: Graves 2012, section 2.4; Wu et al. 2016, section 7; transformers genera
 """
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -41,7 +41,7 @@ class _Row:
 
 
 @dataclass
-class _Source:
+class _SourceTexts:
     """A source with its unfinished and finished texts."""
 
     index: int  # in the batch
@@ -56,67 +56,98 @@ class _Source:
         del self.finished[num_kept:]
 
 
+class _Writer(Protocol):
+    """A model that writes texts, with its state for R rows."""
+
+    tokens: Tensor  # the first token of each source's text, (B,)
+    end: int | None  # the token that ends a text
+
+    def step(self, tokens: Tensor) -> Tensor:
+        """Append a token to each row, and score the next one: (R,) -> (R, V)."""
+
+    def select(self, rows: Tensor | None, sources: Tensor | None) -> None:
+        """Reorder, repeat or drop rows, and keep only some sources; None for all."""
+
+
 class _Continuation:
     """Continues the texts of a causal model, (R,) of them; the whole text is computed again for each token."""
 
-    def __init__(self, model: BertWithHeads, texts: Sequence[Tensor]) -> None:
-        self.model, self.texts = model, list(texts)  # each text without its last token
+    def __init__(self, model: BertWithHeads, device_inputs: DeviceInputs, batch: TaskBatch) -> None:
+        ids, _, _ = device_inputs.tokens(batch)
+        texts = torch.split(ids[: batch.num_tokens], batch.sequence_lengths.tolist())
+        self.model, self.texts = model, [text[:-1] for text in texts]  # each text without its last token
+        self.tokens, self.end = torch.stack([text[-1] for text in texts]), model.config.eos_token_id
 
     def select(self, rows: Tensor | None, _: Tensor | None) -> None:
         """Reorder, repeat or drop texts."""
         self.texts = self.texts if rows is None else [self.texts[row] for row in rows.tolist()]
 
-    def step(self, tokens: Tensor, _: object) -> Tensor:
+    def step(self, tokens: Tensor) -> Tensor:
         """Append a token to each text, and score the next one: (R,) -> (R, V)."""
         self.texts = [torch.cat([text, token[None]]) for text, token in zip(self.texts, tokens, strict=True)]
         ids = torch.cat(self.texts)
         layout = Layout.from_lengths(torch.tensor([len(text) for text in self.texts]), ids.device)
         ends = layout.bounds[1:].long() - 1
-        return self.model(ids, torch.zeros_like(ids), layout, ends).logits["next_token"]  # type: ignore[no-any-return]
+        logits: Tensor = self.model(ids, torch.zeros_like(ids), layout, ends).logits["next_token"]
+        return logits
+
+
+class _Decoding:
+    """Decodes encoded sources."""
+
+    def __init__(self, model: BertWithHeads, device_inputs: DeviceInputs, batch: TaskBatch) -> None:
+        ids, types, layout = device_inputs.tokens(batch)
+        config = model.config.decoder
+        assert config is not None
+        self.decoder = _decoder_of(model)
+        self.state = self.decoder.start(model(ids, types, layout).last_hidden_state, layout)
+        self.tokens = ids.new_full(batch.sequence_lengths.shape, config.start_token_id)
+        self.end: int | None = config.end_token_id
+        self.select = self.state.select
+
+    def step(self, tokens: Tensor) -> Tensor:
+        """Append a token to each row, and score the next one: (R,) -> (R, V)."""
+        logits: Tensor = self.decoder.step(tokens, self.state)
+        return logits
+
+
+def _decoder_of(model: BertWithHeads) -> Any:
+    """Return the `Decoder` or `RecurrentDecoder`."""
+    return model.heads["generation"]
 
 
 @torch.no_grad()
-def write_texts(model: nn.Module, batch: TaskBatch, search: GenerationConfig, precision: str = "fp32") -> list[Written]:
+def write_texts(
+    model: BertWithHeads, batch: TaskBatch, search: GenerationConfig, precision: str = "fp32"
+) -> list[Written]:
     """Generate texts for a packed batch of sources; return the texts of each source, the best first."""
-    bare: Any = getattr(model, "module", model)  # data-parallel training wraps the model
+    bare: BertWithHeads = getattr(model, "module", model)  # data-parallel training wraps the model
     device_inputs = DeviceInputs.of(model, precision)
-    config = bare.config.decoder
-    end = bare.config.eos_token_id if config is None else config.end_token_id
-    if bare.fast.packed_weights and device_inputs.device.type == "cpu" and precision == "fp32":
-        pack(bare if config is None else bare.heads["generation"])
+    has_decoder, device = bare.config.decoder is not None, device_inputs.device
+    if bare.fast.packed_weights and device.type == "cpu" and precision == "fp32":
+        pack(bare.heads["generation"] if has_decoder else bare)
     with device_inputs.autocast():
-        input_ids, token_type_ids, layout = device_inputs.tokens(batch)
-        if config is not None:
-            decoder = bare.heads["generation"]
-            state = decoder.start(bare(input_ids, token_type_ids, layout).last_hidden_state, layout)
-            tokens = input_ids.new_full(batch.sequence_lengths.shape, config.start_token_id)
-        else:
-            texts = torch.split(input_ids[: batch.num_tokens], batch.sequence_lengths.tolist())
-            decoder = state = _Continuation(bare, [text[:-1] for text in texts])
-            tokens = torch.stack([text[-1] for text in texts])
+        open_writer: Callable[..., _Writer] = _Decoding if has_decoder else _Continuation
+        writer = open_writer(bare, device_inputs, batch)
         width = num_rows(search)
-        sources = [_Source(index, [_Row([], 0.0)] * width) for index in range(len(batch.sequence_lengths))]
+        sources = [_SourceTexts(index, [_Row([], 0.0)] * width) for index in range(len(batch.sequence_lengths))]
         if width > 1:
-            state.select(torch.arange(len(sources), device=device_inputs.device).repeat_interleave(width), None)
+            writer.select(torch.arange(len(sources), device=device).repeat_interleave(width), None)
         choose = _Sampler(search, batch).choose if search.sample else _beams if width > 1 else _greedy
-        written: list[Written] = [[] for _ in sources]
-        tokens = tokens.repeat_interleave(width)
+        tokens, unfinished = writer.tokens.repeat_interleave(width), sources
         for length in range(1, search.max_target_length + 1):
-            logits = decoder.step(tokens, state).float()
-            parents = choose(logits, sources, _Step(search, end, length))
-            remaining = [number for number, source in enumerate(sources) if source.rows]
-            for source in sources:
-                written[source.index] = source.finished
-            if not remaining:
+            logits = writer.step(tokens).float()
+            parents = choose(logits, unfinished, _Step(search, writer.end, length))
+            kept = [number for number, source in enumerate(unfinished) if source.rows]
+            if not kept:
                 break
-            newest = [row.ids[-1] for number in remaining for row in sources[number].rows]
-            rows = [number * width + parent for number in remaining for parent in parents[number]]
-            tokens = torch.tensor(newest, device=device_inputs.device)
-            if rows != list(range(len(sources) * width)):  # the decoder's state must be reordered
-                kept = None if len(remaining) == len(sources) else torch.tensor(remaining, device=device_inputs.device)
-                state.select(torch.tensor(rows, device=device_inputs.device), kept)
-            sources = [sources[number] for number in remaining]
-    return written
+            tokens = torch.tensor([row.ids[-1] for number in kept for row in unfinished[number].rows], device=device)
+            rows = [number * width + parent for number in kept for parent in parents[number]]
+            if rows != list(range(len(unfinished) * width)):  # the writer's state must be reordered
+                remaining = None if len(kept) == len(unfinished) else torch.tensor(kept, device=device)
+                writer.select(torch.tensor(rows, device=device), remaining)
+            unfinished = [unfinished[number] for number in kept]
+    return [source.finished for source in sources]
 
 
 @dataclass(frozen=True)
@@ -143,7 +174,7 @@ def forget_weights(model: nn.Module) -> None:
     forget_packed(model)
 
 
-def _greedy(logits: Tensor, sources: Sequence[_Source], step: _Step) -> list[list[int]]:
+def _greedy(logits: Tensor, sources: Sequence[_SourceTexts], step: _Step) -> list[list[int]]:
     """Append the most probable token to each row."""
     best, tokens = logits.max(-1)
     log_probs = (best - logits.logsumexp(-1)).tolist()
@@ -156,7 +187,7 @@ def _greedy(logits: Tensor, sources: Sequence[_Source], step: _Step) -> list[lis
     return [[0]] * len(sources)
 
 
-def _beams(logits: Tensor, sources: Sequence[_Source], step: _Step) -> list[list[int]]:
+def _beams(logits: Tensor, sources: Sequence[_SourceTexts], step: _Step) -> list[list[int]]:
     """Keep the W best unfinished texts of each source; finish the texts among its W best continuations that end.
 
     Returns for each source the rows of the previous step that its new rows continue.
@@ -225,7 +256,7 @@ class _Sampler:
         keys = [zlib.crc32(part.tobytes()) for part in parts]
         self.generators = [torch.Generator().manual_seed(key) for key in keys]
 
-    def choose(self, logits: Tensor, sources: Sequence[_Source], step: _Step) -> list[list[int]]:
+    def choose(self, logits: Tensor, sources: Sequence[_SourceTexts], step: _Step) -> list[list[int]]:
         """Append a sampled token to each row; a finished row stays, unused, until all rows of its source are finished."""
         probs = torch.softmax(_limited(logits / step.search.temperature, step.search), -1)
         sums = probs.double().cumsum(-1)

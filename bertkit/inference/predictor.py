@@ -18,12 +18,12 @@ from bertkit.kernels import fast
 from bertkit.settings.predict import PredictSettings
 from bertkit.settings.search import SearchSettings
 from bertkit.settings.serve import ServeSettings
-from bertkit.tasks.feature import Logits
-from bertkit.tasks.task import AnyTask
+from bertkit.tasks.feature import Feature, Logits
+from bertkit.tasks.task import AnyTask, Example
 from bertkit.train import micro_batches, processes
 
 
-def load_predictor(model_dir: str | os.PathLike[str], **settings: Any) -> LoadedPredictor:
+def load_predictor(model_dir: str | os.PathLike[str], **settings: object) -> LoadedPredictor:
     """Load a model for prediction from Python, with the settings of `bertkit predict`.
 
     >>> predictor = bertkit.load_predictor(stars)
@@ -84,7 +84,7 @@ class LoadedPredictor:
         self._predictor = open_predictor(settings, settings.top_k)
         self.labels = self._predictor.task.labels
 
-    def __call__(self, inputs: Any) -> Any:
+    def __call__(self, inputs: object) -> Any:
         """Return a mapping for each input, in the same order, as `predict` writes it; a single mapping for a single input.
 
         An input is a text; a pair `(text, text_pair)` or `(question, context)`; or a row, which maps columns to values as in a
@@ -100,10 +100,10 @@ class LoadedPredictor:
             for row in read.task.rows(read.examples, read.features, self._predict(read))
         ]
 
-    def _predict(self, read: ReadInputs) -> list[Any]:
+    def _predict(self, read: ReadInputs) -> list[object]:
         return predict_local(self._predictor, read.task, read.examples, read.features)
 
-    def logits(self, inputs: Any) -> Any:
+    def logits(self, inputs: object) -> Any:
         """Return the model's logits for n inputs, as for a call.
 
         They are (n, C) for labels, (n, 1) for regression, (n, choices) for multiple choice. For tagging and question answering
@@ -129,11 +129,11 @@ class ReadInputs:
     """A chunk of inputs."""
 
     task: AnyTask  # predicts these examples: a tagger has another task for running text
-    examples: list[Any]
-    features: list[Any]
+    examples: list[Example]
+    features: list[Feature]
 
 
-def read_inputs(predictor: Predictor, inputs: Any) -> Iterator[ReadInputs]:
+def read_inputs(predictor: Predictor, inputs: object) -> Iterator[ReadInputs]:
     """Read inputs in chunks; raises InputError if an input lacks what the task needs."""
     read = read_rows(predictor.task, inputs)
     for examples in read.chunks:

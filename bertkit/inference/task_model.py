@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from bertkit.base.errors import InputError, named
-from bertkit.base.typed_settings import at, build, checked, read_conf, to_mapping
+from bertkit.base.typed_settings import build, checked, read_conf, to_mapping
 from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.interop.hugging_face.config_json import problem_type_of
 from bertkit.interop.load import load_packed, load_tokenizer, resolve_model_dir
 from bertkit.model.bert_config import TASK_HEADS, too_long
 from bertkit.model.heads import BertWithHeads
@@ -34,6 +33,7 @@ KIND_OF_HEAD = {
     "choice": "choice",
     "generation": "generation",
 }
+Settings = Mapping[str, object]  # of a task, by their names
 LABELLED_HEADS = ("sequence", "token")  # their outputs are labels with names
 
 
@@ -41,12 +41,13 @@ LABELLED_HEADS = ("sequence", "token")  # their outputs are labels with names
 class TaskModel:
     """A model, its tokenizer and its task."""
 
-    model: Any  # has the head for the task; `open_task_model` returns it packed, in evaluation mode, on the CPU
+    # has the head for the task; data-parallel training wraps it; `open_task_model` returns it in evaluation mode, on the CPU
+    model: BertWithHeads
     tokenizer: Tokenizer
     task: AnyTask  # with the labels in the order of the logits
 
     def predictor(
-        self, precision: str, micro_tokens: int, model: nn.Module | None = None, top_k: int = TOP_K
+        self, precision: str, micro_tokens: int, model: BertWithHeads | None = None, top_k: int = TOP_K
     ) -> Predictor:
         """Return a predictor; `model` replaces the model, for example by one that Accelerate has prepared."""
         return Predictor(model or self.model, self.tokenizer, self.task, precision, micro_tokens, top_k)
@@ -68,7 +69,7 @@ class Predictor(TaskModel):
 def open_task_model(
     model_dir: str,
     task: TaskConfig | None,
-    changes: Mapping[str, Any],
+    changes: Settings,
     without_head: bool = False,
     setting: str = "model_dir",
 ) -> TaskModel:
@@ -83,22 +84,28 @@ def open_task_model(
     tokenizer = load_tokenizer(source)
     check_tokenizer(f"{setting}={model_dir}", tokenizer, model.config)
     model.eval()
-    if not any(head in model.heads for head in TASK_HEADS):
-        if task is None and "next_token" in model.heads and not without_head:
-            return TaskModel(model, tokenizer, continuation_for(model, changes))
-        if task is not None or not (without_head or "masked_lm" in model.heads):
-            what = "prediction" if task is None else f"task={task.name}"
-            way_out = "leave task= out for masked LM" if "masked_lm" in model.heads else "use one with a masked LM head"
-            only = ", ".join(model.heads) or "an encoder"
-            raise InputError(f"{setting}={model_dir}: no head for {what}, only {only}; fine-tune it, or {way_out}")
-        texts = task_of(_texts_for(model, changes))
-        return TaskModel(model, tokenizer, texts if without_head else fill_mask_for(texts))
-    opened = TaskModel(
-        model, tokenizer, task_of(_task_for(model_dir, model, tokenizer, task, changes), labels_of(model))
-    )
-    if opened.task.config.labels != "auto":
-        check_labels(model_dir, opened.task)
-    return opened
+    if set(TASK_HEADS).isdisjoint(model.heads):
+        named_model = f"{setting}={model_dir}"
+        return TaskModel(model, tokenizer, _task_without_head(named_model, model, task, changes, without_head))
+    opened_task = task_of(_task_for(model_dir, model, tokenizer, task, changes), labels_of(model))
+    if opened_task.config.labels != "auto":
+        check_labels(model_dir, opened_task)
+    return TaskModel(model, tokenizer, opened_task)
+
+
+def _task_without_head(
+    named_model: str, model: BertWithHeads, task: TaskConfig | None, changes: Settings, takes_texts: bool
+) -> AnyTask:
+    """Return the task of a model without a task head: texts and pairs, or what a pretraining head predicts."""
+    if task is None and "next_token" in model.heads and not takes_texts:
+        return continuation_for(model, changes)
+    if task is not None or not (takes_texts or "masked_lm" in model.heads):
+        what = "prediction" if task is None else f"task={task.name}"
+        way_out = "leave task= out for masked LM" if "masked_lm" in model.heads else "use one with a masked LM head"
+        only = ", ".join(model.heads) or "an encoder"
+        raise InputError(f"{named_model}: no head for {what}, only {only}; fine-tune it, or {way_out}")
+    texts = task_of(_texts_for(model, changes))
+    return texts if takes_texts else fill_mask_for(texts)
 
 
 def fill_mask_for(texts: AnyTask) -> FillMaskTask:
@@ -107,7 +114,7 @@ def fill_mask_for(texts: AnyTask) -> FillMaskTask:
     return FillMaskTask(dataclasses.replace(texts.config, columns=columns))
 
 
-def continuation_for(model: BertWithHeads, changes: Mapping[str, Any]) -> ContinuationTask:
+def continuation_for(model: BertWithHeads, changes: Settings) -> ContinuationTask:
     """Return the task of continuing texts up to the model's length: by default 32 tokens, by greedy search."""
     longest, settings = model.config.max_position_embeddings, read_conf("task/generation")
     search = settings["generation"] | {"max_target_length": min(32, longest // 2), "num_beams": 1}
@@ -122,7 +129,7 @@ def continuation_for(model: BertWithHeads, changes: Mapping[str, Any]) -> Contin
     return task
 
 
-def _texts_for(model: BertWithHeads, changes: Mapping[str, Any]) -> TaskConfig:
+def _texts_for(model: BertWithHeads, changes: Settings) -> TaskConfig:
     """Return a task for a model without a task head: texts and pairs, up to the model's length."""
     longest = model.config.max_position_embeddings
     task = _changed({**read_conf("task/sequence"), "max_seq_length": longest}, changes)
@@ -134,15 +141,12 @@ def _texts_for(model: BertWithHeads, changes: Mapping[str, Any]) -> TaskConfig:
 
 def labels_of(model: BertWithHeads) -> tuple[str, ...]:
     """Return the label names of a sequence or token head; none for regression, and for other heads."""
-    config = model.config
-    if "sequence" in model.heads and _is_regression(model):
-        return ()
-    return config.labels if any(head in model.heads for head in LABELLED_HEADS) else ()
+    is_labelled = "token" in model.heads or ("sequence" in model.heads and not _is_regression(model))
+    return model.config.labels if is_labelled else ()
 
 
 def _is_regression(model: BertWithHeads) -> bool:
-    config = model.config
-    return config.problem_type == "regression" or (config.problem_type is None and len(config.labels) == 1)
+    return problem_type_of(model.config) == "regression"
 
 
 def check_labels(model_dir: str, task: AnyTask) -> None:
@@ -150,10 +154,10 @@ def check_labels(model_dir: str, task: AnyTask) -> None:
     if task.head not in LABELLED_HEADS:
         return
     config = task.config
-    expected = "numbers" if config.is_regression else named(config.label_names or ())
-    is_same = config.is_regression == (not task.labels)
-    if config.label_names is not None:
-        is_same = set(config.label_names) == set(task.labels)
+    if config.label_names is None:
+        expected, is_same = "numbers" if config.is_regression else "", config.is_regression == (not task.labels)
+    else:
+        expected, is_same = named(config.label_names), set(config.label_names) == set(task.labels)
     if not is_same:
         raise InputError(
             f"model_dir={model_dir} has the labels {named(task.labels) or 'numbers'}; task={config.name} has "
@@ -162,21 +166,15 @@ def check_labels(model_dir: str, task: AnyTask) -> None:
 
 
 def _task_for(
-    model_dir: str, model: BertWithHeads, tokenizer: Tokenizer, task: TaskConfig | None, changes: Mapping[str, Any]
+    model_dir: str, model: BertWithHeads, tokenizer: Tokenizer, task: TaskConfig | None, changes: Settings
 ) -> TaskConfig:
     head = next(head for head in TASK_HEADS if head in model.heads)
     kind = KIND_OF_HEAD[head]
     longest = model.config.max_position_embeddings
-    multi_label = head == "sequence" and model.config.problem_type == "multi_label_classification"
+    multi_label = head == "sequence" and problem_type_of(model.config) == "multi_label_classification"
     if task is None:
-        settings = task_settings_of_run(model_dir)
-        if settings is None:
-            settings = read_conf(f"task/{kind}")
-            length = min(tokenizer.max_length or settings["max_seq_length"], longest)  # as transformers truncates
-            settings |= {"max_seq_length": length, "multi_label": multi_label}
-            if search := settings.get("generation"):
-                settings["generation"] = search | {"max_target_length": min(search["max_target_length"], longest)}
-        task = _changed(settings, changes)
+        general = _general_settings(kind, longest, tokenizer.max_length) | {"multi_label": multi_label}
+        task = _changed(task_settings_of_run(model_dir) or general, changes)
     if task_of(task).head != head:
         raise InputError(
             f"task={task.name} is of kind {task.kind}, but model_dir={model_dir} has a head for {kind}; choose another task or "
@@ -193,6 +191,15 @@ def _task_for(
     return dataclasses.replace(task, labels="regression") if is_number else task
 
 
+def _general_settings(kind: str, longest: int, max_length: int | None) -> dict[str, object]:
+    """Return the settings of the general task of a kind, for a model whose texts have at most `longest` tokens."""
+    settings = read_conf(f"task/{kind}")
+    length = min(max_length or settings["max_seq_length"], longest)  # as transformers truncates
+    if search := settings.get("generation"):
+        search["max_target_length"] = min(search["max_target_length"], longest)
+    return settings | {"max_seq_length": length}
+
+
 def _check_length(task: TaskConfig, longest: int) -> None:
     problems = too_long("task.max_seq_length", task.max_seq_length, longest, "task.max_seq_length")
     if task.generation is not None:
@@ -202,7 +209,7 @@ def _check_length(task: TaskConfig, longest: int) -> None:
         raise InputError(problems[0])
 
 
-def with_changes(opened: TaskModel, changes: Mapping[str, Any]) -> TaskModel:
+def with_changes(opened: TaskModel, changes: Settings) -> TaskModel:
     """Return the model with changed settings of its task.
 
     Raises InputError if a value is wrong, or exceeds the model's size, or the model does not allow the change.
@@ -221,7 +228,7 @@ def task_of_texts(column: str | int | None) -> TaskConfig:
     return _changed(read_conf("task/sequence"), {"columns": {**text, "text_pair": None}})
 
 
-def _changed(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> TaskConfig:
+def _changed(settings: Settings, changes: Settings) -> TaskConfig:
     merged = dict(settings)
     for name, value in changes.items():
         inside = settings.get(name)
@@ -231,34 +238,37 @@ def _changed(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> TaskCon
     return build(TaskConfig, merged, "task")
 
 
-def task_settings_of_run(model_dir: str) -> dict[str, Any] | None:
+def task_settings_of_run(model_dir: str) -> dict[str, object] | None:
     """Return the task settings of the fine-tuning run to which a directory belongs; None if there is no such run.
 
     If the model was trained on pairs, `needs_pair` is set. The run may come from an untrusted source, so settings that lead
     to files outside the user's `data_dir`, or to hub datasets, are removed.
     """
     run_dir = run_of(model_dir)
-    settings = None if run_dir is None else read_settings(run_dir)
-    if run_dir is None or settings is None or settings.get("task") is None:
+    stored = None if run_dir is None else read_settings(run_dir).get("task")
+    if run_dir is None or stored is None:
         return None
-    task = _kept_inside(without_retired(checked(dict[str, Any], settings["task"], run_dir / "config.yaml")))
+    task = _kept_inside(without_retired(checked(dict[str, Any], stored, run_dir / "config.yaml")))
     corpus = read_manifest(run_dir).corpus or {}  # older runs lack it
-    if at(task, "columns.text_pair") is None or "has_pairs" not in corpus:
+    columns = task.get("columns")
+    if not isinstance(columns, dict) or columns.get("text_pair") is None or "has_pairs" not in corpus:
         return task
-    single = {} if corpus["has_pairs"] else {"columns": {**task["columns"], "text_pair": None}}
-    return {**task, "needs_pair": bool(corpus["has_pairs"]), **single}
+    has_pairs = bool(corpus["has_pairs"])
+    return {**task, "needs_pair": has_pairs, "columns": columns if has_pairs else {**columns, "text_pair": None}}
 
 
-def _kept_inside(task: dict[str, Any]) -> dict[str, Any]:
-    """Remove the settings of a task that lead outside `data_dir`."""
-
-    def inside(names: Any) -> Any:
-        listed = [names] if isinstance(names, str) else names if isinstance(names, list) else []
-        return [name for name in listed if not (isinstance(name, str) and {"/", "..", "~"} & set(Path(name).parts))]
-
-    kept = {name: value for name, value in task.items() if name not in ("separator", "encoding")}  # of the old files
-    kept["folders"] = inside(task.get("folders"))
-    for group, change in (("files", inside), ("hub", lambda _: None)):
-        if isinstance(task.get(group), dict):
-            kept[group] = {name: change(value) for name, value in task[group].items()}
+def _kept_inside(task: Settings) -> dict[str, object]:
+    """Remove the settings of a task that lead outside `data_dir`, or are those of the files that it was trained on."""
+    kept = {name: value for name, value in task.items() if name not in ("separator", "encoding")}
+    kept["folders"] = _inside(task.get("folders"))
+    if isinstance(files := task.get("files"), dict):
+        kept["files"] = {split: _inside(names) for split, names in files.items()}
+    if isinstance(hub := task.get("hub"), dict):
+        kept["hub"] = dict.fromkeys(hub)
     return kept
+
+
+def _inside(names: object) -> list[str]:
+    """Return the names, or the only name, of files below `data_dir`."""
+    listed = names if isinstance(names, list) else [names]
+    return [name for name in listed if isinstance(name, str) and {"/", "..", "~"}.isdisjoint(Path(name).parts)]

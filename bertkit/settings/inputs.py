@@ -1,5 +1,6 @@
 """What the commands that apply a model to inputs share: `predict`, `embed`, `view` and `search`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -20,6 +21,11 @@ class InputSettings(CommandSettings):
     output: str  # a file, or - for standard output
     overwrite: bool
     device: Literal["auto", "cpu", "cuda"]
+
+    @property
+    def texts(self) -> Sequence[str | tuple[str, str]]:
+        """The text or the pair of `text=`; none if the command reads an input."""
+        return ()
 
     @property
     def overwritten_input(self) -> str | None:
@@ -47,6 +53,13 @@ class TextSettings(InputSettings):
         Literal["text", "words", "tsv", "csv", "jsonl", "json", "squad", "conll", "conllu", "parquet", "label_text"]
         | None
     )
+
+    @property
+    def texts(self) -> Sequence[str | tuple[str, str]]:
+        """The text or the pair of `text=`; none if the command reads an input."""
+        if self.text is None:
+            return ()
+        return [self.text if self.text_pair is None else (self.text, self.text_pair)]
 
     def text_problems(self) -> list[str]:
         """List problems with the text, the input and the output."""

@@ -31,7 +31,7 @@ def values(settings: PredictSettings, inputs: object = None) -> list[Row]:
     """Predict texts, pairs or rows from Python, or else those of `settings`; return a mapping for each, in the same order."""
     predictor = open_predictor(settings, settings.top_k)
     rows = list[Row]()
-    with opened_examples(predictor.task, settings, inputs) as source:
+    with opened_examples(predictor.task, settings, inputs, settings.carry_input) as source:
         for examples in source.chunks:
             predicted = _predicted(predictor, source.task, examples)
             own = source.task.rows(examples, predicted.features, predicted.predictions)
@@ -49,7 +49,7 @@ def run(settings: PredictSettings, inputs: object = None) -> None:
         check_outputs(settings.output, settings.input, replaces)
     predictor = open_predictor(settings, settings.top_k)
     with contextlib.ExitStack() as stack:
-        source = stack.enter_context(opened_examples(predictor.task, settings, inputs))
+        source = stack.enter_context(opened_examples(predictor.task, settings, inputs, settings.carry_input))
         output = _Output(settings, source.task, source.rows, stack)
         compute = functools.partial(_predicted, predictor, source.task)
         if not write_results(source, compute, output, "predictions", not to_file):

@@ -4,7 +4,8 @@ import itertools
 from collections.abc import Iterator
 
 from bertkit.base.errors import InputError, say
-from bertkit.explain.explain import NO_ALIGNMENT, NO_WEIGHTS, Explanation, explain, json_parts
+from bertkit.explain.attributions import NO_ALIGNMENT
+from bertkit.explain.explain import NO_WEIGHTS, Explanation, explain, json_parts
 from bertkit.explain.pictures import alignment_picture, attention_page, heads_picture, one_head_picture, png_writer
 from bertkit.explain.positions import look_at_positions, positions_page
 from bertkit.inference.chunks import opened_examples
