@@ -4,7 +4,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -119,7 +119,7 @@ def predict_distributed(
     examples: Sequence[Example],
     features: Sequence[Feature],
     losses: list[LossTerm] | None = None,
-) -> list[object]:
+) -> list[Any]:
     """Predict examples in all processes; each process predicts a share and returns all predictions, in order.
 
     The accelerator has prepared the model. The features are those of the examples, of which there is at least one, in the same

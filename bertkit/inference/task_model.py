@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from bertkit.base.errors import InputError, named
+from bertkit.base.text_files import JsonObject
 from bertkit.base.typed_settings import build, checked, read_conf, to_mapping
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.hugging_face.config_json import problem_type_of
@@ -248,7 +248,7 @@ def task_settings_of_run(model_dir: str) -> dict[str, object] | None:
     stored = None if run_dir is None else read_settings(run_dir).get("task")
     if run_dir is None or stored is None:
         return None
-    task = _kept_inside(without_retired(checked(dict[str, Any], stored, run_dir / "config.yaml")))
+    task = _kept_inside(without_retired(checked(JsonObject, stored, run_dir / "config.yaml")))
     corpus = read_manifest(run_dir).corpus or {}  # older runs lack it
     columns = task.get("columns")
     if not isinstance(columns, dict) or columns.get("text_pair") is None or "has_pairs" not in corpus:

@@ -37,7 +37,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bertkit.base.errors import InputError
 from bertkit.base.files import UNFINISHED, flush, partial_dir, writing
@@ -62,6 +62,27 @@ class Hit:
     source: str  # path of its file, from the folder of all the library's files
     place: str  # its place in the file, such as "lines 3-5"
     score: float  # BM25; larger is better
+
+
+class _Row(NamedTuple):
+    """A passage found, as a query returns it."""
+
+    id: int
+    score: float
+    text: str
+    title: str
+    unit: str
+    start: int
+    end: int
+    first: int
+    last: int
+    source: str
+    number: int  # of the document in its file
+
+    @property
+    def place(self) -> str:
+        """The place of the passage in its file."""
+        return place_of(self.unit, self.number, Passage(self.start, self.end, self.first, self.last))
 
 
 class Library:
@@ -107,14 +128,14 @@ class Library:
         with using(self._connection, self.path, library_file.READ_SECONDS):
             rows = self._best(words, num_hits) if words else []
             if add_rest and len(rows) < self.num_passages <= num_hits:
-                seen = {row[0] for row in rows}
-                rows += [row for row in self._rows(_ALL) if row[0] not in seen]
+                seen = {row.id for row in rows}
+                rows += [row for row in self._rows(_ALL) if row.id not in seen]
         return [
-            Hit(number, text, title, source.removeprefix(self._folder), place_of(unit, place, Passage(*where)), score)
-            for number, score, text, title, unit, *where, source, place in rows
+            Hit(row.id, row.text, row.title, row.source.removeprefix(self._folder), row.place, row.score)
+            for row in rows
         ]
 
-    def _best(self, words: Sequence[str], num_hits: int) -> list[tuple[Any, ...]]:
+    def _best(self, words: Sequence[str], num_hits: int) -> list[_Row]:
         """Find the best passages, if possible without scoring all passages that match.
 
         Nearly all of the time is spent on passages that have only frequent words. So the passages with a rare word are scored
@@ -132,17 +153,17 @@ class Library:
             max_score = sum((K1 + 1) * idf for idf in idfs)
             queries = (f"({_any(rare)}) {join} ({_any(frequent)})" for join in ("AND", "NOT"))
             rows = [row for query in queries for row in self._rows(_FIND, query, num_hits)]
-            rows = sorted(rows, key=lambda row: (-row[1], row[0]))[:num_hits]
-            if len(rows) == num_hits and rows[-1][1] > max_score:
+            rows = sorted(rows, key=lambda row: (-row.score, row.id))[:num_hits]
+            if len(rows) == num_hits and rows[-1].score > max_score:
                 return rows
         return self._rows(_FIND, _any(words), num_hits)
 
-    def _rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+    def _rows(self, query: str, *values: str | int) -> list[_Row]:
         """Return the rows of a query for passages; in a damaged library a column may have values of any type."""
         rows = self._connection.execute(query, values).fetchall()
         if any(tuple(map(type, row)) != _TYPES for row in rows):
             raise sqlite3.DataError("a value of another type than its column")
-        return rows
+        return [_Row(*row) for row in rows]
 
 
 def _any(words: Sequence[str]) -> str:
@@ -295,7 +316,7 @@ class LibraryWriter:
             num_removed += 1
         return num_removed
 
-    def _one(self, query: str, *values: Any) -> Any:
+    def _one(self, query: str, *values: str | int | bytes) -> Any:
         """Return the first value of the first row, or None if there are no rows."""
         row = self._connection.execute(query, values).fetchone()
         return None if row is None else row[0]

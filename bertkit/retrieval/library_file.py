@@ -15,7 +15,6 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import google_crc32c
 
@@ -93,12 +92,12 @@ def _fault_of(path: Path, is_whole: bool) -> str | None:
     return "wrong checksum" if is_checked and _checksum(path) != head[_CHECKSUM_AT : _CHECKSUM_AT + 4] else None
 
 
-def _schema(connection: sqlite3.Connection) -> list[Any]:
+def _schema(connection: sqlite3.Connection) -> list[tuple[str, ...]]:
     return connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY name").fetchall()
 
 
 @functools.cache
-def _schemas() -> list[list[Any]]:
+def _schemas() -> list[list[tuple[str, ...]]]:
     """Return the schema of a library for each of the settings that the tables depend on."""
     schemas = []
     for stemming, accents in itertools.product(("none", "english"), ("drop", "keep")):

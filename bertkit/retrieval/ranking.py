@@ -20,7 +20,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,9 @@ from bertkit.settings.search import BothConfig
 
 if TYPE_CHECKING:
     from bertkit.inference.task_model import Predictor
+    from bertkit.tasks.spans.answers import SpanPrediction
 
+Row = dict[str, object]
 MIN_SCORE = -1e4  # lower than any logit, but finite, as JSON and sigmoid require
 
 
@@ -47,6 +49,15 @@ class Candidate:
     answer: str | None = None
     start: int | None = None  # first character of the answer in the passage
     end: int | None = None  # the character after the last one
+
+
+class SearchResult(TypedDict):
+    """The passages for a question, and the answers in them."""
+
+    answers: list[Row]  # the results of `row`
+    order: str
+    has_odds: bool  # whether score_bert is the log odds of an answer
+    seconds: float
 
 
 class Searcher:
@@ -76,13 +87,10 @@ class Searcher:
         self.num_candidates: int = num_candidates or default["candidates"]
         self.glossary, self.translator = glossary or {}, translator
 
-    def search(self, question: str, order: str | None, top_k: int) -> dict[str, Any]:
+    def search(self, question: str, order: str | None, top_k: int) -> SearchResult:
         """Find at most `top_k` passages and their answers.
 
         The order is "search", "bert" or "both"; None for "both" with a reader, else "search".
-
-        Returns:
-            The answers as results of `row`, the order, whether score_bert is the log odds of an answer, and the time taken.
         """
         started_at = time.monotonic()
         order = order or ("search" if self.predictor is None else "both")
@@ -108,7 +116,7 @@ class Searcher:
         return [_with_answer(hit, prediction) for hit, prediction in zip(hits, predictions, strict=True)]
 
 
-def _predictions(predictor: Predictor, inputs: Sequence[Any]) -> list[Any]:
+def _predictions(predictor: Predictor, inputs: Sequence[str] | Sequence[tuple[str, str]]) -> list[Any]:
     from bertkit.inference.chunks import read_rows  # imports torch, which takes seconds
     from bertkit.inference.forward import predict_local
 
@@ -117,7 +125,7 @@ def _predictions(predictor: Predictor, inputs: Sequence[Any]) -> list[Any]:
     return predict_local(predictor, read.task, examples, predictor.features(examples))
 
 
-def _with_answer(hit: Hit, prediction: Any) -> Candidate:
+def _with_answer(hit: Hit, prediction: SpanPrediction) -> Candidate:
     """Return a passage with the reader's best answer, even if "no answer" is more probable."""
     best = next((answer for answer in prediction.n_best if answer.text), None)
     if best is None:
@@ -126,7 +134,7 @@ def _with_answer(hit: Hit, prediction: Any) -> Candidate:
     return Candidate(hit, score, best.text, best.start, best.end)
 
 
-def row(candidate: Candidate, score: float) -> dict[str, Any]:
+def row(candidate: Candidate, score: float) -> Row:
     """Return a passage with its answer as a mapping, for `bertkit search` and `POST /search`."""
     row = dataclasses.asdict(candidate.hit)
     row["score_search"] = row.pop("score")

@@ -8,7 +8,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -50,7 +50,7 @@ class JsonRequest(Request):
                 raise too_large
             yield part
 
-    async def json(self) -> Any:
+    async def json(self) -> object:
         """Return the parsed body."""
         try:
             value = parse_json((await self.body()).decode("utf-8"))
@@ -139,7 +139,7 @@ async def _num_tokens(request: Request) -> int:
     return len(await request.body()) // 4 + 1
 
 
-def _models(request: Request) -> dict[str, Any]:
+def _models(request: Request) -> dict[str, object]:
     service = _service(request)
     return {"models": list(map(bodies.describe_model, service.models.values())), "has_search": service.has_search}
 
@@ -168,31 +168,29 @@ async def metrics(request: Request) -> Response:
 
 async def predict(body: bodies.PredictBody, request: Request) -> Response:
     """The row that `predict` writes, for each input."""
-    rows = await _service(request).predict(body.model, body.inputs, await _num_tokens(request), body.alternatives)
-    return JSONResponse({"predictions": rows})
+    return JSONResponse({"predictions": await _service(request).predict(body, await _num_tokens(request))})
 
 
 async def embed(body: bodies.EmbedBody, request: Request) -> Response:
     """A vector for each text."""
-    name, vectors = await _service(request).embed(body.model, body.inputs, await _num_tokens(request))
-    numbers = ", ".join(["%.9g"] * vectors.shape[1])  # nine digits represent a float32 exactly
-    rows = ", ".join(f"[{numbers % tuple(row)}]" for row in vectors.tolist())
-    return Response(f'{{"model": {json.dumps(name)}, "vectors": [{rows}]}}', media_type="application/json")
+    embedded = await _service(request).embed(body, await _num_tokens(request))
+    numbers = ", ".join(["%.9g"] * embedded.vectors.shape[1])  # nine digits represent a float32 exactly
+    rows = ", ".join(f"[{numbers % tuple(row)}]" for row in embedded.vectors.tolist())
+    return Response(f'{{"model": {json.dumps(embedded.model)}, "vectors": [{rows}]}}', media_type="application/json")
 
 
 async def view(body: bodies.ViewBody, request: Request) -> Response:
     """A page with a model's attention and the attributions of its prediction."""
-    return HTMLResponse(await _service(request).view(body.model, body.input, await _num_tokens(request)))
+    return HTMLResponse(await _service(request).view(body, await _num_tokens(request)))
 
 
 async def search(body: bodies.SearchBody, request: Request) -> Response:
     """Passages of the library, and the answers in them."""
-    service, num_tokens = _service(request), await _num_tokens(request)
-    return JSONResponse(await service.search(body.question, body.order, body.top_k, num_tokens))
+    return JSONResponse(await _service(request).search(body, await _num_tokens(request)))
 
 
 # matched in this order, so the most frequent path comes first
-PATHS: tuple[tuple[str, str, Callable[..., Any], type[BaseModel] | None], ...] = (
+PATHS: tuple[tuple[str, str, Callable[..., Awaitable[Response]], type[BaseModel] | None], ...] = (
     ("POST", "/predict", predict, bodies.Predictions),
     ("POST", "/embed", embed, bodies.Vectors),
     ("POST", "/search", search, bodies.Passages),
@@ -204,25 +202,26 @@ PATHS: tuple[tuple[str, str, Callable[..., Any], type[BaseModel] | None], ...] =
 )
 
 
-def _error_response(status: int, code: str, message: str, headers: Any = None) -> Response:
+def _error_response(status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
     return JSONResponse({"error": {"code": code, "message": shown(message)}}, status, headers)
 
 
-async def _handle_http_error(request: Request, error: Any) -> Response:
-    """Respond to a request that bertkit refuses, or FastAPI, because of an unknown path or method."""
-    if isinstance(error, RefusedError):
-        return _error_response(error.status_code, error.code, error.detail, error.headers)
-    message = f"{request.method} {request.url.path[:100]}: {error.detail}; GET /openapi.json lists all paths"
-    return _error_response(error.status_code, HTTPStatus(error.status_code).name.lower(), message, error.headers)
-
-
-async def _handle_input_error(_: Request, error: Any) -> Response:
-    """Respond to a request with wrong inputs or fields."""
-    if isinstance(error, InputError):
-        return _error_response(400, "bad_input", str(error))
-    first = error.errors()[0]
-    where = ".".join(map(str, first["loc"][1:])) or "the body"
-    return _error_response(400, "bad_input", f"{where[:100]}: {first['msg']}")
+async def _handle_error(request: Request, error: Exception) -> JSONResponse:
+    """Respond to a request that bertkit or FastAPI refuses: for wrong inputs or fields, an unknown path or method."""
+    match error:
+        case RefusedError():
+            return _error_response(error.status_code, error.code, error.detail, error.headers)
+        case InputError():
+            return _error_response(400, "bad_input", str(error))
+        case RequestValidationError():
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"][1:])) or "the body"
+            return _error_response(400, "bad_input", f"{where[:100]}: {first['msg']}")
+        case StarletteHTTPException():
+            status = HTTPStatus(error.status_code)
+            message = f"{request.method} {request.url.path[:100]}: {error.detail}; GET /openapi.json lists all paths"
+            return _error_response(status, status.name.lower(), message, error.headers)
+    raise error
 
 
 def make_app(service: Service, token: bytes | None) -> FastAPI:
@@ -246,8 +245,7 @@ def make_app(service: Service, token: bytes | None) -> FastAPI:
     for method, path, endpoint, model in PATHS:
         kind = JSONResponse if model else Response  # a page has no schema; errors are always JSON
         app.add_api_route(path, endpoint, methods=[method], response_model=model, response_class=kind)
-    app.add_exception_handler(StarletteHTTPException, _handle_http_error)
-    app.add_exception_handler(RequestValidationError, _handle_input_error)
-    app.add_exception_handler(InputError, _handle_input_error)
+    for kind_of_error in (StarletteHTTPException, RequestValidationError, InputError):
+        app.add_exception_handler(kind_of_error, _handle_error)
     app.add_middleware(RequestMiddleware, service=service, token=token)
     return app

@@ -1,6 +1,6 @@
 """The fields of requests and responses, as OpenAPI lists them, and the description of a model."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, WithJsonSchema
 
@@ -8,11 +8,11 @@ from bertkit.server.models import ServedModel
 from bertkit.tasks.reading.tables import first_name
 
 # the model checks its inputs, since only it knows their columns
-Input = Annotated[Any, WithJsonSchema({
+Input = Annotated[object, WithJsonSchema({
     "description": "a text, a pair of texts (or a list of words to be tagged), or a row as predict reads it",
     "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"type": "object"}],
 })]  # fmt: skip
-Text = Annotated[Any, WithJsonSchema({"type": "string"})]
+Text = Annotated[object, WithJsonSchema({"type": "string"})]
 Inputs = Field(min_length=1, examples=[["A warm and funny film.", "It was too long."]])
 Model = Field(None, description="the name of a model; the first one if left out")
 
@@ -56,7 +56,7 @@ class SearchBody(Body):
 class Predictions(BaseModel):
     """The row that `predict` writes, for each input."""
 
-    predictions: list[dict[str, Any]]
+    predictions: list[dict[str, object]]
 
 
 class Vectors(BaseModel):
@@ -69,7 +69,7 @@ class Vectors(BaseModel):
 class Passages(BaseModel):
     """Passages, the best first: the rows that `search` writes, with scores and answers."""
 
-    answers: list[dict[str, Any]]
+    answers: list[dict[str, object]]
     order: str
     has_odds: bool  # whether score_bert is the log odds of an answer; false: it only ranks passages
     seconds: float
@@ -91,7 +91,7 @@ class Problem(BaseModel):
 TO_EMBED = ["A cat sits on the mat.", "There is a cat on the carpet."]
 
 
-def describe_model(model: ServedModel) -> dict[str, Any]:
+def describe_model(model: ServedModel) -> dict[str, object]:
     """Describe a model for `/models` and for the page."""
     task = model.predictor.task
     takes_texts = model.kind in ("tagging", "fill_mask", "embedding")

@@ -12,6 +12,7 @@ import ctypes
 import functools
 import socket
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import uvicorn
@@ -44,7 +45,9 @@ class Worker(ctypes.Structure):
 class Server(uvicorn.Server):
     """The server in one process, which is the worker at `place`; says `ready` when it serves."""
 
-    def __init__(self, config: uvicorn.Config, listener: socket.socket, workers: Any, place: int, ready: str) -> None:
+    def __init__(
+        self, config: uvicorn.Config, listener: socket.socket, workers: Sequence[Worker], place: int, ready: str
+    ) -> None:
         super().__init__(config)
         self.listener, self.workers, self.worker, self.ready = listener, workers, workers[place], ready
 

@@ -2,13 +2,16 @@
 
 import copy
 import dataclasses
+import functools
 import itertools
 import re
 import time
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Generic, TypeVar
 
-from torch import nn
+import numpy as np
+from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError
 from bertkit.base.text_files import without_surrogates
@@ -27,18 +30,20 @@ from bertkit.inference.task_model import (
 )
 from bertkit.interop.load import resolve_model_dir
 from bertkit.kernels import fast
-from bertkit.model.bert_config import FOLLOWS
+from bertkit.model.bert_config import FOLLOWS, HEADS
 from bertkit.model.heads import BertWithHeads
 from bertkit.server.queues import RefusedError
 from bertkit.settings.serve import ServeSettings
 from bertkit.tasks.feature import Feature
 from bertkit.tasks.label_kinds import NextSentence
-from bertkit.tasks.task import AnyTask, Example
+from bertkit.tasks.task import AnyTask, Example, Row
 from bertkit.train import micro_batches, processes
 
 VIEW_STEPS = 32  # of integrated gradients: 7 s for 128 tokens of a MiniLM on two busy cores
 JSON_TYPES = {str: "a text", int: "a number", float: "a number", list: "a list", dict: "an object",
               bool: "true or false", type(None): "null"}  # fmt: skip
+ResultT = TypeVar("ResultT", covariant=True)
+Vectors = NDArray[np.float32]
 
 
 @dataclasses.dataclass(slots=True)
@@ -47,19 +52,27 @@ class _Input:
 
     request: int  # index of the request
     index: int  # within the request
-    value: Any
+    value: object
     task: AnyTask  # predicts this input
-    example: Example | None = None
+    examples: list[Example] = dataclasses.field(default_factory=list)  # one, when it has been read
     features: list[Feature] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)
-class Batch:
+class Batch(Generic[ResultT]):
     """The results of some requests, a value or an exception for each, and the amount of work."""
 
-    results: list[Any]
-    num_sequences: int = 0
-    num_tokens: int = 0
+    results: list[ResultT | Exception]
+    num_sequences: int
+    num_tokens: int
+
+
+@dataclasses.dataclass(frozen=True)
+class _Texts:
+    """The texts of a request to embed them."""
+
+    texts: list[str]
+    num_tokens: int
 
 
 class ServedModel:
@@ -74,111 +87,113 @@ class ServedModel:
     ) -> None:
         self.name, self.kind, self.predictor, self.load_seconds = name, kind, predictor, 0.0
         self.explained, self._embedder = explained, embedder
-        self._viewer: Predictor | None = None
 
-    def predict_requests(self, requests: Sequence[Sequence[Any]], max_tokens: int, num_alternatives: int = 0) -> Batch:
+    def predict_requests(
+        self, requests: Sequence[Sequence[object]], max_tokens: int, num_alternatives: int = 0
+    ) -> Batch[list[Row]]:
         """Predict the inputs of many requests; the result of a request is a list of rows, or an error."""
-        results: list[Any] = [[None] * len(inputs) for inputs in requests]
         inputs = [
             _Input(request, index, _as_pair(value, self.predictor.task), self.predictor.task)
             for request, values in enumerate(requests)
             for index, value in enumerate(values)
         ]
-        self._read(inputs, results)
-        self._refuse_long(inputs, results, max_tokens)
-        groups: dict[Any, list[_Input]] = {}
+        errors = self._read(inputs)
+        errors = self._too_long(inputs, max_tokens) | errors
+        groups: defaultdict[object, list[_Input]] = defaultdict(list)
         for one in inputs:
-            if not isinstance(results[one.request], Exception):
-                groups.setdefault((type(one.task), one.task.num_choices([one.example])), []).append(one)
+            if one.request not in errors:
+                groups[type(one.task), one.task.num_choices(one.examples)].append(one)
+        rows: list[list[Row]] = [[{}] * len(values) for values in requests]
         num_sequences = num_tokens = 0
         for group in groups.values():
-            task, examples = group[0].task, [one.example for one in group]
+            task, examples = group[0].task, [one.examples[0] for one in group]
             features = [each.of_example(n) for n, one in enumerate(group) for each in one.features]
             num_sequences += len(features)
             num_tokens += sum(len(feature.input_ids) for feature in features)
-            for one, prediction in zip(group, predict_local(self.predictor, task, examples, features), strict=True):
-                results[one.request][one.index] = self._row(one, prediction, num_alternatives)
-        return Batch(results, num_sequences, num_tokens)
+            predictions = predict_local(self.predictor, task, examples, features)
+            for one, prediction in zip(group, predictions, strict=True):
+                rows[one.request][one.index] = self._row(one, prediction, num_alternatives)
+        return Batch([errors.get(number, own) for number, own in enumerate(rows)], num_sequences, num_tokens)
 
-    def embed_requests(self, requests: Sequence[Sequence[Any]], max_tokens: int) -> Batch:
+    def embed_requests(self, requests: Sequence[Sequence[object]], max_tokens: int) -> Batch[Vectors]:
         """Embed the texts of many requests; the result of a request is an array of vectors, or an error."""
         if isinstance(self._embedder, InputError):
-            return Batch([self._embedder] * len(requests))
-        texts: list[str] = []
-        parts: list[slice | Exception] = []
-        total = 0
-        for inputs in requests:
-            wrong = next((index for index, text in enumerate(inputs) if not isinstance(text, str)), None)
-            if wrong is not None:
-                parts.append(InputError(f"inputs[{wrong}]: {JSON_TYPES[type(inputs[wrong])]}, expected a text"))
-                continue
-            own = list(map(without_surrogates, inputs))
-            ids = self._embedder.tokenizer(own)["input_ids"]  # takes a hundredth of the model's time
-            num_tokens = sum(min(len(text), self._embedder.max_seq_length) for text in ids)
-            if num_tokens > max_tokens:
-                parts.append(_too_long(num_tokens, max_tokens))
-                continue
-            parts.append(slice(len(texts), len(texts) + len(own)))
-            texts += own
-            total += num_tokens
-        vectors, _ = self._embedder.embed(texts)
-        return Batch([vectors[part] if isinstance(part, slice) else part for part in parts], len(texts), total)
+            return Batch([self._embedder] * len(requests), 0, 0)
+        read: dict[int, _Texts] = {}
+        results: dict[int, Vectors | Exception] = {}
+        for number, inputs in enumerate(requests):
+            try:
+                read[number] = _texts_of(self._embedder, inputs, max_tokens)
+            except (InputError, RefusedError) as error:
+                results[number] = error
+        texts = [text for own in read.values() for text in own.texts]
+        ends = np.cumsum([len(own.texts) for own in read.values()])
+        results |= zip(read, np.split(self._embedder.embed(texts)[0], ends[:-1]), strict=False)
+        num_tokens = sum(own.num_tokens for own in read.values())
+        return Batch([results[number] for number in range(len(requests))], len(texts), num_tokens)
 
-    def view(self, value: Any, settings: ServeSettings) -> str:
+    @functools.cached_property
+    def _viewer(self) -> Predictor:
+        """The predictor to explain, a copy, since explaining changes the model's hooks and gradients."""
+        model = copy_sharing_weights(self.explained.model)
+        model.use(fast.PLAIN)
+        return with_own_tokenizer(dataclasses.replace(self.explained, model=model, precision="fp32"))
+
+    def view(self, value: object, settings: ServeSettings) -> str:
         """Return the HTML page that explains one input."""
-        if self._viewer is None:  # a copy, since explaining changes the model's hooks and gradients
-            model: Any = copy_sharing_weights(self.explained.model)
-            model.use(fast.PLAIN)
-            self._viewer = with_own_tokenizer(dataclasses.replace(self.explained, model=model, precision="fp32"))
         (read,) = read_inputs(self._viewer, [_as_pair(value, self._viewer.task)])
         lengths, most = [len(feature.input_ids) for feature in read.features], settings.max_view_tokens
         if max(lengths, default=0) > most:
             raise RefusedError(413, "too_large", f"input: {max(lengths)} tokens; expected at most {most}")
         if sum(lengths) > settings.max_tokens:
-            raise _too_long(sum(lengths), settings.max_tokens)
+            raise _too_large(sum(lengths), settings.max_tokens)
         return attention_page(explain(self._viewer, read, steps=VIEW_STEPS), self.name)
 
-    def _read(self, inputs: list[_Input], results: list[Any]) -> None:
-        """Read all inputs of the same form together; if one is wrong, read each request alone, to find the wrong request."""
-        forms: dict[Any, list[_Input]] = {}
+    def _read(self, inputs: Sequence[_Input]) -> dict[int, Exception]:
+        """Read all inputs of the same form together; if one is wrong, read each request alone. Return the errors by request."""
+        errors: dict[int, Exception] = {}
+        forms: defaultdict[object, list[_Input]] = defaultdict(list)
         for one in inputs:
-            form = tuple(one.value) if isinstance(one.value, dict) else type(one.value)
-            forms.setdefault(form, []).append(one)
+            forms[tuple(one.value) if isinstance(one.value, dict) else type(one.value)].append(one)
         for alike in forms.values():
-            try:
-                self._read_alike(alike)
-            except InputError:
-                for request, group in itertools.groupby(alike, key=lambda one: one.request):
-                    own = list(group)
-                    try:
-                        self._read_alike(own)
-                    except InputError as error:
-                        results[request] = InputError(_for_request(str(error), own))
+            groups = itertools.groupby(alike, key=lambda one: one.request) if self._error_of(alike) else ()
+            for request, group in groups:
+                own = list(group)
+                if error := self._error_of(own):
+                    errors[request] = InputError(_for_request(str(error), own))
+        return errors
 
-    def _read_alike(self, inputs: Sequence[_Input]) -> None:
+    def _error_of(self, inputs: Sequence[_Input]) -> InputError | None:
+        """Read inputs of the same form together; return the error if one of them is wrong."""
         remaining = iter(inputs)
-        for read in read_inputs(self.predictor, [one.value for one in inputs]):
-            part = list(itertools.islice(remaining, len(read.examples)))
-            for one, example in zip(part, read.examples, strict=True):
-                one.task, one.example, one.features = read.task, example, []
-            for feature in read.features:
-                part[feature.example].features.append(feature)
+        try:
+            for read in read_inputs(self.predictor, [one.value for one in inputs]):
+                share = list(itertools.islice(remaining, len(read.examples)))
+                for one, example in zip(share, read.examples, strict=True):
+                    one.task, one.examples, one.features = read.task, [example], []
+                for feature in read.features:
+                    share[feature.example].features.append(feature)
+        except InputError as error:
+            return error
+        return None
 
-    def _refuse_long(self, inputs: Sequence[_Input], results: list[Any], max_tokens: int) -> None:
+    def _too_long(self, inputs: Sequence[_Input], max_tokens: int) -> dict[int, Exception]:
+        """Return the errors of the requests that have too many tokens."""
         search = self.predictor.task.config.generation
         num_written = 0 if search is None else search.max_target_length  # largest number, for each input
-        totals: dict[int, int] = {}
+        totals = Counter[int]()
         for one in inputs:
-            lengths = (len(feature.input_ids) + num_written for feature in one.features)
-            totals[one.request] = totals.get(one.request, 0) + sum(lengths)
-        for request, num_tokens in totals.items():
-            if num_tokens > max_tokens and not isinstance(results[request], Exception):
-                results[request] = _too_long(num_tokens, max_tokens, num_written > 0)
+            totals[one.request] += sum(len(feature.input_ids) + num_written for feature in one.features)
+        return {
+            request: _too_large(num_tokens, max_tokens, num_written > 0)
+            for request, num_tokens in totals.items()
+            if num_tokens > max_tokens
+        }
 
-    def _row(self, one: _Input, prediction: Any, num_alternatives: int) -> dict[str, Any]:
+    def _row(self, one: _Input, prediction: object, num_alternatives: int) -> Row:
         """Return the row that `predict` writes; the id of an input without one is its index in the request."""
         features = [feature.of_example(0) for feature in one.features]
-        (row,) = one.task.rows([one.example], features, [prediction])
+        (row,) = one.task.rows(one.examples, features, [prediction])
         column = self.predictor.task.config.columns.id
         names = column if isinstance(column, tuple) else (column,)
         if not isinstance(one.value, dict) or all(one.value.get(str(name)) in (None, "") for name in names):
@@ -205,49 +220,51 @@ def open_models(settings: ServeSettings) -> dict[str, ServedModel]:
 def _open(name: str, directory: str, settings: ServeSettings) -> Iterator[ServedModel]:
     device = processes.choose_device(settings.device)
     opened = open_task_model(directory, None, {}, without_head=True)
-    groups = {"long_texts"} if "sequence" in opened.model.heads else set[str]()
+    model, groups = opened.model.to(device), {"long_texts"} if "sequence" in opened.model.heads else set[str]()
     groups |= {key for key in settings.task_changes if vars(opened.task.config)[key] is not None}
-    own = {key: value for key, value in settings.task_changes.items() if key in groups}
-    opened = with_changes(opened, own) if own else opened
-    heads: Any = opened.model.heads
-    model = opened.model.to(device)
+    opened = with_changes(opened, {key: value for key, value in settings.task_changes.items() if key in groups})
     model.use(fast.choose(settings.kernels))
     model.requires_grad_(False)
     num_tokens = settings.batch_tokens or micro_batches.AUTO_MICRO_TOKENS[device.type]
-    texts = predictor = opened.predictor(settings.precision, num_tokens, model, settings.top_k)
-    kind = opened.task.kind if opened.task.head in heads else "embedding"
-    if kind == "embedding" and "masked_lm" in heads:
-        kind, predictor = "fill_mask", dataclasses.replace(texts, task=fill_mask_for(texts.task))
-    elif kind == "embedding" and "next_token" in heads:
-        task = continuation_for(opened.model, settings.task_changes)
-        kind, predictor = "continuation", dataclasses.replace(texts, task=task)
+    texts = opened.predictor(settings.precision, num_tokens, model, settings.top_k)
+    task = _task_of(opened, settings)
+    predictor = texts if task is None else dataclasses.replace(texts, task=task)
     embedder: Embedder | InputError
     try:
         pooling = pooling_of(resolve_model_dir(directory))
         embedder = Embedder(copy_sharing_weights(model, ()), opened.tokenizer, pooling, settings.precision, num_tokens)
     except InputError as error:  # bertkit does not have this kind of pooling
         embedder = error
-    yield ServedModel(name, kind, predictor, embedder, texts)
-    if "next_sentence" in heads:
+    yield ServedModel(name, "embedding" if task is None else task.kind, predictor, embedder, texts)
+    if "next_sentence" in model.heads:
         pairs = _next_sentence(opened, copy_sharing_weights(model, ("next_sentence",)), predictor)
         yield ServedModel(f"{name}/next_sentence", "next_sentence", pairs, embedder, texts)
 
 
-def _next_sentence(opened: TaskModel, model: nn.Module, predictor: Predictor) -> Predictor:
+def _task_of(opened: TaskModel, settings: ServeSettings) -> AnyTask | None:
+    """Return the task that a model predicts; None if it has no head for one."""
+    heads = opened.model.heads
+    if opened.task.head in heads:
+        return opened.task
+    if "masked_lm" in heads:
+        return fill_mask_for(opened.task)
+    return continuation_for(opened.model, settings.task_changes) if "next_token" in heads else None
+
+
+def _next_sentence(opened: TaskModel, model: BertWithHeads, predictor: Predictor) -> Predictor:
     """Return a predictor for next sentence prediction, as a classifier of pairs."""
     columns = dataclasses.replace(opened.task.config.columns, text="text", text_pair="text_pair")
     task = NextSentence(opened.task.config, FOLLOWS).changed(columns=columns, needs_pair=True)
     return dataclasses.replace(predictor, model=model, task=task)
 
 
-def copy_sharing_weights(model: nn.Module, heads: Sequence[str] | None = None) -> BertWithHeads:
-    """Return a copy of a model that shares its weights, with all heads or only with these."""
+def copy_sharing_weights(model: BertWithHeads, heads: Sequence[str] = HEADS) -> BertWithHeads:
+    """Return a copy of a model that shares its weights, with those of its heads that are in `heads`."""
     weights = itertools.chain(model.parameters(), model.buffers())
-    copied: Any = copy.deepcopy(model, {id(weight): weight for weight in weights})
-    for head in list(copied.heads):
-        if heads is not None and head not in heads:
-            del copied.heads[head]
-    return copied  # type: ignore[no-any-return]
+    copied = copy.deepcopy(model, {id(weight): weight for weight in weights})
+    for head in set(copied.heads) - set(heads):
+        del copied.heads[head]
+    return copied
 
 
 def with_own_tokenizer(predictor: Predictor) -> Predictor:
@@ -255,16 +272,31 @@ def with_own_tokenizer(predictor: Predictor) -> Predictor:
     return dataclasses.replace(predictor, tokenizer=copy.deepcopy(predictor.tokenizer))
 
 
-def _too_long(num_tokens: int, most: int, with_written: bool = False) -> RefusedError:
+def _texts_of(embedder: Embedder, inputs: Sequence[object], max_tokens: int) -> _Texts:
+    """Check the texts of a request; raises InputError for another type, RefusedError for too many tokens."""
+    texts = [without_surrogates(text) for text in inputs if isinstance(text, str)]
+    if len(texts) < len(inputs):
+        wrong = next(index for index, text in enumerate(inputs) if not isinstance(text, str))
+        raise InputError(f"inputs[{wrong}]: {JSON_TYPES[type(inputs[wrong])]}, expected a text")
+    ids = embedder.tokenizer(texts)["input_ids"]  # takes a hundredth of the model's time
+    num_tokens = sum(min(len(text), embedder.max_seq_length) for text in ids)
+    if num_tokens > max_tokens:
+        raise _too_large(num_tokens, max_tokens)
+    return _Texts(texts, num_tokens)
+
+
+def _too_large(num_tokens: int, most: int, with_written: bool = False) -> RefusedError:
     what = "inputs, with the longest texts that may be written" if with_written else "inputs"
     message = f"{what}: {num_tokens:,} tokens; expected at most {most:,}; send several requests"
     return RefusedError(413, "too_large", message)
 
 
-def _as_pair(value: Any, task: AnyTask) -> Any:
+def _as_pair(value: object, task: AnyTask) -> object:
     """Turn a list of two texts into a tuple, which JSON lacks; for a tagging model it stays a list of words."""
-    is_pair = isinstance(value, list) and len(value) == 2 and all(isinstance(text, str) for text in value)
-    return tuple(value) if is_pair and not task.has_words else value
+    match value:
+        case [str(), str()] if not task.has_words:
+            return tuple(value)
+    return value
 
 
 def _for_request(message: str, inputs: Sequence[_Input]) -> str:

@@ -7,13 +7,17 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from fastapi import HTTPException
 
 from bertkit.base.errors import BertkitError, InputError, say
+
+InputsT = TypeVar("InputsT")
+ResultT = TypeVar("ResultT")
+ComputedT = TypeVar("ComputedT", covariant=True)
 
 
 class RefusedError(HTTPException):
@@ -27,29 +31,46 @@ class RefusedError(HTTPException):
         return str(self.detail)
 
 
+class Call(Protocol[InputsT, ComputedT]):
+    """What a queue computes, such as the predictions of a model; jobs with equal calls are computed together."""
+
+    def compute(self, inputs: list[InputsT]) -> Sequence[ComputedT | Exception]:
+        """Return a result or an exception for each job, from its inputs."""
+
+
 @dataclass(eq=False, slots=True)
-class Job:
+class Job(Generic[InputsT, ResultT]):
     """A waiting request."""
 
-    call: Any  # such as a method and a model; jobs with the same call are computed together
-    inputs: Any
+    call: Call[InputsT, ResultT]
+    inputs: InputsT
     size: int  # estimated number of tokens
-    future: asyncio.Future[Any]  # receives the result in the event loop
+    future: asyncio.Future[ResultT]  # receives the result in the event loop
+
+    def finish(self, result: ResultT | Exception) -> None:
+        """Give the client its result, unless it has disconnected."""
+        if self.future.done():
+            return
+        if isinstance(result, Exception):
+            self.future.set_exception(result)
+        else:
+            self.future.set_result(result)
+
+
+AnyJob = Job[Any, Any]
 
 
 class Queue:
     """Waiting requests, with the thread that computes them.
 
-    From a call, and the inputs of each of its jobs, `compute` returns a result or an exception for each job. When `max_waiting`
-    jobs wait, further ones are refused. Jobs of up to `batch_size` in total are taken together; a larger job is taken alone.
+    When `max_waiting` jobs wait, further ones are refused. Jobs of up to `batch_size` in total are taken together; a larger job
+    is taken alone.
     """
 
-    def __init__(
-        self, compute: Callable[[Any, list[Any]], Sequence[Any]], max_waiting: int, batch_size: int, max_seconds: float
-    ) -> None:
-        self._compute, self.max_waiting, self.batch_size = compute, max_waiting, batch_size
+    def __init__(self, max_waiting: int, batch_size: int, max_seconds: float) -> None:
+        self.max_waiting, self.batch_size = max_waiting, batch_size
         self.max_seconds = max_seconds
-        self._waiting: deque[Job] = deque()
+        self._waiting: deque[AnyJob] = deque()
         self._changed = threading.Condition()
         self._is_closed = False
         self._seconds_per_job = 0.05  # a moving average
@@ -61,19 +82,20 @@ class Queue:
         """The number of waiting jobs."""
         return len(self._waiting)
 
-    async def submit(self, call: Any, inputs: Any, size: int) -> Any:
+    async def submit(self, call: Call[InputsT, ResultT], inputs: InputsT, size: int) -> ResultT:
         """Add a job to the queue, and wait for its result; raises RefusedError if the queue is full, or the wait too long."""
         if len(self._waiting) >= self.max_waiting:
             seconds = max(1, math.ceil(len(self._waiting) * self._seconds_per_job))
             message = f"{len(self._waiting)} requests are waiting; try again in {seconds} s"
             raise RefusedError(429, "queue_full", message, {"retry-after": str(seconds)})
-        job = Job(call, inputs, size, self._loop.create_future())
+        future: asyncio.Future[ResultT] = self._loop.create_future()
+        job = Job(call, inputs, size, future)
         with self._changed:
             self._waiting.append(job)
             self._changed.notify()
         timer = self._loop.call_later(self.max_seconds, self._time_out, job)
         try:
-            return await job.future
+            return await future
         finally:
             timer.cancel()
 
@@ -90,16 +112,16 @@ class Queue:
             for call in dict.fromkeys(job.call for job in jobs):
                 alike = [job for job in jobs if job.call == call]
                 try:
-                    results = self._compute(call, [job.inputs for job in alike])
+                    results = call.compute([job.inputs for job in alike])
                 except Exception as error:
                     results = [_client_error(error, len(alike))] * len(alike)
-                self._loop.call_soon_threadsafe(_set_results, alike, results)
+                self._loop.call_soon_threadsafe(_finish, alike, results)
             seconds = (time.monotonic() - started_at) / len(jobs)
             self._seconds_per_job += 0.2 * (seconds - self._seconds_per_job)
 
-    def _take(self) -> list[Job]:
+    def _take(self) -> list[AnyJob]:
         """Wait for jobs, and take the first ones up to the batch size; returns none when the queue is closed and empty."""
-        taken: list[Job] = []
+        taken: list[AnyJob] = []
         size = 0
         with self._changed:
             while True:
@@ -112,15 +134,14 @@ class Queue:
                     return taken
                 self._changed.wait()
 
-    def _time_out(self, job: Job) -> None:
+    def _time_out(self, job: AnyJob) -> None:
         """Refuse a job that has waited too long."""
         with self._changed:
             if job not in self._waiting:  # it is being computed
                 return
             self._waiting.remove(job)
-        if not job.future.done():
-            message = f"the request waited for more than {self.max_seconds:g} s; try again later"
-            job.future.set_exception(RefusedError(503, "waited_too_long", message, {"retry-after": "1"}))
+        message = f"the request waited for more than {self.max_seconds:g} s; try again later"
+        job.finish(RefusedError(503, "waited_too_long", message, {"retry-after": "1"}))
 
 
 def _client_error(error: Exception, num_jobs: int) -> Exception:
@@ -135,11 +156,6 @@ def _client_error(error: Exception, num_jobs: int) -> Exception:
     return RefusedError(500, "failed", message)
 
 
-def _set_results(jobs: Sequence[Job], results: Sequence[Any]) -> None:
+def _finish(jobs: Sequence[AnyJob], results: Sequence[object]) -> None:
     for job, result in zip(jobs, results, strict=True):
-        if job.future.done():
-            continue
-        if isinstance(result, Exception):
-            job.future.set_exception(result)
-        else:
-            job.future.set_result(result)
+        job.finish(result)

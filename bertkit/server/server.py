@@ -7,14 +7,18 @@ import re
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from bertkit.base.errors import InputError, install_extra, say
 from bertkit.base.processors import num_processors
 from bertkit.base.text_files import check_regular, read_lines
 from bertkit.launch.world import handle_signals
 from bertkit.settings.serve import ServeSettings
+
+if TYPE_CHECKING:
+    from bertkit.server.connections import Worker
 
 # oneDNN and torch each cache 1,024 kernels, one for each batch size: 300 MB after 40,000 requests. With 128 kernels, memory
 # does not grow and the speed is the same (measured).
@@ -79,7 +83,9 @@ def _listener(settings: ServeSettings, has_token: bool) -> socket.socket:
     return listener
 
 
-def _serve(settings: ServeSettings, token: bytes | None, listener: socket.socket, workers: Any, place: int) -> None:
+def _serve(
+    settings: ServeSettings, token: bytes | None, listener: socket.socket, workers: "Sequence[Worker]", place: int
+) -> None:
     """Load the models, and serve them in this process, until a signal."""
     import torch
     import uvicorn

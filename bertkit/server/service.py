@@ -5,18 +5,20 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
 from bertkit.base.errors import BertkitError, nearest, say
 from bertkit.inference.predictor import open_translator
 from bertkit.retrieval.library import Library
-from bertkit.retrieval.ranking import Searcher, read_glossary
-from bertkit.server.models import ServedModel, open_models, with_own_tokenizer
+from bertkit.retrieval.ranking import Searcher, SearchResult, read_glossary
+from bertkit.server.bodies import EmbedBody, PredictBody, SearchBody, ViewBody
+from bertkit.server.models import Batch, ResultT, ServedModel, Vectors, open_models, with_own_tokenizer
 from bertkit.server.queues import Queue, RefusedError
 from bertkit.settings.serve import ServeSettings
+from bertkit.tasks.task import Row
 from bertkit.train import micro_batches, processes
 
 MAX_VIEWS = 8  # waiting requests for /view, which take seconds each
@@ -49,6 +51,67 @@ class Metrics:
         self.loads = Counter("bertkit_loads", f"Loads of all models{of}", ("result",), registry=own)
         self.loads.labels("failed")  # 0 until the first failure
 
+    def record(self, batch: Batch[ResultT]) -> list[ResultT | Exception]:
+        """Count the work of a batch; return its results."""
+        if batch.num_sequences:
+            self.sequences.observe(batch.num_sequences)
+            self.tokens.observe(batch.num_tokens)
+        return batch.results
+
+
+@dataclass(frozen=True)
+class _Predict:
+    """Predictions of a model."""
+
+    metrics: Metrics
+    model: ServedModel
+    max_tokens: int
+    num_alternatives: int
+
+    def compute(self, inputs: list[Sequence[object]]) -> list[list[Row] | Exception]:
+        return self.metrics.record(self.model.predict_requests(inputs, self.max_tokens, self.num_alternatives))
+
+
+@dataclass(frozen=True)
+class _Embed:
+    """Vectors of a model."""
+
+    metrics: Metrics
+    model: ServedModel
+    max_tokens: int
+
+    def compute(self, inputs: list[Sequence[object]]) -> list[Vectors | Exception]:
+        return self.metrics.record(self.model.embed_requests(inputs, self.max_tokens))
+
+
+@dataclass(frozen=True, eq=False)
+class _View:
+    """A model's page about an input; computed alone."""
+
+    model: ServedModel
+    settings: ServeSettings
+
+    def compute(self, inputs: list[object]) -> list[str]:
+        return [self.model.view(value, self.settings) for value in inputs]
+
+
+@dataclass(frozen=True)
+class _Search:
+    """Passages for a question."""
+
+    searcher: Searcher
+
+    def compute(self, inputs: list[SearchBody]) -> list[SearchResult]:
+        return [self.searcher.search(body.question, body.order, body.top_k) for body in inputs]
+
+
+@dataclass(frozen=True)
+class EmbeddedTexts:
+    """The vectors of texts."""
+
+    model: str  # its name
+    vectors: Vectors  # (n, D)
+
 
 class Service:
     """The models of a worker and their queues; raises BertkitError if a model cannot be loaded."""
@@ -60,9 +123,8 @@ class Service:
         batch_tokens = settings.batch_tokens or micro_batches.AUTO_MICRO_TOKENS[device.type]
         max_waiting, seconds = settings.queue_requests, settings.request_seconds
         # slow requests have their own threads, so predictions do not wait for them
-        self._predictions = Queue(self._compute, max_waiting, batch_tokens, seconds)
-        self._searches = Queue(lambda searcher, inputs: [searcher.search(*inputs[0])], max_waiting, 1, seconds)
-        self._views = Queue(lambda model, inputs: [model.view(inputs[0], settings)], MAX_VIEWS, 1, seconds)
+        self._predictions = Queue(max_waiting, batch_tokens, seconds)
+        self._searches, self._views = Queue(max_waiting, 1, seconds), Queue(MAX_VIEWS, 1, seconds)
         self._queues = (self._predictions, self._searches, self._views)
         self.metrics = Metrics(settings.workers, lambda: sum(map(len, self._queues)))
         self._replace_models(models, searcher)
@@ -92,30 +154,32 @@ class Service:
         for queue in self._queues:
             await queue.close()
 
-    async def predict(self, name: str | None, inputs: Sequence[Any], size: int, num_alternatives: int = 0) -> Any:
-        """Return a row for each input; for questions, with `num_alternatives` answers."""
-        model = self._model(name, needs_head=True)
-        if num_alternatives and model.predictor.task.head != "span":
-            message = f"alternatives={num_alternatives}: has no effect on a model of kind {model.kind}; leave it out"
+    async def predict(self, body: PredictBody, size: int) -> list[Row]:
+        """Return a row for each input; for questions, with the alternatives."""
+        model, number = self._model(body.model, needs_head=True), body.alternatives
+        if number and model.predictor.task.head != "span":
+            message = f"alternatives={number}: has no effect on a model of kind {model.kind}; leave it out"
             raise RefusedError(400, "bad_input", message)
-        self._check_count(inputs)
-        return await self._predictions.submit((ServedModel.predict_requests, model, num_alternatives), inputs, size)
+        self._check_count(body.inputs)
+        call = _Predict(self.metrics, model, self.settings.max_tokens, number)
+        return await self._predictions.submit(call, body.inputs, size)
 
-    async def embed(self, name: str | None, texts: Sequence[Any], size: int) -> tuple[str, Any]:
-        """Return the name of the model, and the vectors of the texts, (n, D)."""
-        model = self._model(name)
-        self._check_count(texts)
-        return model.name, await self._predictions.submit((ServedModel.embed_requests, model), texts, size)
+    async def embed(self, body: EmbedBody, size: int) -> EmbeddedTexts:
+        """Return the vectors of texts."""
+        model = self._model(body.model)
+        self._check_count(body.inputs)
+        call = _Embed(self.metrics, model, self.settings.max_tokens)
+        return EmbeddedTexts(model.name, await self._predictions.submit(call, body.inputs, size))
 
-    async def view(self, name: str | None, value: Any, size: int) -> Any:
+    async def view(self, body: ViewBody, size: int) -> str:
         """Return the HTML page that explains an input."""
-        return await self._views.submit(self._model(name), value, size)
+        return await self._views.submit(_View(self._model(body.model), self.settings), body.input, size)
 
-    async def search(self, question: str, order: str | None, top_k: int, size: int) -> Any:
+    async def search(self, body: SearchBody, size: int) -> SearchResult:
         """Return passages, and the answers in them."""
         if self._searcher is None:
             raise RefusedError(404, "no_search", "no library to search; start the server with index=library.db")
-        return await self._searches.submit(self._searcher, (question, order, top_k), size)
+        return await self._searches.submit(_Search(self._searcher), body, size)
 
     def _model(self, name: str | None, needs_head: bool = False) -> ServedModel:
         models = self.models
@@ -129,7 +193,7 @@ class Service:
             raise RefusedError(400, "no_head", f"{message}; POST /embed gives vectors")
         return model
 
-    def _check_count(self, inputs: Sequence[Any]) -> None:
+    def _check_count(self, inputs: Sequence[object]) -> None:
         if len(inputs) > self.settings.max_inputs:
             message = f"inputs: {len(inputs):,} inputs; expected at most {self.settings.max_inputs:,}"
             raise RefusedError(413, "too_large", f"{message}; send several requests")
@@ -150,12 +214,3 @@ class Service:
         self.metrics.loads.labels("done").inc()
         for name, model in models.items():
             self.metrics.load_seconds.labels(name).set(model.load_seconds)
-
-    def _compute(self, call: tuple[Any, ...], requests: list[Any]) -> list[Any]:
-        """Compute requests with the same call, in the queue's thread."""
-        method, model, *more = call
-        batch = method(model, requests, self.settings.max_tokens, *more)
-        if batch.num_sequences:
-            self.metrics.sequences.observe(batch.num_sequences)
-            self.metrics.tokens.observe(batch.num_tokens)
-        return list(batch.results)

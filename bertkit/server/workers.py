@@ -6,24 +6,26 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from multiprocessing.context import SpawnProcess
+from multiprocessing.queues import SimpleQueue
 
 from bertkit.base.errors import BertkitError, InputError, say
 from bertkit.launch.world import end_with_parent, handle_signals
 from bertkit.server.connections import NOT_READY, Worker
 
+Serve = Callable[[Sequence[Worker], int], None]  # serves as the worker at a place
 POLL_SECONDS = 0.1
 DEAD_POLLS = 200  # a worker that has served, and shows no life for so many polls, is killed and replaced
 LOADING = -(10**9)  # polls until then: a worker that loads its models is not watched
 RETRY_SECONDS = 5  # until a worker that failed to load its models is replaced
 
 
-def supervise(num_workers: int, serve: Callable[[Any, int], None], listener: socket.socket, seconds: float) -> None:
+def supervise(num_workers: int, serve: Serve, listener: socket.socket, seconds: float) -> None:
     """Call `serve` in worker processes until a signal, which gives them some seconds; raises their error if none can start."""
-    spawn: Any = multiprocessing.get_context("spawn")
+    spawn = multiprocessing.get_context("spawn")
     workers, errors = spawn.RawArray(Worker, num_workers), spawn.SimpleQueue()
-    processes, signals = dict[int, Any](), set[int]()
+    processes, signals = dict[int, SpawnProcess](), set[int]()
 
     def start(place: int) -> None:
         workers[place].connections, workers[place].polls = NOT_READY, LOADING
@@ -44,7 +46,7 @@ def supervise(num_workers: int, serve: Callable[[Any, int], None], listener: soc
                 if not process.is_alive() and errors.empty():
                     say(f"worker {process.pid} died; another one takes its place", file=sys.stderr)
                     start(place)
-                elif reload and workers[place].connections != NOT_READY:
+                elif reload and process.pid and workers[place].connections != NOT_READY:
                     os.kill(process.pid, signal.SIGHUP)
         listener.close()  # first, so that the last worker to close its copy has accepted all clients
         for process in processes.values():
@@ -56,7 +58,7 @@ def supervise(num_workers: int, serve: Callable[[Any, int], None], listener: soc
         raise errors.get()
 
 
-def _work(serve: Callable[[Any, int], None], workers: Any, place: int, errors: Any) -> None:
+def _work(serve: Serve, workers: Sequence[Worker], place: int, errors: SimpleQueue[BertkitError]) -> None:
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all processes; the supervisor ends this one
     try:

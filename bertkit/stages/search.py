@@ -62,7 +62,7 @@ def run(settings: SearchSettings) -> None:
         check_outputs(settings.output, settings.input, settings.overwrite)
     searcher = _open_searcher(settings)
     if settings.question is not None:
-        answer = searcher.search(settings.question, settings.orders[0], settings.top_k)
+        answer: JsonObject = {**searcher.search(settings.question, settings.orders[0], settings.top_k)}
         if to_file:
             with opened_output(settings.output) as file:
                 file.write(f"{json.dumps({'question': settings.question, **answer}, ensure_ascii=False)}\n")

@@ -15,6 +15,7 @@ from bertkit.interop.load import load_packed
 from bertkit.model.bert_config import BertConfig
 from bertkit.run.outputs import check_outputs, opened_output
 from bertkit.settings.view import SET_BOTH, ViewSettings
+from bertkit.tasks.task import Example
 from bertkit.train import micro_batches, processes
 
 
@@ -98,7 +99,7 @@ def _picture(settings: ViewSettings, explanation: Explanation) -> str:
 def _explained(settings: ViewSettings, predictor: Predictor, inputs: object) -> ReadInputs:
     """Read the text, or the chosen row of the input."""
     with opened_examples(predictor.task, settings, inputs) as source:
-        examples: Iterator[object] = itertools.chain.from_iterable(source.chunks)
+        examples: Iterator[Example] = itertools.chain.from_iterable(source.chunks)
         example = next(itertools.islice(examples, settings.row - 1, None), None)
     if example is None:
         raise InputError(f"row={settings.row}: input={settings.input} has fewer examples; choose an earlier one")

@@ -6,11 +6,10 @@ the format of version 6. Both formats are read.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from bertkit.base.errors import InputError
 from bertkit.base.files import to_json
-from bertkit.base.text_files import read_json
+from bertkit.base.text_files import JsonObject, read_json
 from bertkit.base.typed_settings import checked
 
 _MODES = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token", "max": "pooling_mode_max_tokens"}
@@ -62,9 +61,9 @@ def read_pooling(directory: Path) -> Pooling | None:
     return Pooling(chosen[0], kinds[-1] == "Normalize", max_length_of(directory))
 
 
-def _settings_in(path: Path) -> dict[str, Any]:
+def _settings_in(path: Path) -> JsonObject:
     """Read a JSON file of settings by name."""
-    return checked(dict[str, Any], read_json(path), path)
+    return checked(JsonObject, read_json(path), path)
 
 
 def max_length_of(directory: Path) -> int | None:

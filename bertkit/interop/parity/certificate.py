@@ -5,14 +5,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from bertkit.base.errors import InputError, ParityError
 from bertkit.base.hub_ids import path_of
-from bertkit.base.text_files import read_json
+from bertkit.base.text_files import JsonObject, read_json
 from bertkit.base.typed_settings import checked, to_mapping
 from bertkit.interop.hugging_face.architecture import writer_of
 from bertkit.interop.hugging_face.directory import packed
@@ -28,11 +27,11 @@ class Certified:
 
     tensor_sha256: dict[str, str]
     file_sha256: dict[str, str]
-    config: dict[str, Any]
+    config: JsonObject
     within_tolerance: bool
 
 
-def identity_of(model: BertWithHeads) -> dict[str, Any]:
+def identity_of(model: BertWithHeads) -> JsonObject:
     """Return a model's configuration, without unused groups of settings, and a hash of every weight."""
     unused = ["head"] if model.config.variant else ["attention", "norm", "pooling", "head"]
     unused += [] if model.config.decoder else ["decoder"]
@@ -66,7 +65,7 @@ def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
     return sorted({name for name, _ in before.items() ^ after.items()})
 
 
-def changes(certified: Certified, now: Mapping[str, Any]) -> list[str]:
+def changes(certified: Certified, now: JsonObject) -> list[str]:
     """List the differences between a certificate and one of now for the same model: tensors, tokenizer files, configuration."""
     tensors = _changed(certified.tensor_sha256, now["tensor_sha256"])
     changed = _changed(certified.file_sha256, now["file_sha256"])  # weight files are compared by their tensors
@@ -99,13 +98,13 @@ def check_certificate(model: PaddedBert | BertWithHeads, certificate_path: str |
         raise ParityError(f"the configuration differs from {certificate_path}; load the model again")
 
 
-def worst_failure(result: Mapping[str, Any]) -> dict[str, Any] | None:
+def worst_failure(result: JsonObject) -> JsonObject | None:
     """Return the comparison with the largest relative difference outside the tolerance; None if all are within."""
     rows = [row for row in result["comparisons"] if not row["within_tolerance"]]
     return max(rows, key=lambda row: row["max_rel"], default=None)
 
 
-def summary_of(result: dict[str, Any]) -> str:
+def summary_of(result: JsonObject) -> str:
     """Summarise a certificate in a few lines."""
     lines = [f"{result['architecture']} beside transformers {result['versions']['transformers']}"]
     for dtype in ("float64", "float32"):

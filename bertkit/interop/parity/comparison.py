@@ -22,7 +22,6 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +29,7 @@ from torch import Tensor, nn
 from bertkit import __version__
 from bertkit.base.errors import InputError
 from bertkit.base.files import write_tensors
-from bertkit.base.text_files import read_json
+from bertkit.base.text_files import JsonObject, read_json
 from bertkit.interop.hugging_face.architecture import writer_of
 from bertkit.interop.hugging_face.config_json import architecture_of, config_json, require_bert
 from bertkit.interop.hugging_face.directory import tensors_of
@@ -71,10 +70,10 @@ class UncleanError(InputError):
     """`transformers` cannot load a directory, or not without a warning."""
 
 
-Row = dict[str, Any]  # a row of the certificate: the name of a compared value, and its differences
+Row = JsonObject  # a row of the certificate: the name of a compared value, and its differences
 
 
-def certify(directory: Path, seed: int = 0, num_sequences: int = 5) -> dict[str, Any]:
+def certify(directory: Path, seed: int = 0, num_sequences: int = 5) -> JsonObject:
     """Load a model directory with bertkit and with `transformers`, compare them, and return the certificate.
 
     If `transformers` cannot load the directory cleanly (a TensorFlow checkpoint, unusual names), it loads a copy that bertkit
@@ -110,7 +109,7 @@ def compare(
     seed: int = 0,
     num_sequences: int = 5,
     reason: str | None = None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Compare a model with `theirs`, its class in `transformers`; both hold the weights of a directory.
 
     The certificate has versions, hashes of the files and of every loaded tensor, and for each compared value the largest
