@@ -3,7 +3,6 @@
 Axes: T tokens of the sequence, D hidden_size, n points on the path from the baseline to the input.
 """
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,13 +17,8 @@ from bertkit.inference.task_model import Predictor
 from bertkit.kernels.layout import Layout
 from bertkit.model.bert_config import FOLLOWS
 from bertkit.model.heads import BertOutput, BertWithHeads
-from bertkit.tasks.choice import ChoicePrediction
-from bertkit.tasks.entities import TextPrediction
 from bertkit.tasks.feature import Feature, SpanFeature, TaggingFeature
-from bertkit.tasks.sequence import SequencePrediction
-from bertkit.tasks.spans.answers import SpanPrediction
-from bertkit.tasks.task import AnyTask, Example, Row
-from bertkit.tasks.words import TaggingExample, TaggingPrediction
+from bertkit.tasks.task import AnyTask, Row
 
 NO_ALIGNMENT = "decoder.score=none: the decoder starts from the source's last state, without attention to its tokens"
 MIN_STEPS, MAX_STEPS = 16, 256  # points on the path, if `steps` is not set
@@ -186,22 +180,21 @@ def _chosen(target: str | None, names: Sequence[str], predicted: int, what: str)
 
 
 def target_of(
-    task: AnyTask, example: Example, features: Sequence[Feature], prediction: object, target: str | None
+    task: AnyTask, prediction: object, row: Row, features: Sequence[Feature], target: str | None
 ) -> Explained:
     """Return the feature and the logit that are explained: by default the predicted label, word or ending."""
-    match example, prediction:
-        case TaggingExample(words=words), TaggingPrediction(tags=tags):
-            return _tag_target(task.labels, words, tags, features, target)
-        case _, TextPrediction(words=words, tags=tags):
-            return _tag_target(task.labels, words, tags, features, target)
-        case _, SpanPrediction():
+    match task.head:
+        case "token":
+            fields = row | vars(prediction)  # for running text, the words are those of the prediction
+            return _tag_target(task.labels, fields["words"], fields["tags"], features, target)
+        case "span":
             _chosen(target, (), 0, "choice: only the predicted answer to a question can be explained")
-            return _answer_target(features, prediction)
-        case _, ChoicePrediction(label=predicted):
-            column = _chosen(target, [str(number) for number in range(len(features))], predicted, "ending")
+            return _answer_target(features, row)
+        case "choice":
+            column = _chosen(target, [str(number) for number in range(len(features))], row["label"], "ending")
             return Explained(features[column], Target(f"ending {column}", "choice", ((0, 0),)))
-        case _, SequencePrediction(probabilities=shares) if task.labels:
-            best = int(np.argmax([shares[label] for label in task.labels]))
+        case _ if task.labels:
+            best = int(np.argmax([row["probabilities"][label] for label in task.labels]))
             column = _chosen(target, task.labels, best, "label")
             return Explained(features[0], Target(f"the label {task.labels[column]}", "sequence", ((0, column),)))
     _chosen(target, (), 0, "label: the model predicts a number")
@@ -230,18 +223,17 @@ def _tag_target(
     return Explained(feature, Target(f"the tag {tag} of {words[word]}", "token", (place,), tuple(range(start, after))))
 
 
-def _answer_target(features: Sequence[Feature], prediction: SpanPrediction) -> Explained:
+def _answer_target(features: Sequence[Feature], row: Row) -> Explained:
     """Explain the start and end logits of the answer; without an answer those of [CLS] in the first window."""
-    answers = [answer for answer in prediction.n_best if answer.text and answer.text == prediction.text]
-    windows = [window for window in features if isinstance(window, SpanFeature)]
-    for answer, feature in itertools.product(answers[:1], windows):
+    windows = [window for window in features if isinstance(window, SpanFeature) and row["text"]]
+    for feature in windows:
         places = [(n, at) for n, at in enumerate(feature.origins) if at is not None]
-        starts = [n for n, at in places if at.is_max_context and at.start == answer.start]
-        ends = [n for n, at in places if at.end == answer.end]
+        starts = [n for n, at in places if at.is_max_context and at.start == row["start"]]
+        ends = [n for n, at in places if at.end == row["end"]]
         if starts and ends:
             start, end = starts[0], ends[-1]
-            target = Target(f"the answer {answer.text}", "span", ((start, 0), (end, 1)), tuple(range(start, end + 1)))
-            return Explained(feature, target)
+            span = tuple(range(start, end + 1))
+            return Explained(feature, Target(f"the answer {row['text']}", "span", ((start, 0), (end, 1)), span))
     return Explained(features[0], Target("that there is no answer", "span", ((0, 0), (0, 1)), (0,)))
 
 

@@ -124,8 +124,8 @@ def _predict_and_choose(
     if task.head not in predictor.model.heads:
         return pretraining_target(predictor, features[0], target)
     (prediction,) = predict_local(predictor, task, [example], features)
-    explained = target_of(task, example, features, prediction, target)
-    return dataclasses.replace(explained, row=task.row(example, prediction))
+    row = task.row(example, prediction)
+    return dataclasses.replace(target_of(task, prediction, row, features, target), row=row)
 
 
 def _is_recurrent(config: BertConfig) -> bool:
