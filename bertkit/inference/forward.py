@@ -179,9 +179,10 @@ def mean_loss(accelerator: processes.Accelerator, losses: Sequence[LossTerm]) ->
     return sum(total for total, _ in everyone) / max(1, sum(count for _, count in everyone))
 
 
-def with_perplexity(metrics: dict[str, float]) -> dict[str, float]:
+def with_perplexity(metrics: dict[str, float]) -> dict[str, object]:
     """Add the perplexity of next tokens, if their loss was measured."""
-    return metrics | ({"perplexity": perplexity(metrics["lm_loss"])} if "lm_loss" in metrics else {})
+    more = {"perplexity": perplexity(metrics["lm_loss"])} if "lm_loss" in metrics else {}
+    return {**metrics, **more}
 
 
 def measure_split(
