@@ -89,10 +89,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
     verbose: bool = False  # print what `bertkit finetune` prints
 
     def _train(self, rows: list[JsonObject], **of_task: JsonValue) -> Self:
-        own: JsonObject = {}
-        for key, value in (self.settings or {}).items():
-            is_group = isinstance(value, Mapping)
-            own |= {f"{key}.{name}": inner for name, inner in value.items()} if is_group else {key: value}
+        own = dict(self.settings or {})
         if taken := {"train", "model_dir", "output_dir"} & own.keys():
             how = "fit takes the rows" if "train" in taken else f"set {min(taken)}= of {type(self).__name__}"
             raise InputValueError(f"settings={{'{min(taken)}': ...}}: {how}; leave it out of settings")

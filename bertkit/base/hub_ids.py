@@ -31,10 +31,10 @@ def path_of(model_dir: object, setting: str = "model_dir") -> Path:
     try:
         path = Path(model_dir or None).expanduser()  # type: ignore[arg-type]  # "" would mean the working directory
         path.resolve().exists()
-    # not text, a text that cannot be a name, a user without a home, a name that is too long
-    except (TypeError, ValueError, RuntimeError, OSError) as error:
-        wrong = getattr(error, "strerror", None) or "expected a path, a run or a hub id"
-        raise InputError(f"{setting}={model_dir!r:.80}: {wrong}") from None
+    except OSError as error:  # a name that is too long
+        raise InputError(f"{setting}={model_dir!r:.80}: {error.strerror}") from None
+    except (TypeError, ValueError, RuntimeError):  # not text, a text that cannot be a name, a user without a home
+        raise InputError(f"{setting}={model_dir!r:.80}: expected a path, a run or a hub id") from None
     return path
 
 

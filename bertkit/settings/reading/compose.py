@@ -88,17 +88,16 @@ def _compose_suite(assignments: Sequence[Assignment], config_dir: str | None) ->
     """Compose glue: its own settings, and a fine-tuning run for each task; all other assignments apply to every run."""
     keys = _compose_one("glue", [], config_dir)
     own = [one for one in assignments if one.key in keys]
-    others = [one for one in assignments if one not in own]
-    for one in others:
-        if one.key in ("task", "seed"):
-            raise InputError(f"'{one.text}': glue takes several; set {one.key}s=[...]")
+    others = [one for one in assignments if one.key not in keys]
+    plural = [one for one in others if one.key in ("task", "seed")]
+    refuse([f"'{one.text}': glue takes several; set {one.key}s=[...]" for one in plural])
     suite = _compose_one("glue", own, config_dir)
     places = {name: suite[name] or "?" for name in ("model_dir", "output_dir")} | {"data_dir": suite["data_dir"]}
     chosen = suite["tasks"] if isinstance(suite["tasks"], list) else []
-    tasks = [task for task in chosen if task in GLUE_TASKS]  # others are refused when the settings are built
     suite["runs"] = [
         _compose_one("finetune", [Assignment("task", task, f"task={task}"), *others], config_dir) | places
-        for task in tasks
+        for task in chosen
+        if task in GLUE_TASKS  # others are refused when the settings are built
     ]
     return suite
 
