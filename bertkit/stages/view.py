@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Iterator
 
 from bertkit.base.errors import InputError, say
+from bertkit.base.typed_settings import refuse, unused
 from bertkit.explain.attributions import NO_ALIGNMENT
 from bertkit.explain.explain import NO_WEIGHTS, Explanation, explain, json_parts
 from bertkit.explain.pictures import alignment_picture, attention_page, heads_picture, one_head_picture, png_writer
@@ -32,10 +33,10 @@ def run(settings: ViewSettings, inputs: object = None) -> None:
     device = processes.choose_device(settings.device)
     opened = open_task_model(settings.model_dir, settings.task, settings.task_changes, without_head=True)
     generates = opened.task.head == "generation"
-    if generates and settings.steps:
-        raise InputError(f"steps={settings.steps}: has no effect on a model that generates text; leave it out")
-    if not generates and settings.target_text is not None:
-        raise InputError("target_text: has no effect on a model that does not generate text; leave it out")
+    refuse(
+        unused(settings, "", ("steps", generates, "on a model that generates text", 0)),
+        unused(settings, "", ("target_text", not generates, "on a model that does not generate text")),
+    )
     _check_picture(settings, opened.model.config, generates)
     predictor = opened.predictor("fp32", micro_batches.AUTO_MICRO_TOKENS[device.type], opened.model.to(device))
     explained = _explained(settings, predictor, inputs)
@@ -65,27 +66,27 @@ def _summary(explanation: Explanation) -> str:
 
 def _check_picture(settings: ViewSettings, config: BertConfig, generates: bool) -> None:
     """Refuse a picture of attention weights that do not exist."""
+    decoder, output = config.decoder, settings.output
     if settings.ending not in (".svg", ".png"):
         return
-    decoder = config.decoder
     if decoder is not None and decoder.kind == "rnn":
-        if decoder.score == "none":
-            raise InputError(f"output={settings.output}: {NO_ALIGNMENT}; .html shows the generated text")
-        if settings.layer is not None:
-            raise InputError("layer= and head=: a decoder of kind rnn has one attention; leave them out")
+        refuse(
+            decoder.score == "none" and f"output={output}: {NO_ALIGNMENT}; .html shows the generated text",
+            settings.layer is not None and "layer= and head=: a decoder of kind rnn has one attention; leave them out",
+        )
         return
-    if settings.head is None and settings.layer is not None and not generates:
-        raise InputError(SET_BOTH)
-    if config.attention.pattern == "linformer" and not generates:
-        raise InputError(f"output={settings.output}: {NO_WEIGHTS}; .html shows the attributions")
-    numbers = {"layer": (settings.layer, config.num_hidden_layers), "head": (settings.head, config.num_attention_heads)}
-    problems = [
-        f"{name}={number}: the model has {most}; expected 1 to {most}"
-        for name, (number, most) in numbers.items()
-        if number is not None and number > most
-    ]
-    if problems:
-        raise InputError(*problems)
+    refuse(
+        not generates and settings.head is None and settings.layer is not None and SET_BOTH,
+        not generates
+        and config.attention.pattern == "linformer"
+        and f"output={output}: {NO_WEIGHTS}; .html shows the attributions",
+        _too_many("layer", settings.layer or 1, config.num_hidden_layers),
+        _too_many("head", settings.head or 1, config.num_attention_heads),
+    )
+
+
+def _too_many(name: str, number: int, most: int) -> str | None:
+    return f"{name}={number}: the model has {most}; expected 1 to {most}" if number > most else None
 
 
 def _picture(settings: ViewSettings, explanation: Explanation) -> str:

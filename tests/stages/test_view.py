@@ -339,7 +339,7 @@ def test_pictures_of_an_alignment(writer: Callable[..., Path], tmp_path: Path, c
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    (["text=a", "output=a.html", "target_text=b"], "target_text: has no effect"),
+    (["text=a", "output=a.html", "target_text=b"], "target_text=b: has no effect"),
     (["output=a.html"], "text=, or input="),
     (["text=a", "output=a.txt"], "output=a.txt: "),
     (["text=a", "output=a.svg", "layer=2"], "layer= and head="),
