@@ -74,8 +74,9 @@ def _infer(assignments: Sequence[Assignment], config_dir: str | None) -> list[As
     task, data_dir = build(TaskConfig, composed["task"], "task"), composed["data_dir"]
     inferred, reasons = list[str](), list[str]()
     if not has_task:
-        inferred, reason = kinds.infer_task(task, data_dir)
-        reasons.append(f"{' '.join(inferred)}, because {reason}")
+        of_file = kinds.infer_task(task, data_dir)
+        inferred += of_file.settings
+        reasons.append(f"{' '.join(inferred)}, because {of_file.reason}")
     with contextlib.suppress(InputError):
         has_dev = has_dev or (data_dir is not None and readers.find_file(task, data_dir, "dev") is not None)
     if not has_dev:

@@ -12,7 +12,7 @@ from bertkit.base.files import partial_path
 from bertkit.base.json_stream import json_values
 from bertkit.base.text_files import JsonObject, read_lines, without_surrogates
 from bertkit.data.corpus.documents import Corpus, open_corpus
-from bertkit.data.corpus.sources import Span
+from bertkit.data.corpus.sources import Stretch
 from bertkit.display.console import Progress
 from bertkit.retrieval.library import Library, opened_for_writing, stored_hashes
 from bertkit.retrieval.passages import LibraryDocument, document_of, document_of_text
@@ -103,7 +103,7 @@ def _documents(corpus: Corpus, source: _Source) -> Iterator[LibraryDocument]:
         return _squad_documents(path)
     is_split = kind == "text" and corpus.config.sentences == "split"
     units = {"text": "from line" if is_split else "line", "json": "record", "parquet": "record"}
-    documents = corpus.documents((Span(path, kind, 0, None, path.stat().st_size),))
+    documents = corpus.documents((Stretch(path, kind, 0, None, path.stat().st_size),))
     return (document_of(document, units.get(kind, "from line")) for document in documents)
 
 

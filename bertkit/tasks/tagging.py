@@ -78,7 +78,7 @@ class TaggingTask(HeadTask[TaggingExample, TaggingFeature, TaggingPrediction]):
         """Return an example of running text."""
         return ["Johanson lives in Ulaanbaatar and works for the United Nations."]
 
-    def columns_filled_by(self, value: str | tuple[str, ...] | list[str]) -> tuple[str, ...]:
+    def columns_filled_by(self, value: str | tuple[str, ...] | list[str]) -> Sequence[str]:
         """Return the column of a text, or of a list of words."""
         return self.text_columns if isinstance(value, str) else ("words",)
 

@@ -146,7 +146,7 @@ class Task(ABC, Generic[ExampleT, FeatureT, PredictionT]):
             return [["The company sold the ship in May.", "In May the ship was sold by the company."]]
         return ["A warm and funny film that I would gladly see again.", "It was too long, and nothing in it was new."]
 
-    def columns_filled_by(self, value: str | tuple[str, ...] | list[str]) -> tuple[str, ...]:
+    def columns_filled_by(self, value: str | tuple[str, ...] | list[str]) -> Sequence[str]:
         """Return the columns that an input from Python fills, which is not a row."""
         return self.text_columns if isinstance(value, tuple) or self.needs_pair else self.text_columns[:1]
 

@@ -17,7 +17,7 @@ import shutil
 import socket
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -101,7 +101,7 @@ class DatasetExamples(Protocol):
         """How they are masked; None if next tokens are predicted."""
 
     @property
-    def splits(self) -> tuple[str, ...]:
+    def splits(self) -> Sequence[str]:
         """The splits that have examples."""
 
     @property
@@ -176,7 +176,7 @@ class DrawnExamples:
     why_none_held_out = "prepare more documents, or with a larger held_out_prob"
 
     @property
-    def splits(self) -> tuple[str, ...]:
+    def splits(self) -> Sequence[str]:
         """The splits that have documents."""
         return tuple(name for name, split in self.dataset.splits.items() if split.num_documents)
 

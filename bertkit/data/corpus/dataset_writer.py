@@ -7,6 +7,7 @@ commands with shard=i/n.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,6 +25,13 @@ from bertkit.data.corpus.tokenizer import MAX_LENGTH, VocabFacts, load_tokenizer
 SHARD_SETTINGS = ("shard", "part_bytes")  # settings of a shard that do not affect the merged dataset
 
 
+class ShardPlace(NamedTuple):
+    """Which shard of a dataset it is."""
+
+    number: int  # from 1
+    num_shards: int
+
+
 @dataclass(frozen=True)
 class PreparedShard:
     """The output directory of `prepare shard=i/n`."""
@@ -32,10 +40,10 @@ class PreparedShard:
     manifest: JsonObject
 
     @property
-    def place(self) -> tuple[int, int]:
-        """The number of this shard, from 1, and the number of all shards."""
+    def place(self) -> ShardPlace:
+        """The place of this shard."""
         number, _, count = self.manifest["identity"]["shard"].partition("/")
-        return int(number), int(count)
+        return ShardPlace(int(number), int(count))
 
     def files(self) -> list[Path]:
         """Return the files of encoded documents."""
@@ -45,15 +53,15 @@ class PreparedShard:
 def open_shards(directories: Iterable[Path]) -> list[PreparedShard]:
     """Open all shards of a dataset, each of them once, in the order of the text."""
     opened = (PreparedShard(directory, read_shard_manifest(directory)) for directory in directories)
-    shards = sorted(opened, key=lambda shard: shard.place[0])
+    shards = sorted(opened, key=lambda shard: shard.place.number)
     first = shards[0]
     for other in shards:
         changed = _differences(first, other)
         if changed:
             listed = "; ".join(f"{key}: {old!r} in {first.directory}, {new!r} here" for key, old, new in changed)
             raise InputError(f"merge: {other.directory} is a shard of another dataset ({listed}); prepare it again")
-    numbers = [shard.place[0] for shard in shards]
-    count = first.place[1]
+    numbers = [shard.place.number for shard in shards]
+    count = first.place.num_shards
     wrong = [f"{number}/{count}" for number in range(1, count + 1) if numbers.count(number) != 1]
     if wrong:
         raise InputError(
@@ -66,7 +74,7 @@ def _differences(first: PreparedShard, other: PreparedShard) -> list[tuple[str, 
     """List the settings, with both values, that differ but must be equal for shards of one dataset."""
     here, there = first.manifest["identity"], other.manifest["identity"]
     changed = list(differences(here, {**there, "shard": here["shard"]}))
-    if first.place[1] != other.place[1]:
+    if first.place.num_shards != other.place.num_shards:
         changed = [("shard", here["shard"], there["shard"])]
     sizes = [[size for _, size, _ in shard.manifest["source_files"]] for shard in (first, other)]
     if sizes[0] != sizes[1]:

@@ -29,7 +29,7 @@ from bertkit.base.text_files import (
     without_surrogates,
 )
 from bertkit.data.corpus.parquet import parquet_records
-from bertkit.data.corpus.sources import Portion, Span, cut_file, find_files, python_documents, split_sentences
+from bertkit.data.corpus.sources import Portion, Stretch, cut_file, find_files, python_documents, split_sentences
 from bertkit.data.data_config import CorpusConfig
 
 Document = list[str]
@@ -183,41 +183,41 @@ class TextFiles(Corpus):
     def portions(self, num_bytes: int) -> list[Portion]:
         """Cut the corpus, between documents, into portions of about `num_bytes`, which can be read independently."""
         portions: list[Portion] = []
-        waiting: list[Span] = []
+        waiting: list[Stretch] = []
         for group in self._uncut(num_bytes):
-            if waiting and sum(span.num_bytes for span in (*waiting, *group)) > num_bytes:
+            if waiting and sum(stretch.num_bytes for stretch in (*waiting, *group)) > num_bytes:
                 portions.append(tuple(waiting))
                 waiting = []
             waiting += group
         return [*portions, tuple(waiting)]
 
-    def _uncut(self, num_bytes: int) -> Iterator[list[Span]]:
-        """Yield groups of spans that must be in one portion: a single span, or all text files if they are joined."""
+    def _uncut(self, num_bytes: int) -> Iterator[list[Stretch]]:
+        """Yield groups of stretches that must be in one portion: a single stretch, or all text files if they are joined."""
         for kind, group in itertools.groupby(self.files, key=lambda file: file[1]):
             paths = [path for path, _ in group]
             if self.join_files and kind == "text":
-                yield [Span(path, kind, 0, None, path.stat().st_size) for path in paths]
+                yield [Stretch(path, kind, 0, None, path.stat().st_size) for path in paths]
             else:
                 encoding = self.config.encoding
-                yield from ([span] for path in paths for span in cut_file(path, kind, num_bytes, encoding))
+                yield from ([stretch] for path in paths for stretch in cut_file(path, kind, num_bytes, encoding))
 
     def documents(self, portion: Portion) -> Iterator[Document]:
         """Yield the documents of a portion; raises InputError if a file is not in its format."""
-        for kind, group in itertools.groupby(portion, key=lambda span: span.kind):
-            spans = list(group)
-            joined = [spans] if self.join_files and kind == "text" else [[span] for span in spans]
-            yield from itertools.chain.from_iterable(map(self._read_spans, joined))
+        for kind, group in itertools.groupby(portion, key=lambda stretch: stretch.kind):
+            stretches = list(group)
+            joined = [stretches] if self.join_files and kind == "text" else [[stretch] for stretch in stretches]
+            yield from itertools.chain.from_iterable(map(self._read_stretches, joined))
 
-    def _read_spans(self, spans: list[Span]) -> Iterator[Document]:
+    def _read_stretches(self, stretches: list[Stretch]) -> Iterator[Document]:
         before = self.bytes_read
-        yield from self._documents_of(spans)
-        self.bytes_read = before + sum(span.num_bytes for span in spans)
+        yield from self._documents_of(stretches)
+        self.bytes_read = before + sum(stretch.num_bytes for stretch in stretches)
 
-    def _documents_of(self, spans: list[Span]) -> Iterator[Document]:
-        first, record_of = spans[0], f"{spans[0].path}: record {{}}".format
+    def _documents_of(self, stretches: list[Stretch]) -> Iterator[Document]:
+        first, record_of = stretches[0], f"{stretches[0].path}: record {{}}".format
         match first.kind:
             case "text":
-                texts = _text_documents(itertools.chain.from_iterable(map(self._line_blocks, spans)))
+                texts = _text_documents(itertools.chain.from_iterable(map(self._line_blocks, stretches)))
                 return (_as_sentences(text, True) for text in texts) if self.config.sentences == "split" else texts
             case "wikiextractor":
                 split = self.config.sentences != "lines"
@@ -229,52 +229,52 @@ class TextFiles(Corpus):
         values = (value for _, value, _ in json_values(first.path, self._text_blocks(first)))
         return self._of_records(enumerate(values, 1), record_of)
 
-    def _line_blocks(self, span: Span) -> Iterator[tuple[int, list[str]]]:
-        """Yield blocks of a span's lines, with the number of the first line, counted from the span's start."""
-        return self._blocks(span, functools.partial(line_blocks, start=span.start, end=span.end), len)
+    def _line_blocks(self, stretch: Stretch) -> Iterator[tuple[int, list[str]]]:
+        """Yield blocks of a stretch's lines, with the number of the first line, counted from the stretch's start."""
+        return self._blocks(stretch, functools.partial(line_blocks, start=stretch.start, end=stretch.end), len)
 
-    def _text_blocks(self, span: Span) -> Iterator[tuple[int, str]]:
+    def _text_blocks(self, stretch: Stretch) -> Iterator[tuple[int, str]]:
         """Yield blocks of a file's text, each with the number of the line in which it begins."""
-        return self._blocks(span, text_blocks, lambda block: block.count("\n"))
+        return self._blocks(stretch, text_blocks, lambda block: block.count("\n"))
 
     def _blocks(
-        self, span: Span, read: Callable[..., Iterator[tuple[int, BlockT]]], num_lines: Callable[[BlockT], int]
+        self, stretch: Stretch, read: Callable[..., Iterator[tuple[int, BlockT]]], num_lines: Callable[[BlockT], int]
     ) -> Iterator[tuple[int, BlockT]]:
         before, number = self.bytes_read, 1
-        where = functools.partial(self._where, span)
-        with span.path.open("rb") as raw, unpacking(lambda: where(number)):
-            file, encoding = unpacked(raw, span.path), self.config.encoding
+        where = functools.partial(self._where, stretch)
+        with stretch.path.open("rb") as raw, unpacking(lambda: where(number)):
+            file, encoding = unpacked(raw, stretch.path), self.config.encoding
             if is_utf16(encoding):
                 file, encoding = as_utf8(file, encoding)
             advice = "convert the file or set corpus.encoding"
             for number, block in read(file, where, encoding=encoding, advice=advice):
-                self.bytes_read = before + raw.tell() - span.start
+                self.bytes_read = before + raw.tell() - stretch.start
                 yield number, block
                 number += num_lines(block)
 
-    def _lines(self, span: Span) -> Iterator[tuple[int, str]]:
-        """Yield a span's lines, numbered from its start."""
-        return itertools.chain.from_iterable(enumerate(lines, first) for first, lines in self._line_blocks(span))
+    def _lines(self, stretch: Stretch) -> Iterator[tuple[int, str]]:
+        """Yield a stretch's lines, numbered from its start."""
+        return itertools.chain.from_iterable(enumerate(lines, first) for first, lines in self._line_blocks(stretch))
 
-    def _where(self, span: Span, number: int) -> str:
-        """Return file:line for a line of a span; counts the lines before the span."""
-        with span.path.open("rb") as file:
-            blocks = iter(lambda: file.read(min(BLOCK_BYTES, span.start - file.tell())), b"")
-            return f"{span.path}:{number + sum(block.count(10) for block in blocks)}"
+    def _where(self, stretch: Stretch, number: int) -> str:
+        """Return file:line for a line of a stretch; counts the lines before the stretch."""
+        with stretch.path.open("rb") as file:
+            blocks = iter(lambda: file.read(min(BLOCK_BYTES, stretch.start - file.tell())), b"")
+            return f"{stretch.path}:{number + sum(block.count(10) for block in blocks)}"
 
-    def _json_lines(self, span: Span) -> Iterator[tuple[int, object]]:
-        for number, line in self._lines(span):
+    def _json_lines(self, stretch: Stretch) -> Iterator[tuple[int, object]]:
+        for number, line in self._lines(stretch):
             try:
                 if not is_blank(line):
                     yield number, parse_json(line)
             except ValueError as error:
-                where = self._where(span, number)
+                where = self._where(stretch, number)
                 raise InputError(f"{where}: not JSON ({error}); expected one object per line") from None
 
-    def _wiki_documents(self, span: Span) -> Iterator[PlacedDocument]:
+    def _wiki_documents(self, stretch: Stretch) -> Iterator[PlacedDocument]:
         """Yield the paragraphs of each `<doc>` block, without its title."""
         document: PlacedDocument | None = None
-        for number, line in self._lines(span):
+        for number, line in self._lines(stretch):
             if line.startswith("<doc "):
                 title = re.search(r'title="(.*)">', line)
                 document = PlacedDocument([], number, title[1] if title else "")
@@ -283,7 +283,7 @@ class TextFiles(Corpus):
                 document = None
             elif document is None:
                 if not is_blank(line):
-                    where = self._where(span, number)
+                    where = self._where(stretch, number)
                     raise InputError(f"{where}: text outside <doc> ... </doc>; set corpus.format=text")
             elif document or line.strip() != document.title:
                 document.append(line)

@@ -184,7 +184,7 @@ def encode_portions(job: EncodingJob, num_workers: int | None) -> Iterator[int]:
 
 
 def _num_bytes(portion: Portion) -> int:
-    return sum(span.num_bytes for span in portion)
+    return sum(stretch.num_bytes for stretch in portion)
 
 
 class _Encoder:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +40,7 @@ def encode_in_parts(sentences: list[str], rules: str, encode: Callable[[list[str
     """Encode sentences with `encode`; long sentences are passed to it in parts."""
     if len(max(sentences, key=len, default="")) <= PART_CHARACTERS:
         return encode(sentences)
-    parts = [list(parts_of(shorten_long_runs(sentence)[0], rules)) for sentence in sentences]
+    parts = [list(parts_of(shorten_long_runs(sentence).text, rules)) for sentence in sentences]
     flat = list(chain.from_iterable(parts))
     batches = [encode(flat[first : first + PARTS_AT_ONCE]) for first in range(0, len(flat), PARTS_AT_ONCE)]
     ids, lengths = map(np.concatenate, zip(*batches, strict=True))
@@ -69,11 +70,15 @@ def parts_of(text: str, rules: str) -> Iterator[str]:
     yield text[start:]
 
 
-def shorten_long_runs(text: str) -> tuple[str, Callable[[int], int]]:
-    """Shorten runs of letters and digits that are so long that they become [UNK]; keep their beginning and last letter.
+class ShorterText(NamedTuple):
+    """A text without the middle of its long runs."""
 
-    Also return a function that maps the place where a word begins or ends in the shorter text to the place in `text`.
-    """
+    text: str
+    place_in_original: Callable[[int], int]  # of the place where a word begins or ends
+
+
+def shorten_long_runs(text: str) -> ShorterText:
+    """Shorten runs of letters and digits that are so long that they become [UNK]; keep their beginning and last letter."""
     kept, places, removed, start = [], [], [0], 0
     for match in _TOO_LONG_RUN.finditer(text):
         last = match.start(2) + len(match[2].rstrip(_ACCENTS)) - 1
@@ -81,4 +86,5 @@ def shorten_long_runs(text: str) -> tuple[str, Callable[[int], int]]:
         removed.append(removed[-1] + last - match.start(2))
         places.append(last - removed[-1])
         start = last
-    return "".join([*kept, text[start:]]), lambda place: place + removed[bisect.bisect_right(places, place)]
+    shorter = "".join([*kept, text[start:]])
+    return ShorterText(shorter, lambda place: place + removed[bisect.bisect_right(places, place)])

@@ -14,7 +14,7 @@ import re
 import sysconfig
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -30,7 +30,7 @@ MIN_WORDS = 8
 
 
 @dataclass(frozen=True)
-class Span:
+class Stretch:
     """Consecutive whole documents of a file."""
 
     path: Path
@@ -40,7 +40,7 @@ class Span:
     num_bytes: int  # size on disk
 
 
-Portion = tuple[Span, ...]  # a part of the corpus, read by one worker; () is the whole of a corpus without files
+Portion = tuple[Stretch, ...]  # a part of the corpus, read by one worker; () is the whole of a corpus without files
 
 
 class FoundFiles(NamedTuple):
@@ -116,20 +116,20 @@ _DOCUMENT_ENDS: dict[str, Callable[[bytes], bool]] = {
 }
 
 
-def cut_file(path: Path, kind: str, num_bytes: int, encoding: str = "utf-8") -> Iterator[Span]:
-    """Cut a file into spans of about `num_bytes`, after a blank line, a record or a `</doc>`.
+def cut_file(path: Path, kind: str, num_bytes: int, encoding: str = "utf-8") -> Iterator[Stretch]:
+    """Cut a file into stretches of about `num_bytes`, after a blank line, a record or a `</doc>`.
 
-    A file in UTF-16, a compressed file, a JSON file or a parquet file is one span.
+    A file in UTF-16, a compressed file, a JSON file or a parquet file is one stretch.
     """
     size = path.stat().st_size
     if path.suffix == ".gz" or kind not in _DOCUMENT_ENDS or is_utf16(encoding):
-        yield Span(path, kind, 0, None, size)
+        yield Stretch(path, kind, 0, None, size)
         return
     start = 0
     while start < size:
         wanted = start + num_bytes
         end = size if wanted >= size else _next_document(path, kind, wanted)
-        yield Span(path, kind, start, end, end - start)
+        yield Stretch(path, kind, start, end, end - start)
         start = end
 
 
@@ -177,7 +177,7 @@ def split_sentences(paragraph: str) -> list[str]:
 
 
 @functools.cache
-def python_documents() -> tuple[list[str], ...]:
+def python_documents() -> Sequence[list[str]]:
     """Return the documents of corpus=python_docs, about 1.5 MB; they are collected once."""
     seen: set[str] = set()
     documents = []

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
@@ -162,7 +163,14 @@ def _check_same_ids(vocab_txt: Path, tokenizer_json: Path) -> None:
             raise InputError(f"{vocab_txt.parent}: {wrong}; restore both from the same source")
 
 
-def _read_tokenizer_json(path: Path) -> tuple[dict[str, int], _Settings]:
+class _Tokens(NamedTuple):
+    """The tokens of `tokenizer.json`."""
+
+    ids: dict[str, int]
+    normalizer: _Settings
+
+
+def _read_tokenizer_json(path: Path) -> _Tokens:
     content = read_json(path)
     if (kind := at(content, "model.type")) != "WordPiece":
         raise InputError(f"{path}: model.type={kind}; BERT needs a WordPiece tokenizer")
@@ -171,12 +179,12 @@ def _read_tokenizer_json(path: Path) -> tuple[dict[str, int], _Settings]:
     if (prefix := file.model.continuing_subword_prefix) != "##":
         raise InputError(f"{path}: continuing_subword_prefix={prefix!r} is not supported; BERT's is '##'")
     for setting in ("clean_text", "handle_chinese_chars"):
-        if getattr(normalizer, setting) is False:
+        if vars(normalizer)[setting] is False:
             raise InputError(f"{path}: normalizer.{setting}=false is not supported; BERT does it")
     ids = dict(file.model.vocab)
     for token in file.added_tokens or ():
         ids.setdefault(token.content, token.id)
-    return ids, normalizer
+    return _Tokens(ids, normalizer)
 
 
 def _read_vocab_txt(path: Path) -> dict[str, int]:

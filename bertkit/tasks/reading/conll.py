@@ -40,12 +40,19 @@ MAX_WORDS = 1_000_000  # in a sentence or document
 BLANKS = re.compile("[ \t]+")  # a no-break space is part of a word
 
 
-def parts_of(tag: str) -> tuple[str, str] | None:
-    """Split a tag into prefix and type: `B-PER` into B and PER, `O` into O and "". Return None for any other tag."""
+class TagParts(NamedTuple):
+    """The parts of a tag: B and PER of `B-PER`, O and "" of `O`."""
+
+    prefix: str
+    type: str
+
+
+def parts_of(tag: str) -> TagParts | None:
+    """Split a tag into prefix and type; return None for a tag that marks no chunk and is not O."""
     if tag == "O":
-        return "O", ""
+        return TagParts("O", "")
     marked = _PARTS.fullmatch(tag)
-    return (marked[1], marked[2]) if marked else None
+    return TagParts(marked[1], marked[2]) if marked else None
 
 
 def chunks_of(tags: Sequence[str]) -> list[Chunk]:

@@ -7,7 +7,7 @@ import hashlib
 import itertools
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from bertkit.base.errors import InputError, listed, named
 from bertkit.tasks.reading.near_duplicates import Content, groups_of
 from bertkit.tasks.reading.reading import Reading
 from bertkit.tasks.reading.tables import InputTable
-from bertkit.tasks.task import Example
+from bertkit.tasks.task import Example, LabelNames
 from bertkit.tasks.trainable import AnyTrainable
 
 MAX_SHARES = 20  # labels in a description
@@ -32,14 +32,14 @@ class SplitExamples:
     file_warnings: tuple[str, ...] = ()
 
     @property
-    def labels(self) -> tuple[str, ...]:
+    def labels(self) -> LabelNames:
         """The names in the order of their numbers; empty for a regression, spans and choice."""
         return self.task.labels
 
     @property
-    def warnings(self) -> tuple[str, ...]:
+    def warnings(self) -> list[str]:
         """Warnings about the file, and about the labels of these examples."""
-        return (*self.file_warnings, *self._class_warnings())
+        return [*self.file_warnings, *self._class_warnings()]
 
     def _class_warnings(self) -> list[str]:
         classes = set(itertools.chain.from_iterable(map(self.task.classes_of, self.examples)))
@@ -86,8 +86,8 @@ class SplitExamples:
         """Return the text of each example, without its label and id."""
         return [self.task.content(example) for example in self.examples]
 
-    def hold_out(self, share: float, in_groups: bool = True) -> tuple[SplitExamples, SplitExamples]:
-        """Split the examples by a hash of their texts; return those to train on, and about a `share` of them as held out.
+    def hold_out(self, share: float, in_groups: bool = True) -> HeldOut:
+        """Split the examples by a hash of their texts; about a `share` of them is held out.
 
         Examples with the same text (or pair of texts, or context) stay together; with `in_groups`, all near-duplicates do.
         Raises InputError if one of the two parts is empty.
@@ -105,7 +105,8 @@ class SplitExamples:
             raise InputError(f"dev_share={share:g}: {wrong}; choose another share, or add a dev file")
         kept = dataclasses.replace(self, examples=rest, name=f"{self.name} without dev_share={share:g}")
         name, description = f"dev_share={share:g} of {self.name}", f"held out of {self.description}"
-        return kept, dataclasses.replace(self, examples=held, name=name, description=description, file_warnings=())
+        held_out = dataclasses.replace(self, examples=held, name=name, description=description, file_warnings=())
+        return HeldOut(kept, held_out)
 
     def first(self, num_examples: int) -> SplitExamples:
         """Return a copy with only the first examples."""
@@ -113,6 +114,13 @@ class SplitExamples:
             return self
         name = f"the first {num_examples:,} examples of {self.name}"
         return dataclasses.replace(self, examples=self.examples[:num_examples], name=name)
+
+
+class HeldOut(NamedTuple):
+    """Examples of which some are held out."""
+
+    kept: SplitExamples  # to train on
+    held_out: SplitExamples
 
 
 def collect_examples(task: AnyTrainable, reading: Reading) -> SplitExamples:

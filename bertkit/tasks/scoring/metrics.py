@@ -28,7 +28,7 @@ import importlib.util
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -192,8 +192,8 @@ def seqeval(predictions: Values, references: Values) -> dict[str, float]:
     """Precision, recall and F1 of entities, and the accuracy of tags."""
     import seqeval.metrics
 
-    predicted, true = _tags("seqeval", predictions, references)
-    values = [*_entities(predicted, true), seqeval.metrics.accuracy_score(true, predicted)]
+    tags = _tags("seqeval", predictions, references)
+    values = [*_entities(tags), seqeval.metrics.accuracy_score(tags.true, tags.predicted)]
     return dict(zip(METRICS["seqeval"], map(float, values), strict=True))
 
 
@@ -202,23 +202,33 @@ def seqeval_strict(predictions: Values, references: Values) -> dict[str, float]:
     """Precision, recall and F1 of valid entities."""
     import seqeval.scheme
 
-    values = _entities(*_tags("seqeval_strict", predictions, references), mode="strict", scheme=seqeval.scheme.IOB2)
+    tags = _tags("seqeval_strict", predictions, references)
+    values = _entities(tags, mode="strict", scheme=seqeval.scheme.IOB2)
     return dict(zip(METRICS["seqeval_strict"], values, strict=True))
 
 
-def _entities(predicted: list[list[str]], true: list[list[str]], **counted: object) -> list[float]:
+class _Tags(NamedTuple):
+    """The tags of each sentence."""
+
+    predicted: list[list[str]]
+    true: list[list[str]]
+
+
+def _entities(tags: _Tags, **counted: object) -> list[float]:
     """Return the precision, recall and F1 of all entities."""
     import seqeval.metrics
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # warnings about missing predictions, or tags without a prefix
-        report = seqeval.metrics.classification_report(true, predicted, output_dict=True, zero_division=0, **counted)
+        report = seqeval.metrics.classification_report(
+            tags.true, tags.predicted, output_dict=True, zero_division=0, **counted
+        )
     return [float(report["micro avg"][key]) for key in ("precision", "recall", "f1-score")]
 
 
-def _tags(name: str, predictions: Values, references: Values) -> tuple[list[list[str]], list[list[str]]]:
+def _tags(name: str, predictions: Values, references: Values) -> _Tags:
     _check_lengths(name, predictions, references)
-    return [list(row) for row in predictions], [list(row) for row in references]
+    return _Tags([list(row) for row in predictions], [list(row) for row in references])
 
 
 def _check_lengths(name: str, predictions: Values, references: Values) -> None:

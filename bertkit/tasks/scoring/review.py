@@ -243,7 +243,7 @@ def _names(cases: Sequence[Case]) -> list[str]:
 
 def _type(tag: str, marks_chunks: bool) -> str:
     parts = parts_of(tag) if marks_chunks else None
-    return tag if parts is None else parts[1] or "O"
+    return tag if parts is None else parts.type or "O"
 
 
 def _around(words: Sequence[str], place: int, num_words: int = 8) -> str:

@@ -276,7 +276,7 @@ def test_portions_together_are_the_corpus(tmp_path: Path, name: str, num_bytes: 
     assert read_in_portions(corpus, num_bytes) == DOCUMENTS
     whole = name.endswith((".gz", ".json", ".parquet")) or num_bytes == 10**6
     assert (len(portions) == 1) == whole
-    assert sum(span.num_bytes for portion in portions for span in portion) == corpus.total_bytes
+    assert sum(stretch.num_bytes for portion in portions for stretch in portion) == corpus.total_bytes
 
 
 @pytest.mark.parametrize("num_bytes", [1, 8, 25, 10**6])
