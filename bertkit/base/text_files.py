@@ -296,26 +296,26 @@ def line_blocks(
             return
 
 
-class _Lines(NamedTuple):
+class _Decoded(NamedTuple):
     """The lines before the first invalid line, and what is wrong with that line; "" if all are valid."""
 
     lines: list[str]
     fault: str
 
 
-def _decoded(data: bytes, encoding: str, advice: str) -> _Lines:
+def _decoded(data: bytes, encoding: str, advice: str) -> _Decoded:
     data = data.removesuffix(b"\n")
     if codecs.lookup(encoding).name == "utf-8" and b"\0" not in data:
         with contextlib.suppress(UnicodeDecodeError):
-            return _Lines(data.decode("utf-8").split("\n"), "")
+            return _Decoded(data.decode("utf-8").split("\n"), "")
     lines: list[str] = []
     for line in data.split(b"\n"):
         if b"\0" in line:
             zero = line.index(0) + 1
-            return _Lines(lines, f"not text (a zero byte at column {zero}); remove the file, or convert it to UTF-8")
+            return _Decoded(lines, f"not text (a zero byte at column {zero}); remove the file, or convert it to UTF-8")
         try:
             lines.append(line.decode(encoding))
         except UnicodeDecodeError as error:
             byte, column = line[error.start], error.start + 1
-            return _Lines(lines, f"not {encoding.upper()} (byte 0x{byte:02x} at column {column}); {advice}")
-    return _Lines(lines, "")
+            return _Decoded(lines, f"not {encoding.upper()} (byte 0x{byte:02x} at column {column}); {advice}")
+    return _Decoded(lines, "")

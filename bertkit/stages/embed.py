@@ -84,7 +84,7 @@ def _warn(settings: EmbedSettings, embed: Embedder, num_texts: int, num_cut: int
         say(f"warning: {embed.cut_warning(num_cut, num_texts)}", file=sys.stderr)
 
 
-class _Lines:
+class _JsonLines:
     """JSON lines."""
 
     def __init__(self, file: TextIO, dimension: int) -> None:
@@ -145,10 +145,10 @@ class _Parquet:
 
 
 @dataclass
-class _Output:
+class _VectorOutput:
     """Where the texts and their vectors are written."""
 
-    writer: _Lines | _Npy | _Parquet
+    writer: _JsonLines | _Npy | _Parquet
     partial: str | None = None
     num_written: int = 0
 
@@ -158,17 +158,17 @@ class _Output:
 
 
 @contextlib.contextmanager
-def _opened_output(name: str, dimension: int) -> Iterator[_Output]:
+def _opened_output(name: str, dimension: int) -> Iterator[_VectorOutput]:
     """Open an output in the format of its ending."""
     if name == "-":
-        yield _Output(_Lines(sys.stdout, dimension))
+        yield _VectorOutput(_JsonLines(sys.stdout, dimension))
         return
     path = Path(name)
     with opened_output(path, is_binary=path.suffix != ".jsonl") as file:
         if path.suffix != ".jsonl" and not file.seekable():
             raise InputError(f"output={name} is not a seekable file, as {path.suffix} requires; use .jsonl")
-        writer = {".jsonl": _Lines, ".npy": _Npy, ".parquet": _Parquet}[path.suffix](file, dimension)
-        output = _Output(writer, partial_output(file))
+        writer = {".jsonl": _JsonLines, ".npy": _Npy, ".parquet": _Parquet}[path.suffix](file, dimension)
+        output = _VectorOutput(writer, partial_output(file))
         try:
             yield output
         finally:  # also after an error

@@ -126,12 +126,12 @@ def _has_split(settings: FinetuneSettings, split: str) -> bool:
     return path is not None or vars(settings.task.hub)[split] is not None
 
 
-class _Predicted(NamedTuple):
+class _PredictedSplit(NamedTuple):
     source: SplitExamples
     predictions: list[SequencePrediction[str]]
 
 
-def _predict(settings: FinetuneSettings, run_dir: Path, split: str) -> _Predicted:
+def _predict(settings: FinetuneSettings, run_dir: Path, split: str) -> _PredictedSplit:
     """Predict a split with the model of a run."""
     task, source = settings.task, readers.read_examples(settings.task, settings.data_dir, split)
     opened = open_task_model(str(run_dir / "model"), task, {})
@@ -140,7 +140,7 @@ def _predict(settings: FinetuneSettings, run_dir: Path, split: str) -> _Predicte
     opened = dataclasses.replace(opened, task=source.task)
     predictor = opened.predictor(settings.precision, AUTO_MICRO_TOKENS[accelerator.device.type], model)
     features = predictor.features(source.examples)
-    return _Predicted(source, predict_distributed(accelerator, predictor, source.examples, features))
+    return _PredictedSplit(source, predict_distributed(accelerator, predictor, source.examples, features))
 
 
 def _submit(settings: GlueSettings, results: Mapping[str, Sequence[SeedRun]], directory: Path) -> list[str]:

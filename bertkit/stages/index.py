@@ -22,7 +22,7 @@ SNIFFED_BYTES = 1 << 16
 _SQUAD = re.compile(rb'\s*\{\s*"(version|data)"\s*:')  # the beginning of the official files
 
 
-class _Source(NamedTuple):
+class _IndexedFile(NamedTuple):
     """A file of the corpus, or the whole corpus if it has no files."""
 
     name: str
@@ -66,7 +66,7 @@ def run(settings: IndexSettings) -> None:
     say(f"{output}: {totals}; {output.stat().st_size / 1e6:,.1f} MB")
 
 
-def _with_progress(source: _Source, corpus: Corpus, progress: Progress) -> Iterator[LibraryDocument]:
+def _with_progress(source: _IndexedFile, corpus: Corpus, progress: Progress) -> Iterator[LibraryDocument]:
     for document in _documents(corpus, source):
         progress.advance(corpus.bytes_read)
         yield document
@@ -77,13 +77,15 @@ def _describe(changes: Counter[str]) -> str:
     return f"documents: {', '.join(parts) or 'none'}"
 
 
-def _sources_of(corpus: Corpus, settings: IndexSettings) -> list[_Source]:
+def _sources_of(corpus: Corpus, settings: IndexSettings) -> list[_IndexedFile]:
     """List the files of a corpus; a corpus without files is one source."""
     if settings.corpus.source != "files":
-        return [_Source("python_docs" if settings.corpus.source == "python_docs" else f"hub:{settings.corpus.path}")]
+        return [
+            _IndexedFile("python_docs" if settings.corpus.source == "python_docs" else f"hub:{settings.corpus.path}")
+        ]
     if settings.corpus.format == "auto":
         corpus.files = [(path, "squad" if _is_squad(path, kind) else kind) for path, kind in corpus.files]
-    sources = [_Source(str(path.absolute()), path, kind) for path, kind in corpus.files]
+    sources = [_IndexedFile(str(path.absolute()), path, kind) for path, kind in corpus.files]
     for source in sources:
         if without_surrogates(source.name) != source.name:
             raise InputError(f"{source.name}: this name is not UTF-8; rename the file or its folder")
@@ -95,7 +97,7 @@ def _is_squad(path: Path, kind: str) -> bool:
         return kind == "json" and _SQUAD.match(file.read(SNIFFED_BYTES)) is not None
 
 
-def _documents(corpus: Corpus, source: _Source) -> Iterator[LibraryDocument]:
+def _documents(corpus: Corpus, source: _IndexedFile) -> Iterator[LibraryDocument]:
     path, kind = source.path, source.kind
     if path is None:
         return (document_of(document, "document") for document in corpus.documents(()))
@@ -125,7 +127,7 @@ def _squad_documents(path: Path) -> Iterator[LibraryDocument]:
         yield document_of_text(context, title, "paragraph", number)
 
 
-def _hash(source: _Source, settings: IndexSettings) -> str | None:
+def _hash(source: _IndexedFile, settings: IndexSettings) -> str | None:
     """Hash the bytes of a file and the settings for reading it; None without a file."""
     if source.path is None:
         return None

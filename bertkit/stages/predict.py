@@ -50,7 +50,7 @@ def run(settings: PredictSettings, inputs: object = None) -> None:
     predictor = open_predictor(settings, settings.top_k)
     with contextlib.ExitStack() as stack:
         source = stack.enter_context(opened_examples(predictor.task, settings, inputs, settings.carry_input))
-        output = _Output(settings, source.task, source.rows, stack)
+        output = _PredictionOutput(settings, source.task, source.rows, stack)
         compute = functools.partial(_predicted, predictor, source.task)
         if not write_results(source, compute, output, "predictions", not to_file):
             return
@@ -89,7 +89,7 @@ def _predicted(predictor: Predictor, task: AnyTask, examples: list[Example]) -> 
     return _Predicted(features, predict_local(predictor, task, examples, features))
 
 
-class _Output:
+class _PredictionOutput:
     """Where predictions are written: lines or rows, and for some tasks further files beside the output."""
 
     def __init__(
