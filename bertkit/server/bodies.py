@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, WithJsonSchema
 
 from bertkit.server.models import ServedModel
-from bertkit.tasks.reading.tables import first_name
+from bertkit.tasks.task_config import first_name
 
 # the model checks its inputs, since only it knows their columns
 Input = Annotated[object, WithJsonSchema({

@@ -19,11 +19,10 @@ from bertkit.tasks.reading.cells import Cells, FilledRows, ShortRows
 from bertkit.tasks.reading.labels import as_number
 from bertkit.tasks.reading.near_duplicates import Content
 from bertkit.tasks.reading.reading import Reading, optional_value, required_text, required_value
-from bertkit.tasks.reading.tables import first_name
 from bertkit.tasks.scoring import metrics, review
 from bertkit.tasks.scoring.review import Review
 from bertkit.tasks.task import TABLES, Row
-from bertkit.tasks.task_config import Column
+from bertkit.tasks.task_config import Column, first_name
 from bertkit.tasks.trainable import HeadTask, TaskMetrics, is_constant, most_frequent
 
 

@@ -22,12 +22,11 @@ from bertkit.tasks.feature import Feature, pieces
 from bertkit.tasks.reading.cells import Cells
 from bertkit.tasks.reading.near_duplicates import Content
 from bertkit.tasks.reading.reading import Reading, optional_value, required_text
-from bertkit.tasks.reading.tables import names_of
 from bertkit.tasks.scoring import metrics
 from bertkit.tasks.scoring.metrics import TEXT_METRICS, keys_of
 from bertkit.tasks.scoring.review import NUM_MISTAKES, Review
 from bertkit.tasks.task import TABLES, AnyLogitsTask, Row, Runner, Written
-from bertkit.tasks.task_config import GenerationConfig
+from bertkit.tasks.task_config import GenerationConfig, names_of
 from bertkit.tasks.trainable import TaskMetrics, TrainableTask, is_constant
 
 NUM_GROUPS = 4  # groups of sources by length, in a review

@@ -16,12 +16,11 @@ from bertkit.tasks.reading.conll import Sentence, parts_of, to_iob2
 from bertkit.tasks.reading.labels import Ids, Labels
 from bertkit.tasks.reading.near_duplicates import Content
 from bertkit.tasks.reading.reading import Reading, optional_value, required_value
-from bertkit.tasks.reading.tables import names_of
 from bertkit.tasks.reading.writers import conll_lines
 from bertkit.tasks.scoring import metrics, review
 from bertkit.tasks.scoring.review import Review
 from bertkit.tasks.task import ENDINGS, AnyTask, ExtraFile, LabelNames, Row
-from bertkit.tasks.task_config import TAGS, TEXTS, WORDS
+from bertkit.tasks.task_config import TAGS, TEXTS, WORDS, names_of
 from bertkit.tasks.trainable import HeadTask, TaskMetrics, is_constant, most_frequent
 from bertkit.tasks.words import TaggingExample, TaggingPrediction, make_features, tags_of
 

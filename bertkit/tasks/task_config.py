@@ -13,6 +13,33 @@ from bertkit.base.text_files import control_character, is_text_encoding
 from bertkit.base.typed_settings import IF_SET, refuse, unused
 
 Column = str | Annotated[int, Interval(-MAX_INT32, MAX_INT32)] | tuple[str, ...] | None
+
+
+def names_of(column: Column) -> tuple[str, ...]:
+    """Return the names that a column may have; none if the setting is a number."""
+    match column:
+        case str():
+            return (column,)
+        case tuple():
+            return column
+    return ()
+
+
+def first_name(column: Column) -> str:
+    """Return the first name that a column may have, or its number."""
+    return str(next(iter(names_of(column)), column))
+
+
+def number_of(column: Column, usual: int) -> int:
+    """Return the number of a column, the usual one if the setting is none; names are for tables."""
+    return column if isinstance(column, int) else usual
+
+
+def must_exist(column: Column) -> bool:
+    """Whether a table must have the column: of a list of names, it may have none."""
+    return isinstance(column, (str, int))
+
+
 # usual column names in datasets: for lists of words, their tags, and running text
 WORDS, TAGS, TEXTS = ("tokens", "words"), ("tags", "ner_tags", "ner", "pos_tags"), ("text", "sentence")
 

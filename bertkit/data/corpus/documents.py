@@ -97,9 +97,10 @@ class Corpus(ABC):
             match record:
                 case dict() if field in record:
                     text, title = record[field], record.get("title")
+                case dict():
+                    raise InputError(_no_field(where(number), field, named(record)))
                 case _:
-                    fields = named(record) if isinstance(record, dict) else type(record).__name__
-                    raise InputError(f"{where(number)}: no field '{field}' (it has: {fields}); set corpus.field=")
+                    raise InputError(_no_field(where(number), field, type(record).__name__))
             if not isinstance(text, str):
                 raise InputError(f"{where(number)}: field '{field}' is {type(text).__name__}, expected text")
             title = without_surrogates(title) if isinstance(title, str) and field != "title" else ""
@@ -289,6 +290,10 @@ class TextFiles(Corpus):
                 document.append(line)
         if document:
             yield document
+
+
+def _no_field(where: str, field: str, fields: str) -> str:
+    return f"{where}: no field '{field}' (it has: {fields}); set corpus.field="
 
 
 def _text_documents(blocks: Iterable[tuple[int, list[str]]]) -> Iterator[PlacedDocument]:

@@ -91,15 +91,23 @@ class FilledRows(ShortRows):
         head = up_to_filled(records, lambda row: row[1] is not BLANK)
         if not head:
             return
-        first = head[-1][1]
-        empty = {key: self._emptied(value) for key, value in first.items()} if isinstance(first, dict) else {}
+        empty = self._emptied(head[-1][1])
         for line, record in itertools.chain(head, records):
             yield line, empty if record is BLANK else record
 
-    def _emptied(self, value: object) -> object:
-        if isinstance(value, list):
-            return [""] * (len(value) if self.keep_lengths else 0)
-        return "" if isinstance(value, str) else None
+    def _emptied(self, record: object) -> dict[object, object]:
+        match record:
+            case dict():
+                return {key: self._empty(value) for key, value in record.items()}
+        return {}
+
+    def _empty(self, value: object) -> object:
+        match value:
+            case list():
+                return [""] * (len(value) if self.keep_lengths else 0)
+            case str():
+                return ""
+        return None
 
 
 def is_blank_row(cells: Sequence[str]) -> bool:

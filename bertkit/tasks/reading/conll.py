@@ -29,7 +29,7 @@ from typing import NamedTuple
 from bertkit.base.errors import InputError
 from bertkit.base.text_files import is_blank
 from bertkit.tasks.reading.cells import wrong_number
-from bertkit.tasks.task_config import TaskConfig
+from bertkit.tasks.task_config import TaskConfig, number_of
 
 Chunk = tuple[str, int, int]  # type, number of the first word, number after the last word
 _MARKED = re.compile("[BIESLU]-")
@@ -156,10 +156,9 @@ class _Layout:
 
     @classmethod
     def of(cls, task: TaskConfig, format: str) -> "_Layout":
-        """Return the layout of a format, with the columns that the task numbers; a name is for tables."""
+        """Return the layout of a format, with the columns that the task numbers."""
         usual, columns = _LAYOUTS[format], task.columns
-        words = columns.words if isinstance(columns.words, int) else usual.words
-        tags = columns.tags if isinstance(columns.tags, int) else usual.tags
+        words, tags = number_of(columns.words, usual.words), number_of(columns.tags, usual.tags)
         comment = task.comment or usual.comment or ("#" if words != 0 else None)
         return dataclasses.replace(usual, words=words, tags=tags, comment=comment)
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from bertkit.base.errors import InputError
 from bertkit.base.text_files import PEEKED_BYTES, opened_input, parse_json, unpacked
 from bertkit.tasks.reading.conll import BLANKS
-from bertkit.tasks.reading.tables import all_names, names_of
+from bertkit.tasks.reading.tables import all_names
 from bertkit.tasks.task import CONLL_FORMATS, AnyTask
-from bertkit.tasks.task_config import TaskConfig
+from bertkit.tasks.task_config import TaskConfig, must_exist, names_of, number_of
 
 _TAG = re.compile(r"O|[BIES]-\S+")
 _CONLLU = re.compile(r"\d[^\t]*(\t[^\t]*){9}")
@@ -68,7 +68,7 @@ def check_input(task: AnyTask, format: str, name: Path) -> None:
 
 def needs_text_pair(task: TaskConfig) -> bool:
     """Check whether an example of the task needs a pair of texts."""
-    return task.needs_pair or isinstance(task.columns.text_pair, (str, int))
+    return task.needs_pair or must_exist(task.columns.text_pair)
 
 
 def beginning(file: io.BufferedReader, encoding: str) -> str:
@@ -106,8 +106,7 @@ def conll_format(task: AnyTask, lines: list[str]) -> str | None:
     has_sentences = [""] in rows and any(one != [""] != next_ for one, next_ in itertools.pairwise(rows))
     if not has_sentences or len({*map(len, words)}) > 1 or len(words[0]) < 2:
         return None
-    place = task.config.columns.tags
-    column = place if isinstance(place, int) else -1
+    column = number_of(task.config.columns.tags, -1)
     tags = {row[column] for row in words} if -len(words[0]) <= column < len(words[0]) else {""}
     only_by_chance = set() if task.has_words else {"O"}  # a text may have the letter O in each line
     known = task.labels if task.has_words else ()

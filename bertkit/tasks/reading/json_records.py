@@ -8,7 +8,7 @@
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from bertkit.base.errors import InputError
 from bertkit.base.json_stream import json_values
@@ -32,11 +32,11 @@ def json_records(name: str, blocks: Lines) -> Records:
     """Return the records of `{"data": [...]}`, of an array, or of JSON lines, whichever the text contains."""
     values = json_values(name, blocks)
     start = list(itertools.islice(values, 2))
-    if len(start) == 1:
-        line, whole, text = start[0]
-        if text and isinstance(whole, dict):
-            data = whole.get("data")
-            return _flat_records(name, line, text, data if isinstance(data, list) else [whole])
+    match start:
+        case [(line, {"data": list() as data}, text)] if text:
+            return _flat_records(name, line, text, data)
+        case [(line, dict() as whole, text)] if text:
+            return _flat_records(name, line, text, [whole])
     return ((line, value) for line, value, _ in itertools.chain(start, values))
 
 
@@ -55,24 +55,33 @@ def _flat_records(name: str, line: int, text: str, data: Sequence[object]) -> Re
 
 
 def _questions(name: str, where: str, record: object) -> Iterator[object]:
-    if not isinstance(record, dict) or "paragraphs" not in record:
-        yield record
-        return
-    for n, paragraph in enumerate(_list(name, where, record, "paragraphs")):
-        inside = f"{where}.paragraphs[{n}]"
-        if not isinstance(paragraph, dict) or "context" not in paragraph:
-            raise InputError(f"{name}: {inside}: no field 'context'; expected SQuAD's layout, with context and qas")
-        for m, question in enumerate(_list(name, inside, paragraph, "qas")):
-            if not isinstance(question, dict):
-                raise InputError(f"{name}: {inside}.qas[{m}]: expected an object with id, question and answers")
-            yield {**question, "context": paragraph["context"]}
+    match record:
+        case {"paragraphs": paragraphs}:
+            for n, paragraph in enumerate(_list(paragraphs, f"{name}: {where}", "paragraphs")):
+                yield from _questions_of(paragraph, f"{name}: {where}.paragraphs[{n}]")
+        case _:
+            yield record
 
 
-def _list(name: str, where: str, record: Mapping[str, object], field: str) -> list[object]:
-    items = record.get(field)
-    if not isinstance(items, list):
-        raise InputError(f"{name}: {where}: no list '{field}'; expected SQuAD's layout, data, paragraphs and qas")
-    return items
+def _questions_of(paragraph: object, where: str) -> Iterator[object]:
+    match paragraph:
+        case {"context": context, **rest}:
+            questions = rest.get("qas")
+        case _:
+            raise InputError(f"{where}: no field 'context'; expected SQuAD's layout, with context and qas")
+    for m, question in enumerate(_list(questions, where, "qas")):
+        match question:
+            case dict():
+                yield {**question, "context": context}
+            case _:
+                raise InputError(f"{where}.qas[{m}]: expected an object with id, question and answers")
+
+
+def _list(items: object, where: str, field: str) -> list[object]:
+    match items:
+        case list():
+            return items
+    raise InputError(f"{where}: no list '{field}'; expected SQuAD's layout, data, paragraphs and qas")
 
 
 def clean(value: object) -> object:

@@ -1,6 +1,7 @@
 """Check the labels and ids that are read from files."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from bertkit.base.errors import InputError, named
@@ -76,10 +77,15 @@ class Labels:
 
     def names_of(self, value: object, where: str) -> tuple[str, ...]:
         """Check several labels and return their names, without duplicates."""
-        parts = value if isinstance(value, list) else [value]
-        if isinstance(value, str):
-            parts = value.split(self.task.label_separator) if value.strip() else []
-        return tuple(dict.fromkeys(self.name_of(part, where) for part in parts))
+        return tuple(dict.fromkeys(self.name_of(part, where) for part in self._parts(value)))
+
+    def _parts(self, value: object) -> Sequence[object]:
+        match value:
+            case str():
+                return value.split(self.task.label_separator) if value.strip() else []
+            case list():
+                return value
+        return [value]
 
     def all(self) -> tuple[str, ...]:
         """Return the names in the order of their numbers: as listed; or else sorted, numbers by value, texts by alphabet."""

@@ -43,9 +43,9 @@ from bertkit.tasks.reading.formats import (
 from bertkit.tasks.reading.reading import Reading
 from bertkit.tasks.reading.rows import label_names, with_label_names
 from bertkit.tasks.reading.source import SplitExamples, collect_examples
-from bertkit.tasks.reading.tables import InputTable, Rows, names_of, open_table, records
+from bertkit.tasks.reading.tables import InputTable, Rows, open_table, records
 from bertkit.tasks.task import ENDINGS, AnyTask
-from bertkit.tasks.task_config import TaskConfig
+from bertkit.tasks.task_config import TaskConfig, names_of
 from bertkit.tasks.trainable import task_of
 
 SPLITS = ("train", "dev", "test", "dev_mismatched", "test_mismatched")

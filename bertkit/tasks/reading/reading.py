@@ -9,8 +9,8 @@ from typing import TypeVar
 from bertkit.base.errors import InputError, named
 from bertkit.tasks.reading.cells import Cells
 from bertkit.tasks.reading.labels import Ids, Labels
-from bertkit.tasks.reading.tables import InputTable, names_of
-from bertkit.tasks.task_config import Column, TaskConfig
+from bertkit.tasks.reading.tables import InputTable
+from bertkit.tasks.task_config import Column, TaskConfig, names_of
 
 ReadT = TypeVar("ReadT")
 

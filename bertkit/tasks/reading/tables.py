@@ -16,7 +16,7 @@ from bertkit.base.text_files import LINE_MB, TOO_LONG, is_blank
 from bertkit.tasks.reading.cells import CellRows, Cells, Lines, ShortRows, wrong_number
 from bertkit.tasks.reading.conll import Sentence, read_conll, read_words
 from bertkit.tasks.reading.json_records import clean, json_lines, json_records
-from bertkit.tasks.task_config import Column, TaskConfig
+from bertkit.tasks.task_config import Column, TaskConfig, must_exist, names_of
 
 SEPARATORS = {"tsv": "\t", "csv": ","}
 _OTHER_SEPARATORS = {  # the settings for them
@@ -78,10 +78,8 @@ class InputTable:
 
     def find_optional(self, column: Column, setting: str) -> str | None:
         """Return a setting's column; None if the setting is null, or the table has none of the names in its list."""
-        may_be_missing = not isinstance(column, (str, int))
-        if may_be_missing and {*names_of(column)}.isdisjoint(self.names):
-            return None
-        return self.find(column, setting)
+        is_found = must_exist(column) or not {*names_of(column)}.isdisjoint(self.names)
+        return self.find(column, setting) if is_found else None
 
     def _numbered(self, column: int, setting: str) -> str:
         if not -len(self.names) <= column < len(self.names):
@@ -95,21 +93,6 @@ class InputTable:
             return ""
         marks = (mark for mark in _OTHER_SEPARATORS if mark in self.names[0])
         return next((f"; it looks separated by {mark!r}: {_OTHER_SEPARATORS[mark]}" for mark in marks), "")
-
-
-def names_of(column: Column) -> tuple[str, ...]:
-    """Return the names that a column may have; none if the setting is a number."""
-    match column:
-        case str():
-            return (column,)
-        case tuple():
-            return column
-    return ()
-
-
-def first_name(column: Column) -> str:
-    """Return the first name that a column may have, or its number."""
-    return str(column[0] if isinstance(column, tuple) else column)
 
 
 def all_names(task: TaskConfig) -> set[str]:
