@@ -6,9 +6,10 @@ import dataclasses
 import functools
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from bertkit.base.files import sha256_file
+from bertkit.base.text_files import JsonObject
 from bertkit.base.typed_settings import to_mapping
 from bertkit.data.batches.examples import open_examples
 from bertkit.data.batches.sampling import DatasetExamples
@@ -32,7 +33,7 @@ class PretrainingPlan:
 
     settings: PretrainSettings
     identity: dict[str, object]
-    facts: dict[str, Any]  # for the manifest
+    facts: JsonObject  # for the manifest
     accelerator: Accelerator
     start: Start
     choices: Choices
