@@ -4,10 +4,11 @@ In a report, a review is what `tasks.scoring.review` returns, with the keys `sco
 `intervals` (95 %, of each score), `best_metric`, `num_examples`, `warnings` and `facts` added.
 """
 
+import itertools
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -91,15 +92,15 @@ def write_report(
         settings=(run_dir / "config.yaml").read_text(encoding="utf-8"),
         review=review,
         pictures=pictures(review or {}),
-        confused=most_confused(review["confusion"]) if review and "confusion" in review else (),
+        confused=most_confused(review or {}),
     )
     write_durably(run_dir / "report.html", page)
 
 
 def pictures(review: Mapping[str, JsonValue]) -> list[Figure]:
     """Return the charts of a review."""
-    figures = [reliability(review["calibration"])] if "calibration" in review else []
-    return [*figures, scatter(review["scatter"])] if "scatter" in review else figures
+    drawings: dict[str, Callable[[JsonValue], Figure]] = {"calibration": reliability, "scatter": scatter}
+    return [draw(review[name]) for name, draw in drawings.items() if name in review]
 
 
 def headline(review: Mapping[str, JsonValue]) -> str:
@@ -113,16 +114,14 @@ def headline(review: Mapping[str, JsonValue]) -> str:
     return text[0].upper() + text[1:] + "."
 
 
-def most_confused(confusion: JsonObject) -> list[tuple[str, str, int]]:
+def most_confused(review: Mapping[str, JsonValue]) -> list[tuple[str, str, int]]:
     """Return the most frequent confusions, (true, predicted, count); none for two labels, which the matrix shows clearly."""
-    labels, counts = confusion["labels"], confusion["counts"]
-    confusions = [
-        (true, predicted, counts[row][column])
-        for row, true in enumerate(labels)
-        for column, predicted in enumerate(labels)
-        if row != column and counts[row][column]
-    ]
-    return sorted(confusions, key=lambda one: -one[2])[:NUM_CONFUSIONS] if len(labels) > 2 else []
+    if "confusion" not in review or len(review["confusion"]["labels"]) < 3:
+        return []
+    labels, counts = review["confusion"]["labels"], review["confusion"]["counts"]
+    places = itertools.permutations(range(len(labels)), 2)
+    confusions = [(labels[row], labels[column], counts[row][column]) for row, column in places if counts[row][column]]
+    return sorted(confusions, key=lambda one: -one[2])[:NUM_CONFUSIONS]
 
 
 def _headline(last: JsonObject, baselines: dict[str, float]) -> str:

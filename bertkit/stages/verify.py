@@ -31,13 +31,8 @@ def scores(settings: VerifySettings) -> JsonObject:
         ParityError: the weights are damaged.
     """
     directory = resolve_model_dir(settings.model_dir)
-    known = [directory / "parity.json"]
-    path = None if settings.output is None else Path(settings.output)
-    is_kept = path is not None and path.is_file() and not is_stream(path) and not settings.overwrite
-    if path is not None and is_kept:
-        known.append(path)
-    elif path is not None:
-        check_output(path, settings.overwrite)
+    kept = _kept(settings)
+    known = [directory / "parity.json", *kept]
     certified = [certificate.read_certificate(each) for each in known if each.is_file()]
     try:
         result = certify(directory, settings.seed, settings.sequences)
@@ -46,9 +41,20 @@ def scores(settings: VerifySettings) -> JsonObject:
     changed = sorted({name for before in certified for name in certificate.changes(before, result)})
     result["changed_since_certified"] = changed
     result["within_tolerance"] = result["within_tolerance"] and not changed
-    if settings.output is not None and not is_kept and not changed:
+    if settings.output is not None and not kept and not changed:
         write_output(settings.output, to_json(result))
     return result
+
+
+def _kept(settings: VerifySettings) -> list[Path]:
+    """Return the certificate in `output=`, if it is to be compared; otherwise check that it can be written."""
+    if settings.output is None:
+        return []
+    path = Path(settings.output)
+    if path.is_file() and not is_stream(path) and not settings.overwrite:
+        return [path]
+    check_output(path, settings.overwrite)
+    return []
 
 
 def _summary(result: JsonObject) -> list[str]:
