@@ -26,7 +26,7 @@ from bertkit.settings.reading.words import OPTIONS as SHORT_OPTIONS
 from bertkit.settings.reading.words import to_words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from bertkit.base.text_files import JsonObject
     from bertkit.settings.command import CommandSettings
@@ -79,35 +79,12 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run one command, or its part in a worker; return the exit code instead of raising an error."""
-    place, launcher.shows_tracebacks = "the current directory", "--debug" in arguments
+    launcher.shows_tracebacks = "--debug" in arguments
     try:
         if arguments[:1] == ["--worker"]:
             job = launcher.read_job(*arguments[1:2])
-            command, composed = job["command"], job["settings"]
-        else:
-            world.command_line.set(tuple(arguments))
-            parsed = _parse(arguments)
-            command = parsed.command
-            text = _help_text(parsed)
-            if text is not None:
-                say(*text.split("\n"))
-                return 0 if IMMEDIATE & parsed.options or not arguments else 2
-            if "-m" in parsed.options:
-                gc.enable()
-                return _sweep(parsed)
-            composed = _compose(parsed, parsed.words)
-            if "--cfg" in parsed.values:
-                return _print(composed)
-        settings = commands.build_settings(command, composed)
-        gc.enable()  # see __main__.py
-        place = settings.directory or ("standard output" if settings.output_file == "-" else settings.output_file or "")
-        read = list[object]()
-        if not launcher.is_worker:
-            read = commands.check_files(command, settings)
-            if commands.delegate(command, settings):
-                return 0
-        with _stage(command, settings) as run_stage:
-            return run_stage(settings, *read) or 0
+            return _run_stage(job["command"], _build(job["command"], job["settings"]), [])
+        return _run_command(arguments)
     except BrokenPipeError:
         raise
     except (Exception, KeyboardInterrupt, SystemExit) as error:
@@ -117,7 +94,58 @@ def run(arguments: list[str]) -> int:
             import traceback
 
             traceback.print_exc()
-        return _report(error, place)
+        return _report(error, "the current directory")
+
+
+def _run_command(arguments: list[str]) -> int:
+    """Run a command, or start workers that run it; or print a help text, or the configuration."""
+    world.command_line.set(tuple(arguments))
+    parsed = _parse(arguments)
+    command, text = parsed.command, _help_text(parsed)
+    if text is not None:
+        say(*text.split("\n"))
+        return 0 if IMMEDIATE & parsed.options or not arguments else 2
+    if {"-m", "--multirun"} & parsed.options:
+        gc.enable()
+        return _sweep(parsed)
+    composed = _compose(parsed, parsed.words)
+    if "--cfg" in parsed.values:
+        return _print(composed)
+    settings = _build(command, composed)
+    with _naming(settings):
+        read = commands.check_files(command, settings)
+        return 0 if commands.delegate(command, settings) else _run_stage(command, settings, read)
+
+
+def _build(command: str, composed: JsonObject) -> CommandSettings:
+    settings = commands.build_settings(command, composed)
+    gc.enable()  # see __main__.py
+    return settings
+
+
+@contextlib.contextmanager
+def _naming(settings: CommandSettings) -> Iterator[None]:
+    """Give an error of the disk without a name that of the command's output."""
+    try:
+        yield
+    except OSError as error:
+        output = "standard output" if settings.output_file == "-" else settings.output_file
+        error.filename = error.filename or settings.directory or output
+        raise
+
+
+def _run_stage(command: str, settings: CommandSettings, read: list[object]) -> int:
+    """Import the stage of a command, and run it; a signal ends the command with the error of `_stop_error`."""
+    numbers = world.STOP_SIGNALS if command_of(command).is_training else (signal.SIGINT,)
+    # exit at once: an exception during an import would leave a library half imported
+    with world.handle_signals(numbers, lambda *_: os._exit(_report(_stop_error(command, settings)))):
+        stage = commands.import_stage(command)
+    try:
+        # training installs its own handlers, which save first
+        with world.handle_signals(numbers, signal.default_int_handler), _naming(settings):
+            return stage.run(settings, *read) or 0
+    except KeyboardInterrupt:
+        raise _stop_error(command, settings) from None
 
 
 def _parse(arguments: list[str]) -> _Arguments:
@@ -129,7 +157,7 @@ def _parse(arguments: list[str]) -> _Arguments:
         argument = queue.pop(0)
         name, has_value, value = argument.partition("=")
         if argument in OPTIONS:
-            options.add("-m" if argument == "--multirun" else argument)
+            options.add(argument)
         elif name in (*VALUED_OPTIONS, *SHORT_OPTIONS):
             value = value if has_value else queue.pop(0) if queue else ""
             refuse(not value and f"{name}: expected a value after it")
@@ -184,21 +212,6 @@ def _print(composed: JsonObject) -> int:
     entries = {key: value for key, value in composed.items() if key not in hidden}
     say(*yaml.safe_dump(entries, sort_keys=False).splitlines())
     return 0
-
-
-@contextlib.contextmanager
-def _stage(command: str, settings: CommandSettings) -> Iterator[Callable[..., int | None]]:
-    """Import the stage of a command, and give its `run`; a signal ends the command with the error of `_stop_error`."""
-    numbers = world.STOP_SIGNALS if command_of(command).is_training else (signal.SIGINT,)
-    # exit at once: an exception during an import would leave a library half imported
-    with world.handle_signals(numbers, lambda *_: os._exit(_report(_stop_error(command, settings)))):
-        stage = commands.import_stage(command)
-    try:
-        # training installs its own handlers, which save first
-        with world.handle_signals(numbers, signal.default_int_handler):
-            yield stage.run
-    except KeyboardInterrupt:
-        raise _stop_error(command, settings) from None
 
 
 def _stop_error(command: str, settings: CommandSettings) -> BaseException:
