@@ -90,8 +90,9 @@ def training(settings: RunSettings, state: TrainingState, plan: TrainingPlan) ->
 
     Raises StoppedError after a signal, NumericsError after too many skipped steps, StorageError without a checkpoint.
     """
-    progress = Progress(plan.label, plan.steps, done=state.first_step, silent=not state.accelerator.is_main_process)
-    rows = _Rows(settings, state, plan, progress)
+    is_main = state.accelerator.is_main_process
+    progress = Progress(plan.label, plan.steps, done=state.first_step, silent=not is_main)
+    rows = _WrittenRows(settings, state, plan, progress) if is_main else _Rows(state, progress)
     with (
         closing(rows),
         progress,
@@ -240,40 +241,58 @@ def _course(
 
 
 class _Rows:
-    """Writes the rows of metrics.jsonl and their lines on the console, on process 0."""
+    """Tokens, seconds and means from one row of metrics.jsonl to the next, in every process; `_WrittenRows` also writes the rows."""
 
-    def __init__(self, settings: RunSettings, state: TrainingState, plan: TrainingPlan, progress: Progress) -> None:
-        self.plan, self.progress = plan, progress
-        self.is_printed = functools.partial(settings.log.prints, steps=plan.steps)
-        is_main = state.accelerator.is_main_process
-        self.log = MetricsLog(state.directory / "metrics.jsonl", state.first_step) if is_main else None
-        self.trackers = Trackers(settings.log.trackers if is_main else (), state.directory, to_mapping(settings))
+    def __init__(self, state: TrainingState, progress: Progress) -> None:
+        self.progress, self.window = progress, state.writer.history.window
         self.num_tokens, self.seconds = 0, 0.0
-        self.window = state.writer.history.window
 
     def add(self, report: StepReport, metrics: dict[str, float], is_logged: bool) -> None:
         """Write the row of a step if it is due for logging, or was evaluated, left out or skipped.
 
-        Losses, accuracies and the gradient norm are means over the steps since the last row. Every process computes them.
+        Losses, accuracies and the gradient norm are means over the steps since the last row.
         """
         self.progress.advance(report.step)
         self.num_tokens, self.seconds = self.num_tokens + report.num_tokens, self.seconds + report.seconds
         for finished in report.now_read:
             self.window.add(finished.measured)
             if finished.skip_reason is not None and finished.step != report.step:
-                self._write(finished, {}, None, {})
+                self.write(finished, {}, None, {})
         is_skipped = report.is_synced and report.skip_reason is not None
         if metrics or is_logged or report.is_left_out or is_skipped:
             means = {} if report.is_left_out or is_skipped else self.window.close()
-            self._write(report, means, self.num_tokens / self.seconds, metrics)
+            self.write(report, means, self.num_tokens / self.seconds, metrics)
             self.num_tokens, self.seconds = 0, 0.0
 
-    def _write(
+    def write(
         self, report: StepReport, means: dict[str, float], tokens_per_second: float | None, metrics: dict[str, float]
     ) -> None:
         """Write the row of a step, or, for a skipped step, the reason and its examples."""
-        if self.log is None:
-            return
+
+    def print(self, lines: Sequence[str]) -> None:
+        """Print lines below those of the step."""
+
+    def sync(self) -> None:
+        """Flush the rows to disk."""
+
+    def close(self) -> None:
+        """Close metrics.jsonl and the trackers."""
+
+
+class _WrittenRows(_Rows):
+    """The rows of process 0, with their lines on the console."""
+
+    def __init__(self, settings: RunSettings, state: TrainingState, plan: TrainingPlan, progress: Progress) -> None:
+        super().__init__(state, progress)
+        self.plan = plan
+        self.is_printed = functools.partial(settings.log.prints, steps=plan.steps)
+        self.log = MetricsLog(state.directory / "metrics.jsonl", state.first_step)
+        self.trackers = Trackers(settings.log.trackers, state.directory, to_mapping(settings))
+
+    def write(
+        self, report: StepReport, means: dict[str, float], tokens_per_second: float | None, metrics: dict[str, float]
+    ) -> None:
+        """Write a row to metrics.jsonl and the trackers, and perhaps its line."""
         row: dict[str, object] = {"step": report.step, **means}
         if report.skip_reason is not None:
             row["skipped"] = report.skip_reason
@@ -293,17 +312,15 @@ class _Rows:
             self.progress.line(console.step_line(row, self.plan.steps, self.progress.time_left()))
 
     def print(self, lines: Sequence[str]) -> None:
-        """Print lines below those of the step."""
-        for line in lines if self.log is not None else ():
+        """Print lines."""
+        for line in lines:
             self.progress.line(line)
 
     def sync(self) -> None:
-        """Flush the rows to disk."""
-        if self.log is not None:
-            self.log.sync()
+        """Flush metrics.jsonl."""
+        self.log.sync()
 
     def close(self) -> None:
         """Close metrics.jsonl and the trackers."""
-        if self.log is not None:
-            self.log.close()
+        self.log.close()
         self.trackers.close()
