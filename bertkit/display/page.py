@@ -26,6 +26,9 @@ METRIC_NAMES = {
     "exact": "exact match",
     "pearson": "Pearson correlation",
     "spearmanr": "Spearman correlation",
+    "r2": "R²",
+    "rmse": "root mean square error",
+    "mae": "mean absolute error",
     "matthews_correlation": "Matthews correlation",
 }
 

@@ -53,6 +53,7 @@ TASK_CHARTS = (
         "F1", (("eval_f1", "dev"), ("eval_overall_f1", "dev, of entities"), ("eval_f1_macro", "dev, macro")), None, "F1"
     ),
     Curves("Correlation", (("eval_pearson", "Pearson, dev"), ("eval_spearmanr", "Spearman, dev")), None, "correlation"),
+    Curves("R²", (("eval_r2", "dev"),), None, "share"),
     Curves("Matthews correlation", (("eval_matthews_correlation", "dev"),), None, "correlation"),
     Curves("Exact match", (("eval_exact_match", "dev"), ("eval_exact", "dev")), None, "%"),
     *CHARTS[-3:],

@@ -18,6 +18,7 @@ from bertkit.base.batch import IGNORED, PretrainBatch, TaskBatch
 from bertkit.kernels.fast import FastWays
 from bertkit.kernels.layout import Layout, on_device
 from bertkit.model.heads import Targets
+from bertkit.train.label_scale import label_scale
 from bertkit.train.losses import LossTerm, binary_cross_entropy, cross_entropy, cross_entropy_in_place, squared_error
 
 
@@ -115,7 +116,7 @@ def task_losses(
     """Run the model on a labelled packed batch; return the loss of its head, keyed by the head's name.
 
     sequence: cross-entropy over the labels; for multi-label tasks binary cross-entropy of each label; for a regression
-        squared error.
+        squared error, in the units of `label_scale`.
     token: cross-entropy of every labelled token. This loss and the cross-entropy of "sequence" use the batch's class weights.
     choice: cross-entropy over the endings.
     span: the mean of the cross-entropies of start and end, each over the tokens of its sequence (google-research/bert
@@ -124,7 +125,7 @@ def task_losses(
     """
     if batch.head == "generation":
         return {batch.head: _generation_loss(model, batch, precision, label_smoothing)}
-    return {batch.head: _task_loss(_head_logits(model, batch, precision), batch)}
+    return {batch.head: _task_loss(_head_logits(model, batch, precision), batch, model)}
 
 
 def _generation_loss(model: nn.Module, batch: TaskBatch, precision: str, label_smoothing: float) -> LossTerm:
@@ -137,7 +138,7 @@ def _generation_loss(model: nn.Module, batch: TaskBatch, precision: str, label_s
     return loss(logits, labels, count=len(batch.labels), label_smoothing=label_smoothing)
 
 
-def _task_loss(logits: Tensor, batch: TaskBatch) -> LossTerm:
+def _task_loss(logits: Tensor, batch: TaskBatch, model: nn.Module) -> LossTerm:
     assert batch.labels is not None, "no labels to learn from"
     device = logits.device
     if batch.head in ("sequence", "token") and batch.labels.dtype.kind != "f":
@@ -151,7 +152,8 @@ def _task_loss(logits: Tensor, batch: TaskBatch) -> LossTerm:
     if batch.head == "choice":
         return cross_entropy(logits.view(-1, batch.num_choices), labels)
     if batch.labels.ndim == 1:
-        return squared_error(logits.squeeze(1), labels)
+        scale = label_scale(model)
+        return squared_error(logits.squeeze(1) / scale, labels / scale)
     return binary_cross_entropy(logits, labels)
 
 
@@ -170,7 +172,7 @@ def task_logits(model: nn.Module, batch: TaskBatch, precision: str = "fp32") -> 
     Shapes of the logits: sequence (C,), token (T, C), span (T, 2), choice (1,).
     """
     packed = _head_logits(model, batch, precision)
-    loss = None if batch.labels is None else _task_loss(packed, batch)
+    loss = None if batch.labels is None else _task_loss(packed, batch, model)
     logits = packed.float().cpu()
     if batch.head in ("token", "span"):
         return HeadOutput([part.numpy() for part in _by_sequence(logits, batch.sequence_lengths)], loss)

@@ -26,6 +26,7 @@ from bertkit.tasks.scoring.baseline import GAIN, Baseline
 from bertkit.tasks.scoring.metrics import keys_of, signatures
 from bertkit.tasks.scoring.review import eval_json_parts
 from bertkit.train.checkpoint import delete_old_checkpoints, read_state
+from bertkit.train.label_scale import in_own_units
 
 
 def publish(
@@ -45,7 +46,7 @@ def publish(
     pretraining, which keeps its last checkpoints). `line` is printed; `review` and `samples` are shown in the report.
     """
     directory = state.directory
-    with building_dir(directory / "model") as partial:
+    with building_dir(directory / "model") as partial, in_own_units(state.bare_model):
         write_model(state.bare_model, state.tokenizer, partial, {"README.md": model_card(state.bare_model, facts)})
     for name, content in (files or {}).items():
         with writing(directory / name) as file:

@@ -20,7 +20,13 @@ REFUSED = (FIXED, AT_START)
 Rules = Mapping[str, str]
 RunSettings = PretrainSettings | FinetuneSettings
 
-CONTENT = {"data_fingerprint": FIXED, "dev_split": AT_START, "starting_weights": AT_START, "vocabulary": AT_START}
+CONTENT = {
+    "data_fingerprint": FIXED,
+    "dev_split": AT_START,
+    "label_scale": AT_START,
+    "starting_weights": AT_START,
+    "vocabulary": AT_START,
+}
 BOTH = {
     **CONTENT,
     "output_dir": FREE,

@@ -42,6 +42,7 @@ from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.tasks.trainable import task_of
 from bertkit.train import checkpoint
+from bertkit.train.label_scale import LabelUnits, learn_in_units
 from bertkit.train.optimizer import MOMENTS
 from bertkit.train.processes import choose_device
 
@@ -231,9 +232,16 @@ def _read_moments(source: Path, settings: PretrainSettings, model: BertWithHeads
 
 
 def start_finetuning(
-    settings: FinetuneSettings, source: Path | None, tokenizer: Tokenizer, labels: tuple[str, ...]
+    settings: FinetuneSettings,
+    source: Path | None,
+    tokenizer: Tokenizer,
+    labels: tuple[str, ...],
+    units: LabelUnits | None,
 ) -> Start:
-    """Load a model with the task's head, which is new unless the model has these labels; without `source`, make a new model."""
+    """Load a model with the task's head, which is new unless the model has these labels; without `source`, make a new model.
+
+    With `units`, the head of a regression learns in them.
+    """
     is_main = world_from_environment().is_main
     if source is None:
         new = _new_encoder_decoder(settings, tokenizer)
@@ -250,6 +258,8 @@ def start_finetuning(
         named = {"decoder": settings.decoder.of_model(tokenizer.facts.cls, tokenizer.facts.sep)}
     named["head"] = settings.head
     model, report = load_directory(source, (head,), head in POOLED_HEADS, settings.seed, **named)
+    if units is not None:
+        learn_in_units(model, units, is_new=bool(report.new))
     num_layers = model.config.num_hidden_layers
     frozen_depth = settings.frozen_depth(num_layers)
     if settings.reinit_layers > num_layers:

@@ -31,6 +31,7 @@ from bertkit.run.start import Start
 from bertkit.tasks.batching import Cut
 from bertkit.train import checkpoint
 from bertkit.train.checkpoint_writer import CheckpointWriter, History
+from bertkit.train.label_scale import in_own_units
 from bertkit.train.loss_scale import LossScale
 from bertkit.train.micro_batches import check_num_processes, num_parts_for
 from bertkit.train.optimizer import MOMENTS, Adapted, make_optimizer, parameter_groups
@@ -191,8 +192,9 @@ class TrainingState:
     def _load_weights(self, directory: Path) -> None:
         saved, own = read_tensors(directory / checkpoint.WEIGHTS), hugging_face.tensors_of(self.bare_model)
         _require_same_tensors(directory, saved, own)
-        for name, tensor in own.items():
-            tensor.copy_(saved[name])
+        with in_own_units(self.bare_model):
+            for name, tensor in own.items():
+                tensor.copy_(saved[name])
 
     def best_dir(self) -> Path | None:
         """Find the best weights: in their checkpoint, or, if a finished run was resumed, in its model; None if missing."""
@@ -228,7 +230,8 @@ class TrainingState:
             state=to_mapping(state),
             files=hugging_face.text_files(self.bare_model, self.tokenizer),
         )
-        self.writer.write(contents, is_required=is_required)
+        with in_own_units(self.bare_model):
+            self.writer.write(contents, is_required=is_required)
 
 
 def _require_same_tensors(directory: Path, saved: dict[str, Tensor], own: dict[str, Tensor]) -> None:

@@ -24,6 +24,7 @@ from bertkit.tasks.reading.source import SplitExamples
 from bertkit.tasks.reading.training_data import TrainingData, read_training_data
 from bertkit.tasks.task import Example
 from bertkit.tasks.trainable import AnyTrainable
+from bertkit.train.label_scale import LabelUnits
 from bertkit.train.losses import Losses
 from bertkit.train.micro_batches import AUTO_MICRO_TOKENS, MIN_PARTS, check_num_processes
 from bertkit.train.processes import Accelerator
@@ -174,6 +175,20 @@ def fingerprint(splits: TrainingData) -> list[str]:
         for example in split.examples:
             digests[-1].update(repr(example).encode("utf-8", "surrogatepass"))
     return [digest.hexdigest() for digest in digests]
+
+
+def label_units(settings: FinetuneSettings, data: TaskData) -> LabelUnits | None:
+    """Return the units in which a regression learns its labels, or None.
+
+    A task with a stated range, such as STS-B, learns the labels as they are, as published; so do runs that earlier versions
+    began, and heads of plug-ins, whose outputs cannot be scaled by their weights.
+    """
+    task, saved = settings.task, saved_identity(Path(settings.output_dir))
+    is_old = bool(saved) and "label_scale" not in saved
+    if not task.is_regression or task.label_range is not None or settings.head.kind != "linear" or is_old:
+        return None
+    assert data.batches.labels is not None, "training examples have labels"
+    return LabelUnits.of(data.batches.labels)
 
 
 def weigh_classes(settings: FinetuneSettings, data: TaskData) -> None:

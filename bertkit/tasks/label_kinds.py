@@ -175,7 +175,7 @@ class Number(SequenceTask[float]):
 
     def fitting_metrics(self) -> TaskMetrics:
         """Return the correlations."""
-        return TaskMetrics("numbers", ("pearson", "spearmanr"))
+        return TaskMetrics("numbers", ("pearson", "spearmanr", "r2"))
 
     def names_in(self, label: float) -> Sequence[float]:
         """Return the number."""
@@ -188,6 +188,20 @@ class Number(SequenceTask[float]):
     def guess(self, labels: Sequence[float]) -> float:
         """Return the mean."""
         return float(np.mean(np.array(labels, float)))
+
+    def score(
+        self, examples: Sequence[SequenceExample[float]], predictions: Sequence[SequencePrediction[float]]
+    ) -> dict[str, float]:
+        """Compute the task's metrics, and the errors in the units of the labels: the root mean square, and the mean."""
+        errors = np.array([prediction.label for prediction in predictions]) - np.array(known(examples))
+        sizes = {"rmse": float(np.sqrt(np.mean(errors**2))), "mae": float(np.abs(errors).mean())}
+        return super().score(examples, predictions) | sizes
+
+    def labels_by_words(
+        self, train: Sequence[SequenceExample[float]], examples: Sequence[SequenceExample[float]]
+    ) -> list[float]:
+        """Predict numbers by TF-IDF; none if there is nothing to learn."""
+        return tfidf.numbers_by_words(texts_of(train), known(train), texts_of(examples))
 
     def is_degenerate(
         self, examples: Sequence[SequenceExample[float]], predictions: Sequence[SequencePrediction[float]]

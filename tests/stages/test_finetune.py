@@ -21,7 +21,7 @@ from forks import KILL
 from safetensors.torch import load_file, save_file
 from scipy.stats import binomtest
 
-from bertkit import load_model, load_tokenizer
+from bertkit import load_model, load_predictor, load_tokenizer
 from bertkit.base.files import read_tensors
 from bertkit.base.typed_settings import build
 from bertkit.cli import run
@@ -426,6 +426,39 @@ def test_regression_learns_to_count(start: Path, tmp_path: Path) -> None:
     assert "sequence_accuracy" not in read_metrics(tmp_path / "run" / "metrics.jsonl")[0]
 
 
+def test_regression_learns_labels_of_any_size(start: Path, tmp_path: Path) -> None:
+    """Prices: the loss has units near their spread, the model and its scores the prices' own."""
+    rng = np.random.default_rng(0)
+    for name, count in (("train", 61), ("dev", 19)):
+        texts = [" ".join(rng.choice(["kan", "lor"], 5)) for _ in range(count)]
+        lines = "".join(f"{text}\t{20_000 + 3_000 * text.count('kan')}\n" for text in texts)
+        (tmp_path / f"{name}.tsv").write_text(f"text\tlabel\n{lines}")
+    task = [
+        "task=regression",
+        f"data_dir={tmp_path}",
+        "device=cpu",
+        "num_epochs=8",
+        "optimizer.peak_learning_rate=3e-3",
+        "batch.sequences=8",
+        "task.max_seq_length=24",
+    ]
+    words = ["finetune", *task, f"model_dir={start}", f"output_dir={tmp_path / 'run'}"]
+    assert run(words) == 0
+    scores = json.loads((tmp_path / "run" / "eval.json").read_text())
+    assert scores["mae"] < scores["rmse"] < 0.5 * scores["majority_baseline"]["rmse"]
+    assert 1_000 < scores["majority_baseline"]["rmse"] < 6_000
+    assert read_metrics(tmp_path / "run" / "metrics.jsonl")[0]["loss"] < 10
+    predict = load_predictor(tmp_path / "run", device="cpu")
+    classifier = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "run" / "model").eval()
+    tokens = load_tokenizer(tmp_path / "run")(["kan kan lor lor lor"], return_tensors="pt")
+    with torch.no_grad():
+        theirs = float(classifier(**tokens).logits[0, 0])
+    assert predict("kan kan lor lor lor")["label"] == pytest.approx(theirs, rel=1e-4)
+    assert abs(theirs - 26_000) < 3_000
+    assert run([*words, "num_epochs=9", "resume.allow=[num_epochs]"]) == 0  # continues with the same units
+    assert json.loads((tmp_path / "run" / "eval.json").read_text())["rmse"] < 0.5 * scores["majority_baseline"]["rmse"]
+
+
 def test_several_labels_at_once(start: Path, tmp_path: Path, capsys: Capsys) -> None:
     """Any number of words of two topics, and a label for each topic that is there."""
     rng = np.random.default_rng(0)
@@ -454,7 +487,7 @@ def test_several_labels_at_once(start: Path, tmp_path: Path, capsys: Capsys) -> 
     predicted = [json.loads(line) for line in output.read_text().splitlines()]
     assert [row["label"] for row in predicted] == [line["label"] for line in lines]
     assert run(["export", f"checkpoint={run_dir}", "head=task", f"output_dir={tmp_path / 'exported'}"]) == 0
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "exported").eval()
+    model = transformers.transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "exported").eval()
     assert model.config.problem_type == "multi_label_classification"
     first = json.loads((tmp_path / "dev.jsonl").read_text().splitlines()[0])
     ids = load_tokenizer(run_dir)([first["text"]])["input_ids"]

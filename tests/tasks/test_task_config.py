@@ -37,7 +37,7 @@ TABLE = {
     "sequence": ("auto", None, ("accuracy",), "accuracy", 32, 2e-5, 3),
     "tagging": ("auto", None, ("seqeval",), "overall_f1", 32, 5e-5, 3),
     "spans": (None, None, ("squad_v2",), "f1", 48, 5e-5, 2),
-    "regression": ("regression", None, ("pearson", "spearmanr"), "pearson", 32, 2e-5, 3),
+    "regression": ("regression", None, ("pearson", "spearmanr", "r2"), "r2", 32, 2e-5, 3),
     "generation": (None, None, ("rouge", "exact_match_text"), "rougeL", 64, 5e-5, 10),
     "translation": (None, None, ("bleu", "chrf"), "bleu", 64, 5e-5, 10),
 }  # fmt: skip

@@ -80,7 +80,8 @@ def plan_finetuning(given: FinetuneSettings, read: TrainingData | None = None) -
     data.task.check_metrics()
     if world.is_main:
         say(*data.describe(settings))
-    start = start_finetuning(settings, source, tokenizer, data.labels)
+    units = task_data.label_units(settings, data)
+    start = start_finetuning(settings, source, tokenizer, data.labels, units)
     check_task(settings, start.model.config, data.has_pairs)
     settings = settings.with_rate(settings.rate_for(start.model.config.hidden_size))
     task_data.weigh_classes(settings, data)
@@ -92,6 +93,7 @@ def plan_finetuning(given: FinetuneSettings, read: TrainingData | None = None) -
     identity["data_fingerprint"] = task_data.fingerprint(splits_of())
     identity["starting_weights"] = start.weights_sha256
     identity |= {"dev_split": "near-duplicates together"} if task_data.keeps_groups(settings) else {}
+    identity |= {"label_scale": units.scale} if units is not None else {}
     identity |= {"vocabulary": vocabulary} if source is None else {}  # trained again at every start
     return FinetuningPlan(
         settings=settings,

@@ -4,7 +4,7 @@
 |---|---|---|
 | accuracy, f1 (for label 1), f1_macro, f1_micro, matthews_correlation | label numbers; for accuracy also lists of tags | the metric's name |
 | accuracy (all labels of an example right), f1_macro, f1_micro | several labels: an array of 0 and 1, a column for each label | the metric's name |
-| pearson, spearmanr | numbers | the metric's name |
+| pearson, spearmanr, r2 (the share of the variance that is explained) | numbers | the metric's name |
 | seqeval (as in the CoNLL evaluation) | a list of tags for each sentence | overall_precision, overall_recall, overall_f1, overall_accuracy |
 | seqeval_strict (only valid IOB2) | a list of tags for each sentence | strict_precision, strict_recall, strict_f1 |
 | squad | the answer by question id; the accepted answers by question id | exact_match, f1, total |
@@ -169,6 +169,14 @@ def pearson(predictions: Sequence[float], references: Sequence[float]) -> float:
 def spearmanr(predictions: Sequence[float], references: Sequence[float]) -> float:
     """Spearman's correlation."""
     return _correlation("spearmanr", predictions, references)
+
+
+@metric("r2")
+def r2(predictions: Sequence[float], references: Sequence[float]) -> float:
+    """The coefficient of determination: 1 without errors, 0 or less if the mean of the references predicts as well."""
+    import sklearn.metrics
+
+    return float(sklearn.metrics.r2_score(references, predictions)) if len(references) > 1 else 0.0
 
 
 def _correlation(name: str, predictions: Sequence[float], references: Sequence[float]) -> float:

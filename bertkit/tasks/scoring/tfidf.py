@@ -1,4 +1,4 @@
-"""A baseline for labels of texts: TF-IDF (weighted counts of words) with logistic regression."""
+"""A baseline for labels of texts: TF-IDF (weighted counts of words) with logistic regression, for numbers with ridge regression."""
 
 import warnings
 from collections.abc import Sequence
@@ -42,6 +42,14 @@ def sets_by_words(
         return []
     predicted: list[tuple[str, ...]] = sets.inverse_transform(np.array(is_label).reshape(len(texts), -1))
     return predicted
+
+
+def numbers_by_words(train: Sequence[str], numbers: Sequence[float], texts: Sequence[str]) -> list[float]:
+    """Predict a number for each text from texts with numbers; none if there is nothing to learn."""
+    from sklearn.linear_model import Ridge
+
+    rows = _sample(len(train))
+    return _predicted(Ridge(), _at(rows, train), _at(rows, numbers), 1, texts)
 
 
 def _sample(num_rows: int) -> Sequence[int]:
