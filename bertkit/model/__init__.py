@@ -7,6 +7,7 @@ Doors:
 
     bert_config  the hyper-parameters, and the names of the heads
     heads        the encoder with its heads: the model that a run trains
+    label_scale  the head of a regression that learns labels of any size
     bert         the encoder, and the initial weights of everything
     attention    the equation
     positions    sinusoids, rotations and distances

@@ -18,7 +18,7 @@ from bertkit.base.batch import IGNORED, PretrainBatch, TaskBatch
 from bertkit.kernels.fast import FastWays
 from bertkit.kernels.layout import Layout, on_device
 from bertkit.model.heads import Targets
-from bertkit.train.label_scale import label_scale
+from bertkit.model.label_scale import label_scale
 from bertkit.train.losses import LossTerm, binary_cross_entropy, cross_entropy, cross_entropy_in_place, squared_error
 
 

@@ -16,6 +16,7 @@ from bertkit.display.report import write_report
 from bertkit.interop.exports.card import CardFacts, finetuning_facts, model_card, pretraining_facts
 from bertkit.interop.hugging_face.directory import write_model
 from bertkit.interop.load import load_tokenizer
+from bertkit.model.label_scale import in_own_units
 from bertkit.run.directory import RESULT, read_manifest, read_scores, read_settings, run_of
 from bertkit.run.state import TrainingState
 from bertkit.run.task_data import TaskData
@@ -26,7 +27,6 @@ from bertkit.tasks.scoring.baseline import GAIN, Baseline
 from bertkit.tasks.scoring.metrics import keys_of, signatures
 from bertkit.tasks.scoring.review import eval_json_parts
 from bertkit.train.checkpoint import delete_old_checkpoints, read_state
-from bertkit.train.label_scale import in_own_units
 
 
 def publish(

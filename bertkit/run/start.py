@@ -33,6 +33,7 @@ from bertkit.model.bert_config import (
     too_long,
 )
 from bertkit.model.heads import BertWithHeads
+from bertkit.model.label_scale import LabelUnits, learn_in_units
 from bertkit.model.layers import depth_of, reinitialise_top
 from bertkit.run.directory import read_manifest, run_of
 from bertkit.run.length_phases import lengths_of
@@ -42,7 +43,6 @@ from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.tasks.trainable import task_of
 from bertkit.train import checkpoint
-from bertkit.train.label_scale import LabelUnits, learn_in_units
 from bertkit.train.optimizer import MOMENTS
 from bertkit.train.processes import choose_device
 

@@ -17,6 +17,7 @@ from bertkit.base.typed_settings import IF_SET, checked, to_mapping
 from bertkit.interop.hugging_face import directory as hugging_face
 from bertkit.kernels import fast
 from bertkit.kernels.fast import NAMES, FastWays
+from bertkit.model.label_scale import in_own_units
 from bertkit.model.layers import compile_layers, freeze_below, recompute_layers
 from bertkit.run.reproducibility import (
     Platform,
@@ -31,7 +32,6 @@ from bertkit.run.start import Start
 from bertkit.tasks.batching import Cut
 from bertkit.train import checkpoint
 from bertkit.train.checkpoint_writer import CheckpointWriter, History
-from bertkit.train.label_scale import in_own_units
 from bertkit.train.loss_scale import LossScale
 from bertkit.train.micro_batches import check_num_processes, num_parts_for
 from bertkit.train.optimizer import MOMENTS, Adapted, make_optimizer, parameter_groups

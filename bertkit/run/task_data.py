@@ -14,6 +14,7 @@ from bertkit.base.batch import IGNORED
 from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import Rules, Tokenizer, VocabFacts, load_tokenizer, train_wordpiece
 from bertkit.model.heads import BertWithHeads
+from bertkit.model.label_scale import LabelUnits
 from bertkit.run.directory import saved_identity
 from bertkit.run.memory_plan import LargestBatch
 from bertkit.run.state import Choices, make_choices
@@ -24,7 +25,6 @@ from bertkit.tasks.reading.source import SplitExamples
 from bertkit.tasks.reading.training_data import TrainingData, read_training_data
 from bertkit.tasks.task import Example
 from bertkit.tasks.trainable import AnyTrainable
-from bertkit.train.label_scale import LabelUnits
 from bertkit.train.losses import Losses
 from bertkit.train.micro_batches import AUTO_MICRO_TOKENS, MIN_PARTS, check_num_processes
 from bertkit.train.processes import Accelerator

@@ -6,7 +6,7 @@ import torch
 from conftest import small_model
 
 from bertkit.interop.hugging_face.directory import tensors_of
-from bertkit.train.label_scale import LabelUnits, in_own_units, label_scale, learn_in_units
+from bertkit.model.label_scale import LabelUnits, in_own_units, label_scale, learn_in_units
 
 
 def test_units_are_the_nearest_power_of_two() -> None:
