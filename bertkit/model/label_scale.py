@@ -9,9 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertkit.model.heads import BertWithHeads, LinearHead
@@ -27,11 +25,11 @@ class LabelUnits:
     mean: float
 
     @classmethod
-    def of(cls, labels: NDArray[np.number[Any]]) -> "LabelUnits":
+    def of(cls, labels: Tensor) -> "LabelUnits":
         """Return the power of two nearest to the standard deviation; 1 if all labels are equal."""
-        deviation = float(labels.std(dtype=float))
+        deviation = float(labels.double().std(correction=0))
         scale = 2.0 ** round(math.log2(deviation)) if deviation > 0 else 1.0
-        return cls(scale, float(labels.mean(dtype=float)))
+        return cls(scale, float(labels.double().mean()))
 
 
 class ScaledHead(nn.Module):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from bertkit.base.batch import IGNORED
@@ -188,7 +189,7 @@ def label_units(settings: FinetuneSettings, data: TaskData) -> LabelUnits | None
     if not task.is_regression or task.label_range is not None or settings.head.kind != "linear" or is_old:
         return None
     assert data.batches.labels is not None, "training examples have labels"
-    return LabelUnits.of(data.batches.labels)
+    return LabelUnits.of(torch.from_numpy(data.batches.labels))
 
 
 def weigh_classes(settings: FinetuneSettings, data: TaskData) -> None:

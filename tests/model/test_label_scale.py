@@ -1,6 +1,5 @@
 """The units of a regression's labels."""
 
-import numpy as np
 import pytest
 import torch
 from conftest import small_model
@@ -10,9 +9,9 @@ from bertkit.model.label_scale import LabelUnits, in_own_units, label_scale, lea
 
 
 def test_units_are_the_nearest_power_of_two() -> None:
-    assert LabelUnits.of(np.array([100.0, 300.0])) == LabelUnits(128.0, 200.0)
-    assert LabelUnits.of(np.array([0.001, 0.003])) == LabelUnits(2.0**-10, 0.002)
-    assert LabelUnits.of(np.array([7, 7])) == LabelUnits(1.0, 7.0)
+    assert LabelUnits.of(torch.tensor([100.0, 300.0])) == LabelUnits(128.0, 200.0)
+    assert LabelUnits.of(torch.tensor([0.001, 0.003])) == LabelUnits(2.0**-10, 0.002)
+    assert LabelUnits.of(torch.tensor([7, 7])) == LabelUnits(1.0, 7.0)
 
 
 @pytest.mark.parametrize("is_new", [True, False])
