@@ -9,8 +9,8 @@ from bertkit.model.label_scale import LabelUnits, in_own_units, label_scale, lea
 
 
 def test_units_are_the_nearest_power_of_two() -> None:
-    assert LabelUnits.of(torch.tensor([100.0, 300.0])) == LabelUnits(128.0, 200.0)
-    assert LabelUnits.of(torch.tensor([0.001, 0.003])) == LabelUnits(2.0**-10, 0.002)
+    assert LabelUnits.of(torch.tensor([100.0, 300.0], dtype=torch.float64)) == LabelUnits(128.0, 200.0)
+    assert LabelUnits.of(torch.tensor([0.001, 0.003], dtype=torch.float64)) == LabelUnits(2.0**-10, 0.002)
     assert LabelUnits.of(torch.tensor([7, 7])) == LabelUnits(1.0, 7.0)
 
 
