@@ -65,8 +65,10 @@ hydra.compose = compose_once
 
 @pytest.fixture(scope="session")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """An interpreter for subprocesses that has bertkit imported already; see `forks.py`."""
-    with forks(tmp_path_factory.mktemp("forks")) as program:
+    """An interpreter for subprocesses that has bertkit imported already, one for all workers; see `forks.py`."""
+    is_worker = "PYTEST_XDIST_WORKER" in os.environ
+    folder = tmp_path_factory.getbasetemp().parent if is_worker else tmp_path_factory.mktemp("forks")
+    with forks(folder) as program:
         yield program
 
 

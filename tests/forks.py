@@ -27,18 +27,33 @@ KILL = signal.SIGUSR2  # handed on as SIGKILL, which nobody can hand on; the pro
 
 @contextlib.contextmanager
 def forks(folder: Path) -> Iterator[Path]:
-    """Start the process that is forked; yield the program that asks it for a fork."""
+    """Start the process that is forked, unless another user of the folder has; yield the program that asks it for a fork.
+
+    It ends when all users have closed the pipe `users`; who started it waits for that.
+    """
     import subprocess
 
-    door, program = folder / "door", folder / "python"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -IS {__file__} call {door} "$@"\n')
-    program.chmod(0o755)
-    command = [sys.executable, __file__, "serve", str(door)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
-        assert server.stdout is not None
-        assert server.stdout.readline() == b"ready\n"
+    from filelock import FileLock
+
+    door, program, users = folder / "door", folder / "python", folder / "users"
+    with contextlib.ExitStack() as stack:
+        with FileLock(folder / "lock"):
+            try:
+                user = os.open(users, os.O_WRONLY | os.O_NONBLOCK)
+            except OSError:  # nobody has started it yet, or it has ended
+                for left in (door, users):
+                    left.unlink(missing_ok=True)
+                os.mkfifo(users)
+                program.write_text(f'#!/bin/sh\nexec {sys.executable} -IS {__file__} call {door} "$@"\n')
+                program.chmod(0o755)
+                with open(os.open(users, os.O_RDONLY | os.O_NONBLOCK), "rb") as pipe:
+                    user = os.open(users, os.O_WRONLY)
+                    command = [sys.executable, __file__, "serve", str(door)]
+                    server = stack.enter_context(subprocess.Popen(command, stdin=pipe, stdout=subprocess.PIPE))
+                assert server.stdout is not None
+                assert server.stdout.readline() == b"ready\n"
+        stack.callback(os.close, user)
         yield program
-        server.communicate()  # the end of its input ends it
 
 
 def call(door: str, arguments: list[str]) -> None:
@@ -119,6 +134,7 @@ def answer(link: socket.socket) -> None:
         os.chdir(folder)
         os.environ.clear()
         os.environ.update(environment)
+        sys.path[1:1] = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
         os._exit(exit_code_of(arguments))  # without taking apart all that was imported
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.setpgid(pid, pid)  # with all that it starts
