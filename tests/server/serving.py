@@ -18,6 +18,14 @@ from typing import Any
 import pytest
 
 SECONDS = 60.0  # that nothing here takes
+# a server whose workers are forks, which have torch imported already, instead of new interpreters
+FORKING = """
+import multiprocessing
+forking = multiprocessing.get_context("fork")
+multiprocessing.get_context = lambda method: forking
+from bertkit.__main__ import main
+main()
+"""
 
 
 @dataclass
@@ -44,11 +52,11 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(python: Path, *arguments: str, folder: Path | None = None) -> Iterator[Server]:
+def serving(python: Path, *arguments: str, folder: Path | None = None, code: str = FORKING) -> Iterator[Server]:
     """Start a server on a free port, and wait until it is ready."""
     for package in ("fastapi", "prometheus_client", "uvicorn", "uvloop"):
         pytest.importorskip(package)
-    command = [str(python), "-m", "bertkit", "serve", "port=0", "device=cpu", *arguments]
+    command = [str(python), "-c", code, "serve", "port=0", "device=cpu", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder) as process:
         server = Server(process)
         assert process.stdout is not None

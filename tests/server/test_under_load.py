@@ -16,13 +16,14 @@ from typing import Any
 
 import pytest
 from conftest import small_model
-from serving import Answer, Connection, Server, ask, request, serving
+from serving import FORKING, Answer, Connection, Server, ask, request, serving
 
 from bertkit import export_model, load_predictor
 from bertkit.data.corpus.tokenizer import Tokenizer
 
 TEXTS = ["kan lon", "min", "rur ten kar lon min", "kan " * 30, "lor, mish", "ten"]
 Right = list[dict[str, float]]  # the probabilities of each text
+AS_USERS_DO = "from bertkit.__main__ import main; main()"  # each worker is a new interpreter
 
 
 def make_model(tokenizer: Tokenizer, target: Path, seed: int = 0) -> Right:
@@ -103,7 +104,7 @@ def test_more_clients_than_the_queue_holds(python: Path, tokenizer: Tokenizer, t
             time.sleep(0.02)
         clients.stop()
         assert set(clients.statuses) == {200, 429, 503}
-        assert ask(server.port, "/predict", {"inputs": [TEXTS[0]]}).status == 200
+        wait_until(lambda: ask(server.port, "/predict", {"inputs": [TEXTS[0]]}).status == 200)
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
@@ -111,7 +112,8 @@ def test_who_was_taken_gets_an_answer_when_the_server_stops(
     python: Path, tokenizer: Tokenizer, tmp_path: Path, num_workers: int
 ) -> None:
     right = make_model(tokenizer, tmp_path / "model")
-    with serving(python, f"model_dir={tmp_path / 'model'}", "batch_tokens=40", f"workers={num_workers}") as server:
+    arguments = (f"model_dir={tmp_path / 'model'}", "batch_tokens=40", f"workers={num_workers}")
+    with serving(python, *arguments, code=AS_USERS_DO) as server:
         wait_until(lambda: len(workers(server)) == num_workers or num_workers == 1)
         clients = Clients(server, 20, [right])
         wait_until(lambda: clients.statuses[200] > 100)
@@ -194,7 +196,7 @@ def test_workers_whose_model_or_server_is_gone(python: Path, tokenizer: Tokenize
 def test_workers_say_once_what_is_wrong(python: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     import subprocess
 
-    command = [python, "-m", "bertkit", "serve", f"model_dir={tmp_path}", "port=0", "workers=2"]
+    command = [python, "-c", FORKING, "serve", f"model_dir={tmp_path}", "port=0", "workers=2"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stdout == ""
