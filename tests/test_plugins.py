@@ -2,10 +2,8 @@
 
 import importlib
 import json
-import os
 import re
 import shutil
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import TINY_FINETUNE, TINY_PRETRAIN, Capsys, refused, small_config
+from conftest import TINY_FINETUNE, TINY_PRETRAIN, Capsys, output_of, refused, small_config
 from safetensors.torch import load_file
 from torch import nn
 
@@ -180,7 +178,7 @@ def test_a_head_and_a_metric(tiny_runs: Path, capsys: Capsys) -> None:
     refused(run(predict), "head.kind='two_layers'", capsys)
 
 
-def test_plug_in_package_trains_in_one_and_two_processes(tiny_runs: Path, package: Path) -> None:
+def test_plug_in_package_trains_in_one_and_two_processes(tiny_runs: Path, package: Path, python: Path) -> None:
     """Its options are used without `plugins=`, by one process, by two, and after a stop in the middle."""
     assert pretrain(tiny_runs, "one", *OTHERS, "steps=4", "checkpoint.every_steps=1") == 0
     rows = [json.loads(line) for line in Path("one/metrics.jsonl").read_text().splitlines()]
@@ -196,11 +194,8 @@ def test_plug_in_package_trains_in_one_and_two_processes(tiny_runs: Path, packag
     name = "model/model.safetensors"
     assert (Path("two") / name).read_bytes() == (Path("one") / name).read_bytes()
 
-    command = [sys.executable, "-m", "bertkit", "pretrain", f"data_dir={tiny_runs / 'data'}", "output_dir=both"]
-    done = subprocess.run(
-        [*command, *TINY_PRETRAIN, *OTHERS, "steps=4", "launch.num_processes=2"], env=os.environ, capture_output=True
-    )
-    assert done.returncode == 0, done.stderr
+    command = [python, "-m", "bertkit", "pretrain", f"data_dir={tiny_runs / 'data'}", "output_dir=both"]
+    output_of([*command, *TINY_PRETRAIN, *OTHERS, "steps=4", "launch.num_processes=2"])
     both, one = (load_file(Path(folder) / name) for folder in ("both", "one"))
     assert all(torch.allclose(both[key], one[key], atol=1e-6) for key in one)
     assert set(one) == set(both)

@@ -283,12 +283,13 @@ def test_a_killed_run_ends_as_one_that_was_not(
     "name",
     ["published", *(pytest.param(name, marks=pytest.mark.slow) for name in ("transformer", "additive", "relative"))],
 )
-def test_two_processes_give_the_bits_of_one(name: str, data: Path, start: Path, tmp_path: Path, python: Path) -> None:
+def test_two_processes_give_the_bits_of_one(
+    name: str, data: Path, start: Path, tmp_path: Path, torchrun: list[str]
+) -> None:
     more = [*settings_of(name, start), "reproducibility=strict", "model.hidden_dropout_prob=0.1"]
-    for count in (1, 2):
-        output = tmp_path / str(count)
-        command = [python, "-m", "bertkit", "finetune", f"data_dir={data}", f"output_dir={output}", *SMALL, *more]
-        output_of([*command, f"launch.num_processes={count}"], timeout=120)
+    assert finetune(data, tmp_path / "1", *more) == 0
+    places = [f"data_dir={data}", f"output_dir={tmp_path / '2'}"]
+    output_of([*torchrun, "finetune", *SMALL, *more, *places], timeout=120)
     assert weights_of(tmp_path / "1") == weights_of(tmp_path / "2")
     texts = [[row["text"] for row in rows_of(tmp_path / each / "predictions.jsonl")] for each in ("1", "2")]
     assert texts[0] == texts[1]
