@@ -163,7 +163,7 @@ LABELS_OF_OTHER_TYPES = [
 @pytest.mark.parametrize(("y", "classes"), LABELS_OF_OTHER_TYPES, ids=lambda value: type(value).__name__)
 def test_labels_come_back_in_their_own_type(tiny: str, y: Any, classes: list[Any]) -> None:
     texts = ["kan lon kan", "mir mir mir", "run ten run"]
-    classifier = bertkit.BertClassifier(tiny, **FAST | {"num_epochs": 40}).fit(texts, y)
+    classifier = bertkit.BertClassifier(tiny, **FAST | {"num_epochs": 20, "peak_learning_rate": 6e-3}).fit(texts, y)
     assert classifier.classes_.tolist() == classes
     assert [type(label) for label in classifier.classes_.tolist()] == [type(label) for label in classes]
     assert classifier.predict(texts).tolist() == np.array(y).ravel().tolist()
@@ -218,11 +218,14 @@ def test_wrong_settings_are_refused(tiny: str, made: tuple[Any, Path], tmp_path:
 
 
 def test_a_search_over_learning_rates(tiny: str) -> None:
+    """In two processes, which are forks: new interpreters would import for longer than they train."""
     pipeline = Pipeline(
         [("lower", FunctionTransformer(lower)), ("bert", bertkit.BertClassifier(tiny, **FAST | {"num_epochs": 12}))]
     )
     rates = {"bert__peak_learning_rate": [1e-9, 3e-3]}
-    search = GridSearchCV(pipeline, rates, cv=2, n_jobs=2, error_score="raise").fit([*map(str.upper, TEXTS)], LABELS)
+    with joblib.parallel_config("multiprocessing"):
+        search = GridSearchCV(pipeline, rates, cv=2, n_jobs=2, error_score="raise")
+        search.fit([*map(str.upper, TEXTS)], LABELS)
     worse, better = search.cv_results_["mean_test_score"]
     assert better > worse
     assert search.best_params_ == {"bert__peak_learning_rate": 3e-3}

@@ -24,6 +24,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import psutil
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -33,7 +34,6 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from bertkit.base import errors
 from bertkit.base.errors import INTERRUPTED_CODE, BertkitError, InputError, PeerError, StoppedError
 from bertkit.base.processors import num_processors
-from bertkit.base.text_files import JsonObject
 from bertkit.launch import world
 from bertkit.launch.launch_config import LaunchConfig
 
@@ -97,7 +97,7 @@ def _is_cause(code: int) -> bool:
     return code not in (0, *ERRORS, INTERRUPTED_CODE, world.BROKEN_PIPE_CODE)
 
 
-def run(launch: LaunchConfig, job: JsonObject, output_dir: str | None) -> None:
+def run(launch: LaunchConfig, job: dict[str, Any], output_dir: str | None) -> None:
     """Start the processes of this host, wait for them, and clean up; raises the errors of `launcher.start`."""
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # bertkit prints one line itself
     with tempfile.TemporaryDirectory(prefix="bertkit-") as folder, contextlib.ExitStack() as stack:

@@ -11,10 +11,9 @@ import os
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bertkit.base.errors import InputError
-from bertkit.base.text_files import JsonObject
 from bertkit.launch import world
 from bertkit.launch.launch_config import LaunchConfig
 
@@ -64,11 +63,11 @@ def run_in_workers(command: str, settings: "DataclassInstance", launch: LaunchCo
     return True
 
 
-def read_job(file: str = "") -> JsonObject:
+def read_job(file: str = "") -> dict[str, Any]:
     """Read the job of this worker, which a launcher must have started; from now on the process ends when its launcher ends."""
     global is_worker, shows_tracebacks
     try:
-        job: JsonObject = json.loads(Path(file).read_text(encoding="utf-8"))
+        job: dict[str, Any] = json.loads(Path(file).read_text(encoding="utf-8"))
         arguments, launcher, shows_tracebacks = job["arguments"], job["launcher"], job["debug"]
         world.end_with_parent()
         if set(job) != {"command", "settings", "debug", "arguments", "launcher"} or launcher != os.getppid():

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 from types import FrameType
+from typing import Any
 
 from bertkit.base.errors import INTERRUPTED_CODE, say
-from bertkit.base.text_files import JsonObject
 from bertkit.launch.world import STOP_SIGNALS, child_command, end_with_parent, handle_signals
 
 STOPPED_CODES = (75, INTERRUPTED_CODE)
@@ -101,5 +101,5 @@ def _over_seeds(scores: dict[str, dict[str, float]]) -> list[str]:
 def _scores(directory: Path | None) -> dict[str, float]:
     if directory is None or not (directory / "eval.json").is_file():
         return {}
-    values: JsonObject = json.loads((directory / "eval.json").read_text(encoding="utf-8"))
+    values: dict[str, Any] = json.loads((directory / "eval.json").read_text(encoding="utf-8"))
     return {name: value for name, value in values.items() if isinstance(value, float) and name != "best_epoch"}

@@ -62,7 +62,7 @@ class Embeddings(nn.Module):
         self.place = positions.module_name
         self.add_module(self.place, positions)
         self.segment = nn.Embedding(config.type_vocab_size, size) if is_bert else None
-        self.norm = make_norm(config) if is_bert else nn.Identity()
+        self.norm = make_norm(config) if is_bert else None
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     @property
@@ -81,7 +81,7 @@ class Embeddings(nn.Module):
         if self.segment is not None:
             hidden = hidden + self.segment(token_type_ids)
         hidden = self.positions.embed(hidden, position_ids)
-        return self.dropout(self.norm(hidden))  # type: ignore[no-any-return]
+        return self.dropout(hidden if self.norm is None else self.norm(hidden))  # type: ignore[no-any-return]
 
 
 @plugins.option("feed_forward", "mlp")
@@ -149,7 +149,7 @@ class Encoder(nn.Module):
         self.patterns = [pattern.of_layer(number) for number in numbers]
         self.compression = pattern.compression(config) if pattern.shares_compression else None
         self.layers = nn.ModuleList(EncoderLayer(config, number, self.compression) for number in numbers)
-        self.norm = make_norm(config) if config.norm.placement == "pre" else nn.Identity()
+        self.norm = make_norm(config) if config.norm.placement == "pre" else None
 
     def forward(
         self, hidden: Tensor, layout: Layout, output_hidden_states: bool = False, attentions: list[Tensor] | None = None
@@ -160,7 +160,8 @@ class Encoder(nn.Module):
             geometry = Geometry(layout, layout, pattern, is_whole=attentions is not None)
             output = layer(hidden_states[-1], geometry, attentions)
             hidden_states = [*hidden_states, output] if output_hidden_states else [output]
-        hidden_states[-1] = self.norm(hidden_states[-1])
+        if self.norm is not None:
+            hidden_states[-1] = self.norm(hidden_states[-1])
         return hidden_states
 
 

@@ -129,7 +129,7 @@ class Decoder(nn.Module):
             DecoderLayer(config, number, layer if is_shared and isinstance(layer, EncoderLayer) else None)
             for number, layer in enumerate(encoder.encoder.layers)
         )
-        self.norm = make_norm(config) if config.norm.placement == "pre" else nn.Identity()
+        self.norm = make_norm(config) if config.norm.placement == "pre" else None
         self.score = TiedLinear() if score is None else score
 
     def forward(
@@ -169,4 +169,5 @@ class Decoder(nn.Module):
         return self._logits(hidden)
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        return self.score(self.norm(hidden), self.embeddings.token.weight)  # type: ignore[no-any-return]
+        hidden = hidden if self.norm is None else self.norm(hidden)
+        return self.score(hidden, self.embeddings.token.weight)  # type: ignore[no-any-return]

@@ -4,8 +4,8 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from bertkit.base.text_files import JsonObject
 from bertkit.base.typed_settings import at, differences
 from bertkit.run.directory import RESULT, read_manifest, read_scores, read_settings
 from bertkit.run.resume_rules import FINETUNE, FREE, PRETRAIN, WARN, Change, class_of
@@ -28,8 +28,8 @@ class RunRecord:
     name: str
     settings: dict[str, object]
     facts: dict[str, object]  # from the manifest: data, starting weights, versions, number of processes
-    rows: list[JsonObject]  # the rows of metrics.jsonl
-    result: JsonObject  # the final metrics; for an unfinished run the newest evaluation
+    rows: list[dict[str, Any]]  # the rows of metrics.jsonl
+    result: dict[str, Any]  # the final metrics; for an unfinished run the newest evaluation
     is_finished: bool
 
     @property

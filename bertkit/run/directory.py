@@ -10,10 +10,11 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from bertkit.base.errors import InputError
 from bertkit.base.renamed import current
-from bertkit.base.text_files import JsonObject, parse_yaml, read_json
+from bertkit.base.text_files import parse_yaml, read_json
 from bertkit.base.typed_settings import checked
 from bertkit.run.resume_rules import LENGTH, REFUSED, Change, Rules, changes, class_of
 
@@ -44,10 +45,10 @@ class Manifest:
     world_size: int = 1
     command_line: tuple[str, ...] = ()
     data_fingerprint: str | None = None
-    corpus: JsonObject | None = None
+    corpus: dict[str, Any] | None = None
     tokenizer_sha256: str | None = None
-    init_from: JsonObject | None = None  # facts about the starting weights
-    identity: JsonObject  # the settings that are not free to change, and hashes of data and starting weights
+    init_from: dict[str, Any] | None = None  # facts about the starting weights
+    identity: dict[str, Any]  # the settings that are not free to change, and hashes of data and starting weights
     changes: tuple[Changed, ...] = ()
 
 
@@ -64,7 +65,7 @@ def is_finished(directory: Path, identity: dict[str, object], rules: Rules) -> b
     return not any(key == LENGTH or class_of(key, rules) in REFUSED for key in keys)
 
 
-def saved_identity(directory: Path) -> JsonObject:
+def saved_identity(directory: Path) -> dict[str, Any]:
     """Read the identity of the run in a directory; empty if there is no run."""
     manifest = _manifest(directory)
     return {} if manifest is None else current(manifest.identity)
@@ -102,7 +103,7 @@ def run_of(model_dir: str | Path) -> Path | None:
     return None
 
 
-def read_scores(run_dir: Path, names: Sequence[str] = (), file: str = RESULT) -> JsonObject:
+def read_scores(run_dir: Path, names: Sequence[str] = (), file: str = RESULT) -> dict[str, Any]:
     """Read the final metrics of a run, which must include `names`; empty for an unfinished run, if `names` is empty."""
     path = run_dir / file
     if not names and not path.is_file():
@@ -116,7 +117,7 @@ def read_scores(run_dir: Path, names: Sequence[str] = (), file: str = RESULT) ->
     return scores
 
 
-def read_settings(run_dir: Path) -> JsonObject:
+def read_settings(run_dir: Path) -> dict[str, Any]:
     """Read the resolved settings of a run."""
     path = run_dir / "config.yaml"
     try:

@@ -11,7 +11,7 @@ import socket
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import yaml
 
@@ -30,7 +30,6 @@ from bertkit.base.files import (
     write_durably,
 )
 from bertkit.base.memory import processes_here
-from bertkit.base.text_files import JsonObject
 from bertkit.base.typed_settings import differences, dotted_keys, refuse, to_mapping
 from bertkit.display import console
 from bertkit.launch.world import command_line, newest_checkpoint, world_from_environment
@@ -85,7 +84,7 @@ class RunPlan(Protocol):
         """The settings that are not free to change, and hashes of data and starting weights."""
 
     @property
-    def facts(self) -> JsonObject:
+    def facts(self) -> dict[str, Any]:
         """Further facts for the manifest."""
 
     @property
@@ -135,7 +134,7 @@ def lock_run(
     directory: Path,
     settings: Mapping[str, object],
     identity: dict[str, object],
-    facts: JsonObject,
+    facts: dict[str, Any],
     rules: Rules,
     allow: Sequence[str],
 ) -> Iterator[list[Change]]:
@@ -191,7 +190,7 @@ def check(directory: Path, identity: dict[str, object], rules: Rules, allow: Seq
 
 
 def write_identity(
-    directory: Path, settings: Mapping[str, object], identity: dict[str, object], facts: JsonObject
+    directory: Path, settings: Mapping[str, object], identity: dict[str, object], facts: dict[str, Any]
 ) -> None:
     """Write the settings and the manifest of a new run."""
     _write_settings(directory, settings)

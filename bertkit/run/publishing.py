@@ -3,10 +3,10 @@
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from bertkit.base.errors import say
 from bertkit.base.files import building_dir, to_json, write_durably, writing
-from bertkit.base.text_files import JsonObject
 from bertkit.base.typed_settings import at, checked, to_mapping
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.display import console
@@ -84,7 +84,7 @@ def publish_task(
     data: TaskData,
     best_step: int,
     scores: dict[str, float],
-    predictions: Sequence[object],
+    predictions: Sequence[Any],
     baseline: Baseline,
 ) -> None:
     """Write the results of fine-tuning: the model, with the weights of `best_step`, and its scores and predictions on dev."""
@@ -92,7 +92,7 @@ def publish_task(
     best_epoch = round(best_step / (plan.steps_per_epoch or 1), 4)
     ranges = baseline.intervals(predictions, scores)
     gain = ranges.pop(GAIN, None)
-    result: JsonObject = {**scores, "best_step": best_step, "best_epoch": best_epoch, "num_examples": len(examples)}
+    result: dict[str, Any] = {**scores, "best_step": best_step, "best_epoch": best_epoch, "num_examples": len(examples)}
     result |= {"intervals": ranges, GAIN: gain, "majority_baseline": baseline.scores.get("majority")}
     for name in [name for name in baseline.scores if name != "majority"]:
         result |= {"tfidf_baseline": baseline.scores[name], "tfidf": name}

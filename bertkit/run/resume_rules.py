@@ -5,8 +5,8 @@ The identity of a run consists of all settings that are not FREE, and of hashes 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from bertkit.base.text_files import JsonValue
 from bertkit.base.typed_settings import differences
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.pretrain import PretrainSettings
@@ -90,8 +90,8 @@ class Change:
     """A setting whose value has changed."""
 
     key: str
-    old: JsonValue
-    new: JsonValue
+    old: Any
+    new: Any
 
 
 def class_of(key: str, rules: Rules) -> str:

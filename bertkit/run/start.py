@@ -7,14 +7,13 @@ import dataclasses
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from bertkit.base.errors import InputError, say
 from bertkit.base.files import sha256_file
-from bertkit.base.text_files import JsonObject
 from bertkit.base.typed_settings import at, refuse
 from bertkit.data.corpus.prepared import PreparedDataset
 from bertkit.data.corpus.tokenizer import Tokenizer
@@ -123,7 +122,7 @@ class Start:
 
     model: BertWithHeads
     tokenizer: Tokenizer  # saved in every checkpoint
-    init_from: JsonObject | None  # facts about the starting weights, for the manifest; None for a new model
+    init_from: dict[str, Any] | None  # facts about the starting weights, for the manifest; None for a new model
     moments: dict[str, Tensor] = field(default_factory=dict)  # the moments of the optimizer, if loaded
     frozen_depth: int = 0  # which lower layers are frozen (`model.layers`)
     layer_decay: float = 1.0  # learning rate of a layer, relative to the layer above it
@@ -139,7 +138,7 @@ class Start:
         return float(self.layer_decay ** (num_layers + 1 - depth_of(name, num_layers)))
 
 
-def starting_weights(settings: RunSettings) -> JsonObject:
+def starting_weights(settings: RunSettings) -> dict[str, Any]:
     """Return the hashes of the starting weights, for the identity of a run; empty if the weights no longer exist."""
     if settings.model_dir is None:
         return {"starting_weights": None}
@@ -249,7 +248,7 @@ def start_finetuning(
             say(f"starting with a new model, decoder={settings.decoder and settings.decoder.kind}")
         return Start(new, tokenizer, None, layer_decay=settings.layer_decay)
     task, head = settings.task, task_of(settings.task).head
-    named: JsonObject = {"labels": labels} if labels else {}
+    named: dict[str, Any] = {"labels": labels} if labels else {}
     if task.is_regression:
         named = {"labels": (SCORE,), "problem_type": "regression"}
     if task.multi_label:

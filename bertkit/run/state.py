@@ -5,14 +5,13 @@ import dataclasses
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from bertkit.base.errors import InputError, StorageError
 from bertkit.base.files import read_tensors, remove_leftovers
-from bertkit.base.text_files import JsonObject
 from bertkit.base.typed_settings import IF_SET, checked, to_mapping
 from bertkit.interop.hugging_face import directory as hugging_face
 from bertkit.kernels import fast
@@ -46,7 +45,7 @@ class Choices:
     num_parts: int | None  # as in `train.loop.Course`
     kernels: tuple[Literal[NAMES], ...]  # type: ignore[valid-type]
     is_compiled: bool  # whether the layers run as compiled graphs, with different dropout
-    settings: JsonObject  # the settings on which the choices depend; plain values
+    settings: dict[str, Any]  # the settings on which the choices depend; plain values
 
     def __post_init__(self) -> None:
         if isinstance(self.cut, tuple) and min(self.cut, default=0) < 1:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -205,7 +206,7 @@ def weigh_classes(settings: FinetuneSettings, data: TaskData) -> None:
     data.batches.class_weights = np.array(weights)
 
 
-def balanced_weights(labels: NDArray[np.int64] | NDArray[np.float64], num_labels: int) -> tuple[float, ...]:
+def balanced_weights(labels: NDArray[Any], num_labels: int) -> tuple[float, ...]:
     """Return n / (num_labels * count) for each label, so that all have the same total weight; without examples 1."""
     counts = np.bincount(labels[labels != IGNORED], minlength=num_labels).tolist()
     return tuple(sum(counts) / (num_labels * count) if count else 1.0 for count in counts)

@@ -28,13 +28,13 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from torch import Tensor
 
 from bertkit.base import files
 from bertkit.base.errors import NumericsError, StorageError, say
-from bertkit.base.text_files import JsonObject, read_json
+from bertkit.base.text_files import read_json
 from bertkit.base.typed_settings import checked
 from bertkit.train.processes import ALONE, Ranks
 
@@ -277,9 +277,9 @@ def read_moments(checkpoint_dir: Path) -> dict[str, Tensor]:
     return {name: tensor for path in moment_files(checkpoint_dir) for name, tensor in files.read_tensors(path).items()}
 
 
-def read_state(checkpoint_dir: Path) -> JsonObject:
+def read_state(checkpoint_dir: Path) -> dict[str, Any]:
     """Read state.json of a checkpoint."""
-    content: JsonObject = read_json(checkpoint_dir / STATE)
+    content: dict[str, Any] = read_json(checkpoint_dir / STATE)
     checked(_State, content, checkpoint_dir / STATE)
     return content
 

@@ -1,6 +1,7 @@
 """The optimizer LAMB."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -23,7 +24,7 @@ class Lamb(Optimizer):
     NVIDIA/DeepLearningExamples PyTorch/LanguageModeling/BERT lamb_amp_opt, with `use_nvlamb` off.
     """
 
-    def __init__(self, groups: list[dict[str, object]], config: OptimizerConfig) -> None:
+    def __init__(self, groups: list[dict[str, Any]], config: OptimizerConfig) -> None:
         numbers = {"lr": config.peak, "betas": (config.beta1, config.beta2), "eps": config.epsilon}
         super().__init__(groups, numbers)
         self.bias_correction = config.bias_correction

@@ -14,11 +14,10 @@ from typing import Any
 
 from bertkit.base.errors import InputError, say
 from bertkit.base.files import write_durably
-from bertkit.base.text_files import JsonObject
 from bertkit.base.typed_settings import at, dotted_keys
 
 
-def read_metrics(path: Path) -> list[JsonObject]:
+def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Read metrics.jsonl, skipping lines that a crash or a power cut damaged; other values than numbers are an InputError."""
     if not path.is_file():
         return []

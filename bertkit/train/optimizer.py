@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -76,7 +77,7 @@ class AdamW(Optimizer, torch.optim.AdamW):
 
     unsaved = ("step",)
 
-    def __init__(self, groups: list[dict[str, object]], config: OptimizerConfig) -> None:
+    def __init__(self, groups: list[dict[str, Any]], config: OptimizerConfig) -> None:
         betas = (config.beta1, config.beta2)
         super().__init__(groups, lr=config.peak, betas=betas, eps=config.epsilon, fused=True)
         self.bias_correction = config.bias_correction
@@ -115,7 +116,7 @@ class Adapted(Optimizer):
             self._num_updates += 1
 
 
-def make_optimizer(groups: list[dict[str, object]], config: OptimizerConfig) -> Optimizer:
+def make_optimizer(groups: list[dict[str, Any]], config: OptimizerConfig) -> Optimizer:
     """Make the optimizer of a run: `optimizer(groups, config)` returns one of ours or, as plug-ins do, one of torch's."""
     made = plugins.bind("optimizer", config.name, config.options)(groups, config)
     if not isinstance(made, torch.optim.Optimizer) or len(made.param_groups) != len(groups):
@@ -126,7 +127,7 @@ def make_optimizer(groups: list[dict[str, object]], config: OptimizerConfig) -> 
 
 def parameter_groups(
     model: nn.Module, weight_decay: float, rate_scale_of: Callable[[str], float] = lambda name: 1.0
-) -> list[dict[str, object]]:
+) -> list[dict[str, Any]]:
     """Return parameter groups: weights and embeddings have weight decay; biases and norms have none.
 
     `rate_scale_of` takes the name of a parameter and returns the factor for its learning rate.

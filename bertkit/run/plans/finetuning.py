@@ -7,9 +7,9 @@ import functools
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bertkit.base.errors import say
-from bertkit.base.text_files import JsonObject
 from bertkit.base.typed_settings import at, to_mapping
 from bertkit.interop.load import load_tokenizer, resolve_model_dir
 from bertkit.launch.world import world_from_environment
@@ -34,7 +34,7 @@ class FinetuningPlan:
 
     settings: FinetuneSettings
     identity: dict[str, object]
-    facts: JsonObject  # for the manifest
+    facts: dict[str, Any]  # for the manifest
     accelerator: Accelerator
     start: Start
     choices: Choices

@@ -6,10 +6,9 @@ import dataclasses
 import functools
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from bertkit.base.files import sha256_file
-from bertkit.base.text_files import JsonObject
 from bertkit.base.typed_settings import to_mapping
 from bertkit.data.batches.examples import open_examples
 from bertkit.data.batches.sampling import DatasetExamples
@@ -33,7 +32,7 @@ class PretrainingPlan:
 
     settings: PretrainSettings
     identity: dict[str, object]
-    facts: JsonObject  # for the manifest
+    facts: dict[str, Any]  # for the manifest
     accelerator: Accelerator
     start: Start
     choices: Choices
