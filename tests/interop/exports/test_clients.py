@@ -16,7 +16,7 @@ from bertkit.base.files import sha256_file
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.exports.sentence_transformers import Pooling, read_pooling
-from bertkit.model.bert_config import POOLED_HEADS
+from bertkit.model.bert_config import POOLED_HEADS, PRETRAINING_HEADS
 
 PAIRS = [("kan lon.", "min"), ("A river rose.", "It fell again, slowly."), ("x", "y")]
 
@@ -32,7 +32,9 @@ def test_onnxruntime_and_its_quantisation(tokenizer: Tokenizer, tmp_path: Path, 
     import onnx
     import onnxruntime
 
-    output = exported(tokenizer, tmp_path, ("sequence",), "head=task", "onnx=int8", labels=("no", "maybe", "yes"))
+    output = exported(
+        tokenizer, tmp_path, PRETRAINING_HEADS, "head=pretraining", "onnx=int8", max_position_embeddings=64
+    )
     assert re.search(
         r"^onnx/model_quantized.onnx: .* 0\.\d+; .* \d+% of vectors",
         capsys.readouterr().out,
@@ -45,12 +47,22 @@ def test_onnxruntime_and_its_quantisation(tokenizer: Tokenizer, tmp_path: Path, 
     assert graph.graph.output[0].type.tensor_type.shape.dim[0].dim_param == "batch"
     weights = {weight.name for weight in graph.graph.initializer}
     assert not weights & {value.name for value in graph.graph.value_info}
+    rows = [row for row in json.loads((output / "parity.json").read_text())["onnx"] if row["file"] == "model.onnx"]
+    assert {tuple(row["shape"]) for row in rows} == {(1, 7), (3, 64), (5, 64)}
+    assert {row["output"] for row in rows} == {"prediction_logits", "seq_relationship_logits"}
+    assert max(row["max_abs"] for row in rows) < 1e-5
     batch = load_tokenizer(output)([a for a, _ in PAIRS], [b for _, b in PAIRS], padding=True, return_tensors="np")
-    actual = [
+    plain, quantised = (
         onnxruntime.InferenceSession(output / "onnx" / name).run(None, batch)[0]
         for name in ("model.onnx", "model_quantized.onnx")
-    ]
-    assert 0 < np.abs(actual[0] - actual[1]).max() < 0.1
+    )
+    is_token = batch["attention_mask"].astype(bool)
+    assert 0 < np.abs(plain - quantised)[is_token].max() < 0.2
+    with torch.no_grad():
+        ours = load_model(output)(**{name: torch.from_numpy(array) for name, array in batch.items()})
+    np.testing.assert_allclose(plain[is_token], ours.logits["masked_lm"].numpy()[is_token], atol=1e-5)
+    machine = [str(tmp_path).encode(), b"site-packages", b"/work"]
+    assert not any(place in (output / "onnx" / "model.onnx").read_bytes() for place in machine)
     assert "transformers.js_config" not in json.loads((output / "config.json").read_text())
 
 
