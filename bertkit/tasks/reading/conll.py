@@ -19,6 +19,7 @@ the CoNLL evaluation (conlleval; Ramshaw and Marcus 1995, Ratinov and Roth 2009)
 """
 
 import dataclasses
+import functools
 import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -47,6 +48,7 @@ class TagParts(NamedTuple):
     type: str
 
 
+@functools.lru_cache(maxsize=1024)  # a file has many tags, but few different ones
 def parts_of(tag: str) -> TagParts | None:
     """Split a tag into prefix and type; return None for a tag that marks no chunk and is not O."""
     if tag == "O":

@@ -108,11 +108,11 @@ class Labels:
         if code := control_character(str(value)):
             raise InputError(f"{where}: {self.field}: label {value!r:.80} has the control character {code}; remove it")
         is_number = not self.is_typed and as_number(value) < math.inf
-        own = _First("a number" if is_number else _TYPES[type(value)], where, value)
-        first = self._first = self._first or own
-        if needs_one_type and first.type != own.type:
+        written = "a number" if is_number else _TYPES[type(value)]
+        first = self._first = self._first or _First(written, where, value)
+        if needs_one_type and first.type != written:
             raise InputError(
-                f"{where}: {self.field}: mixed label types: {value!r:.80} is {own.type}, but {first.value!r:.80} at {first.place} "
+                f"{where}: {self.field}: mixed label types: {value!r:.80} is {written}, but {first.value!r:.80} at {first.place} "
                 f"is {first.type}; use one type for all{'' if self.is_typed else ', or set task.labels='}"
             )
         return value
