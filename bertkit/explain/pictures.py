@@ -224,13 +224,17 @@ def attention_page(explanation: Explanation, model_name: str) -> str:
     )
 
 
-def _in_words(value: Any) -> str:
+def _in_words(value: object) -> str:
     """Format a field of a prediction on one line; long lists are cut."""
-    if isinstance(value, dict):
-        return _cut(", ".join(f"{name} {_in_words(item)}" for name, item in value.items()))
-    if isinstance(value, (list, tuple)):
-        return _cut("; ".join(map(_in_words, value[:MAX_ELEMENTS])) + ("; ..." if len(value) > MAX_ELEMENTS else ""))
-    return _cut(shown(f"{value:.4f}" if isinstance(value, float) else value))
+    match value:
+        case dict():
+            return _cut(", ".join(f"{name} {_in_words(item)}" for name, item in value.items()))
+        case list() | tuple():
+            more = ["..."] * (len(value) > MAX_ELEMENTS)
+            return _cut("; ".join([*map(_in_words, value[:MAX_ELEMENTS]), *more]))
+        case float():
+            return f"{value:.4f}"
+    return _cut(shown(value))
 
 
 def _cut(text: str, most: int = 600) -> str:

@@ -33,7 +33,7 @@ NEVER = -1e9  # a log probability so low that a row is never chosen
 
 
 @dataclass
-class _Row:
+class _TextRow:
     """An unfinished text."""
 
     ids: list[int]
@@ -45,7 +45,7 @@ class _SourceTexts:
     """A source with its unfinished and finished texts."""
 
     index: int  # in the batch
-    rows: list[_Row]
+    rows: list[_TextRow]
     finished: Written = field(default_factory=list)
 
     def finish(self, ids: list[int], log_prob: float, search: GenerationConfig, length: int) -> None:
@@ -56,7 +56,7 @@ class _SourceTexts:
         del self.finished[num_kept:]
 
 
-class _Writer(Protocol):
+class _TextWriter(Protocol):
     """A model that writes texts, with its state for R rows."""
 
     tokens: Tensor  # the first token of each source's text, (B,)
@@ -127,13 +127,13 @@ def write_texts(
     if bare.fast.packed_weights and device.type == "cpu" and precision == "fp32":
         pack(bare.heads["generation"] if has_decoder else bare)
     with device_inputs.autocast():
-        open_writer: Callable[..., _Writer] = _Decoding if has_decoder else _Continuation
+        open_writer: Callable[..., _TextWriter] = _Decoding if has_decoder else _Continuation
         writer = open_writer(bare, device_inputs, batch)
         width = num_rows(search)
-        sources = [_SourceTexts(index, [_Row([], 0.0)] * width) for index in range(len(batch.sequence_lengths))]
+        sources = [_SourceTexts(index, [_TextRow([], 0.0)] * width) for index in range(len(batch.sequence_lengths))]
         if width > 1:
             writer.select(torch.arange(len(sources), device=device).repeat_interleave(width), None)
-        choose = _Sampler(search, batch).choose if search.sample else _beams if width > 1 else _greedy
+        choose = _TokenSampler(search, batch).choose if search.sample else _beams if width > 1 else _greedy
         tokens, unfinished = writer.tokens.repeat_interleave(width), sources
         for length in range(1, search.max_target_length + 1):
             logits = writer.step(tokens).float()
@@ -183,7 +183,7 @@ def _greedy(logits: Tensor, sources: Sequence[_SourceTexts], step: _Step) -> lis
         log_prob += row.log_prob
         if step.is_last(token):
             source.finish(step.ids(row.ids, token), log_prob, step.search, step.length)
-        source.rows = [] if step.is_last(token) else [_Row([*row.ids, token], log_prob)]
+        source.rows = [] if step.is_last(token) else [_TextRow([*row.ids, token], log_prob)]
     return [[0]] * len(sources)
 
 
@@ -206,7 +206,7 @@ def _beams(logits: Tensor, sources: Sequence[_SourceTexts], step: _Step) -> list
     tokens = tokens.view(len(sources), -1).gather(1, places)
     all_parents = []
     for source, *candidates in zip(sources, sums.tolist(), places.tolist(), tokens.tolist(), strict=True):
-        rows: list[_Row] = []
+        rows: list[_TextRow] = []
         parents: list[int] = []
         for rank, (log_prob, place, token) in enumerate(zip(*candidates, strict=True)):
             row = source.rows[place // num_per_row]
@@ -214,7 +214,7 @@ def _beams(logits: Tensor, sources: Sequence[_SourceTexts], step: _Step) -> list
                 if rank < width:
                     source.finish(step.ids(row.ids, token), log_prob, step.search, step.length)
             elif len(rows) < width:
-                rows.append(_Row([*row.ids, token], log_prob))
+                rows.append(_TextRow([*row.ids, token], log_prob))
                 parents.append(place // num_per_row)
         if rows and len(source.finished) == width:
             best_score = rows[0].log_prob / step.length**step.search.length_penalty
@@ -248,7 +248,7 @@ def largest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return values, torch.cat([columns, rest], 1).gather(1, best)
 
 
-class _Sampler:
+class _TokenSampler:
     """Samples tokens; each source has its own random generator, so its texts do not depend on the rest of the batch."""
 
     def __init__(self, search: GenerationConfig, batch: TaskBatch) -> None:
@@ -273,7 +273,7 @@ class _Sampler:
                 if not is_finished and step.is_last(token):
                     source.finish(step.ids(row.ids, token), row.log_prob + log_prob, step.search, step.length)
                     token = step.end
-                rows.append(row if is_finished else _Row([*row.ids, token], row.log_prob + log_prob))
+                rows.append(row if is_finished else _TextRow([*row.ids, token], row.log_prob + log_prob))
             source.rows = rows if len(source.finished) < width else []
         return [list(range(width))] * len(sources)
 

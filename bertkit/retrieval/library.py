@@ -64,7 +64,7 @@ class Hit:
     score: float  # BM25; larger is better
 
 
-class _Row(NamedTuple):
+class _FoundRow(NamedTuple):
     """A passage found, as a query returns it."""
 
     id: int
@@ -135,7 +135,7 @@ class Library:
             for row in rows
         ]
 
-    def _best(self, words: Sequence[str], num_hits: int) -> list[_Row]:
+    def _best(self, words: Sequence[str], num_hits: int) -> list[_FoundRow]:
         """Find the best passages, if possible without scoring all passages that match.
 
         Nearly all of the time is spent on passages that have only frequent words. So the passages with a rare word are scored
@@ -158,12 +158,12 @@ class Library:
                 return rows
         return self._rows(_FIND, _any(words), num_hits)
 
-    def _rows(self, query: str, *values: str | int) -> list[_Row]:
+    def _rows(self, query: str, *values: str | int) -> list[_FoundRow]:
         """Return the rows of a query for passages; in a damaged library a column may have values of any type."""
         rows = self._connection.execute(query, values).fetchall()
         if any(tuple(map(type, row)) != _TYPES for row in rows):
             raise sqlite3.DataError("a value of another type than its column")
-        return [_Row(*row) for row in rows]
+        return [_FoundRow(*row) for row in rows]
 
 
 def _any(words: Sequence[str]) -> str:

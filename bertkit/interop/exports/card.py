@@ -248,8 +248,9 @@ def _hub_id(model_dir: object) -> str | None:
 
 
 def _cell(value: object) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {_cell(item)}" for key, item in value.items())
-    if isinstance(value, float):
-        return f"{value:.6g}"
+    match value:
+        case dict():
+            return ", ".join(f"{key} {_cell(item)}" for key, item in value.items())
+        case float():
+            return f"{value:.6g}"
     return str(value)

@@ -46,7 +46,7 @@ _PLACES = "bert.embeddings.position_embeddings.weight"
 
 
 @option("architecture", "bert")
-class Bert(Architecture):
+class BertArchitecture(Architecture):
     """A BERT, with causal attention too."""
 
     classes: ClassVar[Mapping[Heads, str]] = {
@@ -181,10 +181,9 @@ def shared_settings(content: Content, tensors: Mapping[str, Tensor]) -> Content:
 
 def _labels(content: Content, rows: Tensor | None) -> list[str]:
     """Return the names of the labels in the order of their numbers; LABEL_0, LABEL_1, ... if the configuration has none."""
-    named = content.get("id2label")
-    if named:
+    if named := content.get("id2label"):
         names = [named.get(str(number)) for number in range(len(named))] if isinstance(named, dict) else [None]
-        if not all(isinstance(name, (str, int)) and not control_character(str(name)) for name in names):
+        if any(not isinstance(name, (str, int)) or control_character(str(name)) for name in names):
             raise InputError(f"id2label={named!r}: expected names for the numbers from 0, without control characters")
         return list(map(str, names))
     count = content.get("num_labels")
@@ -208,7 +207,7 @@ def shared_content(config: BertConfig, class_name: str, dtype: torch.dtype) -> C
         "position_embedding_type": "absolute",
         "torch_dtype": name,
     }
-    if class_name == Bert.classes["next_token",]:
+    if class_name == BertArchitecture.classes["next_token",]:
         content["eos_token_id"] = config.eos_token_id
     if class_name in _LABELLED:
         content["id2label"] = {str(number): label for number, label in enumerate(config.labels)}
@@ -223,7 +222,7 @@ def shared_content(config: BertConfig, class_name: str, dtype: torch.dtype) -> C
 
 
 @option("architecture", OWN_TYPE)
-class Variant(Bert):
+class VariantArchitecture(BertArchitecture):
     """A variant of BERT with bertkit's own settings; `transformers` refuses to load its type."""
 
     def writes(self, config: BertConfig) -> bool:

@@ -119,5 +119,7 @@ def packed(model: PaddedBert | BertWithHeads) -> BertWithHeads:
 
 def _holds(path: Path, class_name: str) -> bool:
     """Whether a configuration is that of a class of `transformers`."""
-    content = read_json(path) if path.is_file() else None
-    return isinstance(content, dict) and content.get("architectures") == [class_name]
+    match read_json(path) if path.is_file() else None:
+        case {"architectures": [name]}:
+            return bool(name == class_name)
+    return False

@@ -11,17 +11,17 @@ from torch import Tensor
 from bertkit.base.errors import InputError
 from bertkit.base.plugins import option
 from bertkit.interop.hugging_face.architecture import Content
-from bertkit.interop.hugging_face.bert import DEFAULTS, SHAPE, Bert
+from bertkit.interop.hugging_face.bert import DEFAULTS, SHAPE, BertArchitecture
 from bertkit.interop.hugging_face.names import full_name
 from bertkit.model.bert_config import BertConfig, DecoderConfig
 from bertkit.model.heads import BertWithHeads
 
 
 @option("architecture", "encoder-decoder")
-class EncoderDecoder(Bert):
+class EncoderDecoderArchitecture(BertArchitecture):
     """An encoder and a decoder; the key `decoder_shares_encoder` is bertkit's own."""
 
-    left_out: ClassVar[Mapping[str, str]] = {**Bert.left_out, r"bert\.pooler\..*": "an unused pooler"}
+    left_out: ClassVar[Mapping[str, str]] = {**BertArchitecture.left_out, r"bert\.pooler\..*": "an unused pooler"}
 
     def writes(self, config: BertConfig) -> bool:
         """Whether a model is a BERT with a BERT as its decoder."""

@@ -54,10 +54,10 @@ def full_tensors(model: BertWithHeads) -> dict[str, Tensor]:
 
 def read_certificate(path: Path) -> Certified:
     """Read and check the JSON of a certificate."""
-    content = read_json(path)
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise InputError(f"{path}: not a certificate of this version; choose another file")
-    return checked(Certified, content, path, "choose another file")
+    match content := read_json(path):
+        case {"format": version} if version == FORMAT:
+            return checked(Certified, content, path, "choose another file")
+    raise InputError(f"{path}: not a certificate of this version; choose another file")
 
 
 def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:

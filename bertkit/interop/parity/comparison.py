@@ -84,9 +84,9 @@ def certify(directory: Path, seed: int = 0, num_sequences: int = 5) -> JsonObjec
     """
     for name in ("config.json", "tokenizer_config.json"):
         path = directory / name
-        content = read_json(path) if path.is_file() else None
-        if isinstance(content, dict) and "auto_map" in content:
-            raise InputError(f"{path}: 'auto_map' names code, which is never run; verify a copy without this entry")
+        match read_json(path) if path.is_file() else None:
+            case {"auto_map": _}:
+                raise InputError(f"{path}: 'auto_map' names code, which is never run; verify a copy without this entry")
     model, report = load_directory(directory)
     if report.new:
         raise InputError(f"{directory}: no weights for {', '.join(report.new)}; restore the directory from its source")

@@ -48,7 +48,7 @@ class HeadComparison:
         return True
 
 
-class MaskedLM(HeadComparison):
+class MaskedLMComparison(HeadComparison):
     """Labels at about 15 % of the tokens, at least one in each sequence."""
 
     def labels(self, ids: Tensor, is_token: Tensor, config: BertConfig) -> Tensor:
@@ -58,7 +58,7 @@ class MaskedLM(HeadComparison):
         return torch.where(chosen, ids, -100)
 
 
-class NextToken(HeadComparison):
+class NextTokenComparison(HeadComparison):
     """The next token, at every token."""
 
     def labels(self, ids: Tensor, is_token: Tensor, config: BertConfig) -> Tensor:
@@ -74,7 +74,7 @@ class NextToken(HeadComparison):
         return False
 
 
-class Sequence(HeadComparison):
+class SequenceComparison(HeadComparison):
     """Classes or numbers, by the problem type."""
 
     def labels(self, ids: Tensor, is_token: Tensor, config: BertConfig) -> Tensor:
@@ -88,7 +88,7 @@ class Sequence(HeadComparison):
         return _LOSSES[problem_type_of(config)](logits, labels)
 
 
-class Token(HeadComparison):
+class TokenComparison(HeadComparison):
     """The last class, at every token."""
 
     def labels(self, ids: Tensor, is_token: Tensor, config: BertConfig) -> Tensor:
@@ -96,7 +96,7 @@ class Token(HeadComparison):
         return torch.where(is_token, len(config.labels) - 1, -100)
 
 
-class Span(HeadComparison):
+class SpanComparison(HeadComparison):
     """An answer from the second to the third token."""
 
     uses_loss = False
@@ -123,7 +123,7 @@ class Span(HeadComparison):
         return bool(is_token.all())
 
 
-class Choice(HeadComparison):
+class ChoiceComparison(HeadComparison):
     """The second of two choices."""
 
     num_choices = 2
@@ -131,8 +131,8 @@ class Choice(HeadComparison):
 
 
 COMPARISONS = {
-    "masked_lm": MaskedLM(), "next_token": NextToken(), "next_sentence": HeadComparison(), "sequence": Sequence(),
-    "token": Token(), "span": Span(), "choice": Choice(),
+    "masked_lm": MaskedLMComparison(), "next_token": NextTokenComparison(), "next_sentence": HeadComparison(), "sequence": SequenceComparison(),
+    "token": TokenComparison(), "span": SpanComparison(), "choice": ChoiceComparison(),
 }  # fmt: skip
 # the names of labels and logits in the class with both pretraining heads
 _PRETRAINING_LABELS = {"masked_lm": "labels", "next_sentence": "next_sentence_label"}

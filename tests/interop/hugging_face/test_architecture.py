@@ -18,13 +18,13 @@ from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.exports.card import CardFacts, model_card
 from bertkit.interop.hugging_face.architecture import Content, Heads, StoredTensors
-from bertkit.interop.hugging_face.bert import Bert
+from bertkit.interop.hugging_face.bert import BertArchitecture
 from bertkit.interop.parity.certificate import identity_of
 from bertkit.model.bert_config import AttentionConfig, BertConfig
 from bertkit.model.heads import BertWithHeads
 
 
-class Turned(Bert):
+class Turned(BertArchitecture):
     """A BERT with alibi positions, whose query and key are one matrix in the file."""
 
     classes: ClassVar[Mapping[Heads, str]] = {("masked_lm",): "TurnedForMaskedLM", (): "TurnedModel"}

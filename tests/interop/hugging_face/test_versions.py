@@ -13,7 +13,7 @@ from interop.elsewhere import loaded_elsewhere
 
 from bertkit import export_model, load_model, load_tokenizer
 from bertkit.data.corpus.tokenizer import Tokenizer
-from bertkit.interop.hugging_face.bert import Bert
+from bertkit.interop.hugging_face.bert import BertArchitecture
 from bertkit.model.bert_config import POOLED_HEADS
 
 # transformers -> the huggingface_hub and tokenizers of its time; the last one is the installed release
@@ -24,7 +24,7 @@ VERSIONS = {
     "4.57.6": ("0.36.2", "0.22.2"),
     "installed": None,
 }
-EXPORTS = {h: name for h, name in Bert.classes.items() if h not in {("next_sentence",), ("generation",)}}
+EXPORTS = {h: name for h, name in BertArchitecture.classes.items() if h not in {("next_sentence",), ("generation",)}}
 TEXTS = ["kan lon. min", "Ünïcode, [MASK] and 3.50 €", "mirun 中文 ΑΣ", ""]
 UPSTREAM = ("generative capabilities",)  # 4.48 warns so for every BertForMaskedLM
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from bertkit import export_model, load_model
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.hugging_face import directory as huggingface
-from bertkit.interop.hugging_face.bert import Bert
+from bertkit.interop.hugging_face.bert import BertArchitecture
 from bertkit.interop.hugging_face.config_json import architecture_of, config_json
 from bertkit.interop.load import load_directory
 from bertkit.interop.parity import comparison as parity
@@ -24,14 +24,16 @@ from bertkit.model.bert_config import HEADS, POOLED_HEADS, AttentionConfig
 
 # pairs of BERTs are in tests/interop/test_pairs.py
 KINDS = {
-    "_".join(heads) or "encoder": (heads, name) for heads, name in Bert.classes.items() if heads != ("generation",)
+    "_".join(heads) or "encoder": (heads, name)
+    for heads, name in BertArchitecture.classes.items()
+    if heads != ("generation",)
 }
 
 
 def kind_options(kind: str) -> dict[str, Any]:
     heads, _ = KINDS[kind]
     more = {"attention": AttentionConfig(pattern="causal")} if kind == "next_token" else {}
-    return {"heads": heads, "with_pooler": heads not in Bert.without_pooler, **more}
+    return {"heads": heads, "with_pooler": heads not in BertArchitecture.without_pooler, **more}
 
 
 def random_shape(number: int) -> dict[str, Any]:
