@@ -78,7 +78,7 @@ def test_rows_are_marked_truncated(tuned: Path, tmp_path: Path, capsys: Capsys) 
         output = tmp_path / f"out{ending}"
         arguments = [f"model_dir={tuned}", f"input={tmp_path / 'in.csv'}", f"output={output}", "overwrite=true"]
         assert run(["predict", *arguments, "carry_input=true", *more]) == 0
-        return output, [line for line in capsys.readouterr().err.splitlines() if "truncated" in line]
+        return output, [line for line in capsys.readouterr().err.splitlines() if "were truncated" in line]
 
     path, warnings = predict(".jsonl")
     lines = [json.loads(line) for line in path.read_text().splitlines()]
