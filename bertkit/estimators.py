@@ -205,7 +205,7 @@ class BertClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
 
 
 class BertRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
-    """Predict a number for each text or pair; scale large numbers with scikit-learn's `TransformedTargetRegressor`."""
+    """Predict a number, of any size, for each text or pair."""
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Fine-tune the model; raises InputError or ValueError for what cannot be learned from."""

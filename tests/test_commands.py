@@ -24,6 +24,7 @@ from bertkit.base.errors import InputError, StoppedError
 from bertkit.cli import run as command_line
 from bertkit.commands import COMMANDS
 from bertkit.run import trainer
+from bertkit.run.directory import read_manifest
 from bertkit.run.trainer import stop_on_signal
 from bertkit.settings.reading.compose import compose, compose_values
 
@@ -167,10 +168,16 @@ def test_the_same_cell_twice_is_done_already(made: dict[str, Any], tmp_path: Pat
     )
     assert "bertkit-" not in saved
     assert str(folder) not in json.loads((folder / "manifest.json").read_text())["identity"]["task"]["files"]["train"]
-    before = sorted(folder.rglob("*"))
+    before, fingerprint = sorted(folder.rglob("*")), read_manifest(folder).identity["data_fingerprint"]
     with pytest.raises(InputError, match=r"holds another run \(task\.files\.train"):
         bertkit.finetune(train=train[1:], **cell)
     assert sorted(folder.rglob("*")) == before
+    copy = shutil.copytree(folder, tmp_path / "copy" / "run")
+    bertkit.finetune(train=train[1:], **{**cell, "output_dir": copy}, overwrite=True)
+    assert len(list((copy / "rows").iterdir())) == 3  # those of both runs
+    assert read_manifest(copy).identity["data_fingerprint"] != fingerprint
+    assert [path.name for path in copy.parent.iterdir()] == ["run"]  # nothing is kept of the first run
+    shutil.rmtree(copy.parent)
     with pytest.raises(InputError, match="no column 'nothing'"):
         bertkit.finetune(train=rows, **{**cell, "output_dir": tmp_path / "new" / "run", "text_column": "nothing"})
     with pytest.raises(InputError, match="train: no rows"):

@@ -15,8 +15,18 @@ from typing import Any
 from bertkit.base.errors import InputError
 from bertkit.base.renamed import current
 from bertkit.base.text_files import parse_yaml, read_json
-from bertkit.base.typed_settings import checked
-from bertkit.run.resume_rules import LENGTH, REFUSED, Change, Rules, changes, class_of
+from bertkit.base.typed_settings import checked, to_mapping
+from bertkit.run.resume_rules import (
+    LENGTH,
+    REFUSED,
+    Change,
+    Rules,
+    RunSettings,
+    changes,
+    class_of,
+    identity_of,
+    refused,
+)
 
 RESULT = "eval.json"
 DESCRIBING = {"config.yaml", "manifest.json"}
@@ -69,6 +79,17 @@ def saved_identity(directory: Path) -> dict[str, Any]:
     """Read the identity of the run in a directory; empty if there is no run."""
     manifest = _manifest(directory)
     return {} if manifest is None else current(manifest.identity)
+
+
+def continued_identity(settings: RunSettings, rules: Rules, own: dict[str, object] | None = None) -> dict[str, Any]:
+    """Return the identity of the run in `output_dir`; empty if there is none, or `overwrite` replaces it.
+
+    Settings in `own` have another value in the identity.
+    """
+    saved = saved_identity(Path(settings.output_dir))
+    identity = identity_of(to_mapping(settings), rules) | (own or {})
+    is_another = bool(refused(changes(saved, identity), rules, settings.resume.allow))
+    return {} if settings.overwrite and is_another else saved
 
 
 def read_manifest(run_dir: Path) -> Manifest:

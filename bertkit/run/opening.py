@@ -46,6 +46,10 @@ EPOCHS = r"epoch-\d{5}-\w{12}\..+"  # files in cache/; the names of partial ones
 PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "safetensors")
 
 
+class AnotherRunError(InputError):
+    """The directory of a run holds another run."""
+
+
 def is_done(settings: RunSettings, rules: Rules, own: dict[str, object], fingerprint: Callable[[], object]) -> bool:
     """Return whether this run is already finished, and print a line if so.
 
@@ -138,7 +142,69 @@ def lock_run(
     rules: Rules,
     allow: Sequence[str],
 ) -> Iterator[list[Change]]:
-    """Make or reopen the directory of a run, lock it, and delete partial files of a crash; yield the changed settings."""
+    """Make or reopen the directory of a run, lock it, and delete partial files of a crash; yield the changed settings.
+
+    With `overwrite` in the settings another run is kept elsewhere until this one has a checkpoint; after an error before, it is put
+    back.
+    """
+    overwrite, kept = settings["overwrite"], _kept(directory)
+    try:
+        check(directory, identity, rules, allow)
+    except AnotherRunError:
+        if not overwrite:
+            raise
+        _set_aside(directory, kept)
+    try:
+        with _locked_run(directory, settings, identity, facts, rules, allow) as changes:
+            yield changes
+    finally:
+        if overwrite and kept.exists():
+            _end_replacing(directory, kept)
+
+
+def _kept(directory: Path) -> Path:
+    """Return where a run is kept while another one replaces it."""
+    path = Path(os.path.abspath(directory))
+    return path.with_name(f".{path.name}.replaced")
+
+
+def _set_aside(directory: Path, kept: Path) -> None:
+    """Move a run, and copy back the rows that Python gave; a run without a checkpoint is deleted if another one is kept."""
+    with naming(directory), locked(directory):
+        if kept.exists() and not _has_begun(directory):
+            for path in [path for path in directory.iterdir() if path.name not in (LOCK, "rows")]:
+                remove(path)
+            return
+        if kept.exists():
+            remove(kept)
+        os.rename(directory, kept)
+        if (kept / "rows").is_dir():
+            shutil.copytree(kept / "rows", directory / "rows")
+
+
+def _end_replacing(directory: Path, kept: Path) -> None:
+    """Delete the run that is kept, or put it back if the new one has no checkpoint."""
+    if not _has_begun(directory):
+        if directory.exists():
+            remove(directory)
+        os.rename(kept, directory)
+    else:
+        remove(kept)
+
+
+def _has_begun(directory: Path) -> bool:
+    return newest_checkpoint(str(directory)) is not None or run_directory.has_results(directory)
+
+
+@contextlib.contextmanager
+def _locked_run(
+    directory: Path,
+    settings: Mapping[str, object],
+    identity: dict[str, object],
+    facts: JsonObject,
+    rules: Rules,
+    allow: Sequence[str],
+) -> Iterator[list[Change]]:
     check(directory, identity, rules, allow)
     with naming(directory), folder_for(directory), locked(directory):
         changes = check(directory, identity, rules, allow)  # again, since another process may have locked it in between
@@ -182,9 +248,9 @@ def check(directory: Path, identity: dict[str, object], rules: Rules, allow: Seq
     refused = resume_rules.refused(changes, rules, allow)
     if refused:
         pairs = [f"{change.key}: {change.old!r} there, {change.new!r} here" for change in refused]
-        raise InputError(
-            f"output_dir={directory} holds another run ({listed(pairs)}); choose another directory (with "
-            f"model_dir={directory} to train its model further), {resume_rules.remedies(refused, rules)}"
+        raise AnotherRunError(
+            f"output_dir={directory} holds another run ({listed(pairs)}); set overwrite=true to replace it, choose another directory "
+            f"(with model_dir={directory} to train its model further), {resume_rules.remedies(refused, rules)}"
         )
     return changes
 

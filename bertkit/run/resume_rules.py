@@ -30,6 +30,7 @@ CONTENT = {
 BOTH = {
     **CONTENT,
     "output_dir": FREE,
+    "overwrite": FREE,
     "data_dir": FREE,
     "seed": FIXED,
     "precision": FIXED,

@@ -17,8 +17,9 @@ from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import Rules, Tokenizer, VocabFacts, load_tokenizer, train_wordpiece
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.label_scale import LabelUnits
-from bertkit.run.directory import saved_identity
+from bertkit.run.directory import continued_identity
 from bertkit.run.memory_plan import LargestBatch
+from bertkit.run.resume_rules import FINETUNE
 from bertkit.run.state import Choices, make_choices
 from bertkit.settings.finetune import BASE_HIDDEN_SIZE, FinetuneSettings
 from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
@@ -138,7 +139,7 @@ def splits_of(settings: FinetuneSettings, read: TrainingData | None = None) -> T
 
 def keeps_groups(settings: FinetuneSettings) -> bool:
     """Whether `dev_share` keeps near-duplicates together; runs that earlier versions began keep their split."""
-    saved = saved_identity(Path(settings.output_dir))
+    saved = continued_identity(settings, FINETUNE)
     return settings.dev_share is not None and (not saved or "dev_split" in saved)
 
 
@@ -185,7 +186,7 @@ def label_units(settings: FinetuneSettings, data: TaskData) -> LabelUnits | None
     A task with a stated range, such as STS-B, learns the labels as they are, as published; so do runs that earlier versions
     began, and heads of plug-ins, whose outputs cannot be scaled by their weights.
     """
-    task, saved = settings.task, saved_identity(Path(settings.output_dir))
+    task, saved = settings.task, continued_identity(settings, FINETUNE)
     is_old = bool(saved) and "label_scale" not in saved
     if not task.is_regression or task.label_range is not None or settings.head.kind != "linear" or is_old:
         return None

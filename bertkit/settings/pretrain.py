@@ -26,6 +26,7 @@ class TrainingSettings(CommandSettings):
 
     model_dir: str | None
     output_dir: str
+    overwrite: bool  # whether to replace another run in `output_dir`
     seed: Seed
     precision: Literal["fp32", "bf16", "fp16"]
     kernels: Literal["auto", "plain"]

@@ -1,5 +1,6 @@
 """Every setting has a class, and a changed one is taken, said or refused accordingly."""
 
+import contextlib
 import dataclasses
 import json
 from collections import Counter
@@ -26,6 +27,7 @@ RULES = {"pretrain": PRETRAIN, "finetune": FINETUNE}
 CONTENT = {
     "data_fingerprint": "4f",
     "dev_split": "c3",
+    "label_scale": 1.0,
     "starting_weights": {"model.safetensors": "a1"},
     "vocabulary": "b2",
 }
@@ -140,6 +142,39 @@ def test_change_is_allowed_by_its_name_only(tmp_path: Path, allow: list[str], ou
         opening.check(tmp_path, theirs, PRETRAIN, allow)
     expected = outcome or f"output_dir={tmp_path} holds another run (optimizer.peak_learning_rate"
     assert str(error.value).startswith(expected)
+
+
+def test_overwrite_keeps_the_old_run_until_the_new_one_has_a_checkpoint(tmp_path: Path) -> None:
+    directory, kept = tmp_path / "run", tmp_path / ".run.replaced"
+    settings = settings_of("pretrain")
+    other = changed(settings, "seed")[0]
+    (directory / "checkpoints" / "step-3").mkdir(parents=True)
+    opening.write_identity(directory, settings, identity_of(settings, PRETRAIN) | CONTENT, {})
+
+    def replace(overwrite: bool) -> contextlib.AbstractContextManager[list[Change]]:
+        own = {**other, "overwrite": overwrite}
+        return opening.lock_run(directory, own, identity_of(own, PRETRAIN) | CONTENT, {}, PRETRAIN, ())
+
+    with pytest.raises(InputError, match="set overwrite=true to replace it"), replace(False):
+        pass
+
+    def fail(error: BaseException) -> None:
+        with replace(True):
+            assert (kept / "checkpoints" / "step-3").is_dir()
+            assert not (directory / "checkpoints").exists()
+            raise error
+
+    for error in (InputError("wrong"), KeyboardInterrupt()):
+        with pytest.raises(type(error)):
+            fail(error)  # before a checkpoint: the old run is put back
+        assert (directory / "checkpoints" / "step-3").is_dir()
+        assert not kept.exists()
+    with replace(True):
+        (directory / "checkpoints" / "step-1").mkdir(parents=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert [path.name for path in (directory / "checkpoints").iterdir()] == ["step-1"]
+    with replace(True):  # the same run: nothing is replaced
+        assert (directory / "checkpoints" / "step-1").is_dir()
 
 
 def test_a_change_is_recorded_with_its_step(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from bertkit.base.typed_settings import at, to_mapping
 from bertkit.interop.load import load_tokenizer, resolve_model_dir
 from bertkit.launch.world import world_from_environment
 from bertkit.run import task_data
-from bertkit.run.directory import saved_identity
+from bertkit.run.directory import continued_identity, saved_identity
 from bertkit.run.opening import is_done
 from bertkit.run.resume_rules import FINETUNE, Rules, identity_of
 from bertkit.run.start import Start, check_task, start_finetuning
@@ -66,7 +66,8 @@ def plan_finetuning(given: FinetuneSettings, read: TrainingData | None = None) -
     `read` has the examples, if a check has read them already.
     """
     rate = at(saved_identity(Path(given.output_dir)), "optimizer.peak_learning_rate")
-    settings = given.with_rate(rate) if isinstance(rate, float) else given  # a resumed run keeps its rate
+    resumed = given.with_rate(rate) if isinstance(rate, float) else given  # a resumed run keeps its rate
+    settings = resumed if continued_identity(resumed, FINETUNE) else given
     splits_of = functools.cache(lambda: task_data.splits_of(settings, read))
     if is_done(settings, FINETUNE, {}, lambda: task_data.fingerprint(splits_of())):
         return None

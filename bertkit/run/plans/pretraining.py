@@ -14,7 +14,7 @@ from bertkit.data.batches.examples import open_examples
 from bertkit.data.batches.sampling import DatasetExamples
 from bertkit.data.corpus.prepared import PreparedDataset, check_usable, open_prepared
 from bertkit.launch.world import world_from_environment
-from bertkit.run.directory import saved_identity
+from bertkit.run.directory import continued_identity
 from bertkit.run.length_phases import choose_micro_sequences, lengths_of
 from bertkit.run.opening import is_done
 from bertkit.run.resume_rules import PRETRAIN, Rules, identity_of
@@ -53,10 +53,11 @@ class PretrainingPlan:
 
 def plan_pretraining(given: PretrainSettings) -> PretrainingPlan | None:
     """Plan a run, or return None if it is done; raises InputError if data, model and settings do not fit together."""
-    steps = _saved_steps(given)
-    own: dict[str, object] = {"steps": steps}
+    own: dict[str, object] = {}
     if given.segments.is_fixed:  # the data's fingerprint covers their segments and masks
         own |= {"segments": {"kind": given.segments.kind}, "masking": None}
+    steps = _saved_steps(given, own)
+    own |= {"steps": steps}
     open_dataset = functools.cache(lambda: open_prepared(Path(given.data_dir)))
 
     def fingerprint() -> str:
@@ -93,9 +94,9 @@ def plan_pretraining(given: PretrainSettings) -> PretrainingPlan | None:
     )
 
 
-def _saved_steps(given: PretrainSettings) -> int | Literal["auto"]:
+def _saved_steps(given: PretrainSettings, own: dict[str, object]) -> int | Literal["auto"]:
     """Return the number of steps; with steps=auto, a resumed run keeps its own."""
-    saved = saved_identity(Path(given.output_dir)).get("steps")
+    saved = continued_identity(given, PRETRAIN, own).get("steps")
     return saved if given.steps == "auto" and isinstance(saved, int) else given.steps
 
 
