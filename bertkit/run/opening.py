@@ -201,7 +201,7 @@ def _locked_run(
     directory: Path,
     settings: Mapping[str, object],
     identity: dict[str, object],
-    facts: JsonObject,
+    facts: dict[str, Any],
     rules: Rules,
     allow: Sequence[str],
 ) -> Iterator[list[Change]]:
