@@ -68,9 +68,9 @@ def test_five_errors_are_listed_and_the_rest_counted(capsys: Capsys) -> None:
     assert len(capsys.readouterr().err.splitlines()) == 5
 
 
-def shell(words: str, folder: Path) -> tuple[int, list[str]]:
+def shell(words: str, folder: Path, python: str | Path = sys.executable) -> tuple[int, list[str]]:
     """Run `bertkit WORDS` in a shell, with its redirections; give the exit code and the lines of errors."""
-    command = ["bash", "-c", f"{sys.executable} -m bertkit {words}"]
+    command = ["bash", "-c", f"{python} -m bertkit {words}"]
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}  # as users have them
     done = subprocess.run(
         command, cwd=folder, env=variables, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
@@ -137,7 +137,7 @@ REFUSED = {  # words of a command, in a shell; what its one line says first: the
 
 
 @pytest.mark.parametrize("words", REFUSED)
-def test_bad_command_line_words_give_one_line(words: str, tmp_path: Path) -> None:
+def test_bad_command_line_words_give_one_line(words: str, tmp_path: Path, python: Path) -> None:
     for folder in ("m", "task", "lr=1e-4", "runs/lr=1e-3", "own/model", "logs/experiment"):
         (tmp_path / folder).mkdir(parents=True)
     os.mkfifo(tmp_path / "pipe")
@@ -150,7 +150,7 @@ def test_bad_command_line_words_give_one_line(words: str, tmp_path: Path) -> Non
     for name in ("lr=1e-4.tsv", "reviews (1).tsv", "a,[it].tsv", "task/train.tsv", "task/dev.tsv"):
         (tmp_path / name).write_text("text\tlabel\na\tx\nb\ty\n")
     before = sorted(tmp_path.rglob("*"))
-    code, lines = shell(words, tmp_path)
+    code, lines = shell(words, tmp_path, python)
     error = lines[-1] if words.startswith("compare") else "\n".join(lines)
     assert code == 2, lines
     assert re.match(f"error: ({REFUSED[words]})", error), error[:500]
