@@ -154,11 +154,12 @@ def _option_help(group: str, option: str, directories: Sequence[Path], config_di
     """Return the comments in the file of an option, and its settings with their comments, including inherited ones."""
     import yaml
 
-    from bertkit.settings.reading.compose import option_lines
+    from bertkit.settings.reading.compose import check_own_files, option_lines
 
+    check_own_files(directories)
     file = next(path for folder in reversed(directories) if (path := folder / group / f"{option}.yaml").is_file())
     lines = file.read_text(encoding="utf-8").splitlines()
-    if lines[0] == "# @package _global_":  # an experiment sets settings of other groups
+    if lines[:1] == ["# @package _global_"]:  # an experiment sets settings of other groups
         return [f"  {line}" for line in lines[1:]]
     options, texts, parent = [option], list[str](), ""
     settings, comments = option_lines(group, option, config_dir), dict[str, str]()

@@ -107,7 +107,7 @@ def _compose_one(
 ) -> JsonObject:
     """Compose one configuration file, such as `conf/pretrain.yaml`; names in saved assignments are checked with their values."""
     directories = conf_dirs(config_dir)
-    _check_own_files(directories)
+    check_own_files(directories)
     fields, own_names = names.fields_of(command), names.settings_of(command)
     verbatim = {one.key: one.value for one in assignments if names.is_verbatim(command, one.key)}
     own = [one for one in assignments if one.key not in verbatim]
@@ -206,7 +206,7 @@ def _read_settings(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def _check_own_files(directories: Sequence[Path]) -> None:
+def check_own_files(directories: Sequence[Path]) -> None:
     """Refuse files in the user's directory that are not settings, with clearer messages than Hydra's."""
     for directory in directories[1:]:
         for path in sorted(path for depth in ("", "*/", "*/*/") for path in directory.glob(f"{depth}*.yaml")):
@@ -243,7 +243,7 @@ def _searchpath(directories: Sequence[Path]) -> list[str]:
 def option_lines(group: str, option: str, config_dir: str | None) -> list[str]:
     """Compose one option of a group by itself; return its settings, one line each."""
     directories = sorted(conf_dirs(config_dir), key=lambda folder: not (folder / group / f"{option}.yaml").is_file())
-    _check_own_files(conf_dirs(config_dir))
+    check_own_files(conf_dirs(config_dir))
     with _hydra(directories):
         try:
             composed = hydra_compose(f"{group}/{option}", overrides=_searchpath(directories))
