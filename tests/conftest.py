@@ -29,6 +29,7 @@ from omegaconf import DictConfig
 from skipped import pytest_terminal_summary  # noqa: F401
 
 import bertkit.interop.hugging_face.built_in  # noqa: F401  # registers before a test replaces the registry
+from bertkit.base import plugins
 from bertkit.base.files import sha256_file
 from bertkit.base.processors import check_precision
 from bertkit.data.corpus.tokenizer import Tokenizer, train_wordpiece
@@ -238,6 +239,13 @@ def small_model(
     model = BertWithHeads(small_config(vocab_size, dropout, **changes), heads, with_pooler)
     init_weights(model, 0.05, torch.Generator().manual_seed(seed))
     return model
+
+
+def options_so_far() -> dict[tuple[str, str], Any]:
+    """A copy of the registry of options, with all that is built in: a module that is imported later adds its options only once."""
+    for slot in plugins.SLOTS:
+        plugins.names_of(slot)
+    return dict(plugins._options)
 
 
 def weights_of(run_dir: Path) -> str:

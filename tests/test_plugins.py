@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import TINY_FINETUNE, TINY_PRETRAIN, Capsys, output_of, refused, small_config
+from conftest import TINY_FINETUNE, TINY_PRETRAIN, Capsys, options_so_far, output_of, refused, small_config
 from safetensors.torch import load_file
 from torch import nn
 
@@ -87,7 +87,7 @@ def unloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for module in KINDS.values():  # lest they register in the copy alone
         importlib.import_module(module)
-    built_in = {key: made for key, made in plugins._options.items() if not plugins.is_plugin(*key)}
+    built_in = {key: made for key, made in options_so_far().items() if not plugins.is_plugin(*key)}
     for name, empty in (("_options", built_in), ("_modules", set()), ("_used", {})):
         monkeypatch.setattr(plugins, name, empty)
     monkeypatch.setattr(sys, "path", [*sys.path])

@@ -80,7 +80,7 @@ def run_with_checkpoints(run_dir: Path, tokenizer: Tokenizer) -> Path:
         model = small_model(tokenizer.vocab_size, seed=step)
         files = text_files(model, tokenizer)
         contents = Checkpoint(step, huggingface.tensors_of(model), {}, {}, files)
-        checkpoint.save(run_dir, contents.part(0, 1), keep_last=3)
+        checkpoint.save(run_dir, contents.share(0, 1), keep_last=3)
     (run_dir / "model").mkdir()
     write_model(small_model(tokenizer.vocab_size, seed=3), tokenizer, run_dir / "model")
     return run_dir

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Capsys, small_model
+from conftest import Capsys, options_so_far, small_model
 from task_configs import task_config
 
 import bertkit
@@ -103,7 +103,7 @@ GIVEN = ("kind=grades", "metrics=[pearson]", "best_metric=pearson")
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in KINDS.values():  # lest they register in the copy alone
         importlib.import_module(module)
-    monkeypatch.setattr(plugins, "_options", {**plugins._options})
+    monkeypatch.setattr(plugins, "_options", options_so_far())
     bertkit.shape("grades")(Grades)
 
 

@@ -11,7 +11,7 @@ from bertkit.base.errors import InputError
 from bertkit.base.text_files import JsonObject
 from bertkit.base.typed_settings import conf_dir, option_names, read_conf, refuse
 from bertkit.settings.command import VERBATIM, WORDS, CommandSettings
-from bertkit.settings.reading.assignments import Assignment, Plain
+from bertkit.settings.reading.assignments import Assignment, Plain, as_word
 
 _SYNONYMS = {
     "model_dir": ("checkpoint", "init_from"),
@@ -71,7 +71,7 @@ def with_own_names(command: str, assignments: Sequence[Assignment]) -> list[Assi
     refuse(f"{text}: not UTF-8, or with a NUL; write a text in UTF-8, or rename the file" for text in wrong)
     load_plugins(assignments)
     own = [
-        dataclasses.replace(one, key=_own_name(command, one))
+        dataclasses.replace(_with_list(one), key=_own_name(command, one))
         for one in assignments
         if one.key != "plugins" or "plugins" in settings_of(command)
     ]
@@ -80,6 +80,14 @@ def with_own_names(command: str, assignments: Sequence[Assignment]) -> list[Assi
         if len(same) > 1:
             raise InputError(f"{' and '.join(same)}: the same setting; set {setting}= once")
     return own
+
+
+def _with_list(one: Assignment) -> Assignment:
+    """Return the assignment with the name of a single module in `plugins=` as a list."""
+    if one.key != "plugins" or not isinstance(one.value, str) or one.fault is not None:
+        return one
+    modules = _listed(one.value)
+    return dataclasses.replace(one, value=modules, text=f"plugins={as_word(modules)}")
 
 
 def load_plugins(assignments: Sequence[Assignment]) -> None:

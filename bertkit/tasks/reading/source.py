@@ -37,9 +37,9 @@ class SplitExamples:
         return self.task.labels
 
     @property
-    def warnings(self) -> list[str]:
+    def warnings(self) -> tuple[str, ...]:
         """Warnings about the file, and about the labels of these examples."""
-        return [*self.file_warnings, *self._class_warnings()]
+        return (*self.file_warnings, *self._class_warnings())
 
     def _class_warnings(self) -> list[str]:
         classes = set(itertools.chain.from_iterable(map(self.task.classes_of, self.examples)))

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import pytest
 import torch
-from conftest import small_model
+from conftest import options_so_far, small_model
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -56,7 +56,7 @@ class Turned(BertArchitecture):
 
 @pytest.fixture
 def turned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plugins, "_options", {**plugins._options, ("architecture", "turned"): Turned})
+    monkeypatch.setattr(plugins, "_options", {**options_so_far(), ("architecture", "turned"): Turned})
 
 
 @pytest.mark.usefixtures("turned")

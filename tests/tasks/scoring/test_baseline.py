@@ -48,7 +48,8 @@ def question(number: int, answers: list[Answer]) -> SpanExample:
 
 GUESSING = [  # task, training examples, dev examples, labels, overrides, scores of guessing
     ("mrpc", texts("no", "yes", "yes"), texts("no", "yes", "no", "no"), ["no", "yes"], [], {"accuracy": 0.25, "f1": 0.4}),
-    ("sequence", texts(1.0, 2.0, 3.0), texts(1.0, 5.0), [], REGRESSION, {"pearson": 0.0, "spearmanr": 0.0}),
+    ("sequence", texts(1.0, 2.0, 3.0), texts(1.0, 5.0), [], REGRESSION,
+     {"pearson": 0.0, "spearmanr": 0.0, "rmse": 5**0.5, "mae": 2.0}),
     ("sequence", texts(("x",), ("x", "y"), ("z",)), texts(("x",), ("y",)), ["x", "y", "z"], SEVERAL,
      {"f1_micro": 0.5, "accuracy": 0.5}),
     ("conll2003", tags("O O B-PER"), tags("O O O B-PER", "O"), ["O", "B-PER"], [],
