@@ -354,6 +354,7 @@ def pretrain(
     *,
     data_dir: _Path,
     output_dir: _Path,
+    overwrite: bool = False,
     model_dir: _Path | None = None,
     objective: Literal['auto', 'masked_lm', 'next_token'] = 'auto',
     pooling: str = 'first',
@@ -393,6 +394,7 @@ def pretrain(
     (True, 1, 'report.html')
 
     Args:
+        overwrite: True: replace another run in output_dir, which is kept until the new one has a checkpoint
         model_dir: any model directory to start from; its shape replaces model=
         objective: masked_lm, or next_token: each token predicts the next one; auto: next_token with attention.pattern=causal
         init_moments: True: also start from the optimizer moments of model_dir; the count of updates restarts, as in NVIDIA's code
@@ -422,6 +424,7 @@ def finetune(
     dev: _Rows | _Path | None = None,
     model_dir: _Path | None = None,
     data_dir: _Path | None = None,
+    overwrite: bool = False,
     num_epochs: float = ...,
     dev_share: float | None = None,
     class_weights: Literal['balanced'] | Sequence[float] | None = None,
@@ -470,6 +473,7 @@ def finetune(
         train: the rows: mappings, a data frame or a `datasets.Dataset`; or a file; None to read data_dir
         dev: for the evaluation, rows: mappings, a data frame or a `datasets.Dataset`; or a file; None to read data_dir, or with dev_share
         model_dir: any model; None with decoder=transformer or decoder=rnn
+        overwrite: True: replace another run in output_dir, which is kept until the new one has a checkpoint
         kernels: plain: torch.nn.functional only; see bertkit/kernels/fast.py
         compile: torch.compile for the layers; auto: on CUDA only, since on a CPU it gains nothing and needs a C++ compiler (bertkit/model/layers.py)
         reproducibility: rounding may depend on the number of processes; strict: the same bits for 1, 2, 4, ... processes (slower by less than 1 %)
@@ -502,6 +506,7 @@ def glue(
     tasks: Sequence[str] = ['cola', 'sst2', 'mrpc', 'stsb', 'qqp', 'mnli', 'qnli', 'rte', 'wnli', 'ax'],
     seeds: Sequence[int] = [0, 1, 2, 3, 4],
     check: _Path | None = None,
+    overwrite: bool = False,
     num_epochs: float = ...,
     dev_share: float | None = None,
     class_weights: Literal['balanced'] | Sequence[float] | None = None,
@@ -541,6 +546,7 @@ def glue(
         tasks: ax has no training data; the best model for mnli predicts it
         seeds: scores on small tasks vary widely between seeds (Dodge et al. 2020); the submission uses the seed with the best dev score
         check: an archive to check, against the test files in data_dir if it is set
+        overwrite: True: replace another run in output_dir, which is kept until the new one has a checkpoint
         kernels: plain: torch.nn.functional only; see bertkit/kernels/fast.py
         compile: torch.compile for the layers; auto: on CUDA only, since on a CPU it gains nothing and needs a C++ compiler (bertkit/model/layers.py)
         reproducibility: rounding may depend on the number of processes; strict: the same bits for 1, 2, 4, ... processes (slower by less than 1 %)

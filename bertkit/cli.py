@@ -21,7 +21,7 @@ from bertkit.base.typed_settings import refuse
 from bertkit.commands import command_of
 from bertkit.help import command_help, info, usage
 from bertkit.launch import launcher, world
-from bertkit.settings.reading.hints import OPTIONS, VALUED_OPTIONS, unknown_option
+from bertkit.settings.reading.hints import OPTIONS, VALUED_OPTIONS, setting_of_option, unknown_option
 from bertkit.settings.reading.words import OPTIONS as SHORT_OPTIONS
 from bertkit.settings.reading.words import to_words
 
@@ -149,7 +149,11 @@ def _run_stage(command: str, settings: CommandSettings, read: list[object]) -> i
 
 
 def _parse(arguments: list[str]) -> _Arguments:
-    """Separate options from the command and its overrides; translate the short form; expand `=~/` to the home directory."""
+    """Separate options from the command and its settings; translate the short form; expand `=~/` to the home directory.
+
+    An option with the name of a setting, or with that of another tool, is that setting: `--lr 3e-4`, `--overwrite`.
+    """
+    named = next((argument for argument in arguments if argument in COMMANDS), "")
     queue, words = list(arguments), list[str]()
     options, values = set[str](), dict[str, str]()
     short, unknown = list[tuple[str, str]](), list[tuple[str, str]]()
@@ -165,6 +169,13 @@ def _parse(arguments: list[str]) -> _Arguments:
                 values[name] = value
             else:
                 short.append((name, value))
+        elif argument.startswith("--") and (setting := setting_of_option(named, name)):
+            if "=" in setting:
+                words.append(setting)
+            elif not has_value and (not queue or queue[0].startswith("--") or "=" in queue[0]):
+                words.append(f"{setting}=true")
+            else:
+                words.append(f"{setting}={value if has_value else queue.pop(0)}")
         elif argument.startswith("-"):
             unknown.append((argument, queue[0] if queue and "=" not in queue[0] else ""))
         else:
@@ -176,8 +187,9 @@ def _parse(arguments: list[str]) -> _Arguments:
         raise InputError(*(unknown_option(command, *option) for option in unknown))
     if values.get("--cfg", "job") != "job":
         raise InputError(f"--cfg {values['--cfg']}: expected job")
-    settings = command_of(command).short if command in COMMANDS else {}
-    return _Arguments(command, to_words(command, settings, overrides, short), options, values)
+    return _Arguments(
+        command, to_words(command, overrides, short) if command in COMMANDS else overrides, options, values
+    )
 
 
 def _help_text(parsed: _Arguments) -> str | None:

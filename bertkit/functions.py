@@ -139,6 +139,8 @@ def _call(command: Command, settings: dict[str, object]) -> object:
         inputs = list[object]()
         for name, setting in command.rows.items():
             rows = settings.pop(name, None)
+            if setting == "input" and isinstance(rows, str) and " " in rows and not os.path.exists(rows):
+                rows = [rows]  # a text
             if isinstance(rows, (str, os.PathLike)):
                 settings[setting] = rows if setting == "input" else _file(rows, name)
             elif rows is not None and setting == "input":

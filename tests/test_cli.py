@@ -15,7 +15,7 @@ import yaml
 from conftest import Capsys, make_text, output_of, refused, small_model, write_text
 
 from bertkit import export_model, load_tokenizer
-from bertkit.base.typed_settings import build, conf_dir
+from bertkit.base.typed_settings import at, build, conf_dir
 from bertkit.cli import run
 from bertkit.commands import COMMANDS
 from bertkit.settings.reading.compose import compose
@@ -158,6 +158,7 @@ REFUSED = [  # a command; the setting and value that its error names, and the re
     ("pretrain data_dir=x --per_device_train_batch_size 7", "batch.micro_sequences=7; the global batch is batch.sequences"),
     ("predict --label stars model_dir=x", "unknown option --label"),
     ("finetune --text", "--text: expected a value"),
+    (f"{PRETRAIN} plugins=nowhere", "have no module nowhere; start in its folder, or add that to PYTHONPATH"),
     ("predict text=a model_dir=x output=y.xlsx", "output=y.xlsx: expected a name that ends in .jsonl, "),
     ("predict input=no.csv model_dir=x", "input=no.csv: no such file"),
     ("finetune task=sequence task.separator=ab model_dir=x output_dir=y", "task.separator='ab': expected one character"),
@@ -184,7 +185,7 @@ def test_all_configuration_errors_come_at_once(capsys: Capsys) -> None:
 WRONG = {  # every wrong setting, also where the task is missing or wrong; a command, and the places of its errors
     "finetune lr=3 epochs=2 task=sentiment": ["'lr'", "'epochs'", "task=sentiment"],
     "finetune lr=3 task.columns.text=a task.wat=1": ["set task=", "'lr'", "'task.wat'"],
-    "finetune --lr 3 --seed 1": ["--lr", "--seed"],
+    "finetune --wat 3 --wit 1": ["--wat", "--wit"],
 }
 
 
@@ -196,11 +197,32 @@ def test_all_wrong_names_come_at_once(command: str, capsys: Capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "setting"), [("view", "input"), ("index", "corpus.path"), ("evaluate", "task.files.dev")]
-)
-def test_a_file_without_its_setting(command: str, setting: str, tmp_path: Path, capsys: Capsys) -> None:
-    (tmp_path / "a.csv").touch()
-    refused(run([command, f"{tmp_path / 'a.csv'}"]), f"did you mean {setting}={tmp_path / 'a.csv'}?", capsys)
+    ("words", "settings"),
+    [
+        ("view m a.csv", {"model_dir": "m", "input": "a.csv"}),
+        ("index a.csv output=x.db", {"corpus.path": "a.csv"}),
+        ("evaluate a.csv m", {"model_dir": "m", "task_changes.files.dev": "a.csv"}),
+        ("predict m a.csv --text-pair b", {"model_dir": "m", "input": "a.csv", "text_pair": "b"}),
+        ("serve m --port 9", {"model_dir": "m", "port": 9}),
+        ("export m output_dir=x --license mit", {"model_dir": "m", "license": "mit"}),
+        ("pretrain d output_dir=x --lr 3e-4 --fp16", {"optimizer.peak_learning_rate": 3e-4, "precision": "fp16"}),
+        ("finetune a.csv model_dir=m output_dir=x --epochs=7 --overwrite task=sequence text=t", {
+            "num_epochs": 7, "overwrite": True, "task.columns.text": "t", "task.files.train": "a.csv"}),
+    ],
+)  # fmt: skip
+def test_files_models_and_options_are_settings(
+    words: str, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.csv").write_text("text,label\na,b\n")
+    for name in ("m", "d"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "m" / "config.json").write_text("{}")
+    assert run([*words.split(), "--cfg", "job"]) == 0
+    composed = yaml.safe_load(capsys.readouterr().out)
+    for key, value in settings.items():
+        actual = at(composed, key)
+        assert actual == (str(tmp_path / value) if ".files." in key else value), key
 
 
 def test_a_vocabulary_without_mask(tmp_path: Path, capsys: Capsys) -> None:

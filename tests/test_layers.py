@@ -214,8 +214,8 @@ def test_circles_and_long_functions_are_found(tmp_path: object) -> None:
 
 def test_the_way_to_the_softmax_is_short(python: Path) -> None:
     way = walk(ROOT, python)
-    # on a CPU with dropout the softmax is in a graph node of its own; `kernels=plain` has 15 calls
-    assert len(way["stack"]) <= 16, way["stack"]
+    # on a CPU with dropout the softmax is in a graph node of its own; `kernels=plain` has 17 calls
+    assert len(way["stack"]) <= 18, way["stack"]
     assert len(way["way"]) <= 12, way["way"]
     assert len(way["files"]) <= 18, way["files"]
 

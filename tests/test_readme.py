@@ -222,7 +222,7 @@ def test_every_recipe_is_known_and_says_what_it_takes() -> None:
     for name in [*RECIPES, "prepare_on_dask"]:  # the last is in tests/stages/test_prepare_workers.py
         text = (ROOT / "recipes" / name / "README.md").read_text(encoding="utf-8")
         assert all(word.lower() in text.lower() for word in ("**run**", "hardware", "time", "disk", "metrics")), name
-        assert 10 <= len((ROOT / "recipes" / name / "run.sh").read_text(encoding="utf-8").splitlines()) <= 30
+        assert 10 <= len((ROOT / "recipes" / name / "run.sh").read_text(encoding="utf-8").splitlines()) <= 35
         more = {
             "multi_host": ["slurm.sh", "skypilot.yaml", "trainjob.yaml"],
             "prepare_on_dask": ["prepare.py"],

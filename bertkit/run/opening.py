@@ -147,7 +147,7 @@ def lock_run(
     With `overwrite` in the settings another run is kept elsewhere until this one has a checkpoint; after an error before, it is put
     back.
     """
-    overwrite, kept = settings["overwrite"], _kept(directory)
+    overwrite, kept = settings.get("overwrite", False), _kept(directory)
     try:
         check(directory, identity, rules, allow)
     except AnotherRunError:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # BERT-base on several hosts: the same command on each, with its own HOST_RANK= (0, 1, ...); host 0 prepares and exports.
 # NUM_HOSTS= number of hosts, ADDRESS= HOST:PORT of host 0, NPROC= processes per host, CORPUS= your text, VOCAB= a vocabulary, MODEL_DIR= a
-# model to continue from, STEP=prepare stops before training, RUN_DIR= a folder shared by all hosts, WAIT_MINUTES= how long they wait for host 0. Further settings go to pretrain.
+# model to continue from, STEP=prepare stops before training, RUN_DIR= a folder shared by all hosts. Further settings go to pretrain.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 : "${CORPUS:?set CORPUS= to files or a folder of text}"
@@ -16,17 +16,12 @@ run() {
   wait "$job" || code=$?; [ "$code" != 75 ] || sleep "${GRACE:-0}"  # in slurm.sh: wait until the other hosts have exited too
   job=''; [ "$code" = 0 ] || exit "$code"
 }
-if [ "$rank" != 0 ] && [ ! -f "$run_dir/data/manifest.json" ]; then
-  limit=$((${WAIT_MINUTES:-720} * 60))
-  echo "== host $rank waits for $run_dir/data/manifest.json, which host 0 writes into the shared folder; until $(date -d "+$limit seconds") (WAIT_MINUTES=)"
-  until [ -f "$run_dir/data/manifest.json" ]; do
-    [ "$SECONDS" -lt "$limit" ] || {
-      echo "error: $run_dir/data/manifest.json is not there; RUN_DIR= must be a folder that all hosts share, and host 0 must run too" >&2
-      exit 2
-    }
-    sleep 1
-  done
-fi
+data=$run_dir/data/manifest.json minutes=${WAIT_MINUTES:-720}
+[ "$rank" = 0 ] || [ -f "$data" ] || echo "== host $rank waits for $data, which host 0 writes, for $minutes minutes (WAIT_MINUTES=)"
+until [ "$rank" = 0 ] || [ -f "$data" ]; do
+  [ "$SECONDS" -lt $((minutes * 60)) ] || { echo "error: $data is not there; RUN_DIR= must be a folder that all hosts share" >&2; exit 2; }
+  sleep 1
+done
 bash docker/install.sh .venv
 [ "$rank" != 0 ] || echo "== prepare: text -> tokenizer and token shards"
 [ "$rank" != 0 ] || run $bertkit prepare corpus.path="$CORPUS" ${vocab:+tokenizer.path="$vocab"} output_dir="$run_dir/data"

@@ -487,7 +487,7 @@ def test_several_labels_at_once(start: Path, tmp_path: Path, capsys: Capsys) -> 
     predicted = [json.loads(line) for line in output.read_text().splitlines()]
     assert [row["label"] for row in predicted] == [line["label"] for line in lines]
     assert run(["export", f"checkpoint={run_dir}", "head=task", f"output_dir={tmp_path / 'exported'}"]) == 0
-    model = transformers.transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "exported").eval()
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "exported").eval()
     assert model.config.problem_type == "multi_label_classification"
     first = json.loads((tmp_path / "dev.jsonl").read_text().splitlines()[0])
     ids = load_tokenizer(run_dir)([first["text"]])["input_ids"]

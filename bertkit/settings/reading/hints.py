@@ -67,14 +67,26 @@ def _elsewhere(command: str, key: str, value: str) -> str:
     return f"; pass {_with_value(name, value)} to bertkit {owner}{then}"
 
 
+def setting_of_option(command: str, option: str) -> str:
+    """Return the setting that an option such as --seed or --lr means, or its assignment, as for --fp16; "" for none.
+
+    A setting of another meaning than the other tool's is only a hint.
+    """
+    key = option.lstrip("-").replace("-", "_")
+    settings = settings_of(command) if command in COMMANDS else frozenset()
+    if top_level(key) in settings:
+        return key
+    meant = [name for name in _meanings(key) if top_level(name) in settings]
+    return meant[0] if meant and meant[0] not in _BESIDE else ""
+
+
 def unknown_option(command: str, option: str, value: str) -> str:
     """Return the error message for an unknown option such as --lr; the command may be unknown too."""
     key, has_value, own = option.lstrip("-").partition("=")
     key, value = key.replace("-", "_"), (own if has_value else value) or "..."
     settings = settings_of(command) if command in COMMANDS else frozenset()
-    own_setting = f"{key}={value}" if top_level(key) in settings else ""
-    if meant := _translated(settings, key, value) or own_setting:
-        return f"unknown option {option}; settings have no dashes, write {meant}"
+    if meant := _translated(settings, key, value):
+        return f"unknown option {option}; here it is {meant}"
     return f"unknown option {option}{nearest(option, (*OPTIONS, *VALUED_OPTIONS))}; see bertkit --help"
 
 
@@ -85,16 +97,20 @@ def options_line(group: str, options: Sequence[str]) -> str:
     return f"(for your own data {', '.join(_OWN_DATA)}; `bertkit finetune --help` lists the benchmarks)"
 
 
-def hint_for_word(command: str, word: str) -> str:
-    """Return the end of the message about a word without a key: the setting that it may be the value of."""
-    path = Path(word)
-    places = {"input": path.is_file(), "corpus.path": path.exists(), "task.files.dev": path.is_file()}
-    places |= {"data_dir": path.is_dir(), "model_dir": path.exists()}
+def setting_of_path(command: str, word: str) -> str:
+    """Return the setting of a file or folder that stands alone, such as a model; "" if it does not exist, or no setting takes it."""
+    path = Path(os.path.expanduser(word))
+    is_model = any((path / name).is_file() for name in ("config.json", "manifest.json", "bert_config.json"))
+    is_folder = path.is_dir() and not is_model
+    places = {"model_dir": is_model, "input": path.is_file(), "task.files.dev": path.is_file()}
+    places |= {"data_dir": is_folder, "corpus.path": path.exists()}
     known = settings_of(command)
-    setting = next((name for name, fits in places.items() if fits and top_level(name) in known), None)
-    if setting is not None:
-        return f"; did you mean {setting}={word}?"
-    return "; no such file" if path.suffix else ", such as output_dir=runs/mine"
+    return next((name for name, fits in places.items() if fits and top_level(name) in known), "")
+
+
+def hint_for_word(word: str) -> str:
+    """Return the end of the message about a word without a key."""
+    return "; no such file" if Path(word).suffix else ", such as output_dir=runs/mine"
 
 
 @dataclass(frozen=True)

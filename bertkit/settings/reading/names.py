@@ -10,7 +10,7 @@ from bertkit.base import plugins
 from bertkit.base.errors import InputError
 from bertkit.base.text_files import JsonObject
 from bertkit.base.typed_settings import conf_dir, option_names, read_conf, refuse
-from bertkit.settings.command import VERBATIM, WORDS, CommandSettings
+from bertkit.settings.command import VERBATIM, WORDS, Command, CommandSettings
 from bertkit.settings.reading.assignments import Assignment, Plain, as_word
 
 _SYNONYMS = {
@@ -21,11 +21,15 @@ _SYNONYMS = {
 }
 
 
+def record_of(command: str) -> Command:
+    """Import the record of a command, such as `bertkit.settings.pretrain.COMMAND`."""
+    record: Command = importlib.import_module(f"bertkit.settings.{command}").COMMAND
+    return record
+
+
 def schema_of(command: str) -> type[CommandSettings]:
     """Import the dataclass of a command's settings, such as `PretrainSettings` from `bertkit.settings.pretrain`."""
-    module = importlib.import_module(f"bertkit.settings.{command}")
-    schema: type[CommandSettings] = vars(module)[f"{command.capitalize()}Settings"]
-    return schema
+    return record_of(command).settings
 
 
 @functools.cache
@@ -64,7 +68,7 @@ def top_level(name: str) -> str:
 def with_own_names(command: str, assignments: Sequence[Assignment]) -> list[Assignment]:
     """Import the modules in `plugins=`, and give each assignment the name of its setting in this command.
 
-    Synonyms are replaced, and `masking=NAME` with a plug-in's name by `masking.kind=NAME`. Raises
+    Synonyms are replaced, and the words of the short form, such as `text=`, and `masking=NAME` with a plug-in's name by `masking.kind=NAME`. Raises
     InputError for a text that is not UTF-8, and for a setting that is set under two of its names.
     """
     wrong = [one.text for one in assignments if re.search("[\0\ud800-\udfff]", one.text)]  # half a character is a byte
@@ -107,5 +111,7 @@ def _own_name(command: str, one: Assignment) -> str:
     slot = plugins.SLOTS.get(one.key)
     if slot is not None and one.value not in option_names([conf_dir()]).get(one.key, ()):
         return slot.setting if plugins.exists(one.key, one.value) else one.key
+    if one.key not in settings_of(command) and (setting := record_of(command).short.get(f"--{one.key}")):
+        return setting
     known = [name for name in _SYNONYMS if top_level(name) in settings_of(command)]
     return next((name for name in known if one.key in _SYNONYMS[name]), one.key)

@@ -82,7 +82,7 @@ def _quoted(word: str) -> str:
 
 
 def _malformed(command: str, word: str) -> str:
-    hint = f', quote the value twice: "{_quoted(word):.200}"' if "=" in word else hint_for_word(command, word)
+    hint = f', quote the value twice: "{_quoted(word):.200}"' if "=" in word else hint_for_word(word)
     return f"'{word:.200}': expected key=value or group=option{hint}"
 
 

@@ -2,28 +2,33 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from bertkit.base.errors import InputError
 from bertkit.settings.reading.assignments import as_word
-from bertkit.settings.reading.hints import unknown_option
+from bertkit.settings.reading.hints import setting_of_path, unknown_option
+from bertkit.settings.reading.names import record_of
 
 OPTIONS = ("--text", "--label", "--pair", "--dev", "--test", "--output")
 
 
-def to_words(
-    command: str, short: Mapping[str, str], words: Sequence[str], options: Sequence[tuple[str, str]]
-) -> list[str]:
-    """Replace words that are files, and add the options, pairs of name and value; `short` has the setting of each option."""
-    files = [("", word) for word in words if short and "=" not in word and Path(word).is_file()]
-    if len(files) > 1:
-        raise InputError(f"'{files[1][1]}': expected one file; for a second one write --dev {files[1][1]}")
-    settings = dict[str, str]()
-    for option, value in [*files, *options]:
+def to_words(command: str, words: Sequence[str], options: Sequence[tuple[str, str]]) -> list[str]:
+    """Replace words that are files or models, and the options of the short form, pairs of name and value, by settings."""
+    short = record_of(command).short
+    settings, others = dict[str, str | int](), list[str]()
+    for word in words:
+        is_file = short and Path(word).is_file()
+        setting = "" if "=" in word else short[""] if is_file else setting_of_path(command, word)
+        if setting in settings:
+            raise InputError(f"'{word}': expected one file; for a second one write --dev {word}")
+        if setting:
+            settings[setting] = os.path.abspath(word) if setting.startswith("task.files.") else word
+        else:
+            others.append(word)
+    for option, value in options:
         if option not in short:
             raise InputError(unknown_option(command, option, value))
         is_file, is_number = short[option].startswith("task.files."), re.fullmatch("-?[0-9]{1,9}", value)
-        plain = os.path.abspath(value) if is_file else int(value) if is_number else value
-        settings[short[option]] = as_word(plain)
-    return [*(f"{key}={word}" for key, word in settings.items()), *(word for word in words if ("", word) not in files)]
+        settings[short[option]] = os.path.abspath(value) if is_file else int(value) if is_number else value
+    return [*(f"{key}={as_word(value)}" for key, value in settings.items()), *others]
