@@ -288,9 +288,10 @@ class BertConfig(BertShape):
         rows = self.vocab_size + places + self.type_vocab_size + 2  # a norm has two
         attention, head_size, layers = self.attention, self.head_size, self.num_hidden_layers
         variant = {
-            "additive": 2 * layers * head_size * attention.additive_size,
-            "location": layers * head_size * self.max_position_embeddings,
-            "relative": 2 * layers * head_size * attention.max_distance,
+            "general": layers * head_size**2,
+            "additive": layers * attention.additive_size * (2 * head_size + 1),
+            "location": layers * (head_size * self.max_position_embeddings - hidden**2 - hidden),  # it has no keys
+            "relative": len(attention.relative_to) * layers * head_size * (2 * attention.max_distance + 1),
             "linformer": attention.compressed_size * self.max_position_embeddings,
         }
         more = sum(variant.get(option, 0) for option in (attention.score, attention.positions, attention.pattern))

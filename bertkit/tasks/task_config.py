@@ -52,6 +52,8 @@ KINDS = {
     "generation": "bertkit.tasks.generation",
 }
 
+OWN_SETTINGS = ("tagging", "spans", "generation")  # kinds with a group of settings of their own
+
 
 @dataclass(frozen=True)
 class FilesConfig:
@@ -248,7 +250,8 @@ class TaskConfig:
             self.needs_pair
             and columns.text_pair is None
             and "task.columns.text_pair=null with task.needs_pair=true; name the column, or set needs_pair to false",
-            getattr(self, self.kind, self) is None  # settings that only this kind has
+            self.kind in OWN_SETTINGS
+            and vars(self)[self.kind] is None
             and f"task.{self.kind}=null: kind={self.kind} needs these settings; start from task={self.kind}",
             overlap is not None
             and overlap >= room

@@ -59,12 +59,16 @@ def test_huge_vocabulary_is_refused(prepared_dir: Path, tmp_path: Path, capsys: 
 
 def test_the_estimate_counts_every_weight() -> None:
     shape = {"num_attention_heads": 2, "hidden_act": "gelu", "initializer_range": 0.02, "layer_norm_eps": 1e-12}
-    for hidden, layers, inner, positions, types, vocab in ((14, 3, 23, 11, 2, 131), (22, 1, 5, 7, 3, 103)):
+    for hidden, layers, inner, positions, types, vocab in ((12, 3, 23, 11, 2, 131), (20, 1, 5, 7, 3, 103)):
         sizes = {"hidden_size": hidden, "num_hidden_layers": layers, "intermediate_size": inner, "vocab_size": vocab}
         more = {"max_position_embeddings": positions, "type_vocab_size": types, "hidden_dropout_prob": 0.0}
         config = BertConfig(**shape, **sizes, **more, attention_probs_dropout_prob=0.0)  # type: ignore[arg-type]
-        model = BertWithHeads(config, (), with_pooler=False)
-        assert config.num_weights == sum(parameter.numel() for parameter in model.parameters())
+        variants = [{"score": name} for name in ("scaled_dot", "dot", "general", "additive", "location")]
+        variants += [{"positions": name} for name in ("none", "sinusoidal", "rotary", "alibi", "relative")]
+        for variant in [*variants, {"pattern": "linformer"}]:
+            varied = dataclasses.replace(config, attention=AttentionConfig(**variant))  # type: ignore[arg-type]
+            model = BertWithHeads(varied, (), with_pooler=False)
+            assert varied.num_weights == sum(parameter.numel() for parameter in model.parameters()), variant
     attention = AttentionConfig(pattern="linformer", compressed_size=10**9)
     assert dataclasses.replace(config, attention=attention).num_weights > 7 * 10**9
 
