@@ -13,7 +13,6 @@ from task_files import write
 
 from bertkit import export_model
 from bertkit.cli import run
-from bertkit.commands import command_of
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.settings.reading.words import to_words
 
@@ -32,20 +31,20 @@ def test_short_words_become_settings(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("--test", "e"),
         ("--output", "o"),
     ]
-    assert to_words("finetune", command_of("finetune").short, ["seed=1", "a b.csv"], options) == [
+    assert to_words("finetune", ["seed=1", "a b.csv"], options) == [
         f"task.files.train='{tmp_path}/a b.csv'", "task.columns.text='a,b'", "task.columns.label=-1",
         "task.columns.text_pair='c'", f"task.files.dev='{tmp_path}/d.csv'", f"task.files.test='{tmp_path}/e'",
         "output_dir='o'", "seed=1",
     ]  # fmt: skip
-    assert to_words("predict", command_of("predict").short, ["a b.csv"], [("--text", "x")]) == [
+    assert to_words("predict", ["a b.csv"], [("--text", "x")]) == [
         "input='a b.csv'",
         "task.columns.text='x'",
     ]
-    assert to_words("embed", command_of("embed").short, ["a b.csv"], [("--text", "x")]) == [
+    assert to_words("embed", ["a b.csv"], [("--text", "x")]) == [
         "input='a b.csv'",
         "text_column='x'",
     ]
-    assert to_words("compare", command_of("compare").short, ["a b.csv"], []) == ["a b.csv"]
+    assert to_words("compare", ["a b.csv"], []) == ["a b.csv"]
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,8 @@ def small_dir(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture
 def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Planted]:
+    ones = torch.ones(64, 64, dtype=torch.bfloat16)
+    ones @ ones  # where the fault is real, oneDNN chooses now, with the variable that conftest.py has set
     fault = Planted(tmp_path / "cpuinfo", "amx_bf16")
     monkeypatch.setattr(processors, "CPUINFO", tmp_path / "cpuinfo")
     monkeypatch.setattr(processors, "_multiply", fault.multiply)

@@ -99,11 +99,11 @@ def options_line(group: str, options: Sequence[str]) -> str:
 
 def setting_of_path(command: str, word: str) -> str:
     """Return the setting of a file or folder that stands alone, such as a model; "" if it does not exist, or no setting takes it."""
-    path = Path(os.path.expanduser(word))
-    is_model = any((path / name).is_file() for name in ("config.json", "manifest.json", "bert_config.json"))
-    is_folder = path.is_dir() and not is_model
-    places = {"model_dir": is_model, "input": path.is_file(), "task.files.dev": path.is_file()}
-    places |= {"data_dir": is_folder, "corpus.path": path.exists()}
+    path = os.path.expanduser(word)  # os.path takes a text of any length for no file
+    is_model = any(os.path.isfile(f"{path}/{name}") for name in ("config.json", "manifest.json", "bert_config.json"))
+    is_file, is_folder = os.path.isfile(path), os.path.isdir(path) and not is_model
+    places = {"model_dir": is_model, "input": is_file, "task.files.dev": is_file}
+    places |= {"data_dir": is_folder, "corpus.path": os.path.exists(path)}
     known = settings_of(command)
     return next((name for name, fits in places.items() if fits and top_level(name) in known), "")
 

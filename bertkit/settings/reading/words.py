@@ -2,8 +2,7 @@
 
 import os
 import re
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 from bertkit.base.errors import InputError
 from bertkit.settings.reading.assignments import as_word
@@ -18,8 +17,7 @@ def to_words(command: str, words: Sequence[str], options: Sequence[tuple[str, st
     short = record_of(command).short
     settings, others = dict[str, str | int](), list[str]()
     for word in words:
-        is_file = short and Path(word).is_file()
-        setting = "" if "=" in word else short[""] if is_file else setting_of_path(command, word)
+        setting = "" if "=" in word else _setting_of(command, short, word)
         if setting in settings:
             raise InputError(f"'{word}': expected one file; for a second one write --dev {word}")
         if setting:
@@ -32,3 +30,8 @@ def to_words(command: str, words: Sequence[str], options: Sequence[tuple[str, st
         is_file, is_number = short[option].startswith("task.files."), re.fullmatch("-?[0-9]{1,9}", value)
         settings[short[option]] = os.path.abspath(value) if is_file else int(value) if is_number else value
     return [*(f"{key}={as_word(value)}" for key, value in settings.items()), *others]
+
+
+def _setting_of(command: str, short: Mapping[str, str], word: str) -> str:
+    is_file = bool(short) and os.path.isfile(word)
+    return short[""] if is_file else setting_of_path(command, word)
