@@ -125,7 +125,7 @@ def _build(command: str, composed: JsonObject) -> CommandSettings:
 
 @contextlib.contextmanager
 def _naming(settings: CommandSettings) -> Iterator[None]:
-    """Give an error of the disk without a name that of the command's output."""
+    """Name the command's output in an error of the disk that names no file."""
     try:
         yield
     except OSError as error:
@@ -151,7 +151,7 @@ def _run_stage(command: str, settings: CommandSettings, read: list[object]) -> i
 def _parse(arguments: list[str]) -> _Arguments:
     """Separate options from the command and its settings; translate the short form; expand `=~/` to the home directory.
 
-    An option with the name of a setting, or with that of another tool, is that setting: `--lr 3e-4`, `--overwrite`.
+    `--NAME VALUE` is `NAME=VALUE` for every setting, and for names of other tools: `--lr 3e-4`, `--overwrite`.
     """
     named = next((argument for argument in arguments if argument in COMMANDS), "")
     queue, words = list(arguments), list[str]()

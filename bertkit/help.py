@@ -115,7 +115,7 @@ def command_help(command: str, words: Sequence[str] = (), config_dir: str | None
 
 
 def _chosen_help(command: str, group: str, path: Path) -> list[str]:
-    """List the settings of the option that a command chooses; for a command without a task, how to see those of tasks."""
+    """List the settings of a chosen option; without a task, say how to see the settings of tasks."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     text = [f"  `bertkit {command} task=sequence --help` lists the settings of a task"] if group == "task" else []
     return text + [f"  {group}.{line}" for line in lines if line and not line.startswith("#")]

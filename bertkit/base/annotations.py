@@ -1,7 +1,7 @@
 """The forms of annotation that a setting may have, each with the values that it accepts and how it converts them.
 
 `kind_of` returns the form: nested dataclasses, `bool`, `str`, numbers, perhaps with an `Interval`, `Literal`, the name of an
-option, `tuple[X, ...]`, `dict[str, X]`, and unions, of which the first form without problems converts a value.
+option, `tuple[X, ...]`, `dict[str, X]`, and unions, whose forms are tried in order.
 """
 
 import dataclasses

@@ -154,12 +154,24 @@ def lock_run(
         if not overwrite:
             raise
         _set_aside(directory, kept)
-    try:
-        with _locked_run(directory, settings, identity, facts, rules, allow) as changes:
+    with naming(directory), folder_for(directory), locked(directory):
+        changes = check(directory, identity, rules, allow)  # again, since another process may have locked it in between
+        remove_leftovers(directory.resolve(), "|".join(map(re.escape, (*FILES_OF_A_RUN, "model"))))
+        remove_leftovers(directory / "cache", EPOCHS)
+        is_new = not (directory / "manifest.json").exists()
+        if is_new:
+            write_identity(directory, settings, identity, facts)
+        try:
             yield changes
-    finally:
-        if overwrite and kept.exists():
-            _end_replacing(directory, kept)
+        except InputError:
+            if is_new and newest_checkpoint(str(directory)) is None:
+                for name in (LOCK, *FILES_OF_A_RUN, *FOLDERS_OF_A_RUN):
+                    if os.path.lexists(directory / name):
+                        remove(directory / name)
+            raise
+        finally:  # within the lock: another process with the same command ends before it
+            if overwrite and kept.exists():
+                _end_replacing(directory, kept)
 
 
 def _kept(directory: Path) -> Path:
@@ -194,33 +206,6 @@ def _end_replacing(directory: Path, kept: Path) -> None:
 
 def _has_begun(directory: Path) -> bool:
     return newest_checkpoint(str(directory)) is not None or run_directory.has_results(directory)
-
-
-@contextlib.contextmanager
-def _locked_run(
-    directory: Path,
-    settings: Mapping[str, object],
-    identity: dict[str, object],
-    facts: dict[str, Any],
-    rules: Rules,
-    allow: Sequence[str],
-) -> Iterator[list[Change]]:
-    check(directory, identity, rules, allow)
-    with naming(directory), folder_for(directory), locked(directory):
-        changes = check(directory, identity, rules, allow)  # again, since another process may have locked it in between
-        remove_leftovers(directory.resolve(), "|".join(map(re.escape, (*FILES_OF_A_RUN, "model"))))
-        remove_leftovers(directory / "cache", EPOCHS)
-        is_new = not (directory / "manifest.json").exists()
-        if is_new:
-            write_identity(directory, settings, identity, facts)
-        try:
-            yield changes
-        except InputError:
-            if is_new and newest_checkpoint(str(directory)) is None:
-                for name in (LOCK, *FILES_OF_A_RUN, *FOLDERS_OF_A_RUN):
-                    if os.path.lexists(directory / name):
-                        remove(directory / name)
-            raise
 
 
 def check(directory: Path, identity: dict[str, object], rules: Rules, allow: Sequence[str]) -> list[Change]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, LockedError
 from bertkit.base.typed_settings import build, to_mapping
 from bertkit.run import opening
 from bertkit.run.directory import Changed, is_finished, read_manifest
@@ -170,6 +170,10 @@ def test_overwrite_keeps_the_old_run_until_the_new_one_has_a_checkpoint(tmp_path
         assert (directory / "checkpoints" / "step-3").is_dir()
         assert not kept.exists()
     with replace(True):
+        with pytest.raises(LockedError), replace(True):  # the same command in another process
+            pass
+        assert (kept / "checkpoints" / "step-3").is_dir()
+        assert (directory / "manifest.json").is_file()
         (directory / "checkpoints" / "step-1").mkdir(parents=True)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     assert [path.name for path in (directory / "checkpoints").iterdir()] == ["step-1"]
