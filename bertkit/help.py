@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from bertkit.base import plugins
@@ -68,7 +68,7 @@ class _CommandFile:
         """Read a file; in it the comment is followed by the list of options, a blank line, and the settings."""
         lines = path.read_text(encoding="utf-8").splitlines()
         defaults = re.findall(r"^  - (\w+): (.+)$", "\n".join(lines), re.MULTILINE)
-        settings = [line for line in lines[lines.index("") + 1 :] if line]
+        settings = [line for line in _with_full_names(lines[lines.index("") + 1 :]) if line]
         return cls([line[2:] for line in lines[: lines.index("defaults:")]], settings, dict(defaults))
 
     @property
@@ -76,6 +76,17 @@ class _CommandFile:
         """The comment up to what the command gives."""
         gives = next(number for number, line in enumerate(self.head) if line.startswith("Gives:"))
         return self.head[: self.head.index("", gives)]
+
+
+def _with_full_names(lines: Iterable[str]) -> list[str]:
+    """Return the lines of a file with its settings as the user types them: `log.trackers: []`."""
+    named, group = list[str](), ""
+    for line in lines:
+        if header := re.fullmatch(r"(\w+):", line):
+            group = f"{header[1]}."
+        else:
+            named.append(f"{group}{line[2:]}" if re.match(r"  \w", line) else line.strip())
+    return named
 
 
 def command_help(command: str, words: Sequence[str] = (), config_dir: str | None = None) -> str:
@@ -110,7 +121,7 @@ def command_help(command: str, words: Sequence[str] = (), config_dir: str | None
         else:
             text += _chosen_help(command, name, directories[0] / name / f"{chosen[name]}.yaml")
     text = [line.replace("  #: ", "  # ") for line in text]
-    top_level = {line.split(":")[0].strip() for line in file.settings} | file.chosen.keys()
+    top_level = {re.split("[:.]", line)[0] for line in file.settings} | file.chosen.keys()
     return "\n".join([*text, *(line for slot in plugins.SLOTS for line in _plugin_help(slot, top_level))])
 
 
@@ -118,7 +129,7 @@ def _chosen_help(command: str, group: str, path: Path) -> list[str]:
     """List the settings of a chosen option; without a task, say how to see the settings of tasks."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     text = [f"  `bertkit {command} task=sequence --help` lists the settings of a task"] if group == "task" else []
-    return text + [f"  {group}.{line}" for line in lines if line and not line.startswith("#")]
+    return text + [f"  {group}.{line}" for line in _with_full_names(lines) if line and not line.startswith("#")]
 
 
 def _usual_settings(directory: Path, command: str, chosen: Mapping[str, str]) -> list[str]:
@@ -126,14 +137,12 @@ def _usual_settings(directory: Path, command: str, chosen: Mapping[str, str]) ->
     usual = dict[str, str]()
     options = {f"{name}.": directory / name / f"{option}.yaml" for name, option in chosen.items()}
     for prefix, path in ({"": directory / f"{command}.yaml"} | options).items():
-        parent = ""
-        for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() and (usual or not prefix) else ():
-            if re.match(r"\w+:$", line):
-                parent = f"{line[:-1]}."
-            elif match := re.match(r"( *)(\w+): (.*?)  #: (.*)", line):
-                indent, name, value, comment = match.groups()
-                setting = f"{prefix}{parent if indent else ''}{name}={'' if value.startswith('$') else value}"
-                usual.setdefault(setting.partition("=")[0], f"  {setting:<34} {comment}")
+        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() and (usual or not prefix) else ()
+        for line in _with_full_names(lines):
+            if match := re.match(r"([\w.]+): (.*?)  #: (.*)", line):
+                name, value, comment = match.groups()
+                setting = f"{prefix}{name}={'' if value.startswith('$') else value}"
+                usual.setdefault(f"{prefix}{name}", f"  {setting:<34} {comment}")
     return list(usual.values())
 
 

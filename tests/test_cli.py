@@ -52,6 +52,17 @@ def test_help_shows_the_usual_settings_first(command: str, capsys: Capsys) -> No
     assert [name for name in settings if not re.search(rf"[ .]{name.split('.')[-1]}: ", everything)] == []
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_settings_that_help_shows_can_be_typed(command: str, capsys: Capsys) -> None:
+    assert run([command, "--help", "all"]) == 0
+    shown = dict(re.findall(r"^ +([a-z_0-9.]+): (?!\?)(.*?)(?:  # .*)?$", capsys.readouterr().out, re.MULTILINE))
+    assert len(shown) >= 1
+    if "segments" in shown:
+        shown["segments"] = "google"  # which prepare shows below
+    required = [word for word in GIVEN[command] if word.partition("=")[0] not in shown]
+    compose(command, [*required, *(f"{name}={value}" for name, value in shown.items())])
+
+
 def test_help_may_be_cut_short() -> None:
     """As by `head -1`: no traceback, and the exit code of a closed pipe."""
     read, write = os.pipe()
@@ -163,6 +174,19 @@ REFUSED = [  # a command; the setting and value that its error names, and the re
     ("predict input=no.csv model_dir=x", "input=no.csv: no such file"),
     ("finetune task=sequence task.separator=ab model_dir=x output_dir=y", "task.separator='ab': expected one character"),
     ("finetune task=sequence task.encoding=utf-32 model_dir=x output_dir=y", "task.encoding=utf-32: "),
+    ("pretrain positions=rotry", "'positions'; here it is attention.positions=rotry"),
+    ("pretrain masking_rate=0.2", "'masking_rate'; here it is masking.probability=0.2"),
+    ("pretrain masking.rate=0.2", "'masking.rate'; masking has only 'kind', 'probability', 'mask_prob', 'random_prob'"),
+    ("finetune task=mrpc masking_rate=0.2", "pass masking.probability=0.2 to bertkit pretrain, whose output_dir is model_dir= here"),
+    ("pretrain report_to=wandb", "'report_to'; here it is log.trackers=wandb"),
+    ("pretrain tracking=wandb", "'tracking'; here it is log.trackers=wandb"),
+    ("pretrain trackers=wandb", "'trackers'; here it is log.trackers=wandb"),
+    ("pretrain logging.trackers=wandb", "'logging.trackers'; did you mean 'log.trackers'?"),
+    ("pretrain every_steps=9", "did you mean 'checkpoint.every_steps' or 'evaluation.every_steps' or 'log.every_steps'?"),
+    ("finetune task=mrpc model.hidden_dropout_prob=0", "'model.hidden_dropout_prob': only for decoder=transformer"),
+    ("pretrain STEPS=9", "'STEPS'; did you mean 'steps'?"),
+    (f"{PRETRAIN} log.trackers=tensorbord", "unknown tensorbord; did you mean 'tensorboard'?"),
+    (f"{GLUE} tasks=mrcp", "'mrcp' is not a GLUE task; did you mean 'mrpc'?"),
     ("prepare --config-dir no/such", "--config-dir no/such: no such directory"),
 ]  # fmt: skip
 

@@ -151,11 +151,11 @@ class _List(Kind):
         return f"a list of {self.plurals.get(item, item)}"
 
     def accepts(self, value: JsonValue, place: Place) -> bool:
-        return isinstance(value, (list, tuple))
+        return isinstance(value, (list, tuple)) or (place.takes_single_items and self.item.accepts(value, place))
 
     def converted(self, value: JsonValue, place: Place) -> tuple[object, ...]:
-        is_group = self.item.is_group
-        return tuple(self.item.read(item, place.item(number, is_group)) for number, item in enumerate(value))
+        items, is_group = value if isinstance(value, (list, tuple)) else [value], self.item.is_group
+        return tuple(self.item.read(item, place.item(number, is_group)) for number, item in enumerate(items))
 
 
 class _Group(Kind):

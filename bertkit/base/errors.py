@@ -55,10 +55,17 @@ def named(names: Iterable[object], between: str = ", ") -> str:
     return listed([repr(str(name)[:30]) for name in names], between)
 
 
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """Return the most similar known name, whatever its case; None if none is similar."""
+    by_lower = {one.lower(): one for one in known}
+    match = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.7)
+    return by_lower[match[0]] if match else None
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return "; did you mean 'x'?" with the most similar known name; "" if none is similar."""
-    match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f"; did you mean '{match[0]}'?" if match else ""
+    match = closest(name, known)
+    return "" if match is None else f"; did you mean '{match}'?"
 
 
 def check_distinct(columns: Iterable[object], where: str) -> None:

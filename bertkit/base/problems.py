@@ -17,6 +17,7 @@ class Place:
     path: str
     problems: list[str]
     takes_whole_floats = True  # steps=1e6
+    takes_single_items = True  # plugins=mine is a list of one
 
     def inside(self, name: object) -> "Place":
         """Return the place of a value in this group."""
@@ -54,6 +55,7 @@ class PlaceInFile(Place):
     """Where a value of a file is: it may have more names than are known, and holds what it says."""
 
     takes_whole_floats = False
+    takes_single_items = False
 
     def item(self, number: int, is_group: bool) -> Place:
         """Return the place of an item in this list."""

@@ -48,6 +48,8 @@ ACCEPTED = [
     (Literal["linear", "constant"], "constant", "constant"),
     (tuple[int, ...], [1, 2.0], (1, 2)),
     (tuple[str, ...], [], ()),
+    (tuple[int, ...], 7, (7,)),
+    (tuple[str, ...], "a", ("a",)),
     (str | tuple[str, ...], "a", "a"),
     (str | tuple[str, ...], ["a", "b"], ("a", "b")),
 ]
@@ -78,7 +80,7 @@ REFUSED = [
     (int | Literal["auto"], "automatic", "x='automatic': expected a whole number or auto"),
     (Literal["linear", "constant"], "cosine", "x='cosine': expected linear or constant"),
     (tuple[int, ...], [1, "2"], "x[1]='2': expected a whole number"),
-    (tuple[int, ...], 1, "x=1: expected a list of whole numbers"),
+    (tuple[int, ...], "1", "x='1': expected a list of whole numbers"),
     (int, "???", "missing value: set x="),
     (Inner, 3, "x=3: expected a group of settings"),
 ]

@@ -93,10 +93,9 @@ def _compose_suite(assignments: Sequence[Assignment], config_dir: str | None) ->
     refuse([f"'{one.text}': glue takes several; set {one.key}s=[...]" for one in plural])
     suite = _compose_one("glue", own, config_dir)
     places = {name: suite[name] or "?" for name in ("model_dir", "output_dir")} | {"data_dir": suite["data_dir"]}
-    chosen = suite["tasks"] if isinstance(suite["tasks"], list) else []
     suite["runs"] = [
         _compose_one("finetune", [Assignment("task", task, f"task={task}"), *others], config_dir) | places
-        for task in chosen
+        for task in names.items_of(suite["tasks"])
         if task in GLUE_TASKS  # others are refused when the settings are built
     ]
     return suite

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bertkit import COMMANDS
 from bertkit.base import plugins
-from bertkit.base.errors import nearest
+from bertkit.base.errors import closest, named, nearest
 from bertkit.base.text_files import JsonObject, parse_yaml
 from bertkit.base.typed_settings import at, dotted_keys
 from bertkit.settings.reading.assignments import Assignment
@@ -28,6 +28,7 @@ _OF_DECODER = "since otherwise model_dir= defines it; pass it to pretrain"
 _ABSENT = {
     "segments": "prepare stores tokens only; add segments=google, or pass it to pretrain",
     "attention": f"only for decoder=transformer {_OF_DECODER}",
+    "model": f"only for decoder=transformer {_OF_DECODER}",
     "norm": f"only for decoder=transformer, with norm=post or norm=pre, {_OF_DECODER}",
 }
 
@@ -58,12 +59,14 @@ def _translated(settings: frozenset[str], key: str, value: str) -> str:
 def _elsewhere(command: str, key: str, value: str) -> str:
     """Name the command that has a setting, and how its result is passed on; "" if none has it, or this command has it too."""
     names = [name for name in (key, *_meanings(key)) if top_level(name) not in settings_of(command)]
-    owners = [(name, other) for name in names for other in COMMANDS if top_level(name) in settings_of(other)]
-    if not owners:
+    owners = {name: [other for other in COMMANDS if top_level(name) in settings_of(other)] for name in names}
+    name = next((name for name in names if owners[name]), None)
+    if name is None:
         return ""
-    name, owner = owners[0]
-    taken_as, is_before = _TAKEN_AS.get(owner), COMMANDS.index(owner) < COMMANDS.index(command)
-    then = f", whose output_dir is {taken_as}= here" if is_before and taken_as in settings_of(command) else ""
+    earlier = [other for other in owners[name] if COMMANDS.index(other) < COMMANDS.index(command)]
+    owner = earlier[-1] if earlier else owners[name][0]
+    taken_as = _TAKEN_AS.get(owner)
+    then = f", whose output_dir is {taken_as}= here" if earlier and taken_as in settings_of(command) else ""
     return f"; pass {_with_value(name, value)} to bertkit {owner}{then}"
 
 
@@ -150,11 +153,20 @@ class Configuration:
         key, value, (parent, _, leaf) = one.key, one.text.partition("=")[2], one.key.rpartition(".")
         meant = _translated(settings_of(self.command), key, value)
         yield meant and f"; here it is {meant}"
+        in_groups = [name for name in self.keys if name.endswith(f".{key}")]
+        yield f"; here it is {_with_value(in_groups[0], value)}" if len(in_groups) == 1 else ""
+        yield f"; did you mean {named(in_groups, ' or ')}?" if in_groups else ""
         has_owner = self.command in _TAKEN_AS or not _meanings(key)
         yield _elsewhere(self.command, key, value) if has_owner else f"; bertkit {self.command} has no such setting"
-        yield nearest(leaf, [name.removeprefix(f"{parent}.") for name in self.keys if name.startswith(f"{parent}.")])
-        yield nearest(key, [*self.keys, *self.groups])
-        yield nearest(leaf.rpartition("/")[2], dict.fromkeys(name.rpartition(".")[2] for name in self.keys))
+        group = max((name for name in self.keys if key.startswith((f"{name}.", f"{name}_"))), key=len, default="")
+        own = [name.removeprefix(f"{group}.") for name in self.keys if name.startswith(f"{group}.")]
+        match = closest(key[len(group) + 1 :], own)
+        yield f"; did you mean '{match if group == parent else f'{group}.{match}'}'?" if match else ""
+        yield f"; {group} has only {named(own)}" if own and group == parent else ""
+        by_leaf = {name.rpartition(".")[2]: name for name in reversed(self.keys)}
+        yield nearest(key, [name for name in (*self.keys, *self.groups) if name != group])
+        match = closest(leaf.rpartition("/")[2], by_leaf)
+        yield f"; did you mean '{by_leaf[match]}'?" if match else ""
         yield f"; see bertkit {self.command} --help"
 
     def _wrong_option(self, one: Assignment) -> str | None:

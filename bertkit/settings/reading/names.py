@@ -11,7 +11,7 @@ from bertkit.base.errors import InputError
 from bertkit.base.text_files import JsonObject
 from bertkit.base.typed_settings import conf_dir, option_names, read_conf, refuse
 from bertkit.settings.command import VERBATIM, WORDS, Command, CommandSettings
-from bertkit.settings.reading.assignments import Assignment, Plain, as_word
+from bertkit.settings.reading.assignments import Assignment, Plain
 
 _SYNONYMS = {
     "model_dir": ("checkpoint", "init_from"),
@@ -75,7 +75,7 @@ def with_own_names(command: str, assignments: Sequence[Assignment]) -> list[Assi
     refuse(f"{text}: not UTF-8, or with a NUL; write a text in UTF-8, or rename the file" for text in wrong)
     load_plugins(assignments)
     own = [
-        dataclasses.replace(_with_list(one), key=_own_name(command, one))
+        dataclasses.replace(one, key=_own_name(command, one))
         for one in assignments
         if one.key != "plugins" or "plugins" in settings_of(command)
     ]
@@ -86,21 +86,13 @@ def with_own_names(command: str, assignments: Sequence[Assignment]) -> list[Assi
     return own
 
 
-def _with_list(one: Assignment) -> Assignment:
-    """Return the assignment with the name of a single module in `plugins=` as a list."""
-    if one.key != "plugins" or not isinstance(one.value, str) or one.fault is not None:
-        return one
-    modules = _listed(one.value)
-    return dataclasses.replace(one, value=modules, text=f"plugins={as_word(modules)}")
-
-
 def load_plugins(assignments: Sequence[Assignment]) -> None:
     """Import the modules in `plugins=`."""
-    plugins.load(name for one in assignments if one.key == "plugins" for name in _listed(one.value))
+    plugins.load(name for one in assignments if one.key == "plugins" for name in items_of(one.value))
 
 
-def _listed(value: Plain) -> list[str]:
-    """Return the items of a list, also of one in a text such as `[my_plugins]`."""
+def items_of(value: Plain) -> list[str]:
+    """Return the items of a list as texts, also of one that is a text, such as `[my_plugins]`, and of a single item."""
     if isinstance(value, list):
         return [str(item) for item in value]
     inner = str(value).strip("[] ")
