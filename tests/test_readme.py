@@ -338,6 +338,7 @@ def write_own_data(root: Path) -> None:
     texts["questions/train.json"] = "\n".join(json.dumps({"id": str(n), **row}) for n, row in enumerate(questions))
     endings = [{"context": s, "endings": [s[:9], s[-9:]], "label": n % 2} for n, s in enumerate(sentences)]
     texts["endings/train.jsonl"] = "\n".join(map(json.dumps, endings))
+    texts["grammar/dev.jsonl"] = "\n".join(json.dumps({"good": s, "bad": s[::-1]}) for s in sentences)
     for name, content in texts.items():
         (root / name).parent.mkdir(exist_ok=True)
         (root / name).write_text(content + "\n")

@@ -16,9 +16,9 @@ from bertkit.data.batches.sampling import ExampleSource
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.inference.generating import ROWS_AT_ONCE, forget_weights, num_rows, write_texts
 from bertkit.inference.task_model import Predictor
-from bertkit.run.objective import best_tokens, pretraining_losses, task_logits, task_losses
+from bertkit.run.objective import best_tokens, log_probabilities, pretraining_losses, task_logits, task_losses
 from bertkit.tasks.batching import FeatureBatches
-from bertkit.tasks.feature import Feature, Logits, MaskFeature
+from bertkit.tasks.feature import Feature, Logits, MaskFeature, TargetFeature
 from bertkit.tasks.fill_mask import pack
 from bertkit.tasks.scoring.metrics import perplexity
 from bertkit.tasks.task import Example, ExampleT, FeatureT, PredictionT, Task, TopTokens, Written
@@ -82,6 +82,20 @@ class Running:
             require_finite(bool(np.isfinite(probs).all()))
             masks = map(TopTokens, tokens.tolist(), probs.tolist())
             return [[next(masks) for _ in feature.masks] for feature in own]
+
+        return self._run(features, compute)
+
+    def log_probabilities(self, features: Sequence[TargetFeature]) -> list[list[float]]:
+        """Return the log-probability of each target of each feature."""
+        predictor = self.predictor
+
+        def compute(_: TaskBatch, places: Sequence[int]) -> Sequence[list[float]]:
+            own = [features[place] for place in places]
+            tokens = np.array([token for feature in own for token in feature.targets], np.int64)
+            values = log_probabilities(predictor.model, pack(own), self.head, tokens, predictor.precision)
+            require_finite(bool(np.isfinite(values).all()))
+            each = iter(values.tolist())
+            return [[next(each) for _ in feature.masks] for feature in own]
 
         return self._run(features, compute)
 

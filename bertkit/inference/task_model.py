@@ -99,6 +99,11 @@ def _task_without_head(
     """Return the task of a model without a task head: texts and pairs, or what a pretraining head predicts."""
     if task is None and "next_token" in model.heads and not takes_texts:
         return continuation_for(model, changes)
+    if task is not None and not takes_texts:
+        opened = task_of(task).for_heads(model.heads.keys())
+        if opened.head in model.heads:
+            _check_length(task, model.config.max_position_embeddings)
+            return opened
     if task is not None or not (takes_texts or "masked_lm" in model.heads):
         what = "prediction" if task is None else f"task={task.name}"
         way_out = "leave task= out for masked LM" if "masked_lm" in model.heads else "use one with a masked LM head"

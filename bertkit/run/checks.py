@@ -15,7 +15,9 @@ def read_local_splits(settings: FinetuneSettings) -> TrainingData | None:
 
     Returns None for a dataset of the hub.
     """
-    task_of(settings.task).check_metrics()
+    task = task_of(settings.task)
+    task.check_trainable()
+    task.check_metrics()
     if readers.find_file(settings.task, settings.data_dir, "train") is None:
         return None
     return read_training_data(settings)

@@ -102,12 +102,27 @@ def best_tokens(
     model: nn.Module, batch: PretrainBatch, top_k: int, precision: str = "fp32"
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Return the most probable tokens at each masked position, the best first, (M, top_k), and their probabilities."""
-    device_inputs = DeviceInputs.of(model, precision)
-    with device_inputs.autocast():
-        logits = model(*device_inputs.tokens(batch), device_inputs.rows(batch.masked_positions)).logits["masked_lm"]
-    probabilities = torch.softmax(logits[: len(batch.masked_positions)].float(), -1)
+    probabilities = torch.softmax(_logits_at_masks(model, batch, "masked_lm", precision), -1)
     best = probabilities.topk(min(top_k, probabilities.shape[-1]), -1)
     return best.indices.cpu().numpy(), best.values.cpu().numpy()
+
+
+@torch.no_grad()
+def log_probabilities(
+    model: nn.Module, batch: PretrainBatch, head: str, tokens: NDArray[np.int64], precision: str = "fp32"
+) -> NDArray[np.float64]:
+    """Return the log-probability of `tokens`, one for each masked position, (M,), by the head "masked_lm" or "next_token"."""
+    logits = _logits_at_masks(model, batch, head, precision)
+    chosen = logits.gather(1, _tensor(tokens, logits.device)[:, None]).squeeze(1)
+    return (chosen.double() - logits.logsumexp(-1).double()).cpu().numpy()
+
+
+def _logits_at_masks(model: nn.Module, batch: PretrainBatch, head: str, precision: str) -> Tensor:
+    """Return the logits at each masked position, (M, V)."""
+    device_inputs = DeviceInputs.of(model, precision)
+    with device_inputs.autocast():
+        logits = model(*device_inputs.tokens(batch), device_inputs.rows(batch.masked_positions)).logits[head]
+    return logits[: len(batch.masked_positions)].float()  # type: ignore[no-any-return]
 
 
 def task_losses(

@@ -2,7 +2,7 @@
 
 A kind of task is a kind of input and output, such as a text with a label. `conf/task/` has the settings of each benchmark.
 To add a kind, write a file with its class, and add a line to `task_config.KINDS`, which imports those
-without a door: tagging.py (with entities.py and words.py), choice.py and spans/. Doors:
+without a door: tagging.py (with entities.py and words.py), choice.py, minimal_pairs.py and spans/. Doors:
 
     task_config         settings of a task, and the names of the kinds
     task                `Task`: what `predict` needs of a task

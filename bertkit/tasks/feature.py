@@ -70,6 +70,13 @@ class MaskFeature(Feature):
     masks: list[int]  # the positions of the masks to predict
 
 
+@dataclass(frozen=True, kw_only=True)
+class TargetFeature(MaskFeature):
+    """A text of which some tokens are to be scored, each at one of `masks`: where it is hidden, or for a causal model before it."""
+
+    targets: list[int]  # the tokens, one for each of `masks`
+
+
 def pieces(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     """Encode texts as token ids, without [CLS] and [SEP]."""
     if not texts:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.data.corpus.tokenizer import Tokenizer
-from bertkit.tasks.feature import Feature, Logits, MaskFeature
+from bertkit.tasks.feature import Feature, Logits, MaskFeature, TargetFeature
 from bertkit.tasks.reading.cells import FilledRows, ShortRows
 from bertkit.tasks.reading.reading import Reading
 from bertkit.tasks.task_config import Column, GenerationConfig, TaskConfig
@@ -80,6 +80,9 @@ class Runner(Protocol):
 
     def best_tokens(self, features: Sequence[MaskFeature]) -> list[list[TopTokens]]:
         """Return the most probable tokens at each mask of each feature."""
+
+    def log_probabilities(self, features: Sequence[TargetFeature]) -> list[list[float]]:
+        """Return the log-probability of each target of each feature."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +164,10 @@ class Task(ABC, Generic[ExampleT, FeatureT, PredictionT]):
     def short_rows(self) -> ShortRows:
         """Return how rows of an input with too few cells are treated."""
         return FilledRows()
+
+    def for_heads(self, heads: Collection[str]) -> AnyTask:
+        """Return the task for a model with these heads."""
+        return self
 
     def for_format(self, format: str) -> AnyTask:
         """Return the task that reads an input of this format."""

@@ -50,6 +50,7 @@ KINDS = {
     "spans": "bertkit.tasks.spans.task",
     "choice": "bertkit.tasks.choice",
     "generation": "bertkit.tasks.generation",
+    "minimal_pairs": "bertkit.tasks.minimal_pairs",
 }
 
 OWN_SETTINGS = ("tagging", "spans", "generation")  # kinds with a group of settings of their own

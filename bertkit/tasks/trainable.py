@@ -37,6 +37,7 @@ class TrainableTask(Task[ExampleT, FeatureT, PredictionT]):
 
     # the scores that are shares of the examples, each with its value for all of them
     shares: ClassVar[Mapping[str, float]] = {"accuracy": 1.0, "exact_match": 1.0, "exact": 1.0}
+    reads_several_files: ClassVar[bool] = False  # whether all files that match the name of a split belong to it
 
     @abstractmethod
     def content(self, example: ExampleT) -> Content:
@@ -112,6 +113,9 @@ class TrainableTask(Task[ExampleT, FeatureT, PredictionT]):
     def review(self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT]) -> Review:
         """Compute what the report shows about the predictions on a labelled split, besides the scores."""
         return {}
+
+    def check_trainable(self) -> None:
+        """Raise InputError if fine-tuning does not train the task's head."""
 
     def check_metrics(self) -> None:
         """Check before training that the task's metrics exist and can score its predictions.

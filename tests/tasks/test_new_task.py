@@ -155,6 +155,6 @@ def test_plug_in_task_is_finetuned_evaluated_and_predicted(
 
 
 def test_unknown_kind_of_task_is_refused() -> None:
-    kinds = "sequence or tagging or spans or choice or generation or grades"
+    kinds = "sequence or tagging or spans or choice or generation or minimal_pairs or grades"
     with pytest.raises(InputError, match=rf"task\.kind='grade': expected {kinds}"):
         task_config("sequence", "task.kind=grade")

@@ -9,6 +9,7 @@ from task_configs import task_config
 from bertkit.base.errors import InputError
 from bertkit.tasks.choice import ChoiceExample, ChoicePrediction
 from bertkit.tasks.generation import GenerationExample, GenerationPrediction
+from bertkit.tasks.minimal_pairs import PairExample, PairPrediction
 from bertkit.tasks.scoring.metrics import METRICS
 from bertkit.tasks.sequence import SequenceExample, SequencePrediction
 from bertkit.tasks.spans.answers import HIGHEST_ODDS, SpanCandidate, SpanPrediction
@@ -31,6 +32,7 @@ PREDICTED: list[tuple[str, tuple[str, ...], tuple[str, ...] | None, str]] = [
     ("squad2", (), (), "answers, or none"),
     ("choice", (), (), "a choice of endings"),
     ("translation", (), (), "texts"),
+    ("minimal_pairs", (), (), "the more probable of two texts"),
 ]
 
 
@@ -123,6 +125,7 @@ def tagged(*names: str) -> TaggingPrediction:
 
 ENDINGS = [ChoiceExample(str(n), "x", ("a", "b"), n) for n in range(2)]
 TRANSLATIONS = [GenerationExample(str(n), "x", "ab"[n]) for n in range(2)]
+PAIRS = [PairExample("0", "a b", "b a", "order")]
 NUMBERS = ("task.labels=regression", "task.metrics=[pearson]", "task.best_metric=pearson")
 DEGENERATE: list[tuple[str, tuple[str, ...], Any, Any, bool]] = [
     ("sequence", (), labelled("a", "b"), labelled_as("a", "a"), True),
@@ -143,6 +146,8 @@ DEGENERATE: list[tuple[str, tuple[str, ...], Any, Any, bool]] = [
     ("translation", (), TRANSLATIONS, [GenerationPrediction(str(n), "c", -1.0) for n in range(2)], True),
     ("translation", (), TRANSLATIONS, [GenerationPrediction(str(n), "cd"[n], -1.0) for n in range(2)], False),
     ("translation", (), TRANSLATIONS[:1], [GenerationPrediction("0", "c", -1.0)], False),
+    ("minimal_pairs", (), PAIRS, [PairPrediction(-1.0, -1.0)], True),
+    ("minimal_pairs", (), PAIRS, [PairPrediction(-1.0, -2.0)], False),
 ]  # fmt: skip
 
 

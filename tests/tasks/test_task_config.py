@@ -34,6 +34,7 @@ TABLE = {
     "pos": (tuple(UPOS), None, ("accuracy",), "accuracy", 32, 5e-5, 3),
     "swag": (None, None, ("accuracy",), "accuracy", 16, 2e-5, 3),
     "choice": (None, None, ("accuracy",), "accuracy", 16, 2e-5, 3),
+    "minimal_pairs": (None, None, ("group_accuracy",), "accuracy", 16, 2e-5, 3),
     "sequence": ("auto", None, ("accuracy",), "accuracy", 32, 2e-5, 3),
     "tagging": ("auto", None, ("seqeval",), "overall_f1", 32, 5e-5, 3),
     "spans": (None, None, ("squad_v2",), "f1", 48, 5e-5, 2),
@@ -45,13 +46,14 @@ TABLE |= {alias: TABLE[name] for alias, name in (("classification", "sequence"),
 KINDS = {
     **dict.fromkeys(("squad1", "squad2", "spans", "qa"), "spans"), **dict.fromkeys(("conll2003", "pos", "ner"), "tagging"),
     **dict.fromkeys(("swag", "choice"), "choice"), **dict.fromkeys(("generation", "translation"), "generation"),
+    "minimal_pairs": "minimal_pairs",
 }  # fmt: skip
 LENGTHS = {"squad1": 384, "squad2": 384, "spans": 384, "qa": 384, "generation": 512}
 
 
 def test_every_task_is_in_the_table() -> None:
     assert sorted(path.stem for path in (conf_dir() / "task").glob("*.yaml")) == sorted(TABLE)
-    assert len(TABLE) == 25
+    assert len(TABLE) == 26
 
 
 @pytest.mark.parametrize("name", TABLE)
@@ -66,7 +68,7 @@ def test_task_defaults_are_those_of_the_table(name: str) -> None:
     assert (task.spans is not None) == (task.kind == "spans")
     assert (task.generation is not None) == (task.kind == "generation")
     assert task.is_regression == (name in ("stsb", "regression"))
-    assert task.needs_pair == (name in ("mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax"))
+    assert task.needs_pair == (name in ("mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax", "minimal_pairs"))
 
 
 HUB = {

@@ -42,7 +42,7 @@ from bertkit.tasks.reading.formats import (
 )
 from bertkit.tasks.reading.reading import Reading
 from bertkit.tasks.reading.rows import label_names, with_label_names
-from bertkit.tasks.reading.source import SplitExamples, collect_examples
+from bertkit.tasks.reading.source import SplitExamples, collect_examples, joined
 from bertkit.tasks.reading.tables import InputTable, Rows, open_table, records
 from bertkit.tasks.task import ENDINGS, AnyTask
 from bertkit.tasks.task_config import TaskConfig, names_of
@@ -64,10 +64,10 @@ def read_examples(
     asked, split = split, split.replace("validation", "dev").removesuffix("_matched")
     if split not in SPLITS:
         raise InputError(f"split={asked}: expected {', '.join(SPLITS)}")
-    path = find_file(task, data_dir, split)
+    paths = find_files(task, data_dir, split)
     is_labelled = True if not split.startswith("test") else None
-    if path is not None:
-        return read_file(task, path, is_labelled, labels)
+    if paths:
+        return joined([read_file(task, path, is_labelled, labels) for path in paths])
     hub_split = vars(task.hub)[split]
     if hub_split is None:
         raise InputError(f"task={task.name}: no {split} split on the hub; set data_dir=, or task.hub.{split}=")
@@ -160,21 +160,26 @@ def _noted(rows: Rows, kept: deque[Cells]) -> Rows:
 
 
 def find_file(task: TaskConfig, data_dir: str | None, split: str) -> Path | None:
-    """Return the file of a split; None if it comes from the hub; raises InputError if no file matches, or several do."""
+    """Return the file of a split, the first of several; None if it comes from the hub; raises InputError like `find_files`."""
+    return next(iter(find_files(task, data_dir, split)), None)
+
+
+def find_files(task: TaskConfig, data_dir: str | None, split: str) -> list[Path]:
+    """Return the files of a split; none if it comes from the hub; raises InputError if none matches, or several do for a task that reads one."""
     names = names_of(vars(task.files)[split])
     is_local = data_dir is None and task.hub.path is None
     own = (path for path in map(Path, names) if path.is_file() and (path.is_absolute() or is_local))
     if path := next(own, None):
-        return path
+        return [path]
     if data_dir is not None:
-        return _file_below(task, data_dir, split, names)
+        return _files_below(task, data_dir, split, names)
     if task.hub.path is not None:
-        return None
+        return []
     missing = next((f"{name}: no such file" for name in names if Path(name).is_absolute()), "no data")
     raise InputError(f"task={task.name}: {missing}; set data_dir= to the task's folder, or task.hub.path=")
 
 
-def _file_below(task: TaskConfig, data_dir: str, split: str, names: tuple[str, ...]) -> Path:
+def _files_below(task: TaskConfig, data_dir: str, split: str, names: tuple[str, ...]) -> list[Path]:
     if not names:
         raise InputError(f"task={task.name} has no {split} split; set task.files.{split}=")
     above = Path(os.path.expanduser(data_dir))
@@ -185,11 +190,11 @@ def _file_below(task: TaskConfig, data_dir: str, split: str, names: tuple[str, .
     folders = [*filter(Path.is_dir, map(above.joinpath, task.folders)), above]
     for name, folder in itertools.product(names, folders):
         matches = _matches(folder, name)
-        if len(matches) > 1:
+        if len(matches) > 1 and not task_of(task).reads_several_files:
             listed = ", ".join(path.name for path in matches)
             raise InputError(f"{folder}: several files for {split} ({listed}); set task.files.{split}= to one of them")
         if matches:
-            return matches[0]
+            return matches
     raise InputError(
         f"{' or '.join(map(str, folders))}: no {split} file for task={task.name}; expected {' or '.join(names)}; "
         f"set task.files.{split}="

@@ -6,7 +6,9 @@ import dataclasses
 import hashlib
 import itertools
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -114,6 +116,17 @@ class SplitExamples:
             return self
         name = f"the first {num_examples:,} examples of {self.name}"
         return dataclasses.replace(self, examples=self.examples[:num_examples], name=name)
+
+
+def joined(files: Sequence[SplitExamples]) -> SplitExamples:
+    """Join the examples of several files of one split, at least one."""
+    first, *others = files
+    if not others:
+        return first
+    name = f"{Path(first.name).parent} ({len(files)} files)"
+    examples = [example for file in files for example in file.examples]
+    warnings = tuple(warning for file in files for warning in file.file_warnings)
+    return dataclasses.replace(first, description=name, examples=examples, name=name, file_warnings=warnings)
 
 
 class HeldOut(NamedTuple):

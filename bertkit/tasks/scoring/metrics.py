@@ -4,6 +4,7 @@
 |---|---|---|
 | accuracy, f1 (for label 1), f1_macro, f1_micro, matthews_correlation | label numbers; for accuracy also lists of tags | the metric's name |
 | accuracy (all labels of an example right), f1_macro, f1_micro | several labels: an array of 0 and 1, a column for each label | the metric's name |
+| group_accuracy (the mean of the groups' accuracies) | 1, 0.5 or 0 for a right, undecided or wrong pair; the name of its group | accuracy |
 | pearson, spearmanr, r2 (the share of the variance that is explained) | numbers | the metric's name |
 | seqeval (as in the CoNLL evaluation) | a list of tags for each sentence | overall_precision, overall_recall, overall_f1, overall_accuracy |
 | seqeval_strict (only valid IOB2) | a list of tags for each sentence | strict_precision, strict_recall, strict_f1 |
@@ -27,7 +28,8 @@ Source: Papineni et al. 2002 and Post 2018 (BLEU); Popović 2015 (chrF); Lin 200
 import importlib.util
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -121,6 +123,15 @@ def accuracy(predictions: Values, references: Values) -> float:
         _check_lengths("accuracy", predictions, references)
         predictions, references = ([tag for row in rows for tag in row] for rows in (predictions, references))
     return float(sklearn.metrics.accuracy_score(references, predictions))
+
+
+@metric("group_accuracy", "accuracy")
+def group_accuracy(predictions: Values, references: Values) -> dict[str, float]:
+    """The mean over groups of the share of right pairs in each."""
+    right = defaultdict[Hashable, list[float]](list)
+    for value, group in zip(predictions, references, strict=True):
+        right[group].append(value)
+    return {"accuracy": float(np.mean([np.mean(own) for own in right.values()]))}
 
 
 @metric("f1")

@@ -3,6 +3,7 @@
 A task converts its predictions to `Case`s and calls the functions that fit. A review is a mapping with some of:
 
     by_label      precision, recall, f1 and support of each label
+    by_paradigm   accuracy and num_pairs of each paradigm of minimal pairs
     confusion     labels, and counts: a row for each true label, a column for each predicted label
     calibration   error, and bins of equal width: from, to, confidence, accuracy, count
     scatter       for a regression: [true, predicted, id] of each example
@@ -43,8 +44,8 @@ class Case:
 
 
 def eval_json_parts(review: Review) -> Review:
-    """Return what eval.json contains of a review: `per_label`, `by_length` and `calibration_error`."""
-    names = {"by_label": "per_label", "by_length": "by_length"}
+    """Return what eval.json contains of a review: `per_label`, `by_length`, `by_paradigm` and `calibration_error`."""
+    names = {"by_label": "per_label", "by_length": "by_length", "by_paradigm": "by_paradigm"}
     parts = {names[key]: value for key, value in review.items() if key in names}
     return parts | ({"calibration_error": review["calibration"]["error"]} if "calibration" in review else {})
 
