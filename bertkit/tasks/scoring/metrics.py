@@ -4,7 +4,6 @@
 |---|---|---|
 | accuracy, f1 (for label 1), f1_macro, f1_micro, matthews_correlation | label numbers; for accuracy also lists of tags | the metric's name |
 | accuracy (all labels of an example right), f1_macro, f1_micro | several labels: an array of 0 and 1, a column for each label | the metric's name |
-| group_accuracy (the mean of the groups' accuracies) | 1, 0.5 or 0 for a right, undecided or wrong pair; the name of its group | accuracy |
 | pearson, spearmanr, r2 (the share of the variance that is explained) | numbers | the metric's name |
 | seqeval (as in the CoNLL evaluation) | a list of tags for each sentence | overall_precision, overall_recall, overall_f1, overall_accuracy |
 | seqeval_strict (only valid IOB2) | a list of tags for each sentence | strict_precision, strict_recall, strict_f1 |
@@ -13,6 +12,7 @@
 | bleu (sacrebleu, tokenizer 13a, case-sensitive), chrf (chrF2) | texts | the metric's name |
 | rouge (rouge-score, mean F, without a stemmer) | texts | rouge1, rouge2, rougeL |
 | exact_match_text (equal except for white space) | texts | exact |
+| group_accuracy (the mean of the groups' accuracies) | 1, 0.5 or 0 for a right, undecided or wrong pair; the name of its group | accuracy |
 
 As in the official programs, the metrics of SQuAD, bleu and chrf are in per cent; all others are between 0 and 1, correlations
 between -1 and 1. `module` wraps a metric for Hugging Face's library `evaluate`.
@@ -123,15 +123,6 @@ def accuracy(predictions: Values, references: Values) -> float:
         _check_lengths("accuracy", predictions, references)
         predictions, references = ([tag for row in rows for tag in row] for rows in (predictions, references))
     return float(sklearn.metrics.accuracy_score(references, predictions))
-
-
-@metric("group_accuracy", "accuracy")
-def group_accuracy(predictions: Values, references: Values) -> dict[str, float]:
-    """The mean over groups of the share of right pairs in each."""
-    right = defaultdict[Hashable, list[float]](list)
-    for value, group in zip(predictions, references, strict=True):
-        right[group].append(value)
-    return {"accuracy": float(np.mean([np.mean(own) for own in right.values()]))}
 
 
 @metric("f1")
@@ -309,6 +300,15 @@ def exact_match_text(predictions: Sequence[str], references: Sequence[str]) -> d
     """The share of texts that are equal except for white space."""
     pairs = zip(predictions, references, strict=True)
     return {"exact": float(np.mean([text.split() == true.split() for text, true in pairs]))}
+
+
+@metric("group_accuracy", "accuracy")
+def group_accuracy(predictions: Values, references: Values) -> dict[str, float]:
+    """The mean over groups of the share of right pairs in each."""
+    right = defaultdict[Hashable, list[float]](list)
+    for value, group in zip(predictions, references, strict=True):
+        right[group].append(value)
+    return {"accuracy": float(np.mean([np.mean(own) for own in right.values()]))}
 
 
 def module(name: str) -> Any:
