@@ -69,6 +69,7 @@ class _MaskingConfig(TypedDict, total=False):
 
 class _FeedForwardConfig(TypedDict, total=False):
     kind: str
+    bias: bool
     options: dict[str, Any]
 
 class _FinalPhaseConfig(TypedDict, total=False):
@@ -104,6 +105,38 @@ class _ResumeConfig(TypedDict, total=False):
 class _SkipConfig(TypedDict, total=False):
     skip_steps: Sequence[int]
 
+class _AttentionConfig(TypedDict, total=False):
+    name: str
+    score: str
+    score_options: dict[str, Any]
+    additive_size: int
+    positions: str
+    positions_options: dict[str, Any]
+    max_distance: int
+    relative_to: Sequence[Literal['keys', 'values']]
+    rotary_base: float
+    rotary_local_base: float | None
+    rotary_pairs: Literal['neighbours', 'halves']
+    pattern: str
+    pattern_options: dict[str, Any]
+    window: int
+    full_every: int
+    block_size: int
+    random_blocks: int
+    random_seed: int
+    compressed_size: int
+    compression_shared: Literal['none', 'heads', 'key_value', 'layers']
+    bias: bool
+
+_AttentionOption: TypeAlias = Literal['bert', 'modern', 'transformer']
+
+class _NormConfig(TypedDict, total=False):
+    name: str
+    placement: Literal['post', 'pre']
+    kind: str
+    bias: bool
+    before_first: bool
+
 class _BertShape(TypedDict, total=False):
     name: str
     hidden_size: int
@@ -117,33 +150,10 @@ class _BertShape(TypedDict, total=False):
     type_vocab_size: int
     initializer_range: float
     layer_norm_eps: float
+    scale_outputs: bool
+    task_transform: bool
 
-_ModelOption: TypeAlias = Literal['base', 'large', 'medium', 'mini', 'small', 'tiny']
-
-class _AttentionConfig(TypedDict, total=False):
-    name: str
-    score: str
-    score_options: dict[str, Any]
-    additive_size: int
-    positions: str
-    positions_options: dict[str, Any]
-    max_distance: int
-    relative_to: Sequence[Literal['keys', 'values']]
-    pattern: str
-    pattern_options: dict[str, Any]
-    window: int
-    block_size: int
-    random_blocks: int
-    random_seed: int
-    compressed_size: int
-    compression_shared: Literal['none', 'heads', 'key_value', 'layers']
-
-_AttentionOption: TypeAlias = Literal['bert', 'transformer']
-
-class _NormConfig(TypedDict, total=False):
-    name: str
-    placement: Literal['post', 'pre']
-    kind: str
+_ModelOption: TypeAlias = Literal['base', 'large', 'medium', 'mini', 'modern_base', 'modern_mini', 'modern_small', 'modern_tiny', 'small', 'tiny']
 
 class _OptimizerConfig(TypedDict, total=False):
     name: str
@@ -377,11 +387,11 @@ def pretrain(
     numerics: _NumericsConfig = ...,
     resume: _ResumeConfig = ...,
     data: _SkipConfig = ...,
-    model: _ModelOption | _BertShape = 'tiny',
     attention: _AttentionOption | _AttentionConfig = 'bert',
     norm: str | _NormConfig = 'post',
     segments: _SegmentsOption | _SegmentsConfig = 'pairs',
     masking: str | _MaskingConfig = 'bert',
+    model: _ModelOption | _BertShape = 'tiny',
     optimizer: str | _OptimizerConfig = 'adamw',
     schedule: str | _ScheduleConfig = 'linear',
     launch: _LaunchOption | _LaunchConfig = 'workers',
@@ -402,11 +412,11 @@ def pretrain(
         compile: torch.compile for the layers; auto: on CUDA only, since on a CPU it gains nothing and needs a C++ compiler (bertkit/model/layers.py)
         plugins: modules with plug-ins, such as [my_module]; recipes/extend has examples
         reproducibility: rounding may depend on the number of processes; strict: the same bits for 1, 2, 4, ... processes (slower by less than 1 %)
-        model: one of base, large, medium, mini, small, tiny; or a mapping of settings, with the option as `name`
-        attention: one of bert, transformer; or a mapping of settings, with the option as `name`
-        norm: one of post, pre; or a mapping of settings, with the option as `name`
+        attention: one of bert, modern, transformer; or a mapping of settings, with the option as `name`
+        norm: one of modern, post, pre; or a mapping of settings, with the option as `name`
         segments: one of full_sentences, google, pairs; or a mapping of settings, with the option as `name`
         masking: one of bert, ngram, whole_word; or a mapping of settings, with the option as `name`
+        model: one of base, large, medium, mini, modern_base, modern_mini, modern_small, modern_tiny, small, tiny; or a mapping of settings, with the option as `name`
         optimizer: one of adamw, lamb; or a mapping of settings, with the option as `name`
         schedule: one of constant, google, linear, noam, polynomial; or a mapping of settings, with the option as `name`
         launch: a mapping of settings, with the option as `name`
@@ -486,9 +496,9 @@ def finetune(
         schedule: one of constant, google, linear, noam, polynomial; or a mapping of settings, with the option as `name`
         launch: a mapping of settings, with the option as `name`
         decoder: one of bert, rnn, transformer; or a mapping of settings, with the option as `name`
-        attention: one of bert, transformer; or a mapping of settings, with the option as `name`
-        norm: one of post, pre; or a mapping of settings, with the option as `name`
-        model: one of base, large, medium, mini, small, tiny; or a mapping of settings, with the option as `name`
+        attention: one of bert, modern, transformer; or a mapping of settings, with the option as `name`
+        norm: one of modern, post, pre; or a mapping of settings, with the option as `name`
+        model: one of base, large, medium, mini, modern_base, modern_mini, modern_small, modern_tiny, small, tiny; or a mapping of settings, with the option as `name`
         tokenizer: a mapping of settings, with the option as `name`
         text_column: the column of the text: a name, or a number from 0
         text_pair_column: the column of the second text
@@ -559,9 +569,9 @@ def glue(
         schedule: one of constant, google, linear, noam, polynomial; or a mapping of settings, with the option as `name`
         launch: a mapping of settings, with the option as `name`
         decoder: one of bert, rnn, transformer; or a mapping of settings, with the option as `name`
-        attention: one of bert, transformer; or a mapping of settings, with the option as `name`
-        norm: one of post, pre; or a mapping of settings, with the option as `name`
-        model: one of base, large, medium, mini, small, tiny; or a mapping of settings, with the option as `name`
+        attention: one of bert, modern, transformer; or a mapping of settings, with the option as `name`
+        norm: one of modern, post, pre; or a mapping of settings, with the option as `name`
+        model: one of base, large, medium, mini, modern_base, modern_mini, modern_small, modern_tiny, small, tiny; or a mapping of settings, with the option as `name`
         tokenizer: a mapping of settings, with the option as `name`
 
     Returns:

@@ -16,7 +16,7 @@ from bertkit.base.errors import InputError, listed
 from bertkit.interop.google.checkpoint import GoogleFiles, find_checkpoint
 from bertkit.interop.hugging_face.architecture import Architecture, StoredTensors
 from bertkit.interop.hugging_face.config_json import config_of, problem_type_of, read_content, type_of
-from bertkit.interop.hugging_face.names import in_decoder
+from bertkit.interop.hugging_face.names import in_decoder, in_masked_lm
 from bertkit.interop.hugging_face.weight_files import HuggingFaceFiles, has_weights, unfit_values
 from bertkit.model.bert_config import HEADS, TASK_HEADS, BertConfig
 
@@ -132,6 +132,7 @@ def fit(stored: Stored, expected: Mapping[str, Tensor], needs_pooler: bool, is_n
     """Check that the weights fit the model, record the tensors that are left out, and return the names of new parameters."""
     sources = stored.weights if is_new_decoder else {}
     copied = {twin: name for name in sources if (twin := in_decoder(name)) in expected}
+    copied |= {name: source for name in expected if (source := in_masked_lm(name)) in stored.weights}
     optional, parts = ("heads.",) if needs_pooler else ("heads.", "bert.pooler."), stored.parts
     new = [n for n in expected if n.startswith(optional) and part_of(n) not in parts and n not in copied]
     stored.weights.update({twin: stored.weights[name] for twin, name in copied.items()})

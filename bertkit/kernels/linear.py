@@ -37,6 +37,7 @@ class Linear(nn.Linear):
 
     fast = ANYWHERE
     packed: FewRows | None = None  # set by `packed.pack`
+    init_scale = 1.0  # a factor of the standard deviation of its initial weights
 
     def forward(self, inputs: Tensor) -> Tensor:
         """(n, k) -> (n, m)."""

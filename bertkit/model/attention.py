@@ -158,7 +158,7 @@ def attend_fast(query: Tensor, key: Tensor, value: Tensor, geometry: Geometry, w
 
 def _is_standard(geometry: Geometry, weighing: Weighing) -> bool:
     """Whether this is attention as in BERT: scaled dot products, whose weights nobody asks for, and sequences that are not cut."""
-    return weighing.variant is None and weighing.attentions is None and not geometry.pattern.is_in_blocks
+    return weighing.variant is None and weighing.attentions is None and not geometry.is_cut(geometry.pairs)
 
 
 def _may_pad(query: Tensor, geometry: Geometry, weighing: Weighing) -> bool:
@@ -257,10 +257,12 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         self.num_heads = config.num_attention_heads
         self.slots = AttentionVariant(config, layer, shared)  # empty in a BERT
-        self.query = Linear(config.hidden_size, config.hidden_size)
-        self.key = Linear(config.hidden_size, config.hidden_size) if self.slots.score.needs_keys else None
-        self.value = Linear(config.hidden_size, config.hidden_size)
-        self.output = Linear(config.hidden_size, config.hidden_size)
+        size, bias = config.hidden_size, config.attention.bias
+        self.query = Linear(size, size, bias)
+        self.key = Linear(size, size, bias) if self.slots.score.needs_keys else None
+        self.value = Linear(size, size, bias)
+        self.output = Linear(size, size, bias)
+        self.output.init_scale = config.output_scale
         self.dropout_prob = config.attention_probs_dropout_prob
 
     def forward(

@@ -28,9 +28,9 @@ class RMSNorm(nn.RMSNorm):
 
 
 @plugins.option("norm", "layer_norm")
-def layer_norm(size: int, eps: float) -> nn.LayerNorm:
+def layer_norm(size: int, eps: float, *, bias: bool = True) -> nn.LayerNorm:
     """Make a LayerNorm (Ba et al. 2016)."""
-    return nn.LayerNorm(size, eps)
+    return nn.LayerNorm(size, eps, bias=bias)
 
 
 @plugins.option("norm", "rms")
@@ -41,7 +41,9 @@ def rms_norm(size: int, eps: float) -> RMSNorm:
 
 def make_norm(config: BertConfig) -> nn.Module:
     """Make the norm of a model."""
-    norm: nn.Module = plugins.bind("norm", config.norm.kind)(config.hidden_size, config.layer_norm_eps)
+    norm: nn.Module = plugins.bind("norm", config.norm.kind, vars(config.norm))(
+        config.hidden_size, config.layer_norm_eps
+    )
     return norm
 
 
@@ -61,7 +63,7 @@ class Embeddings(nn.Module):
         self.token = nn.Embedding(config.vocab_size, size)
         self.place = positions.module_name
         self.add_module(self.place, positions)
-        self.segment = nn.Embedding(config.type_vocab_size, size) if is_bert else None
+        self.segment = nn.Embedding(config.type_vocab_size, size) if is_bert and config.type_vocab_size > 0 else None
         self.norm = make_norm(config) if is_bert else None
         self.dropout = Dropout(config.hidden_dropout_prob)
 
@@ -88,21 +90,41 @@ class Embeddings(nn.Module):
 class FeedForward(nn.Module):
     """Two linear maps with an activation between them, GELU in BERT, applied to each token."""
 
-    def __init__(self, config: BertConfig) -> None:
+    num_parts = 1  # of the intermediate vectors
+
+    def __init__(self, config: BertConfig, *, bias: bool = True) -> None:
         super().__init__()
-        self.intermediate = Linear(config.hidden_size, config.intermediate_size)
+        self.intermediate = Linear(config.hidden_size, self.num_parts * config.intermediate_size, bias)
         self.activation = ACTIVATIONS[config.hidden_act]
-        self.output = Linear(config.intermediate_size, config.hidden_size)
+        self.output = Linear(config.intermediate_size, config.hidden_size, bias)
+        self.output.init_scale = config.output_scale
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(S, D) -> (S, F) -> (S, D)."""
         return self.output(self.activation(self.intermediate(hidden)))  # type: ignore[no-any-return]
 
 
+@plugins.option("feed_forward", "glu")
+class GatedFeedForward(FeedForward):
+    """A gated linear unit: the activation of one linear map is multiplied by another one.
+
+        output(activation(W x) * V x)
+
+    Source: Shazeer 2020, equation 6, with GELU as in ModernBERT, or SiLU.
+    """
+
+    num_parts = 2
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(S, D) -> two of (S, F) -> (S, D)."""
+        activated, gate = self.intermediate(hidden).chunk(2, -1)
+        return self.output(self.activation(activated) * gate)  # type: ignore[no-any-return]
+
+
 def make_feed_forward(config: BertConfig) -> nn.Module:
     """Make the feed-forward part of a layer, (S, D) -> (S, D)."""
     kind = config.feed_forward.kind
-    made = plugins.bind("feed_forward", kind, config.feed_forward.options)(config)
+    made = plugins.bind("feed_forward", kind, vars(config.feed_forward), config.feed_forward.options)(config)
     return checked_module("feed_forward", kind, made, lambda hidden: hidden.shape)
 
 
@@ -113,7 +135,8 @@ class EncoderLayer(nn.Module):
         """Make the layer with this number, counted from 0."""
         super().__init__()
         self.attention = MultiHeadAttention(config, layer, shared)
-        self.attention_norm = make_norm(config)
+        is_bare = layer == 0 and not config.norm.before_first
+        self.attention_norm = nn.Identity() if is_bare else make_norm(config)
         self.feed_forward = make_feed_forward(config)
         self.feed_forward_norm = make_norm(config)
         self.dropout = Dropout(config.hidden_dropout_prob)
@@ -184,6 +207,11 @@ def weighted_mean(hidden: Tensor, scores: Tensor, layout: Layout) -> Tensor:
     return torch.cat(means)[: len(layout.starts)]
 
 
+def mean(hidden: Tensor, layout: Layout) -> Tensor:
+    """Average the vectors of each sequence: (S, D) -> (B, D)."""
+    return weighted_mean(hidden, hidden.new_zeros(len(hidden)), layout)
+
+
 @plugins.option("pooler", "first")
 class Pooler(nn.Module):
     """One vector for a sequence: tanh of a linear map of what `pool` returns, here its [CLS] vector."""
@@ -201,13 +229,34 @@ class Pooler(nn.Module):
         return torch.tanh(self.dense(self.pool(hidden, layout)))
 
 
+@plugins.option("pooler", "cls")
+class Cls(nn.Module):
+    """The vector of [CLS] itself."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+
+    def forward(self, hidden: Tensor, layout: Layout) -> Tensor:
+        """(S, D) -> (B, D)."""
+        return hidden[layout.starts]
+
+
+@plugins.option("pooler", "plain_mean")
+class PlainMean(Cls):
+    """The mean of the token vectors of a sequence itself."""
+
+    def forward(self, hidden: Tensor, layout: Layout) -> Tensor:
+        """(S, D) -> (B, D)."""
+        return mean(hidden, layout)
+
+
 @plugins.option("pooler", "mean")
 class MeanPooler(Pooler):
     """The mean of the token vectors of a sequence."""
 
     def pool(self, hidden: Tensor, layout: Layout) -> Tensor:
         """(S, D) -> (B, D)."""
-        return weighted_mean(hidden, hidden.new_zeros(len(hidden)), layout)
+        return mean(hidden, layout)
 
 
 @plugins.option("pooler", "feed_forward")
@@ -267,9 +316,11 @@ def init_weights(model: nn.Module, std: float, generator: torch.Generator) -> No
 
     The recurrent matrix of each gate of a GRU or an LSTM is orthogonal (Bahdanau et al. 2015, appendix B.1). The normal
     distribution is cut at two standard deviations, as in google-research/bert modeling.py `create_initializer`; Hugging Face
-    does not cut it. `std` is `initializer_range`; the generator is on the CPU.
+    does not cut it. `std` is `initializer_range`; with `scale_outputs` that of some matrices is smaller (Shoeybi et al. 2019,
+    section 3). The generator is on the CPU.
     """
     for module in model.modules():
+        of_module = std * module.init_scale if isinstance(module, Linear) else std
         for name, parameter in module.named_parameters(recurse=False):
             if name.startswith("bias"):
                 nn.init.zeros_(parameter)
@@ -280,4 +331,4 @@ def init_weights(model: nn.Module, std: float, generator: torch.Generator) -> No
                 for gate in torch.split(parameter, parameter.shape[1]):
                     nn.init.orthogonal_(gate, generator=generator)
             else:
-                nn.init.trunc_normal_(parameter, std=std, a=-2 * std, b=2 * std, generator=generator)
+                nn.init.trunc_normal_(parameter, std=of_module, a=-2 * of_module, b=2 * of_module, generator=generator)

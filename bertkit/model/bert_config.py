@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from bertkit.base import plugins
@@ -27,8 +27,10 @@ LOCAL_SCORES = ("local_m", "local_p")
 
 ONLY_WITH = {
     "additive_size": ("score", "additive"), "max_distance": ("positions", "relative"),
-    "relative_to": ("positions", "relative"), "window": ("pattern", "window"), "block_size": ("pattern", "bigbird"),
-    "random_blocks": ("pattern", "bigbird"), "random_seed": ("pattern", "bigbird"),
+    "relative_to": ("positions", "relative"), "rotary_base": ("positions", "rotary"),
+    "rotary_local_base": ("pattern", "alternating"), "rotary_pairs": ("positions", "rotary"),
+    "window": ("pattern", "window", "alternating"), "full_every": ("pattern", "alternating"),
+    "block_size": ("pattern", "bigbird"), "random_blocks": ("pattern", "bigbird"), "random_seed": ("pattern", "bigbird"),
     "compressed_size": ("pattern", "linformer"), "compression_shared": ("pattern", "linformer"),
 }  # fmt: skip
 CLASHES = (
@@ -86,10 +88,10 @@ def size_problems(shape: BertShape, attention: AttentionConfig) -> list[str]:
 def head_problems(attention: AttentionConfig, pooling: Pooling, heads: Sequence[str]) -> list[str]:
     """Return an error line if a head gets a pooled [CLS] that attends only to itself."""
     pooled = [head for head in heads if head in POOLED_HEADS]
-    if not pooled or attention.pattern != "causal" or pooling != "first":
+    if not pooled or attention.pattern != "causal" or pooling not in ("first", "cls"):
         return []
     return [
-        f"pooling=first with attention.pattern=causal: [CLS] attends only to itself, and the head {pooled[0]} uses only [CLS]; "
+        f"pooling={pooling} with attention.pattern=causal: [CLS] attends only to itself, and the head {pooled[0]} uses only [CLS]; "
         "pretrain with pooling=mean"
     ]
 
@@ -121,25 +123,31 @@ class AttentionConfig:
     )
     max_distance: Count = 16
     relative_to: tuple[Literal["keys", "values"], ...] = ("keys", "values")
+    rotary_base: Positive = field(default=10_000.0, metadata=IF_SET)
+    rotary_local_base: Positive | None = field(default=None, metadata=IF_SET)
+    rotary_pairs: Literal["neighbours", "halves"] = field(default="neighbours", metadata=IF_SET)
     pattern: Annotated[str, OptionOf("pattern")] = "full"
     pattern_options: dict[str, object] = field(
         default_factory=dict, hash=False, metadata=options_of("pattern", "pattern")
     )
     window: Size = 64
+    full_every: Size = field(default=3, metadata=IF_SET)
     block_size: Size = 64
     random_blocks: Annotated[int, Interval(0, 1000)] = 3
     random_seed: Count = 0
     compressed_size: Size = 128
     compression_shared: Literal["none", "heads", "key_value", "layers"] = "layers"
+    bias: bool = field(default=True, metadata=IF_SET)
 
     def __post_init__(self) -> None:
         refuse(attention_problems(self))
 
     def without_effect(self, name: str) -> list[str]:
         """Return an error line if a setting has no effect with the chosen options."""
-        slot, option = ONLY_WITH.get(name, ("score", self.score))
-        is_used = vars(self)[slot] == option
-        return [] if is_used else [f"attention.{name}: has no effect without attention.{slot}={option}; leave it out"]
+        slot, *options = ONLY_WITH.get(name, ("score", self.score))
+        if vars(self)[slot] in options:
+            return []
+        return [f"attention.{name}: has no effect without attention.{slot}={' or '.join(options)}; leave it out"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,9 +165,10 @@ class HeadConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class FeedForwardConfig:
-    """The part of a layer after attention: two linear maps, as in BERT, or a plug-in's."""
+    """The part of a layer after attention: two linear maps, as in BERT, a gated one, or a plug-in's."""
 
     kind: Annotated[str, OptionOf("feed_forward")] = "mlp"
+    bias: bool = field(default=True, metadata=IF_SET)
     options: dict[str, object] = field(default_factory=dict, hash=False, metadata=options_of("feed_forward", "kind"))
 
 
@@ -169,6 +178,18 @@ class NormConfig:
 
     placement: Literal["post", "pre"] = "post"
     kind: Annotated[str, OptionOf("norm")] = "layer_norm"
+    bias: bool = field(default=True, metadata=IF_SET)  # of a layer norm
+    before_first: bool = field(default=True, metadata=IF_SET)  # with `pre`: whether the first attention has one, too
+
+    def __post_init__(self) -> None:
+        refuse(
+            not self.before_first
+            and self.placement == "post"
+            and "norm.before_first=false: has no effect without norm=pre; leave it out",
+            not self.bias
+            and self.kind != "layer_norm"
+            and f"norm.bias=false: has no effect with norm.kind={self.kind}; leave it out",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,9 +250,13 @@ class BertShape:
     hidden_dropout_prob: ShareBelow1
     attention_probs_dropout_prob: ShareBelow1
     max_position_embeddings: Annotated[int, Interval(3, MAX_INT32)]  # [CLS], a token, [SEP]
-    type_vocab_size: Size
+    type_vocab_size: Count  # 0: no segment embeddings
     initializer_range: Positive
     layer_norm_eps: Positive
+    scale_outputs: bool = field(
+        default=False, metadata=IF_SET
+    )  # initialise output matrices by 1 / sqrt(2 L) of that range
+    task_transform: bool = field(default=False, metadata=IF_SET)  # task heads begin as a masked LM head does
 
     def __post_init__(self) -> None:
         size, heads = self.hidden_size, self.num_attention_heads
@@ -266,27 +291,37 @@ class BertConfig(BertShape):
         return self.hidden_size // self.num_attention_heads
 
     @property
+    def output_scale(self) -> float:
+        """The factor of the initial standard deviation of the matrices whose outputs are added to the residual (Shoeybi et al. 2019)."""
+        return float((2 * self.num_hidden_layers) ** -0.5) if self.scale_outputs else 1.0
+
+    @property
     def variant(self) -> dict[str, object]:
         """The settings of the parts of a model that is not a standard BERT; empty for a BERT."""
         attention, bert = to_mapping(self.attention), to_mapping(AttentionConfig())
         in_effect = {name for name in attention if not self.attention.without_effect(name)}
         own = self.decoder is not None and self.decoder.is_from_scratch
-        parts = self.norm, self.feed_forward, self.pooling
-        is_bert = parts == (NormConfig(), FeedForwardConfig(), "first") and self.head.is_exported and not own
+        parts = self.norm, self.feed_forward, self.pooling, self.task_transform, self.type_vocab_size == 0
+        is_bert = (
+            parts == (NormConfig(), FeedForwardConfig(), "first", False, False) and self.head.is_exported and not own
+        )
         if is_bert and all(attention[name] == bert.get(name) for name in in_effect):
             return {}
-        more = {} if self.decoder is None else {"decoder": to_mapping(self.decoder)}
+        more: dict[str, object] = {} if self.decoder is None else {"decoder": to_mapping(self.decoder)}
         more |= {} if self.head.is_exported else {"head": to_mapping(self.head)}
         more |= {} if self.feed_forward == FeedForwardConfig() else {"feed_forward": to_mapping(self.feed_forward)}
-        return {"attention": attention, "norm": asdict(self.norm), "pooling": self.pooling, **more}
+        more |= {"task_transform": True} if self.task_transform else {}
+        more |= {"type_vocab_size": 0} if self.type_vocab_size == 0 else {}
+        return {"attention": attention, "norm": to_mapping(self.norm), "pooling": self.pooling, **more}
 
     @property
     def num_weights(self) -> int:
         """The number of weights in encoder and embeddings, without pooler and heads; computed without building a model."""
-        hidden, inner = self.hidden_size, self.intermediate_size
-        places = self.max_position_embeddings if self.attention.positions == "learned" else 0
-        rows = self.vocab_size + places + self.type_vocab_size + 2  # a norm has two
-        attention, head_size, layers = self.attention, self.head_size, self.num_hidden_layers
+        hidden, layers, head_size = self.hidden_size, self.num_hidden_layers, self.head_size
+        attention, parts = self.attention, 2 if self.feed_forward.kind == "glu" else 1
+        inner, has_bias = self.intermediate_size, self.feed_forward.bias
+        places = self.max_position_embeddings if attention.positions == "learned" else 0
+        norms = 2 * layers + self.norm.before_first + (self.norm.placement == "pre")  # and one after the embeddings
         variant = {
             "general": layers * head_size**2,
             "additive": layers * attention.additive_size * (2 * head_size + 1),
@@ -294,8 +329,13 @@ class BertConfig(BertShape):
             "relative": len(attention.relative_to) * layers * head_size * (2 * attention.max_distance + 1),
             "linformer": attention.compressed_size * self.max_position_embeddings,
         }
-        more = sum(variant.get(option, 0) for option in (attention.score, attention.positions, attention.pattern))
-        return more + rows * hidden + layers * (4 * hidden**2 + 2 * hidden * inner + 9 * hidden + inner)
+        return (
+            sum(variant.get(option, 0) for option in (attention.score, attention.positions, attention.pattern))
+            + (self.vocab_size + places + self.type_vocab_size) * hidden
+            + norms * hidden * (1 + (self.norm.bias and self.norm.kind != "rms"))
+            + layers * 4 * hidden * (hidden + attention.bias)
+            + layers * ((parts + 1) * hidden * inner + has_bias * (parts * inner + hidden))
+        )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -21,40 +21,53 @@ from bertkit.model.recurrent import RecurrentDecoder
 from bertkit.model.returned import checked_module
 
 
-class MaskedLMHead(nn.Module):
-    """Score every token of the vocabulary, as the original or the next one: dense, activation, LayerNorm, and an output matrix tied to the token embeddings.
+class Transform(nn.Module):
+    """A linear map, an activation and a norm, with which a masked LM head begins; a task head too, in ModernBERT."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.dense = Linear(config.hidden_size, config.hidden_size, config.feed_forward.bias)
+        self.dense.init_scale = config.output_scale
+        self.activation = ACTIVATIONS[config.hidden_act]
+        self.norm = make_norm(config)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(n, D) -> (n, D)."""
+        return self.norm(self.activation(self.dense(hidden)))  # type: ignore[no-any-return]
+
+
+class MaskedLMHead(Transform):
+    """Score every token of the vocabulary, as the original or the next one: `Transform`, and an output matrix tied to the token embeddings.
 
     Source: google-research/bert run_pretraining.py `get_masked_lm_output`.
     """
 
     def __init__(self, config: BertConfig) -> None:
-        super().__init__()
-        self.dense = Linear(config.hidden_size, config.hidden_size)
-        self.activation = ACTIVATIONS[config.hidden_act]
-        self.norm = make_norm(config)
+        super().__init__(config)
         self.decoder = TiedLinear()
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
-    def forward(self, hidden: Tensor, token_embedding: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, token_embedding: Tensor) -> Tensor:  # type: ignore[override]
         """(M, D) and the embedding matrix (V, D) -> (M, V)."""
-        return self.decoder(self.norm(self.activation(self.dense(hidden))), token_embedding, self.bias)  # type: ignore[no-any-return]
+        return self.decoder(super().forward(hidden), token_embedding, self.bias)  # type: ignore[no-any-return]
 
 
 @plugins.option("head", "linear")
 class LinearHead(nn.Module):
-    """Dropout and a linear map, for the pooled [CLS] or for every token."""
+    """Dropout and a linear map, for the pooled [CLS] or for every token; with `task_transform` after a `Transform`."""
 
     is_exported = True
 
     def __init__(self, config: BertConfig, num_outputs: int) -> None:
         super().__init__()
         prob = config.classifier_dropout
+        self.transform = Transform(config) if config.task_transform else nn.Identity()
         self.dropout = Dropout(config.hidden_dropout_prob if prob is None else prob)
         self.dense = Linear(config.hidden_size, num_outputs)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(n, D) -> (n, num_outputs)."""
-        return self.dense(self.dropout(hidden))  # type: ignore[no-any-return]
+        return self.dense(self.dropout(self.transform(hidden)))  # type: ignore[no-any-return]
 
 
 def make_head(name: str, config: BertConfig, encoder: Bert) -> nn.Module:

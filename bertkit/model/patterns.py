@@ -13,7 +13,7 @@ from bertkit.base import plugins
 from bertkit.base.intervals import Count, Interval, Size
 from bertkit.kernels.layout import Layout
 from bertkit.model.bert_config import BertConfig
-from bertkit.model.slots import Block, Pattern
+from bertkit.model.slots import FULL, Block, Pattern
 
 
 @plugins.option("pattern", "causal")
@@ -47,7 +47,7 @@ class SlidingWindow(Pattern):
     """
 
     window: Size = 64
-    is_masked = is_in_blocks = True
+    is_local = is_masked = is_in_blocks = True
 
     def allowed(self, length: int) -> Tensor:
         """|i - j| <= window."""
@@ -63,6 +63,18 @@ class SlidingWindow(Pattern):
         """Compare each block with its two neighbours."""
         neighbours = torch.arange(num_blocks)[:, None] + torch.arange(-1, 2)
         return [_block(self.window, length, self.window, 0, neighbours)]
+
+
+@plugins.option("pattern", "alternating")
+@dataclass(frozen=True, kw_only=True)
+class Alternating(SlidingWindow):
+    """Attention is full in every third layer, from the first on, and has a window in the others (Warner et al. 2024, section 2.1.2)."""
+
+    full_every: Size = 3
+
+    def of_layer(self, layer: int) -> Pattern:
+        """Return the pattern of a layer."""
+        return SlidingWindow(window=self.window) if layer % self.full_every else FULL
 
 
 @plugins.option("pattern", "bigbird")

@@ -10,18 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from bertkit.base import plugins
-from bertkit.base.intervals import Count
+from bertkit.base.intervals import Count, Positive
 from bertkit.kernels.layout import on_device
 from bertkit.model.bert_config import BertConfig
-from bertkit.model.slots import Positions
+from bertkit.model.slots import Positions, make_pattern
 
-LONGEST_WAVE = 10_000  # for sinusoidal and rotary positions (Vaswani et al. 2017, section 3.5)
+LONGEST_WAVE = 10_000.0  # for sinusoidal and rotary positions (Vaswani et al. 2017, section 3.5)
 
 
-def _angles(position_ids: Tensor, size: int, like: Tensor) -> Tensor:
-    """The angles position / 10000^(2i / size) for i from 0 to size / 2 - 1: (S,) -> (S, size / 2)."""
+def _angles(position_ids: Tensor, size: int, like: Tensor, base: float = LONGEST_WAVE) -> Tensor:
+    """The angles position / base^(2i / size) for i from 0 to size / 2 - 1: (S,) -> (S, size / 2)."""
     exponents = torch.arange(0, size, 2, dtype=torch.float64, device=like.device) / size
-    return (position_ids[:, None] * LONGEST_WAVE**-exponents).to(like.dtype)
+    return (position_ids[:, None] * base**-exponents).to(like.dtype)
 
 
 def sinusoidal(position_ids: Tensor, size: int, like: Tensor) -> Tensor:
@@ -39,7 +39,7 @@ def sinusoidal(position_ids: Tensor, size: int, like: Tensor) -> Tensor:
     return torch.stack([angles.sin(), angles.cos()], -1).flatten(1)
 
 
-def rotate(vectors: Tensor, position_ids: Tensor) -> Tensor:
+def rotate(vectors: Tensor, position_ids: Tensor, base: float = LONGEST_WAVE) -> Tensor:
     """Rotate each pair of neighbouring elements by an angle proportional to the position: (S, N, H) -> (S, N, H).
 
     The product of a rotated query and key depends on their distance alone.
@@ -49,12 +49,25 @@ def rotate(vectors: Tensor, position_ids: Tensor) -> Tensor:
     <BLANKLINE>
             [[0.5403, 0.8415]]])
 
-    Source: Su et al. 2021 (RoFormer), equation 34. ModernBERT and Llama pair the two halves instead.
+    Source: Su et al. 2021 (RoFormer), equation 34.
     """
-    angles = _angles(position_ids, vectors.shape[-1], vectors)[:, None]  # (S, 1, H / 2)
+    return torch.stack(_rotated(vectors[..., ::2], vectors[..., 1::2], position_ids, base), -1).flatten(-2)
+
+
+def rotate_halves(vectors: Tensor, position_ids: Tensor, base: float = LONGEST_WAVE) -> Tensor:
+    """Rotate each element of the first half with one of the second, as `rotate` does: (S, N, H) -> (S, N, H).
+
+    Source: Black et al. 2022 (GPT-NeoX), as in Llama and ModernBERT.
+    """
+    first, second = vectors.chunk(2, -1)
+    return torch.cat(_rotated(first, second, position_ids, base), -1)
+
+
+def _rotated(first: Tensor, second: Tensor, position_ids: Tensor, base: float) -> list[Tensor]:
+    """Rotate pairs, both (S, N, H / 2)."""
+    angles = _angles(position_ids, 2 * first.shape[-1], first, base)[:, None]  # (S, 1, H / 2)
     sin, cos = angles.sin(), angles.cos()
-    even, odd = vectors[..., ::2], vectors[..., 1::2]
-    return torch.stack([even * cos - odd * sin, odd * cos + even * sin], -1).flatten(-2)
+    return [first * cos - second * sin, second * cos + first * sin]
 
 
 def alibi(distances: Tensor, num_heads: int, like: Tensor) -> Tensor:
@@ -86,11 +99,29 @@ class Sinusoidal(Positions):
 
 @plugins.option("positions", "rotary")
 class Rotary(Positions):
-    """Queries and keys that `rotate` rotates."""
+    """Queries and keys are rotated, by `rotate` or `rotate_halves`; in local layers perhaps with another base."""
+
+    def __init__(
+        self,
+        config: BertConfig,
+        *,
+        rotary_base: Positive = LONGEST_WAVE,
+        rotary_local_base: Positive | None = None,
+        rotary_pairs: Literal["neighbours", "halves"] = "neighbours",
+    ) -> None:
+        super().__init__()
+        self.pattern, self.base = make_pattern(config.attention), rotary_base
+        self.bases = {False: rotary_base, True: rotary_local_base or rotary_base}  # by whether a layer is local
+        self.rotation = rotate if rotary_pairs == "neighbours" else rotate_halves
+
+    def of_layer(self, layer: int) -> Positions:
+        """Take the base of a layer."""
+        self.base = self.bases[self.pattern.of_layer(layer).is_local]
+        return self
 
     def rotate(self, vectors: Tensor, position_ids: Tensor) -> Tensor:
         """Rotate queries or keys."""
-        return rotate(vectors, position_ids)
+        return self.rotation(vectors, position_ids, self.base)
 
 
 @plugins.option("positions", "alibi")

@@ -208,6 +208,7 @@ class Pattern:
 
     is_causal: ClassVar = False  # a query attends to no later key
     is_masked: ClassVar = False  # a query does not attend to some keys
+    is_local: ClassVar = False  # a query attends to near keys only
     is_in_blocks: ClassVar = False  # long sequences are cut into blocks
     shares_compression: ClassVar = False  # the layers share one `compression`
 

@@ -64,7 +64,7 @@ def check_dataset(
         too_long("max_seq_length", segments.max_seq_length, limit, "segments.max_seq_length"),
         longest is not None and too_long("max_seq_length", longest, limit, "final_phase.max_seq_length"),
         segments.has_pairs
-        and config.type_vocab_size < 2
+        and config.type_vocab_size == 1
         and f"the model has type_vocab_size={config.type_vocab_size}, pairs need 2; set segments=full_sentences",
     )
 
@@ -78,7 +78,7 @@ def check_task(settings: FinetuneSettings, config: BertConfig, has_pairs: bool) 
     refuse(
         *(too_long(name, length, limit, name) for name, length in lengths.items()),
         has_pairs
-        and config.type_vocab_size < 2
+        and config.type_vocab_size == 1
         and f"model_dir={settings.model_dir}: type_vocab_size={config.type_vocab_size}, pairs need 2",
     )
 

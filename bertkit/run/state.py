@@ -192,8 +192,7 @@ class TrainingState:
         saved, own = read_tensors(directory / checkpoint.WEIGHTS), hugging_face.tensors_of(self.bare_model)
         _require_same_tensors(directory, saved, own)
         with in_own_units(self.bare_model):
-            for name, tensor in own.items():
-                tensor.copy_(saved[name])
+            hugging_face.copy_weights(self.bare_model, saved)
 
     def best_dir(self) -> Path | None:
         """Find the best weights: in their checkpoint, or, if a finished run was resumed, in its model; None if missing."""

@@ -137,7 +137,7 @@ class PretrainSettings(TrainingSettings):
         problems += bert_config.size_problems(shape, self.attention)
         heads = ["next_sentence"] if self.segments.predicts_next and not self.predicts_next_token else []
         problems += bert_config.head_problems(self.attention, self.pooling, heads)
-        if self.segments.has_pairs and shape.type_vocab_size < 2:
+        if self.segments.has_pairs and shape.type_vocab_size == 1:
             problems.append(
                 f"model.type_vocab_size={shape.type_vocab_size}: segment pairs need 2; set it, or use segments=full_sentences"
             )

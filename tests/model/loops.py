@@ -25,7 +25,7 @@ def softmax(scores: Numbers) -> Numbers:
 
 
 def linear(w: Weights, name: str, x: Numbers) -> Numbers:
-    return w[f"{name}.weight"] @ x + w[f"{name}.bias"]
+    return w[f"{name}.weight"] @ x + w.get(f"{name}.bias", 0)
 
 
 def norm(w: Weights, name: str, x: Numbers, config: BertConfig) -> Numbers:
@@ -33,9 +33,8 @@ def norm(w: Weights, name: str, x: Numbers, config: BertConfig) -> Numbers:
     if config.norm.kind == "rms":
         return x / np.sqrt((x * x).mean() + config.layer_norm_eps) * w[f"{name}.weight"]
     centred = x - x.mean()
-    return (
-        centred / np.sqrt((centred * centred).mean() + config.layer_norm_eps) * w[f"{name}.weight"] + w[f"{name}.bias"]
-    )
+    scaled = centred / np.sqrt((centred * centred).mean() + config.layer_norm_eps) * w[f"{name}.weight"]
+    return scaled + w.get(f"{name}.bias", 0)
 
 
 def sinusoid(place: int, size: int) -> Numbers:
@@ -45,13 +44,22 @@ def sinusoid(place: int, size: int) -> Numbers:
 
 
 @functools.cache
-def rotation(place: int, size: int) -> Numbers:
-    """Su et al. 2021, equation 15: a matrix with the 2 x 2 rotations by m theta_i on its diagonal."""
+def rotation(place: int, size: int, base: float, pairs: str) -> Numbers:
+    """Su et al. 2021, equation 15: a matrix of 2 x 2 rotations by m theta_i, of neighbours, or of an element of each half."""
     matrix = np.zeros((size, size), complex)
     for i in range(size // 2):
-        angle = place * 10_000 ** (-2 * i / size)
-        matrix[2 * i : 2 * i + 2, 2 * i : 2 * i + 2] = [[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]
+        angle = place * base ** (-2 * i / size)
+        a, b = (2 * i, 2 * i + 1) if pairs == "neighbours" else (i, i + size // 2)
+        matrix[a, a], matrix[a, b] = np.cos(angle), -np.sin(angle)
+        matrix[b, a], matrix[b, b] = np.sin(angle), np.cos(angle)
     return matrix
+
+
+def is_local(config: BertConfig, layer: int) -> bool:
+    """Warner et al. 2024, section 2.1.2: every third layer has full attention, from the first on."""
+    return config.attention.pattern == "window" or (
+        config.attention.pattern == "alternating" and layer % config.attention.full_every != 0
+    )
 
 
 @functools.cache
@@ -72,7 +80,7 @@ def sees(config: BertConfig, layer: int, length: int) -> Iterator[list[int]]:
     for i in range(length):
         if pattern == "causal":
             yield list(range(i + 1))
-        elif pattern == "window":
+        elif is_local(config, layer):
             yield [j for j in range(length) if i - config.attention.window <= j <= i + config.attention.window]
         elif pattern == "bigbird" and blocks > 5 + 2 * config.attention.random_blocks:
             a, ends = i // size, (0, blocks - 1)
@@ -89,6 +97,8 @@ def head(
     attention, name = config.attention, f"{side}.layers.{layer}.attention.slots"
     (length, size), k = query.shape, attention.max_distance
     seen = list(sees(config, layer, length))
+    base = (is_local(config, layer) and attention.rotary_local_base) or attention.rotary_base
+    turn = functools.partial(rotation, size=size, base=base, pairs=attention.rotary_pairs)
     if attention.pattern == "linformer":
         key, value = (compressed(w, config, layer, number, which, x) for which, x in (("key", key), ("value", value)))
         seen = [list(range(attention.compressed_size))] * length
@@ -105,7 +115,7 @@ def head(
             if attention.score == "general":
                 q = q @ w[f"{name}.score.matrix.weight"]  # q^T W
             if attention.positions == "rotary":
-                q, of_key = rotation(i, size) @ q, rotation(j, size) @ of_key
+                q, of_key = turn(i) @ q, turn(j) @ of_key
             match attention.score:
                 case "scaled_dot":
                     score = (q * of_key).sum() / size**0.5
@@ -167,9 +177,11 @@ def look_across(w: Weights, config: BertConfig, layer: int, x: Numbers, source: 
 
 def feed_forward(w: Weights, config: BertConfig, layer: int, token: Numbers, side: str = "encoder") -> Numbers:
     name = f"{side}.layers.{layer}.feed_forward"
-    inner = linear(w, f"{name}.intermediate", token)
+    inner, gate = linear(w, f"{name}.intermediate", token), 1
+    if config.feed_forward.kind == "glu":  # Shazeer 2020, equation 6
+        inner, gate = np.split(inner, 2)
     shown = inner * (inner.real > 0) if config.hidden_act == "relu" else inner / (1 + np.exp(-inner))  # or silu
-    return linear(w, f"{name}.output", shown)
+    return linear(w, f"{name}.output", shown * gate)
 
 
 def encode(w: Weights, config: BertConfig, ids: list[int], types: list[int]) -> tuple[Numbers, Numbers]:
@@ -181,12 +193,16 @@ def encode(w: Weights, config: BertConfig, ids: list[int], types: list[int]) -> 
             token = token * config.hidden_size**0.5 + sinusoid(place, config.hidden_size)
         if config.attention.positions == "learned":
             token = token + w["embeddings.position.weight"][place]
-        tokens.append(norm(w, "embeddings.norm", token + w["embeddings.segment.weight"][type_], config))
+        if config.type_vocab_size:
+            token = token + w["embeddings.segment.weight"][type_]
+        tokens.append(norm(w, "embeddings.norm", token, config))
     x = np.array(tokens)
     for layer in range(config.num_hidden_layers):
         first, second = (f"encoder.layers.{layer}.{part}_norm" for part in ("attention", "feed_forward"))
         if config.norm.placement == "pre":  # Xiong et al. 2020, table 1, right
-            x = x + multi_head(w, config, layer, np.array([norm(w, first, token, config) for token in x]))
+            is_bare = layer == 0 and not config.norm.before_first
+            normed = x if is_bare else np.array([norm(w, first, token, config) for token in x])
+            x = x + multi_head(w, config, layer, normed)
             x = np.array([token + feed_forward(w, config, layer, norm(w, second, token, config)) for token in x])
         else:
             mixed = multi_head(w, config, layer, x)
@@ -194,14 +210,14 @@ def encode(w: Weights, config: BertConfig, ids: list[int], types: list[int]) -> 
             x = np.array([norm(w, second, token + feed_forward(w, config, layer, token), config) for token in x])
     if config.norm.placement == "pre":
         x = np.array([norm(w, "encoder.norm", token, config) for token in x])
-    if config.pooling == "first":
+    if config.pooling in ("first", "cls"):
         pooled = x[0]
-    elif config.pooling == "mean":
+    elif config.pooling in ("mean", "plain_mean"):
         pooled = sum(x) / len(x)
     else:  # Raffel and Ellis 2016, equations 2 to 4
         shares = softmax(np.array([np.tanh(linear(w, "pooler.score", token))[0] for token in x]))
         pooled = sum(share * token for share, token in zip(shares, x, strict=True))
-    return x, np.tanh(linear(w, "pooler.dense", pooled))
+    return x, np.tanh(linear(w, "pooler.dense", pooled)) if "pooler.dense.weight" in w else pooled
 
 
 def translate(w: Weights, config: BertConfig, source: list[int], target: list[int]) -> Numbers:

@@ -6,6 +6,7 @@ import importlib
 import itertools
 import pkgutil
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import loops
@@ -22,7 +23,7 @@ from bertkit.cli import run
 from bertkit.kernels.layout import Layout
 from bertkit.model import bert
 from bertkit.model.bert import Bert
-from bertkit.model.bert_config import AttentionConfig, BertConfig, NormConfig
+from bertkit.model.bert_config import AttentionConfig, BertConfig, FeedForwardConfig, NormConfig
 from bertkit.model.geometry import Geometry
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.patterns import CAUSAL, bigbird_blocks
@@ -106,14 +107,28 @@ CASES = {
     "relative_keys": config_of(positions="relative", relative_to=("keys",)),
     "relative_values": config_of(positions="relative", relative_to=("values",)),
     "rotary": config_of(positions="rotary"),
+    "rotary_halves": config_of(positions="rotary", rotary_pairs="halves", rotary_base=700.0),
     "alibi": config_of(positions="alibi"),
     "none": config_of(positions="none"),
     "causal": config_of(pattern="causal", pooling="mean"),
     "window": config_of(pattern="window"),
+    "alternating": config_of(pattern="alternating", full_every=2),
+    "two_bases": config_of(layers=4, pattern="alternating", positions="rotary", rotary_base=700.0, rotary_local_base=30.0),
     "bigbird": config_of(pattern="bigbird"),
     **{f"linformer_{shared}": config_of(pattern="linformer", compression_shared=shared) for shared in ("none", "heads", "key_value", "layers")},
     "pre": config_of(NormConfig(placement="pre")),
     "rms": config_of(NormConfig(kind="rms")),
+    "no_norm_before_first": config_of(NormConfig(placement="pre", before_first=False)),
+    "glu": replace(config_of(), feed_forward=FeedForwardConfig(kind="glu")),
+    "no_biases": replace(config_of(NormConfig(bias=False), bias=False), feed_forward=FeedForwardConfig(bias=False)),
+    "no_segments": replace(config_of(pooling="plain_mean"), type_vocab_size=0),
+    "modern": replace(
+        config_of(
+            NormConfig(placement="pre", bias=False, before_first=False), "cls", layers=4, positions="rotary", rotary_pairs="halves",
+            rotary_base=700.0, rotary_local_base=30.0, pattern="alternating", bias=False,
+        ),
+        feed_forward=FeedForwardConfig(kind="glu", bias=False), type_vocab_size=0,
+    ),
     "mean": config_of(pooling="mean"),
     "feed_forward": config_of(pooling="feed_forward"),
     "everything": EVERYTHING,
@@ -130,7 +145,8 @@ def test_there_is_a_case_of_every_option() -> None:
     for slot, options in OPTIONS.items():
         assert {getattr(case.attention, slot) for case in CASES.values()} == set(options)
     assert {len(options) for options in OPTIONS.values()} == {5, 6}
-    assert {case.pooling for case in CASES.values()} == {"first", "mean", "feed_forward"}
+    assert {case.pooling for case in CASES.values()} == set(plugins.names_of("pooler"))
+    assert {case.feed_forward.kind for case in CASES.values()} == set(plugins.names_of("feed_forward"))
     assert len({(case.norm.placement, case.norm.kind) for case in CASES.values()}) == 4
 
 
@@ -222,20 +238,20 @@ def computed(config: AttentionConfig, length: int, layer: int) -> Tensor:
 def test_what_is_computed_is_what_is_allowed(size: int) -> None:
     plans = 0
     for length in (1, 2, 3, 4, 5, 6, 11, 16, 20, 21, 31, 48, 49, 53):
-        settings = [{"pattern": "window", "window": size}]
+        settings = [{"pattern": "window", "window": size}, {"pattern": "alternating", "window": size}]
         settings += [
             {"pattern": "bigbird", "block_size": size, "random_blocks": random, "random_seed": random}
             for random in (0, 1, 3)
         ]
         for each in settings:
             config = AttentionConfig(**each)  # type: ignore[arg-type]
-            for layer in (0, 2) if each.get("random_blocks") else (0,):
+            for layer in (0,) if each["pattern"] == "window" or each.get("random_blocks") == 0 else (0, 2):
                 expected = make_pattern(config).of_layer(layer).allowed(length)
                 assert torch.equal(computed(config, length, layer), expected.long()), (each, length, layer)
                 if length < 32:
                     assert torch.equal(expected, seen_by_rule(config, length, layer))
                 plans += 1
-    assert plans == 14 * 6
+    assert plans == 14 * 8
     assert torch.equal(CAUSAL.allowed(31), torch.ones(31, 31).tril().bool())
 
 
@@ -284,7 +300,7 @@ def is_refused(score: str, positions: str, pattern: str) -> bool:
 
 
 def test_the_table_of_what_goes_with_what() -> None:
-    """Every combination of score, positions and pattern: 34 are refused, all others train, beside any neighbours."""
+    """Every combination of score, positions and pattern: 38 are refused, all others train, beside any neighbours."""
     num_refused = num_run = 0
     ids, types, layout = batch(SHORT)
     for score, positions, pattern in itertools.product(*OPTIONS.values()):
@@ -315,7 +331,7 @@ def test_the_table_of_what_goes_with_what() -> None:
                     same(alone.last_hidden_state, output.last_hidden_state.split(SHORT)[number])
                     same(alone.pooled_output[0], output.pooled_output[number])
             check_kept_weights(model, output.last_hidden_state)
-    assert (num_refused, num_run) == (34, 116)
+    assert (num_refused, num_run) == (38, 142)
 
 
 def check_kept_weights(model: BertWithHeads, hidden: Tensor) -> None:
@@ -370,7 +386,9 @@ def test_another_sequence_changes_nothing(name: str) -> None:
         ([f"attention.{name}={value}"], f"attention.{name}: has no effect without attention.{needs}; leave it out")
         for name, value, needs in (
             ("additive_size", 7, "score=additive"), ("max_distance", 7, "positions=relative"),
-            ("relative_to", "[keys]", "positions=relative"), ("window", 7, "pattern=window"),
+            ("relative_to", "[keys]", "positions=relative"), ("window", 7, "pattern=window or alternating"),
+            ("full_every", 2, "pattern=alternating"), ("rotary_base", 7, "positions=rotary"),
+            ("rotary_pairs", "halves", "positions=rotary"), ("rotary_local_base", 7, "pattern=alternating"),
             ("block_size", 7, "pattern=bigbird"), ("random_blocks", 7, "pattern=bigbird"),
             ("random_seed", 7, "pattern=bigbird"), ("compressed_size", 7, "pattern=linformer"),
             ("compression_shared", "none", "pattern=linformer"),
@@ -381,7 +399,9 @@ def test_another_sequence_changes_nothing(name: str) -> None:
     (["attention.widow=7"], "unknown key 'attention.widow'; did you mean 'window'?"),
     (["norm.kind=rmsnorm"], "norm.kind"),
     (["norm=before"], "norm"),
-    (["pooling=cls"], "pooling"),
+    (["norm.before_first=false"], "norm.before_first=false: has no effect without norm=pre"),
+    (["norm.bias=false", "norm.kind=rms"], "norm.bias=false: has no effect with norm.kind=rms"),
+    (["pooling=clss"], "pooling"),
     (["feed_forward=glue"], "feed_forward"),
 ])  # fmt: skip
 def test_what_has_no_meaning_is_refused_in_one_line(more: list[str], message: str, capsys: Capsys) -> None:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from bertkit.base.errors import InputError, install_extra
 from bertkit.base.files import to_json
 from bertkit.base.text_files import read_json
+from bertkit.interop.parity.results import with_types
 from bertkit.model.heads import BertWithHeads
 
 if TYPE_CHECKING:
@@ -139,8 +140,8 @@ def _inputs(model: BertWithHeads, shape: tuple[int, int], seed: int) -> dict[str
     ids = torch.randint(config.vocab_size, size, generator=generator)
     lengths = torch.randint(2, size[-1] + 1, size[:-1], generator=generator)
     mask = (torch.arange(size[-1]) < lengths[..., None]).long()
-    types = torch.randint(config.type_vocab_size, size, generator=generator)
-    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+    types = torch.randint(max(config.type_vocab_size, 1), size, generator=generator)
+    return {"input_ids": ids, "attention_mask": mask, **with_types(config, types)}
 
 
 def _remove_debug_information(proto: "onnx.ModelProto") -> None:

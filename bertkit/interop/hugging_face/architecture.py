@@ -31,9 +31,18 @@ class StoredTensors:
     skipped: dict[str, str] = field(default_factory=dict)  # names of tensors that were left out, with the reason
 
 
+@dataclass(frozen=True)
+class Located:
+    """A parameter of a `transformers` class, or some of its rows."""
+
+    name: str
+    rows: slice = field(default_factory=lambda: slice(None))  # of a matrix
+
+
 class Architecture(ABC):
     """A model type. Full names of weights are those of a `transformers` class with heads, such as `bert.pooler.dense.bias`."""
 
+    prefix: ClassVar[str]  # of the names of the encoder's weights in a class with heads
     classes: ClassVar[Mapping[Heads, str]]  # of transformers, by their heads
     without_pooler: ClassVar[tuple[Heads, ...]] = ()  # the heads of the classes that have none
 
@@ -72,8 +81,8 @@ class Architecture(ABC):
         """Return the weights by their names in the file of the class with the model's heads; tied weights once."""
 
     @abstractmethod
-    def reference_names(self, model: BertWithHeads, full_name: str) -> list[str]:
-        """Return the names of a weight in the class of `transformers`: two if decoder and encoder share it."""
+    def reference_weights(self, model: BertWithHeads, full_name: str) -> list[Located]:
+        """Return where a weight is in the class of `transformers`: in two places if decoder and encoder share it."""
 
     def reference_settings(self, model: BertWithHeads) -> Content:
         """Return what `from_pretrained` of the class needs, beyond the directory, to load a model without new weights."""

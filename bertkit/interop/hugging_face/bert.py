@@ -15,8 +15,16 @@ from torch import Tensor
 from bertkit.base.errors import InputError
 from bertkit.base.plugins import option
 from bertkit.base.text_files import control_character
-from bertkit.base.typed_settings import refuse
-from bertkit.interop.hugging_face.architecture import OWN_TYPE, Architecture, Content, Heads, StoredTensors, rule_of
+from bertkit.base.typed_settings import refuse, to_mapping
+from bertkit.interop.hugging_face.architecture import (
+    OWN_TYPE,
+    Architecture,
+    Content,
+    Heads,
+    Located,
+    StoredTensors,
+    rule_of,
+)
 from bertkit.interop.hugging_face.config_json import is_decoder
 from bertkit.interop.hugging_face.names import CLASSIFIERS, from_hugging_face, full_name, to_hugging_face
 from bertkit.model.bert_config import AttentionConfig, BertConfig, NormConfig
@@ -34,7 +42,7 @@ _ONLY_VALUES = {
     "tie_word_embeddings": True, "pruned_heads": {}, "quantization_config": None,
 }  # fmt: skip
 RELATIVE_KEY = "relative_key"  # relative positions of transformers 4: Shaw et al. 2018, for keys only
-_LABELLED = ("BertForSequenceClassification", "BertForTokenClassification")
+_LABELLED = ("ForSequenceClassification", "ForTokenClassification")  # ends of names of classes
 _TIES = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
@@ -49,6 +57,7 @@ _PLACES = "bert.embeddings.position_embeddings.weight"
 class BertArchitecture(Architecture):
     """A BERT, with causal attention too."""
 
+    prefix = "bert."
     classes: ClassVar[Mapping[Heads, str]] = {
         ("masked_lm", "next_sentence"): "BertForPreTraining",
         ("masked_lm",): "BertForMaskedLM",
@@ -75,7 +84,7 @@ class BertArchitecture(Architecture):
         """Translate the settings, which are BERT's but for the positions and the direction of attention."""
         places, is_causal = content.get("max_position_embeddings"), content.get("is_decoder") or False
         kind = content.get("position_embedding_type") or "absolute"
-        attention = asdict(AttentionConfig(pattern="causal" if is_causal else "full"))
+        attention = to_mapping(AttentionConfig(pattern="causal" if is_causal else "full"))
         if kind == RELATIVE_KEY and isinstance(places, int):
             attention |= {"positions": "relative", "max_distance": places - 1, "relative_to": ["keys"]}
         refuse(
@@ -84,7 +93,7 @@ class BertArchitecture(Architecture):
             kind not in ("absolute", RELATIVE_KEY)
             and f"position_embedding_type={kind!r} is not supported; bertkit loads 'absolute' and 'relative_key' only",
         )
-        groups: Content = {"attention": attention, "norm": asdict(NormConfig()), "pooling": "first"}
+        groups: Content = {"attention": attention, "norm": to_mapping(NormConfig()), "pooling": "first"}
         return groups | shared_settings(content, tensors)
 
     def content(self, config: BertConfig, class_name: str, dtype: torch.dtype) -> Content:
@@ -131,16 +140,16 @@ class BertArchitecture(Architecture):
 
     def tensors_of(self, model: BertWithHeads) -> dict[str, Tensor]:
         """Return the weights, for an encoder alone without the prefix `bert.`; no pooler if the class has none."""
-        prefix, absent = "" if model.heads else "bert.", () if self.has_pooler(model) else ("bert.pooler.",)
+        prefix, absent = "" if model.heads else self.prefix, () if self.has_pooler(model) else ("bert.pooler.",)
         return {
             self.full_name(name).removeprefix(prefix): tensor.detach()
             for name, tensor in model.named_parameters()
             if not name.startswith(absent)
         }
 
-    def reference_names(self, model: BertWithHeads, full_name: str) -> list[str]:
+    def reference_weights(self, model: BertWithHeads, full_name: str) -> list[Located]:
         """Return the full name, for an encoder alone without the prefix `bert.`."""
-        return [full_name if model.heads else full_name.removeprefix("bert.")]
+        return [Located(full_name if model.heads else full_name.removeprefix(self.prefix))]
 
 
 def _turn_distances(stored: StoredTensors) -> None:
@@ -175,11 +184,11 @@ def shared_settings(content: Content, tensors: Mapping[str, Tensor]) -> Content:
     """Return the settings that all model types of BERT's shape have, with "???" for one that is missing."""
     optional = {name: content.get(name) for name in ("classifier_dropout", "problem_type", "decoder", "eos_token_id")}
     shape = {name: content.get(name, DEFAULTS.get(name, "???")) for name in SHAPE}
-    labels = _labels(content, tensors.get("classifier.weight"))
+    labels = labels_of(content, tensors.get("classifier.weight"))
     return {**shape, **optional, "pad_token_id": content.get("pad_token_id") or 0, "labels": labels}
 
 
-def _labels(content: Content, rows: Tensor | None) -> list[str]:
+def labels_of(content: Content, rows: Tensor | None) -> list[str]:
     """Return the names of the labels in the order of their numbers; LABEL_0, LABEL_1, ... if the configuration has none."""
     if named := content.get("id2label"):
         names = [named.get(str(number)) for number in range(len(named))] if isinstance(named, dict) else [None]
@@ -197,19 +206,26 @@ def _labels(content: Content, rows: Tensor | None) -> list[str]:
 def shared_content(config: BertConfig, class_name: str, dtype: torch.dtype) -> Content:
     """Return what all model types of BERT's shape have in `config.json`, in no order."""
     content: Content = {name: value for name, value in asdict(config).items() if name in SHAPE}
-    name = str(dtype).removeprefix("torch.")
-    content |= {
-        "architectures": [class_name],
+    content |= labelled(config, class_name, dtype) | {
         "classifier_dropout": config.classifier_dropout,
-        "dtype": name,
         "model_type": "bert",
-        "pad_token_id": config.pad_token_id,
         "position_embedding_type": "absolute",
-        "torch_dtype": name,
     }
     if class_name == BertArchitecture.classes["next_token",]:
         content["eos_token_id"] = config.eos_token_id
-    if class_name in _LABELLED:
+    return content
+
+
+def labelled(config: BertConfig, class_name: str, dtype: torch.dtype) -> Content:
+    """Return what every `config.json` says: the class, the dtype, the id of padding, and the labels of a class that has some."""
+    name = str(dtype).removeprefix("torch.")
+    content: Content = {
+        "architectures": [class_name],
+        "dtype": name,
+        "pad_token_id": config.pad_token_id,
+        "torch_dtype": name,
+    }
+    if class_name.endswith(_LABELLED):
         content["id2label"] = {str(number): label for number, label in enumerate(config.labels)}
         content["label2id"] = {label: number for number, label in enumerate(config.labels)}
         if config.problem_type is not None:
@@ -232,11 +248,12 @@ class VariantArchitecture(BertArchitecture):
     def settings(self, content: Content, tensors: Mapping[str, Tensor]) -> Content:
         """Add the defaults of the settings that a group lacks."""
         refuse(other_settings(content))
-        known: dict[str, Content] = {"attention": asdict(AttentionConfig()), "norm": asdict(NormConfig())}
+        known: dict[str, Content] = {"attention": to_mapping(AttentionConfig()), "norm": to_mapping(NormConfig())}
         own = {name: content.get(name) for name in known}
         groups = {name: {**known[name], **group} if isinstance(group, dict) else group for name, group in own.items()}
         others = {"pooling": content.get("pooling", "first")}
         others |= {name: content.get(name, {}) for name in ("head", "feed_forward")}
+        others |= {"task_transform": content.get("task_transform", False)}
         return groups | others | shared_settings(content, tensors)
 
     def content(self, config: BertConfig, class_name: str, dtype: torch.dtype) -> Content:

@@ -110,6 +110,15 @@ def tensors_of(model: BertWithHeads) -> dict[str, Tensor]:
     return writer_of(model.config).tensors_of(model)
 
 
+def copy_weights(model: BertWithHeads, tensors: Mapping[str, Tensor]) -> None:
+    """Copy weights by their names in `tensors_of` into a model."""
+    architecture = writer_of(model.config)
+    for name, parameter in model.named_parameters():
+        place = architecture.reference_weights(model, architecture.full_name(name))[0]
+        if place.name in tensors:  # a file has no pooler if its class has none
+            parameter.detach().copy_(tensors[place.name][place.rows])
+
+
 def packed(model: PaddedBert | BertWithHeads) -> BertWithHeads:
     """Return the packed model inside a `PaddedBert`; raise InputError for what is no model."""
     if not isinstance(model, (PaddedBert, BertWithHeads)):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bertkit.base.errors import InputError
 from bertkit.base.plugins import option
-from bertkit.interop.hugging_face.architecture import Content
+from bertkit.interop.hugging_face.architecture import Content, Located
 from bertkit.interop.hugging_face.bert import DEFAULTS, SHAPE, BertArchitecture
 from bertkit.interop.hugging_face.names import full_name
 from bertkit.model.bert_config import BertConfig, DecoderConfig
@@ -80,7 +80,8 @@ class EncoderDecoderArchitecture(BertArchitecture):
             tensors[re.sub(r"^bert\.", "encoder.", self.full_name(name))] = tensor.detach()
         return tensors
 
-    def reference_names(self, model: BertWithHeads, full_name: str) -> list[str]:
+    def reference_weights(self, model: BertWithHeads, full_name: str) -> list[Located]:
         """Return the name in the encoder or decoder; for weights that they share, both."""
         assert model.config.decoder is not None
-        return [re.sub(r"^bert\.", "encoder.", full_name)] + [f"decoder.{full_name}"] * model.config.decoder.share
+        names = [re.sub(r"^bert\.", "encoder.", full_name)] + [f"decoder.{full_name}"] * model.config.decoder.share
+        return [Located(name) for name in names]

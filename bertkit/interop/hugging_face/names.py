@@ -58,6 +58,11 @@ def in_decoder(name: str) -> str:
     return next((f"{there}{name.removeprefix(here)}" for here, there in _DECODER if name.startswith(here)), "")
 
 
+def in_masked_lm(name: str) -> str:
+    """Return the name that a parameter with which a new task head begins has in a masked LM head."""
+    return re.sub(r"^heads\.\w+\.transform\.", "heads.masked_lm.", name)
+
+
 HUGGING_FACE |= _CROSS | {
     ours: f"decoder.{theirs}" for name, theirs in HUGGING_FACE.items() if (ours := in_decoder(name))
 }

@@ -87,7 +87,8 @@ def check_certificate(model: PaddedBert | BertWithHeads, certificate_path: str |
         raise ParityError(f"{certificate_path}: certifies that the model is not within tolerance")
     now = identity_of(packed(model))
     hashes: dict[str, str] = now["tensor_sha256"]
-    encoder = re.compile(r"bert\.(?!pooler\.).*")
+    prefix = writer_of(packed(model).config).prefix
+    encoder = re.compile(rf"{re.escape(prefix)}(?!pooler\.).*")
     before = {name: one for name, one in certified.tensor_sha256.items() if name in hashes or encoder.fullmatch(name)}
     changed = _changed(before, hashes)
     if changed:

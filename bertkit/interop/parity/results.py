@@ -4,7 +4,7 @@ The batches are pairs of real texts and random ids, with labels for every head.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -20,7 +20,9 @@ from bertkit.interop.parity.heads import COMPARISONS, their_labels, their_logits
 from bertkit.interop.stored import folder_of
 from bertkit.model.bert_config import POOLED_HEADS, BertConfig
 from bertkit.model.heads import BertWithHeads
+from bertkit.model.slots import changes_embeddings, class_of
 
+MOST_POSITIONS = 1024  # of a model without position embeddings
 Results = dict[str, Tensor]  # keys such as hidden_states.0, logits.masked_lm, loss, gradient.bert.pooler.dense.bias
 TEXTS = (
     ("The committee will meet on Tuesday.", "It has not decided anything yet."),
@@ -69,7 +71,10 @@ def make_batches(model: BertWithHeads, directory: Path, seed: int, num_sequences
     ids = _random_ids(config, (num_sequences, length), generator)
     ids["attention_mask"] = (torch.arange(length) < lengths[:, None]).long()
     batches["random ids, padded"] = _with_labels(ids, model)
-    longest = _random_ids(config, (num_choices, config.max_position_embeddings), generator)
+    num_positions = config.max_position_embeddings
+    if not changes_embeddings(class_of(config)):  # there is nothing to compare at each position
+        num_positions = min(num_positions, MOST_POSITIONS)
+    longest = _random_ids(config, (num_choices, num_positions), generator)
     batches["random ids, all positions"] = _with_labels(longest, model)
     return batches
 
@@ -88,15 +93,22 @@ def _text_batch(model: BertWithHeads, directory: Path, num_sequences: int, lengt
         )
     firsts, seconds = zip(*(TEXTS[index % len(TEXTS)] for index in range(num_sequences)), strict=True)
     text = tokenizer(list(firsts), list(seconds), padding=True, truncation=True, max_length=length, return_tensors="pt")
-    types = text["token_type_ids"].clamp(max=config.type_vocab_size - 1)
-    return _with_labels({**text, "token_type_ids": types}, model)
+    types = text.pop("token_type_ids").clamp(max=config.type_vocab_size - 1)
+    return _with_labels(text | with_types(config, types), model)
 
 
 def _random_ids(config: BertConfig, shape: tuple[int, int], generator: torch.Generator) -> dict[str, Tensor]:
     ids = torch.randint(config.vocab_size, shape, generator=generator)
     ids[ids == config.pad_token_id] = (config.pad_token_id + 1) % config.vocab_size
-    types = torch.randint(config.type_vocab_size, shape, generator=generator)
-    return {"input_ids": ids, "token_type_ids": types}
+    return {
+        "input_ids": ids,
+        **with_types(config, torch.randint(max(config.type_vocab_size, 1), shape, generator=generator)),
+    }
+
+
+def with_types(config: BertConfig, types: Tensor) -> dict[str, Tensor]:
+    """Return the token types as an argument of a model; nothing if it has none."""
+    return {"token_type_ids": types} if config.type_vocab_size else {}
 
 
 def _with_labels(source: dict[str, Tensor], model: BertWithHeads) -> ComparedBatch:
@@ -123,7 +135,7 @@ def our_results(ours: PaddedBert, batch: ComparedBatch, names: Iterable[str]) ->
     if batch.labels:
         values["loss"] = batch.loss(out.logits, batch.labels_like(out.last_hidden_state), ours.config)
     tensors = full_tensors(ours.model)
-    return _with_gradients(values, batch, {name: [tensors[name]] for name in names})
+    return _with_gradients(values, batch, {name: [Rows(tensors[name])] for name in names})
 
 
 def their_results(theirs: nn.Module, batch: ComparedBatch, model: BertWithHeads) -> Results:
@@ -135,7 +147,8 @@ def their_results(theirs: nn.Module, batch: ComparedBatch, model: BertWithHeads)
     logits = their_logits(reference, tuple(model.heads))
     values = _values(batch, states, logits, reference.get("pooler_output"))
     if labels:
-        is_theirs = all(COMPARISONS[head].is_their_loss(batch.is_token) for head in labels)
+        is_exact = reference.loss.dtype == next(theirs.parameters()).dtype  # some losses are computed in float32
+        is_theirs = is_exact and all(COMPARISONS[head].is_their_loss(batch.is_token) for head in labels)
         values["loss"] = reference.loss if is_theirs else batch.loss(logits, labels, model.config)
     return _with_gradients(values, batch, their_parameters(model, theirs))
 
@@ -148,7 +161,26 @@ def _values(batch: ComparedBatch, states: Iterable[Tensor], logits: Results, poo
     return values if pooled is None else values | {"pooled_output": pooled}
 
 
-def _with_gradients(values: Results, batch: ComparedBatch, parameters: Mapping[str, list[Tensor]]) -> Results:
+@dataclass(frozen=True)
+class Rows:
+    """A parameter, or some of its rows."""
+
+    parameter: Tensor
+    rows: slice = field(default_factory=lambda: slice(None))  # of a matrix
+
+    @property
+    def values(self) -> Tensor:
+        """The weights."""
+        return self.parameter.detach()[self.rows]
+
+    @property
+    def gradient(self) -> Tensor:
+        """The gradient, zeros if there is none."""
+        gradient = self.parameter.grad
+        return torch.zeros_like(self.values) if gradient is None else gradient[self.rows]
+
+
+def _with_gradients(values: Results, batch: ComparedBatch, parameters: Mapping[str, list[Rows]]) -> Results:
     """Add the gradient of every parameter: of the loss, or else of a randomly weighted sum of all outputs."""
     if batch.labels and all(COMPARISONS[head].uses_loss for head in batch.labels):
         minimised = values["loss"]
@@ -159,23 +191,23 @@ def _with_gradients(values: Results, batch: ComparedBatch, parameters: Mapping[s
         weights = [torch.randn(output.shape, generator=generator).to(output.dtype) for output in outputs]
         minimised = torch.stack([(a * b).mean() for a, b in zip(outputs, weights, strict=True)]).sum()
     minimised.backward()  # type: ignore[no-untyped-call]
-    gradients = {
-        name: [torch.zeros_like(p) if p.grad is None else p.grad for p in each] for name, each in parameters.items()
-    }
     return {what: value.detach() for what, value in values.items()} | {
-        f"gradient.{name}": torch.stack(each).sum(0) for name, each in gradients.items()
+        f"gradient.{name}": torch.stack([rows.gradient for rows in each]).sum(0) for name, each in parameters.items()
     }
 
 
-def their_parameters(model: BertWithHeads, theirs: nn.Module) -> dict[str, list[Tensor]]:
+def their_parameters(model: BertWithHeads, theirs: nn.Module) -> dict[str, list[Rows]]:
     """Return the parameters of `transformers` by their full names: two for a weight that decoder and encoder share.
 
     A pooler that no head uses is left out; only bertkit has it.
     """
     parameters: dict[str, Tensor] = dict(theirs.named_parameters())
     architecture = writer_of(model.config)
-    names = {name: architecture.reference_names(model, name) for name in full_tensors(model)}
-    known = {name: [parameters[each] for each in of_theirs if each in parameters] for name, of_theirs in names.items()}
+    places = {name: architecture.reference_weights(model, name) for name in full_tensors(model)}
+    known = {
+        name: [Rows(parameters[each.name], each.rows) for each in of_theirs if each.name in parameters]
+        for name, of_theirs in places.items()
+    }
     absent = [name for name, of_theirs in known.items() if not of_theirs]
     assert all(name.startswith("bert.pooler.") for name in absent), f"transformers has no {absent[0]}"
     return {name: of_theirs for name, of_theirs in known.items() if of_theirs}

@@ -1,0 +1,259 @@
+"""The model type `modernbert`: rotary positions, gated feed-forward parts, pre-norms and alternating windows (Warner et al. 2024).
+
+`transformers` stores the maps to queries, keys and values of a layer as one matrix, `Wqkv`; here each part has a full name.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from bertkit.base.errors import InputError
+from bertkit.base.plugins import option
+from bertkit.base.text_files import JsonObject
+from bertkit.base.typed_settings import refuse, to_mapping
+from bertkit.interop.hugging_face.architecture import Architecture, Content, Heads, Located, StoredTensors
+from bertkit.interop.hugging_face.bert import labelled, labels_of
+from bertkit.interop.hugging_face.names import translate
+from bertkit.model.bert_config import (
+    TASK_HEADS,
+    AttentionConfig,
+    BertConfig,
+    FeedForwardConfig,
+    HeadConfig,
+    NormConfig,
+)
+from bertkit.model.heads import BertWithHeads
+
+# bertkit's name and that of config.json
+_SAME = {
+    "vocab_size": "vocab_size", "hidden_size": "hidden_size", "intermediate_size": "intermediate_size",
+    "num_hidden_layers": "num_hidden_layers", "num_attention_heads": "num_attention_heads",
+    "hidden_act": "hidden_activation", "max_position_embeddings": "max_position_embeddings",
+    "initializer_range": "initializer_range", "layer_norm_eps": "norm_eps", "hidden_dropout_prob": "mlp_dropout",
+    "attention_probs_dropout_prob": "attention_dropout",
+}  # fmt: skip
+# of transformers' ModernBertConfig, for settings that a config.json lacks
+_DEFAULTS = {
+    "hidden_activation": "gelu", "max_position_embeddings": 8192, "initializer_range": 0.02, "norm_eps": 1e-5,
+    "mlp_dropout": 0.0, "attention_dropout": 0.0,
+}  # fmt: skip
+_ONLY_VALUES: JsonObject = {
+    "decoder_bias": True, "tie_word_embeddings": True, "quantization_config": None, "initializer_cutoff_factor": 2.0,
+}  # fmt: skip
+_POOLINGS = {"cls": "cls", "mean": "plain_mean"}
+_BASES = {"full_attention": 160_000.0, "sliding_attention": 10_000.0}
+_OLD_BASES = {"full_attention": "global_rope_theta", "sliding_attention": "local_rope_theta"}  # of transformers 4
+_PARTS = ("query", "key", "value")  # the thirds of Wqkv
+_ROOTS = ("model.", "head.", "decoder.", "classifier.")
+_NAMES = {
+    "bert.embeddings.token": "model.embeddings.tok_embeddings",
+    "bert.embeddings.norm": "model.embeddings.norm",
+    **{f"bert.encoder.layers.{{}}.attention.{part}": f"model.layers.{{}}.attn.Wqkv.{part}" for part in _PARTS},
+    "bert.encoder.layers.{}.attention.output": "model.layers.{}.attn.Wo",
+    "bert.encoder.layers.{}.attention_norm": "model.layers.{}.attn_norm",
+    "bert.encoder.layers.{}.feed_forward.intermediate": "model.layers.{}.mlp.Wi",
+    "bert.encoder.layers.{}.feed_forward.output": "model.layers.{}.mlp.Wo",
+    "bert.encoder.layers.{}.feed_forward_norm": "model.layers.{}.mlp_norm",
+    "bert.encoder.norm": "model.final_norm",
+    "heads.masked_lm": "decoder",
+    "heads.masked_lm.dense": "head.dense",
+    "heads.masked_lm.norm": "head.norm",
+    **{f"heads.{head}.transform.{part}": f"head.{part}" for head in TASK_HEADS for part in ("dense", "norm")},
+    **{f"heads.{head}.dense": "classifier" for head in TASK_HEADS},
+}
+_TENSORS = {f"{ours}.{part}": f"{theirs}.{part}" for ours, theirs in _NAMES.items() for part in ("weight", "bias")}
+
+
+@option("architecture", "modernbert")
+class ModernBertArchitecture(Architecture):
+    """A ModernBERT. Its prediction head is the masked LM head without the output matrix; task heads begin with it too."""
+
+    prefix = "model."
+    classes: ClassVar[Mapping[Heads, str]] = {
+        ("masked_lm",): "ModernBertForMaskedLM",
+        ("sequence",): "ModernBertForSequenceClassification",
+        ("token",): "ModernBertForTokenClassification",
+        ("span",): "ModernBertForQuestionAnswering",
+        ("choice",): "ModernBertForMultipleChoice",
+        (): "ModernBertModel",
+    }
+
+    def writes(self, config: BertConfig) -> bool:
+        """Whether a model has all that is fixed in a ModernBERT."""
+        free = ("bias", "window", "full_every", "rotary_base", "rotary_local_base")
+        parts = {
+            "attention": modern_attention(**{name: vars(config.attention)[name] for name in free}),
+            "norm": NormConfig(placement="pre", bias=config.norm.bias, before_first=False),
+            "feed_forward": FeedForwardConfig(kind="glu", bias=config.feed_forward.bias),
+            "head": HeadConfig(),
+            "decoder": None,
+            "type_vocab_size": 0,
+            "task_transform": True,
+        }
+        has_local_base = config.attention.rotary_local_base is not None
+        is_modern = all(vars(config)[name] == part for name, part in parts.items())
+        return is_modern and has_local_base and config.pooling in _POOLINGS.values()
+
+    def settings(self, content: Content, tensors: Mapping[str, Tensor]) -> Content:
+        """Translate the settings; those of a task are as in a BERT."""
+        bias, dropout = content.get("mlp_bias", False), content.get("mlp_dropout", 0.0)
+        pooling, window = content.get("classifier_pooling", "cls"), content.get("local_attention", 128)
+        refuse(
+            [
+                f"{key}={content[key]!r} is not supported; bertkit loads {allowed!r} only"
+                for key, allowed in (
+                    *_ONLY_VALUES.items(),
+                    ("classifier_bias", bias),
+                    ("embedding_dropout", dropout),
+                    ("classifier_activation", content.get("hidden_activation", "gelu")),
+                )
+                if content.get(key, allowed) not in (None, allowed)
+            ],
+            pooling not in _POOLINGS and f"classifier_pooling={pooling!r}: expected cls or mean",
+            (not isinstance(window, int) or window % 2 > 0)
+            and f"local_attention={window!r}: expected an even whole number",
+        )
+        assert isinstance(window, int)
+        assert isinstance(pooling, str)
+        bases = {kind: _base(content, kind) for kind in _BASES}
+        dropped = content.get("classifier_dropout")
+        attention = {
+            "bias": content.get("attention_bias", False),
+            "window": window // 2,
+            "full_every": _full_every(content),
+            "rotary_base": bases["full_attention"],
+            "rotary_local_base": bases["sliding_attention"],
+        }
+        return {
+            **{ours: content.get(theirs, _DEFAULTS.get(theirs, "???")) for ours, theirs in _SAME.items()},
+            "attention": to_mapping(modern_attention()) | attention,
+            "norm": {
+                "placement": "pre",
+                "kind": "layer_norm",
+                "bias": content.get("norm_bias", False),
+                "before_first": False,
+            },
+            "feed_forward": {"kind": "glu", "bias": bias},
+            "pooling": _POOLINGS[pooling],
+            "type_vocab_size": 0,
+            "task_transform": True,
+            "scale_outputs": True,
+            "classifier_dropout": None if dropped == dropout else dropped,
+            "problem_type": content.get("problem_type"),
+            "pad_token_id": content.get("pad_token_id") or 0,
+            "labels": labels_of(content, tensors.get("classifier.weight")),
+        }
+
+    def content(self, config: BertConfig, class_name: str, dtype: torch.dtype) -> Content:
+        """Return the settings by their keys, for `transformers` 4 and 5."""
+        attention, dropout = config.attention, config.hidden_dropout_prob
+        bases = {"full_attention": attention.rotary_base, "sliding_attention": attention.rotary_local_base}
+        return {
+            **{theirs: vars(config)[ours] for ours, theirs in _SAME.items()},
+            **{key: value for key, value in _ONLY_VALUES.items() if value is not None},
+            **{_OLD_BASES[kind]: base for kind, base in bases.items()},
+            **dict.fromkeys(("bos_token_id", "cls_token_id", "eos_token_id", "sep_token_id")),
+            **labelled(config, class_name, dtype),
+            "attention_bias": attention.bias,
+            "classifier_activation": config.hidden_act,
+            "classifier_bias": config.feed_forward.bias,
+            "classifier_dropout": dropout if config.classifier_dropout is None else config.classifier_dropout,
+            "classifier_pooling": next(theirs for theirs, ours in _POOLINGS.items() if ours == config.pooling),
+            "embedding_dropout": dropout,
+            "global_attn_every_n_layers": attention.full_every,
+            "layer_types": _kinds(attention.full_every, config.num_hidden_layers),
+            "local_attention": 2 * attention.window,
+            "mlp_bias": config.feed_forward.bias,
+            "model_type": "modernbert",
+            "norm_bias": config.norm.bias,
+            "rope_parameters": {kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()},
+        }
+
+    def stored(self, tensors: Mapping[str, Tensor], content: Content) -> StoredTensors:
+        """Cut each `Wqkv` into its parts, and leave out the second copy of the token embeddings."""
+        stored = StoredTensors({})
+        for name, tensor in tensors.items():
+            full = name if name.startswith(_ROOTS) else f"model.{name}"
+            joined = re.fullmatch(r"(model\.layers\.\d+\.attn\.Wqkv)\.(weight|bias)", full)
+            if joined is None:
+                stored.tensors[full] = tensor
+            else:
+                parts = zip(_PARTS, tensor.chunk(3), strict=True)
+                stored.tensors.update({f"{joined[1]}.{part}.{joined[2]}": rows for part, rows in parts})
+        if (output := stored.tensors.pop("decoder.weight", None)) is not None:
+            if not torch.equal(output, stored.tensors.get("model.embeddings.tok_embeddings.weight", output)):
+                raise InputError("decoder.weight differs from the token embeddings; bertkit loads tied weights only")
+            stored.skipped["decoder.weight"] = "tied to the token embeddings"
+        return stored
+
+    def our_names(self, names: Iterable[str], content: Content) -> dict[str, str]:
+        """Translate by the head of the named class; without one, what has no output bias is for sequences."""
+        names, heads = set(names), self.heads_of_classes(content)
+        default = "masked_lm" if "decoder.bias" in names else "sequence"
+        head = next(iter(heads), default)
+        inverse = {
+            theirs: ours
+            for ours, theirs in _TENSORS.items()
+            if ours.startswith(("bert.", f"heads.{head}.")) and ours != "heads.masked_lm.weight"
+        }
+        return translate(names, inverse)
+
+    def full_name(self, name: str) -> str:
+        """Translate by the table of names."""
+        return translate([name], _TENSORS)[name]
+
+    def tensors_of(self, model: BertWithHeads) -> dict[str, Tensor]:
+        """Return the weights, with queries, keys and values in one matrix; for an encoder alone without the prefix `model.`."""
+        tensors: dict[str, list[Tensor]] = {}
+        for name, tensor in model.named_parameters():
+            located = self.reference_weights(model, self.full_name(name))[0]
+            tensors.setdefault(located.name, []).append(tensor.detach())
+        return {name: torch.cat(parts) if len(parts) > 1 else parts[0] for name, parts in tensors.items()}
+
+    def reference_weights(self, model: BertWithHeads, full_name: str) -> list[Located]:
+        """Return the name in the class, and for a part of `Wqkv` its rows."""
+        name = full_name if model.heads else full_name.removeprefix(self.prefix)
+        part = re.search(r"\.Wqkv\.(query|key|value)", name)
+        if part is None:
+            return [Located(name)]
+        size, number = model.config.hidden_size, _PARTS.index(part[1])
+        return [Located(name.replace(f".{part[1]}", ""), slice(number * size, (number + 1) * size))]
+
+
+def modern_attention(**settings: object) -> AttentionConfig:
+    """Return ModernBERT's attention, with some of its settings."""
+    modern = {"positions": "rotary", "rotary_pairs": "halves", "rotary_local_base": 10_000.0, "pattern": "alternating"}
+    return AttentionConfig(**(modern | settings))  # type: ignore[arg-type]
+
+
+def _base(content: Content, kind: str) -> object:
+    """Return the base of the rotary positions of layers with full or local attention."""
+    match content.get("rope_parameters") or {}:
+        case {**kinds} if isinstance(rope := kinds.get(kind), dict):
+            refuse(
+                rope.get("rope_type", "default") != "default"
+                and f"rope_type={rope['rope_type']!r} is not supported; bertkit loads 'default' only"
+            )
+            return rope.get("rope_theta", _BASES[kind])
+    return content.get(_OLD_BASES[kind]) or _BASES[kind]
+
+
+def _full_every(content: Content) -> object:
+    """Return the distance between layers with full attention; raise InputError if it is not the same everywhere."""
+    kinds, named = content.get("layer_types"), content.get("global_attn_every_n_layers", 3)
+    if not isinstance(kinds, list) or (isinstance(named, int) and named > 0 and kinds == _kinds(named, len(kinds))):
+        return named
+    every = kinds.index("full_attention", 1) if "full_attention" in kinds[1:] else len(kinds)
+    refuse(
+        kinds != _kinds(every, len(kinds))
+        and f"layer_types={kinds}: expected full_attention in the first layer, and then at equal distances"
+    )
+    return every
+
+
+def _kinds(every: int, num_layers: int) -> list[str]:
+    """Return the kind of attention of each layer."""
+    return ["sliding_attention" if number % every else "full_attention" for number in range(num_layers)]

@@ -1,0 +1,41 @@
+"""ModernBERT's rotary positions in float64.
+
+`transformers` computes them in float32 even in a float64 model, so that its results differ from the exact ones by about 1e-7. For the
+comparison in float64, its two functions are replaced by the same computation in float64; in float32 they are its own.
+"""
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+MODULE = "transformers.models.modernbert.modeling_modernbert"
+
+
+def _angles(self: Any, x: Tensor, position_ids: Tensor, layer_type: str) -> tuple[Tensor, Tensor]:
+    """Return the cosines and sines of all positions, each (1, T, H)."""
+    size = self.config.hidden_size // self.config.num_attention_heads
+    base = self.config.rope_parameters[layer_type]["rope_theta"]
+    frequencies = base ** -(torch.arange(0, size, 2, dtype=x.dtype) / size)
+    angles = torch.cat([position_ids[..., None] * frequencies] * 2, -1)
+    return angles.cos(), angles.sin()
+
+
+def _rotated(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> list[Tensor]:
+    """Rotate queries and keys, (B, N, T, H)."""
+    halves = [(vectors, torch.cat([-vectors.chunk(2, -1)[1], vectors.chunk(2, -1)[0]], -1)) for vectors in (query, key)]
+    return [vectors * cos.unsqueeze(1) + turned * sin.unsqueeze(1) for vectors, turned in halves]
+
+
+@contextlib.contextmanager
+def exact_rotations() -> Iterator[None]:
+    """Compute the rotary positions of `transformers` in the dtype of the model."""
+    with contextlib.ExitStack() as patches:
+        if MODULE in sys.modules:
+            patches.enter_context(patch(f"{MODULE}.ModernBertRotaryEmbedding.forward", _angles))
+            patches.enter_context(patch(f"{MODULE}.apply_rotary_pos_emb", _rotated))
+        yield

@@ -1,0 +1,176 @@
+"""ModernBERT: every class beside `transformers`, checkpoints that it wrote, and what bertkit refuses of its settings."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+
+import bertkit
+from bertkit.base.errors import InputError
+from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.interop.hugging_face.directory import write_model
+from bertkit.interop.hugging_face.modern_bert import ModernBertArchitecture, modern_attention
+from bertkit.interop.load import load_directory
+from bertkit.interop.parity.comparison import certify
+from bertkit.model.bert import init_weights
+from bertkit.model.bert_config import POOLED_HEADS, BertConfig, FeedForwardConfig, NormConfig
+from bertkit.model.heads import BertWithHeads
+
+CLASSES = {heads: name for heads, name in ModernBertArchitecture.classes.items() if heads}
+WINDOW = 8
+SHAPE: dict[str, Any] = {
+    "vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 5, "num_attention_heads": 2, "intermediate_size": 44,
+    "max_position_embeddings": 300, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": None, "cls_token_id": None,
+    "sep_token_id": None,
+}  # fmt: skip
+
+
+def config_of(vocab_size: int, bias: bool = False, pooling: str = "cls") -> BertConfig:
+    return BertConfig(
+        hidden_size=32, num_hidden_layers=5, num_attention_heads=2, intermediate_size=44, hidden_act="gelu",
+        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, max_position_embeddings=300, type_vocab_size=0,
+        initializer_range=0.3, layer_norm_eps=1e-5, scale_outputs=True, task_transform=True, vocab_size=vocab_size,
+        attention=modern_attention(bias=bias, window=WINDOW, rotary_base=160_000.0), pooling=pooling,
+        norm=NormConfig(placement="pre", bias=bias, before_first=False), feed_forward=FeedForwardConfig(kind="glu", bias=bias),
+    )  # fmt: skip
+
+
+def model_of(config: BertConfig, heads: tuple[str, ...]) -> BertWithHeads:
+    model = BertWithHeads(config, heads, with_pooler=not set(heads).isdisjoint(POOLED_HEADS))
+    init_weights(model, config.initializer_range, torch.Generator().manual_seed(0))
+    return model
+
+
+@pytest.mark.parametrize("heads", ModernBertArchitecture.classes, ids=ModernBertArchitecture.classes.values())
+def test_each_class_computes_what_transformers_does(
+    heads: tuple[str, ...], tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    """In float64 within 1e-10: hidden states, logits, losses and gradients; also in sequences much longer than a window."""
+    has_more = heads == ("sequence",)  # the rarer settings
+    config = config_of(tokenizer.vocab_size, has_more, "plain_mean" if has_more else "cls")
+    model = model_of(config, heads)
+    write_model(model, tokenizer, tmp_path)
+    loaded, report = load_directory(tmp_path)
+    assert replace(loaded.config, labels=config.labels) == config
+    assert not report.new
+    assert all(torch.equal(tensor, loaded.state_dict()[name]) for name, tensor in model.state_dict().items())
+    certificate = certify(tmp_path)
+    assert (certificate["within_tolerance"], certificate["rewritten_because"]) == (True, None)
+    of_float64 = [row for row in certificate["comparisons"] if row["dtype"] == "float64"]
+    assert {row["what"].partition(".")[0] for row in of_float64} >= {"hidden_states", "gradient"}
+    assert all(row["max_rel"] < 1e-10 for row in of_float64)
+
+
+def saved_by_transformers(folder: Path, class_name: str, **settings: Any) -> torch.nn.Module:
+    torch.manual_seed(0)
+    config = transformers.ModernBertConfig(**{**SHAPE, "local_attention": 2 * WINDOW, **settings})
+    theirs: torch.nn.Module = getattr(transformers, class_name)(config).eval()
+    for name, parameter in theirs.named_parameters():
+        if name.endswith("norm.weight") or name.endswith("bias"):
+            torch.nn.init.normal_(parameter, 0.5, 0.2)
+    theirs.save_pretrained(folder)  # type: ignore[operator]
+    return theirs
+
+
+def logits_of(out: Any, head: str) -> Tensor:
+    return torch.stack([out.start_logits, out.end_logits], -1) if head == "span" else out.logits
+
+
+@pytest.mark.parametrize("heads", CLASSES, ids=CLASSES.values())
+def test_what_transformers_saved_has_its_logits(heads: tuple[str], tmp_path: Path) -> None:
+    theirs = saved_by_transformers(
+        tmp_path, CLASSES[heads], classifier_pooling="mean", norm_bias=True, global_attn_every_n_layers=2
+    )
+    ours = bertkit.load_model(tmp_path)
+    ids = torch.randint(1, 40, (6, 50), generator=torch.Generator().manual_seed(1))
+    mask = (torch.arange(50) < torch.tensor([50, 3, 17, 50, 33, 9])[:, None]).long()
+    if heads == ("choice",):
+        ids, mask = ids.view(2, 3, 50), mask.view(2, 3, 50)
+    with torch.no_grad():
+        expected = logits_of(theirs(input_ids=ids, attention_mask=mask), heads[0])
+        actual = ours(ids, mask).logits[heads[0]]
+    is_token = mask.bool() if expected.dim() == 3 else ...
+    torch.testing.assert_close(actual[is_token], expected[is_token], rtol=0, atol=2e-5)
+    assert expected[is_token].std() > 0.01
+
+
+def test_a_config_of_transformers_4_is_read(tmp_path: Path) -> None:
+    """With the settings by their old names, as in the published config.json."""
+    saved_by_transformers(tmp_path, "ModernBertForMaskedLM")
+    before = bertkit.load_model(tmp_path).config
+    path = tmp_path / "config.json"
+    content = json.loads(path.read_text())
+    for name in ("layer_types", "rope_parameters"):
+        del content[name]
+    path.write_text(
+        json.dumps(
+            content | {"global_attn_every_n_layers": 3, "global_rope_theta": 160000.0, "local_rope_theta": 10000.0}
+        )
+    )
+    assert bertkit.load_model(tmp_path).config == before
+    path.write_text(
+        json.dumps(content | {"global_attn_every_n_layers": 2, "global_rope_theta": 500.0, "local_rope_theta": 20.0})
+    )
+    other = bertkit.load_model(tmp_path).config.attention
+    assert (other.full_every, other.rotary_base, other.rotary_local_base) == (2, 500.0, 20.0)
+
+
+@pytest.mark.parametrize(("settings", "message"), [
+    ({"classifier_bias": True}, "classifier_bias=True is not supported; bertkit loads False only"),
+    ({"decoder_bias": False}, "decoder_bias=False is not supported; bertkit loads True only"),
+    ({"embedding_dropout": 0.1}, "embedding_dropout=0.1 is not supported; bertkit loads 0.0 only"),
+    ({"local_attention": 7}, "local_attention=7: expected an even whole number"),
+    ({"classifier_pooling": "max"}, "classifier_pooling='max': expected cls or mean"),
+    ({"layer_types": ["sliding_attention"] * 5}, "expected full_attention in the first layer, and then at equal distances"),
+    ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "rope_type='yarn' is not supported; bertkit loads 'default' only"),
+])  # fmt: skip
+def test_settings_that_bertkit_lacks_are_refused_in_one_line(
+    settings: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    saved_by_transformers(tmp_path, "ModernBertModel")
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+    with pytest.raises(InputError) as error:
+        bertkit.load_model(tmp_path)
+    assert message in str(error.value)
+    assert str(error.value).count("\n") == 0
+
+
+def test_a_new_task_head_begins_with_the_masked_lm_head(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """As in `transformers`, where both are called `head`."""
+    model = model_of(config_of(tokenizer.vocab_size), ("masked_lm",))
+    write_model(model, tokenizer, tmp_path)
+    tuned, report = load_directory(tmp_path, ("token",), labels=("O", "B"))
+    assert report.new == ["heads.token.dense.weight", "heads.token.dense.bias"]
+    theirs = transformers.ModernBertForTokenClassification.from_pretrained(tmp_path)
+    for ours, name in (("transform.dense.weight", "dense.weight"), ("transform.norm.weight", "norm.weight")):
+        expected = theirs.head.get_parameter(name)
+        assert torch.equal(tuned.heads["token"].get_parameter(ours), expected)
+        assert torch.equal(model.heads["masked_lm"].get_parameter(name), expected)
+
+
+def test_output_matrices_begin_smaller() -> None:
+    """Shoeybi et al. 2019: by 1 / sqrt(2 L)."""
+    model = model_of(config_of(40), ("masked_lm",))
+    layer = model.bert.encoder.layers[1]
+    full = float(layer.attention.query.weight.detach().std())
+    for matrix in (layer.attention.output, layer.feed_forward.output, model.heads["masked_lm"].dense):
+        assert float(matrix.weight.detach().std()) / full == pytest.approx(10**-0.5, rel=0.1)
+    unscaled = model_of(replace(config_of(40), scale_outputs=False), ("masked_lm",))
+    assert float(unscaled.bert.encoder.layers[1].attention.output.weight.detach().std()) / full == pytest.approx(
+        1, rel=0.1
+    )
+
+
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_weights_are_counted_without_building_a_model(has_bias: bool) -> None:
+    """For the check of memory, which needs no torch."""
+    config = config_of(40, has_bias)
+    for each in (config, replace(config, type_vocab_size=3), replace(config, feed_forward=FeedForwardConfig())):
+        model = BertWithHeads(each, (), with_pooler=False)
+        assert each.num_weights == sum(parameter.numel() for parameter in model.parameters())
