@@ -128,7 +128,7 @@ def test_values_of_transformers(pair_dir: Path, is_padded: bool) -> None:
     parameters = their_parameters(ours.model, theirs)
     assert len(parameters) == len(list(ours.parameters()))
     tensors = full_tensors(ours.model)
-    gradients = {name: (tensors[name].grad, sum(each.grad for each in both)) for name, both in parameters.items()}
+    gradients = {name: (tensors[name].grad, sum(each.gradient for each in both)) for name, both in parameters.items()}
     assert all(gradient.any() for gradient, _ in gradients.values())
     for name, (one, other) in gradients.items():
         if "word_embeddings" in name:  # they keep back that of [PAD]

@@ -20,7 +20,6 @@ from bertkit.interop.parity.heads import COMPARISONS, their_labels, their_logits
 from bertkit.interop.stored import folder_of
 from bertkit.model.bert_config import POOLED_HEADS, BertConfig
 from bertkit.model.heads import BertWithHeads
-from bertkit.model.slots import changes_embeddings, class_of
 
 MOST_POSITIONS = 1024  # of a model without position embeddings
 Results = dict[str, Tensor]  # keys such as hidden_states.0, logits.masked_lm, loss, gradient.bert.pooler.dense.bias
@@ -72,7 +71,7 @@ def make_batches(model: BertWithHeads, directory: Path, seed: int, num_sequences
     ids["attention_mask"] = (torch.arange(length) < lengths[:, None]).long()
     batches["random ids, padded"] = _with_labels(ids, model)
     num_positions = config.max_position_embeddings
-    if not changes_embeddings(class_of(config)):  # there is nothing to compare at each position
+    if not list(model.bert.embeddings.positions.parameters()):  # there is no weight of each position to compare
         num_positions = min(num_positions, MOST_POSITIONS)
     longest = _random_ids(config, (num_choices, num_positions), generator)
     batches["random ids, all positions"] = _with_labels(longest, model)
