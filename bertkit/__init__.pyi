@@ -898,7 +898,6 @@ def search(
         overwrite: True: replace an existing file
         order: search, bert, both, or all; None: all possible orders, or, for one question, `both` if there is a reader
         top_k: passages in the output
-        both: fitted on 400 questions in recipes/search_qa; use fit=True for your own library and reader
         fit: True: fit both.* to the labels of the input
         glossary: a TSV file; each row has a word or more, and words to add to a question that contains them, such as translations
         translate: a model fine-tuned with task=translation; its translation adds words to a question, and the reader reads the question itself

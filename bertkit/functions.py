@@ -17,6 +17,7 @@ import html
 import inspect
 import json
 import os
+import re
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -212,4 +213,5 @@ def _as_file(
         except InputError as error:
             if is_new:
                 path.unlink(missing_ok=True)
-            raise InputError(*(line.replace(str(path), name) for line in error.args)) from None
+            lines = [re.sub(f"{re.escape(str(path))}:(?=[0-9])", f"{name}: row ", line) for line in error.args]
+            raise InputError(*(line.replace(str(path), name) for line in lines)) from None

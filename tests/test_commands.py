@@ -132,8 +132,8 @@ def test_every_form_of_rows(made: dict[str, Any]) -> None:
     assert predictor.logits([]).shape == (0, 2)
     for wrong, message in (
         ("rows", "data=rows: no such file"),
-        (["a text"], "data:1: str: expected a mapping"),
-        ([{"text": "a", "label": object()}], "data:1: "),
+        (["a text"], "data: row 1: 'a text'; expected a mapping"),
+        ([{"text": "a", "label": object()}], "data: row 1: "),
         (pandas.DataFrame([["a", "b", "c"]], columns=["text", "label", "label"]), "data: two columns 'label'"),
     ):
         with pytest.raises(InputError, match=message):
@@ -145,7 +145,7 @@ def test_logits_give_the_probabilities(made: dict[str, Any]) -> None:
     shares = torch.softmax(torch.from_numpy(predictor.logits(texts)), -1).numpy()
     predictions = [[row["probabilities"][label] for label in predictor.labels] for row in predictor(texts)]
     np.testing.assert_allclose(shares, predictions, atol=1e-6)
-    with pytest.raises(InputError, match=r"inputs:2: 3: "):
+    with pytest.raises(InputError, match=r"inputs: row 2: 3: "):
         predictor(["a", 3])
     masked = bertkit.load_predictor(made["run"], top_k=2)
     assert len(masked("a [MASK] day")["masks"][0]) == 2
@@ -405,7 +405,7 @@ def test_the_task_and_the_held_out_rows_are_inferred(
     assert bertkit.finetune(**cell) == run
     assert "done already" in capsys.readouterr().out
     with pytest.raises(
-        InputError, match="1: no column 'nothing'" if form == "file" else "^train:1: no column 'nothing'"
+        InputError, match="1: no column 'nothing'" if form == "file" else "^train: row 1: no column 'nothing'"
     ):
         bertkit.finetune(**{**cell, "label_column": "nothing", "output_dir": tmp_path / "new" / "run"})
     assert not (tmp_path / "new").exists()

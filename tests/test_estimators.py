@@ -284,7 +284,7 @@ def test_tagger_learns_tags_of_words(tiny: str) -> None:
         assert tagger.score(words, tags) == 1
     assert cross_val_score(tagger, words, tags, cv=2, error_score="raise").min() > 0.6
     assert pickle.loads(pickle.dumps(tagger)).predict([["kan"], ["mir", "lon"]]) == [[3], [7, 3]]
-    with pytest.raises(InputError, match=r"^train:1: 2 words but 1 tags"):
+    with pytest.raises(InputError, match=r"^train: row 1: 2 words but 1 tags"):
         tagger.fit([["kan", "mir"], ["kan"]], [["O"], ["B"]])
     with pytest.raises(InputError, match=r"^y: 1 of 2 labels are None or NaN"):
         tagger.fit([["kan"], ["mir"]], [["O"], [None]])

@@ -68,6 +68,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return "" if match is None else f"; did you mean '{match}'?"
 
 
+def not_text(field: str, value: object) -> str:
+    """Return the message about a field whose value is not a text."""
+    wrong = "empty; fill it or drop the row" if value is None else f"{value!r:.80}; expected text"
+    return f"'{field}' is {wrong}"
+
+
 def check_distinct(columns: Iterable[object], where: str) -> None:
     """Raise InputError for two columns with the same name."""
     twice = [name for name, count in Counter(map(str, columns)).items() if count > 1]

@@ -6,6 +6,7 @@ In a report, a review is what `tasks.scoring.review` returns, with the keys `sco
 
 import itertools
 import math
+import shlex
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -80,7 +81,7 @@ def write_report(
         "bertkit": at(manifest, "bertkit"),
         "torch": at(manifest, "packages.torch"),
         "processes": at(manifest, "world_size"),
-        "command": f"bertkit {' '.join(map(str, at(manifest, 'command_line') or ()))}",
+        "command": f"bertkit {shlex.join(map(str, at(manifest, 'command_line') or ()))}",
     }
     page = render(
         "report.html",

@@ -17,6 +17,8 @@ from bertkit.tasks.reading.rows import is_frame, iterated, plain_rows
 from bertkit.tasks.reading.tables import records
 from bertkit.tasks.task import AnyTask
 
+INPUTS = "inputs"  # from Python, in messages
+
 
 class SourceSettings(Protocol):
     """The settings that say what a command reads."""
@@ -55,41 +57,46 @@ def opened_examples(
     if inputs is not None:
         yield read_rows(task, inputs, keep_rows)
     elif settings.input is None:
-        yield read_rows(task, settings.texts, keep_rows, "text=")
+        yield read_rows(task, settings.texts, keep_rows, "text={one!r:.80}")
     else:
         with opened_input(settings.input) as (stream, num_bytes):
             source = open_inputs(task, stream, Path(settings.input), settings.format, keep_rows)
             yield dataclasses.replace(source, num_bytes=num_bytes, position=stream.tell)
 
 
-def read_rows(task: AnyTask, inputs: object, keep_rows: bool = False, what: str = "inputs") -> Inputs:
-    """Read texts, pairs, lists of words or rows from Python: in a list, array, frame, dataset, column or generator."""
+def read_rows(
+    task: AnyTask, inputs: object, keep_rows: bool = False, place: str = f"{INPUTS}: row {{number}}: {{one!r:.80}}"
+) -> Inputs:
+    """Read texts, pairs, lists of words or rows from Python: in a list, array, frame, dataset, column or generator.
+
+    Messages name a text or pair of the wrong form by `place`, a format.
+    """
     if not is_frame(inputs):
-        values = iterated(inputs, what)
+        values = iterated(inputs, INPUTS)
         start = list(itertools.islice(values, 1))
         inputs = itertools.chain(start, values)
         if start and isinstance(start[0], (str, tuple, list)):
             names = task.columns_filled_by(start[0])
-            kind = f"a model of kind {task.kind} takes {_expected(names)}; give all inputs in the same form"
-            inputs = list(_rows(inputs, type(start[0]), names, what, kind))  # a wrong one is refused before any work
+            kind = f"this model takes {_expected(names)}; give all inputs in this form"
+            inputs = list(
+                _rows(inputs, type(start[0]), names, f"{place}: {kind}")
+            )  # a wrong one is refused before any work
             named = {"id": None, "text_pair": None, **{name: name for name in names}}
             task = task.changed(columns=dataclasses.replace(task.config.columns, **named))
-    rows = plain_rows(inputs, what)
+    rows = plain_rows(inputs, INPUTS)
     first = list(itertools.islice(rows, 1))
     if not first:
         return Inputs("", iter(()), task.short_rows(), task)
-    table = records(what, "jsonl", enumerate(itertools.chain(first, rows), 1), task.short_rows())
+    table = records(INPUTS, "jsonl", enumerate(itertools.chain(first, rows), 1), task.short_rows(), counts=" row ")
     return read_table(task, table, keep_rows)
 
 
-def _rows(
-    inputs: Iterable[object], form: type, names: Sequence[str], what: str, expected: str
-) -> Iterator[dict[str, object]]:
+def _rows(inputs: Iterable[object], form: type, names: Sequence[str], wrong: str) -> Iterator[dict[str, object]]:
     """Turn texts, pairs or lists of words, whichever the first input is, into rows with these columns."""
     for number, one in enumerate(inputs, start=1):
         own = one if isinstance(one, tuple) else (one,)
         if type(one) is not form or not names or len(own) != len(names):
-            raise InputError(f"{what}:{number}: {one!r:.80}: {expected}")
+            raise InputError(wrong.format(number=number, one=one))
         yield dict(zip(names, own, strict=True))
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from bertkit.base.batch import TaskBatch
-from bertkit.base.errors import InputError, named
+from bertkit.base.errors import InputError, named, not_text
 from bertkit.base.hub_ids import path_of
 from bertkit.base.processors import check_precision, share_processors
 from bertkit.base.typed_settings import build, refuse
@@ -99,7 +99,7 @@ class Embedder:
     def _encode(self, texts: Sequence[str], start: int) -> list[list[int]]:
         for number, text in enumerate(texts, start):
             if not isinstance(text, str):
-                raise InputError(f"texts[{number}]: {type(text).__name__}, expected a string")
+                raise InputError(f"texts[{number}]: {not_text('text', text)}")
             if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
                 raise InputError(f"texts[{number}]: contains half of a surrogate pair; remove it")
         encoded: list[list[int]] = self.tokenizer(list(texts))["input_ids"]

@@ -60,7 +60,7 @@ def open_translator(settings: SearchSettings | ServeSettings) -> Predictor | Non
     if opened.task.head != "generation":
         kind = opened.task.kind
         raise InputError(
-            f"translate={settings.translate}: a model of kind {kind}; give one fine-tuned on task=translation"
+            f"translate={settings.translate}: its task is of kind {kind}; give a model fine-tuned on task=translation"
         )
     return _on_device(opened, settings)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertkit.base.errors import InputError, named
+from bertkit.base.errors import InputError, named, not_text
 from bertkit.base.text_files import is_blank, opened_input, unpacked, unpacking
 from bertkit.base.typed_settings import build, read_conf, refuse
 from bertkit.retrieval.library import Hit
@@ -76,7 +76,7 @@ def questions_of(rows: object, most: int | None = None) -> list[Question]:
     """Take all or `most` questions from Python: texts, mappings, a data frame or a dataset."""
     numbered = enumerate(plain_rows(rows, "input", "question"), start=1)
     questions = [
-        _question(row, "question", f"input:{number}", number) for number, row in itertools.islice(numbered, most)
+        _question(row, "question", f"input: row {number}", number) for number, row in itertools.islice(numbered, most)
     ]
     refuse(not questions and "input: no rows; pass at least one")
     return questions
@@ -86,7 +86,7 @@ def _question(row: Mapping[str, Any], field: str, where: str, number: int) -> Qu
     text, context, passage = row.get(field), row.get("context"), row.get("passage")
     for name, value in ((field, text), ("context", "" if context is None else context)):
         if not isinstance(value, str):
-            raise InputError(f"{where}: field '{name}' is {type(value).__name__}, expected text")
+            raise InputError(f"{where}: {not_text(name, value)}")
     answers = row.get("answers", row.get("answer"))
     if isinstance(answers, dict):  # SQuAD as on the Hugging Face hub: {"text": [...], "answer_start": [...]}
         answers = answers.get("text")

@@ -79,7 +79,9 @@ class Searcher:
         """
         if predictor is not None and predictor.task.head != "span":
             kind = predictor.task.kind
-            raise InputError(f"model_dir: a model of kind {kind}; give one fine-tuned on squad1, squad2 or spans")
+            raise InputError(
+                f"model_dir: its task is of kind {kind}; give a model fine-tuned on squad1, squad2 or spans"
+            )
         default = read_conf("search")
         self.library, self.predictor, self.both = library, predictor, both or BothConfig(**default["both"])
         spans = None if predictor is None else predictor.task.config.spans

@@ -73,7 +73,9 @@ def _listener(settings: ServeSettings, has_token: bool) -> socket.socket:
         listener = socket.create_server(address[:2], family=family)
     except (OSError, OverflowError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise InputError(f"host={host} port={port}: {reason}; choose another address, or stop its user") from None
+        raise InputError(
+            f"host={host} port={port}: {reason}; set another port= or host=, or stop the program that uses this one"
+        ) from None
     if not settings.is_loopback:
         missing = "encryption" if has_token else "password and no encryption"
         say(

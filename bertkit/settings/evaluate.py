@@ -54,7 +54,7 @@ class EvaluateSettings(CommandSettings):
         hint = "" if self.data_dir is None else "; for the split of a task, set task="
         changed = ", ".join(f"task.{key}" for key in self.task_changes)
         refuse(
-            self.data_dir is None and "missing value: set data_dir=",
+            self.data_dir is None and "missing value: set data_dir= to a prepared dataset",
             self.split not in PREPARED_SPLITS and f"split={self.split}: expected {' or '.join(PREPARED_SPLITS)}{hint}",
             changed and f"{changed}: has no effect here, since model_dir= is no fine-tuning run; set task= too",
         )

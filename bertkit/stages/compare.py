@@ -64,7 +64,7 @@ def _compare(settings: CompareSettings) -> Comparison:
     runs = {name: read_run(Path(os.path.expanduser(name))) for name in names}
     others = [name for name, record in runs.items() if record is None]
     if others:
-        say(f"ignored, since they hold no run: {', '.join(others)}", file=sys.stderr)
+        say(f"not a run, and left out: {', '.join(others)}", file=sys.stderr)
     records = _with_short_names([record for record in runs.values() if record is not None])
     if len(records) < 2:
         raise InputError(f"runs={list(settings.runs)}: expected at least two run directories, found {len(records)}")
@@ -98,12 +98,12 @@ def _with_short_names(records: Sequence[RunRecord]) -> list[RunRecord]:
 
 
 def _label(group: Sequence[RunRecord]) -> str:
-    """Label a single run with its name, and several seeds with what their names share, if any."""
-    name = group[0].name
-    if len(group) == 1:
-        return name
-    shared = re.sub(r"[/_. -]*seed[/_. -]*[0-9]+$", "", name)
-    return ", ".join(filter(None, (shared, f"{len(group)} seeds")))
+    """Label a single run with its name, and the mean of several seeds with their names, without the seed."""
+    names = [record.name for record in group]
+    if len(names) == 1:
+        return names[0]
+    shared = dict.fromkeys(re.sub(r"[/_. -]*seed[/_. -]*[0-9]+$", "", name) for name in names)
+    return ": ".join(filter(None, (f"mean of {len(names)} seeds", ", ".join(filter(None, shared)))))
 
 
 def _steps(group: Sequence[RunRecord]) -> str:

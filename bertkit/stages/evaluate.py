@@ -41,9 +41,10 @@ def _scores_on_task(settings: EvaluateSettings) -> dict[str, object] | None:
     check_labels(settings.model_dir, opened.task)
     split = "dev" if settings.split == "auto" else settings.split
     if settings.task is None and settings.data_dir is None and not {"files", "hub"} & settings.task_changes.keys():
+        hub = f", or task={config.name} for its dataset on the hub" if config.hub.path else ""
         raise InputError(
-            f"model_dir={settings.model_dir}: missing value: set data_dir= to the folder of {config.name}, or task.files.{split}=, or "
-            f"task={config.name} for its dataset on the hub; files that are named in a run's settings are not opened"
+            f"missing value: name a file with labels, as in `bertkit evaluate {settings.model_dir} more.csv`, or set data_dir= to a "
+            f"folder with {split}.*{hub}; files that are named in a run's settings are not opened"
         )
     source = readers.read_examples(config, settings.data_dir, split, labels or None)
     source.check_labelled(split)

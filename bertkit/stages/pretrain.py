@@ -85,7 +85,7 @@ class _Pretraining:
         """Measure the losses on held-out text if it is due; the checkpoint with the lowest sum of losses is the best one."""
         phase, lines = self.phases.at(step - 1), list[str]()
         metrics = self._evaluate(phase) if due.evaluation else {}
-        if console.objective_of(metrics):
+        if console.objective_of(metrics) and step < self.plan.steps:  # the result is printed at the end
             lines.append(f"  health: {console.health_line(metrics, self._baselines(phase))}")
         if step == phase.last_step < self.plan.steps:
             lines.append(self.phases.at(step).describe(self.plan.steps))

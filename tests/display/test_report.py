@@ -19,7 +19,7 @@ def report(
 ) -> Page:
     run_dir.mkdir(exist_ok=True)
     manifest = {"corpus": {"description": corpus}, "bertkit": "1", "packages": {"torch": "2"}, "world_size": 1,
-                "command_line": ["pretrain", "a=<b>"]}  # fmt: skip
+                "command_line": ["pretrain", "a=<b>", "--text", "Review Text"]}  # fmt: skip
     (run_dir / "manifest.json").write_text(json.dumps(manifest))
     (run_dir / "config.yaml").write_text(settings)
     (run_dir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -85,7 +85,7 @@ def test_report_escapes_text(tmp_path: Path) -> None:
     assert "i" not in page.tags
     assert "</table><b>&" in page.text
     assert "name: </pre><i>x\n" in page.text
-    assert "bertkit pretrain a=<b>" in page.text
+    assert "bertkit pretrain 'a=<b>' --text 'Review Text'" in page.text
     assert page.text.count("<run>") == 2
 
 

@@ -39,7 +39,7 @@ CASES = [
     Case("infinity as a class", TUNE, "label.* -inf", files=rows(float("-inf"), 1.5)),
     Case("a huge number to learn", [*TUNE, "task.labels=regression", "task.metrics=[pearson]", "task.best_metric=pearson"],
         "1e[+]?300; expected a number", files=rows(1e300, 1.5)),
-    Case("text and no text in a column", TUNE, "field 'text' is int, expected text",
+    Case("text and no text in a column", TUNE, "'text' is 5; expected text",
         files={"train.jsonl": '{"text": "a", "label": "a"}\n{"text": 5, "label": "b"}\n', "dev.jsonl": "{}"}),
     Case("a dataset of the hub beside files", [*TUNE, "task.hub.path=x"], "task.hub.path: has no effect with data_dir=",
         files=rows("a", "b")),

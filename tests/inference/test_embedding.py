@@ -115,7 +115,9 @@ def test_embedder_refuses_bad_arguments(arguments: dict[str, Any], message: str,
         load_embedder(small_dir, **arguments)
 
 
-@pytest.mark.parametrize(("text", "message"), [(3, "int"), ("a\ud800", "surrogate"), (None, "NoneType")])
+@pytest.mark.parametrize(
+    ("text", "message"), [(3, "is 3; expected"), ("a\ud800", "surrogate"), (None, "is empty; fill")]
+)
 def test_embedder_refuses_values_that_are_no_text(text: Any, message: str, small_dir: Path) -> None:
     with pytest.raises(InputError, match=rf"texts\[1\]: .*{message}"):
         load_embedder(small_dir)(["ka", text])

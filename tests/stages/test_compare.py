@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import re
 import shutil
 import statistics
 import unicodedata
@@ -114,7 +115,7 @@ def test_seeds_of_several_settings_are_summed_up(make: Make, tmp_path: Path, cap
     runs = [make(*more, *seed) for more in settings for seed in ((), ("seed=1",))]
     losses = [json.loads((each / "eval.json").read_text())["mlm_loss"] for each in runs]
     text = compared(capsys, tmp_path, *runs)
-    rows = [line for line in text.splitlines() if ", 2 seeds | 3 | " in line]
+    rows = [line for line in text.splitlines() if re.match("[|] mean of 2 seeds.* [|] 3 [|] ", line)]
     for row, pair in zip(rows, (losses[:2], losses[2:]), strict=True):
         assert f"{statistics.fmean(pair):.4g} ± {statistics.stdev(pair):.4f}" in row
     assert "| masking.probability | 0.15 | 0.3 |" in text
@@ -132,7 +133,7 @@ def test_a_second_page_replaces_the_first_and_no_other_file(make: Make, tmp_path
     capsys.readouterr()
     code = run([*words, f"output={other}"])
     printed = capsys.readouterr()
-    assert "2 seeds | 3 | " in printed.out  # the tables come first
+    assert "| mean of 2 seeds: " in printed.out  # the tables come first
     assert (code, other.read_text()) == (2, "<title>mine</title>")
     assert "is there already" in printed.err
 
@@ -143,11 +144,14 @@ def test_runs_of_one_setting_with_several_seeds_have_their_mean_below(
     runs = [make(), make("seed=1")]
     losses = [json.loads((each / "eval.json").read_text())["mlm_loss"] for each in runs]
     text = compared(capsys, tmp_path, *runs)
-    (row,) = [line for line in text.splitlines() if ", 2 seeds | 3 | " in line]
+    (row,) = [line for line in text.splitlines() if re.match("[|] mean of 2 seeds: .* [|] 3 [|] ", line)]
     assert f"{statistics.fmean(losses):.4g} ± {statistics.stdev(losses):.4f}" in row
     assert all(f"| {each.name} | 3 | {loss:.4g}" in text for each, loss in zip(runs, losses, strict=True))
     alone = compared(capsys, tmp_path, *runs, make("masking.probability=0.3"))
-    assert alone.count(" seeds | 3 | ") == 1
+    assert len(re.findall("^[|] mean of 2 seeds: .* [|] 3 [|] ", alone, re.MULTILINE)) == 1
+    for name, label in (("stars-seed-{}", "mean of 2 seeds: stars"), ("seed-{}", "mean of 2 seeds")):
+        copies = [shutil.copytree(each, tmp_path / name.format(n)) for n, each in enumerate(runs)]
+        assert f"\n| {label} | 3 | " in compared(capsys, tmp_path, *copies)
 
 
 def test_control_characters_in_names_are_escaped(make: Make, tmp_path: Path, capsys: Capsys) -> None:
@@ -163,6 +167,6 @@ def test_compare_needs_two_runs(make: Make, tmp_path: Path, capsys: Capsys) -> N
     refused(run(["compare", str(make())]), "expected at least two run directories, such as runs/a runs/b", capsys)
     assert run(["compare", str(make()), str(tmp_path)]) == 2
     actual = capsys.readouterr().err
-    assert f"ignored, since they hold no run: {tmp_path}\n" in actual
+    assert f"not a run, and left out: {tmp_path}\n" in actual
     assert "found 1" in actual
     refused(run(["compare", str(make()), str(tmp_path), "output=page.txt"]), "output=page.txt: ", capsys)

@@ -168,7 +168,7 @@ def test_predictor_writes_texts_from_python(runs: Path) -> None:
         assert predictor([]) == []
         for call, message in (
             (lambda p=predictor: p.logits("kan"), "decoder_input_ids"),
-            (lambda p=predictor: p(("kan", "lon")), "inputs:1: .*source"),
+            (lambda p=predictor: p(("kan", "lon")), "inputs: row 1: .*source"),
             (lambda p=predictor: p([{"text_b": "kan", "a": "b"}]), "'source'"),
         ):
             with pytest.raises(InputError, match=message):

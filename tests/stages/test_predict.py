@@ -201,10 +201,10 @@ def test_one_text_goes_to_standard_output(make: Make, tmp_path: Path, capsys: Ca
         ("sequence", [], "missing value: set text=, or input="),
         ("sequence", ["text=kan", "format=csv"], "format=csv: has no effect with text="),
         ("sequence", ["input=x", "text_pair=kan"], "text_pair=kan: has no effect without text="),
-        ("sequence", ["text=kan", "task.needs_pair=true"], "text=:1: 'kan': a model of kind sequence takes pairs"),
-        ("span", ["text=kan", *SPANS], "text=:1: 'kan': a model of kind spans takes pairs"),
-        ("token", ["text=kan", "text_pair=kan"], "text=:1: ('kan', 'kan'): a model of kind tagging takes single texts"),
-        ("choice", ["text=kan"], "text=:1: 'kan': a model of kind choice takes rows"),
+        ("sequence", ["text=kan", "task.needs_pair=true"], "text='kan': this model takes pairs (text, text_pair)"),
+        ("span", ["text=kan", *SPANS], "text='kan': this model takes pairs (question, context)"),
+        ("token", ["text=kan", "text_pair=kan"], "text=('kan', 'kan'): this model takes single texts"),
+        ("choice", ["text=kan"], "text='kan': this model takes rows"),
     ):
         refused(run(["predict", f"model_dir={make(head)}", "device=cpu", *arguments]), f"error: {line}", capsys)
 
@@ -386,7 +386,7 @@ def test_bad_line_after_good_ones_is_located(
     arguments = ["predict", f"model_dir={make('sequence')}", f"input={tmp_path / 'in.jsonl'}", "device=cpu"]
     assert run([*arguments, f"output={tmp_path / 'out.jsonl'}"]) == 2
     printed = capsys.readouterr().err
-    assert f"{tmp_path / 'in.jsonl'}:8: field 'text'" in printed
+    assert f"{tmp_path / 'in.jsonl'}:8: 'text' is 5; expected text" in printed
     assert f"6 predictions before it are in {tmp_path / 'out.jsonl.partial'}" in printed
     assert printed.count("\n") == 2  # the first one says what the input was taken for
     assert not (tmp_path / "out.jsonl").exists()

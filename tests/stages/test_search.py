@@ -233,8 +233,8 @@ def test_a_translation_widens_a_question(
     masked_lm = export_model(headed_model(tokenizer, "masked_lm"), tokenizer, tmp_path / "masked_lm")
     encoder = export_model(headed_model(tokenizer), tokenizer, tmp_path / "encoder")
     for place, line in (
-        (reader, "a model of kind spans; give one fine-tuned on task=translation"),
-        (masked_lm, "a model of kind fill_mask"),
+        (reader, "its task is of kind spans; give a model fine-tuned on task=translation"),
+        (masked_lm, "its task is of kind fill_mask"),
         (encoder, "no head for prediction"),
         (tmp_path / "nowhere", "no such directory"),
     ):
@@ -332,7 +332,9 @@ def test_search_refuses_model_without_span_head(
     model = small_model(tokenizer.vocab_size, heads=("sequence",), labels=("a", "b"))
     path = export_model(model, tokenizer, tmp_path / "model")
     refused(
-        search(f"index={library}", f"model_dir={path}", "question=kan"), "model_dir: a model of kind sequence", capsys
+        search(f"index={library}", f"model_dir={path}", "question=kan"),
+        "model_dir: its task is of kind sequence",
+        capsys,
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from bertkit.base.errors import InputError, named
+from bertkit.base.errors import InputError, named, not_text
 from bertkit.base.files import BLOCK_BYTES
 from bertkit.base.hub_ids import is_offline
 from bertkit.base.json_stream import json_values
@@ -102,7 +102,7 @@ class Corpus(ABC):
                 case _:
                     raise InputError(_no_field(where(number), field, type(record).__name__))
             if not isinstance(text, str):
-                raise InputError(f"{where(number)}: field '{field}' is {type(text).__name__}, expected text")
+                raise InputError(f"{where(number)}: {not_text(field, text)}")
             title = without_surrogates(title) if isinstance(title, str) and field != "title" else ""
             document = PlacedDocument(without_surrogates(text).splitlines(), number, title)
             if filled := _as_sentences(document, self.config.sentences != "lines"):

@@ -232,7 +232,7 @@ def finetuning_facts(settings: Mapping[str, object], results: dict[str, object],
         shown,
         results,
         tuple(metrics),
-        f"the dev split of {name}",
+        f"the dev split of {name}" if isinstance(hub, str) else "the dev split",
         (hub, part) if isinstance(hub, str) else None,
         base_model=_hub_id(settings.get("model_dir")),
     )

@@ -117,7 +117,8 @@ def _compose_one(
         composed = _with_options(command, choices, directories)
         # changes to the task that the model has
         task = "task." if composed.get("task") is not None else "task_changes."
-        is_missing = command == "finetune" and "task" not in keys_of(changes)
+        # a word without a key may be the file that would say the task
+        is_missing = command == "finetune" and not {"task", ""} & keys_of(changes)
         configuration = Configuration(command, _defaults(command, composed, own, "task" in choices), groups)
         refuse(
             is_missing and f"missing value: set task= {options_line('task', groups['task'])}",

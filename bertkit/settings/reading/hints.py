@@ -15,7 +15,7 @@ from bertkit.base.errors import closest, named, nearest
 from bertkit.base.text_files import JsonObject, parse_yaml
 from bertkit.base.typed_settings import at, dotted_keys
 from bertkit.settings.reading.assignments import Assignment
-from bertkit.settings.reading.names import settings_of, top_level
+from bertkit.settings.reading.names import record_of, settings_of, top_level
 
 OPTIONS = ("--help", "-h", "-m", "--multirun", "--debug", "--version", "--info")
 VALUED_OPTIONS = ("--config-dir", "--config", "--cfg")
@@ -111,9 +111,14 @@ def setting_of_path(command: str, word: str) -> str:
     return next((name for name, fits in places.items() if fits and top_level(name) in known), "")
 
 
-def hint_for_word(word: str) -> str:
-    """Return the end of the message about a word without a key."""
-    return "; no such file" if Path(word).suffix else ", such as output_dir=runs/mine"
+def unusable_word(command: str, word: str) -> str:
+    """Return the error message for a word that is neither a setting nor a file or folder that the command takes."""
+    if os.path.exists(word):
+        needs = record_of(command).needs
+        return f"{word:.200}: bertkit {command} cannot use it (it needs: {needs}); see bertkit {command} --help"
+    if Path(word).suffix or "/" in word:
+        return f"{word:.200}: no such file or folder"
+    return f"'{word:.200}': expected key=value or group=option, such as output_dir=runs/mine"
 
 
 @dataclass(frozen=True)

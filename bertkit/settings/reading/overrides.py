@@ -19,7 +19,7 @@ from bertkit.base.typed_settings import conf_dirs, option_names, refuse
 from bertkit.settings.command import VERBATIM, WORDS
 from bertkit.settings.reading import names
 from bertkit.settings.reading.assignments import Assignment, as_word, with_current_names
-from bertkit.settings.reading.hints import hint_for_word
+from bertkit.settings.reading.hints import unusable_word
 
 MAX_RUNS = 1000  # of a sweep
 
@@ -82,8 +82,9 @@ def _quoted(word: str) -> str:
 
 
 def _malformed(command: str, word: str) -> str:
-    hint = f', quote the value twice: "{_quoted(word):.200}"' if "=" in word else hint_for_word(word)
-    return f"'{word:.200}': expected key=value or group=option{hint}"
+    if "=" not in word:
+        return unusable_word(command, word)
+    return f"'{word:.200}': expected key=value or group=option, quote the value twice: \"{_quoted(word):.200}\""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from bertkit.base.errors import InputError, named
+from bertkit.base.errors import InputError, named, not_text
 from bertkit.tasks.reading.cells import Cells
 from bertkit.tasks.reading.labels import Ids, Labels
 from bertkit.tasks.reading.tables import InputTable
@@ -92,5 +92,5 @@ def required_text(row: Cells, field: str, where: str) -> str:
     """Return the text of a field; raises InputError if the row lacks it, or it is not text."""
     value = required_value(row, field, where)
     if not isinstance(value, str):
-        raise InputError(f"{where}: field '{field}' is {type(value).__name__}, expected text")
+        raise InputError(f"{where}: {not_text(field, value)}")
     return value

@@ -62,11 +62,11 @@ def plain_rows(rows: object, what: str, text: str | None = None) -> Iterator[dic
     for number, row in enumerate(_mappings(rows, what), start=1):
         row = {text: row} if text is not None and isinstance(row, str) else row
         if not isinstance(row, Mapping):
-            raise InputError(f"{what}:{number}: {type(row).__name__}: expected a mapping from columns to values")
+            raise InputError(f"{what}: row {number}: {row!r:.80}; expected a mapping from columns to values")
         try:
             yield {str(key): _plain(value) for key, value in row.items()}
         except (TypeError, RecursionError) as error:
-            raise InputError(f"{what}:{number}: {error}; use texts, numbers, and lists of them") from None
+            raise InputError(f"{what}: row {number}: {error}; use texts, numbers, and lists of them") from None
 
 
 def is_frame(rows: object) -> TypeGuard[Frame]:

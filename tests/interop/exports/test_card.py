@@ -82,3 +82,6 @@ def test_a_fine_tuned_model_names_its_scores_data_and_start(tmp_path: Path) -> N
     actual = [(r.dataset_type, r.dataset_config, r.metric_type, r.metric_value) for r in data.eval_results]
     assert sorted(actual) == [("nyu-mll/glue", "mrpc", "accuracy", 0.8), ("nyu-mll/glue", "mrpc", "f1", 0.875)]
     assert (data.datasets, data.base_model) == (["nyu-mll/glue"], "some/bert")
+    assert {result.dataset_name for result in data.eval_results} == {"the dev split of mrpc"}
+    own = finetuning_facts(compose("finetune", ["task=classification", *places]), results, ["accuracy"])
+    assert own.measured_on == "the dev split"
