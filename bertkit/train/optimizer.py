@@ -128,23 +128,17 @@ def make_optimizer(groups: list[dict[str, Any]], config: OptimizerConfig) -> Opt
 def parameter_groups(
     model: nn.Module, weight_decay: float, rate_scale_of: Callable[[str], float] = lambda name: 1.0
 ) -> list[dict[str, Any]]:
-    """Return parameter groups: weights and embeddings have weight decay; biases and norms have none.
+    """Return parameter groups: matrices have weight decay; vectors, the parameters of norms and all biases, have none.
 
     `rate_scale_of` takes the name of a parameter and returns the factor for its learning rate.
 
     Source: google-research/bert optimization.py, lines 59-65.
     """
-    norms = {
-        parameter
-        for module in model.modules()
-        if isinstance(module, (nn.LayerNorm, nn.RMSNorm))
-        for parameter in module.parameters()
-    }
     parts: dict[float, tuple[list[Tensor], list[Tensor]]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             decayed, not_decayed = parts.setdefault(rate_scale_of(name), ([], []))
-            (not_decayed if parameter in norms or name.endswith("bias") else decayed).append(parameter)
+            (decayed if parameter.ndim > 1 else not_decayed).append(parameter)
     return [
         {"params": parameters, "weight_decay": decay, "is_decayed": is_decayed, "rate_scale": scale}
         for scale, (decayed, not_decayed) in parts.items()

@@ -203,3 +203,18 @@ def test_which_parameters_decay() -> None:
     assert all(name.endswith("bias") or "norm" in name for name in rest)
     model.bert.embeddings.requires_grad_(False)  # frozen parameters are in no group
     assert sum(len(group["params"]) for group in parameter_groups(model, 0.01)) == len(list(model.parameters())) - 5
+
+
+def test_no_vector_decays_whatever_its_module_is() -> None:
+    """Neither the weights of a plug-in's norm, nor the biases of recurrent layers, `bias_ih_l0`."""
+
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gain = nn.Parameter(torch.ones(5))
+            self.recurrence = nn.GRU(5, 5)
+
+    model = Own()
+    decayed, kept = parameter_groups(model, 0.01)
+    assert decayed["params"] == [model.recurrence.weight_ih_l0, model.recurrence.weight_hh_l0]
+    assert kept["params"] == [model.gain, model.recurrence.bias_ih_l0, model.recurrence.bias_hh_l0]
