@@ -1,9 +1,8 @@
 """What the tests share: small corpora, small models, and where real data lies."""
 
 import contextlib
-import copy
 import dataclasses
-import functools
+import gc
 import math
 import os
 import re
@@ -19,13 +18,11 @@ from typing import Any
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-import hydra
+import composing  # noqa: F401  # before anything of bertkit
 import numpy as np
 import pytest
 import torch
 from forks import forks
-from hydra.core.global_hydra import GlobalHydra
-from omegaconf import DictConfig
 from skipped import pytest_terminal_summary  # noqa: F401
 
 import bertkit.interop.hugging_face.built_in  # noqa: F401  # registers before a test replaces the registry
@@ -38,6 +35,7 @@ from bertkit.model.bert_config import POOLED_HEADS, PRETRAINING_HEADS, BertConfi
 from bertkit.model.heads import BertWithHeads
 
 check_precision("bf16", "cpu")  # before the first product of the tests, and for the processes that they start
+gc.disable()  # until all tests are imported
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -47,21 +45,10 @@ Capsys = pytest.CaptureFixture[str]
 HIDDEN, HEADS, LAYERS, INTERMEDIATE, POSITIONS = 26, 2, 3, 37, 41
 
 
-compose_anew = hydra.compose
-
-
-composed = functools.cache(lambda search_path, name, overrides: compose_anew(name, overrides=list(overrides)))
-
-
-def compose_once(name: str, overrides: Sequence[str]) -> DictConfig:
-    """Compose each configuration once per test run, since Hydra takes 0.2 s each time."""
-    if any("searchpath" in override for override in overrides):
-        return compose_anew(name, overrides=list(overrides))
-    search_path = str(GlobalHydra.instance().config_loader().get_search_path())
-    return copy.deepcopy(composed(search_path, name, tuple(overrides)))
-
-
-hydra.compose = compose_once
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from looking at what the imports made again and again, half a second each time."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

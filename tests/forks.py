@@ -3,7 +3,8 @@
 Starting an interpreter and importing torch takes some seconds, what a test does in it a fraction of one. `forks()` gives
 the path of a program that is called as `python -m MODULE ...`, `python FILE ...` or `python -c CODE`, with the caller's
 directory, environment and open files. What runs is a process of its own: signals reach it, and it dies with its caller, and all that it started with it.
-Its parent is another one, so tests that look at ids, or at how a process starts, take `sys.executable`.
+It sees the caller's parent as its own, and the program as `sys.executable`, so that what it starts in turn is a fork, too.
+In truth its parent is another process: tests that look at ids, or at how a process starts, take `sys.executable`.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import select
 import signal
 import socket
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 KILL = signal.SIGUSR2  # handed on as SIGKILL, which nobody can hand on; the program ends once the fork is gone
@@ -62,7 +63,7 @@ def call(door: str, arguments: list[str]) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
         numbers = [number for number in numbers if number != link.fileno() and is_open(number)]
         link.connect(door)
-        message = json.dumps([arguments, os.getcwd(), dict(os.environ), numbers])
+        message = json.dumps([arguments, os.getcwd(), dict(os.environ), numbers, os.getppid()])
         socket.send_fds(link, [message.encode()], numbers)
         signal.pthread_sigmask(signal.SIG_BLOCK, [*FORWARDED, KILL])
         pid = int(link.recv(64))
@@ -90,71 +91,109 @@ def serve(door: str) -> None:
     """Import everything, then answer every request with a fork, until the input ends."""
     import gc
     import importlib
+    import multiprocessing
     import pkgutil
 
     import accelerate  # noqa: F401
+    import composing  # noqa: F401  # before anything of bertkit
     import seqeval.metrics  # noqa: F401  # seconds, with scikit-learn, whenever a task is scored
+    import sklearn.feature_extraction.text
+    import sklearn.linear_model  # noqa: F401
     import torch.distributed.run  # noqa: F401
+    import transformers.models.auto.tokenization_auto
     import transformers.models.bert.modeling_bert  # noqa: F401
 
     import bertkit.cli
+    import bertkit.interop.hugging_face.built_in
     import bertkit.stages
+    from bertkit.base.errors import InputError
+    from bertkit.settings.reading.compose import compose
 
     for module in pkgutil.iter_modules(bertkit.stages.__path__, "bertkit.stages."):
         importlib.import_module(module.name)
+    for command in bertkit.COMMANDS:
+        with contextlib.suppress(InputError):  # without a task
+            compose(command, [])
+    program = os.path.join(os.path.dirname(door), "python")
+    multiprocessing.set_executable(program)
     gc.freeze()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(door)
         listener.listen(64)
         sys.stdout.write("ready\n")
         sys.stdout.flush()
-        while listener in select.select([listener, 0], [], [])[0]:
-            link = listener.accept()[0]
-            if os.fork() == 0:
-                listener.close()
-                answer(link)
-            link.close()
-            with contextlib.suppress(ChildProcessError):
-                while os.waitpid(-1, os.WNOHANG)[0]:
-                    pass
-    with contextlib.suppress(ChildProcessError):
-        while True:
-            os.wait()
+        Forks(listener, program).run()
 
 
-def answer(link: socket.socket) -> None:
-    """Run a request in a fork; send its process id, and its exit code at the end."""
-    message, files, _, _ = socket.recv_fds(link, 1 << 20, 250)
-    arguments, folder, environment, numbers = json.loads(message)
-    pid = os.fork()
-    if pid == 0:
+class Forks:
+    """Answers each request with a fork; sends its process id, and its exit code at the end.
+
+    Attributes:
+        watched: what to do when a descriptor is ready: the input, the listener, links to callers, and the ends of forks.
+    """
+
+    def __init__(self, listener: socket.socket, program: str) -> None:
+        self.listener, self.program = listener, program
+        self.watched: dict[int, Callable[[], object]] = {listener.fileno(): self.accept, 0: lambda: self.watched.pop(0)}
+
+    def run(self) -> None:
+        """Answer until the input has ended, and all forks have."""
+        while len(self.watched) > 1:
+            for number in select.select([*self.watched], [], [])[0]:
+                self.watched.get(number, int)()
+
+    def accept(self) -> None:
+        link, _ = self.listener.accept()
+        self.watched[link.fileno()] = lambda: self.begin(link)
+
+    def begin(self, link: socket.socket) -> None:
+        del self.watched[link.fileno()]
+        message, files, _, _ = socket.recv_fds(link, 1 << 20, 250)
+        if not message:  # the caller is gone
+            return link.close()
+        arguments, folder, environment, numbers, parent = json.loads(message)
+        pid = os.fork()
+        if pid == 0:
+            os.setpgid(0, 0)
+            keep_open(dict(zip(numbers, files, strict=True)))
+            os.chdir(folder)
+            os.environ.clear()
+            os.environ.update(environment)
+            os.getppid, sys.executable = lambda: parent, self.program
+            sys.path[1:1] = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
+            os._exit(exit_code_of(arguments))  # without taking apart all that was imported
+        for file in files:
+            os.close(file)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.setpgid(pid, pid)  # with all that it starts
+        end = os.pidfd_open(pid)
+        self.watched[link.fileno()] = lambda: self.kill(link, pid)
+        self.watched[end] = lambda: self.finish(link, pid, end)
+        with contextlib.suppress(BrokenPipeError):
+            link.send(str(pid).encode())
+
+    def kill(self, link: socket.socket, pid: int) -> None:
+        """End a fork whose caller is gone."""
+        del self.watched[link.fileno()]
+        os.killpg(pid, signal.SIGKILL)
+
+    def finish(self, link: socket.socket, pid: int, end: int) -> None:
+        del self.watched[end]
+        self.watched.pop(link.fileno(), None)
+        os.close(end)
+        with contextlib.suppress(BrokenPipeError):
+            link.send(str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
         link.close()
-        os.setpgid(0, 0)
-        keep_open(dict(zip(numbers, files, strict=True)))
-        os.chdir(folder)
-        os.environ.clear()
-        os.environ.update(environment)
-        sys.path[1:1] = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
-        os._exit(exit_code_of(arguments))  # without taking apart all that was imported
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.setpgid(pid, pid)  # with all that it starts
-    link.send(str(pid).encode())
-    watched = os.pidfd_open(pid)
-    if watched not in select.select([link, watched], [], [])[0]:
-        os.killpg(pid, signal.SIGKILL)  # the caller is gone
-    with contextlib.suppress(BrokenPipeError):
-        link.send(str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
-    os._exit(0)
 
 
 def keep_open(files: dict[int, int]) -> None:
     """Give every file the same descriptor as in the caller, and close all others."""
-    above = max([*files, *files.values(), 2]) + 1
+    opened = [int(number) for number in os.listdir("/proc/self/fd")]
+    above = max([*opened, *files]) + 1
     copies = {number: os.dup2(file, above + place) for place, (number, file) in enumerate(files.items())}
-    for number in map(int, os.listdir("/proc/self/fd")):
-        if number < above:
-            with contextlib.suppress(OSError):
-                os.close(number)
+    for number in opened:
+        with contextlib.suppress(OSError):
+            os.close(number)
     for number, copy in copies.items():
         os.dup2(copy, number)
         os.close(copy)
@@ -189,7 +228,7 @@ def work(arguments: list[str]) -> None:
 
     import bertkit.cli
 
-    if arguments[0] == "-P":  # whatever lies in the current directory, all is imported
+    while arguments[0] in ("-P", "-B"):  # whatever lies in the current directory, all is imported
         arguments = arguments[1:]
     if arguments[:2] == ["-m", "bertkit"]:
         sys.argv = ["bertkit", *arguments[2:]]
@@ -202,7 +241,7 @@ def work(arguments: list[str]) -> None:
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
     else:
         sys.argv = arguments
-        sys.path.insert(0, str(Path(arguments[0]).parent))
+        sys.path.insert(0, os.path.dirname(arguments[0]))
         runpy.run_path(arguments[0], run_name="__main__")
 
 

@@ -43,14 +43,15 @@ def checkout(tmp_path: Path) -> Path:
         write_script(root / name, "exit 0")
     write_script(root / ".venv/bin/python", f'case "$*" in *minilm*) exit 0; esac; exec {sys.executable} "$@"')
     (tmp_path / "programs").mkdir()
-    for name in ("bash", "dirname", "nproc", "mktemp", "cat", "rm", "env"):
+    for name in ("bash", "dirname", "mktemp", "cat", "rm", "env"):
         (tmp_path / "programs" / name).symlink_to(str(shutil.which(name)))
+    write_script(tmp_path / "programs" / "nproc", "echo 1")
     return root
 
 
-def output_of(script: Path, programs: Path) -> list[str]:
+def output_of(script: Path, programs: Path, code: int = 0) -> list[str]:
     done = subprocess.run([script], capture_output=True, text=True, env={**os.environ, "PATH": str(programs)})
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == code, done.stdout + done.stderr
     return done.stdout.splitlines()
 
 
@@ -59,16 +60,23 @@ def test_the_last_line_counts_skipped_tests_and_says_what_they_need(checkout: Pa
     assert output[-1] == "== 3 tests were skipped: 3 (no browser: apt-get install chromium)"
 
 
+def test_the_last_line_says_that_no_test_was_skipped(checkout: Path, tmp_path: Path) -> None:
+    (checkout / "tests/test_pages.py").write_text("def test_passes(): ...\n")
+    assert output_of(checkout / "tests/run.sh", tmp_path / "programs")[-1] == "== no test was skipped"
+
+
 @pytest.mark.parametrize("has_network", [True, False])
 def test_ci_installs_a_browser_or_says_that_it_cannot(has_network: bool, checkout: Path, tmp_path: Path) -> None:
+    """And then runs the tests, with or without."""
     programs = tmp_path / "programs"
     log = tmp_path / "log.txt"
     write_script(programs / "apt-get", f'echo "$@" >> {log}; exit {0 if has_network else 100}')
-    output = output_of(checkout / ".ci/run", programs)
-    assert ("cannot install chromium" in "".join(output)) is not has_network
+    write_script(checkout / "tests/run.sh", 'echo "the tests ran, $@"; exit 3')
+    *said, last = output_of(checkout / ".ci/run", programs, 3)
+    assert last == "the tests ran, --durations=15"
+    assert ("cannot install chromium" in "".join(said)) is not has_network
     assert [line.split()[-1] for line in log.read_text().splitlines()] == ["update", "chromium"][: 1 + has_network]
     log.unlink()
     write_script(programs / "chromium", "exit 0")
-    (checkout / "tests/test_pages.py").write_text("def test_passes(): ...\n")
-    assert output_of(checkout / ".ci/run", programs)[-1] == "== no test was skipped"
+    assert output_of(checkout / ".ci/run", programs, 3) == [last]
     assert not log.exists()

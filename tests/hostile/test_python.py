@@ -183,7 +183,7 @@ def attack(tiny_runs: Path, folder: Path, total: int, says: Any) -> None:
 
 @pytest.mark.parametrize("total", [120, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_hostile_python_arguments_are_refused(total: int, tiny_runs: Path, tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")
     hears, says = context.Pipe(duplex=False)
     process = context.Process(target=attack, args=(tiny_runs, tmp_path, total, says))
     process.start()

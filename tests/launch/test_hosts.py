@@ -29,7 +29,7 @@ def test_the_interface_to_an_address() -> None:
         elastic.interface_to("no-such-host.invalid", 9)
 
 
-def on_loopback(data: Path, output: Path, ranks: dict[int, str]) -> list[tuple[int, str]]:
+def on_loopback(python: Path, data: Path, output: Path, ranks: dict[int, str]) -> list[tuple[int, str]]:
     """Run one command per host on this machine, each with its own setting; return the exit codes and errors."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -45,6 +45,7 @@ def on_loopback(data: Path, output: Path, ranks: dict[int, str]) -> list[tuple[i
             "launch.hang_timeout_seconds=20",
             "steps=5",
             "schedule.warmup_steps=0",
+            python=python,
         )
         for rank, own in ranks.items()
     ]
@@ -52,8 +53,8 @@ def on_loopback(data: Path, output: Path, ranks: dict[int, str]) -> list[tuple[i
     return [(host.returncode, error) for host, error in zip(hosts, errors, strict=True)]
 
 
-def test_hosts_with_other_settings(prepared_dir: Path, tmp_path: Path) -> None:
-    for code, errors in on_loopback(prepared_dir, tmp_path / "run", {0: "seed=1", 1: "seed=2"}):
+def test_hosts_with_other_settings(prepared_dir: Path, tmp_path: Path, python: Path) -> None:
+    for code, errors in on_loopback(python, prepared_dir, tmp_path / "run", {0: "seed=1", 1: "seed=2"}):
         assert (code, errors.count("\n")) == (2, 1), errors
         assert ": seed=2, but 1 in process 0" in errors
     assert not (tmp_path / "run").exists()
@@ -61,8 +62,8 @@ def test_hosts_with_other_settings(prepared_dir: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_host_that_does_not_come(rank: int, prepared_dir: Path, tmp_path: Path) -> None:
-    ((code, errors),) = on_loopback(prepared_dir, tmp_path / "run", {rank: "seed=1"})
+def test_a_host_that_does_not_come(rank: int, prepared_dir: Path, tmp_path: Path, python: Path) -> None:
+    ((code, errors),) = on_loopback(python, prepared_dir, tmp_path / "run", {rank: "seed=1"})
     assert (code, errors.count("\n")) == (6, 1), errors
 
 

@@ -84,6 +84,7 @@ def arguments(glue_dir: Path, start: Path, output: Path, *more: str) -> list[str
     return ["glue", f"model_dir={start}", f"data_dir={glue_dir}", f"output_dir={output}", "seeds=[0,1]", *SMALL, *more]
 
 
+@pytest.mark.usefixtures("quick")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="device=cuda is refused only where there is none")
 def test_debug_reaches_the_processes_of_its_runs(glue_dir: Path, start: Path, tmp_path: Path, capfd: Capsys) -> None:
     more = ["tasks=[rte]", "device=cuda", "launch.num_processes=2", "--debug"]
