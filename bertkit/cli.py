@@ -22,6 +22,7 @@ from bertkit.commands import command_of
 from bertkit.help import command_help, info, usage
 from bertkit.launch import launcher, world
 from bertkit.settings.reading.hints import OPTIONS, VALUED_OPTIONS, setting_of_option, unknown_option
+from bertkit.settings.reading.names import in_words_of
 from bertkit.settings.reading.words import OPTIONS as SHORT_OPTIONS
 from bertkit.settings.reading.words import to_words
 
@@ -108,13 +109,14 @@ def _run_command(arguments: list[str]) -> int:
     if {"-m", "--multirun"} & parsed.options:
         gc.enable()
         return _sweep(parsed)
-    composed = _compose(parsed, parsed.words)
-    if "--cfg" in parsed.values:
-        return _print(composed)
-    settings = _build(command, composed)
-    with _naming(settings):
-        read = commands.check_files(command, settings)
-        return 0 if commands.delegate(command, settings) else _run_stage(command, settings, read)
+    with in_words_of(command, [word.partition("=")[0] for word in parsed.words]):
+        composed = _compose(parsed, parsed.words)
+        if "--cfg" in parsed.values:
+            return _print(composed)
+        settings = _build(command, composed)
+        with _naming(settings):
+            read = commands.check_files(command, settings)
+            return 0 if commands.delegate(command, settings) else _run_stage(command, settings, read)
 
 
 def _build(command: str, composed: JsonObject) -> CommandSettings:

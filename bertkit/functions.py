@@ -32,7 +32,7 @@ from bertkit.base.typed_settings import read_conf, refuse
 from bertkit.commands import build_settings, check_files, command_of, compose_settings, delegate, import_stage
 from bertkit.launch import launcher, world
 from bertkit.settings.command import Command, CommandSettings
-from bertkit.settings.reading.names import settings_of
+from bertkit.settings.reading.names import in_words_of, settings_of
 
 ONE_RUN = threading.Lock()  # a training run uses the random state of its process; a second one waits
 COLUMNS = ("text_column", "text_pair_column", "label_column")  # of a task
@@ -133,7 +133,7 @@ def _call(command: Command, settings: dict[str, object]) -> object:
     """Run a command with settings from Python, after the checks of the command line."""
     from bertkit.settings.reading.values import read_values
 
-    with contextlib.ExitStack() as stack:
+    with in_words_of(command.name, settings), contextlib.ExitStack() as stack:
         temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bertkit-")))
         keeps_rows = command.is_training and isinstance(settings.get("output_dir"), (str, os.PathLike))
         folder = path_of(settings["output_dir"], "output_dir") / "rows" if keeps_rows else temporary

@@ -32,8 +32,8 @@ def test_short_words_become_settings(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("--output", "o"),
     ]
     assert to_words("finetune", ["seed=1", "a b.csv"], options) == [
-        f"task.files.train='{tmp_path}/a b.csv'", "task.columns.text='a,b'", "task.columns.label=-1",
-        "task.columns.text_pair='c'", f"task.files.dev='{tmp_path}/d.csv'", f"task.files.test='{tmp_path}/e'",
+        f"task.files.train='{tmp_path}/a b.csv'", "text='a,b'", "label=-1",
+        "pair='c'", f"task.files.dev='{tmp_path}/d.csv'", f"task.files.test='{tmp_path}/e'",
         "output_dir='o'", "seed=1",
     ]  # fmt: skip
     assert to_words("predict", ["a b.csv"], [("--text", "x")]) == [
@@ -82,6 +82,32 @@ def test_what_is_inferred_is_composed_and_said(
 def test_second_file_needs_dev_option(tmp_path: Path, capsys: Capsys) -> None:
     one, two = (str(write(tmp_path, name, CSV)) for name in ("a.csv", "b.csv"))
     refused(run(["finetune", one, two]), f"--dev {two}", capsys, alone=True)
+
+
+@pytest.mark.parametrize("command", ["finetune", "evaluate"])
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["--text", "review", "--label", "stars"], ["text", "label"]),
+        (["text=review", "label=stars", "--pair=other"], ["text", "pair", "label"]),
+        (["task.columns.text=review", "label=stars"], ["task.columns.text", "label"]),
+    ],
+)
+def test_all_wrong_columns_are_named_as_typed(
+    command: str, words: list[str], names: list[str], tmp_path: Path, tokenizer: Tokenizer, capsys: Capsys
+) -> None:
+    """With the columns of the file, the most similar one first."""
+    path = write(tmp_path, "r.csv", "Stars,Review Text\n5,kan\n1,lon\n")
+    model = export_model(headed_model(tokenizer, "sequence"), tokenizer, tmp_path / "model")
+    more = f"output_dir={tmp_path / 'run'}" if command == "finetune" else "task=classification"
+    assert run([command, str(path), f"model_dir={model}", *words, more, "task.max_seq_length=9"]) == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    wrong = {"text": "review", "pair": "other", "label": "stars"}
+    there = {"text": "'Review Text', 'Stars'", "pair": "'Stars', 'Review Text'", "label": "'Stars', 'Review Text'"}
+    for line, name in zip(lines, names, strict=True):
+        short = name.rpartition(".")[2]
+        assert line.startswith(f"error: {path}:1: no column '{wrong[short]}' (it has: {there[short]})")
+        assert line.removesuffix(" (only a test file may have no labels)").endswith(f"; set {name}=")
 
 
 FAULTS = [  # the content of a training file; more words; the place and value that the error names

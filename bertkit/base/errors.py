@@ -62,6 +62,15 @@ def closest(name: str, known: Iterable[str]) -> str | None:
     return by_lower[match[0]] if match else None
 
 
+def by_similarity(names: Sequence[str], known: Iterable[str]) -> list[str]:
+    """Return the known names, those first that are similar to one of these names."""
+
+    def distance(one: str) -> float:
+        return -max((difflib.SequenceMatcher(None, name.lower(), one.lower()).ratio() for name in names), default=0)
+
+    return sorted(known, key=distance)
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return "; did you mean 'x'?" with the most similar known name; "" if none is similar."""
     match = closest(name, known)
@@ -131,6 +140,10 @@ class InputError(BertkitError):
     """Wrong input or settings; nothing was changed."""
 
     exit_code = 2
+
+    def with_more(self, more: str) -> "InputError":
+        """Return the error with more advice at its end."""
+        return InputError(*self.args[:-1], f"{self.args[-1]}{more}")
 
 
 class LockedError(BertkitError):

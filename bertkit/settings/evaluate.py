@@ -68,4 +68,10 @@ COMMAND = Command(
     gives="metrics",
     rows={"data": "task.files.dev"},
     returns="scores",
+    short={
+        "": "task.files.dev",
+        "--text": "task.columns.text",
+        "--pair": "task.columns.text_pair",
+        "--label": "task.columns.label",
+    },
 )

@@ -1,10 +1,11 @@
 """The names of settings: those of each command, and synonyms and plug-ins, which are replaced by them."""
 
+import contextlib
 import dataclasses
 import functools
 import importlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from bertkit.base import plugins
 from bertkit.base.errors import InputError
@@ -63,6 +64,30 @@ def settings_of_tasks() -> JsonObject:
 def top_level(name: str) -> str:
     """Return the first part of a name: `optimizer` for `optimizer.beta1=0.9`."""
     return name.partition(".")[0].partition("=")[0]
+
+
+def column_words(command: str) -> dict[str, str]:
+    """Return the word by which users name each column of a task, such as `text` for `task.columns.text`."""
+    words = {setting: option[2:] for option, setting in record_of(command).short.items()}
+    return {
+        setting: word
+        for setting, word in words.items()
+        if setting.startswith("task.columns.") and word not in settings_of(command)
+    }
+
+
+@contextlib.contextmanager
+def in_words_of(command: str, typed: Iterable[str]) -> Iterator[None]:
+    """Name columns in errors as the user types them: `text=` for `task.columns.text=`, unless that is `typed`."""
+    try:
+        yield
+    except InputError as error:
+        lines, full_names = list(error.args), [*typed]
+        for setting, word in column_words(command).items():
+            if setting not in full_names:
+                lines = [line.replace(f"{setting}=", f"{word}=") for line in lines]
+        error.args = tuple(lines)
+        raise
 
 
 def with_own_names(command: str, assignments: Sequence[Assignment]) -> list[Assignment]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from bertkit.base.errors import InputError
 from bertkit.settings.reading.assignments import as_word
 from bertkit.settings.reading.hints import setting_of_path, unknown_option
-from bertkit.settings.reading.names import record_of
+from bertkit.settings.reading.names import column_words, record_of
 
 OPTIONS = ("--text", "--label", "--pair", "--dev", "--test", "--output")
 
@@ -15,7 +15,7 @@ OPTIONS = ("--text", "--label", "--pair", "--dev", "--test", "--output")
 def to_words(command: str, words: Sequence[str], options: Sequence[tuple[str, str]]) -> list[str]:
     """Replace words that are files or models, and the options of the short form, pairs of name and value, by settings."""
     short = record_of(command).short
-    settings, others = dict[str, str | int](), list[str]()
+    settings, others, words_of_columns = dict[str, str | int](), list[str](), column_words(command)
     for word in words:
         setting = "" if "=" in word else _setting_of(command, short, word)
         if setting in settings:
@@ -29,7 +29,7 @@ def to_words(command: str, words: Sequence[str], options: Sequence[tuple[str, st
             raise InputError(unknown_option(command, option, value))
         is_file, is_number = short[option].startswith("task.files."), re.fullmatch("-?[0-9]{1,9}", value)
         settings[short[option]] = os.path.abspath(value) if is_file else int(value) if is_number else value
-    return [*(f"{key}={as_word(value)}" for key, value in settings.items()), *others]
+    return [*(f"{words_of_columns.get(key, key)}={as_word(value)}" for key, value in settings.items()), *others]
 
 
 def _setting_of(command: str, short: Mapping[str, str], word: str) -> str:

@@ -10,6 +10,7 @@ from bertkit.tasks.reading.conll import detect_scheme
 from bertkit.tasks.reading.formats import beginning, conll_format, format_of_input, suffix_of
 from bertkit.tasks.reading.labels import as_number
 from bertkit.tasks.reading.readers import find_file, open_file
+from bertkit.tasks.reading.reading import Reading
 from bertkit.tasks.reading.tables import InputTable
 from bertkit.tasks.task import CONLL_FORMATS, ENDINGS
 from bertkit.tasks.task_config import TAGS, WORDS, TaskConfig
@@ -57,7 +58,7 @@ def _from_table(task: TaskConfig, path: Path, table: InputTable) -> Inferred:
         return Inferred(_of_tags([cells.get(column) for cells in rows]), "it has lists of words")
     if {"question", "context"} <= names:
         return Inferred(["task=qa"], "it has questions and contexts")
-    column = table.find(task.columns.label, "label")
+    column = Reading(task, table).find(task.columns.label, "label")
     labels = [cells[column] for cells in rows if cells.get(column) not in (None, "")]
     inferred = _of_labels(task, labels)
     if not inferred.settings:

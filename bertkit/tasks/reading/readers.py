@@ -135,7 +135,7 @@ def open_inputs(
         return read_table(task, table, keep_rows)
     except InputError as error:
         if detected.is_guess and task.plain and not needs_text_pair(task.config):
-            raise InputError(f"{error}; for plain text set format={task.plain}") from None
+            raise error.with_more(f"; for plain text set format={task.plain}") from None
         raise
 
 

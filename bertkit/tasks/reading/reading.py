@@ -10,9 +10,10 @@ from bertkit.base.errors import InputError, named, not_text
 from bertkit.tasks.reading.cells import Cells
 from bertkit.tasks.reading.labels import Ids, Labels
 from bertkit.tasks.reading.tables import InputTable
-from bertkit.tasks.task_config import Column, TaskConfig, names_of
+from bertkit.tasks.task_config import Column, TaskConfig, must_exist, names_of
 
 ReadT = TypeVar("ReadT")
+ANSWERS = ("label", "tags", "answers", "target")  # columns that an input of `predict` does not need
 
 
 @dataclass
@@ -38,8 +39,16 @@ class Reading:
         return self.is_labelled is False
 
     def find(self, column: Column, setting: str) -> str:
-        """Find a column of the table, and record it in `columns`; raises InputError if it is missing."""
-        name = self.table.find(column, setting)
+        """Find a column of the table, and record it in `columns`.
+
+        Raises InputError if it is missing, with a line for each column that the task must have and that is missing, too.
+        """
+        if (name := self.table.present(column)) is None:
+            own = {key: one for key, one in vars(self.config.columns).items() if must_exist(one)} | {setting: column}
+            needed = {key: one for key, one in own.items() if not (self.is_input and key in ANSWERS)}
+            raise InputError(
+                *(self.table.missing(one, key) for key, one in needed.items() if self.table.present(one) is None)
+            )
         self.columns[setting, name] = None
         return name
 
@@ -60,9 +69,9 @@ class Reading:
         if self.is_labelled is None:
             return self.table.find_optional(names_of(column) or column, "label")
         try:
-            return self.table.find(column, "label")
+            return self.find(column, "label")
         except InputError as error:
-            raise InputError(f"{error} (only a test file may have no labels)") from None
+            raise error.with_more(" (only a test file may have no labels)") from None
 
     def each(self, example: Callable[[Cells, str, int], ReadT | None]) -> Iterator[ReadT]:
         """Yield `example(row, place, line)` for each row; a row is skipped if this is None."""

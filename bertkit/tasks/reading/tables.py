@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from bertkit.base.errors import InputError, check_distinct, named, nearest
+from bertkit.base.errors import InputError, by_similarity, check_distinct, named, nearest
 from bertkit.base.text_files import LINE_MB, TOO_LONG, is_blank
 from bertkit.tasks.reading.cells import CellRows, Cells, Lines, ShortRows, wrong_number
 from bertkit.tasks.reading.conll import Sentence, read_conll, read_words
@@ -60,32 +60,34 @@ class InputTable:
         """Return the sentences of a file without columns."""
         return (row.sentence for row in self.rows if row.sentence is not None)
 
+    def present(self, column: Column) -> str | None:
+        """Return the name of a column; None if it is missing. Raises InputError if two columns have its name."""
+        if isinstance(column, int):
+            return self.names[column] if -len(self.names) <= column < len(self.names) else None
+        name = next((name for name in names_of(column) if name in self.names), None)
+        if name is not None:
+            check_distinct(itertools.repeat(name, self.names.count(name)), self.place(1))
+        return name
+
+    def missing(self, column: Column, setting: str) -> str:
+        """Return the message about a setting's column that is missing."""
+        names = names_of(column)
+        expected = str(column) if isinstance(column, int) else " or ".join(f"'{name}'" for name in names)
+        hints = [self._other_separator(), *(nearest(name, self.names) for name in names)]
+        return (
+            f"{self.place(1)}: no column {expected or f'for task.columns.{setting}'} (it has: "
+            f"{named(by_similarity(names, self.names))}){next(filter(None, hints), '')}; set task.columns.{setting}="
+        )
+
     def find(self, column: Column, setting: str) -> str:
         """Return a setting's column; raises InputError if it is missing, or two columns have its name."""
-        if isinstance(column, int):
-            return self._numbered(column, setting)
-        names = names_of(column)
-        present = next((name for name in names if name in self.names), None)
-        if present is not None:
-            check_distinct(itertools.repeat(present, self.names.count(present)), self.place(1))
-            return present
-        expected = " or ".join(f"'{name}'" for name in names) or f"for task.columns.{setting}"
-        hints = [self._other_separator(), *(nearest(name, self.names) for name in names)]
-        raise InputError(
-            f"{self.place(1)}: no column {expected} (it has: {named(self.names)})"
-            f"{next(filter(None, hints), '')}; set task.columns.{setting}="
-        )
+        if (name := self.present(column)) is None:
+            raise InputError(self.missing(column, setting))
+        return name
 
     def find_optional(self, column: Column, setting: str) -> str | None:
         """Return a setting's column; None if the setting is null, or the table has none of the names in its list."""
-        is_found = must_exist(column) or not {*names_of(column)}.isdisjoint(self.names)
-        return self.find(column, setting) if is_found else None
-
-    def _numbered(self, column: int, setting: str) -> str:
-        if not -len(self.names) <= column < len(self.names):
-            missing = f"no column {column} (it has {len(self.names)}){self._other_separator()}"
-            raise InputError(f"{self.place(1)}: {missing}; set task.columns.{setting}=")
-        return self.names[column]
+        return self.find(column, setting) if must_exist(column) else self.present(column)
 
     def _other_separator(self) -> str:
         """Return a hint if the only column's name contains another separator."""
