@@ -293,7 +293,7 @@ class _TaskConfig(TypedDict, total=False):
     separator: str
     encoding: str
 
-_TaskOption: TypeAlias = Literal['ax', 'choice', 'classification', 'cola', 'conll2003', 'generation', 'mnli', 'mrpc', 'ner', 'pos', 'qa', 'qnli', 'qqp', 'regression', 'rte', 'sequence', 'spans', 'squad1', 'squad2', 'sst2', 'stsb', 'swag', 'tagging', 'translation', 'wnli']
+_TaskOption: TypeAlias = Literal['ax', 'choice', 'classification', 'cola', 'conll2003', 'generation', 'minimal_pairs', 'mnli', 'mrpc', 'ner', 'pos', 'qa', 'qnli', 'qqp', 'regression', 'rte', 'sequence', 'spans', 'squad1', 'squad2', 'sst2', 'stsb', 'swag', 'tagging', 'translation', 'wnli']
 
 class _DecoderSettings(TypedDict, total=False):
     name: str
@@ -479,7 +479,7 @@ def finetune(
     True
 
     Args:
-        task: one of ax, choice, classification, cola, conll2003, generation, mnli, mrpc, ner, pos, qa, qnli, qqp, regression, rte, sequence, spans, squad1, squad2, sst2, stsb, swag, tagging, translation, wnli; or a mapping of settings, with the option as `name`
+        task: one of ax, choice, classification, cola, conll2003, generation, minimal_pairs, mnli, mrpc, ner, pos, qa, qnli, qqp, regression, rte, sequence, spans, squad1, squad2, sst2, stsb, swag, tagging, translation, wnli; or a mapping of settings, with the option as `name`
         train: the rows: mappings, a data frame or a `datasets.Dataset`; or a file; None to read data_dir
         dev: for the evaluation, rows: mappings, a data frame or a `datasets.Dataset`; or a file; None to read data_dir, or with dev_share
         model_dir: any model; None with decoder=transformer or decoder=rnn
@@ -606,7 +606,7 @@ def predict(
 
     Args:
         input: a file; or texts, pairs or rows in a list, a column, a data frame, a `datasets.Dataset` or a generator
-        task: one of ax, choice, classification, cola, conll2003, generation, mnli, mrpc, ner, pos, qa, qnli, qqp, regression, rte, sequence, spans, squad1, squad2, sst2, stsb, swag, tagging, translation, wnli; or a mapping of settings, with the option as `name`
+        task: one of ax, choice, classification, cola, conll2003, generation, minimal_pairs, mnli, mrpc, ner, pos, qa, qnli, qqp, regression, rte, sequence, spans, squad1, squad2, sst2, stsb, swag, tagging, translation, wnli; or a mapping of settings, with the option as `name`
         kernels: auto: the fast kernels in bertkit/kernels/fast.py; plain: torch.nn.functional only
         text_column: the column of the text: a name, or a number from 0
         text_pair_column: the column of the second text
@@ -715,7 +715,7 @@ def evaluate(
     2
 
     Args:
-        task: one of ax, choice, classification, cola, conll2003, generation, mnli, mrpc, ner, pos, qa, qnli, qqp, regression, rte, sequence, spans, squad1, squad2, sst2, stsb, swag, tagging, translation, wnli; or a mapping of settings, with the option as `name`
+        task: one of ax, choice, classification, cola, conll2003, generation, minimal_pairs, mnli, mrpc, ner, pos, qa, qnli, qqp, regression, rte, sequence, spans, squad1, squad2, sst2, stsb, swag, tagging, translation, wnli; or a mapping of settings, with the option as `name`
         split: for a task: train, dev (auto), test, dev_mismatched; for a dataset: train, all, held_out; auto: held_out if the model was trained on the dataset, else all
         seed: for the pairs and masks
         precision: bf16 or fp16: matrix products in bfloat16 or float16; on a CPU bf16 pays on AMD since Zen 4 and on Intel with AMX only
