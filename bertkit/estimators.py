@@ -3,19 +3,23 @@
 `BertClassifier`, `BertRegressor` and `BertTagger` work in `cross_val_score`, `GridSearchCV` and `Pipeline`. X holds texts (a
 list, Series or array), pairs of texts (tuples, or two columns), or for a tagger lists of words. `fit` is `bertkit finetune`:
 it trains on all rows and keeps the last weights. With `settings={"dev_share": 0.1}` it holds out a tenth of the rows, and
-keeps the weights with the best score on them. `predict` is `bertkit predict`.
+keeps the weights with the best score on them. `predict` is `bertkit predict`. After `fit`, `scores_` are the scores on the held-out
+rows (without any, on some of the training rows), and `report_` is the page with the curves, which a notebook shows.
 
 Source: scikit-learn's guide "Developing scikit-learn estimators".
 """
 
 import contextlib
 import functools
+import hashlib
+import inspect
+import json
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypeAlias
+from typing import TYPE_CHECKING, Self, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,8 +29,10 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 import bertkit
-from bertkit.base.errors import InputError, is_silent
+from bertkit.base.errors import InputError, is_silent, nearest
 from bertkit.base.text_files import JsonObject, JsonValue, control_character
+from bertkit.functions import Page
+from bertkit.settings.reading.hints import setting_of_option
 
 if TYPE_CHECKING:
     from bertkit.inference.predictor import LoadedPredictor  # imports torch
@@ -34,10 +40,22 @@ if TYPE_CHECKING:
 # without held-out rows a few training rows are measured, which finetune needs, and only after the last step
 NUM_MEASURED = 16
 MEASURED_ONCE = {"evaluation.every_steps": 10**9, "checkpoint.every_steps": 10**9}
+PARAMETERS = {  # the parameter for a setting of `bertkit finetune`
+    "num_epochs": "num_epochs",
+    "optimizer.peak_learning_rate": "peak_learning_rate",
+    "batch.sequences": "batch_sequences",
+    "task.max_seq_length": "max_seq_length",
+    "seed": "seed",
+}
+EstimatorT = TypeVar("EstimatorT", bound=BaseEstimator)
 
 
 class InputValueError(InputError, ValueError):
     """Wrong data: a ValueError too, as callers of scikit-learn expect."""
+
+
+class InputTypeError(InputError, TypeError):
+    """An unknown parameter: a TypeError too, as callers of Python expect."""
 
 
 @contextlib.contextmanager
@@ -72,6 +90,37 @@ class TrainedModel:
         return {"files": self.files, "settings": self.settings}
 
 
+def _unknown_parameters(kind: type[BaseEstimator], given: Mapping[str, object]) -> list[str]:
+    """Return a line for each unknown parameter, with what it may mean: the hints of the command line."""
+    known = [*inspect.signature(kind).parameters]
+    return [f"unknown parameter '{name}'{_hint(name, given[name], known)}" for name in given if name not in known]
+
+
+def _hint(name: str, value: object, known: list[str]) -> str:
+    setting, _, own_value = setting_of_option("finetune", name).partition("=")
+    if not setting:
+        return nearest(name, known) or f"; there are {', '.join(known)}"
+    parameter = PARAMETERS.get(setting, setting)
+    if parameter in known:
+        return f"; here it is {parameter}={value!r:.80}"
+    return f"; here it is settings={{{setting!r}: {own_value or value!r:.80}}}"
+
+
+def _hinting(kind: type[EstimatorT]) -> type[EstimatorT]:
+    """Let the constructor refuse unknown parameters with hints."""
+    construct = kind.__init__
+
+    @functools.wraps(construct)
+    def construct_or_refuse(self: EstimatorT, *arguments: object, **parameters: object) -> None:
+        if unknown := _unknown_parameters(type(self), parameters):
+            raise InputTypeError(*unknown)
+        construct(self, *arguments, **parameters)
+
+    kind.__init__ = construct_or_refuse
+    return kind
+
+
+@_hinting
 @dataclass(eq=False, repr=False)
 class _Estimator(BaseEstimator):  # type: ignore[misc]
     """The parameters of all estimators; None stands for the default of `bertkit finetune`."""
@@ -83,36 +132,54 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
     batch_sequences: int | None = None
     max_seq_length: int | None = None
     seed: int | None = None
-    output_dir: str | os.PathLike[str] | None = None  # keeps the run of a single `fit`; None for a temporary directory
+    # keeps the run of `fit`; in it, each clone, such as a search makes, has a folder for its run. None for a temporary directory
+    output_dir: str | os.PathLike[str] | None = None
     # any others, nested or dotted; device, precision and kernels hold for predictions too
     settings: Mapping[str, JsonValue] | None = None
     verbose: bool = False  # print what `bertkit finetune` prints
+    _is_clone = False
 
     def _train(self, rows: list[JsonObject], **of_task: JsonValue) -> Self:
         own = dict(self.settings or {})
         if taken := {"train", "model_dir", "output_dir"} & own.keys():
             how = "fit takes the rows" if "train" in taken else f"set {min(taken)}= of {type(self).__name__}"
             raise InputValueError(f"settings={{'{min(taken)}': ...}}: {how}; leave it out of settings")
-        named = {
-            "num_epochs": self.num_epochs,
-            "optimizer.peak_learning_rate": self.peak_learning_rate,
-            "batch.sequences": self.batch_sequences,
-            "task.max_seq_length": self.max_seq_length,
-            "seed": self.seed,
-        }
+        named = {setting: vars(self)[parameter] for setting, parameter in PARAMETERS.items()}
         settings = {**of_task, **own, **{name: value for name, value in named.items() if value is not None}}
         if "dev_share" not in own:
             settings = {"dev": rows[:NUM_MEASURED], **MEASURED_ONCE, **settings}
         before = is_silent.set(not self.verbose)
         try:
             with tempfile.TemporaryDirectory(prefix="bertkit-") as folder:
-                output_dir = self.output_dir or f"{folder}/run"
-                run = bertkit.finetune(train=rows, model_dir=self.model_dir, output_dir=output_dir, **settings)
+                run_dir = self._run_dir(folder, rows, settings)
+                run = bertkit.finetune(train=rows, model_dir=self.model_dir, output_dir=run_dir, **settings)
                 shared = {name: value for name, value in own.items() if name in ("device", "precision", "kernels")}
-                self.model_ = TrainedModel(Path(run).parent, shared)
+                self.model_ = TrainedModel(run_dir, shared)
+                self.scores_, self.report_ = run.scores, Page((run_dir / "report.html").read_text(encoding="utf-8"))
         finally:
             is_silent.reset(before)
         return self
+
+    def _run_dir(self, temporary: str, rows: list[JsonObject], settings: Mapping[str, JsonValue]) -> Path:
+        """Return the directory of the run; that of a clone is named after its rows and settings, so the same `fit` resumes."""
+        if self.output_dir is None:
+            return Path(temporary) / "run"
+        if not self._is_clone:
+            return Path(self.output_dir)
+        content = json.dumps([str(self.model_dir), rows, settings], default=str)
+        return Path(self.output_dir) / f"fit-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+
+    def set_params(self, **parameters: object) -> Self:
+        """Set parameters; raises InputValueError for an unknown one, with what it may mean."""
+        if unknown := _unknown_parameters(type(self), parameters):
+            raise InputValueError(*unknown)
+        changed: Self = super().set_params(**parameters)
+        return changed
+
+    def __sklearn_clone__(self) -> Self:
+        clone: Self = super().__sklearn_clone__()
+        clone._is_clone = True
+        return clone
 
     @_ours()
     def _texts(self, X: ArrayLike, reset: bool = False) -> list[tuple[str, ...]]:

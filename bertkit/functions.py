@@ -38,6 +38,13 @@ ONE_RUN = threading.Lock()  # a training run uses the random state of its proces
 COLUMNS = ("text_column", "text_pair_column", "label_column")  # of a task
 
 
+class Page(str):
+    """An HTML page, which a notebook shows."""
+
+    def _repr_html_(self) -> str:
+        return f'<iframe srcdoc="{html.escape(self)}" style="width: 100%; height: 40em; border: 0"></iframe>'
+
+
 @dataclasses.dataclass(frozen=True)
 class Run:
     """The result of a command; it can be passed as a setting that takes a model or a dataset."""
@@ -74,8 +81,7 @@ class Run:
         """Show the report in a notebook."""
         if self.report is None:
             return f"<pre>{html.escape(repr(self))}</pre>"
-        page = html.escape(self.report.read_text(encoding="utf-8"))
-        return f'<iframe srcdoc="{page}" style="width: 100%; height: 40em; border: 0"></iframe>'
+        return Page(self.report.read_text(encoding="utf-8"))._repr_html_()
 
 
 @functools.cache

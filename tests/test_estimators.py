@@ -7,6 +7,7 @@ import inspect
 import json
 import math
 import pickle
+import re
 import subprocess
 import tempfile
 import warnings
@@ -208,8 +209,8 @@ def test_wrong_settings_are_refused(tiny: str, made: tuple[Any, Path], tmp_path:
     with pytest.raises(InputError, match=r"^num_epochs=0\.0: "):
         clone(classifier).set_params(num_epochs=0).fit(TEXTS, LABELS)
     with pytest.raises(InputError, match=r"^output_dir=.* holds another run"):
-        clone(made[0]).fit(TEXTS[:20], LABELS[:20])
-    with pytest.raises(TypeError, match="num_epoch"):
+        bertkit.BertClassifier(**made[0].get_params()).fit(TEXTS[:20], LABELS[:20])
+    with pytest.raises(TypeError, match="^unknown parameter 'num_epoch'; did you mean 'num_epochs'"):
         bertkit.BertClassifier(tiny, num_epoch=1)
     with pytest.raises(InputValueError, match=r"^X: .*expected a list of lists"):
         bertkit.BertTagger(tiny).fit(["kan", "mir"], ["O", "B"])
@@ -230,6 +231,57 @@ def test_a_search_over_learning_rates(tiny: str) -> None:
     assert better > worse
     assert search.best_params_ == {"bert__peak_learning_rate": 3e-3}
     assert search.score(*sentences(11, seed=2)) == 1
+
+
+WORDS_OF_OTHERS = [
+    ({"epochs": 1}, "here it is num_epochs=1"),
+    ({"lr": 3e-4}, "here it is peak_learning_rate=0.0003"),
+    ({"batch_size": 8}, "here it is batch_sequences=8"),
+    ({"max_length": 64}, "here it is max_seq_length=64"),
+    ({"device": "cpu"}, "here it is settings={'device': 'cpu'}"),
+    ({"weight_decay": 0.1}, "here it is settings={'optimizer.weight_decay': 0.1}"),
+    ({"fp16": True}, "here it is settings={'precision': 'fp16'}"),
+    ({"model": "DIR"}, "here it is model_dir='DIR'"),
+    ({"outptu_dir": "DIR"}, "did you mean 'output_dir'?"),
+    ({"zzz": 1}, "there are model_dir, num_epochs, "),
+]
+
+
+@pytest.mark.parametrize(("parameters", "hint"), WORDS_OF_OTHERS)
+def test_words_of_other_tools_are_translated(parameters: dict[str, Any], hint: str) -> None:
+    (name,) = parameters
+    message = f"^unknown parameter '{name}'; {re.escape(hint)}"
+    for kind in (bertkit.BertClassifier, bertkit.BertRegressor, bertkit.BertTagger):
+        with pytest.raises(TypeError, match=message) as refused:
+            kind("DIR", **parameters)
+        assert isinstance(refused.value, InputError)
+    with pytest.raises(ValueError, match=message):
+        GridSearchCV(bertkit.BertClassifier("DIR"), {name: [*parameters.values()]}, cv=2).fit(TEXTS, LABELS)
+
+
+def test_scores_and_report_of_a_fit(tiny: str, made: tuple[Any, Path]) -> None:
+    classifier, output_dir = made
+    assert classifier.scores_ == json.loads((output_dir / "eval.json").read_text())
+    assert classifier.report_ == (output_dir / "report.html").read_text()
+    settings = {"dev_share": 0.3}
+    temporary = bertkit.BertClassifier(tiny, **FAST | {"num_epochs": 1}, settings=settings).fit(TEXTS, LABELS)
+    assert 0 < temporary.scores_["num_examples"] < len(TEXTS) / 2
+    assert 0 <= temporary.scores_["accuracy"] <= 1
+    assert pickle.loads(pickle.dumps(temporary)).report_._repr_html_().startswith('<iframe srcdoc="&lt;!doctype html')
+
+
+def test_fits_of_a_search_keep_their_runs(tiny: str, tmp_path: Path) -> None:
+    """Each in a folder of its own; the same search again resumes, so it trains nothing."""
+    classifier = bertkit.BertClassifier(tiny, **FAST | {"num_epochs": 1}, output_dir=tmp_path / "runs")
+    for _ in range(2):
+        search = GridSearchCV(classifier, {"peak_learning_rate": [1e-9, 3e-3]}, cv=2, error_score="raise")
+        search.fit(TEXTS, LABELS)
+        runs = [path.parent for path in sorted((tmp_path / "runs").glob("*/eval.json"))]
+        assert len(runs) == 5
+    rates = [yaml.safe_load((run / "config.yaml").read_text())["optimizer"]["peak_learning_rate"] for run in runs]
+    assert sorted(rates.count(rate) for rate in (1e-9, 3e-3)) == [2, 3]
+    assert search.best_estimator_.scores_ in [json.loads((run / "eval.json").read_text()) for run in runs]
+    assert bertkit.compare(runs=runs, output=tmp_path / "compare.html").report.is_file()
 
 
 def test_fits_in_threads_give_same_scores(tiny: str, capsys: Capsys) -> None:

@@ -21,7 +21,7 @@ CORE = ("data", "model", "train", "kernels", "base")
 RULE = {
     "cli": ("help", "commands", "settings", "launch", "base"),
     "help": ("commands", "settings", "base"),
-    "estimators": ("functions", "inference", "base"),
+    "estimators": ("functions", "inference", "settings", "base"),
     "functions": ("commands", "settings", "launch", "tasks", "base"),
     "commands": ("settings", "stages", "server", "launch", "tasks", "base"),
     "stages": ("settings", "explain", "retrieval", "inference", "run", "launch", "tasks", "interop", "display", *CORE),
