@@ -210,7 +210,7 @@ def test_wrong_settings_are_refused(tiny: str, made: tuple[Any, Path], tmp_path:
         clone(classifier).set_params(num_epochs=0).fit(TEXTS, LABELS)
     with pytest.raises(InputError, match=r"^output_dir=.* holds another run"):
         bertkit.BertClassifier(**made[0].get_params()).fit(TEXTS[:20], LABELS[:20])
-    with pytest.raises(TypeError, match="^unknown parameter 'num_epoch'; did you mean 'num_epochs'"):
+    with pytest.raises(TypeError, match=r"^unknown parameter 'num_epoch'; did you mean 'num_epochs'"):
         bertkit.BertClassifier(tiny, num_epoch=1)
     with pytest.raises(InputValueError, match=r"^X: .*expected a list of lists"):
         bertkit.BertTagger(tiny).fit(["kan", "mir"], ["O", "B"])

@@ -66,12 +66,20 @@ def serve_policy() -> str:
     The scripts of the attention page are allowed too: it is shown in a frame, which inherits the policy.
     """
     scripts = ["serve.js"], ["packing.js", "attention.js"], ["packing.js", "alignment.js"]
-    digests = (hashlib.sha256("".join(map(page_file, files)).encode()).digest() for files in scripts)
-    hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+    return policy(" ".join(hash_of("".join(map(page_file, files))) for files in scripts))
+
+
+def policy(scripts: str, styles: str = "'unsafe-inline'") -> str:
+    """Return a Content-Security-Policy: these scripts and styles, images in the page itself, and requests to the server alone."""
     return (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
+        f"default-src 'none'; script-src {scripts}; style-src {styles}; connect-src 'self'; img-src data:; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
+
+
+def hash_of(script: str) -> str:
+    """Return the source expression for an inline script."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
 @functools.cache

@@ -2,6 +2,6 @@
 
     server   the command `serve`
 
-app: the HTTP paths; bodies: the fields of requests and responses; service: models, their queues and metrics; queues: waiting
+app: limits, the token and errors, for all paths; routes: the paths, a function each; bodies: the fields of requests and responses; service: models, their queues and metrics; queues: waiting
 requests, and the threads that compute them; models: a model's predictions and vectors for many requests at once.
 """

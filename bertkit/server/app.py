@@ -1,4 +1,4 @@
-"""The HTTP paths of the server; requests, responses and errors are JSON."""
+"""The FastAPI application: what holds for requests to all paths, their limits, the token, and errors, in JSON."""
 
 import asyncio
 import base64
@@ -8,25 +8,24 @@ import json
 import signal
 import sys
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
 from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
-from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
-from pydantic import BaseModel
+from fastapi.staticfiles import StaticFiles
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bertkit.base.errors import InputError, say, shown
 from bertkit.base.text_files import parse_json
-from bertkit.display.page import render, serve_policy
 from bertkit.server import bodies
 from bertkit.server.queues import RefusedError
+from bertkit.server.routes import DOCS, PATHS, service_of
 from bertkit.server.service import Service
 
 CLOSE = (b"connection", b"close")
@@ -40,7 +39,7 @@ class JsonRequest(Request):
         """Yield the body in parts."""
         if self.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise RefusedError(415, "wrong_type", "expected JSON; send the header content-type: application/json")
-        most, num_bytes = _service(self).settings.max_body_bytes, 0
+        most, num_bytes = service_of(self).settings.max_body_bytes, 0
         too_large = RefusedError(413, "too_large", f"expected a body of at most {most:,} bytes")
         if int(self.headers.get("content-length", 0)) > most:
             raise too_large
@@ -57,7 +56,7 @@ class JsonRequest(Request):
         except ValueError as error:  # UnicodeDecodeError is one too
             expected = "UTF-8" if isinstance(error, UnicodeDecodeError) else f"JSON ({error})"
             raise RefusedError(400, "bad_json", f"the body is not {expected}") from None
-        if _service(self).settings.log_inputs:
+        if service_of(self).settings.log_inputs:
             say(f"{self.url.path} {json.dumps(value, ensure_ascii=False)}", file=sys.stderr)
         return value
 
@@ -129,79 +128,6 @@ def _is_token(authorization: bytes, token: bytes) -> bool:
     return scheme.lower() == b"bearer" and hmac.compare_digest(given, token)
 
 
-def _service(request: Request) -> Service:
-    service: Service = request.app.state.service
-    return service
-
-
-async def _num_tokens(request: Request) -> int:
-    """Estimate the number of tokens in a request."""
-    return len(await request.body()) // 4 + 1
-
-
-def _models(request: Request) -> dict[str, object]:
-    service = _service(request)
-    return {"models": list(map(bodies.describe_model, service.models.values())), "has_search": service.has_search}
-
-
-async def page(request: Request) -> Response:
-    """A web page for trying the models."""
-    content = render("serve.html", name="bertkit", served=_models(request))
-    return HTMLResponse(content, headers={"content-security-policy": serve_policy()})
-
-
-async def models(request: Request) -> Response:
-    """The models, with examples of their inputs."""
-    return JSONResponse(_models(request))
-
-
-async def health() -> Response:
-    """200: the server is ready."""
-    return JSONResponse({"status": "ready"})
-
-
-async def metrics(request: Request) -> Response:
-    """Metrics in the Prometheus text format."""
-    text = generate_latest(_service(request).metrics.registry)
-    return Response(text, headers={"content-type": CONTENT_TYPE_PLAIN_0_0_4})
-
-
-async def predict(body: bodies.PredictBody, request: Request) -> Response:
-    """The row that `predict` writes, for each input."""
-    return JSONResponse({"predictions": await _service(request).predict(body, await _num_tokens(request))})
-
-
-async def embed(body: bodies.EmbedBody, request: Request) -> Response:
-    """A vector for each text."""
-    embedded = await _service(request).embed(body, await _num_tokens(request))
-    numbers = ", ".join(["%.9g"] * embedded.vectors.shape[1])  # nine digits represent a float32 exactly
-    rows = ", ".join(f"[{numbers % tuple(row)}]" for row in embedded.vectors.tolist())
-    return Response(f'{{"model": {json.dumps(embedded.model)}, "vectors": [{rows}]}}', media_type="application/json")
-
-
-async def view(body: bodies.ViewBody, request: Request) -> Response:
-    """A page with a model's attention and the attributions of its prediction."""
-    return HTMLResponse(await _service(request).view(body, await _num_tokens(request)))
-
-
-async def search(body: bodies.SearchBody, request: Request) -> Response:
-    """Passages of the library, and the answers in them."""
-    return JSONResponse(await _service(request).search(body, await _num_tokens(request)))
-
-
-# matched in this order, so the most frequent path comes first
-PATHS: tuple[tuple[str, str, Callable[..., Awaitable[Response]], type[BaseModel] | None], ...] = (
-    ("POST", "/predict", predict, bodies.Predictions),
-    ("POST", "/embed", embed, bodies.Vectors),
-    ("POST", "/search", search, bodies.Passages),
-    ("POST", "/view", view, None),
-    ("GET", "/", page, None),
-    ("GET", "/models", models, None),
-    ("GET", "/healthz", health, None),
-    ("GET", "/metrics", metrics, None),
-)
-
-
 def _error_response(status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
     return JSONResponse({"error": {"code": code, "message": shown(message)}}, status, headers)
 
@@ -236,15 +162,16 @@ def make_app(service: Service, token: bytes | None) -> FastAPI:
 
     app = FastAPI(
         title="bertkit serve", summary=f"Models: {', '.join(service.models)}", version="1", lifespan=lifespan,
-        docs_url=None, redoc_url=None,  # these pages load scripts from other hosts
+        docs_url=None, redoc_url=None,  # these pages load scripts from other hosts; `routes` has its own /docs
         telemetry={"tracing": False, "metrics": False, "logs": False},  # nothing is sent anywhere
         redirect_slashes=False, responses={"default": {"model": bodies.Problem, "description": "an error"}},
     )  # fmt: skip
-    app.state.service = service
+    app.state.service, app.state.has_token = service, token is not None
     app.router.route_class = JsonRoute
     for method, path, endpoint, model in PATHS:
         kind = JSONResponse if model else Response  # a page has no schema; errors are always JSON
         app.add_api_route(path, endpoint, methods=[method], response_model=model, response_class=kind)
+    app.mount(DOCS, StaticFiles(packages=["fastapi_offline"]))
     for kind_of_error in (StarletteHTTPException, RequestValidationError, InputError):
         app.add_exception_handler(kind_of_error, _handle_error)
     app.add_middleware(RequestMiddleware, service=service, token=token)

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
 
 from bertkit.server.models import ServedModel
 from bertkit.tasks.task_config import first_name
@@ -13,6 +13,14 @@ Input = Annotated[object, WithJsonSchema({
     "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"type": "object"}],
 })]  # fmt: skip
 Text = Annotated[object, WithJsonSchema({"type": "string"})]
+
+
+def _as_list(value: object) -> object:
+    return value if isinstance(value, list) else [value]
+
+
+OneOrMoreInputs = Annotated[list[Input], BeforeValidator(_as_list, json_schema_input_type=Input | list[Input])]
+OneOrMoreTexts = Annotated[list[Text], BeforeValidator(_as_list, json_schema_input_type=Text | list[Text])]
 Inputs = Field(min_length=1, examples=[["A warm and funny film.", "It was too long."]])
 Model = Field(None, description="the name of a model; the first one if left out")
 
@@ -26,7 +34,7 @@ class Body(BaseModel):
 class PredictBody(Body):
     """Inputs for a model with a head."""
 
-    inputs: list[Input] = Inputs
+    inputs: OneOrMoreInputs = Inputs
     model: str | None = Model
     alternatives: int = Field(0, ge=0, le=20, description="number of answers to each question, the best first")
 
@@ -34,7 +42,7 @@ class PredictBody(Body):
 class EmbedBody(Body):
     """Texts for any model."""
 
-    inputs: list[Text] = Inputs
+    inputs: OneOrMoreTexts = Inputs
     model: str | None = Model
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from fastapi import HTTPException
+from prometheus_client import Gauge
 
 from bertkit.base.errors import BertkitError, InputError, say
 
@@ -67,9 +68,9 @@ class Queue:
     is taken alone.
     """
 
-    def __init__(self, max_waiting: int, batch_size: int, max_seconds: float) -> None:
-        self.max_waiting, self.batch_size = max_waiting, batch_size
-        self.max_seconds = max_seconds
+    def __init__(self, max_waiting: int, batch_size: int, max_seconds: float, waiting: Gauge) -> None:
+        self.max_waiting, self.batch_size, self.max_seconds = max_waiting, batch_size, max_seconds
+        self._num_waiting = waiting  # of all queues
         self._waiting: deque[AnyJob] = deque()
         self._changed = threading.Condition()
         self._is_closed = False
@@ -77,10 +78,6 @@ class Queue:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
-
-    def __len__(self) -> int:
-        """The number of waiting jobs."""
-        return len(self._waiting)
 
     async def submit(self, call: Call[InputsT, ResultT], inputs: InputsT, size: int) -> ResultT:
         """Add a job to the queue, and wait for its result; raises RefusedError if the queue is full, or the wait too long."""
@@ -92,6 +89,7 @@ class Queue:
         job = Job(call, inputs, size, future)
         with self._changed:
             self._waiting.append(job)
+            self._num_waiting.inc()
             self._changed.notify()
         timer = self._loop.call_later(self.max_seconds, self._time_out, job)
         try:
@@ -127,6 +125,7 @@ class Queue:
             while True:
                 while self._waiting and (not taken or size + self._waiting[0].size <= self.batch_size):
                     job = self._waiting.popleft()
+                    self._num_waiting.dec()
                     if not job.future.done():  # otherwise its client has disconnected
                         taken.append(job)
                         size += job.size
@@ -140,6 +139,7 @@ class Queue:
             if job not in self._waiting:  # it is being computed
                 return
             self._waiting.remove(job)
+            self._num_waiting.dec()
         message = f"the request waited for more than {self.max_seconds:g} s; try again later"
         job.finish(RefusedError(503, "waited_too_long", message, {"retry-after": "1"}))
 

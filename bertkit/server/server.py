@@ -33,6 +33,7 @@ def run(settings: ServeSettings) -> None:
     """Serve until SIGTERM or SIGINT."""
     try:
         import fastapi  # noqa: F401
+        import fastapi_offline  # noqa: F401
         import prometheus_client  # noqa: F401
         import uvloop  # noqa: F401
 

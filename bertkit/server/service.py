@@ -4,11 +4,12 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client.multiprocess import MultiProcessCollector
 
 from bertkit.base.errors import BertkitError, nearest, say
 from bertkit.inference.predictor import open_translator
@@ -31,24 +32,26 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # the `_created` tim
 
 
 class Metrics:
-    """The metrics of one of the server's workers; GET /metrics shows those of the worker that answers."""
+    """The metrics of the server; the workers of a server share files, so GET /metrics shows their sums."""
 
-    def __init__(self, num_workers: int, num_waiting: Callable[[], int]) -> None:
-        of = "" if num_workers == 1 else f", for one of {num_workers} workers"
-        self.registry = own = CollectorRegistry()
+    def __init__(self, num_workers: int) -> None:
+        self.shown = own = CollectorRegistry()
+        if num_workers > 1:
+            self.shown = CollectorRegistry()
+            MultiProcessCollector(self.shown)  # type: ignore[no-untyped-call]
         self.requests = Counter(
-            "bertkit_requests", f"Requests answered, by path and status{of}", ("path", "status"), registry=own
+            "bertkit_requests", "Requests answered, by path and status", ("path", "status"), registry=own
         )
         self.seconds = Histogram(
-            "bertkit_request_seconds", f"Time of a request{of}", ("path",), registry=own, buckets=SECONDS
+            "bertkit_request_seconds", "Time of a request", ("path",), registry=own, buckets=SECONDS
         )
-        Gauge("bertkit_queue_requests", f"Requests waiting{of}", registry=own).set_function(num_waiting)
-        self.sequences = Histogram(
-            "bertkit_batch_sequences", f"Sequences of a batch{of}", registry=own, buckets=SEQUENCES
+        self.waiting = Gauge("bertkit_queue_requests", "Requests waiting", registry=own, multiprocess_mode="livesum")
+        self.sequences = Histogram("bertkit_batch_sequences", "Sequences of a batch", registry=own, buckets=SEQUENCES)
+        self.tokens = Histogram("bertkit_batch_tokens", "Tokens of a batch", registry=own, buckets=TOKENS)
+        self.load_seconds = Gauge(
+            "bertkit_model_load_seconds", "Loading time", ("model",), registry=own, multiprocess_mode="livemax"
         )
-        self.tokens = Histogram("bertkit_batch_tokens", f"Tokens of a batch{of}", registry=own, buckets=TOKENS)
-        self.load_seconds = Gauge("bertkit_model_load_seconds", f"Loading time{of}", ("model",), registry=own)
-        self.loads = Counter("bertkit_loads", f"Loads of all models{of}", ("result",), registry=own)
+        self.loads = Counter("bertkit_loads", "Loads of all models", ("result",), registry=own)
         self.loads.labels("failed")  # 0 until the first failure
 
     def record(self, batch: Batch[ResultT]) -> list[ResultT | Exception]:
@@ -123,10 +126,12 @@ class Service:
         batch_tokens = settings.batch_tokens or micro_batches.AUTO_MICRO_TOKENS[device.type]
         max_waiting, seconds = settings.queue_requests, settings.request_seconds
         # slow requests have their own threads, so predictions do not wait for them
-        self._predictions = Queue(max_waiting, batch_tokens, seconds)
-        self._searches, self._views = Queue(max_waiting, 1, seconds), Queue(MAX_VIEWS, 1, seconds)
+        self.metrics = Metrics(settings.workers)
+        waiting = self.metrics.waiting
+        self._predictions = Queue(max_waiting, batch_tokens, seconds, waiting)
+        self._searches = Queue(max_waiting, 1, seconds, waiting)
+        self._views = Queue(MAX_VIEWS, 1, seconds, waiting)
         self._queues = (self._predictions, self._searches, self._views)
-        self.metrics = Metrics(settings.workers, lambda: sum(map(len, self._queues)))
         self._replace_models(models, searcher)
 
     @property

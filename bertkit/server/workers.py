@@ -1,14 +1,18 @@
 """Worker processes with one listening socket: they are started, replaced when they die or hang, and stopped together."""
 
+import contextlib
 import multiprocessing
 import os
 import signal
 import socket
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.context import SpawnProcess
 from multiprocessing.queues import SimpleQueue
+
+from prometheus_client.multiprocess import mark_process_dead
 
 from bertkit.base.errors import BertkitError, InputError, say
 from bertkit.launch.world import end_with_parent, handle_signals
@@ -18,6 +22,7 @@ Serve = Callable[[Sequence[Worker], int], None]  # serves as the worker at a pla
 POLL_SECONDS = 0.1
 DEAD_POLLS = 200  # a worker that has served, and shows no life for so many polls, is killed and replaced
 LOADING = -(10**9)  # polls until then: a worker that loads its models is not watched
+METRICS = "PROMETHEUS_MULTIPROC_DIR"  # of prometheus_client: where workers add up their metrics
 RETRY_SECONDS = 5  # until a worker that failed to load its models is replaced
 
 
@@ -32,7 +37,10 @@ def supervise(num_workers: int, serve: Serve, listener: socket.socket, seconds: 
         processes[place] = spawn.Process(target=_work, args=(serve, workers, place, errors))
         processes[place].start()
 
-    with handle_signals((signal.SIGTERM, signal.SIGINT, signal.SIGHUP), lambda number, _: signals.add(number)):
+    with (
+        _sharing_metrics(),
+        handle_signals((signal.SIGTERM, signal.SIGINT, signal.SIGHUP), lambda number, _: signals.add(number)),
+    ):
         for place in range(num_workers):
             start(place)
         while errors.empty() and signals <= {signal.SIGHUP}:
@@ -45,6 +53,7 @@ def supervise(num_workers: int, serve: Serve, listener: socket.socket, seconds: 
                     process.kill()
                 if not process.is_alive() and errors.empty():
                     say(f"worker {process.pid} died; another one takes its place", file=sys.stderr)
+                    mark_process_dead(process.pid)  # type: ignore[no-untyped-call]
                     start(place)
                 elif reload and process.pid and workers[place].connections != NOT_READY:
                     os.kill(process.pid, signal.SIGHUP)
@@ -56,6 +65,14 @@ def supervise(num_workers: int, serve: Serve, listener: socket.socket, seconds: 
             process.kill()
     if not errors.empty():
         raise errors.get()
+
+
+@contextlib.contextmanager
+def _sharing_metrics() -> Iterator[None]:
+    with tempfile.TemporaryDirectory(prefix="bertkit-") as folder:
+        os.environ[METRICS] = folder
+        yield
+        del os.environ[METRICS]
 
 
 def _work(serve: Serve, workers: Sequence[Worker], place: int, errors: SimpleQueue[BertkitError]) -> None:

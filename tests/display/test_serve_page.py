@@ -407,6 +407,47 @@ def test_copied_commands_give_same_predictions(browser: Browser, server: str, py
         assert (json.loads if selector == "#curl" else eval)(done.stdout) == reply
 
 
+def test_examples_send_the_token(
+    browser: Browser, folders: dict[str, Path], python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BERTKIT_TOKEN", "s3cret-token")
+    with serving(python, f"model_dir={folders['stars']}") as server:
+        browser.open(f"http://any:s3cret-token@127.0.0.1:{server.port}/")
+        write(browser, "kan lon")
+        answered(browser)
+        reply = json.loads(text_of(browser, "#reply")[0])
+        for selector, command in (("#curl", ["bash", "-c"]), ("#python", [str(python), "-c"])):
+            (line,) = text_of(browser, selector)
+            assert "s3cret" not in line
+            if selector == "#curl":
+                assert '-H "Authorization: Bearer $BERTKIT_TOKEN"' in line
+            if shutil.which(command[0]):
+                done = subprocess.run([*command, line], capture_output=True, text=True, check=True, cwd=tmp_path)
+                assert (json.loads if selector == "#curl" else eval)(done.stdout) == reply
+
+
+def test_docs_work_offline(browser: Browser, server: str) -> None:
+    """Swagger UI, whose scripts and styles this server sends."""
+    paths = json.load(urllib.request.urlopen(f"{server}openapi.json"))["paths"]
+    browser.call("Page.navigate", url=f"{server}docs")
+    browser.wait("document.querySelectorAll('.opblock').length")
+    assert browser.ask("document.querySelectorAll('.opblock').length") == sum(map(len, paths.values()))
+    browser.click("#operations-default-predict_predict_post button.opblock-summary-control")
+    browser.wait("document.querySelector('.try-out__btn')")
+    browser.click(".try-out__btn")
+    browser.wait("document.querySelector('.execute')")
+    browser.click(".execute")
+    browser.wait("document.querySelector('.live-responses-table .response-col_status')")
+    assert "200" in text_of(browser, ".live-responses-table .response-col_status")[-1]
+    assert '"predictions"' in text_of(browser, ".live-responses-table .microlight")[0]
+    assert {url for url in browser.requests if not url.startswith((server, "data:", "blob:"))} == set()
+    with urllib.request.urlopen(f"{server}docs") as reply:
+        directives = dict(each.strip().split(" ", 1) for each in reply.headers["Content-Security-Policy"].split(";"))
+    assert directives["default-src"] == "'none'"
+    assert re.fullmatch(r"'self' 'sha256-\S+'", directives["script-src"])
+    assert directives["connect-src"] == "'self'"
+
+
 def test_page_opens_attention_of_same_input(browser: Browser, server: str) -> None:
     browser.open(server)
     use(browser, "stars")

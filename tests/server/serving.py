@@ -54,7 +54,7 @@ class Server:
 @contextlib.contextmanager
 def serving(python: Path, *arguments: str, folder: Path | None = None, code: str = FORKING) -> Iterator[Server]:
     """Start a server on a free port, and wait until it is ready."""
-    for package in ("fastapi", "prometheus_client", "uvicorn", "uvloop"):
+    for package in ("fastapi", "fastapi_offline", "prometheus_client", "uvicorn", "uvloop"):
         pytest.importorskip(package)
     command = [str(python), "-c", code, "serve", "port=0", "device=cpu", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder) as process:

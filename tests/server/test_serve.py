@@ -133,6 +133,14 @@ def test_answers_are_those_of_predict_whoever_else_asks(server: Server, models: 
     assert num_answers == [144]
 
 
+def test_one_input_is_a_list_of_one(server: Server) -> None:
+    for path, value in (("/predict", "kan lon"), ("/predict", {"text": "kar", "id": "x"}), ("/embed", "kan lon")):
+        single, several = (ask(server.port, path, {"inputs": inputs}) for inputs in (value, [value]))
+        assert single.status == 200
+        assert same(single.json, several.json)
+    assert len(ask(server.port, "/predict", {"inputs": "kan lon"}).json["predictions"]) == 1
+
+
 def test_a_wrong_request_fails_alone(models: Path) -> None:
     """In the same batch as others, of which each gets its own answer."""
     settings = build(ServeSettings, compose("serve", [f"model_dir={models / 'stars'}", "device=cpu"]))
@@ -227,7 +235,7 @@ def test_what_takes_long_neither_stops_nor_breaks_predictions(server: Server) ->
 def test_openapi_and_metrics_describe_the_server(server: Server) -> None:
     described = ask(server.port, "/openapi.json").json
     assert described["openapi"] == "3.1.0"
-    paths = ("/", "/predict", "/embed", "/view", "/search", "/models", "/healthz", "/metrics")
+    paths = ("/", "/docs", "/predict", "/embed", "/view", "/search", "/models", "/healthz", "/metrics")
     assert set(described["paths"]) == set(paths)
     schemas = described["components"]["schemas"]
     for path in ("predict", "embed", "view", "search"):
@@ -284,7 +292,7 @@ BAD: dict[str, tuple[bytes, tuple[int, ...], str | None]] = {
     "an empty body": (post(b""), (400,), "bad_input"),
     "null": (post(b"null"), (400,), "bad_input"),
     "none at all": (post({"inputs": []}), (400,), "bad_input"),
-    "a text for a list": (post({"inputs": "kan"}), (400,), "bad_input"),
+    "null for a list": (post({"inputs": None}), (400,), "bad_input"),
     "a number for a text": (post({"inputs": [3]}), (400,), "bad_input"),
     "an unknown column": (post({"inputs": [{"txt": "kan"}]}), (400,), "bad_input"),
     "a number in a column": (post({"inputs": [{"text": 3}]}), (400,), "bad_input"),
@@ -374,7 +382,7 @@ def test_right_token_is_accepted(python: Path, models: Path, tmp_path: Path) -> 
         basic = base64.b64encode(b"anyone:s3cret-token").decode()
         for value in ("Bearer s3cret-token", f"Basic {basic}", f"basic {basic}"):
             assert ask(own.port, "/predict", {"inputs": ["kan"]}, authorization=value).status == 200, value
-        for path in ("/", "/models", "/metrics", "/openapi.json", "/nowhere"):
+        for path in ("/", "/docs", "/docs/swagger-ui.css", "/models", "/metrics", "/openapi.json", "/nowhere"):
             for wrong in (
                 None,
                 "",

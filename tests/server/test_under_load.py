@@ -154,7 +154,6 @@ def test_a_worker_dies_and_others_go_on(python: Path, tokenizer: Tokenizer, tmp_
     with serving(python, f"model_dir={tmp_path / 'model'}", "workers=2") as server:
         wait_until(lambda: len(workers(server)) == 2)
         first, _ = workers(server)
-        assert b" one of 2 workers" in ask(server.port, "/metrics").body
         clients = Clients(server, 8, [right])
         wait_until(lambda: clients.statuses[200] > 50)
         with contextlib.ExitStack() as stack:  # each worker has half of the connections
@@ -177,6 +176,37 @@ def test_a_worker_dies_and_others_go_on(python: Path, tokenizer: Tokenizer, tmp_
         clients.stop()
         assert clients.statuses["lost"] == lost
         assert not any(Path(f"/proc/{worker}").exists() for worker in workers(server))
+
+
+def test_metrics_are_sums_over_workers(python: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """Also over a worker that died: no counter goes back."""
+    make_model(tokenizer, tmp_path / "model")
+    with serving(python, f"model_dir={tmp_path / 'model'}", "workers=2", code=AS_USERS_DO) as server:
+        wait_until(lambda: len(workers(server)) == 2)
+
+        def figure(name: str) -> float:
+            return float(
+                re.search(rf"^{re.escape(name)} (.*)$", ask(server.port, "/metrics").body.decode(), re.MULTILINE)[1]
+            )  # type: ignore[index]
+
+        predicted = 'bertkit_requests_total{path="/predict",status="200"}'
+        with contextlib.ExitStack() as stack:  # each worker has half of the connections
+            for each in [stack.enter_context(Connection(server.port)) for _ in range(8)]:
+                assert each.ask(request("/predict", {"inputs": TEXTS})).status == 200
+            assert {figure(predicted) for _ in range(8)} == {8}
+        assert figure("bertkit_batch_sequences_sum") == 8 * len(TEXTS)
+        assert figure('bertkit_loads_total{result="done"}') == 2
+        assert figure("bertkit_queue_requests") == 0
+        assert figure('bertkit_model_load_seconds{model="model"}') > 0
+        os.kill(workers(server)[0], signal.SIGKILL)
+        wait_until(lambda: len(workers(server)) == 3)
+        assert figure(predicted) == 8
+        assert figure('bertkit_loads_total{result="done"}') == 3
+        given = Path(f"/proc/{workers(server)[1]}/environ").read_text()
+        folder = Path(re.search(r"\0PROMETHEUS_MULTIPROC_DIR=([^\0]+)", given)[1])  # type: ignore[index]
+        assert folder.is_dir()
+        assert server.stop() == 0
+        assert not folder.exists()
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 // Texts are set as textContent only, never as HTML. Positions in a text count code points, as in Python; JavaScript strings are UTF-16.
 (() => {
   const $ = (id) => document.getElementById(id);
-  const { models, has_search } = JSON.parse($("served").textContent);
+  const { models, has_search, has_token } = JSON.parse($("served").textContent);
   const FEW = 10, HUES = 6, ALTERNATIVES = 5, LONGEST = 120, MASK = "[MASK]";
   const has_reader = models.some((each) => each.kind === "spans");
   const ORDERS = has_reader ? [["both", "both"], ["search", "search engine"], ["bert", "BERT"]] : [["search", "search engine"]];
@@ -311,9 +311,11 @@
   const asPython = (body) => JSON.stringify(body).replace(HIDDEN, (sign) => `\\U${sign.codePointAt(0).toString(16).padStart(8, "0")}`);
   function drawCode() {
     const body = state.tool.body(typed()), url = addressOf(state.tool.path);
-    $("curl").textContent = `curl ${url} -H 'Content-Type: application/json' \\\n  -d '${asJson(body).replace(/'/g, "'\\''")}'`;
-    $("python").textContent = `import json\nfrom urllib.request import Request, urlopen\n\nurl = "${url}"\nbody = ${asPython(body)}\n`
-      + 'request = Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})\nprint(json.load(urlopen(request)))';
+    const bearer = has_token ? ' -H "Authorization: Bearer $BERTKIT_TOKEN"' : "";
+    $("curl").textContent = `curl ${url} -H 'Content-Type: application/json'${bearer} \\\n  -d '${asJson(body).replace(/'/g, "'\\''")}'`;
+    const [imported, header] = has_token ? ["\nimport os", ', "Authorization": f"Bearer {os.environ[\'BERTKIT_TOKEN\']}"'] : ["", ""];
+    $("python").textContent = `import json${imported}\nfrom urllib.request import Request, urlopen\n\nurl = "${url}"\nbody = ${asPython(body)}\n`
+      + `headers = {"Content-Type": "application/json"${header}}\nprint(json.load(urlopen(Request(url, json.dumps(body).encode(), headers))))`;
   }
   async function copy(button) {
     const code = $(button.dataset.of);

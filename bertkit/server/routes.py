@@ -1,0 +1,102 @@
+"""The HTTP paths of the server, a function each, and their table."""
+
+import json
+from collections.abc import Awaitable, Callable
+
+from fastapi import Request, Response
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.responses import HTMLResponse, JSONResponse
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from pydantic import BaseModel
+
+from bertkit.display.page import hash_of, policy, render, serve_policy
+from bertkit.server import bodies
+from bertkit.server.service import Service
+
+DOCS, POLICY = "/docs", "content-security-policy"
+
+
+def service_of(request: Request) -> Service:
+    """Return the service of the application."""
+    service: Service = request.app.state.service
+    return service
+
+
+async def _num_tokens(request: Request) -> int:
+    """Estimate the number of tokens in a request."""
+    return len(await request.body()) // 4 + 1
+
+
+def _models(request: Request) -> dict[str, object]:
+    service = service_of(request)
+    return {"models": list(map(bodies.describe_model, service.models.values())), "has_search": service.has_search}
+
+
+async def page(request: Request) -> Response:
+    """A web page for trying the models."""
+    served = {**_models(request), "has_token": request.app.state.has_token}
+    return HTMLResponse(render("serve.html", name="bertkit", served=served), headers={POLICY: serve_policy()})
+
+
+async def docs() -> Response:
+    """FastAPI's page for trying the paths, Swagger UI; its scripts and styles come from the package fastapi-offline."""
+    page = get_swagger_ui_html(
+        openapi_url="openapi.json", title="bertkit serve", swagger_favicon_url="data:,",
+        swagger_js_url=f"{DOCS[1:]}/swagger-ui-bundle.js", swagger_css_url=f"{DOCS[1:]}/swagger-ui.css",
+    )  # fmt: skip
+    script = bytes(page.body).decode().rpartition("<script>")[2].partition("</script>")[0]
+    page.headers[POLICY] = policy(f"'self' {hash_of(script)}", "'self' 'unsafe-inline'")
+    return page
+
+
+async def models(request: Request) -> Response:
+    """The models, with examples of their inputs."""
+    return JSONResponse(_models(request))
+
+
+async def health() -> Response:
+    """200: the server is ready."""
+    return JSONResponse({"status": "ready"})
+
+
+async def metrics(request: Request) -> Response:
+    """Metrics in the Prometheus text format."""
+    text = generate_latest(service_of(request).metrics.shown)
+    return Response(text, headers={"content-type": CONTENT_TYPE_PLAIN_0_0_4})
+
+
+async def predict(body: bodies.PredictBody, request: Request) -> Response:
+    """The row that `predict` writes, for each input."""
+    return JSONResponse({"predictions": await service_of(request).predict(body, await _num_tokens(request))})
+
+
+async def embed(body: bodies.EmbedBody, request: Request) -> Response:
+    """A vector for each text."""
+    embedded = await service_of(request).embed(body, await _num_tokens(request))
+    numbers = ", ".join(["%.9g"] * embedded.vectors.shape[1])  # nine digits represent a float32 exactly
+    rows = ", ".join(f"[{numbers % tuple(row)}]" for row in embedded.vectors.tolist())
+    return Response(f'{{"model": {json.dumps(embedded.model)}, "vectors": [{rows}]}}', media_type="application/json")
+
+
+async def view(body: bodies.ViewBody, request: Request) -> Response:
+    """A page with a model's attention and the attributions of its prediction."""
+    return HTMLResponse(await service_of(request).view(body, await _num_tokens(request)))
+
+
+async def search(body: bodies.SearchBody, request: Request) -> Response:
+    """Passages of the library, and the answers in them."""
+    return JSONResponse(await service_of(request).search(body, await _num_tokens(request)))
+
+
+# matched in this order, so the most frequent path comes first
+PATHS: tuple[tuple[str, str, Callable[..., Awaitable[Response]], type[BaseModel] | None], ...] = (
+    ("POST", "/predict", predict, bodies.Predictions),
+    ("POST", "/embed", embed, bodies.Vectors),
+    ("POST", "/search", search, bodies.Passages),
+    ("POST", "/view", view, None),
+    ("GET", "/", page, None),
+    ("GET", DOCS, docs, None),
+    ("GET", "/models", models, None),
+    ("GET", "/healthz", health, None),
+    ("GET", "/metrics", metrics, None),
+)
