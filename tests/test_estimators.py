@@ -241,7 +241,7 @@ WORDS_OF_OTHERS = [
     ({"device": "cpu"}, "here it is settings={'device': 'cpu'}"),
     ({"weight_decay": 0.1}, "here it is settings={'optimizer.weight_decay': 0.1}"),
     ({"fp16": True}, "here it is settings={'precision': 'fp16'}"),
-    ({"model": "DIR"}, "here it is model_dir='DIR'"),
+    ({"model_name": "DIR"}, "here it is model_dir='DIR'"),
     ({"outptu_dir": "DIR"}, "did you mean 'output_dir'?"),
     ({"zzz": 1}, "there are model_dir, num_epochs, "),
 ]

@@ -74,8 +74,8 @@ class Embedder:
         """Return the warning about texts that were cut."""
         return f"{num_cut:,} of {num_texts:,} texts have more than max_seq_length={self.max_seq_length} tokens and were cut"
 
-    def embed(self, texts: Sequence[str]) -> tuple[NDArray[np.float32], int]:
-        """Return the vectors of texts, (n, D), and the number of texts that were cut.
+    def embed(self, texts: Sequence[str], normalize: bool | None = None) -> tuple[NDArray[np.float32], int]:
+        """Return the vectors of texts, (n, D), and the number of texts that were cut; `normalize` overrides that of the pooling.
 
         Raises InputError if an element is not a text.
         """
@@ -91,7 +91,7 @@ class Embedder:
             for items, batch in batches.batches_of(self.batch_tokens, 0, 1):
                 vectors[start + items] = text_vectors(self.model, batch, self.pooling.mode, self.precision)
         require_finite(bool(np.isfinite(vectors).all()))
-        if self.pooling.normalize:
+        if self.pooling.normalize if normalize is None else normalize:
             # vectors are not zero, since LayerNorm comes last; 1e-12 is the default of torch's `normalize`
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         return vectors, num_cut

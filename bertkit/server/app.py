@@ -113,7 +113,7 @@ class RequestMiddleware:
         if len(hosts) != 1 or not self.service.settings.accepts(hosts[0]):
             wrong = f"Host: {', '.join(hosts)[:100]}: not a name of this server; see hosts="
             return _error_response(400, "bad_host", wrong)
-        if self.token is None or scope["path"] == "/healthz" or _is_token(given, self.token):
+        if self.token is None or scope["path"] in ("/health", "/healthz") or _is_token(given, self.token):
             return None
         expected = "expected the header Authorization: Bearer TOKEN, or in a browser the token as the password"
         return _error_response(401, "no_token", expected, {"www-authenticate": 'Basic realm="bertkit", Bearer'})
@@ -129,7 +129,9 @@ def _is_token(authorization: bytes, token: bytes) -> bool:
 
 
 def _error_response(status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    return JSONResponse({"error": {"code": code, "message": shown(message)}}, status, headers)
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    fault = {"code": code, "message": shown(message), "type": kind, "param": None}
+    return JSONResponse({"error": fault}, status, headers)
 
 
 async def _handle_error(request: Request, error: Exception) -> JSONResponse:
@@ -171,7 +173,7 @@ def make_app(service: Service, token: bytes | None) -> FastAPI:
     for method, path, endpoint, model in PATHS:
         kind = JSONResponse if model else Response  # a page has no schema; errors are always JSON
         app.add_api_route(path, endpoint, methods=[method], response_model=model, response_class=kind)
-    app.mount(DOCS, StaticFiles(packages=["fastapi_offline"]))
+    app.mount(DOCS, StaticFiles(packages=[("fastapi_offline", "static")]))
     for kind_of_error in (StarletteHTTPException, RequestValidationError, InputError):
         app.add_exception_handler(kind_of_error, _handle_error)
     app.add_middleware(RequestMiddleware, service=service, token=token)

@@ -2,9 +2,11 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel, StringConstraints, WithJsonSchema
 
+from bertkit import __version__
 from bertkit.server.models import ServedModel
+from bertkit.settings.serve import ServeSettings
 from bertkit.tasks.task_config import first_name
 
 # the model checks its inputs, since only it knows their columns
@@ -22,7 +24,7 @@ def _as_list(value: object) -> object:
 OneOrMoreInputs = Annotated[list[Input], BeforeValidator(_as_list, json_schema_input_type=Input | list[Input])]
 OneOrMoreTexts = Annotated[list[Text], BeforeValidator(_as_list, json_schema_input_type=Text | list[Text])]
 Inputs = Field(min_length=1, examples=[["A warm and funny film.", "It was too long."]])
-Model = Field(None, description="the name of a model; the first one if left out")
+Model = Field(None, description="the name of a model; the first one if left out", examples=[None])
 
 
 class Body(BaseModel):
@@ -40,10 +42,22 @@ class PredictBody(Body):
 
 
 class EmbedBody(Body):
-    """Texts for any model."""
+    """Texts for any model; the fields, and the response, are those of text-embeddings-inference."""
 
     inputs: OneOrMoreTexts = Inputs
     model: str | None = Model
+    normalize: bool | None = Field(
+        default=None, description="whether vectors have length 1; null: as the model's directory says"
+    )
+    truncate: Literal[True] = Field(default=True, description="texts that are too long are always cut")
+
+
+class OpenAIBody(Body):
+    """OpenAI's request to embed texts."""
+
+    input: Annotated[list[str], BeforeValidator(_as_list, json_schema_input_type=str | list[str])] = Inputs
+    model: str | None = Model
+    encoding_format: Literal["float", "base64"] = "float"
 
 
 class ViewBody(Body):
@@ -67,11 +81,48 @@ class Predictions(BaseModel):
     predictions: list[dict[str, object]]
 
 
-class Vectors(BaseModel):
+class Vectors(RootModel[list[list[float]]]):
     """A vector for each text."""
 
+
+class OpenAIVector(BaseModel):
+    """The vector of a text, as OpenAI sends it."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str  # numbers, or the bytes of float32 in base64
+
+
+class Usage(BaseModel):
+    """The number of tokens in a request."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class OpenAIVectors(BaseModel):
+    """A vector for each text, as OpenAI sends them."""
+
+    object: Literal["list"]
+    data: list[OpenAIVector]
     model: str
-    vectors: list[list[float]]
+    usage: Usage
+
+
+class OpenAIModel(BaseModel):
+    """A model, as OpenAI describes it."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+
+
+class OpenAIModels(BaseModel):
+    """All models, as OpenAI describes them."""
+
+    object: Literal["list"]
+    data: list[OpenAIModel]
 
 
 class Passages(BaseModel):
@@ -84,10 +135,12 @@ class Passages(BaseModel):
 
 
 class Fault(BaseModel):
-    """An error: a code for programs, and a message for people."""
+    """An error: a code for programs, and a message for people; the fields are those of OpenAI."""
 
     code: str
     message: str
+    type: Literal["invalid_request_error", "server_error"]
+    param: None
 
 
 class Problem(BaseModel):
@@ -96,6 +149,7 @@ class Problem(BaseModel):
     error: Fault
 
 
+DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 TO_EMBED = ["A cat sits on the mat.", "There is a cat on the carpet."]
 
 
@@ -111,4 +165,28 @@ def describe_model(model: ServedModel) -> dict[str, object]:
         "columns": columns,
         "needs_pair": task.needs_pair,
         "examples": TO_EMBED if model.kind == "embedding" else task.page_inputs(),
+    }
+
+
+def describe_for_openai(model: ServedModel) -> dict[str, object]:
+    """Describe a model as OpenAI's `/v1/models` does."""
+    return {"id": model.name, "object": "model", "created": int(model.loaded_at), "owned_by": "bertkit"}
+
+
+def describe_server(model: ServedModel, settings: ServeSettings, batch_tokens: int) -> dict[str, object]:
+    """Describe a model and the limits as text-embeddings-inference's `/info` does."""
+    labels = {str(number): label for number, label in enumerate(model.predictor.task.labels)}
+    classifier = {"id2label": labels, "label2id": {label: number for number, label in labels.items()}}
+    return {
+        "model_id": model.name,
+        "model_dtype": DTYPES[settings.precision],
+        "model_type": {"classifier": classifier}
+        if model.kind == "sequence"
+        else {"embedding": {"pooling": model.pooling}},
+        "max_input_length": model.predictor.model.config.max_position_embeddings,
+        "max_concurrent_requests": settings.queue_requests,
+        "max_client_batch_size": settings.max_inputs,
+        "max_batch_tokens": batch_tokens,
+        "auto_truncate": True,
+        "version": __version__,
     }

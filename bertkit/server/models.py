@@ -43,7 +43,6 @@ VIEW_STEPS = 32  # of integrated gradients: 7 s for 128 tokens of a MiniLM on tw
 JSON_TYPES = {str: "a text", int: "a number", float: "a number", list: "a list", dict: "an object",
               bool: "true or false", type(None): "null"}  # fmt: skip
 ResultT = TypeVar("ResultT", covariant=True)
-Vectors = NDArray[np.float32]
 
 
 @dataclasses.dataclass(slots=True)
@@ -68,6 +67,15 @@ class Batch(Generic[ResultT]):
 
 
 @dataclasses.dataclass(frozen=True)
+class Embedded:
+    """The vectors of a request's texts."""
+
+    model: str  # its name
+    vectors: NDArray[np.float32]  # (n, D)
+    num_tokens: int
+
+
+@dataclasses.dataclass(frozen=True)
 class _Texts:
     """The texts of a request to embed them."""
 
@@ -86,7 +94,13 @@ class ServedModel:
         self, name: str, kind: str, predictor: Predictor, embedder: Embedder | InputError, explained: Predictor
     ) -> None:
         self.name, self.kind, self.predictor, self.load_seconds = name, kind, predictor, 0.0
+        self.loaded_at = time.time()
         self.explained, self._embedder = explained, embedder
+
+    @property
+    def pooling(self) -> str | None:
+        """How `/embed` pools the vectors of tokens; None if it cannot."""
+        return None if isinstance(self._embedder, InputError) else self._embedder.pooling.mode
 
     def predict_requests(
         self, requests: Sequence[Sequence[object]], max_tokens: int, num_alternatives: int = 0
@@ -115,12 +129,14 @@ class ServedModel:
                 rows[one.request][one.index] = self._row(one, prediction, num_alternatives)
         return Batch([errors.get(number, own) for number, own in enumerate(rows)], num_sequences, num_tokens)
 
-    def embed_requests(self, requests: Sequence[Sequence[object]], max_tokens: int) -> Batch[Vectors]:
-        """Embed the texts of many requests; the result of a request is an array of vectors, or an error."""
+    def embed_requests(
+        self, requests: Sequence[Sequence[object]], max_tokens: int, normalize: bool | None = None
+    ) -> Batch[Embedded]:
+        """Embed the texts of many requests; the result of a request is its vectors, or an error."""
         if isinstance(self._embedder, InputError):
             return Batch([self._embedder] * len(requests), 0, 0)
         read: dict[int, _Texts] = {}
-        results: dict[int, Vectors | Exception] = {}
+        results: dict[int, Embedded | Exception] = {}
         for number, inputs in enumerate(requests):
             try:
                 read[number] = _texts_of(self._embedder, inputs, max_tokens)
@@ -128,7 +144,9 @@ class ServedModel:
                 results[number] = error
         texts = [text for own in read.values() for text in own.texts]
         ends = np.cumsum([len(own.texts) for own in read.values()])
-        results |= zip(read, np.split(self._embedder.embed(texts)[0], ends[:-1]), strict=False)
+        shares = np.split(self._embedder.embed(texts, normalize)[0], ends[:-1])
+        for (number, own), vectors in zip(read.items(), shares, strict=False):
+            results[number] = Embedded(self.name, vectors, own.num_tokens)
         num_tokens = sum(own.num_tokens for own in read.values())
         return Batch([results[number] for number in range(len(requests))], len(texts), num_tokens)
 

@@ -1,11 +1,14 @@
 """The HTTP paths of the server, a function each, and their table."""
 
+import base64
 import json
 from collections.abc import Awaitable, Callable
 
+import numpy as np
 from fastapi import Request, Response
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse, JSONResponse
+from numpy.typing import NDArray
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from pydantic import BaseModel
 
@@ -13,6 +16,7 @@ from bertkit.display.page import hash_of, policy, render, serve_policy
 from bertkit.server import bodies
 from bertkit.server.service import Service
 
+Vectors = NDArray[np.float32]
 DOCS, POLICY = "/docs", "content-security-policy"
 
 
@@ -71,11 +75,50 @@ async def predict(body: bodies.PredictBody, request: Request) -> Response:
 
 
 async def embed(body: bodies.EmbedBody, request: Request) -> Response:
-    """A vector for each text."""
+    """A vector for each text, as text-embeddings-inference sends them."""
     embedded = await service_of(request).embed(body, await _num_tokens(request))
-    numbers = ", ".join(["%.9g"] * embedded.vectors.shape[1])  # nine digits represent a float32 exactly
-    rows = ", ".join(f"[{numbers % tuple(row)}]" for row in embedded.vectors.tolist())
-    return Response(f'{{"model": {json.dumps(embedded.model)}, "vectors": [{rows}]}}', media_type="application/json")
+    return Response(f"[{', '.join(_numbers(embedded.vectors))}]", media_type="application/json")
+
+
+async def openai_embed(body: bodies.OpenAIBody, request: Request) -> Response:
+    """A vector for each text, as OpenAI sends them."""
+    of_ours = bodies.EmbedBody(inputs=[*body.input], model=body.model)
+    embedded = await service_of(request).embed(of_ours, await _num_tokens(request))
+    written = ENCODINGS[body.encoding_format](embedded.vectors)
+    data = (f'{{"object": "embedding", "index": {place}, "embedding": {one}}}' for place, one in enumerate(written))
+    usage = {"prompt_tokens": embedded.num_tokens, "total_tokens": embedded.num_tokens}
+    rest = json.dumps({"object": "list", "model": embedded.model, "usage": usage})
+    return Response(f'{rest[:-1]}, "data": [{", ".join(data)}]}}', media_type="application/json")
+
+
+def _numbers(vectors: Vectors) -> list[str]:
+    """Write each vector as JSON; nine digits represent a float32 exactly."""
+    form = f"[{', '.join(['%.9g'] * vectors.shape[1])}]"
+    return [form % tuple(vector) for vector in vectors.tolist()]
+
+
+def _base64(vectors: Vectors) -> list[str]:
+    return [f'"{base64.b64encode(vector).decode()}"' for vector in vectors.astype("<f4")]
+
+
+ENCODINGS = {"float": _numbers, "base64": _base64}
+
+
+async def openai_models(request: Request) -> Response:
+    """The models, as OpenAI lists them."""
+    described = list(map(bodies.describe_for_openai, service_of(request).models.values()))
+    return JSONResponse({"object": "list", "data": described})
+
+
+async def openai_model(name: str, request: Request) -> Response:
+    """A model, as OpenAI describes it."""
+    return JSONResponse(bodies.describe_for_openai(service_of(request).model(name)))
+
+
+async def info(request: Request) -> Response:
+    """The first model and the limits, as text-embeddings-inference describes them."""
+    service = service_of(request)
+    return JSONResponse(bodies.describe_server(service.model(None), service.settings, service.batch_tokens))
 
 
 async def view(body: bodies.ViewBody, request: Request) -> Response:
@@ -92,11 +135,17 @@ async def search(body: bodies.SearchBody, request: Request) -> Response:
 PATHS: tuple[tuple[str, str, Callable[..., Awaitable[Response]], type[BaseModel] | None], ...] = (
     ("POST", "/predict", predict, bodies.Predictions),
     ("POST", "/embed", embed, bodies.Vectors),
+    ("POST", "/v1/embeddings", openai_embed, bodies.OpenAIVectors),
     ("POST", "/search", search, bodies.Passages),
     ("POST", "/view", view, None),
     ("GET", "/", page, None),
+    ("POST", "/", embed, bodies.Vectors),  # where clients of text-embeddings-inference send texts if they know no path
     ("GET", DOCS, docs, None),
     ("GET", "/models", models, None),
+    ("GET", "/v1/models", openai_models, bodies.OpenAIModels),
+    ("GET", "/v1/models/{name:path}", openai_model, bodies.OpenAIModel),
+    ("GET", "/info", info, None),
+    ("GET", "/health", health, None),
     ("GET", "/healthz", health, None),
     ("GET", "/metrics", metrics, None),
 )

@@ -16,7 +16,7 @@ from bertkit.inference.predictor import open_translator
 from bertkit.retrieval.library import Library
 from bertkit.retrieval.ranking import Searcher, SearchResult, read_glossary
 from bertkit.server.bodies import EmbedBody, PredictBody, SearchBody, ViewBody
-from bertkit.server.models import Batch, ResultT, ServedModel, Vectors, open_models, with_own_tokenizer
+from bertkit.server.models import Batch, Embedded, ResultT, ServedModel, open_models, with_own_tokenizer
 from bertkit.server.queues import Queue, RefusedError
 from bertkit.settings.serve import ServeSettings
 from bertkit.tasks.task import Row
@@ -82,9 +82,10 @@ class _Embed:
     metrics: Metrics
     model: ServedModel
     max_tokens: int
+    normalize: bool | None
 
-    def compute(self, inputs: list[Sequence[object]]) -> list[Vectors | Exception]:
-        return self.metrics.record(self.model.embed_requests(inputs, self.max_tokens))
+    def compute(self, inputs: list[Sequence[object]]) -> list[Embedded | Exception]:
+        return self.metrics.record(self.model.embed_requests(inputs, self.max_tokens, self.normalize))
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,14 +109,6 @@ class _Search:
         return [self.searcher.search(body.question, body.order, body.top_k) for body in inputs]
 
 
-@dataclass(frozen=True)
-class EmbeddedTexts:
-    """The vectors of texts."""
-
-    model: str  # its name
-    vectors: Vectors  # (n, D)
-
-
 class Service:
     """The models of a worker and their queues; raises BertkitError if a model cannot be loaded."""
 
@@ -123,12 +116,12 @@ class Service:
         self.settings, self.is_stopping, self._is_loading = settings, False, False
         device = processes.choose_device(settings.device)
         models, searcher = self._open()
-        batch_tokens = settings.batch_tokens or micro_batches.AUTO_MICRO_TOKENS[device.type]
+        self.batch_tokens = settings.batch_tokens or micro_batches.AUTO_MICRO_TOKENS[device.type]
         max_waiting, seconds = settings.queue_requests, settings.request_seconds
         # slow requests have their own threads, so predictions do not wait for them
         self.metrics = Metrics(settings.workers)
         waiting = self.metrics.waiting
-        self._predictions = Queue(max_waiting, batch_tokens, seconds, waiting)
+        self._predictions = Queue(max_waiting, self.batch_tokens, seconds, waiting)
         self._searches = Queue(max_waiting, 1, seconds, waiting)
         self._views = Queue(MAX_VIEWS, 1, seconds, waiting)
         self._queues = (self._predictions, self._searches, self._views)
@@ -159,34 +152,8 @@ class Service:
         for queue in self._queues:
             await queue.close()
 
-    async def predict(self, body: PredictBody, size: int) -> list[Row]:
-        """Return a row for each input; for questions, with the alternatives."""
-        model, number = self._model(body.model, needs_head=True), body.alternatives
-        if number and model.predictor.task.head != "span":
-            message = f"alternatives={number}: has no effect on a model of kind {model.kind}; leave it out"
-            raise RefusedError(400, "bad_input", message)
-        self._check_count(body.inputs)
-        call = _Predict(self.metrics, model, self.settings.max_tokens, number)
-        return await self._predictions.submit(call, body.inputs, size)
-
-    async def embed(self, body: EmbedBody, size: int) -> EmbeddedTexts:
-        """Return the vectors of texts."""
-        model = self._model(body.model)
-        self._check_count(body.inputs)
-        call = _Embed(self.metrics, model, self.settings.max_tokens)
-        return EmbeddedTexts(model.name, await self._predictions.submit(call, body.inputs, size))
-
-    async def view(self, body: ViewBody, size: int) -> str:
-        """Return the HTML page that explains an input."""
-        return await self._views.submit(_View(self._model(body.model), self.settings), body.input, size)
-
-    async def search(self, body: SearchBody, size: int) -> SearchResult:
-        """Return passages, and the answers in them."""
-        if self._searcher is None:
-            raise RefusedError(404, "no_search", "no library to search; start the server with index=library.db")
-        return await self._searches.submit(_Search(self._searcher), body, size)
-
-    def _model(self, name: str | None, needs_head: bool = False) -> ServedModel:
+    def model(self, name: str | None, needs_head: bool = False) -> ServedModel:
+        """Return the model of a name, or the first one; raises RefusedError if there is none, or it has no head."""
         models = self.models
         if name is not None and name not in models:
             hint = nearest(name, models) or f"; there are {', '.join(models)}"
@@ -197,6 +164,33 @@ class Service:
             message = "no prediction head" + ("" if name is None else f" in model {name!r}")
             raise RefusedError(400, "no_head", f"{message}; POST /embed gives vectors")
         return model
+
+    async def predict(self, body: PredictBody, size: int) -> list[Row]:
+        """Return a row for each input; for questions, with the alternatives."""
+        model, number = self.model(body.model, needs_head=True), body.alternatives
+        if number and model.predictor.task.head != "span":
+            message = f"alternatives={number}: has no effect on a model of kind {model.kind}; leave it out"
+            raise RefusedError(400, "bad_input", message)
+        self._check_count(body.inputs)
+        call = _Predict(self.metrics, model, self.settings.max_tokens, number)
+        return await self._predictions.submit(call, body.inputs, size)
+
+    async def embed(self, body: EmbedBody, size: int) -> Embedded:
+        """Return the vectors of texts."""
+        model = self.model(body.model)
+        self._check_count(body.inputs)
+        call = _Embed(self.metrics, model, self.settings.max_tokens, body.normalize)
+        return await self._predictions.submit(call, body.inputs, size)
+
+    async def view(self, body: ViewBody, size: int) -> str:
+        """Return the HTML page that explains an input."""
+        return await self._views.submit(_View(self.model(body.model), self.settings), body.input, size)
+
+    async def search(self, body: SearchBody, size: int) -> SearchResult:
+        """Return passages, and the answers in them."""
+        if self._searcher is None:
+            raise RefusedError(404, "no_search", "no library to search; start the server with index=library.db")
+        return await self._searches.submit(_Search(self._searcher), body, size)
 
     def _check_count(self, inputs: Sequence[object]) -> None:
         if len(inputs) > self.settings.max_inputs:

@@ -412,9 +412,11 @@ def test_examples_send_the_token(
 ) -> None:
     monkeypatch.setenv("BERTKIT_TOKEN", "s3cret-token")
     with serving(python, f"model_dir={folders['stars']}") as server:
-        browser.open(f"http://any:s3cret-token@127.0.0.1:{server.port}/")
+        browser.call("Network.setExtraHTTPHeaders", headers={"Authorization": "Bearer s3cret-token"})
+        browser.open(f"http://127.0.0.1:{server.port}/")
         write(browser, "kan lon")
         answered(browser)
+        browser.call("Network.setExtraHTTPHeaders", headers={})
         reply = json.loads(text_of(browser, "#reply")[0])
         for selector, command in (("#curl", ["bash", "-c"]), ("#python", [str(python), "-c"])):
             (line,) = text_of(browser, selector)
@@ -433,11 +435,11 @@ def test_docs_work_offline(browser: Browser, server: str) -> None:
     browser.wait("document.querySelectorAll('.opblock').length")
     assert browser.ask("document.querySelectorAll('.opblock').length") == sum(map(len, paths.values()))
     browser.click("#operations-default-predict_predict_post button.opblock-summary-control")
-    browser.wait("document.querySelector('.try-out__btn')")
+    browser.wait("document.querySelector('.try-out__btn') !== null")
     browser.click(".try-out__btn")
-    browser.wait("document.querySelector('.execute')")
+    browser.wait("document.querySelector('.execute') !== null")
     browser.click(".execute")
-    browser.wait("document.querySelector('.live-responses-table .response-col_status')")
+    browser.wait("document.querySelector('.live-responses-table .response-col_status') !== null")
     assert "200" in text_of(browser, ".live-responses-table .response-col_status")[-1]
     assert '"predictions"' in text_of(browser, ".live-responses-table .microlight")[0]
     assert {url for url in browser.requests if not url.startswith((server, "data:", "blob:"))} == set()

@@ -86,7 +86,8 @@ class Answer:
         """The code of a JSON error, whose message is one line without a traceback."""
         (error,) = self.json.values()
         assert set(self.json) == {"error"}
-        assert set(error) == {"code", "message"}
+        assert set(error) == {"code", "message", "type", "param"}
+        assert error["type"] == ("server_error" if self.status >= 500 else "invalid_request_error")
         assert error["message"]
         assert "\n" not in error["message"]
         assert "Traceback" not in error["message"]

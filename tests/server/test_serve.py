@@ -163,10 +163,10 @@ def test_a_wrong_request_fails_alone(models: Path) -> None:
 def test_vectors_are_those_of_embed(server: Server, models: Path) -> None:
     texts = ["kan lon", "", "min " * 140, "half a pair \ud83d"]
     for name in ("stars", "bare"):
-        actual = ask(server.port, "/embed", {"inputs": texts, "model": name}).json
-        own = load_embedder(models / name, device="cpu")([*texts[:3], "half a pair \ufffd"])
-        assert actual["model"] == name
-        assert np.allclose(actual["vectors"], own, atol=1e-6)
+        for normalize in (None, True, False):
+            body = {"inputs": texts, "model": name, "normalize": normalize, "truncate": True}
+            own = load_embedder(models / name, normalize=normalize, device="cpu")([*texts[:3], "half a pair \ufffd"])
+            assert np.allclose(ask(server.port, "/embed", body).json, own, atol=1e-6)
     assert ask(server.port, "/embed", {"inputs": ["a", 3]}).json["error"]["message"].startswith("inputs[1]: a number")
 
 
@@ -235,7 +235,8 @@ def test_what_takes_long_neither_stops_nor_breaks_predictions(server: Server) ->
 def test_openapi_and_metrics_describe_the_server(server: Server) -> None:
     described = ask(server.port, "/openapi.json").json
     assert described["openapi"] == "3.1.0"
-    paths = ("/", "/docs", "/predict", "/embed", "/view", "/search", "/models", "/healthz", "/metrics")
+    paths = ("/", "/docs", "/predict", "/embed", "/view", "/search", "/models", "/health", "/healthz", "/metrics", "/info",
+             "/v1/embeddings", "/v1/models", "/v1/models/{name}")  # fmt: skip
     assert set(described["paths"]) == set(paths)
     schemas = described["components"]["schemas"]
     for path in ("predict", "embed", "view", "search"):
@@ -319,6 +320,11 @@ BAD: dict[str, tuple[bytes, tuple[int, ...], str | None]] = {
     # how large it is
     "too many inputs": (post({"inputs": ["kan"] * 21}), (413,), "too_large"),
     "too many tokens": (post({"inputs": ["kan lon min rur ten kar " * 20] * 18}), (413,), "too_large"),
+    "texts to be left whole": (post({"inputs": ["kan"], "truncate": False}, "/embed"), (400,), "bad_input"),
+    "tokens for OpenAI's path": (post({"input": [[11, 12]]}, "/v1/embeddings"), (400,), "bad_input"),
+    "an unknown encoding": (post({"input": "kan", "encoding_format": "hex"}, "/v1/embeddings"), (400,), "bad_input"),
+    "a model of OpenAI": (post({"input": "kan", "model": "text-embedding-3-small"}, "/v1/embeddings"), (404,), "no_model"),
+    "to describe an unknown model": (request("/v1/models/star"), (404,), "no_model"),
     "too many tokens to embed": (post({"inputs": ["kan lon min rur ten kar " * 20] * 18}, "/embed"), (413,), "too_large"),
     "a large body": (post({"inputs": ["kan " * 6000]}), (413,), "too_large"),
     "a much larger body": (post({"inputs": ["kan " * 900_000]}), (413,), "too_large"),
@@ -378,7 +384,7 @@ def test_right_token_is_accepted(python: Path, models: Path, tmp_path: Path) -> 
     with serving(python, f"model_dir={models / 'stars'}", f"token={tmp_path / 'token'}", "host=0.0.0.0") as own:
         assert "which has no encryption; " in own.wait_for("^warning: .*")[0]
         assert b"s3cret" not in Path(f"/proc/{own.process.pid}/cmdline").read_bytes()
-        assert ask(own.port, "/healthz").status == 200
+        assert ask(own.port, "/healthz").status == ask(own.port, "/health").status == 200
         basic = base64.b64encode(b"anyone:s3cret-token").decode()
         for value in ("Bearer s3cret-token", f"Basic {basic}", f"basic {basic}"):
             assert ask(own.port, "/predict", {"inputs": ["kan"]}, authorization=value).status == 200, value

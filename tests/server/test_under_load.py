@@ -185,9 +185,8 @@ def test_metrics_are_sums_over_workers(python: Path, tokenizer: Tokenizer, tmp_p
         wait_until(lambda: len(workers(server)) == 2)
 
         def figure(name: str) -> float:
-            return float(
-                re.search(rf"^{re.escape(name)} (.*)$", ask(server.port, "/metrics").body.decode(), re.MULTILINE)[1]
-            )  # type: ignore[index]
+            lines = ask(server.port, "/metrics").body.decode().splitlines()
+            return float(next(line.rpartition(" ")[2] for line in lines if line.startswith(name)))
 
         predicted = 'bertkit_requests_total{path="/predict",status="200"}'
         with contextlib.ExitStack() as stack:  # each worker has half of the connections
@@ -197,13 +196,13 @@ def test_metrics_are_sums_over_workers(python: Path, tokenizer: Tokenizer, tmp_p
         assert figure("bertkit_batch_sequences_sum") == 8 * len(TEXTS)
         assert figure('bertkit_loads_total{result="done"}') == 2
         assert figure("bertkit_queue_requests") == 0
-        assert figure('bertkit_model_load_seconds{model="model"}') > 0
+        assert figure("bertkit_model_load_seconds{") > 0
         os.kill(workers(server)[0], signal.SIGKILL)
         wait_until(lambda: len(workers(server)) == 3)
         assert figure(predicted) == 8
         assert figure('bertkit_loads_total{result="done"}') == 3
         given = Path(f"/proc/{workers(server)[1]}/environ").read_text()
-        folder = Path(re.search(r"\0PROMETHEUS_MULTIPROC_DIR=([^\0]+)", given)[1])  # type: ignore[index]
+        folder = Path(re.search(r"\0PROMETHEUS_MULTIPROC_DIR=([^\0]+)", given)[1])
         assert folder.is_dir()
         assert server.stop() == 0
         assert not folder.exists()

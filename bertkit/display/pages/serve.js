@@ -177,7 +177,7 @@
 
   // Two texts as vectors: the cosine of the angle between them.
   function showCosine(reply) {
-    const [a, b] = reply.vectors, dot = (x, y) => x.reduce((sum, value, at) => sum + value * y[at], 0);
+    const [a, b] = reply, dot = (x, y) => x.reduce((sum, value, at) => sum + value * y[at], 0);
     const cosine = dot(a, b) / Math.sqrt(dot(a, a) * dot(b, b));
     const about = soft(`The cosine of the angle between two vectors of ${a.length} numbers: 1 if they have the same direction.`);
     const nodes = [large(format(cosine)), ...bars([{ name: "cosine", value: cosine }], "similarity"), about];
