@@ -13,7 +13,9 @@ import torch
 import transformers
 import uvicorn
 
-MOST_TOGETHER = 64  # texts per padded batch
+MOST_TOGETHER = 64  # waiting texts that a server takes together
+SORTED_TOGETHER = 8  # texts per batch of a server that sorts them by length
+BATCH_SIZES = {"padded": MOST_TOGETHER, "sorted": SORTED_TOGETHER}
 MAX_TOKENS = 128  # tokens per text: bertkit's default for a classifier without a maximum length
 
 
@@ -33,8 +35,8 @@ def pipeline_server(model_dir: str, settings: dict[str, Any], device: str, is_in
     return app
 
 
-def padded_server(model_dir: str, settings: dict[str, Any], device: str) -> fastapi.FastAPI:
-    """Serve with a thread that collects the waiting texts in one batch, padded to the longest."""
+def padded_server(model_dir: str, settings: dict[str, Any], device: str, batch_size: int) -> fastapi.FastAPI:
+    """Serve with a thread that takes the waiting texts together, sorts them by length, and pads each batch to its longest."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(model_dir)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(model_dir, **settings).to(device).eval()
     app, waiting = fastapi.FastAPI(), asyncio.Queue[tuple[str, asyncio.Future[Any]]]()
@@ -42,9 +44,15 @@ def padded_server(model_dir: str, settings: dict[str, Any], device: str) -> fast
 
     @torch.inference_mode()
     def answers(texts: list[str]) -> list[Any]:
-        batch = tokenizer(texts, padding=True, truncation=True, max_length=MAX_TOKENS, return_tensors="pt")
-        rows = model(**batch.to(device)).logits.float().softmax(-1).tolist()
-        return [answer({model.config.id2label[number]: share for number, share in enumerate(row)}) for row in rows]
+        by_length, found = sorted(range(len(texts)), key=lambda place: len(texts[place])), dict[int, Any]()
+        for start in range(0, len(texts), batch_size):
+            places = by_length[start : start + batch_size]
+            chosen = [texts[place] for place in places]
+            batch = tokenizer(chosen, padding=True, truncation=True, max_length=MAX_TOKENS, return_tensors="pt")
+            rows = model(**batch.to(device)).logits.float().softmax(-1).tolist()
+            found |= zip(places, rows, strict=True)
+        labels = model.config.id2label
+        return [answer({labels[number]: share for number, share in enumerate(found[n])}) for n in range(len(texts))]
 
     async def work() -> None:
         while True:
@@ -79,8 +87,8 @@ def app() -> fastapi.FastAPI:
     settings = {"dtype": torch.bfloat16 if precision == "bf16" else torch.float32}
     transformers.logging.disable_progress_bar()
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    if kind == "padded":
-        return padded_server(model_dir, settings, device)
+    if kind in BATCH_SIZES:
+        return padded_server(model_dir, settings, device, BATCH_SIZES[kind])
     return pipeline_server(model_dir, settings, device, kind == "in_turn")
 
 

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,8 @@ SERVERS = {  # kind, and whether there is one process per thread
     "the same, one request after another, in processes": ("in_turn", True),
     "FastAPI and transformers, padded batches": ("padded", False),
     "the same, in processes": ("padded", True),
+    "FastAPI and transformers, sorted batches": ("sorted", False),
+    "sorted batches, in processes": ("sorted", True),
     "bertkit serve": ("bertkit", False),
     "bertkit serve, in workers": ("bertkit", True),
 }
@@ -65,16 +68,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = parsed(__doc__, arguments, MODEL, PRECISION, TEXTS, CLIENTS)
     latencies: dict[str, list[float]] = {name: [] for name in SERVERS}
     rates: dict[str, list[float]] = {name: [] for name in SERVERS}
+    busy = dict.fromkeys(SERVERS, 0.0)  # processor time
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         model_dir, texts = given(args, Path(folder))
-        ports = {name: stack.enter_context(running(name, model_dir, args)) for name in SERVERS}
-        answers = [asyncio.run(ask(port, texts[:NUM_CHECKED])) for port in ports.values()]
+        servers = {name: stack.enter_context(running(name, model_dir, args)) for name in SERVERS}
+        answers = [asyncio.run(ask(server.port, texts[:NUM_CHECKED])) for server in servers.values()]
         check_same(SERVERS, answers, [TOLERANCE[args.precision]] * len(answers))
         for number in range(args.rounds + 1):
             for name in SERVERS if number % 2 else reversed(SERVERS):
-                seconds, found = asyncio.run(drive(ports[name], texts, args.num_clients, args.round_seconds))
+                before = servers[name].processor_seconds()
+                seconds, found = asyncio.run(drive(servers[name].port, texts, args.num_clients, args.round_seconds))
                 print(f"round {number}, {name}: {len(found) / seconds:.1f} requests/s", flush=True)
                 if number:
+                    busy[name] += servers[name].processor_seconds() - before
                     latencies[name] += found
                     rates[name].append(len(found) / seconds)
     results: list[dict[str, Any]] = [
@@ -83,6 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "rate": statistics.median(rates[name]),
             "p50_seconds": quantile(latencies[name], 0.5),
             "p99_seconds": quantile(latencies[name], 0.99),
+            "processor_seconds": busy[name] / len(latencies[name]),
             "ratio": ratio(rates[name], rates[FIRST]),
             "ratio_to_padded": ratio(rates[name], rates[PADDED]),
             "num_requests": len(latencies[name]),
@@ -90,10 +97,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name in SERVERS
     ]
     rows = [
-        (name, f"{rate:.1f}", f"{1000 * half:.0f} ms", f"{1000 * most:.0f} ms", f"{first:.2f}", f"{padded:.2f}")
-        for name, rate, half, most, first, padded, _ in (each.values() for each in results)
+        (name, f"{rate:.1f}", *(f"{1000 * seconds:.1f} ms" for seconds in times), f"{first:.2f}", f"{padded:.2f}")
+        for name, rate, *times, first, padded, _ in (each.values() for each in results)
     ]
-    head = ("", "requests/s", "p50", "p99", "ratio", "to padded batches")
+    head = ("", "requests/s", "p50", "p99", "processor time", "ratio", "to padded batches")
     report(args, "requests/s", results, [Table("", head, rows)])
 
 
@@ -120,9 +127,22 @@ def ratio(rates: Sequence[float], others: Sequence[float]) -> float:
     return statistics.median(ours / theirs for ours, theirs in zip(rates, others, strict=True))
 
 
+@dataclass(frozen=True)
+class Running:
+    """A server that responds."""
+
+    port: int
+    process: psutil.Process
+
+    def processor_seconds(self) -> float:
+        """Return the processor time of its processes so far."""
+        times = [each.cpu_times() for each in (self.process, *self.process.children(recursive=True))]
+        return float(sum(time.user + time.system for time in times))
+
+
 @contextlib.contextmanager
-def running(name: str, model_dir: str, args: argparse.Namespace) -> Iterator[int]:
-    """Run a server; yield its port as soon as it responds."""
+def running(name: str, model_dir: str, args: argparse.Namespace) -> Iterator[Running]:
+    """Run a server; yield it as soon as it responds."""
     kind, has_processes = SERVERS[name]
     num_threads, device, precision = args.num_threads, args.device, args.precision
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -145,7 +165,7 @@ def running(name: str, model_dir: str, args: argparse.Namespace) -> Iterator[int
                 if process.poll() is not None or time.monotonic() > until:
                     raise SystemExit(f"error: {name} did not start; pip install '.[serve]' in the directory of bertkit")
                 time.sleep(0.2)
-            yield port
+            yield Running(port, psutil.Process(process.pid))
         finally:
             process.terminate()
 
@@ -156,7 +176,7 @@ def ready(args: argparse.Namespace, model_dir: Path, texts: list[str], name: str
     num_tokens = sum(map(len, load_tokenizer(model_dir)(texts)["input_ids"])) / len(texts)
     latencies, before = list[float](), memory_here(args.device).free
     server = running(name, str(model_dir), args)
-    port = server.__enter__()
+    port = server.__enter__().port
 
     def work(number: int, server: object = server) -> float:  # without a reference the server would be stopped
         _, found = asyncio.run(drive(port, texts, args.num_clients, args.round_seconds))
