@@ -32,6 +32,7 @@ from bertkit.base.files import (
 from bertkit.base.memory import processes_here
 from bertkit.base.typed_settings import differences, dotted_keys, refuse, to_mapping
 from bertkit.display import console
+from bertkit.interop.hugging_face.config_json import not_in_transformers
 from bertkit.launch.world import command_line, newest_checkpoint, world_from_environment
 from bertkit.run import directory as run_directory
 from bertkit.run import resume_rules
@@ -303,6 +304,8 @@ def announce(plan: RunPlan, state: TrainingState, lines: Sequence[str], batches:
     size = sum(parameter.numel() for parameter in model.parameters())
     how = f"{settings.precision} on {device}, {num_processes} process(es)"
     say(console.model_line(size, config.num_hidden_layers, config.hidden_size, list(model.heads), how))
+    if own := not_in_transformers(config):
+        say(f"note: transformers has no BERT with {', '.join(own)}; this model is for bertkit alone, without an export")
     say(*lines)
     buffers = buffer_bytes(model, num_processes, state.choices.is_strict, settings.checkpoint.background)
     say(*memory_lines(model, buffers, batches, processes_here(device), settings.recompute == "layers"))

@@ -68,6 +68,21 @@ def test_a_short_run_prints_a_line_per_tenth_and_keeps_every_row(
     assert len(read_metrics(tmp_path / "run" / "metrics.jsonl")) == 43
 
 
+@pytest.mark.parametrize(
+    ("change", "named"), [("attention.positions=rotary", "rotary"), ("attention.pattern=causal", None), ("norm=pre", "pre")]
+)
+def test_a_model_without_an_export_is_announced(
+    change: str, named: str | None, prepared_dir: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    """Before the first step, by what `bertkit export` itself asks."""
+    assert pretrain(prepared_dir, tmp_path / "run", "steps=2", "segments=full_sentences", change) == 0
+    start = capsys.readouterr().out.partition("\nstep 1/")[0]
+    assert start.count("transformers has no BERT with") == (named is not None)
+    assert str(named or "") in start
+    code = run(["export", str(tmp_path / "run"), f"output_dir={tmp_path / 'out'}", "head=encoder"])
+    assert ("transformers 5 has no BERT with" in capsys.readouterr().err, code) == ((True, 2) if named else (False, 0))
+
+
 @pytest.fixture
 def finished(twelve_steps: tuple[Path, str]) -> Path:
     return twelve_steps[0]

@@ -39,13 +39,17 @@ def is_decoder(config: BertConfig) -> bool:
 
 def require_bert(config: BertConfig, where: str) -> None:
     """Raise InputError, which names the settings that `transformers` does not have, if it cannot compute a model."""
-    if not writer_of(config).writes(config):
-        changed = changed_from_bert(config)
+    if changed := not_in_transformers(config):
         rest = "export head=encoder without the head, or use" if changed[0].startswith("head.") else "use"
         raise InputError(
             f"{where}: transformers 5 has no BERT with {', '.join(changed)}; {rest} the model as it is with "
             "bertkit.load_model, finetune, predict and embed"
         )
+
+
+def not_in_transformers(config: BertConfig) -> list[str]:
+    """List the settings, as `key=value`, for which `transformers` cannot compute a model; none if it can."""
+    return [] if writer_of(config).writes(config) else changed_from_bert(config)
 
 
 def changed_from_bert(config: BertConfig) -> list[str]:
