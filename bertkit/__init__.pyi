@@ -363,7 +363,7 @@ def prepare(
 def pretrain(
     *,
     data_dir: _Path,
-    output_dir: _Path,
+    output_dir: _Path | None = None,
     overwrite: bool = False,
     model_dir: _Path | None = None,
     objective: Literal['auto', 'masked_lm', 'next_token'] = 'auto',
@@ -404,6 +404,7 @@ def pretrain(
     (True, 1, 'report.html')
 
     Args:
+        output_dir: where the run is kept; None: below runs/, under a name that is made from the settings
         overwrite: True: replace another run in output_dir, which is kept until the new one has a checkpoint
         model_dir: any model directory to start from; its shape replaces model=
         objective: masked_lm, or next_token: each token predicts the next one; auto: next_token with attention.pattern=causal
@@ -428,12 +429,12 @@ def pretrain(
 
 def finetune(
     *,
-    output_dir: _Path,
     task: _TaskOption | _TaskConfig,
     train: _Rows | _Path | None = None,
     dev: _Rows | _Path | None = None,
     model_dir: _Path | None = None,
     data_dir: _Path | None = None,
+    output_dir: _Path | None = None,
     overwrite: bool = False,
     num_epochs: float = ...,
     dev_share: float | None = None,
@@ -483,6 +484,7 @@ def finetune(
         train: the rows: mappings, a data frame or a `datasets.Dataset`; or a file; None to read data_dir
         dev: for the evaluation, rows: mappings, a data frame or a `datasets.Dataset`; or a file; None to read data_dir, or with dev_share
         model_dir: any model; None with decoder=transformer or decoder=rnn
+        output_dir: where the run is kept; None: below runs/, under a name that is made from the settings
         overwrite: True: replace another run in output_dir, which is kept until the new one has a checkpoint
         kernels: plain: torch.nn.functional only; see bertkit/kernels/fast.py
         compile: torch.compile for the layers; auto: on CUDA only, since on a CPU it gains nothing and needs a C++ compiler (bertkit/model/layers.py)

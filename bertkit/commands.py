@@ -18,7 +18,7 @@ from types import ModuleType
 
 from bertkit import COMMANDS
 from bertkit.base import hub_ids, processors
-from bertkit.base.errors import InputError, say
+from bertkit.base.errors import InputError, listed, say
 from bertkit.base.text_files import JsonObject
 from bertkit.launch import launcher, world
 from bertkit.settings.command import Command, CommandSettings
@@ -57,10 +57,12 @@ def compose_settings(
 
 
 def _infer(assignments: Sequence[Assignment], config_dir: str | None) -> list[Assignment]:
-    """Infer the task of a training file without `task=`, and the held-out share without a dev file; print both in one line."""
+    """Infer what is not set beside a training file: its task, the held-out share without a dev file, and the model.
+
+    Prints all of it in one line.
+    """
     keys = keys_of(assignments)
-    has_task, has_dev = "task" in keys, bool(keys & {"task.files.dev", "dev_share"})
-    if "task.files.train" not in keys or (has_task and has_dev):
+    if "task.files.train" not in keys:
         return []
     from bertkit.base.typed_settings import build
     from bertkit.settings.reading.compose import compose_assigned
@@ -68,6 +70,7 @@ def _infer(assignments: Sequence[Assignment], config_dir: str | None) -> list[As
     from bertkit.tasks.reading import kinds, readers
     from bertkit.tasks.task_config import TaskConfig
 
+    has_task, has_dev = "task" in keys, bool(keys & {"task.files.dev", "dev_share"})
     own = [one for one in assignments if re.fullmatch(r"data_dir|task(\.(columns|files))?(\.\w+)?", one.key)]
     own += read_words("finetune", [*([] if has_task else ["task=sequence"]), "output_dir=."])
     composed = compose_assigned("finetune", own, config_dir)
@@ -82,6 +85,10 @@ def _infer(assignments: Sequence[Assignment], config_dir: str | None) -> list[As
     if not has_dev:
         inferred.append("dev_share=0.1")
         reasons.append("dev_share=0.1: 10 % of the rows are held out")
+    at_hand = hub_ids.models_at_hand() if not keys & {"model_dir", "decoder"} and task.kind != "generation" else []
+    if hub_ids.DEFAULT_MODEL in at_hand:
+        inferred.append(f"model_dir={hub_ids.DEFAULT_MODEL}")
+        reasons.append(f"{inferred[-1]}, the default (at hand: {listed(at_hand, ', ')})")
     if reasons and world.world_from_environment().is_main:
         say("; ".join(reasons), file=sys.stderr)
     return read_words("finetune", inferred)

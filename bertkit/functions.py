@@ -20,7 +20,7 @@ import os
 import re
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import get_type_hints
 
@@ -32,9 +32,11 @@ from bertkit.base.typed_settings import read_conf, refuse
 from bertkit.commands import build_settings, check_files, command_of, compose_settings, delegate, import_stage
 from bertkit.launch import launcher, world
 from bertkit.settings.command import Command, CommandSettings
+from bertkit.settings.reading.assignments import Assignment
 from bertkit.settings.reading.names import in_words_of, settings_of
 
 ONE_RUN = threading.Lock()  # a training run uses the random state of its process; a second one waits
+RUNS = Path("runs")  # where a run has its place that has no `output_dir`
 COLUMNS = ("text_column", "text_pair_column", "label_column")  # of a task
 
 
@@ -115,7 +117,11 @@ def function_of(name: str) -> Callable[..., object]:
 
 def signature_of(command: Command) -> inspect.Signature:
     """Return the keyword parameters of a command: its rows, and the fields of its settings with their defaults in `conf/`."""
-    defaults, of_runs = read_conf(command.name), {} if command.of_runs is None else _hints(command.of_runs)
+    named_by_itself = {"output_dir": None} if command.makes_run else {}
+    defaults, of_runs = (
+        read_conf(command.name) | named_by_itself,
+        {} if command.of_runs is None else _hints(command.of_runs),
+    )
     known = {**of_runs, **_hints(command.name), **dict.fromkeys(command.rows, object)}
     required = [name for name in known if defaults.get(name) == "???" and name not in command.rows]
     names = [*required, *(name for name in [*command.rows, *known] if name not in required)]
@@ -141,9 +147,11 @@ def _call(command: Command, settings: dict[str, object]) -> object:
 
     with in_words_of(command.name, settings), contextlib.ExitStack() as stack:
         temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bertkit-")))
-        keeps_rows = command.is_training and isinstance(settings.get("output_dir"), (str, os.PathLike))
-        folder = path_of(settings["output_dir"], "output_dir") / "rows" if keeps_rows else temporary
-        inputs = list[object]()
+        is_unnamed = command.makes_run and settings.get("output_dir") is None
+        if is_unnamed:
+            settings.pop("output_dir", None)
+        folder, inputs = _folder_of_rows(command, settings) or temporary, list[object]()
+        data_dir = RUNS if is_unnamed else None  # RUNS has the rows of other runs, too
         for name, setting in command.rows.items():
             rows = settings.pop(name, None)
             if setting == "input" and isinstance(rows, str) and " " in rows and not os.path.exists(rows):
@@ -153,10 +161,13 @@ def _call(command: Command, settings: dict[str, object]) -> object:
             elif rows is not None and setting == "input":
                 inputs, settings[setting] = [rows], "-"
             elif rows is not None:
-                settings |= stack.enter_context(_as_file(rows, name, setting, folder, settings.get("data_dir")))
+                settings |= stack.enter_context(
+                    _as_file(rows, name, setting, folder, settings.get("data_dir", data_dir))
+                )
         if command.returns == "values" and settings.get("output") is None:
             settings["output"] = "-"
         assignments = read_values(command.name, settings)
+        assignments += [_own_place(command, assignments)] if is_unnamed else []
         checked = build_settings(command.name, compose_settings(command.name, assignments))
         launch = checked.worker_launch
         if command.returns == "scores" and launch is not None and launcher.starts_workers(launch):
@@ -175,6 +186,21 @@ def _call(command: Command, settings: dict[str, object]) -> object:
             return _run_of(command, checked, stage.scores(checked) or {})
         stage.run(checked, *inputs)
         return _run_of(command, checked, {})
+
+
+def _folder_of_rows(command: Command, settings: Mapping[str, object]) -> Path | None:
+    """Return the folder in which a run keeps its rows; None for a command that is no run."""
+    output_dir = settings.get("output_dir")
+    if isinstance(output_dir, (str, os.PathLike)) and command.is_training:
+        return path_of(output_dir, "output_dir") / "rows"
+    return RUNS / "rows" if command.makes_run else None
+
+
+def _own_place(command: Command, assignments: Sequence[Assignment]) -> Assignment:
+    """Return the directory of a run that has none: named after its settings, so that the same call is the same run."""
+    texts = sorted(one.text for one in assignments if one.key != "overwrite")
+    place = f"{RUNS}/{command.name}-{hashlib.sha256(repr(texts).encode()).hexdigest()[:8]}"
+    return Assignment("output_dir", place, f"output_dir={place}")
 
 
 def _run_of(command: Command, settings: CommandSettings, scores: JsonObject) -> Run:

@@ -57,6 +57,7 @@ OWN_TEXT = {
     "dev": f"for the evaluation, {ROWS_TEXT}; or a file; None to read data_dir, or with dev_share",
     "data": f"labelled {ROWS_TEXT}; or a file; None to read data_dir",
     "input": "a file; or texts, pairs or rows in a list, a column, a data frame, a `datasets.Dataset` or a generator",
+    "output_dir": "where the run is kept; None: below runs/, under a name that is made from the settings",
     "text_column": "the column of the text: a name, or a number from 0",
     "text_pair_column": "the column of the second text",
     "label_column": "the column of the labels",
@@ -204,6 +205,8 @@ class Stub:
         for name in command_of(command).rows:
             kind, default, _ = results.get(name, ("_Path | None", "None", ""))
             results[name] = (f"_Rows | {kind}", default, OWN_TEXT[name])
+        if command_of(command).makes_run:
+            results["output_dir"] = ("_Path | None", "None", OWN_TEXT["output_dir"])
         if "task" in results:
             results |= {name: ("str | int | None", "None", OWN_TEXT[name]) for name in COLUMNS}
         if command == "glue":

@@ -209,6 +209,29 @@ def test_a_stopped_run_resumes_with_its_rows(start: Path, tmp_path: Path) -> Non
     assert again.scores == whole.scores
 
 
+def test_runs_without_a_directory_have_names_of_their_own(
+    start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
+) -> None:
+    """The same cell is the same run; a changed one is another, and does not evaluate on the rows of the first."""
+    monkeypatch.chdir(tmp_path)
+    rows = [{"text": f"a good {n} day", "label": "ab"[n % 2]} for n in range(12)]
+    cell: dict[str, Any] = {
+        "train": rows,
+        "text": "text",
+        "model_dir": start,
+        "num_epochs": 1,
+        "task.max_seq_length": 32,
+    }
+    first = bertkit.finetune(**cell, dev=rows[:6])
+    capsys.readouterr()
+    assert bertkit.finetune(**cell, dev=rows[:6], output_dir=None) == first
+    assert "done already" in capsys.readouterr().out
+    other = bertkit.finetune(**cell, dev_share=0.4)
+    assert "7 rows without dev_share=0.4" in (printed := capsys.readouterr().out), printed
+    assert other.directory != first.directory
+    assert {one.directory.parent for one in (first, other) if one.directory} == {tmp_path / "runs"}
+
+
 def test_what_is_misplaced_or_no_setting(made: dict[str, Any], tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     frame, run = pandas.DataFrame(made["rows"]), made["stars"]

@@ -1,6 +1,7 @@
 """The short form of finetune, predict and embed: words and options for files and columns; what is inferred from the file."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -77,6 +78,30 @@ def test_what_is_inferred_is_composed_and_said(
     assert printed.err.count("\n") == 1
     assert ("task=classification" in printed.err) == (task == "classification")
     assert ("dev_share=0.1" in printed.err) == (dev_share is not None)
+
+
+def test_run_without_a_model_takes_the_default_of_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
+) -> None:
+    """Without it, the error names the models that are at hand."""
+    default = "sentence-transformers/all-MiniLM-L6-v2"
+    snapshot = tmp_path / "hub" / f"models--{default.replace('/', '--')}" / "snapshots" / "1"
+    model = tmp_path / "runs" / "tiny" / "model"
+    for directory in (snapshot, model):
+        directory.mkdir(parents=True)
+        (directory / "config.json").write_text("{}")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.chdir(tmp_path)
+    words = ["finetune", str(write(tmp_path, "r.csv", CSV)), "--text", "review", "--label", "stars", "--output", "o"]
+    assert run([*words, "--cfg", "job"]) == 0
+    printed = capsys.readouterr()
+    assert yaml.safe_load(printed.out)["model_dir"] == default
+    assert f"model_dir={default}, the default (at hand: runs/tiny, {default})\n" in printed.err
+    shutil.rmtree(tmp_path / "hub")
+    refused(run(words), "error: missing value: set model_dir= (at hand: runs/tiny)", capsys)
+    shutil.rmtree(tmp_path / "runs")
+    refused(run(words), f"error: missing value: set model_dir= to a BERT, such as {default} on the hub", capsys)
+    assert not (tmp_path / "o").exists()
 
 
 def test_second_file_needs_dev_option(tmp_path: Path, capsys: Capsys) -> None:

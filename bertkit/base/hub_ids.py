@@ -1,4 +1,4 @@
-"""Checks hub model names, and quickly whether the hub is reachable; the hub's own libraries wait half a minute."""
+"""Checks hub model names, which models are at hand, and quickly whether the hub is reachable; its own libraries wait half a minute."""
 
 import contextlib
 import functools
@@ -7,9 +7,10 @@ import re
 import sys
 from pathlib import Path
 
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, listed
 
 TIMEOUT_SECONDS = 1.2
+DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"  # to fine-tune: 22.6 M parameters, which learn from few examples (recipes/glue, recipes/own_data)
 # usual names of local folders
 _FOLDERS = re.compile("runs?|out|outputs?|models?|checkpoints?|data|tmp|exp|experiments")
 
@@ -42,10 +43,27 @@ def check_model(name: str, setting: str) -> None:
     """Raise InputError unless a hub model is cached or the hub is reachable; does not import torch."""
     if not is_id(name) or Path(name).exists():
         return
-    home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "huggingface")
-    cache = Path(os.environ.get("HF_HUB_CACHE") or Path(home, "hub")).expanduser()
-    if not (cache / f"models--{name.replace('/', '--')}").is_dir() and is_offline():
+    if not (_cache() / f"models--{name.replace('/', '--')}").is_dir() and is_offline():
         raise missing_model_error(name, setting, "no network, or HF_HUB_OFFLINE is set")
+
+
+def _cache() -> Path:
+    home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "huggingface")
+    return Path(os.environ.get("HF_HUB_CACHE") or Path(home, "hub")).expanduser()
+
+
+def models_at_hand() -> list[str]:
+    """List the models that a run can start from: runs below the working directory, and models in the cache of the hub."""
+    runs = [str(path.parents[1]) for depth in ("*", "*/*") for path in Path().glob(f"{depth}/model/config.json")]
+    cached = {path.parents[2].name for path in _cache().glob("models--*/snapshots/*/config.json")}
+    return sorted(runs) + sorted(name.removeprefix("models--").replace("--", "/", 1) for name in cached)
+
+
+def missing_model() -> str:
+    """Return the message about `model_dir=`, which is not set."""
+    at_hand = models_at_hand()
+    models = f"(at hand: {listed(at_hand, ', ')})" if at_hand else f"to a BERT, such as {DEFAULT_MODEL} on the hub"
+    return f"missing value: set model_dir= {models}"
 
 
 def missing_model_error(name: str, setting: str, why: str) -> InputError:

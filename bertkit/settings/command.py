@@ -78,3 +78,8 @@ class Command:
     of_runs: str | None = None  # another command, whose settings the user may set for each run that this one starts
     # the short form: the setting of each option, and of "", a file without a key
     short: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def makes_run(self) -> bool:
+        """Whether the command makes one training run."""
+        return self.is_training and self.model is not None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from bertkit.base.errors import InputError
+from bertkit.base.hub_ids import missing_model
 from bertkit.base.intervals import Count, Interval, Positive, ShareInside, Size
 from bertkit.base.typed_settings import IF_SET, refuse, unused
 from bertkit.data.data_config import TokenizerConfig
@@ -103,7 +104,7 @@ class FinetuneSettings(TrainingSettings):
             return ["missing value: set decoder= (one of bert, rnn, transformer)"]
         if decoder is None or not decoder.is_from_scratch:
             if self.model_dir is None:
-                return ["missing value: set model_dir="]
+                return [missing_model()]
             why = "with model_dir=, whose model defines it"
             return unused(self, "", *((name, True, why) for name in ("model", "tokenizer", "attention", "norm")))
         if self.model_dir is not None:

@@ -69,7 +69,8 @@ def test_a_short_run_prints_a_line_per_tenth_and_keeps_every_row(
 
 
 @pytest.mark.parametrize(
-    ("change", "named"), [("attention.positions=rotary", "rotary"), ("attention.pattern=causal", None), ("norm=pre", "pre")]
+    ("change", "named"),
+    [("attention.positions=rotary", "rotary"), ("attention.pattern=causal", None), ("norm=pre", "pre")],
 )
 def test_a_model_without_an_export_is_announced(
     change: str, named: str | None, prepared_dir: Path, tmp_path: Path, capsys: Capsys
