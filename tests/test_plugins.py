@@ -308,8 +308,8 @@ def test_positions_and_patterns_that_alternate() -> None:
             return SlidingWindow(window=self.near) if layer % 2 else Pattern()
 
     bertkit.positions("turning")(Turning)  # type: ignore[attr-defined]
-    bertkit.pattern("alternating")(Alternating)  # type: ignore[attr-defined]
-    mapping = {"positions": "turning", "positions_options": {"base": 3}, "pattern": "alternating"}
+    bertkit.pattern("by_turns")(Alternating)  # type: ignore[attr-defined]
+    mapping = {"positions": "turning", "positions_options": {"base": 3}, "pattern": "by_turns"}
     config = small_config(attention=build(AttentionConfig, mapping))  # type: ignore[arg-type]
     model = BertWithHeads(config, ("masked_lm",), with_pooler=False).eval()
     ids, layout = torch.arange(5, 17), Layout.from_lengths(torch.tensor([7, 5]))

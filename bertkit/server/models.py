@@ -178,7 +178,7 @@ class ServedModel:
             for request, group in groups:
                 own = list(group)
                 if error := self._error_of(own):
-                    errors[request] = InputError(_for_request(str(error), own))
+                    errors[request] = InputError(*(_for_request(str(line), own) for line in error.args))
         return errors
 
     def _error_of(self, inputs: Sequence[_Input]) -> InputError | None:
@@ -319,7 +319,7 @@ def _as_pair(value: object, task: AnyTask) -> object:
 
 def _for_request(message: str, inputs: Sequence[_Input]) -> str:
     """Change an error message to the indices of the request, from 0, without the advice for the command line."""
-    place = re.match(r"inputs:(\d+)", message)
+    place = re.match(r"inputs: row (\d+)", message)
     if place is not None and 0 < int(place[1]) <= len(inputs):
         message = f"inputs[{inputs[int(place[1]) - 1].index}]{message[place.end() :]}"
     return re.sub(r"(;|,? or) set (task\.\S+|format=)[^;]*$", "", message)

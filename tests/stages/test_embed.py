@@ -113,7 +113,7 @@ def test_what_came_before_an_error_is_kept_and_can_be_read(
     output = tmp_path / f"out.{ending}"
     assert embed(model_dir, tmp_path / "in.jsonl", output) == 2
     printed = capsys.readouterr().err
-    assert "in.jsonl:5: field 'text'" in printed
+    assert "in.jsonl:5: 'text' is " in printed
     assert f"4 vectors before it are in {output}.partial" in printed
     assert not output.exists()
     Path(f"{output}.partial").rename(output)

@@ -334,5 +334,5 @@ def test_refusals_of_a_task(more: list[str], line: str, tokenizer: Tokenizer, tm
 def test_a_split_of_a_task_without_one(capsys: Capsys) -> None:
     refused(run(["evaluate", "model_dir=x", "data_dir=y", "split=dev"]), "for the split of a task, set task=", capsys)
     assert run(["evaluate", "model_dir=x"]) == 2
-    assert capsys.readouterr().err == "error: missing value: set data_dir=\n"
+    assert capsys.readouterr().err == "error: missing value: set data_dir= to a prepared dataset\n"
     refused(run(["evaluate", "model_dir=x", "data_dir=y", "task.columns.text=a"]), "task.columns: has no", capsys)
