@@ -218,7 +218,7 @@ def exit_code_of(arguments: list[str]) -> int:
     if not isinstance(code, int):
         print(code, file=sys.stderr)
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):  # ValueError: it is closed
             stream.flush()
     return code if isinstance(code, int) else 1
 
