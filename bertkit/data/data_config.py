@@ -10,7 +10,7 @@ from bertkit.base.annotations import OptionOf
 from bertkit.base.errors import InputError
 from bertkit.base.intervals import MAX_INT32, Count, Interval, Share, ShareInside, Size
 from bertkit.base.text_files import is_text_encoding
-from bertkit.base.typed_settings import options_of, refuse, unused
+from bertkit.base.typed_settings import IF_SET, options_of, refuse, unused
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,11 @@ class TokenizerConfig:
     min_frequency: Count
     lowercase: bool | None
     rules: Literal["auto", "hugging_face", "google"]
+    kind: Literal["wordpiece", "bpe"] = field(default="wordpiece", metadata=IF_SET)  # what is learned
+
+    def __post_init__(self) -> None:
+        why, is_bpe = "with tokenizer=bpe, a byte-level BPE that keeps every character", self.kind == "bpe"
+        refuse(unused(self, "tokenizer.", ("lowercase", is_bpe, why), ("rules", is_bpe, why, "auto")))
 
 
 @dataclass(frozen=True)

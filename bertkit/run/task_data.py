@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bertkit.base.batch import IGNORED
 from bertkit.base.errors import InputError
-from bertkit.data.corpus.tokenizer import Rules, Tokenizer, VocabFacts, load_tokenizer, train_wordpiece
+from bertkit.data.corpus.tokenizer import Rules, Tokenizer, VocabFacts, load_tokenizer, train_tokenizer
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.label_scale import LabelUnits
 from bertkit.run.directory import continued_identity
@@ -156,7 +156,7 @@ def new_tokenizer(settings: FinetuneSettings, splits: Callable[[], TrainingData]
         return (text for example in examples for text in (example.source, example.target or "") if text)
 
     is_lowercase = config.lowercase is True  # auto means False, so that generated texts have capital letters
-    return train_wordpiece(texts, config.vocab_size, is_lowercase, config.min_frequency, rules or "hugging_face")
+    return train_tokenizer(config, texts, is_lowercase, rules or "hugging_face")
 
 
 def make_task_data(splits: TrainingData, tokenizer: Tokenizer) -> TaskData:

@@ -64,6 +64,11 @@ class PrepareSettings(CommandSettings):
             why = "has no effect here, since prepare stores tokens only; add segments=google, or pass it to pretrain"
             return [f"{unused}: {why}"] if unused else []
         problems = []
+        if self.tokenizer.kind != "wordpiece":
+            problems.append(
+                f"tokenizer={self.tokenizer.kind}: segments=google is for BERT's WordPiece, as in the original; use "
+                "tokenizer=wordpiece"
+            )
         if "held_out_prob" in self.explicit_keys and self.held_out_prob > 0:
             problems.append(
                 f"held_out_prob={self.held_out_prob}: has no effect with segments=google, which uses every document; "

@@ -8,6 +8,7 @@ from bertkit.base.errors import InputError, say
 from bertkit.base.files import LOCK, building_dir, refuse_file, sha256_file, to_json
 from bertkit.base.text_files import JsonObject, read_json
 from bertkit.base.typed_settings import checked, refuse
+from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.inference.embedding import check_pooling
 from bertkit.interop.exports import card, onnx, sentence_transformers
 from bertkit.interop.google.checkpoint import write_release
@@ -39,7 +40,8 @@ def run(settings: ExportSettings) -> None:
     refuse_file(final)
     model = _load(settings, source)
     require_bert(model.config, f"model_dir={settings.model_dir}")
-    _check_layouts(settings, model)
+    tokenizer = tokenizer_of(settings.model_dir, source)
+    _check_layouts(settings, model, tokenizer)
     text_files = _text_files(settings, source, model)
     identity = {
         "heads": [*model.heads, *(["pooler"] if model.bert.pooler is not None else [])],
@@ -55,7 +57,7 @@ def run(settings: ExportSettings) -> None:
         say(f"done already: {final} holds this export")
         return
     with building_dir(final.resolve()) as partial:
-        write_model(model, tokenizer_of(settings.model_dir, source), partial, text_files)
+        write_model(model, tokenizer, partial, text_files)
         theirs = load_reference(partial, model)
         result = _certified(settings, compare(partial, model, theirs))
         if settings.google:
@@ -96,7 +98,7 @@ def _heads_of(model: BertWithHeads) -> str:
     return ", ".join(model.heads) or "the encoder only"
 
 
-def _check_layouts(settings: ExportSettings, model: BertWithHeads) -> None:
+def _check_layouts(settings: ExportSettings, model: BertWithHeads, tokenizer: Tokenizer) -> None:
     """Refuse formats that cannot hold this model, before anything is written."""
     google, heads, is_causal = settings.google, set(model.heads), is_decoder(model.config)
     names, is_embedder = ", ".join(model.heads), settings.sentence_transformers is not False
@@ -104,6 +106,8 @@ def _check_layouts(settings: ExportSettings, model: BertWithHeads) -> None:
         f"sentence_transformers=true needs head=encoder; this has {names}": is_embedder and heads,
         f"google=true: google-research/bert has no {names} head; leave it out": google and heads & {"token", "choice"},
         "google=true: google-research/bert has no causal attention; leave it out": google and is_causal,
+        "google=true: google-research/bert reads BERT's WordPiece only, from vocab.txt; leave it out": google
+        and not tokenizer.words_by.is_of_bert,
         "onnx=true: generation needs two graphs and a search; leave it out": settings.onnx and "generation" in heads,
         "onnx=true: torch cannot export attention.pattern=causal; leave it out": settings.onnx and is_causal,
     }

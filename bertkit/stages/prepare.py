@@ -28,7 +28,7 @@ from bertkit.data.corpus.dataset_writer import (
     write_dataset,
 )
 from bertkit.data.corpus.documents import Corpus, open_corpus
-from bertkit.data.corpus.tokenizer import Rules, load_tokenizer, train_wordpiece
+from bertkit.data.corpus.tokenizer import Rules, load_tokenizer, train_tokenizer
 from bertkit.data.data_config import InstancesConfig
 from bertkit.display.console import Progress
 from bertkit.run.outputs import check_output, opened_output
@@ -171,7 +171,7 @@ def _write_tokenizer(settings: PrepareSettings, corpus: Corpus, directory: Path)
                 yield from document
 
     size = config.vocab_size
-    tokenizer = train_wordpiece(sentences, size, config.lowercase is not False, config.min_frequency, rules)
+    tokenizer = train_tokenizer(config, sentences, config.lowercase is not False, rules)
     shortage = f", not {size:,}: the text has no more" if tokenizer.vocab_size < size else ""
     say(f"trained a vocabulary of {tokenizer.vocab_size:,} tokens{shortage}")
     tokenizer.save(directory)

@@ -52,8 +52,8 @@ def make_features(
     overlap = room // 2 if setting is None else setting
     facts = tokenizer.facts
     vocabulary = list(dict.fromkeys(word for example in examples for word in example.words))
-    encodings = tokenizer.encode_sentences(vocabulary)
-    pieces_of = {word: encoding.ids or [facts.unk] for word, encoding in zip(vocabulary, encodings, strict=True)}
+    encoded = tokenizer.encode_words(vocabulary)
+    pieces_of = {word: ids or [facts.unk] for word, ids in zip(vocabulary, encoded, strict=True)}
     numbers = {label: number for number, label in enumerate(labels)}
     features = []
     for place, example in enumerate(examples):

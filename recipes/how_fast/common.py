@@ -19,7 +19,7 @@ from bertkit.base.processors import check_precision
 from bertkit.base.typed_settings import conf_dir
 from bertkit.data.corpus.documents import open_corpus
 from bertkit.data.corpus.prepared import PreparedDataset, open_prepared
-from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.data.corpus.tokenizer import Tokenizer, wordpiece
 from bertkit.data.data_config import CorpusConfig
 from bertkit.interop.hugging_face.directory import write_model
 from bertkit.model.bert import init_weights
@@ -121,7 +121,7 @@ def new_model(
     words = [*tokenizer.vocab, *(f"[unused{number}]" for number in range(tokenizer.vocab_size, size))]
     vocab = {word: number for number, word in enumerate(words)}
     target.mkdir()
-    write_model(model, Tokenizer(vocab, tokenizer.lowercase, tokenizer.strip_accents, tokenizer.rules), target)
+    write_model(model, wordpiece(vocab, tokenizer.lowercase, tokenizer.strip_accents, tokenizer.rules), target)
 
 
 def sentences(dataset: PreparedDataset, count: int) -> list[str]:

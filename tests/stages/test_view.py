@@ -20,7 +20,7 @@ from safetensors.numpy import load_file
 
 from bertkit import export_model, load_model, load_tokenizer
 from bertkit.cli import run
-from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.data.corpus.tokenizer import Tokenizer, wordpiece
 from bertkit.explain.attributions import Target, attribute
 from bertkit.explain.explain import Alignment, Explanation, rollout
 from bertkit.explain.pictures import alignment_picture, attention_page, compress_attention
@@ -571,7 +571,7 @@ def test_hostile_text_is_text(browser: Browser, make: Make, tokenizer: Tokenizer
     vocab = {token: number for number, token in enumerate(tokenizer.vocab)}
     for strange in ("<script>", "</script><img>", "\u202e", "\U0001f600", '"><b>'):
         vocab[strange] = len(vocab)
-    strange_tokenizer = Tokenizer(vocab, lowercase=True)
+    strange_tokenizer = wordpiece(vocab, lowercase=True)
     model = small_model(len(vocab), heads=("token",), with_pooler=False, labels=("O", "<img src=x onerror=alert(1)>"))
     folder = export_model(model, strange_tokenizer, tmp_path / "m")
     arguments = [f"model_dir={folder}", f"text={HOSTILE}", f"output={page}", "device=cpu", "task.max_seq_length=41"]

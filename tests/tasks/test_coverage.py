@@ -4,7 +4,7 @@ import pytest
 from task_configs import task_config
 
 from bertkit.base.errors import InputError
-from bertkit.data.corpus.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bertkit.data.corpus.tokenizer import SPECIAL_TOKENS, wordpiece
 from bertkit.run.task_data import Coverage
 from bertkit.tasks import task as task_module
 from bertkit.tasks.batching import FeatureBatches
@@ -14,7 +14,7 @@ from bertkit.tasks.spans.examples import SpanExample
 from bertkit.tasks.trainable import task_of
 from bertkit.tasks.words import TaggingExample
 
-TOKENIZER = Tokenizer({token: n for n, token in enumerate([*SPECIAL_TOKENS, *"abcde"])}, lowercase=True)
+TOKENIZER = wordpiece({token: n for n, token in enumerate([*SPECIAL_TOKENS, *"abcde"])}, lowercase=True)
 
 
 def sequence(number: int, text: str, pair: str | None = None) -> SequenceExample:
@@ -62,7 +62,7 @@ CUT = [
 def test_what_is_cut_is_counted(name: str, examples: list, num_cut: list[int]) -> None:
     settings = {"spans": ["task.spans.max_query_length=2", "task.spans.window_step=2"]}
     task = task_config(name, "task.max_seq_length=8", *settings.get(name, []))
-    pieces = Tokenizer(
+    pieces = wordpiece(
         {token: n for n, token in enumerate([*SPECIAL_TOKENS, *"abcde", *(f"##{c}" for c in "abcde")])}, lowercase=True
     )
     coverage = Coverage(pieces.facts)

@@ -16,7 +16,7 @@ from task_files import read, write
 
 from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import build, to_mapping
-from bertkit.data.corpus.tokenizer import Tokenizer, train_wordpiece
+from bertkit.data.corpus.tokenizer import train_wordpiece, wordpiece
 from bertkit.inference.chunks import read_rows
 from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
 from bertkit.tasks.feature import Feature
@@ -26,7 +26,7 @@ from bertkit.tasks.scoring import metrics
 from bertkit.tasks.task_config import GenerationConfig, TaskConfig
 
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "##d", "e", ".", "[", "]", "sep"]
-TOKENIZER = Tokenizer({token: number for number, token in enumerate(TOKENS)}, lowercase=True)
+TOKENIZER = wordpiece({token: number for number, token in enumerate(TOKENS)}, lowercase=True)
 
 
 def task(*overrides: str, name: str = "translation") -> TaskConfig:

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertkit.base.errors import InputError
-from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.data.corpus.tokenizer import wordpiece
 from bertkit.tasks.choice import ChoiceExample, ChoiceTask
 from bertkit.tasks.feature import Feature, truncated_lengths
 from bertkit.tasks.label_kinds import Number, OneLabel, SeveralLabels
 from bertkit.tasks.sequence import SequenceExample
 
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "d", "e"]
-TOKENIZER = Tokenizer({token: number for number, token in enumerate(TOKENS)}, lowercase=True)
+TOKENIZER = wordpiece({token: number for number, token in enumerate(TOKENS)}, lowercase=True)
 
 
 def sized(max_seq_length: int) -> Any:

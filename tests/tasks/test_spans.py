@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError
-from bertkit.data.corpus.tokenizer import SPECIAL_TOKENS, Tokenizer, load_tokenizer
+from bertkit.data.corpus.tokenizer import SPECIAL_TOKENS, Tokenizer, load_tokenizer, wordpiece
 from bertkit.tasks.feature import SpanFeature
 from bertkit.tasks.scoring.squad import normalize_answer
 from bertkit.tasks.spans import answers
@@ -24,7 +24,7 @@ from bertkit.tasks.spans.task import SQUAD_FILES
 from bertkit.tasks.task_config import SpansConfig
 
 TOKENS = [*SPECIAL_TOKENS, *"abcdefgq", *(f"##{letter}" for letter in "abcdefgq"), ".", "?"]
-LETTERS = Tokenizer({token: number for number, token in enumerate(TOKENS)}, lowercase=True)
+LETTERS = wordpiece({token: number for number, token in enumerate(TOKENS)}, lowercase=True)
 
 
 SETTINGS = SpansConfig(

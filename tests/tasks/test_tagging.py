@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from task_configs import task_config
 
 from bertkit.base.errors import InputError
-from bertkit.data.corpus.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bertkit.data.corpus.tokenizer import SPECIAL_TOKENS, Tokenizer, wordpiece
 from bertkit.tasks import words as words_module
 from bertkit.tasks.feature import TaggingFeature
 from bertkit.tasks.task_config import TaggingConfig
@@ -23,7 +23,7 @@ LABELS = ("O", "B-X", "I-X", "B-Y")
 
 @pytest.fixture(scope="module")
 def letters() -> Tokenizer:
-    return Tokenizer({token: number for number, token in enumerate(TOKENS)}, lowercase=True)
+    return wordpiece({token: number for number, token in enumerate(TOKENS)}, lowercase=True)
 
 
 def features_of(
@@ -138,7 +138,7 @@ def test_settings_reach_features_and_words_keep_one_tag(
 )
 def test_one_tag_for_each_word_of_anything(texts: list[list[str]], max_seq_length: int, overlap: int) -> None:
     """The logits say of each token the label of its word, so the tags must come back as they were."""
-    tokenizer = Tokenizer({token: number for number, token in enumerate(TOKENS)}, lowercase=True)
+    tokenizer = wordpiece({token: number for number, token in enumerate(TOKENS)}, lowercase=True)
     examples = [
         TaggingExample(str(n), tuple(words), tuple(LABELS[len(word) % 4] for word in words))
         for n, words in enumerate(texts)

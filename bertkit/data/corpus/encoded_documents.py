@@ -193,7 +193,9 @@ class _Encoder:
     def __init__(self, job: EncodingJob) -> None:
         tokenizer = load_tokenizer(job.tokenizer_dir)
         self.job, self.dtype = job, token_dtype(tokenizer.vocab_size)
-        self.cache = WordCache(tokenizer, NUM_CACHED_WORDS)
+        self.encode_flat = WordCache(tokenizer, NUM_CACHED_WORDS).encode_flat
+        if not tokenizer.words_by.is_of_bert:
+            self.encode_flat = tokenizer.encode_flat
 
     def encode(self, number: int) -> Iterator[None]:
         """Write the files of a portion that an interrupted command has not written; yield after each batch."""
@@ -206,7 +208,7 @@ class _Encoder:
         waiting: list[EncodedDocuments] = []
         characters = 0
         for batch in _batches(documents):
-            waiting.append(encode_documents(batch, self.cache.encode_flat))
+            waiting.append(encode_documents(batch, self.encode_flat))
             characters += sum(map(len, chain.from_iterable(batch)))
             if characters >= MAX_FILE_CHARACTERS:
                 _save(waiting, directory / f"{number:05d}-{num_files:03d}.npz", self.dtype)

@@ -1,16 +1,16 @@
-"""The WordPiece tokenizer: text to ids and back, and the files that other programs read.
+"""The tokenizer: text to ids and back, and the files that other programs read.
 
-It uses the `tokenizers` library, with BERT's settings. A tokenizer splits text into words either by Hugging Face's rules, as
-other programs do with an exported model, or by Google's rules; `google_words.py` lists the differences.
+It uses the `tokenizers` library, with BERT's settings, or with those of a `tokenizer.json` of any kind: BPE, Unigram or WordPiece.
+BERT's splits text into words either by Hugging Face's rules, as other programs do with an exported model, or by Google's rules;
+`google_words.py` lists the differences.
 """
 
-import unicodedata
+import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,18 +19,21 @@ from tokenizers import Encoding
 from bertkit.base.errors import InputError
 from bertkit.base.files import building_dir, to_json
 from bertkit.base.text_files import read_json
-from bertkit.data.corpus.long_texts import FlatIds, TextPieces, encode_in_parts
-from bertkit.data.corpus.vocabulary import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK, learn_vocabulary, read_vocabulary
-from bertkit.data.corpus.word_rules import GoogleRules, HuggingFaceRules, WordRules
+from bertkit.base.typed_settings import refuse
+from bertkit.data.corpus.long_texts import FlatIds, TextPieces
+from bertkit.data.corpus.tokenizer_file import FileRules, learn_byte_pairs, rules_of_file
+from bertkit.data.corpus.vocabulary import SPECIAL_TOKENS, learn_vocabulary, read_vocabulary
+from bertkit.data.corpus.word_rules import GoogleRules, HuggingFaceRules, Places, WordRules
+from bertkit.data.corpus.word_rules import Rules as Rules
+from bertkit.data.data_config import TokenizerConfig
 
-Rules = Literal["hugging_face", "google"]
 MAX_LENGTH = 512  # in the files of a prepared dataset
 RULES_FILE = "rules.json"  # in a prepared dataset; without it the rules are Hugging Face's
 
 
 @dataclass(frozen=True)
 class VocabFacts:
-    """The size of the vocabulary, the special ids, and for every id whether it is a `##` piece."""
+    """The size of the vocabulary, the special ids, and for every id whether it continues a word."""
 
     size: int
     pad: int
@@ -42,34 +45,16 @@ class VocabFacts:
 
 
 class Tokenizer:
-    """A WordPiece tokenizer: `tokenizer("a text", "its pair")` returns ids like Hugging Face's."""
+    """Text to ids and back: `tokenizer("a text", "its pair")` returns ids like Hugging Face's."""
 
-    def __init__(
-        self, vocab: dict[str, int], lowercase: bool, strip_accents: bool | None = None, rules: Rules = "hugging_face"
-    ) -> None:
-        """Build a tokenizer from a mapping of tokens to ids.
-
-        Raises:
-            InputError: a special token is missing, the ids are not 0 to size - 1, the rules are unknown, or they do not allow
-                this `strip_accents`.
-        """
-        if rules not in get_args(Rules):
-            raise InputError(f"rules={rules!r}: expected {' or '.join(get_args(Rules))}")
-        if rules == "google" and strip_accents not in (None, lowercase):
-            raise InputError(
-                f"strip_accents={strip_accents}: by Google's rules accents are stripped exactly when text is lower-cased "
-                f"(here {lowercase}); set tokenizer.rules=hugging_face"
-            )
-        if missing := " ".join(token for token in SPECIAL_TOKENS if token not in vocab):
-            expected = f"BERT needs {' '.join(SPECIAL_TOKENS)}: add them or choose another vocabulary"
-            raise InputError(f"vocabulary of {len(vocab)} tokens has no {missing}; {expected}")
+    def __init__(self, words_by: WordRules) -> None:
+        """Build a tokenizer from its rules; raises InputError if the ids of its tokens are not 0 to size - 1."""
+        self.words_by, self.backend = words_by, words_by.exported
+        self.rules, self.lowercase, self.strip_accents = words_by.name, words_by.lowercase, words_by.strip_accents
+        self.max_length: int | None = None  # tokens that the model reads; None for all its positions
+        vocab = self.backend.get_vocab()
         if sorted(vocab.values()) != list(range(len(vocab))):
             raise InputError(f"vocabulary of {len(vocab)} tokens: its ids are not 0 to {len(vocab) - 1}")
-        self.lowercase, self.strip_accents, self.rules = lowercase, strip_accents, rules
-        self.max_length: int | None = None  # tokens that the model reads; None for all its positions
-        own = HuggingFaceRules(vocab, lowercase, strip_accents)
-        self.backend = own.inputs
-        self.words_by: WordRules = GoogleRules(vocab, lowercase) if rules == "google" else own
 
     @cached_property
     def vocab(self) -> list[str]:
@@ -82,48 +67,35 @@ class Tokenizer:
         return int(self.backend.get_vocab_size())
 
     @cached_property
+    def vocabulary_sha256(self) -> str:
+        """The SHA-256 of the tokens, one in a line, as in `vocab.txt`."""
+        return hashlib.sha256("".join(f"{token}\n" for token in self.vocab).encode()).hexdigest()
+
+    @cached_property
     def facts(self) -> VocabFacts:
-        """The special ids, and which ids are `##` pieces."""
-        pad, unk, cls, sep, mask = (self.vocab.index(token) for token in SPECIAL_TOKENS)
-        is_continuation = np.array([token.startswith("##") for token in self.vocab])
-        return VocabFacts(self.vocab_size, pad, unk, cls, sep, mask, is_continuation)
+        """The special ids, and which tokens continue a word."""
+        special = {role: self.vocab.index(token) for role, token in vars(self.words_by.special).items()}
+        return VocabFacts(self.vocab_size, **special, is_continuation=self.words_by.is_continuation(self.vocab))
 
     def encode_document(self, document: list[str]) -> list[list[int]]:
         """Return the ids of each sentence, without special tokens; "[MASK]" in a sentence is ordinary text."""
-        return [encoding.ids for encoding in self.encode_sentences(document)]
+        return [encoding.ids for encoding in self.words_by.encode(document)]
 
-    def encode_sentences(self, sentences: list[str]) -> list[Encoding]:
-        """Return the library's encoding of each sentence of a corpus; uses all cores."""
-        return self.words_by.encode(sentences)
+    def encode_words(self, words: list[str]) -> list[list[int]]:
+        """Return the ids of each word, as inside a running text."""
+        return self.words_by.encode_words(words)
 
     def encode_flat(self, sentences: list[str]) -> FlatIds:
         """Return the ids of many sentences of a corpus, concatenated, and the number of ids in each sentence."""
-        return encode_in_parts(sentences, self.rules, self._encode_flat)
-
-    def _encode_flat(self, sentences: list[str]) -> FlatIds:
-        ids = [encoding.ids for encoding in self.encode_sentences(sentences)]
-        lengths = np.fromiter(map(len, ids), np.int64, len(ids))
-        return np.fromiter(chain.from_iterable(ids), np.int32, int(lengths.sum())), lengths
+        return self.words_by.encode_flat(sentences)
 
     def encode_with_offsets(self, texts: list[str]) -> list[TextPieces]:
         """Return the pieces of each text, without special tokens, with their places in the text."""
         return self.words_by.pieces(texts)
 
-    def words(self, texts: list[str]) -> list[list[tuple[int, int]]]:
-        """Cut texts into words as the model's pre-tokenizer does: at white space, punctuation and Chinese characters.
-
-        Return the (first, last) character of each word of each text, `last` excluded; a combining accent belongs to the letter
-        before it.
-        """
-        words_of_texts = []
-        for text, pieces in zip(texts, self.words_by.pieces(texts), strict=True):
-            words: dict[int | None, tuple[int, int]] = {}
-            for word, (start, end) in zip(pieces.word_ids, pieces.offsets, strict=True):
-                while end < len(text) and unicodedata.combining(text[end]):
-                    end += 1
-                words[word] = (min(start, words.get(word, (start, end))[0]), end)
-            words_of_texts.append(list(words.values()))
-        return words_of_texts
+    def words(self, texts: list[str]) -> list[Places]:
+        """Cut texts into words, at white space and punctuation; return the (first, last) character of each word, `last` excluded."""
+        return self.words_by.words(texts)
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
         """Decode ids to readable text."""
@@ -177,34 +149,19 @@ class Tokenizer:
         if max_length is not None:
             backend.enable_truncation(max_length)
         if padding:
-            backend.enable_padding(pad_id=self.facts.pad, pad_token=PAD)
+            backend.enable_padding(pad_id=self.facts.pad, pad_token=words.special.pad)
         try:
             return backend.encode_batch(inputs)
         finally:
             backend.no_padding()
             backend.no_truncation()
 
-    def files(self, longest: int) -> dict[str, str]:
+    def files(self, longest: int, has_types: bool = True) -> dict[str, str]:
         """Return the names and contents of the files that `transformers` and other programs read.
 
-        `longest` is the number of the model's positions.
-        They follow Hugging Face's rules, even if this tokenizer has Google's, which these files cannot express.
+        `longest` is the number of the model's positions, and `has_types` whether it reads token types.
         """
-        specials = {"cls_token": CLS, "mask_token": MASK, "pad_token": PAD, "sep_token": SEP, "unk_token": UNK}
-        settings = {
-            "clean_up_tokenization_spaces": False,
-            "do_lower_case": self.lowercase,
-            "model_max_length": min(self.max_length or longest, longest),
-            "strip_accents": self.strip_accents,
-            "tokenize_chinese_chars": True,
-            "tokenizer_class": "BertTokenizer",
-        }
-        return {
-            "tokenizer.json": self.backend.to_str(pretty=True) + "\n",
-            "tokenizer_config.json": to_json(dict(sorted((settings | specials).items()))),
-            "special_tokens_map.json": to_json(specials),
-            "vocab.txt": "".join(f"{token}\n" for token in self.vocab),
-        }
+        return self.words_by.files(min(self.max_length or longest, longest), has_types)
 
     def save(self, directory: Path) -> None:
         """Write the tokenizer's files, and the rules, into a prepared dataset; they appear together, by a rename."""
@@ -229,6 +186,29 @@ def _as_arrays(columns: Mapping[str, list[list[int]]], kind: str) -> dict[str, o
     raise InputError(f"return_tensors={kind!r}: expected 'pt' or 'np'")
 
 
+def wordpiece(
+    vocab: dict[str, int], lowercase: bool, strip_accents: bool | None = None, rules: Rules = "hugging_face"
+) -> Tokenizer:
+    """Build BERT's tokenizer from a mapping of tokens to ids.
+
+    Raises:
+        InputError: a special token is missing, the ids are not 0 to size - 1, the rules are unknown, or they do not allow
+            this `strip_accents`.
+    """
+    if rules not in get_args(Rules):
+        raise InputError(f"rules={rules!r}: expected {' or '.join(get_args(Rules))}")
+    if rules == "google" and strip_accents not in (None, lowercase):
+        raise InputError(
+            f"strip_accents={strip_accents}: by Google's rules accents are stripped exactly when text is lower-cased "
+            f"(here {lowercase}); set tokenizer.rules=hugging_face"
+        )
+    if missing := " ".join(token for token in SPECIAL_TOKENS if token not in vocab):
+        expected = f"BERT needs {' '.join(SPECIAL_TOKENS)}: add them or choose another vocabulary"
+        raise InputError(f"vocabulary of {len(vocab)} tokens has no {missing}; {expected}")
+    made = GoogleRules if rules == "google" else HuggingFaceRules
+    return Tokenizer(made(vocab, lowercase, strip_accents))
+
+
 def train_wordpiece(
     sentences: Callable[[], Iterable[str]],
     vocab_size: int,
@@ -237,24 +217,48 @@ def train_wordpiece(
     rules: Rules = "hugging_face",
 ) -> Tokenizer:
     """Learn a vocabulary with `learn_vocabulary`, which always follows Hugging Face's rules, and build its tokenizer."""
-    return Tokenizer(learn_vocabulary(sentences, vocab_size, lowercase, min_frequency), lowercase, rules=rules)
+    return wordpiece(learn_vocabulary(sentences, vocab_size, lowercase, min_frequency), lowercase, rules=rules)
+
+
+def train_tokenizer(
+    config: TokenizerConfig, sentences: Callable[[], Iterable[str]], lowercase: bool, rules: Rules
+) -> Tokenizer:
+    """Learn the tokenizer that the settings name; `lowercase` and `rules` are for WordPiece."""
+    if config.kind == "bpe":
+        return Tokenizer(learn_byte_pairs(sentences(), config.vocab_size, config.min_frequency))
+    return train_wordpiece(sentences, config.vocab_size, lowercase, config.min_frequency, rules)
 
 
 def load_tokenizer(path: Path, lowercase: bool | None = None, rules: Rules | None = None) -> Tokenizer:
     """Load `vocab.txt`, `tokenizer.json`, or a directory with one of them.
 
-    By default, text is lower-cased as the files say (`do_lower_case`, or the normalizer); a `vocab.txt` without these files is
-    cased if it contains an upper-case letter, or is the vocabulary of bert-base-chinese. The default rules are those stored in
-    a prepared dataset, in other directories Hugging Face's. Raises InputError if there is no such file, or it is not a
-    WordPiece vocabulary that BERT can use.
+    A `tokenizer.json` that is not BERT's WordPiece is used as it is; `lowercase` and `rules` are then refused if they differ.
+    For WordPiece, text is by default lower-cased as the files say (`do_lower_case`, or the normalizer); a `vocab.txt` without
+    these files is cased if it contains an upper-case letter, or is the vocabulary of bert-base-chinese. The default rules are
+    those stored in a prepared dataset, in other directories Hugging Face's. Raises InputError if there is no such file, or it
+    is not a vocabulary that BERT can use.
     """
+    if (own := rules_of_file(path)) is not None:
+        return Tokenizer(_as_asked(own, path, lowercase, rules))
     rules = rules or _stored_rules(path / RULES_FILE)
     vocabulary = read_vocabulary(path)
     try:
         is_lowercase = vocabulary.lowercase if lowercase is None else lowercase
-        return Tokenizer(vocabulary.ids, is_lowercase, vocabulary.strip_accents, rules)
+        return wordpiece(vocabulary.ids, is_lowercase, vocabulary.strip_accents, rules)
     except InputError as error:
         raise InputError(f"{vocabulary.path}: {error}") from None
+
+
+def _as_asked(own: FileRules, path: Path, lowercase: bool | None, rules: Rules | None) -> FileRules:
+    """Return the rules of a file; raises InputError if others are asked for."""
+    refuse(
+        lowercase not in (None, own.lowercase)
+        and f"{path}: tokenizer.lowercase={str(lowercase).lower()}: its own normalizer decides; leave it out",
+        rules == "google"
+        and f"{path}: Google's rules and instances (segments=google) are for BERT's WordPiece, not for {own.kind}; "
+        "leave them out",
+    )
+    return own
 
 
 def _stored_rules(path: Path) -> Rules:

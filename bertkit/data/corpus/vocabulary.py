@@ -172,8 +172,6 @@ class _Tokens(NamedTuple):
 
 def _read_tokenizer_json(path: Path) -> _Tokens:
     content = read_json(path)
-    if (kind := at(content, "model.type")) != "WordPiece":
-        raise InputError(f"{path}: model.type={kind}; BERT needs a WordPiece tokenizer")
     file = checked(_TokenizerJson, content, path)
     normalizer = file.normalizer or _Settings()
     if (prefix := file.model.continuing_subword_prefix) != "##":

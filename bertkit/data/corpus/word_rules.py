@@ -1,8 +1,17 @@
-"""The rules by which a text becomes words, Hugging Face's or Google's, and the library's tokenizers that follow them."""
+"""The rules by which a text becomes words, and words pieces: BERT's WordPiece by Hugging Face's rules or by Google's.
 
+`tokenizer_file.py` has those of any other tokenizer.
+"""
+
+import unicodedata
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from tokenizers import AddedToken, Encoding, Tokenizer
 from tokenizers.decoders import WordPiece as WordPieceDecoder
 from tokenizers.models import WordPiece
@@ -10,14 +19,43 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer, WhitespaceSplit
 from tokenizers.processors import TemplateProcessing
 
+from bertkit.base.files import to_json
 from bertkit.data.corpus.google_words import MAX_INPUT_CHARS_PER_WORD, split_words
-from bertkit.data.corpus.long_texts import PART_CHARACTERS, TextPieces, encode_long
-from bertkit.data.corpus.vocabulary import CLS, SEP, SPECIAL_TOKENS, UNK
+from bertkit.data.corpus.long_texts import PART_CHARACTERS, FlatIds, TextPieces, encode_in_parts, encode_long
+from bertkit.data.corpus.vocabulary import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
+
+Rules = Literal["hugging_face", "google"]
+INPUT_NAMES = {  # of `transformers`, for models with and without token types
+    True: ["input_ids", "token_type_ids", "attention_mask"],
+    False: ["input_ids", "attention_mask"],
+}
+Places = list[tuple[int, int]]  # (first, last) character of each word or piece in a text, `last` excluded
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """The special tokens by their roles."""
+
+    pad: str
+    unk: str
+    cls: str
+    sep: str
+    mask: str
+
+    def settings(self) -> dict[str, str]:
+        """Return the tokens by their names in files of `transformers`, such as mask_token."""
+        return {f"{role}_token": token for role, token in sorted(vars(self).items())}
 
 
 class WordRules(ABC):
     """How texts become words, and words pieces."""
 
+    name: Rules
+    lowercase: bool  # whether capital letters are lost
+    strip_accents: bool | None = None  # None: the same as `lowercase`
+    is_of_bert: bool  # BERT's WordPiece, with `##`: the pieces of a word do not depend on the text around it
+    special: SpecialTokens
+    exported: Tokenizer  # of the library, as other programs use it
     inputs: Tokenizer  # of the library, for `prepared` texts with special tokens around them
 
     @abstractmethod
@@ -32,13 +70,94 @@ class WordRules(ABC):
     def pieces(self, texts: list[str]) -> list[TextPieces]:
         """Return the pieces of each text, without special tokens, with their places in the text."""
 
+    @abstractmethod
+    def encode_flat(self, sentences: list[str]) -> FlatIds:
+        """Return the ids of many sentences of a corpus, concatenated, and the number of ids in each sentence."""
 
-class HuggingFaceRules(WordRules):
-    """The rules of the library, and so of every program that uses an exported model."""
+    @abstractmethod
+    def words(self, texts: list[str]) -> list[Places]:
+        """Cut texts into words, at white space and punctuation."""
+
+    @abstractmethod
+    def is_continuation(self, tokens: Sequence[str]) -> NDArray[np.bool_]:
+        """Return which tokens continue a word."""
+
+    @abstractmethod
+    def files(self, max_length: int, has_types: bool) -> dict[str, str]:
+        """Return the names and contents of the files that `transformers` and other programs read; the model may have no token types."""
+
+    def encode_words(self, words: list[str]) -> list[list[int]]:
+        """Return the ids of each word, as inside a running text."""
+        return [encoding.ids for encoding in self.encode(words)]
+
+
+class WordPieceRules(WordRules):
+    """BERT's WordPiece, by one of the rules that split a text into words."""
+
+    is_of_bert = True
+    special = SpecialTokens(PAD, UNK, CLS, SEP, MASK)
 
     def __init__(self, vocab: dict[str, int], lowercase: bool, strip_accents: bool | None) -> None:
-        self.inputs = hugging_face_backend(vocab, lowercase, strip_accents)
+        self.lowercase, self.strip_accents = lowercase, strip_accents
+        self.exported = hugging_face_backend(vocab, lowercase, strip_accents)
+
+    def encode_flat(self, sentences: list[str]) -> FlatIds:
+        """Return the ids of many sentences; long sentences are encoded in parts."""
+        return encode_in_parts(sentences, self.name, lambda parts: flat_ids(self.encode(parts)))
+
+    def words(self, texts: list[str]) -> list[Places]:
+        """Cut texts as the model's pre-tokenizer does: at white space, punctuation and Chinese characters.
+
+        A combining accent belongs to the letter before it.
+        """
+        words_of_texts = []
+        for text, pieces in zip(texts, self.pieces(texts), strict=True):
+            words: dict[int | None, tuple[int, int]] = {}
+            for word, (start, end) in zip(pieces.word_ids, pieces.offsets, strict=True):
+                while end < len(text) and unicodedata.combining(text[end]):
+                    end += 1
+                words[word] = (min(start, words.get(word, (start, end))[0]), end)
+            words_of_texts.append(list(words.values()))
+        return words_of_texts
+
+    def is_continuation(self, tokens: Sequence[str]) -> NDArray[np.bool_]:
+        """Return which tokens are `##` pieces."""
+        return np.array([token.startswith("##") for token in tokens])
+
+    def files(self, max_length: int, has_types: bool) -> dict[str, str]:
+        """Return the files, which follow Hugging Face's rules, even if these are Google's, which files cannot express."""
+        settings = {
+            "clean_up_tokenization_spaces": False,
+            "do_lower_case": self.lowercase,
+            "model_max_length": max_length,
+            "strip_accents": self.strip_accents,
+            "tokenize_chinese_chars": True,
+            "tokenizer_class": "BertTokenizer",
+            **({} if has_types else {"model_input_names": INPUT_NAMES[False]}),  # by default with token types
+        }
+        specials, vocab = self.special.settings(), self.exported.get_vocab()
+        return {
+            "tokenizer.json": self.exported.to_str(pretty=True) + "\n",
+            "tokenizer_config.json": to_json(dict(sorted((settings | specials).items()))),
+            "special_tokens_map.json": to_json(specials),
+            "vocab.txt": "".join(f"{token}\n" for token in sorted(vocab, key=vocab.__getitem__)),
+        }
+
+
+class HuggingFaceRules(WordPieceRules):
+    """The rules of the library, and so of every program that uses an exported model."""
+
+    name = "hugging_face"
+
+    def __init__(self, vocab: dict[str, int], lowercase: bool, strip_accents: bool | None) -> None:
+        super().__init__(vocab, lowercase, strip_accents)
+        self.inputs = self.exported
         self.of_corpus = hugging_face_backend(vocab, lowercase, strip_accents)
+        self.of_corpus.encode_special_tokens = True
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        """Restore a copy, for which the library forgets that special tokens are text."""
+        vars(self).update(state)
         self.of_corpus.encode_special_tokens = True
 
     def prepared(self, texts: list[str]) -> list[str]:
@@ -57,15 +176,17 @@ class HuggingFaceRules(WordRules):
         return [next(whole) if len(text) <= PART_CHARACTERS else encode_long(text, self.of_corpus) for text in texts]
 
 
-class GoogleRules(WordRules):
+class GoogleRules(WordPieceRules):
     """The rules of google-research/bert."""
 
-    def __init__(self, vocab: dict[str, int], lowercase: bool) -> None:
-        self.lowercase = lowercase
+    name = "google"
+
+    def __init__(self, vocab: dict[str, int], lowercase: bool, strip_accents: bool | None) -> None:
+        super().__init__(vocab, lowercase, strip_accents)
         # for the output of `split_words`, in which "[MASK]" is ordinary text
         self.inputs = Tokenizer(WordPiece(vocab, unk_token=UNK, max_input_chars_per_word=MAX_INPUT_CHARS_PER_WORD))
         self.inputs.pre_tokenizer = WhitespaceSplit()
-        self.inputs.post_processor = _cls_and_sep(vocab)
+        self.inputs.post_processor = cls_and_sep(self.inputs, self.special)
 
     def prepared(self, texts: list[str]) -> list[str]:
         """Return the words of each text, separated by spaces."""
@@ -97,15 +218,24 @@ def hugging_face_backend(vocab: dict[str, int], lowercase: bool, strip_accents: 
         clean_text=True, handle_chinese_chars=True, strip_accents=strip_accents, lowercase=lowercase
     )
     backend.pre_tokenizer = BertPreTokenizer()
-    backend.post_processor = _cls_and_sep(vocab)
+    backend.post_processor = cls_and_sep(backend, WordPieceRules.special)
     backend.decoder = WordPieceDecoder(prefix="##", cleanup=True)
     backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
     return backend
 
 
-def _cls_and_sep(vocab: dict[str, int]) -> TemplateProcessing:
+def cls_and_sep(backend: Tokenizer, special: SpecialTokens) -> TemplateProcessing:
+    """Return what adds the special tokens: `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`."""
+    cls, sep = special.cls, special.sep
     return TemplateProcessing(
-        single=f"{CLS} $A {SEP}",
-        pair=f"{CLS} $A {SEP} $B:1 {SEP}:1",
-        special_tokens=[(CLS, vocab[CLS]), (SEP, vocab[SEP])],
+        single=f"{cls} $A {sep}",
+        pair=f"{cls} $A {sep} $B:1 {sep}:1",
+        special_tokens=[(token, backend.token_to_id(token)) for token in (cls, sep)],
     )
+
+
+def flat_ids(encodings: Sequence[Encoding]) -> FlatIds:
+    """Concatenate the ids of encodings."""
+    ids = [encoding.ids for encoding in encodings]
+    lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+    return np.fromiter(chain.from_iterable(ids), np.int32, int(lengths.sum())), lengths

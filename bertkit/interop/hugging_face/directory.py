@@ -102,7 +102,8 @@ def text_files(model: PaddedBert | BertWithHeads, tokenizer: Tokenizer) -> dict[
     """Return the contents of the configuration and tokenizer files of a model directory, by file name."""
     inner = packed(model)
     config = config_json(inner.config, architecture_of(inner), next(inner.parameters()).dtype)
-    return {"config.json": config, **tokenizer.files(inner.config.max_position_embeddings)}
+    has_types = inner.config.type_vocab_size > 0
+    return {"config.json": config, **tokenizer.files(inner.config.max_position_embeddings, has_types)}
 
 
 def tensors_of(model: BertWithHeads) -> dict[str, Tensor]:

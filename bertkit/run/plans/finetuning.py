@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,19 +88,18 @@ def plan_finetuning(given: FinetuneSettings, read: TrainingData | None = None) -
     steps = task_data.steps_of(settings, data.batches, world.size)
     accelerator = make_accelerator(settings.device, world.size, settings.launch.hang_timeout_seconds)
     choices = task_data.choose(settings, accelerator)
-    vocabulary = hashlib.sha256(tokenizer.files(0)["vocab.txt"].encode()).hexdigest()
     identity = identity_of(to_mapping(settings), FINETUNE)
     identity["data_fingerprint"] = task_data.fingerprint(splits_of())
     identity["starting_weights"] = start.weights_sha256
     identity |= {"dev_split": "near-duplicates together"} if task_data.keeps_groups(settings) else {}
     identity |= {"label_scale": units.scale} if units is not None else {}
-    identity |= {"vocabulary": vocabulary} if source is None else {}  # trained again at every start
+    identity |= {"vocabulary": tokenizer.vocabulary_sha256} if source is None else {}  # trained again at every start
     return FinetuningPlan(
         settings=settings,
         identity=identity,
         facts={
             "corpus": {"description": data.train.source.description, "has_pairs": data.train.coverage.has_pairs},
-            "tokenizer_sha256": vocabulary,
+            "tokenizer_sha256": tokenizer.vocabulary_sha256,
             "init_from": start.init_from,
         },
         accelerator=accelerator,

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from bertkit.base.files import sha256_file
-from bertkit.base.typed_settings import to_mapping
+from bertkit.base.typed_settings import refuse, to_mapping
 from bertkit.data.batches.examples import open_examples
 from bertkit.data.batches.sampling import DatasetExamples
 from bertkit.data.corpus.prepared import PreparedDataset, check_usable, open_prepared
@@ -71,6 +70,11 @@ def plan_pretraining(given: PretrainSettings) -> PretrainingPlan | None:
     masking = examples.masking or given.masking
     settings = dataclasses.replace(given, objective=objective, segments=examples.segments, masking=masking, steps=steps)
     check_usable(dataset)
+    refuse(
+        masking.kind in ("whole_word", "ngram")
+        and not dataset.tokenizer.facts.is_continuation.any()
+        and f"masking={masking.kind}: the vocabulary of {given.data_dir} does not mark where a word goes on; use masking=bert"
+    )
     start = start_pretraining(settings, dataset)
     accelerator = make_accelerator(settings.device, world_from_environment().size, settings.launch.hang_timeout_seconds)
     choices = _choices_for_pretraining(settings, accelerator)
@@ -82,7 +86,7 @@ def plan_pretraining(given: PretrainSettings) -> PretrainingPlan | None:
         facts={
             "data_fingerprint": dataset.fingerprint,
             "corpus": dataset.manifest["corpus"],
-            "tokenizer_sha256": sha256_file(dataset.directory / "tokenizer" / "vocab.txt"),
+            "tokenizer_sha256": dataset.tokenizer.vocabulary_sha256,
             "init_from": start.init_from,
         },
         accelerator=accelerator,

@@ -129,4 +129,5 @@ def _spans_of(
         first, last = feature.origins[start], feature.origins[end]
         assert first is not None, "starts in the context"
         assert last is not None, "ends in the context"
-        yield _Span(start_logit + end_logit, start_logit, end_logit, first.start, last.end)
+        if first.start < last.end:  # else it is white space, which is a piece in some vocabularies
+            yield _Span(start_logit + end_logit, start_logit, end_logit, first.start, last.end)

@@ -7,7 +7,7 @@ from conftest import minilm_dir
 
 from bertkit.data.corpus import long_texts, word_rules
 from bertkit.data.corpus.long_texts import parts_of, shorten_long_runs
-from bertkit.data.corpus.tokenizer import Rules, Tokenizer, load_tokenizer
+from bertkit.data.corpus.tokenizer import Rules, load_tokenizer, wordpiece
 from bertkit.data.corpus.word_cache import WordCache
 
 ATOMS = [
@@ -27,7 +27,7 @@ def test_long_texts_tokenized_in_parts_give_same_ids(
     rules: Rules, lowercase: bool, vocab: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = random.Random(17)
-    made = Tokenizer(vocab, lowercase, rules=rules)
+    made = wordpiece(vocab, lowercase, rules=rules)
     num_parts = 0
     for _ in range(60):
         texts = ["".join(rng.choices(ATOMS, k=rng.randint(0, 40))) for _ in range(rng.randint(1, 4))]

@@ -12,7 +12,7 @@ import torch
 from conftest import make_text, output_of, real_data
 
 from bertkit.base.errors import InputError
-from bertkit.data.corpus.tokenizer import SPECIAL_TOKENS, Rules, Tokenizer, load_tokenizer, train_wordpiece
+from bertkit.data.corpus.tokenizer import SPECIAL_TOKENS, Rules, Tokenizer, load_tokenizer, train_wordpiece, wordpiece
 
 REAL = ("bert-base-uncased", "bert-base-cased", "bert-base-multilingual-cased", "bert-base-chinese")
 HARD = [
@@ -86,7 +86,7 @@ def test_corpus_too_small_for_vocabulary_is_refused(sentences: list[str], vocab_
 @pytest.mark.parametrize("special", SPECIAL_TOKENS)
 def test_a_special_token_in_a_corpus_is_text(special: str) -> None:
     letters = [*"[]acdeklmnpsu", *(f"##{letter}" for letter in "acdeklmnpsu")]
-    tokenizer = Tokenizer({token: n for n, token in enumerate([*SPECIAL_TOKENS, *letters])}, lowercase=True)
+    tokenizer = wordpiece({token: n for n, token in enumerate([*SPECIAL_TOKENS, *letters])}, lowercase=True)
     own = tokenizer.vocab.index(special)
     assert tokenizer(special)["input_ids"] == [2, own, 3]
     for ids in tokenizer.encode_document([special, f"ka {special} a", f"a{special}a"]):
@@ -132,7 +132,7 @@ def test_files_that_are_no_vocabulary(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=message):
             load_tokenizer(tmp_path / "tokenizer.json")
     with pytest.raises(InputError, match="its ids are not 0 to 5"):
-        Tokenizer({**{token: n for n, token in enumerate(SPECIAL_TOKENS)}, "a": 7}, lowercase=True)
+        wordpiece({**{token: n for n, token in enumerate(SPECIAL_TOKENS)}, "a": 7}, lowercase=True)
 
 
 @pytest.mark.parametrize(("tokens", "settings", "asked", "lowercase"), [
@@ -168,7 +168,7 @@ def test_line_endings_and_blank_ends(tmp_path: Path) -> None:
 @pytest.mark.parametrize("strip_accents", [None, True, False])
 def test_saved_tokenizer_is_loaded_unchanged(tmp_path: Path, lowercase: bool, strip_accents: bool | None) -> None:
     vocab = {token: n for n, token in enumerate([*SPECIAL_TOKENS, *"aéeAÉ", "##a", "##é"])}
-    tokenizer = Tokenizer(vocab, lowercase, strip_accents)
+    tokenizer = wordpiece(vocab, lowercase, strip_accents)
     for name, content in tokenizer.files(64).items():
         (tmp_path / name).write_text(content, encoding="utf-8")
     for path in (tmp_path, tmp_path / "tokenizer.json"):
@@ -181,7 +181,7 @@ def test_saved_tokenizer_is_loaded_unchanged(tmp_path: Path, lowercase: bool, st
 
 
 def test_tokenizer_call_is_as_by_hand() -> None:
-    tokenizer = Tokenizer({token: n for n, token in enumerate([*SPECIAL_TOKENS, "a", "b", "##c"])}, lowercase=True)
+    tokenizer = wordpiece({token: n for n, token in enumerate([*SPECIAL_TOKENS, "a", "b", "##c"])}, lowercase=True)
     assert tokenizer("a bc", "B") == {
         "input_ids": [2, 5, 6, 7, 3, 6, 3],
         "token_type_ids": [0, 0, 0, 0, 0, 1, 1],
@@ -300,7 +300,7 @@ def test_a_published_vocabulary_says_whether_it_is_cased(name: str) -> None:
 
 def letters(rules: Any = "google", lowercase: bool = True) -> Tokenizer:
     tokens = [*SPECIAL_TOKENS, *"[]ab", "ask", "m", "##ask", "##x", "x"]
-    return Tokenizer({token: n for n, token in enumerate(tokens)}, lowercase, rules=rules)
+    return wordpiece({token: n for n, token in enumerate(tokens)}, lowercase, rules=rules)
 
 
 @pytest.mark.parametrize(("text", "google", "hugging_face"), [
@@ -333,8 +333,8 @@ def test_impossible_tokenizer_rules_are_refused() -> None:
         letters("goggle")
     vocab = {token: n for n, token in enumerate(SPECIAL_TOKENS)}
     with pytest.raises(InputError, match=r"strip_accents=False: .*tokenizer.rules=hugging_face"):
-        Tokenizer(vocab, True, False, "google")
-    assert Tokenizer(vocab, True, True, "google").rules == "google"
+        wordpiece(vocab, True, False, "google")
+    assert wordpiece(vocab, True, True, "google").rules == "google"
 
 
 def test_a_dataset_says_its_rules_and_an_exported_model_has_hugging_faces(tmp_path: Path) -> None:
@@ -386,7 +386,7 @@ def test_offsets_of_pieces_are_as_in_the_reference(name: str) -> None:
 def test_words_of_running_text_are_located(rules: Rules) -> None:
     letters = [chr(ord("a") + n) for n in range(26)]
     vocab = [*SPECIAL_TOKENS, *letters, *(f"##{letter}" for letter in letters)]
-    own = Tokenizer({token: number for number, token in enumerate(vocab)}, lowercase=True, rules=rules)
+    own = wordpiece({token: number for number, token in enumerate(vocab)}, lowercase=True, rules=rules)
     texts = ["", " \u200b", "It's  U.S. caf\u00e9,cafe\u0301 \u5317\u4eac [MASK]"]
     expected = ["It", "'", "s", "U", ".", "S", ".", "café", ",", "café", "北", "京", "[", "MASK", "]"]
     actual = [[text[start:end] for start, end in places] for text, places in zip(texts, own.words(texts), strict=True)]

@@ -8,7 +8,7 @@ from conftest import real_data
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertkit.data.corpus.tokenizer import SPECIAL_TOKENS, Tokenizer, load_tokenizer
+from bertkit.data.corpus.tokenizer import SPECIAL_TOKENS, Tokenizer, load_tokenizer, wordpiece
 from bertkit.data.corpus.word_cache import TOKENS_PER_ENTRY, WordCache
 
 # Every kind of character that a step of the tokenizer treats in its own way.
@@ -35,7 +35,7 @@ def made_up(lowercase: bool, rules: str) -> Tokenizer:
     letters = sorted({part for one in CHARACTERS for part in (one, one.lower(), one.upper()) if len(part.strip()) == 1})
     letters += [a + b for a, b in itertools.product("abxyz", repeat=2)]
     tokens = dict.fromkeys([*SPECIAL_TOKENS, *letters, *(f"##{letter}" for letter in letters)])
-    return Tokenizer({token: n for n, token in enumerate(tokens)}, lowercase, rules=rules)  # type: ignore[arg-type]
+    return wordpiece({token: n for n, token in enumerate(tokens)}, lowercase, rules=rules)  # type: ignore[arg-type]
 
 
 TOKENIZERS = {

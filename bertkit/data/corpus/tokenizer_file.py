@@ -1,0 +1,226 @@
+"""Tokenizers of any kind: a `tokenizer.json` with BPE, Unigram or another WordPiece than BERT's, and a byte-level BPE learned here.
+
+The library does what the file says. bertkit needs the special tokens by their roles, which it takes from `tokenizer_config.json`,
+`special_tokens_map.json` or the post-processor, whatever their names are; and it puts them around texts as BERT does.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Encoding, Tokenizer
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.normalizers import NFC
+from tokenizers.pre_tokenizers import BertPreTokenizer, ByteLevel
+from tokenizers.trainers import BpeTrainer
+
+from bertkit.base.errors import InputError
+from bertkit.base.files import to_json
+from bertkit.base.text_files import JsonObject, parse_json, read_json, read_whole
+from bertkit.base.typed_settings import at
+from bertkit.data.corpus.long_texts import FlatIds, TextPieces
+from bertkit.data.corpus.vocabulary import CLS, MASK, PAD, SEP, UNK
+from bertkit.data.corpus.word_rules import INPUT_NAMES, Places, SpecialTokens, WordRules, cls_and_sep, flat_ids
+
+# the usual names of the special tokens, where no file says their roles
+USUAL = {
+    "pad": (PAD, "<pad>"),
+    "unk": (UNK, "<unk>"),
+    "cls": (CLS, "<s>"),
+    "sep": (SEP, "</s>"),
+    "mask": (MASK, "<mask>"),
+}
+SPACE_MARKS = ("Ġ", "▁")  # of byte-level BPE and SentencePiece, at the beginning of a word after a space
+OF_BERT = {"model": "WordPiece", "normalizer": "BertNormalizer", "pre_tokenizer": "BertPreTokenizer"}
+
+
+class FileRules(WordRules):
+    """What a `tokenizer.json` says."""
+
+    name = "hugging_face"
+    is_of_bert = False
+
+    def __init__(self, content: str, special: SpecialTokens, config: JsonObject) -> None:
+        """Build the library's tokenizer; `config` is the content of `tokenizer_config.json`."""
+        self.special, self.config = special, config
+        self.exported, self.of_corpus = (_opened(content, special) for _ in range(2))
+        self.of_corpus.encode_special_tokens = True
+        self.inputs, self.prefix = self.exported, at(parse_json(content), "model.continuing_subword_prefix")
+        self.kind = type(self.exported.model).__name__
+        normalizer = self.exported.normalizer
+        self.lowercase = normalizer is not None and normalizer.normalize_str("A") == "a"
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        """Restore a copy, for which the library forgets that special tokens are text."""
+        vars(self).update(state)
+        self.of_corpus.encode_special_tokens = True
+
+    def prepared(self, texts: list[str]) -> list[str]:
+        """Return the texts."""
+        return texts
+
+    def encode(self, sentences: list[str]) -> list[Encoding]:
+        """Encode texts, without special tokens."""
+        return self.of_corpus.encode_batch_fast(sentences, add_special_tokens=False)
+
+    def encode_words(self, words: list[str]) -> list[list[int]]:
+        """Return the ids of each word after a space, which is a part of the word in a byte-level BPE."""
+        return [encoding.ids for encoding in self._after_spaces(words)]
+
+    def encode_flat(self, sentences: list[str]) -> FlatIds:
+        """Return the ids of many sentences, each after a space."""
+        return flat_ids(self._after_spaces(sentences))
+
+    def _after_spaces(self, texts: list[str]) -> list[Encoding]:
+        return self.encode([text and f" {text}" for text in texts])
+
+    def pieces(self, texts: list[str]) -> list[TextPieces]:
+        """Return the pieces of each text; the space before a word is not one of its characters."""
+        encodings = self.of_corpus.encode_batch(texts, add_special_tokens=False)
+        return [
+            TextPieces(one.ids, [_stripped(text, *place) for place in one.offsets], one.word_ids)
+            for text, one in zip(texts, encodings, strict=True)
+        ]
+
+    def words(self, texts: list[str]) -> list[Places]:
+        """Cut texts into words at white space and punctuation, as BERT does."""
+        return [[place for _, place in BertPreTokenizer().pre_tokenize_str(text)] for text in texts]
+
+    def is_continuation(self, tokens: Sequence[str]) -> NDArray[np.bool_]:
+        """Return which tokens begin with the prefix, or with a letter or digit without the mark of a space.
+
+        In a vocabulary with neither, there is none.
+        """
+        if self.prefix:
+            return np.array([token.startswith(str(self.prefix)) for token in tokens])
+        has_marks = any(token.startswith(SPACE_MARKS) for token in tokens)
+        return np.array([has_marks and token[:1].isalnum() and token[:1] not in SPACE_MARKS for token in tokens])
+
+    def files(self, max_length: int, has_types: bool) -> dict[str, str]:
+        """Return the files: the one that was read, its settings, and the special tokens."""
+        specials = self.special.settings()
+        usual = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+        own = {"model_max_length": max_length, "model_input_names": INPUT_NAMES[has_types]}
+        settings = usual | self.config | specials | own
+        return {
+            "tokenizer.json": self.exported.to_str(pretty=True) + "\n",
+            "tokenizer_config.json": to_json(dict(sorted(settings.items()))),
+            "special_tokens_map.json": to_json(specials),
+        }
+
+
+def rules_of_file(path: Path) -> FileRules | None:
+    """Read a `tokenizer.json`, or that of a directory; None if there is none, or it is BERT's WordPiece.
+
+    Raises InputError if the library cannot read it, a special token is missing, or it does not put them around texts as BERT does.
+    """
+    file = path / "tokenizer.json" if path.is_dir() else path
+    if file.suffix != ".json" or not file.is_file():
+        return None
+    content = read_json(file)
+    if all(at(content, f"{part}.type") in (usual, None) for part, usual in OF_BERT.items()) and at(
+        content, "model.type"
+    ):
+        return None
+    config = _json_of(file.with_name("tokenizer_config.json"))
+    named = _json_of(file.with_name("special_tokens_map.json"))
+    text = read_whole(file)
+    try:
+        library = Tokenizer.from_str(text)
+    except Exception as error:  # the library raises nothing more special
+        kind, reason = at(content, "model.type"), str(error).split("\n")[0]
+        raise InputError(
+            f"{file}: model.type={kind}: not a tokenizer of the library `tokenizers` ({reason:.120})"
+        ) from None
+    try:
+        return FileRules(text, _special_tokens(library, config, named), config)
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from None
+
+
+def _json_of(path: Path) -> JsonObject:
+    content = read_json(path) if path.is_file() else {}
+    return content if isinstance(content, dict) else {}
+
+
+def _special_tokens(library: Tokenizer, *settings: JsonObject) -> SpecialTokens:
+    """Find the special tokens by their roles; a vocabulary that knows every text may lack an unknown token."""
+    around = library.encode("").tokens
+    template = {"cls": around[0], "sep": around[-1]} if len(around) == 2 else {}
+
+    def names(role: str) -> Iterator[object]:
+        for named in settings:
+            value = named.get(f"{role}_token")
+            yield value["content"] if isinstance(value, dict) else value
+        yield template.get(role)
+        yield from USUAL[role]
+
+    vocab = library.get_vocab()
+    found = {role: next((name for name in names(role) if name in vocab), None) for role in USUAL}
+    found["unk"] = found["unk"] or found["pad"]
+    if missing := [role for role, name in found.items() if name is None]:
+        raise InputError(
+            f"no special token for {', '.join(missing)}; name it in tokenizer_config.json, such as "
+            f'"{missing[0]}_token": "{USUAL[missing[0]][0]}"'
+        )
+    return SpecialTokens(**{role: str(name) for role, name in found.items()})
+
+
+def _opened(content: str, special: SpecialTokens) -> Tokenizer:
+    """Open the library's tokenizer, without padding and truncation; one that adds no special tokens adds BERT's."""
+    library = Tokenizer.from_str(content)
+    library.no_padding()
+    library.no_truncation()
+    known = {token.content for token in library.get_added_tokens_decoder().values()}
+    library.add_special_tokens([token for token in vars(special).values() if token not in known])
+    if not library.encode("").ids:
+        library.post_processor = cls_and_sep(library, special)
+    cls, sep = special.cls, special.sep
+    for texts, expected in ((("",), [cls, sep]), (("", ""), [cls, sep, sep])):
+        if (tokens := library.encode(*texts).tokens) != expected:
+            raise InputError(
+                f"the post_processor makes {' '.join(tokens)} of {len(texts)} empty texts; bertkit's models read "
+                f"{' '.join(expected)}"
+            )
+    return library
+
+
+def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
+    """Return a place in a text without the white space at both of its ends.
+
+    The place of white space alone begins after it and ends before it, so that no answer has it at its ends.
+    """
+    own = text[start:end]
+    return end - len(own.lstrip()), start + len(own.rstrip())
+
+
+def learn_byte_pairs(sentences: Iterable[str], vocab_size: int, min_frequency: int) -> FileRules:
+    """Learn a byte-level BPE; the same text always gives the same one.
+
+    It knows every text. A space belongs to the word after it, and there is one before each text, so that a word has the same
+    pieces wherever it is. Special tokens are those of ModernBERT. Raises InputError if `vocab_size` has no room for the bytes.
+
+    Source: Radford et al. 2019, section 2.2; Sennrich et al. 2016; Warner et al. 2024, section 2.1.1.
+    """
+    special, alphabet = SpecialTokens(PAD, UNK, CLS, SEP, MASK), sorted(ByteLevel.alphabet())
+    first = [UNK, CLS, SEP, PAD, MASK]
+    if (least := len(first) + len(alphabet)) > vocab_size:
+        wrong = (
+            f"tokenizer.vocab_size={vocab_size} has no room for {len(alphabet)} bytes and {len(first)} special tokens"
+        )
+        raise InputError(f"{wrong}; set it to {2 * least} or more")
+    learner = Tokenizer(BPE())
+    learner.normalizer, learner.pre_tokenizer = NFC(), ByteLevel(add_prefix_space=True)
+    learner.decoder = ByteLevelDecoder()
+    trainer = BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=min_frequency,
+        special_tokens=first,
+        initial_alphabet=alphabet,
+        show_progress=False,
+    )
+    learner.train_from_iterator(sentences, trainer)
+    learner.post_processor = cls_and_sep(learner, special)
+    return FileRules(learner.to_str(), special, {})

@@ -1,0 +1,185 @@
+"""Tokenizers of any kind: as the library has them, with special tokens by their roles, and a byte-level BPE learned here."""
+
+import copy
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import transformers
+from tokenizer_files import KINDS, NAMES, TEXTS, saved_model, trained
+from tokenizers import Tokenizer as LibraryTokenizer
+from tokenizers import processors
+
+from bertkit.base.errors import InputError
+from bertkit.data.corpus.encoded_documents import encode_documents
+from bertkit.data.corpus.tokenizer import load_tokenizer, train_tokenizer
+from bertkit.data.data_config import TokenizerConfig
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved_model(tmp_path_factory.mktemp("model") / request.param, request.param)
+
+
+def test_it_does_what_transformers_does(folder: Path) -> None:
+    ours, theirs = load_tokenizer(folder), transformers.AutoTokenizer.from_pretrained(folder)
+    assert ours.vocab == theirs.convert_ids_to_tokens(range(len(theirs)))
+    facts = ours.facts
+    assert [facts.cls, facts.pad, facts.sep, facts.unk, facts.mask] == [
+        theirs.convert_tokens_to_ids(name) for name in NAMES.values()
+    ]
+    for text, pair in zip(TEXTS[::7], TEXTS[1::7], strict=False):
+        for own in ((text,), (text, pair), (f"a {NAMES['mask']} b",)):
+            encoded = ours(*own)
+            assert {name: encoded[name] for name in theirs(*own)} == {k: [*ids] for k, ids in theirs(*own).items()}
+        assert ours.decode(ours(text)["input_ids"]) == theirs.decode(theirs(text)["input_ids"])
+    batch = ours(TEXTS[:5], padding=True, truncation=True, max_length=9, return_tensors="np")
+    reference = theirs(TEXTS[:5], padding=True, truncation=True, max_length=9, return_tensors="np")
+    assert np.array_equal(batch["input_ids"], reference["input_ids"])
+
+
+def test_pieces_have_their_places_without_the_space_before_them(folder: Path) -> None:
+    tokenizer = load_tokenizer(folder)
+    texts = [f"{text}  {NAMES['sep']} end" for text in TEXTS[-20:]]
+    for text, pieces in zip(texts, tokenizer.encode_with_offsets(texts), strict=True):
+        if tokenizer.words_by.kind != "Unigram":  # whose model has special tokens among its pieces
+            assert tokenizer.facts.sep not in pieces.ids  # the name of a special token in a text is text
+        shown = [text[start:end] for start, end in pieces.offsets]
+        assert all(piece == piece.strip() for piece in shown)
+        covered = {place for start, end in pieces.offsets for place in range(start, end)}
+        assert covered == {place for place, character in enumerate(text) if not character.isspace()}
+        assert pieces.ids == tokenizer.encode_document([text])[0]
+    (words,) = tokenizer.words([texts[0]])
+    assert [texts[0][start:end] for start, end in words][-5:] == ["<", "/", "s", ">", "end"]
+
+
+def test_a_word_has_the_pieces_that_it_has_inside_a_text(folder: Path) -> None:
+    tokenizer = load_tokenizer(folder)
+    (words,) = [text.split() for text in TEXTS[3:4]]
+    together = tokenizer.encode_document([" ".join(["kan", *words])])[0]
+    alone = [token for ids in tokenizer.encode_words(words) for token in ids]
+    assert together[-len(alone) :] == alone
+    begins = [ids[0] for ids in tokenizer.encode_words(words)]
+    assert not tokenizer.facts.is_continuation[begins].any()
+    inner = [token for ids in tokenizer.encode_words(words) for token in ids[1:]]
+    assert inner
+    assert tokenizer.facts.is_continuation[[token for token in inner if tokenizer.vocab[token].isalnum()]].all()
+
+
+def test_a_copy_and_what_is_written_are_the_same(folder: Path, tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(folder)
+    for name, content in tokenizer.files(97).items():
+        (tmp_path / name).write_text(content)
+    again = load_tokenizer(tmp_path)
+    assert again.files(97) == tokenizer.files(97)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert dict(theirs(*TEXTS[:2])) == tokenizer(*TEXTS[:2])  # with token types
+    text = f"{TEXTS[0]} {NAMES['mask']}"
+    for other in (again, copy.deepcopy(tokenizer)):
+        assert other(text) == tokenizer(text)
+        assert other.encode_document([text]) == tokenizer.encode_document([text])
+
+
+def written(folder: Path, kind: str, change: Any = None, **settings: Any) -> Path:
+    """A file without settings beside it, but for those named."""
+    library = trained(kind)
+    content = json.loads(library.to_str())
+    if change is not None:
+        change(content)
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    if settings:
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def test_special_tokens_are_found_by_their_roles(tmp_path: Path) -> None:
+    facts = load_tokenizer(written(tmp_path, "byte_level")).facts  # by the post-processor, and by usual names
+    assert [facts.cls, facts.pad, facts.sep, facts.unk, facts.mask] == [0, 1, 2, 3, 4]
+    swapped = {"pad_token": "!", "mask_token": {"content": '"', "lstrip": False}}
+    facts = load_tokenizer(written(tmp_path, "byte_level", **swapped)).facts
+    assert (facts.pad, facts.mask) == (5, 6)
+    (tmp_path / "tokenizer_config.json").unlink()
+    (tmp_path / "special_tokens_map.json").write_text('{"mask_token": "#"}')
+    assert load_tokenizer(tmp_path).facts.mask == 7
+
+
+def test_a_file_without_special_tokens_gets_those_of_bert(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(written(tmp_path, "unigram", lambda content: content.update(post_processor=None)))
+    assert tokenizer("", "")["input_ids"] == [0, 2, 2]
+    assert tokenizer("kan", "kan")["token_type_ids"][-1] == 1
+
+
+def as_roberta(content: dict[str, Any]) -> None:
+    library = trained("byte_level")
+    library.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    content["post_processor"] = json.loads(library.to_str())["post_processor"]
+
+
+def without_mask(content: dict[str, Any]) -> None:
+    for token in content["added_tokens"]:
+        token["content"] = token["content"].replace("<mask>", "<masc>")
+    content["model"]["vocab"]["<masc>"] = content["model"]["vocab"].pop("<mask>")
+
+
+@pytest.mark.parametrize(("change", "asked", "message"), [
+    (as_roberta, {}, "the post_processor makes <s> </s> </s> </s> of 2 empty texts; bertkit's models read <s> </s> </s>"),
+    (without_mask, {}, 'no special token for mask; name it in tokenizer_config.json, such as "mask_token": "[MASK]"'),
+    (lambda content: content.pop("model"), {}, "model.type=None: not a tokenizer of the library"),
+    (None, {"lowercase": True}, "tokenizer.lowercase=true: its own normalizer decides; leave it out"),
+    (None, {"rules": "google"}, "Google's rules and instances (segments=google) are for BERT's WordPiece, not for BPE"),
+])  # fmt: skip
+def test_what_cannot_be_read_is_refused(tmp_path: Path, change: Any, asked: dict[str, Any], message: str) -> None:
+    written(tmp_path, "byte_level", change)
+    with pytest.raises(InputError) as caught:
+        load_tokenizer(tmp_path, **asked)
+    assert str(caught.value).startswith(str(tmp_path))
+    assert message in str(caught.value)
+
+
+# ---- learned
+
+
+BPE = TokenizerConfig(path=None, vocab_size=340, min_frequency=2, lowercase=None, rules="auto", kind="bpe")
+
+
+def test_a_byte_level_bpe_knows_every_text() -> None:
+    tokenizer = train_tokenizer(BPE, lambda: iter(TEXTS), True, "hugging_face")
+    assert tokenizer.vocab_size == 340
+    assert tokenizer.vocab[:5] == ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
+    for text in (*TEXTS[-3:], "日本 Ünïcödé \U0001f600 [MASK]"):
+        ids = tokenizer.encode_document([text])[0]
+        assert tokenizer.decode(ids) == f" {text}"
+        assert min(ids) >= 5
+    assert tokenizer.encode_document(["Kan"]) != tokenizer.encode_document(["kan"])
+    assert tokenizer.encode_words(["kan"]) == tokenizer.encode_document(["kan"])
+    encoded = encode_documents([TEXTS[:3]], tokenizer.encode_flat)
+    assert encoded.tokens.tolist() == [token for ids in tokenizer.encode_document(TEXTS[:3]) for token in ids]
+    with pytest.raises(
+        InputError, match="vocab_size=200 has no room for 256 bytes and 5 special tokens; set it to 522"
+    ):
+        train_tokenizer(TokenizerConfig(None, 200, 2, None, "auto", "bpe"), lambda: iter(TEXTS), True, "hugging_face")
+
+
+LEARN = """
+import json, sys
+from bertkit.data.corpus.tokenizer_file import learn_byte_pairs
+print(learn_byte_pairs(json.loads(sys.argv[1]), 340, 2).exported.to_str())
+"""
+
+
+def test_the_same_text_gives_the_same_bpe() -> None:
+    made = {subprocess.check_output([sys.executable, "-c", LEARN, json.dumps(TEXTS)]) for _ in range(3)}
+    assert len(made) == 1
+
+
+def test_a_library_file_of_bert_is_berts(tmp_path: Path) -> None:
+    from bertkit.data.corpus.tokenizer import train_wordpiece
+
+    own = train_wordpiece(lambda: iter(TEXTS), 150, True, 2)
+    (tmp_path / "tokenizer.json").write_text(own.files(9)["tokenizer.json"])
+    assert load_tokenizer(tmp_path).words_by.is_of_bert
+    assert LibraryTokenizer.from_file(str(tmp_path / "tokenizer.json")).encode("kan").ids == own("kan")["input_ids"]
