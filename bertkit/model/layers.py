@@ -2,7 +2,7 @@
 
 The depth of a part of BERT is 0 for the embeddings, 1 to L for the layers, and L + 1 for the pooler and the heads.
 
-A compiled layer is two graphs, before attention and after it, and all layers share them. Attention is not compiled: it has its
+A compiled layer is two graphs, before attention and after it, and all layers of one kind share them. Attention is not compiled: it has its
 own fast kernels, and its plain Python code reads the geometry of the batch. A graph therefore depends only on the number of
 tokens, which is a symbolic dimension. Training, evaluation and frozen layers use separate graphs, each compiled when it is
 first needed. In a graph the compiler's own dropout replaces the fast kernels for the CPU: its probability is exact, and it
@@ -76,6 +76,8 @@ def compile_layers(encoder: nn.Module, backend: str = "inductor") -> None:
     if not isinstance(encoder, Encoder):
         return
     allow_compiler_cache()
+    # ModernBERT has three kinds of layers, the first, local ones and others, each while it trains, is evaluated, or is frozen
+    torch._dynamo.config.recompile_limit = 16
     for layer in encoder.layers:
         assert isinstance(layer, EncoderLayer)
         is_whole = not layer.has_plugin  # whose Python code may break a graph

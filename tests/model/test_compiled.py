@@ -11,9 +11,10 @@ from batches import ODD, pretraining_batch, task_batch
 from conftest import LAYERS, small_model
 from torch._dynamo.utils import counters
 
+from bertkit.interop.hugging_face.modern_bert import modern_attention
 from bertkit.kernels.linear import ACTIVATIONS
 from bertkit.model import layers
-from bertkit.model.bert_config import AttentionConfig, NormConfig
+from bertkit.model.bert_config import AttentionConfig, FeedForwardConfig, NormConfig
 from bertkit.model.layers import freeze_below
 from bertkit.run.objective import pretraining_losses, task_losses
 from bertkit.train import loop, processes
@@ -113,13 +114,19 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "bigbird": {"attention": AttentionConfig(pattern="bigbird", block_size=4, random_blocks=1)},
     "linformer": {"attention": AttentionConfig(pattern="linformer", compressed_size=7)},
     "pre": {"norm": NormConfig(placement="pre")},
+    "modern": {
+        "attention": modern_attention(bias=False, window=4, full_every=2, rotary_base=700.0),
+        "feed_forward": FeedForwardConfig(kind="glu", bias=False),
+        "norm": NormConfig(placement="pre", bias=False, before_first=False),
+        "type_vocab_size": 0,
+    },
 }
 
 
 def check_variant(name: str, backend: str) -> None:
     changes = {"num_attention_heads": 1, **VARIANTS[name]}  # rotary wants heads of an even size
     np.testing.assert_allclose(train(True, backend, **changes), train(False, **changes), rtol=0, atol=1e-5)
-    assert 4 <= counters["stats"]["unique_graphs"] <= 6
+    assert 4 <= counters["stats"]["unique_graphs"] <= (9 if name == "modern" else 6)  # three kinds of layers
 
 
 @pytest.mark.slow

@@ -1,0 +1,233 @@
+"""The record: minutes of two CPU cores until a small BERT has the held-out loss that Hugging Face reaches in an hour.
+
+    python recipes/speedrun/speedrun.py speed runs/speedrun/data                 tokens per second of every row, by turns
+    python recipes/speedrun/speedrun.py train runs/speedrun/data modern_mini     one run, whose line is added to runs.jsonl
+    python recipes/speedrun/speedrun.py table                                    the table of all runs in runs.jsonl
+
+A run has a fixed number of steps, and its minutes are tokens divided by the measured speed: other work on the machine changes
+no result, and a run may be made anywhere. All models are measured by `bertkit evaluate` on the same masked tokens.
+"""
+
+import argparse
+import itertools
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import bertkit
+from bertkit.data.corpus.prepared import open_prepared
+
+HERE = Path(__file__).parent
+LENGTH, SEQUENCES, SNAPSHOTS, WARMUP = 128, 64, 12, 0.05
+HUGGING_FACE = "hugging_face"
+BASE: dict[str, Any] = {
+    "model": "mini", "model.initializer_range": 0.0625, "optimizer.peak_learning_rate": 1e-3, "optimizer.bias_correction": True,
+}  # fmt: skip
+# each row of the ladder changes one thing more than the row before it
+CHANGES: dict[str, dict[str, Any]] = {
+    "mini": {},
+    "no dropout": {"model.hidden_dropout_prob": 0.0, "model.attention_probs_dropout_prob": 0.0},
+    "30 % masked": {"masking.probability": 0.3},
+    "pre-norm": {"norm": "pre"},
+    "rotary": {"attention.positions": "rotary"},
+    "glu": {"feed_forward": "glu", "model.intermediate_size": 704},
+    "modern_mini": {"model": "modern_mini"},  # also windows, no biases, no segments, and smaller output matrices
+}
+ROWS = {
+    row: BASE | {key: value for change in changes for key, value in change.items()}
+    for row, changes in zip(CHANGES, itertools.accumulate([change] for change in CHANGES.values()), strict=True)
+}
+
+
+def settings_of(row: str, data: Path, output: Path, steps: int, seed: int, rate: float | None) -> dict[str, Any]:
+    """Return the settings of `bertkit.pretrain` for a row of the ladder."""
+    settings = dict(ROWS[row])
+    if settings["model"] == "modern_mini":  # the model has what the rows before it set
+        settings = {key: settings[key] for key in BASE} | {"model": "modern_mini"}
+    if rate is not None:
+        settings["optimizer.peak_learning_rate"] = rate
+    every = max(1, steps // SNAPSHOTS)
+    return settings | {
+        "data_dir": str(data), "output_dir": str(output), "steps": steps, "seed": seed, "batch.sequences": SEQUENCES,
+        "segments": "full_sentences", "segments.max_seq_length": LENGTH, "schedule.warmup_steps": int(WARMUP * steps),
+        "checkpoint.every_steps": every, "checkpoint.keep_last": SNAPSHOTS + 2, "checkpoint.keep_best": False,
+        "evaluation.every_steps": steps, "evaluation.max_sequences": 64, "log.every_steps": max(1, steps // 200),
+    }  # fmt: skip
+
+
+def train_hugging_face(data: Path, output: Path, steps: int, seed: int, rate: float | None) -> list[float]:
+    """Train BertForMaskedLM by the Trainer at its best: packed blocks, dynamic masking, fused AdamW; return the seconds of the steps."""
+    import time
+
+    import datasets
+    import transformers
+
+    dataset = open_prepared(data)
+    split = dataset.splits["train"]
+    starts = [*split.sentences[split.documents[:-1]].tolist(), split.num_tokens]
+    ids = np.concatenate([split.tokens(start, end - start) for start, end in itertools.pairwise(starts)])
+    blocks = ids[: len(ids) // (LENGTH - 2) * (LENGTH - 2)].reshape(-1, LENGTH - 2)
+    facts = dataset.tokenizer.facts
+    edges = np.full((len(blocks), 1), facts.cls), np.full((len(blocks), 1), facts.sep)
+    rows = datasets.Dataset.from_dict({"input_ids": np.concatenate([edges[0], blocks, edges[1]], 1)})
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in dataset.tokenizer.files(512).items():
+            (Path(folder) / name).write_text(text, encoding="utf-8")
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    transformers.set_seed(seed)
+    shape = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024}
+    model = transformers.BertForMaskedLM(transformers.BertConfig(vocab_size=facts.size, **shape))
+    times, every = list[float](), max(1, steps // SNAPSHOTS)
+
+    class Clock(transformers.TrainerCallback):
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            times.append(-time.perf_counter())
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **__: Any) -> None:
+            times[-1] += time.perf_counter()
+            if state.global_step % every == 0 or state.global_step == steps:
+                folder = output / "checkpoints" / f"step-{state.global_step:08}"
+                model.save_pretrained(folder)
+                tokenizer.save_pretrained(folder)
+                print(f"step {state.global_step}/{steps}", flush=True)
+
+    arguments = transformers.TrainingArguments(
+        str(output), max_steps=steps, per_device_train_batch_size=SEQUENCES, learning_rate=rate or 1e-3, weight_decay=0.01, seed=seed,
+        optim="adamw_torch_fused", lr_scheduler_type="linear", warmup_steps=int(WARMUP * steps), save_strategy="no",
+        logging_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True, dataloader_num_workers=0,
+    )  # fmt: skip
+    collator = transformers.DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15)
+    transformers.Trainer(model, arguments, collator, rows, callbacks=[Clock()]).train()
+    return times
+
+
+def train(row: str, data: Path, output: Path, steps: int, seed: int, rate: float | None) -> list[float]:
+    """Train a row; return the tokens per second of its logged steps."""
+    if row == HUGGING_FACE:
+        return [SEQUENCES * LENGTH / seconds for seconds in train_hugging_face(data, output, steps, seed, rate)]
+    run = bertkit.pretrain(**settings_of(row, data, output, steps, seed, rate))
+    return [float(metrics["tokens_per_second"]) for metrics in run.metrics if metrics.get("tokens_per_second")]
+
+
+def loss_of(model_dir: Path, data: Path) -> float:
+    """Return the mean loss over all held-out tokens that a fixed mask of 15 % hides."""
+    settings: Mapping[str, Any] = {
+        "segments": "full_sentences",
+        "segments.max_seq_length": LENGTH,
+        "masking.probability": 0.15,
+    }
+    scores = bertkit.evaluate(model_dir=str(model_dir), data_dir=str(data), split="held_out", **settings)
+    return float(scores["mlm_loss"])
+
+
+def measure_run(args: argparse.Namespace) -> None:
+    """Train one row with one seed, measure its snapshots, and add a line to runs.jsonl."""
+    file = HERE / "runs.jsonl"
+    known = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    own = {"row": args.row, "seed": args.seed, "rate": args.rate or 1e-3, "steps": args.steps}
+    if any(own.items() <= line.items() for line in known):
+        print(f"{own}: measured already")
+        return
+    output = args.output / f"{args.row.replace(' ', '_')}_{args.seed}_{args.rate or 'rate'}_{args.steps}"
+    train(args.row, args.data, output, args.steps, args.seed, args.rate)
+    snapshots = sorted((output / "checkpoints").glob("step-*"))
+    losses = [[int(path.name[5:]), round(loss_of(path, args.data), 4)] for path in snapshots]
+    line = own | {"tokens_a_step": SEQUENCES * LENGTH, "losses": losses}
+    with file.open("a") as lines:
+        lines.write(json.dumps(line) + "\n")
+    print(json.dumps(line))
+
+
+def measure_speed(args: argparse.Namespace) -> None:
+    """Run a few steps of every row in turn, each in its own process, and write the medians to speed.json."""
+    speeds: dict[str, list[float]] = {row: [] for row in (HUGGING_FACE, *ROWS)}
+    for _, row in itertools.product(range(args.rounds), speeds):
+        with tempfile.TemporaryDirectory() as folder:
+            command = [
+                sys.executable,
+                __file__,
+                "steps",
+                str(args.data),
+                row,
+                "--output",
+                f"{folder}/run",
+                "--steps",
+                "12",
+            ]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            speeds[row].append(float(done.stdout.splitlines()[-1]))
+            print(f"{row}: {speeds[row][-1]:,.0f} tokens/s", flush=True)
+    medians = {row: round(statistics.median(each), 1) for row, each in speeds.items()}
+    (HERE / "speed.json").write_text(json.dumps(medians, indent=2) + "\n")
+
+
+def print_speed(args: argparse.Namespace) -> None:
+    """Print the median speed of a few steps, without the first two."""
+    print(statistics.median(train(args.row, args.data, args.output, args.steps, 0, None)[2:]))
+
+
+def print_steps(args: argparse.Namespace) -> None:
+    """Print the number of steps that Hugging Face takes in some minutes."""
+    speed = json.loads((HERE / "speed.json").read_text())
+    print(round(args.minutes * 60 * speed[HUGGING_FACE] / (SEQUENCES * LENGTH)))
+
+
+def print_table(args: argparse.Namespace) -> None:
+    """Print the minutes of each row to the target, which is the best last loss of Hugging Face, and its last loss."""
+    runs = [json.loads(line) for line in (HERE / "runs.jsonl").read_text().splitlines()]
+    speed = json.loads((HERE / "speed.json").read_text())
+    of_theirs = [run["losses"][-1][1] for run in runs if run["row"] == HUGGING_FACE]
+    target = min(of_theirs, default=0.0)
+    print(
+        f"target {target:.3f}\n\n| row | seed | rate | steps | minutes | last loss | minutes to the target |\n|---|---|---|---|---|---|---|"
+    )
+    for run in runs:
+        per_step = run["tokens_a_step"] / speed[run["row"]] / 60
+        first = next((step for step, loss in run["losses"] if loss <= target), None)
+        to_target = "not reached" if first is None else f"{first * per_step:.1f}"
+        cells = (
+            run["row"],
+            run["seed"],
+            run["rate"],
+            f"{run['steps']:,}",
+            f"{run['steps'] * per_step:.1f}",
+            f"{run['losses'][-1][1]:.3f}",
+        )
+        print("| " + " | ".join(map(str, (*cells, to_target))) + " |")
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    functions = {
+        "train": measure_run, "steps": print_speed, "speed": measure_speed, "steps-in": print_steps, "table": print_table,
+    }  # fmt: skip
+    for name, function in functions.items():
+        command = commands.add_parser(name)
+        command.set_defaults(function=function)
+        if name == "steps-in":
+            command.add_argument("minutes", type=float)
+        elif name != "table":
+            command.add_argument("data", type=Path)
+        if name in ("train", "steps"):
+            command.add_argument("row", choices=(HUGGING_FACE, *ROWS))
+            command.add_argument("--output", type=Path, default=Path("runs/speedrun"))
+            command.add_argument("--steps", type=int, default=1750)
+            command.add_argument("--seed", type=int, default=0)
+            command.add_argument("--rate", type=float)
+        if name == "speed":
+            command.add_argument("--rounds", type=int, default=5)
+    args = parser.parse_args()
+    args.function(args)
+
+
+if __name__ == "__main__":
+    main()
