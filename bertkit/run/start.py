@@ -18,7 +18,7 @@ from bertkit.base.typed_settings import at, refuse
 from bertkit.data.corpus.prepared import PreparedDataset
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.data.data_config import AnySegments
-from bertkit.interop.hugging_face.config_json import read_config
+from bertkit.interop.hugging_face.config_json import read_config, require_class
 from bertkit.interop.load import hashes_of, load_directory, load_tokenizer, resolve_model_dir
 from bertkit.launch.world import world_from_environment
 from bertkit.model.bert import init_weights
@@ -162,6 +162,7 @@ def start_pretraining(settings: PretrainSettings, dataset: PreparedDataset) -> S
     if settings.model_dir is not None:
         source = resolve_model_dir(settings.model_dir)
         model, report = load_directory(source, heads, with_pooler=predicts_next, seed=settings.seed)
+        require_class(model.config, heads)
         check_size(model.config, settings.batch.sequences, longest, device)
         check_dataset(model.config, dataset, settings.segments, settings.final_phase.max_seq_length)
         check_vocabulary(source, dataset)
@@ -189,6 +190,7 @@ def start_pretraining(settings: PretrainSettings, dataset: PreparedDataset) -> S
         pad_token_id=vocab.pad,
         eos_token_id=vocab.sep if settings.predicts_next_token else None,
     )
+    require_class(config, heads)
     check_dataset(config, dataset, settings.segments)
     check_size(config, settings.batch.sequences, longest, device)
     return Start(_new_model(config, heads, predicts_next, settings.seed), dataset.tokenizer, None)

@@ -254,3 +254,24 @@ def test_settings_that_cannot_be_kept_are_refused(
     more: list[str], message: str, tmp_path: Path, capsys: Capsys
 ) -> None:
     refused(run(["pretrain", "data_dir=nowhere", f"output_dir={tmp_path / 'run'}", *more]), message, capsys)
+
+
+def test_a_modern_bert_predicts_no_next_sentence(
+    finished: Callable[[str], Finished], prepared_dir: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    """It is refused before the first step: the model could not be saved."""
+    message = "the heads masked_lm and next_sentence: transformers has no such class of this model's type; for the masked LM alone set"
+    refused(
+        pretrain(prepared_dir, tmp_path / "new", "steps=5", *RUNS["modern"], "segments=pairs"),
+        message,
+        capsys,
+        alone=True,
+    )
+    start = f"model_dir={finished('modern').run_dir}"
+    capsys.readouterr()
+    more = [each for each in TINY if not each.startswith("model")]
+    arguments = ["pretrain", f"data_dir={prepared_dir}", f"output_dir={tmp_path / 'more'}", start, "steps=5", *more]
+    refused(run(arguments), message, capsys, alone=True)
+    assert run([*arguments, "segments=full_sentences"]) == 0
+    content = json.loads((tmp_path / "more" / "model" / "config.json").read_text())
+    assert content["architectures"] == ["ModernBertForMaskedLM"]

@@ -13,7 +13,7 @@ from bertkit.base import plugins
 from bertkit.base.errors import InputError, say
 from bertkit.base.files import to_json
 from bertkit.base.text_files import read_json
-from bertkit.base.typed_settings import build, differences, to_mapping
+from bertkit.base.typed_settings import build, differences, refuse, to_mapping
 from bertkit.interop.hugging_face.architecture import Architecture, Content, find_architecture, writer_of
 from bertkit.model.bert_config import (
     AttentionConfig,
@@ -45,6 +45,15 @@ def require_bert(config: BertConfig, where: str) -> None:
             f"{where}: transformers 5 has no BERT with {', '.join(changed)}; {rest} the model as it is with "
             "bertkit.load_model, finetune, predict and embed"
         )
+
+
+def require_class(config: BertConfig, heads: tuple[str, ...]) -> None:
+    """Raise InputError if a model with these heads could not be saved, since its type has no class with them."""
+    refuse(
+        tuple(sorted(heads)) not in writer_of(config).classes
+        and f"the heads {' and '.join(heads)}: transformers has no such class of this model's type; for the masked LM alone set "
+        "segments=full_sentences, or next_sentence=none"
+    )
 
 
 def not_in_transformers(config: BertConfig) -> list[str]:
