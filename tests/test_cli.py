@@ -3,6 +3,7 @@
 import itertools
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -230,9 +231,11 @@ def test_all_wrong_names_come_at_once(command: str, capsys: Capsys) -> None:
         ("index a.csv output=x.db", {"corpus.path": "a.csv"}),
         ("evaluate a.csv m", {"model_dir": "m", "task_changes.files.dev": "a.csv"}),
         ("predict m a.csv --text-pair b", {"model_dir": "m", "input": "a.csv", "text_pair": "b"}),
+        ("predict m 'so good, it is'", {"model_dir": "m", "text": "so good, it is"}),
+        ("search l.db 'what is it?'", {"index": "l.db", "question": "what is it?"}),
         ("serve m --port 9", {"model_dir": "m", "port": 9}),
         ("export m output_dir=x --license mit", {"model_dir": "m", "license": "mit"}),
-        ("pretrain d output_dir=x --lr 3e-4 --fp16", {"optimizer.peak_learning_rate": 3e-4, "precision": "fp16"}),
+        ("pretrain d output_dir=x --lr 3e-4 --fp16", {"data_dir": "d", "optimizer.peak_learning_rate": 3e-4, "precision": "fp16"}),
         ("finetune a.csv model_dir=m output_dir=x --epochs=7 --overwrite task=sequence text=t", {
             "num_epochs": 7, "overwrite": True, "task.columns.text": "t", "task.files.train": "a.csv"}),
     ],
@@ -245,7 +248,9 @@ def test_files_models_and_options_are_settings(
     for name in ("m", "d"):
         (tmp_path / name).mkdir()
     (tmp_path / "m" / "config.json").write_text("{}")
-    assert run([*words.split(), "--cfg", "job"]) == 0
+    (tmp_path / "d" / "manifest.json").write_text("{}")  # of a prepared dataset
+    (tmp_path / "l.db").write_text("")
+    assert run([*shlex.split(words), "--cfg", "job"]) == 0
     composed = yaml.safe_load(capsys.readouterr().out)
     for key, value in settings.items():
         actual = at(composed, key)

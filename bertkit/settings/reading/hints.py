@@ -100,13 +100,14 @@ def options_line(group: str, options: Sequence[str]) -> str:
     return f"(for your own data {', '.join(_OWN_DATA)}; `bertkit finetune --help` lists the benchmarks)"
 
 
-def setting_of_path(command: str, word: str) -> str:
-    """Return the setting of a file or folder that stands alone, such as a model; "" if it does not exist, or no setting takes it."""
+def setting_of_word(command: str, word: str) -> str:
+    """Return the setting of a file, a folder such as a model, or a text of several words, that stands alone; "" if none takes it."""
     path = os.path.expanduser(word)  # os.path takes a text of any length for no file
-    is_model = any(os.path.isfile(f"{path}/{name}") for name in ("config.json", "manifest.json", "bert_config.json"))
+    is_model = any(os.path.isfile(f"{path}/{name}") for name in ("config.json", "config.yaml", "bert_config.json"))
     is_file, is_folder = os.path.isfile(path), os.path.isdir(path) and not is_model
-    places = {"model_dir": is_model, "input": is_file, "task.files.dev": is_file}
-    places |= {"data_dir": is_folder, "corpus.path": os.path.exists(path)}
+    is_text = " " in word and not os.path.exists(path)
+    places = {"model_dir": is_model, "index": is_file and path.endswith(".db"), "text": is_text, "question": is_text}
+    places |= {"input": is_file, "task.files.dev": is_file, "data_dir": is_folder, "corpus.path": os.path.exists(path)}
     known = settings_of(command)
     return next((name for name, fits in places.items() if fits and top_level(name) in known), "")
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from bertkit.base.errors import InputError
 from bertkit.settings.reading.assignments import as_word
-from bertkit.settings.reading.hints import setting_of_path, unknown_option
-from bertkit.settings.reading.names import column_words, record_of
+from bertkit.settings.reading.hints import setting_of_word, unknown_option
+from bertkit.settings.reading.names import column_words, is_verbatim, record_of
 
 OPTIONS = ("--text", "--label", "--pair", "--dev", "--test", "--output")
 
@@ -29,9 +29,13 @@ def to_words(command: str, words: Sequence[str], options: Sequence[tuple[str, st
             raise InputError(unknown_option(command, option, value))
         is_file, is_number = short[option].startswith("task.files."), re.fullmatch("-?[0-9]{1,9}", value)
         settings[short[option]] = os.path.abspath(value) if is_file else int(value) if is_number else value
-    return [*(f"{words_of_columns.get(key, key)}={as_word(value)}" for key, value in settings.items()), *others]
+    named = {words_of_columns.get(key, key): value for key, value in settings.items()}
+    return [
+        *(f"{key}={value if is_verbatim(command, key) else as_word(value)}" for key, value in named.items()),
+        *others,
+    ]
 
 
 def _setting_of(command: str, short: Mapping[str, str], word: str) -> str:
     is_file = bool(short) and os.path.isfile(word)
-    return short[""] if is_file else setting_of_path(command, word)
+    return short[""] if is_file else setting_of_word(command, word)
