@@ -12,6 +12,7 @@ from torch import Tensor
 
 import bertkit
 from bertkit.base.errors import InputError
+from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.hugging_face.directory import write_model
 from bertkit.interop.hugging_face.modern_bert import ModernBertArchitecture, modern_attention
@@ -174,3 +175,13 @@ def test_weights_are_counted_without_building_a_model(has_bias: bool) -> None:
     for each in (config, replace(config, type_vocab_size=3), replace(config, feed_forward=FeedForwardConfig())):
         model = BertWithHeads(each, (), with_pooler=False)
         assert each.num_weights == sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_onnx_computes_windows_too(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """For every token; a padding whose window has padding alone has any value."""
+    pytest.importorskip("onnxruntime")
+    write_model(model_of(config_of(tokenizer.vocab_size), ("token",)), tokenizer, tmp_path)
+    assert run(["export", f"model_dir={tmp_path}", f"output_dir={tmp_path / 'out'}", "onnx=true"]) == 0
+    rows = json.loads((tmp_path / "out" / "parity.json").read_text())["onnx"]
+    assert max(row["shape"][1] for row in rows) > 4 * WINDOW
+    assert max(row["max_abs"] for row in rows) < 1e-5
