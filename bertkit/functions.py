@@ -37,6 +37,17 @@ from bertkit.settings.reading.names import in_words_of, settings_of
 
 ONE_RUN = threading.Lock()  # a training run uses the random state of its process; a second one waits
 RUNS = Path("runs")  # where a run has its place that has no `output_dir`
+SETTABLE = (
+    str,
+    int,
+    float,
+    bool,
+    os.PathLike,
+    list,
+    tuple,
+    Mapping,
+    type(None),
+)  # the types of settings; others are of rows
 COLUMNS = ("text_column", "text_pair_column", "label_column")  # of a task
 
 
@@ -97,7 +108,10 @@ def function_of(name: str) -> Callable[..., object]:
             is_place = isinstance(misplaced[0], (str, os.PathLike)) or not command.rows
             meant = next(iter(signature.parameters if is_place else command.rows))
             raise InputError(f"{name}({type(misplaced[0]).__name__}): settings have names; write {meant}=")
-        hints = {key: nearest(key, command.rows) for key in settings if key not in signature.parameters}
+        unknown = settings.keys() - signature.parameters.keys()
+        for_rows = f"; pass rows as {' or '.join(f'{name}=' for name in command.rows)}" if command.rows else ""
+        are_rows = {key for key in unknown if not isinstance(settings[key], SETTABLE)}
+        hints = {key: nearest(key, command.rows) or (for_rows if key in are_rows else "") for key in sorted(unknown)}
         refuse([f"unknown key '{key}'{hint}" for key, hint in hints.items() if hint])
         try:
             return _call(command, settings)
@@ -193,7 +207,7 @@ def _folder_of_rows(command: Command, settings: Mapping[str, object]) -> Path | 
     output_dir = settings.get("output_dir")
     if isinstance(output_dir, (str, os.PathLike)) and command.is_training:
         return path_of(output_dir, "output_dir") / "rows"
-    return RUNS / "rows" if command.makes_run else None
+    return Path(RUNS, "rows").absolute() if command.makes_run else None
 
 
 def _own_place(command: Command, assignments: Sequence[Assignment]) -> Assignment:

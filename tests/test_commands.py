@@ -180,6 +180,9 @@ def test_the_same_cell_twice_is_done_already(made: dict[str, Any], tmp_path: Pat
     shutil.rmtree(copy.parent)
     with pytest.raises(InputError, match="no column 'nothing'"):
         bertkit.finetune(train=rows, **{**cell, "output_dir": tmp_path / "new" / "run", "text_column": "nothing"})
+    gap = pandas.DataFrame({"review": ["a good day", None, "a bad day"], "label": ["good", "good", "bad"]})
+    with pytest.raises(InputError, match=r"^train: row 2: 'review' is empty; fill it or drop the row$"):
+        bertkit.finetune(train=gap, **{**cell, "output_dir": tmp_path / "new" / "run"})
     with pytest.raises(InputError, match="train: no rows"):
         bertkit.finetune(train=[], **{**cell, "output_dir": tmp_path / "new" / "run"})
     assert list(tmp_path.iterdir()) == []
@@ -240,6 +243,8 @@ def test_what_is_misplaced_or_no_setting(made: dict[str, Any], tmp_path: Path) -
         (bertkit.predict, [["a text"]], {}, r"write input="),
         (bertkit.evaluate, [run], {}, r"write model_dir="),
         (bertkit.finetune, [], {"trian": frame, "output_dir": tmp_path}, "unknown key 'trian'; did you mean 'train'"),
+        (bertkit.finetune, [], {"dataset": frame}, "unknown key 'dataset'; pass rows as train= or dev=$"),
+        (bertkit.evaluate, [], {"input": frame}, "unknown key 'input'; pass rows as data=$"),
         (
             bertkit.finetune,
             [],

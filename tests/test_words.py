@@ -104,6 +104,18 @@ def test_run_without_a_model_takes_the_default_of_the_cache(
     assert not (tmp_path / "o").exists()
 
 
+@pytest.mark.parametrize("word", ["r.csv", "data_dir=r.csv", "--data-dir=r.csv"])
+def test_file_in_place_of_a_folder_is_the_training_file(
+    word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = write(tmp_path, "r.csv", CSV)
+    words = ["finetune", word, "text=review", "label=stars", f"model_dir={MISSING}", "output_dir=o"]
+    assert run([*words, "--cfg", "job"]) == 0
+    composed = yaml.safe_load(capsys.readouterr().out)
+    assert (composed["task"]["files"]["train"], composed["data_dir"]) == (str(path), None)
+
+
 def test_second_file_needs_dev_option(tmp_path: Path, capsys: Capsys) -> None:
     one, two = (str(write(tmp_path, name, CSV)) for name in ("a.csv", "b.csv"))
     refused(run(["finetune", one, two]), f"--dev {two}", capsys, alone=True)

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -100,9 +101,7 @@ def with_own_names(command: str, assignments: Sequence[Assignment]) -> list[Assi
     refuse(f"{text}: not UTF-8, or with a NUL; write a text in UTF-8, or rename the file" for text in wrong)
     load_plugins(assignments)
     own = [
-        dataclasses.replace(one, key=_own_name(command, one))
-        for one in assignments
-        if one.key != "plugins" or "plugins" in settings_of(command)
+        _with_own_name(command, one) for one in assignments if one.key != "plugins" or "plugins" in settings_of(command)
     ]
     for setting in _SYNONYMS:
         same = [one.text for one in own if one.key == setting]
@@ -122,6 +121,14 @@ def items_of(value: Plain) -> list[str]:
         return [str(item) for item in value]
     inner = str(value).strip("[] ")
     return [name.strip("'\" ") for name in inner.split(",")] if inner else []
+
+
+def _with_own_name(command: str, one: Assignment) -> Assignment:
+    """Give an assignment the name of its setting; `data_dir=` with a file is the file of the task."""
+    file = record_of(command).short.get("", "")
+    if one.key == "data_dir" and file.startswith("task.files.") and os.path.isfile(str(one.value)):
+        return dataclasses.replace(one, key=file, value=os.path.abspath(str(one.value)))
+    return dataclasses.replace(one, key=_own_name(command, one))
 
 
 def _own_name(command: str, one: Assignment) -> str:
