@@ -1,5 +1,6 @@
 """The tokenizer: the same vocabulary from the same text, and the same ids as Hugging Face's from real ones."""
 
+import copy
 import json
 import os
 import sys
@@ -92,6 +93,12 @@ def test_a_special_token_in_a_corpus_is_text(special: str) -> None:
     for ids in tokenizer.encode_document([special, f"ka {special} a", f"a{special}a"]):
         assert min(ids) >= len(SPECIAL_TOKENS)
         assert {tokenizer.vocab.index("["), tokenizer.vocab.index("]")} < set(ids)
+
+
+def test_it_is_text_for_a_copy_too() -> None:
+    letters = [*"[]acdeklmnpsu", *(f"##{letter}" for letter in "acdeklmnpsu")]
+    tokenizer = wordpiece({token: n for n, token in enumerate([*SPECIAL_TOKENS, *letters])}, lowercase=True)
+    assert copy.deepcopy(tokenizer).encode_document(["[MASK]"]) == tokenizer.encode_document(["[MASK]"])
 
 
 # ---- loading
