@@ -144,10 +144,14 @@ class AttentionConfig:
 
     def without_effect(self, name: str) -> list[str]:
         """Return an error line if a setting has no effect with the chosen options."""
-        slot, *options = ONLY_WITH.get(name, ("score", self.score))
-        if vars(self)[slot] in options:
+        if name not in ONLY_WITH:
             return []
-        return [f"attention.{name}: has no effect without attention.{slot}={' or '.join(options)}; leave it out"]
+        slot, *options = ONLY_WITH[name]
+        return (
+            []
+            if vars(self)[slot] in options
+            else [f"attention.{name}: has no effect without attention.{slot}={' or '.join(options)}; leave it out"]
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,21 +302,24 @@ class BertConfig(BertShape):
     @property
     def variant(self) -> dict[str, object]:
         """The settings of the parts of a model that is not a standard BERT; empty for a BERT."""
-        attention, bert = to_mapping(self.attention), to_mapping(AttentionConfig())
-        in_effect = {name for name in attention if not self.attention.without_effect(name)}
-        own = self.decoder is not None and self.decoder.is_from_scratch
-        parts = self.norm, self.feed_forward, self.pooling, self.task_transform, self.type_vocab_size == 0
-        is_bert = (
-            parts == (NormConfig(), FeedForwardConfig(), "first", False, False) and self.head.is_exported and not own
-        )
-        if is_bert and all(attention[name] == bert.get(name) for name in in_effect):
+        mapping, bert = to_mapping(self), to_mapping(AttentionConfig())
+        changed = {
+            "decoder": self.decoder is not None and self.decoder.is_from_scratch,
+            "feed_forward": self.feed_forward != FeedForwardConfig(),
+            "head": not self.head.is_exported,
+            "task_transform": self.task_transform,
+            "type_vocab_size": self.type_vocab_size == 0,
+            "norm": self.norm != NormConfig(),
+            "pooling": self.pooling != "first",
+            "attention": any(
+                value != bert.get(name) and not self.attention.without_effect(name)
+                for name, value in mapping["attention"].items()
+            ),
+        }
+        if not any(changed.values()):
             return {}
-        more: dict[str, object] = {} if self.decoder is None else {"decoder": to_mapping(self.decoder)}
-        more |= {} if self.head.is_exported else {"head": to_mapping(self.head)}
-        more |= {} if self.feed_forward == FeedForwardConfig() else {"feed_forward": to_mapping(self.feed_forward)}
-        more |= {"task_transform": True} if self.task_transform else {}
-        more |= {"type_vocab_size": 0} if self.type_vocab_size == 0 else {}
-        return {"attention": attention, "norm": to_mapping(self.norm), "pooling": self.pooling, **more}
+        always = {"attention", "norm", "pooling"} | ({"decoder"} if self.decoder else set())
+        return {name: mapping[name] for name, is_changed in changed.items() if is_changed or name in always}
 
     @property
     def num_weights(self) -> int:
