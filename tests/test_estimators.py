@@ -164,7 +164,7 @@ LABELS_OF_OTHER_TYPES = [
 @pytest.mark.parametrize(("y", "classes"), LABELS_OF_OTHER_TYPES, ids=lambda value: type(value).__name__)
 def test_labels_come_back_in_their_own_type(tiny: str, y: Any, classes: list[Any]) -> None:
     texts = ["kan lon kan", "mir mir mir", "run ten run"]
-    classifier = bertkit.BertClassifier(tiny, **FAST | {"num_epochs": 20, "peak_learning_rate": 6e-3}).fit(texts, y)
+    classifier = bertkit.BertClassifier(tiny, **FAST | {"num_epochs": 14, "peak_learning_rate": 1e-2}).fit(texts, y)
     assert classifier.classes_.tolist() == classes
     assert [type(label) for label in classifier.classes_.tolist()] == [type(label) for label in classes]
     assert classifier.predict(texts).tolist() == np.array(y).ravel().tolist()
@@ -221,15 +221,15 @@ def test_wrong_settings_are_refused(tiny: str, made: tuple[Any, Path], tmp_path:
 def test_a_search_over_learning_rates(tiny: str) -> None:
     """In two processes, which are forks: new interpreters would import for longer than they train."""
     pipeline = Pipeline(
-        [("lower", FunctionTransformer(lower)), ("bert", bertkit.BertClassifier(tiny, **FAST | {"num_epochs": 12}))]
+        [("lower", FunctionTransformer(lower)), ("bert", bertkit.BertClassifier(tiny, **FAST | {"num_epochs": 5}))]
     )
-    rates = {"bert__peak_learning_rate": [1e-9, 3e-3]}
+    rates = {"bert__peak_learning_rate": [1e-9, 1e-2]}
     with joblib.parallel_config("multiprocessing"):
         search = GridSearchCV(pipeline, rates, cv=2, n_jobs=2, error_score="raise")
         search.fit([*map(str.upper, TEXTS)], LABELS)
     worse, better = search.cv_results_["mean_test_score"]
     assert better > worse
-    assert search.best_params_ == {"bert__peak_learning_rate": 3e-3}
+    assert search.best_params_ == {"bert__peak_learning_rate": 1e-2}
     assert search.score(*sentences(11, seed=2)) == 1
 
 
@@ -309,7 +309,7 @@ def test_the_example_of_the_docstring_runs(tiny: str) -> None:
 def test_several_labels_at_once(tiny: str) -> None:
     table = np.array([[label == "good", True, label == "bad"] for label in LABELS]).astype(int)
     frame = pandas.DataFrame(table, columns=["joy", "any", "anger"])
-    classifier = bertkit.BertClassifier(tiny, **FAST | {"num_epochs": 8}).fit(TEXTS, frame)
+    classifier = bertkit.BertClassifier(tiny, **FAST | {"num_epochs": 5, "peak_learning_rate": 8e-3}).fit(TEXTS, frame)
     assert classifier.classes_.tolist() == [0, 1, 2]
     np.testing.assert_array_equal(classifier.predict(TEXTS), table)
     np.testing.assert_array_equal(classifier.predict_proba(TEXTS) > 0.5, table)
@@ -318,7 +318,7 @@ def test_several_labels_at_once(tiny: str) -> None:
 
 def test_regressor_learns_numbers(tiny: str) -> None:
     numbers = [1000.0 if label == "good" else 0.0 for label in LABELS]
-    regressor = bertkit.BertRegressor(tiny, **FAST | {"num_epochs": 8})
+    regressor = bertkit.BertRegressor(tiny, **FAST | {"num_epochs": 5, "peak_learning_rate": 6e-3})
     scaled = TransformedTargetRegressor(regressor, transformer=StandardScaler())
     assert scaled.fit(TEXTS, numbers).score(TEXTS, numbers) > 0.8
     for wrong, message in (([1, NAN], "Input y contains NaN"), (["a", "b"], "could not convert"), ([1], "samples")):

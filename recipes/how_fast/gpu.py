@@ -175,7 +175,7 @@ def settings_of(row: Row, args: argparse.Namespace) -> argparse.Namespace:
     }  # fmt: skip
     trial = {
         "model": "tiny", "vocab_size": 1, "max_seq_length": row.length // 8, "num_clients": 4, "batch_sequences": 4,
-        "num_texts": 0 if row.their_class else 64, "steps_per_round": 2, "round_seconds": 0.2, "num_threads": 1,
+        "num_texts": 0 if row.their_class else 32, "steps_per_round": 2, "round_seconds": 0.2, "num_threads": 1,
     }  # fmt: skip
     return argparse.Namespace(**(vars(args) | sizes | (trial if args.device == "cpu" else {})))
 

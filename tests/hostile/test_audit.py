@@ -14,13 +14,12 @@ import pytest
 from conftest import TINY_FINETUNE, TINY_PRETRAIN, make_text, write_text
 
 AUDITED = """
-import json, os, sys, traceback
+import json, sys
 seen = []
-def inside(frames, *names):
-    return any(name in frame.f_code.co_filename for frame in frames for name in names)
+WATCHED = {"socket.connect", "socket.getaddrinfo", "socket.sendto", "subprocess.Popen", "os.exec", "os.system",
+           "os.posix_spawn", "os.fork", "os.forkpty", "pickle.find_class"}
 def hook(event, args):
-    if event in ("socket.connect", "socket.getaddrinfo", "socket.sendto", "subprocess.Popen", "os.exec", "os.system",
-                 "os.posix_spawn", "os.fork", "os.forkpty", "pickle.find_class"):
+    if event in WATCHED:
         if event == "socket.connect" and isinstance(args[1], (str, bytes)):
             return  # of this machine, by a file
         seen.append([event, repr(args[:2])[:300]])
