@@ -15,7 +15,7 @@ from bertkit.base.errors import closest, named, nearest
 from bertkit.base.text_files import JsonObject, parse_yaml
 from bertkit.base.typed_settings import at, dotted_keys
 from bertkit.settings.reading.assignments import Assignment
-from bertkit.settings.reading.names import record_of, settings_of, top_level
+from bertkit.settings.reading.names import record_of, settings_of, top_level, usual_keys
 
 OPTIONS = ("--help", "-h", "-m", "--multirun", "--debug", "--version", "--info")
 VALUED_OPTIONS = ("--config-dir", "--config", "--cfg")
@@ -77,7 +77,8 @@ def setting_of_option(command: str, option: str) -> str:
     """
     key = option.lstrip("-").replace("-", "_")
     settings = settings_of(command) if command in COMMANDS else frozenset()
-    if top_level(key) in settings:
+    slot = plugins.SLOTS.get(key)
+    if top_level(key) in settings or (slot is not None and top_level(slot.setting) in settings):
         return key
     meant = [name for name in _meanings(key) if top_level(name) in settings]
     return meant[0] if meant and meant[0] not in _BESIDE else ""
@@ -88,7 +89,8 @@ def unknown_option(command: str, option: str, value: str) -> str:
     key, has_value, own = option.lstrip("-").partition("=")
     key, value = key.replace("-", "_"), (own if has_value else value) or "..."
     settings = settings_of(command) if command in COMMANDS else frozenset()
-    if meant := _translated(settings, key, value):
+    in_groups = [f"{name}={value}" for name in usual_keys(command) if name.endswith(f".{key}")] if settings else []
+    if meant := _translated(settings, key, value) or " or ".join(in_groups):
         return f"unknown option {option}; here it is {meant}"
     return f"unknown option {option}{nearest(option, (*OPTIONS, *VALUED_OPTIONS))}; see bertkit --help"
 

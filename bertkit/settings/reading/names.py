@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from bertkit.base import plugins
 from bertkit.base.errors import InputError
 from bertkit.base.text_files import JsonObject
-from bertkit.base.typed_settings import conf_dir, option_names, read_conf, refuse
+from bertkit.base.typed_settings import conf_dir, dotted_keys, option_names, read_conf, refuse
 from bertkit.settings.command import VERBATIM, WORDS, Command, CommandSettings
 from bertkit.settings.reading.assignments import Assignment, Plain
 
@@ -52,6 +52,18 @@ def settings_of(command: str) -> frozenset[str]:
     groups = [group for entry in content.pop("defaults", []) if isinstance(entry, dict) for group in entry]
     names = frozenset({*content, *groups})
     return names | settings_of("finetune") - {"task", "seed"} if command == "glue" else names
+
+
+def usual_keys(command: str) -> list[str]:
+    """Return the dotted names of a command's settings, with those of the usual option of each group."""
+    content = read_conf(command)
+    entries = [entry for entry in content.pop("defaults", []) if isinstance(entry, dict)]
+    chosen, options = (
+        {group: option for entry in entries for group, option in entry.items()},
+        option_names([conf_dir()]),
+    )
+    groups = {group: read_conf(f"{group}/{name}") for group, name in chosen.items() if name in options[group]}
+    return dotted_keys({**groups, **content})
 
 
 def settings_of_tasks() -> JsonObject:

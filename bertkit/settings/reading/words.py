@@ -19,7 +19,8 @@ def to_words(command: str, words: Sequence[str], options: Sequence[tuple[str, st
     for word in words:
         setting = "" if "=" in word else _setting_of(command, short, word)
         if setting in settings:
-            raise InputError(f"'{word}': expected one file; for a second one write --dev {word}")
+            more = f"for a second file write --dev {word}" if setting == "task.files.train" else "leave one out"
+            raise InputError(f"'{word}': {setting}= is {settings[setting]} already; {more}")
         if setting:
             settings[setting] = os.path.abspath(word) if setting.startswith("task.files.") else word
         else:
