@@ -4,6 +4,7 @@ The library does what the file says. bertkit needs the special tokens by their r
 `special_tokens_map.json` or the post-processor, whatever their names are; and it puts them around texts as BERT does.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -32,6 +33,7 @@ USUAL = {
     "sep": (SEP, "</s>"),
     "mask": (MASK, "<mask>"),
 }
+NEVER = "\uffff"  # no character
 SPACE_MARKS = ("Ġ", "▁")  # of byte-level BPE and SentencePiece, at the beginning of a word after a space
 OF_BERT = {"model": "WordPiece", "normalizer": "BertNormalizer", "pre_tokenizer": "BertPreTokenizer"}
 
@@ -45,7 +47,8 @@ class FileRules(WordRules):
     def __init__(self, content: str, special: SpecialTokens, config: JsonObject) -> None:
         """Build the library's tokenizer; `config` is the content of `tokenizer_config.json`."""
         self.special, self.config = special, config
-        self.exported, self.of_corpus = (_opened(content, special) for _ in range(2))
+        self.exported, self.of_corpus = _opened(content, special), Tokenizer.from_str(_of_texts(content, special))
+        self.of_corpus.no_truncation()
         self.of_corpus.encode_special_tokens = True
         self.inputs, self.prefix = self.exported, at(parse_json(content), "model.continuing_subword_prefix")
         self.kind = type(self.exported.model).__name__
@@ -185,6 +188,16 @@ def _opened(content: str, special: SpecialTokens) -> Tokenizer:
                 f"{' '.join(expected)}"
             )
     return library
+
+
+def _of_texts(content: str, special: SpecialTokens) -> str:
+    """Return the file for texts in which the name of a special token is text: no piece of a Unigram model has it."""
+    parsed, names = parse_json(content), {*vars(special).values()}
+    match parsed:
+        case {"model": {"type": "Unigram", "vocab": list() as pieces}, "added_tokens": list() as added}:
+            pieces[:] = [[f"{NEVER}{piece}" if piece in names else piece, score] for piece, score in pieces]
+            added[:] = [token for token in added if token["content"] not in names]
+    return json.dumps(parsed)
 
 
 def _stripped(text: str, start: int, end: int) -> tuple[int, int]:

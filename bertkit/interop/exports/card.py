@@ -16,7 +16,7 @@ from bertkit.model.heads import BertWithHeads
 
 _READ = 'inputs = tokenizer("A text to read.", truncation=True, return_tensors="pt")\n'
 _FILL = """\
-inputs = tokenizer("Paris is the [MASK] of France.", return_tensors="pt")
+inputs = tokenizer(f"Paris is the {tokenizer.mask_token} of France.", return_tensors="pt")
 at_mask = inputs["input_ids"][0] == tokenizer.mask_token_id
 print(tokenizer.decode(model(**inputs).logits[0, at_mask].argmax(-1)))
 """

@@ -46,8 +46,7 @@ def test_pieces_have_their_places_without_the_space_before_them(folder: Path) ->
     tokenizer = load_tokenizer(folder)
     texts = [f"{text}  {NAMES['sep']} end" for text in TEXTS[-20:]]
     for text, pieces in zip(texts, tokenizer.encode_with_offsets(texts), strict=True):
-        if tokenizer.words_by.kind != "Unigram":  # whose model has special tokens among its pieces
-            assert tokenizer.facts.sep not in pieces.ids  # the name of a special token in a text is text
+        assert tokenizer.facts.sep not in pieces.ids  # the name of a special token in a text is text
         shown = [text[start:end] for start, end in pieces.offsets]
         assert all(piece == piece.strip() for piece in shown)
         covered = {place for start, end in pieces.offsets for place in range(start, end)}
