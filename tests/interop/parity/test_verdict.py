@@ -232,13 +232,13 @@ def ratios(directory: Path) -> dict[str, float]:
     return collected
 
 
-@pytest.mark.parametrize("number", range(7))
+@pytest.mark.parametrize("number", range(1, 8))  # the 6th has 2048 positions
 def test_random_weights_raise_no_false_alarm(number: int, tmp_path: Path, tokenizer: Tokenizer) -> None:
     (directory,) = random_sets(tmp_path, tokenizer, range(number, number + 1))
     assert failures(directory) == set()
 
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", range(1, 4))
 def test_large_weights_are_judged_by_reference_rounding(
     number: int, tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
