@@ -6,6 +6,9 @@ it trains on all rows and keeps the last weights. With `settings={"dev_share": 0
 keeps the weights with the best score on them. `predict` is `bertkit predict`. After `fit`, `scores_` are the scores on the held-out
 rows (without any, on some of the training rows), and `report_` is the page with the curves, which a notebook shows.
 
+With `n_jobs=2` a search starts two processes, which first import torch, for seconds, and share the threads: it pays if a fit takes
+longer than that.
+
 Source: scikit-learn's guide "Developing scikit-learn estimators".
 """
 

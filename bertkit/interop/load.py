@@ -199,7 +199,8 @@ def load_directory(
         model = BertWithHeads(config, chosen, with_pooler)
     expected = dict(model.named_parameters())
     new = fit(stored, expected, needs_pooler, is_new_decoder=decoder is not None and stored.config.decoder is None)
-    model.to_empty(device="cpu")
+    # not `to_empty`, which imports sympy
+    model.load_state_dict({name: torch.empty(each.shape) for name, each in expected.items()}, assign=True)
     if new:
         init_weights(model, config.initializer_range, torch.Generator().manual_seed(seed))
     with torch.no_grad():

@@ -44,6 +44,13 @@ class Linear(nn.Linear):
         return linear(inputs, self.weight, self.bias, self.fast, self.packed)
 
 
+class Embedding(nn.Embedding):
+    """torch's embedding; its values come from a file or `init_weights`."""
+
+    def reset_parameters(self) -> None:
+        """Draw no values: without memory, on the device meta, torch imports its compiler for that, which takes seconds."""
+
+
 class TiedLinear(nn.Module):
     """A linear map by the weight of another module, such as the table of token embeddings."""
 

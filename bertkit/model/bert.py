@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bertkit.base import plugins
 from bertkit.kernels.layout import Layout
-from bertkit.kernels.linear import ACTIVATIONS, Dropout, Linear
+from bertkit.kernels.linear import ACTIVATIONS, Dropout, Embedding, Linear
 from bertkit.model.attention import MultiHeadAttention
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.geometry import Geometry
@@ -60,10 +60,10 @@ class Embeddings(nn.Module):
         positions, size = make_positions(config, changes_embeddings), config.hidden_size
         is_scaled = config.decoder is not None and config.decoder.kind == "transformer"
         self.scale = size**0.5 if is_scaled or positions.scales_tokens else None
-        self.token = nn.Embedding(config.vocab_size, size)
+        self.token = Embedding(config.vocab_size, size)
         self.place = positions.module_name
         self.add_module(self.place, positions)
-        self.segment = nn.Embedding(config.type_vocab_size, size) if is_bert and config.type_vocab_size > 0 else None
+        self.segment = Embedding(config.type_vocab_size, size) if is_bert and config.type_vocab_size > 0 else None
         self.norm = make_norm(config) if is_bert else None
         self.dropout = Dropout(config.hidden_dropout_prob)
 

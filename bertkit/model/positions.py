@@ -7,11 +7,12 @@ import math
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bertkit.base import plugins
 from bertkit.base.intervals import Count, Positive
 from bertkit.kernels.layout import on_device
+from bertkit.kernels.linear import Embedding
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.slots import Positions, make_pattern
 
@@ -153,8 +154,8 @@ class Relative(Positions):
     ) -> None:
         super().__init__()
         shape = 2 * max_distance + 1, config.head_size
-        self.key = nn.Embedding(*shape) if "keys" in relative_to else None
-        self.value = nn.Embedding(*shape) if "values" in relative_to else None
+        self.key = Embedding(*shape) if "keys" in relative_to else None
+        self.value = Embedding(*shape) if "values" in relative_to else None
 
     def scores(self, query: Tensor, distances: Tensor) -> Tensor | float:
         """The term q_i a^K_ij / sqrt(H) of the scores."""

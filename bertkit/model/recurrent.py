@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from bertkit.kernels.layout import Layout, on_device, pad
-from bertkit.kernels.linear import Dropout, Linear
+from bertkit.kernels.linear import Dropout, Embedding, Linear
 from bertkit.model.bert_config import LOCAL_SCORES, BertConfig, DecoderShape
 from bertkit.model.cells import make_layer, run_layer
 from bertkit.model.scores import general, location
@@ -204,7 +204,7 @@ class RecurrentDecoder(nn.Module):
         num_inputs, num_features = 2 if self.by_step else 1, {"additive": 3, "none": 1}.get(score, 2)
         num_final = size // 2 if self.is_additive and decoder.bidirectional else size
         num_states = decoder.num_layers * (2 if decoder.cell == "lstm" else 1)  # K
-        self.token = nn.Embedding(config.vocab_size, size)
+        self.token = Embedding(config.vocab_size, size)
         self.dropout = Dropout(config.hidden_dropout_prob)
         self.attention = None if score == "none" else SourceAttention(config, decoder)
         self.first = Linear(num_final, num_states * size)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from bertkit.base import plugins
+from bertkit.kernels.linear import Embedding
 from bertkit.model.bert_config import AttentionConfig, BertConfig
 from bertkit.model.returned import returned
 
@@ -177,7 +178,7 @@ def make_positions(config: BertConfig, is_used: Callable[[type[Positions]], bool
 
 
 @plugins.option("positions", "learned")
-class Learned(nn.Embedding, Positions):
+class Learned(Embedding, Positions):
     """A learned embedding of each position (Devlin et al. 2019, figure 2)."""
 
     module_name = "position"

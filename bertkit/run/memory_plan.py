@@ -9,6 +9,8 @@ Activations grow linearly with the number of tokens. They are measured with one 
 the size of a micro-batch.
 """
 
+import contextlib
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -70,6 +72,12 @@ def buffer_bytes(model: BertWithHeads, num_processes: int, is_strict: bool, save
     return gradients * (1 + (num_processes > 1) + 3 * is_strict) + copies
 
 
+def _uncompiled() -> contextlib.AbstractContextManager[None]:
+    """Run layers uncompiled. None is compiled before torch's compiler is imported, which takes seconds."""
+    is_imported = "torch._dynamo" in sys.modules
+    return torch.compiler.set_stance("force_eager") if is_imported else contextlib.nullcontext()
+
+
 def measure_activations(model: BertWithHeads, forward: Callable[[int], int], num_sequences: int) -> tuple[int, int]:
     """Run a model on some sequences; return the number of tokens, and the bytes that autograd keeps, without the weights.
 
@@ -83,7 +91,7 @@ def measure_activations(model: BertWithHeads, forward: Callable[[int], int], num
 
     with (
         torch.random.fork_rng(devices=[first.device] if first.is_cuda else []),
-        torch.compiler.set_stance("force_eager"),
+        _uncompiled(),
         torch.autograd.graph.saved_tensors_hooks(keep, lambda unused: unused),
     ):
         num_tokens = forward(num_sequences)

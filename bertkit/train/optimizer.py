@@ -1,5 +1,6 @@
 """The optimizer AdamW, as in BERT, parameter groups, and gradient clipping; LAMB is in lamb.py."""
 
+import inspect
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -11,6 +12,7 @@ from bertkit.base import plugins
 from bertkit.train.train_config import OptimizerConfig
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
+_adamw_step = inspect.unwrap(torch.optim.AdamW.step)
 
 
 class Optimizer(torch.optim.Optimizer):
@@ -22,6 +24,9 @@ class Optimizer(torch.optim.Optimizer):
     # a tensor on the device: 1 skips the next step; 0, or None, updates. torch's fused kernel reads it under this name
     found_inf: Tensor | None = None
     unsaved: tuple[str, ...] = ()  # keys of the state that a checkpoint does not hold
+    # without torch's wrappers, which import torch._dynamo: three seconds, for compiled steps alone
+    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+    zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
 
     def _begin(self) -> None:
         """Initialise the moments and the number of updates to 0."""
@@ -84,10 +89,11 @@ class AdamW(Optimizer, torch.optim.AdamW):
         self._begin()
         self._set_kernel_count(0)
 
+    @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Update every parameter that has a gradient."""
         self._count()
-        super().step(closure)
+        _adamw_step(self, closure)
 
     def restore(self, tensors: dict[str, Tensor], names: dict[Tensor, str], num_updates: int) -> None:
         """Restore the moments by parameter name from a checkpoint."""
