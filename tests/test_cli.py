@@ -357,7 +357,9 @@ def test_every_option_composes_and_builds() -> None:
     composed = set()
     for command, groups in of_command.items():
         build_with(command)
-        alone = [(choice,) for group in ("experiment", "corpus", "decoder") for choice in groups.pop(group, [])]
+        alone = [
+            (choice,) for group in ("experiment", "corpus", "decoder", "tokenizer") for choice in groups.pop(group, [])
+        ]
         rounds = itertools.zip_longest(*groups.values())
         for together in [*alone, *(tuple(filter(None, each)) for each in rounds)]:
             build_with(command, *together)

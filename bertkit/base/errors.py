@@ -62,13 +62,11 @@ def closest(name: str, known: Iterable[str]) -> str | None:
     return by_lower[match[0]] if match else None
 
 
-def by_similarity(names: Sequence[str], known: Iterable[str]) -> list[str]:
+def by_similarity(names: Iterable[str], known: Sequence[str]) -> list[str]:
     """Return the known names, those first that are similar to one of these names."""
-
-    def distance(one: str) -> float:
-        return -max((difflib.SequenceMatcher(None, name.lower(), one.lower()).ratio() for name in names), default=0)
-
-    return sorted(known, key=distance)
+    by_lower = {one.lower(): one for one in known}
+    near = (one for name in names for one in difflib.get_close_matches(name.lower(), by_lower, MAX_LISTED, cutoff=0.5))
+    return list(dict.fromkeys([*map(by_lower.__getitem__, near), *known]))
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

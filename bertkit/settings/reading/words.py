@@ -15,7 +15,7 @@ OPTIONS = ("--text", "--label", "--pair", "--dev", "--test", "--output")
 def to_words(command: str, words: Sequence[str], options: Sequence[tuple[str, str]]) -> list[str]:
     """Replace words that are files or models, and the options of the short form, pairs of name and value, by settings."""
     short = record_of(command).short
-    settings, others, words_of_columns = dict[str, str | int](), list[str](), column_words(command)
+    settings, others = dict[str, str | int](), list[str]()
     for word in words:
         setting = "" if "=" in word else _setting_of(command, short, word)
         if setting in settings:
@@ -30,7 +30,8 @@ def to_words(command: str, words: Sequence[str], options: Sequence[tuple[str, st
             raise InputError(unknown_option(command, option, value))
         is_file, is_number = short[option].startswith("task.files."), re.fullmatch("-?[0-9]{1,9}", value)
         settings[short[option]] = os.path.abspath(value) if is_file else int(value) if is_number else value
-    named = {words_of_columns.get(key, key): value for key, value in settings.items()}
+    short_names = column_words(command) if settings else {}  # read with the configuration, which help does without
+    named = {short_names.get(key, key): value for key, value in settings.items()}
     return [
         *(f"{key}={value if is_verbatim(command, key) else as_word(value)}" for key, value in named.items()),
         *others,

@@ -53,9 +53,9 @@ FAULTS = [
     ("sequence", "dev.csv", "dev", 'text,label\n"a\nb",x\nc,x,y\n', ('/dev.csv:4', '(3, expected 2')),
     ("sequence", "dev.conllu", "dev", "x", ('/dev.conllu', 'kind=sequence')),
     ("sequence", "dev.parquet", "dev", "x", ('/dev.parquet', 'not readable as parquet')),
-    ("swag", "val.csv", "dev", SWAG_HEADER.replace("ending3", "ending4"), ('/val.csv:1', "'ending3'", "''")),
+    ("swag", "val.csv", "dev", SWAG_HEADER.replace("ending3", "ending4"), ('/val.csv:1', "'ending3'", "'ending4'")),
     # columns, labels and values without end
-    ("sequence", "dev.csv", "dev", ",".join(f"c{n}" for n in range(50_008)) + "\n", ('/dev.csv:1', "'c0'", "and 50,000 more")),
+    ("sequence", "dev.csv", "dev", ",".join(f"c{n}" for n in range(50_008)) + "\n", ('/dev.csv:1', "'c1'", "and 50,000 more")),
     ("sequence", "dev.csv", "dev", "text,label\n" + "a,x\n" * 9 + "b" * 999 + "," * 50_001, ('/dev.csv:11', "(50002, expected 2: 'text', 'label')")),
     ("rte", "dev.tsv", "dev", PAIR + "0\ta\tb\t" + "x" * 1_000_000, ('/dev.tsv:2: label', "'xxx", "'not_entailment'")),
     ("squad1", "dev-v1.1.json", "dev", nested(answers=[{"text": "x" * 99_999, "answer_start": 3}]), ("/dev-v1.1.json:1: question 'q1'", "answer_start=3")),
