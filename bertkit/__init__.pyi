@@ -809,6 +809,7 @@ def serve(
     both: _BothConfig | None = None,
     glossary: _Path | None = None,
     translate: _Path | None = None,
+    encoder: str | None = None,
     host: str = '127.0.0.1',
     hosts: Sequence[str] = [],
     token: str | None = None,
@@ -836,6 +837,7 @@ def serve(
         both: the weights that `bertkit search fit=True` printed: both='{search: 0.6, bert: 0.43, bias: -5.3}'; None: as in conf/search.yaml
         glossary: as in search
         translate: as in search
+        encoder: as in search
         max_body_bytes: maximum size of a request: about twenty book chapters
         max_inputs: maximum number of inputs in a request; split larger jobs, so that other clients do not wait long
         batch_tokens: tokens in one forward pass, from several requests; None: 2048 on a CPU, 65536 on a GPU, as in predict
@@ -849,6 +851,7 @@ def serve(
 def index(
     *,
     output: _Path,
+    model_dir: _Path | None = None,
     remove: bool = False,
     passages: _PassagesConfig = ...,
     corpus: _CorpusOption | _CorpusConfig = 'files',
@@ -858,6 +861,7 @@ def index(
     >>> library = bertkit.index(corpus={"path": "books.txt"}, output="library.db")
 
     Args:
+        model_dir: an encoder, such as sentence-transformers/all-MiniLM-L6-v2, for order=vectors and order=hybrid; None: no vectors
         remove: True: remove documents whose files are no longer in the corpus
         corpus: one of files, hub, python_docs; or a mapping of settings, with the option as `name`
 
@@ -874,7 +878,8 @@ def search(
     input: _Rows | _Path | None = None,
     output: None = None,
     overwrite: bool = False,
-    order: Literal['search', 'bert', 'both', 'all'] | None = None,
+    order: Literal['search', 'vectors', 'hybrid', 'bert', 'both', 'all'] | None = None,
+    encoder: str | None = None,
     top_k: int = 10,
     candidates: int = 20,
     both: _BothConfig = ...,
@@ -890,7 +895,7 @@ def search(
     text_pair_column: str | int | None = None,
     label_column: str | int | None = None,
 ) -> list[dict[str, Any]]:
-    """Find passages for questions in a library, ranked by the search engine, by BERT, or by both, with the answers marked.
+    """Find passages for questions in a library, ranked by the search engine, by vectors, by BERT, or by several, with the answers marked.
 
     >>> (found,) = bertkit.search(index=library, question="kan lon")
     >>> found["question"]
@@ -899,7 +904,7 @@ def search(
     Args:
         input: a file; or texts, pairs or rows in a list, a column, a data frame, a `datasets.Dataset` or a generator
         overwrite: True: replace an existing file
-        order: search, bert, both, or all; None: all possible orders, or, for one question, `both` if there is a reader
+        encoder: the model that made the library's vectors, if it is not where it was
         top_k: passages in the output
         fit: True: fit both.* to the labels of the input
         glossary: a TSV file; each row has a word or more, and words to add to a question that contains them, such as translations
@@ -924,7 +929,8 @@ def search(
     input: _Rows | _Path | None = None,
     output: _Path,
     overwrite: bool = False,
-    order: Literal['search', 'bert', 'both', 'all'] | None = None,
+    order: Literal['search', 'vectors', 'hybrid', 'bert', 'both', 'all'] | None = None,
+    encoder: str | None = None,
     top_k: int = 10,
     candidates: int = 20,
     both: _BothConfig = ...,

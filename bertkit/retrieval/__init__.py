@@ -2,9 +2,11 @@
 
 Doors:
 
-    library       a library of passages in an SQLite file: indexing files, and BM25 search
-    library_file  checking, opening and writing the SQLite file
-    passages      documents -> overlapping passages; texts -> search words
-    questions     reading a file of questions, with the right passages if known
-    ranking       passages ranked by BM25, by a reader model, or by both
+    library         a library of passages in an SQLite file: BM25 search, and exact search by vectors
+    library_writer  adding documents and vectors to a library, and removing documents
+    library_file    checking, opening and writing the SQLite file
+    passages        documents -> overlapping passages; texts -> search words
+    encoders        the encoder that makes the vectors of passages and questions
+    questions       reading a file of questions, with the right passages if known
+    ranking         passages ranked by BM25, by vectors, by both of them, or by a reader model
 """

@@ -49,6 +49,18 @@ CREATE VIRTUAL TABLE words USING fts5(title, text, content='', tokenize='{tokeni
 INSERT INTO settings VALUES ('passages', '{settings}');
 PRAGMA application_id = {application};
 COMMIT"""
+# float32, little-endian; a deleted passage has no vector, and its id may be given again
+_VECTORS = """CREATE TABLE vectors (passage INTEGER PRIMARY KEY, vector BLOB NOT NULL);
+CREATE TRIGGER vector_of_passage AFTER DELETE ON passages BEGIN DELETE FROM vectors WHERE passage = old.id; END;"""
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderIdentity:
+    """The model that made the vectors of a library; two are equal if their files and pooling are."""
+
+    model_dir: str = dataclasses.field(compare=False)  # where it was
+    hash: str
+    dimension: int  # numbers in a vector
 
 
 def make_tables(connection: sqlite3.Connection, settings: PassagesConfig) -> None:
@@ -59,6 +71,23 @@ def make_tables(connection: sqlite3.Connection, settings: PassagesConfig) -> Non
         tokenize = f"porter {tokenize}"
     made = json.dumps(dataclasses.asdict(settings))
     connection.executescript(_TABLES.format(tokenize=tokenize, settings=made, application=APPLICATION, version=VERSION))
+
+
+def make_vectors(connection: sqlite3.Connection, encoder: EncoderIdentity) -> None:
+    """Make the table of the passages' vectors, without any; remember which model makes them."""
+    with connection:
+        connection.executescript(f"BEGIN;{_VECTORS}")
+        made_by = json.dumps(dataclasses.asdict(encoder))
+        connection.execute("INSERT INTO settings VALUES ('encoder', ?)", (made_by,))
+
+
+def stored_encoder(connection: sqlite3.Connection) -> EncoderIdentity | None:
+    """Return the model that made the vectors; None for a library without vectors."""
+    row = connection.execute("SELECT value FROM settings WHERE name = 'encoder'").fetchone()
+    try:
+        return None if row is None else EncoderIdentity(**json.loads(row[0]))
+    except (TypeError, ValueError):
+        raise sqlite3.DataError("unreadable encoder") from None
 
 
 def seal(path: Path) -> None:
@@ -103,6 +132,8 @@ def _schemas() -> list[list[tuple[str, ...]]]:
     for stemming, accents in itertools.product(("none", "english"), ("drop", "keep")):
         with contextlib.closing(sqlite3.connect(":memory:")) as connection:
             make_tables(connection, PassagesConfig(1, 0, stemming, accents))  # type: ignore[arg-type]
+            schemas.append(_schema(connection))
+            connection.executescript(_VECTORS)
             schemas.append(_schema(connection))
     return schemas
 

@@ -5,6 +5,8 @@ A translation and a glossary add words to a question, whose names match in both 
 The passages are ordered by one of these scores:
 
     search   BM25
+    vectors  the cosine of the vectors of the question and the passage, from an encoder
+    hybrid   the sum of both, each of them scaled over the candidates
     bert     the reader's score s: the start and end logits of its best answer, minus those of "no answer"
     both     p(i) ~ softmax(search * BM25)[i] * sigmoid(bert * s[i] + bias), normalized over the candidates i
 
@@ -34,9 +36,13 @@ from bertkit.settings.search import BothConfig
 
 if TYPE_CHECKING:
     from bertkit.inference.task_model import Predictor
+    from bertkit.retrieval.encoders import Encoder
     from bertkit.tasks.spans.answers import SpanPrediction
 
 Row = dict[str, object]
+_VECTORS = "vectors; add them with bertkit index model_dir="
+_READER = "a reader; set model_dir= to a question answering model"
+NEEDS = {"vectors": _VECTORS, "hybrid": _VECTORS, "bert": _READER, "both": _READER}  # what an order needs
 MIN_SCORE = -1e4  # lower than any logit, but finite, as JSON and sigmoid require
 
 
@@ -71,8 +77,9 @@ class Searcher:
         num_candidates: int | None = None,
         glossary: Mapping[str, Sequence[str]] | None = None,
         translator: Predictor | None = None,
+        encoder: Encoder | None = None,
     ) -> None:
-        """Search a library; the reader `predictor` is a question answering model, None for BM25 alone.
+        """Search a library; the reader `predictor` is a question answering model, `encoder` made the library's vectors.
 
         The weights of `both`, and the number of passages for the reader, are by default those in conf/search.yaml. The
         glossary has, for words as `words_of` writes them, the words to add to a question with them; the translator writes more.
@@ -87,31 +94,44 @@ class Searcher:
         spans = None if predictor is None else predictor.task.config.spans
         self.has_odds = spans is not None and not spans.is_always_answered
         self.num_candidates: int = num_candidates or default["candidates"]
-        self.glossary, self.translator = glossary or {}, translator
+        self.glossary, self.translator, self.encoder = glossary or {}, translator, encoder
+
+    @property
+    def orders(self) -> list[str]:
+        """The possible orders, the best one last."""
+        by_vectors = [] if self.encoder is None else ["vectors", "hybrid"]
+        by_reader = [] if self.predictor is None else ["bert", "both"]
+        return ["search", *by_vectors, *by_reader]
+
+    def check(self, order: str) -> None:
+        """Raise InputError for an order that is not possible."""
+        if order not in self.orders:
+            raise InputError(f"order={order}: needs {NEEDS[order]}, or set order=search")
 
     def search(self, question: str, order: str | None, top_k: int) -> SearchResult:
         """Find at most `top_k` passages and their answers.
 
-        The order is "search", "bert" or "both"; None for "both" with a reader, else "search".
+        The order is one of `orders`; None for the last one.
         """
         started_at = time.monotonic()
-        order = order or ("search" if self.predictor is None else "both")
-        if order != "search" and self.predictor is None:
-            raise InputError(
-                f"order={order}: needs a reader; set model_dir= to a question answering model, or set order=search"
-            )
-        candidates = self.candidates(question, top_k if order == "search" else max(top_k, self.num_candidates))
+        order = order or self.orders[-1]
+        self.check(order)
+        num_candidates = top_k if order == "search" else max(top_k, self.num_candidates)
+        candidates = self.candidates(question, num_candidates, with_vectors=order != "search")
         answers = [row(candidate, score) for candidate, score in in_order(candidates, order, self.both)[:top_k]]
         return {"answers": answers, "order": order, "has_odds": self.has_odds, "seconds": time.monotonic() - started_at}
 
-    def candidates(self, question: str, num_candidates: int) -> list[Candidate]:
-        """Return passages by BM25, the best first, each with the reader's best answer."""
+    def candidates(self, question: str, num_candidates: int, *, with_vectors: bool = True) -> list[Candidate]:
+        """Return passages by BM25, the best first, then others by their vectors, each with the reader's best answer."""
         words = f" {' '.join(words_of(question))} "
         more = [other for key, others in self.glossary.items() if f" {key} " in words for other in others]
         if self.translator is not None:
             more.append(_predictions(self.translator, [question])[0].text)
         predictor = self.predictor
         hits = self.library.find(question, num_candidates, more, add_rest=predictor is not None)
+        if self.encoder is not None and with_vectors:
+            self.encoder.check(self.library)  # the file may be another one than at the start
+            hits = self.library.add_nearest(hits, self.encoder([question])[0], num_candidates)
         if predictor is None or not hits:
             return [Candidate(hit) for hit in hits]
         predictions = _predictions(predictor, [(question, hit.passage) for hit in hits])
@@ -139,7 +159,7 @@ def _with_answer(hit: Hit, prediction: SpanPrediction) -> Candidate:
 def row(candidate: Candidate, score: float) -> Row:
     """Return a passage with its answer as a mapping, for `bertkit search` and `POST /search`."""
     row = dataclasses.asdict(candidate.hit)
-    row["score_search"] = row.pop("score")
+    row["score_search"], row["score_vectors"] = row.pop("score"), row.pop("score_vectors")
     reader = {"answer": candidate.answer, "start": candidate.start, "end": candidate.end}
     return {**row, "score_bert": candidate.score_bert, "score": score, **reader}
 
@@ -151,12 +171,26 @@ def in_order(candidates: Sequence[Candidate], order: str, both: BothConfig) -> l
     if not candidates:
         return []
     by_search, by_bert = scores_of(candidates)
-    scores = {"search": by_search, "bert": by_bert}.get(order)
+    by_vectors = np.array([candidate.hit.score_vectors or 0.0 for candidate in candidates], dtype=np.float64)
+    by_order = {
+        "search": by_search,
+        "vectors": by_vectors,
+        "hybrid": _scaled(by_search) + _scaled(by_vectors),
+        "bert": by_bert,
+    }
+    scores = by_order.get(order)
     if scores is None:
         log = log_both(by_search, by_bert, dataclasses.astuple(both))
         scores = np.exp(log - np.logaddexp.reduce(log))
     ranks = np.argsort(-scores, kind="stable")
     return [(candidates[place], float(scores[place])) for place in ranks.tolist()]
+
+
+def _scaled(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Map the scores of all candidates linearly to 0 ... 1."""
+    spread = float(np.ptp(scores)) or 1.0
+    scaled: NDArray[np.float64] = (scores - scores.min()) / spread
+    return scaled
 
 
 def scores_of(candidates: Sequence[Candidate]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

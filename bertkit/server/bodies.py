@@ -71,7 +71,7 @@ class SearchBody(Body):
     """A question to the library."""
 
     question: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
-    order: Literal["search", "bert", "both"] | None = None
+    order: Literal["search", "vectors", "hybrid", "bert", "both"] | None = None
     top_k: int = Field(10, ge=1, le=100)
 
 

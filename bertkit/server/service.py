@@ -13,6 +13,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from bertkit.base.errors import BertkitError, nearest, say
 from bertkit.inference.predictor import open_translator
+from bertkit.retrieval.encoders import encoder_of
 from bertkit.retrieval.library import Library
 from bertkit.retrieval.ranking import Searcher, SearchResult, read_glossary
 from bertkit.server.bodies import EmbedBody, PredictBody, SearchBody, ViewBody
@@ -205,8 +206,9 @@ class Service:
         readers = (model.predictor for model in models.values() if model.predictor.task.head == "span")
         reader = next(map(with_own_tokenizer, readers), None)
         glossary = None if settings.glossary is None else read_glossary(Path(settings.glossary))
-        more = (settings.candidates, glossary, open_translator(settings))
-        return models, Searcher(Library(settings.index), reader, settings.both, *more)
+        library = Library(settings.index)
+        more = (glossary, open_translator(settings), encoder_of(library, settings.encoder, settings.device))
+        return models, Searcher(library, reader, settings.both, settings.candidates, *more)
 
     def _replace_models(self, models: dict[str, ServedModel], searcher: Searcher | None) -> None:
         self.models, self._searcher = models, searcher

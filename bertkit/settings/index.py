@@ -13,6 +13,7 @@ class IndexSettings(CommandSettings):
 
     corpus: CorpusConfig
     passages: PassagesConfig
+    model_dir: str | None  # the encoder that makes a vector for each passage; None for a library without vectors
     output: str
     remove: bool  # whether to remove documents whose file is no longer in the corpus
 
@@ -30,5 +31,5 @@ COMMAND = Command(
     IndexSettings,
     stage="bertkit.stages.index",
     needs="text",
-    gives="a library of passages for full-text search",
+    gives="a library of passages for full-text search, and search by vectors",
 )

@@ -10,7 +10,6 @@ from bertkit.settings.command import VERBATIM, Command
 from bertkit.settings.inputs import CHECK, InputSettings
 from bertkit.tasks.task_config import TaskConfig
 
-ORDERS = ("search", "bert", "both")
 Passages = Annotated[int, Interval(1, 1_000_000)]
 
 
@@ -29,7 +28,9 @@ class SearchSettings(InputSettings):
 
     index: str
     question: str | None = field(metadata=VERBATIM)  # one question, instead of an input
-    order: Literal["search", "bert", "both", "all"] | None  # how passages are ranked; "all" for each order separately
+    # how passages are ranked; "all" for each order separately
+    order: Literal["search", "vectors", "hybrid", "bert", "both", "all"] | None
+    encoder: str | None  # the model that made the library's vectors; None for the place where it was
     top_k: Passages
     candidates: Passages  # number of passages, the best by BM25, that the reader (the question answering model) reads
     both: BothConfig
@@ -47,23 +48,15 @@ class SearchSettings(InputSettings):
         """The number of passages to find for a question."""
         return max(self.top_k, self.candidates)
 
-    @property
-    def orders(self) -> tuple[str, ...]:
-        """The orders to rank by; by default, the best one for a single question, and all possible ones for an input."""
-        order = self.order or ("search" if self.model_dir is None else "both" if self.question is not None else "all")
-        return ORDERS if order == "all" else (order,)
-
     def __post_init__(self) -> None:
         has_question, has_reader = self.question is not None, self.model_dir is not None
         refuse(
             self.missing_input("question", self.question),
             self.overwritten_input,
             self.question is not None and is_blank(self.question) and "question= is blank; expected a question",
-            self.order == "all"
-            and has_question
-            and "order=all: has no effect with question=; choose search, bert or both",
+            self.order == "all" and has_question and "order=all: has no effect with question=; choose one order",
             not has_reader
-            and self.order not in (None, "search")
+            and self.order in ("bert", "both")
             and f"order={self.order}: needs a reader; set model_dir= to a model fine-tuned on questions",
             unused(
                 self,
@@ -73,7 +66,8 @@ class SearchSettings(InputSettings):
                 ("fit", not has_reader, "without model_dir="),
                 ("task", not has_reader, "without model_dir="),
                 ("task_changes", not has_reader, "without model_dir=", {}),
-                ("fit", has_reader and "both" not in self.orders, f"with order={self.order}"),
+                ("fit", self.order not in (None, "all", "both"), f"with order={self.order}"),
+                ("encoder", self.order == "search", "with order=search"),
             ),
         )
 

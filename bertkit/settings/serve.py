@@ -24,6 +24,7 @@ class ServeSettings(CommandSettings):
     both: BothConfig | None  # likewise
     glossary: str | None  # likewise
     translate: str | None  # likewise
+    encoder: str | None  # likewise
     host: str
     hosts: tuple[str, ...]  # further names of this machine, by which clients call it
     token: str | None  # a file with the token that clients must send; None: the variable BERTKIT_TOKEN, if it is set
@@ -46,7 +47,8 @@ class ServeSettings(CommandSettings):
 
     def __post_init__(self) -> None:
         of_search = [
-            (key, self.index is None, "without index=") for key in ("candidates", "both", "glossary", "translate")
+            (key, self.index is None, "without index=")
+            for key in ("candidates", "both", "glossary", "translate", "encoder")
         ]
         refuse(
             unused(self, "", *of_search),

@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,9 @@ from bertkit.base.text_files import JsonObject, read_lines, without_surrogates
 from bertkit.data.corpus.documents import Corpus, open_corpus
 from bertkit.data.corpus.sources import Stretch
 from bertkit.display.console import Progress
-from bertkit.retrieval.library import Library, opened_for_writing, stored_hashes
+from bertkit.retrieval.encoders import Encoder
+from bertkit.retrieval.library import Library
+from bertkit.retrieval.library_writer import LibraryWriter, opened_for_writing, stored_files
 from bertkit.retrieval.passages import LibraryDocument, document_of, document_of_text
 from bertkit.settings.index import IndexSettings
 
@@ -33,19 +36,22 @@ class _IndexedFile(NamedTuple):
 def run(settings: IndexSettings) -> None:
     """Add the corpus to the library, which stays as it was after an error; after a full disk, the same command continues."""
     output = Path(settings.output)
-    stored = stored_hashes(output, settings.passages)
+    encoder = None if settings.model_dir is None else Encoder(settings.model_dir, "model_dir")
+    identity = None if encoder is None else encoder.identity
+    stored = stored_files(output, settings.passages, identity)
     corpus = open_corpus(settings.corpus, [output, partial_path(output.resolve())])
     sources = _sources_of(corpus, settings)
     say(f"reading {corpus.describe()}")
     hashes = {source.name: _hash(source, settings) for source in sources}
-    is_known = all(known is not None and known == stored.get(name) for name, known in hashes.items())
-    if is_known and not (settings.remove and stored.keys() - hashes.keys()):
-        totals = f"{len(stored):,} files, {Library(output).num_passages:,} passages"
+    is_known = all(known is not None and known == stored.hashes.get(name) for name, known in hashes.items())
+    is_known = is_known and stored.encoder == identity
+    if is_known and not (settings.remove and stored.hashes.keys() - hashes.keys()):
+        totals = f"{len(stored.hashes):,} files, {Library(output).num_passages:,} passages"
         say(f"{output}: done already, no file has changed; {totals}")
         return
     num_removed = done_bytes = 0
     with (
-        opened_for_writing(output, settings.passages, repr(settings)) as library,
+        opened_for_writing(output, settings.passages, repr((settings, identity))) as library,
         Progress("indexing", corpus.total_bytes) as progress,
     ):
         for source in sources:
@@ -60,10 +66,24 @@ def run(settings: IndexSettings) -> None:
         counts = library.finish()
         if not counts["passages"]:
             raise InputError(f"{corpus.describe()}: no text in it; output={output} would have no passages")
+        if encoder is not None:
+            _add_vectors(library, encoder, counts["passages"])
     if num_removed:
         say(f"{num_removed:,} missing files removed")
     totals = ", ".join(f"{count:,} {name}" for name, count in counts.items())
     say(f"{output}: {totals}; {output.stat().st_size / 1e6:,.1f} MB")
+
+
+def _add_vectors(library: LibraryWriter, encoder: Encoder, num_passages: int) -> None:
+    """Store a vector for each passage that has none."""
+    num_done = library.prepare_vectors(encoder.identity)
+    with Progress("vectors", num_passages, done=num_done) as progress:
+        for block in library.without_vectors():
+            library.add_vectors([number for number, _ in block], encoder([text for _, text in block]))
+            num_done += len(block)
+            progress.advance(num_done)
+    if encoder.num_cut:
+        say(f"warning: {encoder.embedder.cut_warning(encoder.num_cut, num_passages)}", file=sys.stderr)
 
 
 def _with_progress(source: _IndexedFile, corpus: Corpus, progress: Progress) -> Iterator[LibraryDocument]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from bertkit.base.errors import InputError, in_json, say
 from bertkit.base.text_files import JsonObject
 from bertkit.display.console import Progress
+from bertkit.retrieval.encoders import encoder_of
 from bertkit.retrieval.library import Library
 from bertkit.retrieval.questions import Question, questions_of, read_questions
 from bertkit.retrieval.ranking import Candidate, Searcher, fit, in_order, read_glossary, row
@@ -27,17 +28,18 @@ def values(settings: SearchSettings, inputs: object = None) -> list[JsonObject]:
     """Search for one question, or for many, from Python or else those of `settings`; return the answers to each."""
     searcher = _open_searcher(settings)
     if settings.question is not None:
-        return [
-            {"question": settings.question, **searcher.search(settings.question, settings.orders[0], settings.top_k)}
-        ]
+        return [{"question": settings.question, **searcher.search(settings.question, settings.order, settings.top_k)}]
     most = settings.max_questions
     questions = read_questions(str(settings.input), most) if inputs is None else questions_of(inputs, most)
     with Progress("searching", len(questions), silent=True) as progress:
-        return list(_answers(settings, searcher, questions, progress, _metrics_of(settings)))
+        return list(_answers(settings, searcher, questions, progress, _metrics_of(settings, searcher)))
 
 
-def _metrics_of(settings: SearchSettings) -> "_Metrics":
-    return _Metrics(settings.orders, settings.model_dir is not None, settings.num_candidates)
+def _metrics_of(settings: SearchSettings, searcher: Searcher) -> "_Metrics":
+    orders = searcher.orders if settings.order in (None, "all") else [settings.order]
+    for order in orders:
+        searcher.check(order)
+    return _Metrics(orders, settings.model_dir is not None, settings.num_candidates)
 
 
 def _open_searcher(settings: SearchSettings) -> Searcher:
@@ -49,7 +51,8 @@ def _open_searcher(settings: SearchSettings) -> Searcher:
 
         predictor = None if settings.model_dir is None else open_predictor(settings)
         translator = open_translator(settings)
-    searcher = Searcher(library, predictor, settings.both, settings.num_candidates, glossary, translator)
+    encoder = None if settings.order == "search" else encoder_of(library, settings.encoder, settings.device)
+    searcher = Searcher(library, predictor, settings.both, settings.num_candidates, glossary, translator, encoder)
     if predictor is not None and not searcher.has_odds:
         say(NO_ODDS, file=sys.stderr)
     return searcher
@@ -62,7 +65,7 @@ def run(settings: SearchSettings) -> None:
         check_outputs(settings.output, settings.input, settings.overwrite)
     searcher = _open_searcher(settings)
     if settings.question is not None:
-        answer: JsonObject = {**searcher.search(settings.question, settings.orders[0], settings.top_k)}
+        answer: JsonObject = {**searcher.search(settings.question, settings.order, settings.top_k)}
         if to_file:
             with opened_output(settings.output) as file:
                 file.write(f"{json.dumps({'question': settings.question, **answer}, ensure_ascii=False)}\n")
@@ -73,7 +76,7 @@ def run(settings: SearchSettings) -> None:
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(opened_output(settings.output)) if to_file else sys.stdout
         progress = stack.enter_context(Progress("searching", len(questions), silent=not to_file, file=sys.stderr))
-        metrics = _metrics_of(settings)
+        metrics = _metrics_of(settings, searcher)
         for answer in _answers(settings, searcher, questions, progress, metrics):
             line = json.dumps(answer, ensure_ascii=False)
             file.write(f"{line if to_file else in_json(line)}\n")
@@ -88,7 +91,7 @@ def _answers(
 ) -> Iterator[JsonObject]:
     """Yield the passages for each question, in each order, and the ranks of the right one; `metrics` collects the ranks."""
     for question, candidates, both in _candidates_and_weights(settings, searcher, questions, progress):
-        ordered = {order: in_order(candidates, order, both) for order in settings.orders}
+        ordered = {order: in_order(candidates, order, both) for order in metrics.ranks}
         answers = {order: [row(*pair) for pair in pairs[: settings.top_k]] for order, pairs in ordered.items()}
         ranks = metrics.add(question, ordered)
         yield {"id": question.id, "question": question.text, "has_odds": searcher.has_odds, **answers, **ranks}
@@ -181,7 +184,8 @@ def _readable(result: JsonObject) -> Iterator[str]:
         if hit["answer"]:
             text = f"{text[: hit['start']]}>>{text[hit['start'] : hit['end']]}<<{text[hit['end'] :]}"
         where = ", ".join(filter(None, (hit["source"], hit["place"])))
+        vectors = "" if hit["score_vectors"] is None else f"  vectors {hit['score_vectors']:.2f}"
         reader = f"  bert {hit['score_bert']:.2f}" if result["has_odds"] else ""
-        yield f"{number}. {hit['title'] or '(no title)'}  [{where}]  search {hit['score_search']:.2f}{reader}"
+        yield f"{number}. {hit['title'] or '(no title)'}  [{where}]  search {hit['score_search']:.2f}{vectors}{reader}"
         yield f"   {' '.join(text.split())}"
     yield f"{len(result['answers'])} passages by order={result['order']} in {result['seconds']:.2f} s"

@@ -35,7 +35,8 @@ from bertkit.interop.load import load_directory, resolve_model_dir
 from bertkit.interop.parity.certificate import read_certificate
 from bertkit.model.bert import init_weights
 from bertkit.model.heads import BertWithHeads
-from bertkit.retrieval.library import Library, opened_for_writing, stored_hashes
+from bertkit.retrieval.library import Library
+from bertkit.retrieval.library_writer import opened_for_writing, stored_hashes
 from bertkit.retrieval.passages import document_of_text
 from bertkit.run.comparison import find_divergence, read_run
 from bertkit.run.directory import read_manifest, read_settings

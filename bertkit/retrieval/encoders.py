@@ -1,0 +1,60 @@
+"""The encoder of a library: a model that makes the vectors of its passages, and then those of questions."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertkit.base.errors import InputError
+from bertkit.retrieval.library import Library
+from bertkit.retrieval.library_file import EncoderIdentity
+
+if TYPE_CHECKING:
+    from bertkit.inference.embedding import Embedder
+
+
+class Encoder:
+    """A model as a function from texts to vectors of length 1, whose products are cosines; it has its own pooling."""
+
+    def __init__(self, model_dir: str, setting: str, device: Literal["auto", "cpu", "cuda"] = "auto") -> None:
+        """Load any model that `bertkit embed` takes; `setting` is its name in messages."""
+        from bertkit.inference.embedding import load_embedder  # imports torch, which takes seconds
+        from bertkit.interop.load import hashes_of, resolve_model_dir
+
+        directory = resolve_model_dir(model_dir, setting)
+        self.embedder: Embedder = load_embedder(directory, device=device)
+        files = repr((sorted(hashes_of(directory).items()), self.embedder.pooling))
+        digest = hashlib.blake2b(files.encode(), digest_size=16).hexdigest()
+        self.identity = EncoderIdentity(str(directory.absolute()), digest, self.embedder.dimension)
+        self.num_cut = 0  # texts that were too long
+
+    def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return the vectors of texts, (n, D)."""
+        vectors, num_cut = self.embedder.embed(texts, normalize=True)
+        self.num_cut += num_cut
+        return vectors
+
+    def check(self, library: Library) -> None:
+        """Raise InputError unless this model made the library's vectors."""
+        if library.encoder != self.identity:
+            made_by = "it has none" if library.encoder is None else f"they are from {library.encoder.model_dir}"
+            raise InputError(
+                f"index={library.path}: its vectors are not from the model {self.identity.model_dir} ({made_by}); "
+                "set encoder= to the model that made them, or repeat bertkit index with model_dir="
+            )
+
+
+def encoder_of(
+    library: Library, model_dir: str | None, device: Literal["auto", "cpu", "cuda"] = "auto"
+) -> Encoder | None:
+    """Load the encoder of a library, from `model_dir` or where it was; None without vectors. Raises InputError for another model."""
+    place = model_dir if library.encoder is None else model_dir or library.encoder.model_dir
+    if place is None:
+        return None
+    encoder = Encoder(place, "encoder", device)
+    encoder.check(library)
+    return encoder
