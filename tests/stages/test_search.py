@@ -309,7 +309,7 @@ def test_no_line_repeats_a_password(capsys: Capsys) -> None:
 
 
 INPUTS = [
-    ("q.jsonl", '{"question": 3}\n', "q.jsonl:1: field 'question'"),
+    ("q.jsonl", '{"question": 3}\n', "q.jsonl:1: 'question'"),
     ("q.jsonl", '{"q": "x"}\n', "no column 'question'"),
     ("q.jsonl", '{"question": "x", "answers": [1]}\n', "q.jsonl:1: field 'answers'"),
     ("q.csv", "question\n\n", "no questions"),
