@@ -127,11 +127,12 @@ def rules_of_file(path: Path) -> FileRules | None:
         content, "model.type"
     ):
         return None
-    config = _json_of(file.with_name("tokenizer_config.json"))
+    config = {k: v for k, v in _json_of(file.with_name("tokenizer_config.json")).items() if k != "auto_map"}  # code
     named = _json_of(file.with_name("special_tokens_map.json"))
     text = read_whole(file)
     try:
         library = Tokenizer.from_str(text)
+        library.encode(NEVER)  # raises if an unknown token is needed and missing
     except Exception as error:  # the library raises nothing more special
         kind, reason = at(content, "model.type"), str(error).split("\n")[0]
         raise InputError(
@@ -153,22 +154,25 @@ def _special_tokens(library: Tokenizer, *settings: JsonObject) -> SpecialTokens:
     around = library.encode("").tokens
     template = {"cls": around[0], "sep": around[-1]} if len(around) == 2 else {}
 
-    def names(role: str) -> Iterator[object]:
+    def names(role: str) -> Iterator[str]:
         for named in settings:
-            value = named.get(f"{role}_token")
-            yield value["content"] if isinstance(value, dict) else value
-        yield template.get(role)
+            match named.get(f"{role}_token"):
+                case str() as name:
+                    yield name
+                case {"content": str() as name}:
+                    yield name
+        yield template.get(role, "")
         yield from USUAL[role]
 
     vocab = library.get_vocab()
-    found = {role: next((name for name in names(role) if name in vocab), None) for role in USUAL}
+    found = {role: next((name for name in names(role) if name in vocab), "") for role in USUAL}
     found["unk"] = found["unk"] or found["pad"]
-    if missing := [role for role, name in found.items() if name is None]:
+    if missing := [role for role, name in found.items() if not name]:
         raise InputError(
             f"no special token for {', '.join(missing)}; name it in tokenizer_config.json, such as "
             f'"{missing[0]}_token": "{USUAL[missing[0]][0]}"'
         )
-    return SpecialTokens(**{role: str(name) for role, name in found.items()})
+    return SpecialTokens(**found)
 
 
 def _opened(content: str, special: SpecialTokens) -> Tokenizer:

@@ -102,8 +102,11 @@ def test_special_tokens_are_found_by_their_roles(tmp_path: Path) -> None:
     facts = load_tokenizer(written(tmp_path, "byte_level", **swapped)).facts
     assert (facts.pad, facts.mask) == (5, 6)
     (tmp_path / "tokenizer_config.json").unlink()
-    (tmp_path / "special_tokens_map.json").write_text('{"mask_token": "#"}')
-    assert load_tokenizer(tmp_path).facts.mask == 7
+    (tmp_path / "special_tokens_map.json").write_text(
+        '{"mask_token": "#", "pad_token": ["!"], "cls_token": {"lstrip": 1}}'
+    )
+    facts = load_tokenizer(tmp_path).facts
+    assert (facts.mask, facts.pad, facts.cls) == (7, 1, 0)  # what is no name of a token is not looked at
 
 
 def test_a_file_without_special_tokens_gets_those_of_bert(tmp_path: Path) -> None:
@@ -137,6 +140,12 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path, change: Any, asked: dict
         load_tokenizer(tmp_path, **asked)
     assert str(caught.value).startswith(str(tmp_path))
     assert message in str(caught.value)
+
+
+def test_a_file_that_some_texts_would_stop_is_refused(tmp_path: Path) -> None:
+    written(tmp_path, "unigram", lambda content: content["model"].update(unk_id=None))
+    with pytest.raises(InputError, match=r"model\.type=Unigram: not a tokenizer of the library `tokenizers`"):
+        load_tokenizer(tmp_path)
 
 
 # ---- learned
