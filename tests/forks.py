@@ -111,7 +111,7 @@ def serve(door: str) -> None:
 
     for module in pkgutil.iter_modules(bertkit.stages.__path__, "bertkit.stages."):
         importlib.import_module(module.name)
-    for command in bertkit.COMMANDS:
+    for command in {*bertkit.COMMANDS} - {"glue"}:  # whose many runs take more time than they save
         with contextlib.suppress(InputError):  # without a task
             compose(command, [])
     program = os.path.join(os.path.dirname(door), "python")

@@ -252,7 +252,10 @@ def test_large_weights_are_judged_by_reference_rounding(
 def test_a_fault_among_large_weights(
     fault: str, tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    directory = export_model(random_model(tokenizer.vocab_size, std=2.0), tokenizer, tmp_path / "model")
+    model = random_model(
+        tokenizer.vocab_size, std=2.0, seed=1
+    )  # in which no unit that a fault is in is 0 for all tokens
+    directory = export_model(model, tokenizer, tmp_path / "model")
     plant(FAULTS[fault], monkeypatch)
     assert failures(directory) - {"weights"}
 
