@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from bertkit.base.errors import InputError, say
 from bertkit.base.files import sha256_file
@@ -199,8 +200,10 @@ def load_directory(
         model = BertWithHeads(config, chosen, with_pooler)
     expected = dict(model.named_parameters())
     new = fit(stored, expected, needs_pooler, is_new_decoder=decoder is not None and stored.config.decoder is None)
-    # not `to_empty`, which imports sympy
-    model.load_state_dict({name: torch.empty(each.shape) for name, each in expected.items()}, assign=True)
+    # not `to_empty`, which imports sympy; a weight with two names stays one
+    empty = {each: nn.Parameter(torch.empty(each.shape)) for each in expected.values()}
+    named = model.named_parameters(remove_duplicate=False)
+    model.load_state_dict({name: empty[each] for name, each in named}, assign=True)
     if new:
         init_weights(model, config.initializer_range, torch.Generator().manual_seed(seed))
     with torch.no_grad():

@@ -136,7 +136,7 @@ class GenerationTask(TrainableTask[GenerationExample, Feature, GenerationPredict
         num_candidates, predictions = self.search.num_candidates, []
         for feature, written in zip(features, texts, strict=True):
             best = [
-                GeneratedText(tokenizer.decode(ids, skip_special_tokens=True), float(score))
+                GeneratedText(tokenizer.decode(ids, skip_special_tokens=True).strip(), float(score))
                 for ids, score in written[:num_candidates]
             ]
             name, candidates = examples[feature.example].id, tuple(best) if num_candidates > 1 else ()
