@@ -33,7 +33,8 @@ async def _num_tokens(request: Request) -> int:
 
 def _models(request: Request) -> dict[str, object]:
     service = service_of(request)
-    return {"models": list(map(bodies.describe_model, service.models.values())), "has_search": service.has_search}
+    models, orders = list(map(bodies.describe_model, service.models.values())), service.orders
+    return {"models": models, "has_search": bool(orders), "orders": orders}
 
 
 async def page(request: Request) -> Response:

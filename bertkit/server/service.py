@@ -129,9 +129,9 @@ class Service:
         self._replace_models(models, searcher)
 
     @property
-    def has_search(self) -> bool:
-        """Whether there is a library to search."""
-        return self._searcher is not None
+    def orders(self) -> list[str]:
+        """The orders of passages that a search may ask for, the best one last; none without a library."""
+        return [] if self._searcher is None else self._searcher.orders
 
     async def reload(self) -> None:
         """Load the models again, while the old models serve; if one cannot be loaded, all old models stay."""

@@ -65,9 +65,10 @@ def server(folders: dict[str, Path], python: Path) -> Iterator[str]:
 
 
 PASSAGE = "\U0001f600 e\u0301 Ada wrote the notes."
+ORDERS = ["search", "vectors", "hybrid", "bert", "both"]
 HITS = [
     {"passage": "word " * 900 + PASSAGE, "title": "<b>Notes</b>", "source": "https://example.org/a?b=<c>", "place": "line 7",
-     "score_search": 12.5, "score_bert": 1.5, "score": 0.5, "answer": "Ada", "start": 4505, "end": 4508},
+     "score_search": 12.5, "score_vectors": 0.25, "score_bert": 1.5, "score": 0.5, "answer": "Ada", "start": 4505, "end": 4508},
     {"passage": HOSTILE, "title": None, "source": "javascript:alert(1)", "place": None,
      "score_search": 5.0, "score_bert": -2.0, "score": 4.5e-5, "answer": "evil", "start": 37, "end": 41},
 ]  # fmt: skip
@@ -81,7 +82,7 @@ class Scripted(BaseHTTPRequestHandler):
         model |= {"labels": [], "examples": []}
         self._send(
             200,
-            render("serve.html", name="bertkit", served={"models": [model], "has_search": True}),
+            render("serve.html", name="bertkit", served={"models": [model], "orders": ORDERS}),
             "text/html; charset=utf-8",
         )
 
@@ -498,16 +499,24 @@ def test_page_shows_search_results(browser: Browser, scripted: str) -> None:
     assert text_of(browser, ".hits h3") == ["<b>Notes</b>", "javascript:alert(1)"]
     links = browser.ask("[...document.querySelectorAll('.hits a')].map((a) => a.getAttribute('href'))")
     assert links == [HITS[0]["source"]]
-    assert text_of(browser, ".hits .score b") == ["12.500", "0.818", "0.500", "5.000", "0.119", "0.000045"]
+    assert text_of(browser, ".hits .score b") == ["12.500", "0.250", "0.818", "0.500", "5.000", "0.119", "0.000045"]
     box, mark = (f"document.querySelector('.hits {each}').getBoundingClientRect()" for each in (".running", "mark"))
     assert browser.ask(f"{mark}.top > {box}.top && {mark}.bottom < {box}.bottom")  # it is scrolled to
     browser.click("#orders input[value=search] + span")  # another order is asked for at once
-    browser.wait("document.querySelectorAll('.hits .score').length === 4")
+    browser.wait("document.querySelectorAll('.hits .score').length === 5")  # the second passage has no vector
     assert '"order":"search"' in text_of(browser, "#curl")[0]
+    browser.click("#orders input[value=hybrid] + span")
+    browser.wait("document.querySelectorAll('.hits .score').length === 7")
+    assert [score.split()[0] for score in text_of(browser, ".hits li:first-child .score")] == [
+        *ORDERS[:2],
+        "BERT",
+        "hybrid",
+    ]
+    browser.click("#orders input[value=search] + span")
     assert browser.ask("document.documentElement.scrollWidth") <= 380
     write(browser, "odd")  # a reader without unanswerable questions: no number of its own, and a note
     browser.press("Enter")
-    browser.wait("document.querySelectorAll('.hits .score').length === 2")
+    browser.wait("document.querySelectorAll('.hits .score').length === 3")
     assert text_of(browser, ".hits .unsure") == []
     assert "gives no probability of an answer" in text_of(browser, "#found .soft")[0]
 

@@ -22,6 +22,7 @@ from bertkit import export_model, load_embedder, load_predictor
 from bertkit.base.typed_settings import build
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.retrieval.encoders import Encoder
 from bertkit.retrieval.library import Library
 from bertkit.retrieval.ranking import Searcher
 from bertkit.server.models import open_models
@@ -51,7 +52,7 @@ def models(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Pa
     for name, heads in HEADS.items():
         export_model(headed_model(tokenizer, *heads, max_position_embeddings=97), tokenizer, folder / name)
     text = write_text(folder / "text.txt", make_text(11))
-    library = ["index", f"corpus.path={text}", f"output={folder / 'library.db'}"]
+    library = ["index", f"corpus.path={text}", f"model_dir={folder / 'bare'}", f"output={folder / 'library.db'}"]
     assert run([*library, "passages.words=31", "passages.overlap=0"]) == 0
     return folder
 
@@ -200,14 +201,19 @@ def test_view_page_is_served_for_every_kind(server: Server) -> None:
 
 def test_passages_are_those_of_the_searcher(server: Server, models: Path) -> None:
     reader, writer = (load_predictor(models / name, device="cpu")._predictor for name in ("reader", "writer"))
-    searcher = Searcher(Library(models / "library.db"), reader, num_candidates=5, translator=writer)
-    for order in ("search", "bert", "both", None):
+    library, encoder = Library(models / "library.db"), Encoder(str(models / "bare"), "encoder", "cpu")
+    searcher = Searcher(library, reader, num_candidates=5, translator=writer, encoder=encoder)
+    for order in (*searcher.orders, None):
         actual = ask(server.port, "/search", {"question": "kan lon min", "order": order, "top_k": 4}).json
         own = searcher.search("kan lon min", order, 4)
         assert same(actual["answers"], own["answers"])
         assert actual["order"] == own["order"]
         assert len(actual["answers"]) == 4
-    assert ask(server.port, "/models").json["has_search"] is True
+    models_reply = ask(server.port, "/models").json
+    assert (models_reply["has_search"], models_reply["orders"]) == (
+        True,
+        ["search", "vectors", "hybrid", "bert", "both"],
+    )
 
 
 def test_what_takes_long_neither_stops_nor_breaks_predictions(server: Server) -> None:

@@ -3,10 +3,10 @@
 // Texts are set as textContent only, never as HTML. Positions in a text count code points, as in Python; JavaScript strings are UTF-16.
 (() => {
   const $ = (id) => document.getElementById(id);
-  const { models, has_search, has_token } = JSON.parse($("served").textContent);
+  const { models, orders, has_token } = JSON.parse($("served").textContent);
   const FEW = 10, HUES = 6, ALTERNATIVES = 5, LONGEST = 120, MASK = "[MASK]";
-  const has_reader = models.some((each) => each.kind === "spans");
-  const ORDERS = has_reader ? [["both", "both"], ["search", "search engine"], ["bert", "BERT"]] : [["search", "search engine"]];
+  const ORDERS = { search: ["search engine", "the search engine ranks passages by their words (BM25)"], vectors: ["vectors", "vectors by their meaning"],
+    hybrid: ["hybrid", "hybrid adds the two"], bert: ["BERT", "BERT by the odds that they answer the question"], both: ["both", "both multiplies words and odds"] };
   const state = { model: models[0] || null, tool: null, wanted: null, typed: {}, fields: [], waiting: null };
 
   function make(tag, properties = {}, ...children) {
@@ -151,15 +151,18 @@
     const hits = reply.answers;
     // BERT's score is the log odds that the passage answers the question; without odds, it only ranks
     const odds = ({ score_bert }) => typeof score_bert === "number" ? 1 / (1 + Math.exp(-score_bert)) : null;
-    const scores = [["search", (hit) => hit.score_search], ["BERT", odds], ["both", (hit) => hit.score]];
-    const most = scores.map(([name, of]) => name === "BERT" ? 1 : Math.max(...hits.map(of)));
-    const shown = scores.slice(0, !reply.has_odds ? 1 : reply.order === "both" ? 3 : 2);
+    const shown = [
+      ["search", (hit) => hit.score_search, Math.max(...hits.map((hit) => hit.score_search)), true],
+      ["vectors", (hit) => hit.score_vectors ?? null, 1, true],
+      ["BERT", odds, 1, reply.has_odds],
+      [reply.order, (hit) => hit.score, Math.max(...hits.map((hit) => hit.score)), reply.order === "hybrid" || (reply.has_odds && reply.order === "both")],
+    ].filter(([, , , isShown]) => isShown);
     const items = hits.map((hit) => {
       const isSure = !reply.has_odds || odds(hit) > 0.5, why = isSure ? "" : "BERT thinks that this is probably not an answer";
       const node = (text) => make("mark", { textContent: text, className: isSure ? "" : "unsure", title: why });
       const parts = hit.answer ? [{ start: hit.start, end: hit.end, node }] : [];
-      const drawn = shown.map(([name, of], at) => of(hit) === null ? "" : make("span", { className: "score" },
-        `${name} `, make("b", { textContent: format(of(hit)) }), bar(of(hit) / most[at])));
+      const drawn = shown.map(([name, of, most]) => of(hit) === null ? "" : make("span", { className: "score" },
+        `${name} `, make("b", { textContent: format(of(hit)) }), bar(of(hit) / most)));
       const title = make("h3", {}, hit.title ? own(hit.title) : sourceOf(hit));
       const from = make("p", { className: "soft source" }, hit.title ? sourceOf(hit) : "", " ", own(String(hit.place ?? "")));
       return make("li", {}, title, running(hit.passage, parts), make("p", { className: "scores soft" }, ...drawn), from);
@@ -208,10 +211,10 @@
   const withModel = (body) => models.length > 1 ? { model: state.model.name, ...body } : body;
   function toolsOf(model) {
     const found = [];
-    if (has_search) found.push({
+    if (orders.length) found.push({
       key: "search", name: "Search", verb: "Search", fields: [field("Question", 1)], path: "search", show: showPassages,
       body: ([question]) => ({ question, order: document.querySelector("[name=order]:checked").value, top_k: Number($("top").value) }),
-      about: has_reader ? "The search engine ranks passages by their words (BM25), BERT by the odds that they answer the question; both multiplies the two." : "",
+      about: orders.length > 1 ? `The order: ${orders.map((order) => ORDERS[order][1]).join("; ")}.` : "",
     });
     if (model && model.kind in SHOWN) {
       const [name, verb] = KINDS[model.kind], more = model.kind === "spans" ? { alternatives: ALTERNATIVES } : {};
@@ -365,7 +368,7 @@
     const name = models.length === 1 && tool.key !== "search" ? `Model ${state.model.name}. ` : "";
     $("about").replaceChildren(own(name + (tool.about || "")));
     $("tops").hidden = tool.key !== "search";
-    $("orders").hidden = $("tops").hidden || !has_reader;
+    $("orders").hidden = $("tops").hidden || orders.length < 2;
     $("mask").hidden = tool.kind !== "fill_mask";
     $("look").hidden = !tool.view;
     $("go").textContent = tool.verb;
@@ -378,7 +381,7 @@
   $("models").value = 0; // a browser may keep the choice from before a reload
   $("choose").hidden = models.length < 2;
   $("models").onchange = (event) => { state.model = models[Number(event.target.value)]; draw(); };
-  radios($("orders"), "order", ORDERS, ORDERS[0][0], () => { drawCode(); if (state.fields[0].value.trim()) submit(); });
+  radios($("orders"), "order", [...orders].reverse().map((order) => [order, ORDERS[order][0]]), orders.at(-1), () => { drawCode(); if (state.fields[0].value.trim()) submit(); });
   $("top").onchange = drawCode;
   $("ask").onsubmit = (event) => { event.preventDefault(); submit(); };
   $("ask").onkeydown = (event) => {
