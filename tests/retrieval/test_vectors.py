@@ -124,8 +124,9 @@ def test_vectors_follow_the_files(encoder: Path, tmp_path: Path, capsys: Capsys)
     source = write_text(tmp_path / "a.txt", texts[:17])
     command = (f"corpus.path={source}", f"output={output}", *PASSAGES)
     assert index(*command) == index(*command, f"model_dir={encoder}") == 0
-    write_text(source, texts[11:])
-    assert index(*command, f"model_dir={encoder}") == 0
+    for some in (texts[:11], texts[:11] + texts[19:]):  # the last documents go, then others come
+        write_text(source, some)
+        assert index(*command, f"model_dir={encoder}") == 0
     assert index(f"corpus.path={source}", f"output={whole}", *PASSAGES, f"model_dir={encoder}") == 0
     actual, expected = (
         {text: np.frombuffer(vector, "<f4") for text, vector in vectors_of(path)} for path in (output, whole)
