@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ import numpy as np
 import bertkit
 from bertkit.data.corpus.prepared import open_prepared
 
-HERE = Path(__file__).parent
 LENGTH, SEQUENCES, SNAPSHOTS, WARMUP = 128, 64, 12, 0.05
 HUGGING_FACE = "hugging_face"
 BASE: dict[str, Any] = {
@@ -123,13 +122,13 @@ def loss_of(model_dir: Path, data: Path) -> float:
         "segments.max_seq_length": LENGTH,
         "masking.probability": 0.15,
     }
-    scores = bertkit.evaluate(model_dir=str(model_dir), data_dir=str(data), split="held_out", **settings)
-    return float(scores["mlm_loss"])
+    measured = bertkit.evaluate(model_dir=str(model_dir), data_dir=str(data), split="held_out", **settings)
+    return float(measured.scores["mlm_loss"])
 
 
 def measure_run(args: argparse.Namespace) -> None:
     """Train one row with one seed, measure its snapshots, and add a line to runs.jsonl."""
-    file = HERE / "runs.jsonl"
+    file = args.record / "runs.jsonl"
     known = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     own = {"row": args.row, "seed": args.seed, "rate": args.rate or 1e-3, "steps": args.steps}
     if any(own.items() <= line.items() for line in known):
@@ -165,7 +164,7 @@ def measure_speed(args: argparse.Namespace) -> None:
             speeds[row].append(float(done.stdout.splitlines()[-1]))
             print(f"{row}: {speeds[row][-1]:,.0f} tokens/s", flush=True)
     medians = {row: round(statistics.median(each), 1) for row, each in speeds.items()}
-    (HERE / "speed.json").write_text(json.dumps(medians, indent=2) + "\n")
+    (args.record / "speed.json").write_text(json.dumps(medians, indent=2) + "\n")
 
 
 def print_speed(args: argparse.Namespace) -> None:
@@ -175,14 +174,14 @@ def print_speed(args: argparse.Namespace) -> None:
 
 def print_steps(args: argparse.Namespace) -> None:
     """Print the number of steps that Hugging Face takes in some minutes."""
-    speed = json.loads((HERE / "speed.json").read_text())
+    speed = json.loads((args.record / "speed.json").read_text())
     print(round(args.minutes * 60 * speed[HUGGING_FACE] / (SEQUENCES * LENGTH)))
 
 
 def print_table(args: argparse.Namespace) -> None:
     """Print the minutes of each row to the target, which is the best last loss of Hugging Face, and its last loss."""
-    runs = [json.loads(line) for line in (HERE / "runs.jsonl").read_text().splitlines()]
-    speed = json.loads((HERE / "speed.json").read_text())
+    runs = [json.loads(line) for line in (args.record / "runs.jsonl").read_text().splitlines()]
+    speed = json.loads((args.record / "speed.json").read_text())
     of_theirs = [run["losses"][-1][1] for run in runs if run["row"] == HUGGING_FACE]
     target = min(of_theirs, default=0.0)
     print(
@@ -203,9 +202,12 @@ def print_table(args: argparse.Namespace) -> None:
         print("| " + " | ".join(map(str, (*cells, to_target))) + " |")
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--record", type=Path, default=Path(__file__).parent, help="the folder of runs.jsonl and speed.json"
+    )
     commands = parser.add_subparsers(required=True)
     functions = {
         "train": measure_run, "steps": print_speed, "speed": measure_speed, "steps-in": print_steps, "table": print_table,
@@ -225,7 +227,7 @@ def main() -> None:
             command.add_argument("--rate", type=float)
         if name == "speed":
             command.add_argument("--rounds", type=int, default=5)
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     args.function(args)
 
 

@@ -1,0 +1,34 @@
+"""The script of recipes/speedrun: both sides train on the same dataset, are measured on the same masks, and stand in one table."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[1] / "recipes" / "speedrun" / "speedrun.py"
+
+
+@pytest.mark.slow
+def test_a_run_of_each_side_has_a_line_in_the_table(prepared_dir: Path, tmp_path: Path) -> None:
+    def record(*arguments: str | Path) -> str:
+        command = [sys.executable, str(SCRIPT), "--record", str(tmp_path), *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout
+
+    places = ["--output", tmp_path / "runs", "--steps", "2"]
+    for row in ("hugging_face", "mini", "modern_mini"):
+        record("train", prepared_dir, row, *places)
+    assert "measured already" in record("train", prepared_dir, "mini", *places)
+    lines = [json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()]
+    assert [line["row"] for line in lines] == ["hugging_face", "mini", "modern_mini"]
+    for line in lines:
+        assert [step for step, _ in line["losses"]] == [1, 2]
+        assert all(1 < loss < 10 for _, loss in line["losses"])
+    speeds = {"hugging_face": 100.0, "mini": 200.0, "modern_mini": 400.0}
+    (tmp_path / "speed.json").write_text(json.dumps(speeds))
+    rows = [row.split(" | ") for row in record("table").splitlines() if "1e-03" in row or "0.001" in row]
+    assert [float(row[4]) for row in rows] == [2.7, 1.4, 0.7]  # 2 steps of 8,192 tokens
+    assert record("steps-in", "60").strip() == "44"
