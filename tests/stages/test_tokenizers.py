@@ -176,6 +176,18 @@ def test_a_bpe_is_learned_pretrained_exported_and_fills_masks(
     assert "mlm_loss" in json.loads(capsys.readouterr().out)
 
 
+def test_a_translator_with_a_bpe_writes_texts_without_a_space_before_them(tmp_path: Path) -> None:
+    rows = "".join(f"{text}\t{text}\n" for text in SHORT[:30])
+    (tmp_path / "train.tsv").write_text(f"source\ttarget\n{rows}")
+    shape = [*TINY_SHAPE[:-1], "model.max_position_embeddings=64"]
+    data = [f"data_dir={tmp_path}", "dev_share=0.3", f"output_dir={tmp_path / 'run'}", "num_epochs=1", "device=cpu"]
+    task = ["task=generation", "task.metrics=[exact_match_text]", "task.best_metric=exact", "task.max_seq_length=64"]
+    new = ["decoder=transformer", "tokenizer=bpe", "tokenizer.vocab_size=340", "task.generation.max_target_length=9"]
+    assert run(["finetune", *task, *new, *shape, *data]) == 0
+    for row in bertkit.predict(input=SHORT[:3], model_dir=str(tmp_path / "run"), device="cpu"):
+        assert row["text"] == row["text"].strip()
+
+
 def test_the_corpus_has_the_tokens_of_the_library(prepared_bpe: Path) -> None:
     dataset = open_prepared(prepared_bpe)
     split = dataset.splits["train"]
