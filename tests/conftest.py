@@ -18,7 +18,7 @@ from typing import Any
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-import composing  # noqa: F401  # before anything of bertkit
+import cheaper  # noqa: F401  # before anything of bertkit
 import numpy as np
 import pytest
 import torch

@@ -95,7 +95,7 @@ def serve(door: str) -> None:
     import pkgutil
 
     import accelerate  # noqa: F401
-    import composing  # noqa: F401  # before anything of bertkit
+    import cheaper  # noqa: F401  # before anything of bertkit
     import seqeval.metrics  # noqa: F401  # seconds, with scikit-learn, whenever a task is scored
     import sklearn.feature_extraction.text
     import sklearn.linear_model  # noqa: F401

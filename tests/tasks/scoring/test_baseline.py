@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cheaper import ALL_RESAMPLES
 from task_configs import task_config
 
 from bertkit.tasks.choice import ChoiceExample
-from bertkit.tasks.scoring import tfidf
+from bertkit.tasks.scoring import baseline, tfidf
 from bertkit.tasks.scoring.baseline import GAIN, Baseline
 from bertkit.tasks.sequence import SequenceExample, SequencePrediction
 from bertkit.tasks.spans.answers import SpanPrediction
@@ -86,6 +87,12 @@ def test_the_interval_of_an_accuracy_by_hand() -> None:
     assert same[GAIN][0] < -0.1 < 0.1 < same[GAIN][1]  # equal predictions on few examples prove nothing
 
 
+@pytest.fixture
+def all_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(baseline, "RESAMPLES", ALL_RESAMPLES)
+
+
+@pytest.mark.usefixtures("all_resamples")
 def test_intervals_of_other_scores_are_those_of_the_bootstrap() -> None:
     """Against 4,000 draws with numpy: within the error of 200."""
     rng = np.random.default_rng(1)
@@ -103,6 +110,7 @@ def test_intervals_of_other_scores_are_those_of_the_bootstrap() -> None:
     assert 0.7 < ranges["overall_f1"][0] < 18 / 19 < ranges["overall_f1"][1] == 1 == ranges[GAIN][1]
 
 
+@pytest.mark.usefixtures("all_resamples")
 def test_answers_drawn_twice_count_twice() -> None:
     dev = [question(number, ANSWERED) for number in range(20)]
     answers = [SpanPrediction(str(number), "b" if number < 15 else "a", [], 0.0, 0.0) for number in range(20)]

@@ -1,4 +1,8 @@
-"""Composes each configuration once in a process, since Hydra takes 0.2 s each time; to be imported before bertkit's composition."""
+"""What every process of the tests does more cheaply; to be imported before anything of bertkit.
+
+Hydra takes 0.2 s for a configuration, so each is composed once. Intervals of scores are those of 20 resamples instead of 200,
+which score everything again; tests/tasks/scoring/test_baseline.py has all.
+"""
 
 import copy
 import functools
@@ -7,6 +11,8 @@ from collections.abc import Sequence
 import hydra
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig
+
+from bertkit.tasks.scoring import baseline
 
 compose_anew = hydra.compose
 composed = functools.cache(lambda search_path, name, overrides: compose_anew(name, overrides=list(overrides)))
@@ -21,3 +27,5 @@ def compose_once(name: str, overrides: Sequence[str]) -> DictConfig:
 
 
 hydra.compose = compose_once
+ALL_RESAMPLES = baseline.RESAMPLES
+baseline.RESAMPLES = 20
