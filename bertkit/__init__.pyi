@@ -321,7 +321,7 @@ class _BothConfig(TypedDict, total=False):
 class _PassagesConfig(TypedDict, total=False):
     words: int
     overlap: int
-    stemming: Literal['none', 'english']
+    stemming: Literal['none', 'arabic', 'danish', 'dutch', 'english', 'finnish', 'french', 'german', 'hungarian', 'italian', 'norwegian', 'portuguese', 'romanian', 'russian', 'spanish', 'swedish']
     accents: Literal['drop', 'keep']
 
 def prepare(

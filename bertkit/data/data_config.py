@@ -134,13 +134,20 @@ class StoredMasking:
     random_prob: Share
 
 
+# english: Porter stemming; `invented` matches `invention`. Others: Snowball's stemmers
+Stemming = Literal[
+    "none", "arabic", "danish", "dutch", "english", "finnish", "french", "german", "hungarian", "italian",
+    "norwegian", "portuguese", "romanian", "russian", "spanish", "swedish",
+]  # fmt: skip
+
+
 @dataclass(frozen=True)
 class PassagesConfig:
     """How documents are cut into passages, and words are normalized for search."""
 
     words: Size  # largest number of words in a passage
     overlap: Count  # largest number of words shared by neighbouring passages
-    stemming: Literal["none", "english"]  # english: Porter stemming; `invented` matches `invention`
+    stemming: Stemming
     accents: Literal["drop", "keep"]  # drop: `resume` matches `résumé`
 
     def __post_init__(self) -> None:

@@ -31,12 +31,13 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError
+from bertkit.data.data_config import Stemming
 from bertkit.retrieval import library_file
 from bertkit.retrieval.library_file import open_library, stored_encoder, using
 from bertkit.retrieval.passages import Passage, place_of, words_of
@@ -109,6 +110,9 @@ class Library:
             (num_passages,) = connection.execute("SELECT count(document) FROM passages").fetchone()
             ends = [str(path) for path in connection.execute(_FIRST_AND_LAST).fetchone()]
             encoder = stored_encoder(connection)
+            (stemming,) = connection.execute(_STEMMING).fetchone()
+            if stemming not in get_args(Stemming):
+                raise sqlite3.DataError(f"unknown stemming {stemming!r:.40}")
         if not num_passages:
             raise InputError(f"index={self.path}: no passages in this library; run bertkit index again")
 
@@ -118,7 +122,7 @@ class Library:
             return int(connection.execute(count, (_any([word]),)).fetchone()[0])
 
         self._connection, self._num_with, self.num_passages = connection, num_with, int(num_passages)
-        self.encoder, self._vectors = encoder, None
+        self.encoder, self._vectors, self._stemming = encoder, None, stemming
         self._version = (state.st_ino, state.st_mtime_ns)
         common = os.path.commonprefix(ends)  # noqa: RUF071  # of two texts, cut to a folder below
         self._folder = common[: common.rfind("/") + 1] if common.startswith("/") else ""  # of all files
@@ -128,9 +132,9 @@ class Library:
 
         With `add_rest`, if the library has at most `num_hits` passages, return all; the rest, without such words, score 0.
         """
-        words = words_of(question, more)
         with contextlib.suppress(OSError, InputError):  # without another library that can be read, this one stays
             self._open()
+        words = words_of(question, more, self._stemming)
         with using(self._connection, self.path, library_file.READ_SECONDS):
             rows = self._best(words, num_hits) if words else []
             if add_rest and len(rows) < self.num_passages <= num_hits:
@@ -210,6 +214,7 @@ def _any(words: Sequence[str]) -> str:
     return " OR ".join(f'"{word}"' for word in words)
 
 
+_STEMMING = "SELECT coalesce(max(json_extract(value, '$.stemming')), 'none') FROM settings WHERE name = 'passages'"
 _FIRST_AND_LAST = "SELECT min(path), max(path) FROM files"  # what these share, all share
 _TYPES = (int, float, str, str, str, int, int, int, int, str, int)  # of the columns below
 _PARTS = """p.text, d.title, d.unit, p.start, p.end, p.first, p.last, coalesce(f.path, ''), coalesce(l.number, 0)

@@ -33,7 +33,7 @@ from bertkit.retrieval.library_file import (
     stored_encoder,
     using,
 )
-from bertkit.retrieval.passages import LibraryDocument, cut, searchable
+from bertkit.retrieval.passages import LibraryDocument, cut, searchable, stemmer_of
 
 TRANSACTION_SECONDS = 2.0  # the most work that is lost if the process is killed
 # passages whose vectors are made and committed together, so that the vectors after a kill are those of a single run; MiniLM
@@ -51,6 +51,7 @@ class StoredFiles:
 
 def stored_files(path: Path, settings: PassagesConfig, encoder: EncoderIdentity | None) -> StoredFiles:
     """Return what a library has, which must have these settings, and vectors of no other model; nothing if it is yet to be made."""
+    stemmer_of(settings.stemming)  # so that a missing package is told first
     if not path.exists() or (path.is_file() and not path.stat().st_size):
         return StoredFiles()
     expected = json.dumps(dataclasses.asdict(settings))
@@ -167,19 +168,19 @@ class LibraryWriter:
 
     def _add(self, document: LibraryDocument, file: int, changes: Counter[str]) -> None:
         """Add a document if it is new, and store its place."""
-        key, connection = document.key, self._connection
+        key, connection, stemming = document.key, self._connection, self._settings.stemming
         known = self._one("SELECT id FROM documents WHERE key = ?", key)
         if known is None:
             row = (key, document.title, document.unit)
             known = connection.execute("INSERT INTO documents (key, title, unit) VALUES (?, ?, ?)", row).lastrowid
-            title = searchable(document.title)
+            title = searchable(document.title, stemming)
             for passage in cut(document, self._settings):
                 text = document.text[passage.start : passage.end]
                 number = connection.execute(
                     "INSERT INTO passages (document, text, start, end, first, last) VALUES (?, ?, ?, ?, ?, ?)",
                     (known, text, passage.start, passage.end, passage.first, passage.last),
                 ).lastrowid
-                words = (number, title, searchable(text))
+                words = (number, title, searchable(text, stemming))
                 connection.execute("INSERT INTO words (rowid, title, text) VALUES (?, ?, ?)", words)
             changes["new"] += 1
         elif self._one("SELECT 1 FROM temp.seen WHERE document = ?", known):
@@ -192,15 +193,15 @@ class LibraryWriter:
 
     def _remove(self, file: int, documents: str) -> int:
         """Delete a file's places of some documents, selected by a query; delete and count documents without other places."""
-        connection, num_removed = self._connection, 0
+        connection, stemming, num_removed = self._connection, self._settings.stemming, 0
         for (document,) in connection.execute(documents, (file,)).fetchall():
             connection.execute("DELETE FROM places WHERE document = ? AND file = ?", (document, file))
             if self._one("SELECT 1 FROM places WHERE document = ?", document) is not None:
                 continue
-            title = searchable(str(self._one("SELECT title FROM documents WHERE id = ?", document)))
+            title = searchable(str(self._one("SELECT title FROM documents WHERE id = ?", document)), stemming)
             passages = connection.execute("SELECT id, text FROM passages WHERE document = ?", (document,))
             for number, text in passages.fetchall():
-                row = (number, title, searchable(str(text)))  # FTS5 has no copy of the text to delete
+                row = (number, title, searchable(str(text), stemming))  # FTS5 has no copy of the text to delete
                 connection.execute("INSERT INTO words (words, rowid, title, text) VALUES ('delete', ?, ?, ?)", row)
             connection.execute("DELETE FROM passages WHERE document = ?", (document,))
             connection.execute("DELETE FROM documents WHERE id = ?", (document,))

@@ -1,17 +1,20 @@
 """Documents -> overlapping passages of whole sentences, with their places in the file; texts -> search words."""
 
+import functools
 import hashlib
 import itertools
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from bertkit.base.errors import InputError, install_extra
 from bertkit.base.text_files import without_surrogates
 from bertkit.data.corpus.documents import PlacedDocument
 from bertkit.data.corpus.sources import split_sentences
 from bertkit.data.data_config import PassagesConfig
 
+MAX_CACHED_STEMS = 100_000
 MAX_QUERY_WORDS = 256  # different words; further words of a long question are ignored
 # scripts without spaces between words: Thai, Lao, Burmese, Khmer and the Tai languages (line breaking class SA of Unicode);
 # Chinese and Japanese
@@ -21,6 +24,7 @@ _MARKS = "".join(
     c for c in map(chr, (*range(0xE00, 0x1AB0), *range(0xA9E0, 0xAAE0))) if unicodedata.category(c)[0] == "M"
 )
 _LETTER = re.compile(f"[{_UNSPACED}][{_MARKS}]*")  # a letter with its vowel signs and tone marks
+_LETTERS = re.compile(r"[^\W\d_]+")
 _WORD = re.compile(rf"[^\s{_UNSPACED}]+|(?:{_LETTER.pattern}){{1,2}}")
 
 
@@ -118,7 +122,26 @@ def place_of(unit: str, number: int, passage: Passage) -> str:
     return f"{where}characters {passage.start}-{passage.end}"
 
 
-def searchable(text: str, *, is_question: bool = False) -> str:
+@functools.cache
+def stemmer_of(stemming: str) -> Callable[[str], str]:
+    """Return the function from a text to its text of stems; raises InputError without its package. FTS5 stems English itself."""
+    if stemming in ("none", "english"):
+        return str
+    try:
+        from nltk.stem.snowball import SnowballStemmer
+    except ImportError:
+        raise InputError(f"passages.stemming={stemming} needs nltk: {install_extra('search')}") from None
+
+    @functools.lru_cache(MAX_CACHED_STEMS)
+    def stem(word: str) -> str:
+        return str(
+            SnowballStemmer(stemming).stem(word)
+        )  # a new one, since the Arabic one has a state, and threads search
+
+    return functools.partial(_LETTERS.sub, lambda match: stem(match[0].lower()))
+
+
+def searchable(text: str, stemming: str, *, is_question: bool = False) -> str:
     """Normalize a text for the index, or for a question, with spaces between words.
 
     Compatibility characters (full-width letters, ligatures) become ordinary characters. Text in a script without spaces is
@@ -131,11 +154,11 @@ def searchable(text: str, *, is_question: bool = False) -> str:
         pairs = list(map("".join, itertools.pairwise(letters)))
         return f" {' '.join(pairs if is_question and pairs else pairs + letters)} "
 
-    return _UNSPACED_RUN.sub(words, unicodedata.normalize("NFKC", text))
+    return stemmer_of(stemming)(_UNSPACED_RUN.sub(words, unicodedata.normalize("NFKC", text)))
 
 
-def words_of(question: str, more: Sequence[str] = ()) -> list[str]:
-    """Return the different words of a question and of `more`; punctuation separates words."""
-    plain = searchable(" ".join([question, *more]), is_question=True).casefold()
+def words_of(question: str, more: Sequence[str] = (), stemming: str = "none") -> list[str]:
+    """Return the different words of a question and of `more`, or their stems; punctuation separates words."""
+    plain = searchable(" ".join([question, *more]), stemming, is_question=True).casefold()
     kept = "".join(c if c.isalnum() or unicodedata.category(c)[0] == "M" else " " for c in plain)
     return list(dict.fromkeys(kept.split()))[:MAX_QUERY_WORDS]

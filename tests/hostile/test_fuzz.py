@@ -36,7 +36,7 @@ from bertkit.interop.parity.certificate import read_certificate
 from bertkit.model.bert import init_weights
 from bertkit.model.heads import BertWithHeads
 from bertkit.retrieval.library import Library
-from bertkit.retrieval.library_writer import opened_for_writing, stored_hashes
+from bertkit.retrieval.library_writer import opened_for_writing, stored_files
 from bertkit.retrieval.passages import document_of_text
 from bertkit.run.comparison import find_divergence, read_run
 from bertkit.run.directory import read_manifest, read_settings
@@ -260,7 +260,7 @@ def search_library(path: Path) -> None:
 
 
 def change_library(path: Path) -> None:
-    stored_hashes(path, PASSAGES)
+    stored_files(path, PASSAGES, None)
     with opened_for_writing(path, PASSAGES) as writer:
         writer.sync("c", "0f", [document_of_text(text, "t7", "text", 1) for text in (TEXT, f"a 7 {TEXT}")])
         writer.remove_others({"b", "c"})

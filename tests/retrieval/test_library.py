@@ -11,6 +11,7 @@ import shutil
 import signal
 import sqlite3
 import subprocess
+import sys
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,7 +24,7 @@ from conftest import Capsys, make_text, real_data, refused, write_text
 from bertkit.base.errors import InputError
 from bertkit.cli import run
 from bertkit.data.data_config import PassagesConfig
-from bertkit.retrieval import library_file
+from bertkit.retrieval import library_file, passages
 from bertkit.retrieval.library import Library
 from bertkit.retrieval.library_writer import opened_for_writing
 from bertkit.retrieval.passages import MAX_QUERY_WORDS, LibraryDocument, cut, document_of, document_of_text, words_of
@@ -194,6 +195,42 @@ def test_stems_and_accents_are_settings(tmp_path: Path) -> None:
         assert [len(library.find(question, 1)) for question in ("invented", "resume")] == actual
 
 
+# a word of a passage, and one of a question, in another form
+STEMS = [
+    ("german", "Häuser", "Haus"),
+    ("spanish", "canciones", "canción"),
+    ("russian", "книгами", "книга"),
+    ("finnish", "taloissa", "talo"),
+]
+
+
+@pytest.mark.parametrize(("stemming", "word", "asked"), STEMS)
+def test_snowball_finds_other_forms_of_a_word(stemming: Any, word: str, asked: str, tmp_path: Path) -> None:
+    for chosen, found in ((stemming, [1, 1, 0]), ("none", [0, 1, 0])):
+        settings = PassagesConfig(13, 5, chosen, "drop")
+        path = tmp_path / f"{chosen}.db"
+        library = made_of(path, [("", f"1905 {word}, und"), ("", "nothing")], settings)
+        assert [len(library.find(question, 1)) for question in (asked.upper(), word, "xyz")] == found
+        with opened_for_writing(path, settings) as writer:
+            writer.remove_others(())  # the index holds stems, which it must be given again to delete them
+            assert writer.finish() == {"files": 0, "documents": 0, "passages": 0}
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            connection.execute("INSERT INTO words (words) VALUES ('integrity-check')")
+            assert connection.execute("SELECT count(*) FROM words WHERE words MATCH 'nothing OR und'").fetchone() == (
+                0,
+            )
+
+
+def test_a_stemmer_without_its_package_is_said_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Capsys
+) -> None:
+    monkeypatch.setitem(sys.modules, "nltk.stem.snowball", None)
+    passages.stemmer_of.cache_clear()
+    code = index(f"corpus.path={tmp_path}", f"output={tmp_path / 'library.db'}", "passages.stemming=german")
+    refused(code, "passages.stemming=german needs nltk: pip install '.[search]'", capsys)
+    assert list(tmp_path.iterdir()) == []
+
+
 FILES = {
     "a.txt": "One line.\nTwo lines.\n\n\nAnother document\nof three\nlines.\n",
     "b.jsonl": '{"text": "A record. It has two sentences.", "title": "Record"}\n\n{"text": "Another record."}\n',
@@ -272,11 +309,11 @@ from bertkit.cli import run
 from bertkit.retrieval import library_writer as library
 
 written, searchable = [], library.searchable
-def counted(text):
+def counted(text, stemming):
     written.append(1)
     if len(written) == int(sys.argv[1]):
         os.kill(os.getpid(), signal.SIGKILL)
-    return searchable(text)
+    return searchable(text, stemming)
 
 library.TRANSACTION_SECONDS = 0.002
 library.searchable = counted
