@@ -5,6 +5,7 @@ The library does what the file says. bertkit needs the special tokens by their r
 """
 
 import json
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -83,7 +84,7 @@ class FileRules(WordRules):
         """Return the pieces of each text; the space before a word is not one of its characters."""
         encodings = self.of_corpus.encode_batch(texts, add_special_tokens=False)
         return [
-            TextPieces(one.ids, [_stripped(text, *place) for place in one.offsets], one.word_ids)
+            TextPieces(one.ids, _stripped(text, one.offsets), one.word_ids)
             for text, one in zip(texts, encodings, strict=True)
         ]
 
@@ -204,13 +205,14 @@ def _of_texts(content: str, special: SpecialTokens) -> str:
     return json.dumps(parsed)
 
 
-def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
-    """Return a place in a text without the white space at both of its ends.
+def _stripped(text: str, places: Iterable[tuple[int, int]]) -> Places:
+    """Return places in a text that begin after white space and end before it.
 
-    The place of white space alone begins after it and ends before it, so that no answer has it at its ends.
+    That of white space alone ends before it begins, so that no answer has white space at its ends.
     """
-    own = text[start:end]
-    return end - len(own.lstrip()), start + len(own.rstrip())
+    filled = [place for place, character in enumerate(text) if not character.isspace()]
+    nexts, lasts = [*filled, len(text)], [0, *(place + 1 for place in filled)]
+    return [(nexts[bisect_left(filled, start)], lasts[bisect_left(filled, end)]) for start, end in places]
 
 
 def learn_byte_pairs(sentences: Iterable[str], vocab_size: int, min_frequency: int) -> FileRules:

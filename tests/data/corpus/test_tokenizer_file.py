@@ -52,6 +52,10 @@ def test_pieces_have_their_places_without_the_space_before_them(folder: Path) ->
         covered = {place for start, end in pieces.offsets for place in range(start, end)}
         assert covered == {place for place, character in enumerate(text) if not character.isspace()}
         assert pieces.ids == tokenizer.encode_document([text])[0]
+    (spaces,) = tokenizer.encode_with_offsets([" kan   lon "])
+    starts, ends = zip(*spaces.offsets, strict=True)
+    assert not {0, 4, 5, 6} & {*starts}  # no answer begins with white space, or ends with it
+    assert not {1, 5, 6, 7, 11} & {*ends}
     (words,) = tokenizer.words([texts[0]])
     assert [texts[0][start:end] for start, end in words][-5:] == ["<", "/", "s", ">", "end"]
 
