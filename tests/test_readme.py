@@ -4,7 +4,6 @@ The recipes run in a copy that needs no installation; as they are installed: pyt
 """
 
 import contextlib
-import dataclasses
 import json
 import os
 import re
@@ -20,12 +19,11 @@ from xml.etree import ElementTree
 import numpy as np
 import pictures
 import pytest
-from conftest import free_port, make_text, minilm_dir, output_of, small_config, write_text
+from conftest import free_port, make_text, minilm_dir, output_of, small_model, write_text
 
 from bertkit import export_model
 from bertkit.base.typed_settings import build
 from bertkit.data.corpus.tokenizer import train_wordpiece
-from bertkit.model.heads import BertWithHeads
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.settings.reading.compose import compose
 from bertkit.train.log import read_metrics
@@ -240,8 +238,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     model = folder / "model"
     documents = make_text(61)
     tokenizer = train_wordpiece(lambda: (s for d in documents for s in d), 131, lowercase=True, min_frequency=2)
-    config = dataclasses.replace(small_config(tokenizer.vocab_size), max_position_embeddings=128)
-    export_model(BertWithHeads(config), tokenizer, model)
+    export_model(small_model(tokenizer.vocab_size, max_position_embeddings=128), tokenizer, model)
     places = {"CORPUS": str(corpus), "MODEL_DIR": str(model), "DATA_DIR": str(write_tasks(folder / "tasks"))}
     numbers = {"SEEDS": "1", "STEPS": "10", "VOCAB_SIZE": "300", "PORT": str(free_port())}
     return {**places, **numbers, "TASK": "rte", "STAY": "no"}
