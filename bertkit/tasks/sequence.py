@@ -139,6 +139,7 @@ class SequenceTask(HeadTask[SequenceExample[LabelT], Feature, SequencePrediction
                 if plain in config.skip_labels:
                     if is_labelled:
                         reading.num_skipped += 1
+                        ids.skip()
                         return None
                     value = None  # a test file keeps all its rows
                 elif is_labelled and self.is_without_label(plain):

@@ -14,7 +14,7 @@ LARGEST = 1e15  # the largest label of a regression: its square fits into float3
 
 
 class Ids:
-    """The ids of examples. Each must be unique; a row without an id gets its number, from 0.
+    """The ids of examples. Each must be unique; a row without an id gets its number in the file, from 0.
 
     In an input of `predict`, ids may be empty, and may be repeated unless `is_unique`: answers to questions are stored by id. A
     question without an id gets "line" and its line number, because its row number may be the id of another question.
@@ -23,14 +23,18 @@ class Ids:
     def __init__(self, field: str | None, *, is_input: bool = False, is_unique: bool = True) -> None:
         self.field, self.is_input, self.is_unique = field, is_input, is_unique
         self.places: dict[str, str] = {}
-        self.num_taken = 0
+        self.num_rows = 0
+
+    def skip(self) -> None:
+        """Count a row that is no example."""
+        self.num_rows += 1
 
     def take(self, value: object, where: str, line: int) -> str:
         """Check and return the id of the next example."""
-        self.num_taken += 1
+        self.num_rows += 1
         if value is None or (self.is_input and value == ""):
             by_line = self.is_input and self.is_unique and self.field is not None
-            return f"line {line}" if by_line else str(self.num_taken - 1)
+            return f"line {line}" if by_line else str(self.num_rows - 1)
         name = str(value)
         if self.is_unique or not self.is_input:
             if name in self.places:

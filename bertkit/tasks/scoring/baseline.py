@@ -94,7 +94,7 @@ class Baseline:
         return intervals
 
     def warnings(self, predictions: Sequence[object], score: float, gain: Interval | None) -> list[str]:
-        """Return a warning if the score is not clearly above the baseline's, or one label is predicted almost always."""
+        """Return a warning if the score is not clearly above a baseline's, or one label is predicted almost always."""
         faults, name = [], self.task.config.best_metric
         if gain is not None and gain[0] <= 0:
             guessed = self.scores["majority"][name]
@@ -102,6 +102,9 @@ class Baseline:
                 f"{name} {score:.4f} is not clearly above the majority baseline ({guessed:.4f}; 95 % interval of the difference "
                 f"{gain[0]:.4f} to {gain[1]:.4f})"
             )
+        words = self.scores.get("TF-IDF", {}).get(name, -math.inf)
+        if words > score:
+            faults.append(f"{name} {score:.4f} is below that of TF-IDF, which counts words ({words:.4f})")
         predicted = [label for prediction in predictions for label in self.task.predicted_labels(prediction)]
         true = [label for example in self.examples for label in self.task.labels_of(example)]
         if predicted:

@@ -239,3 +239,10 @@ def test_every_format_in_utf_16(tmp_path: Path, name: str) -> None:
     assert rows(read(tmp_path, "sequence", "train", "encoding=utf-16-le")) == EXPECTED
     inputs = rows_of(opened(task_config("sequence", "task.encoding=utf-16-le"), data, f"{name}.gz"))
     assert [text for text, _ in inputs] == [text for _, text, _, _ in EXPECTED]
+
+
+def test_ids_are_the_numbers_of_rows_also_where_some_are_skipped(tmp_path: Path) -> None:
+    """As `predict` numbers the rows of the same file."""
+    write(tmp_path, "train.csv", "text,label\na,good\nb,\nc,bad\nd,\ne,good\n")
+    source = read(tmp_path, "sequence", "train", "skip_labels=['']")
+    assert [(example.id, example.text) for example in source.examples] == [("0", "a"), ("2", "c"), ("4", "e")]
