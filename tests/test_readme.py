@@ -33,6 +33,7 @@ FEWER_STEPS = ["steps=12", "schedule.warmup_steps=2", "evaluation.every_steps=12
 
 
 GUIDES = ("own_data", "reproducibility", "how_fast", "extend", "what_is_shown")  # without a run.sh
+ELSEWHERE = ("prepare_on_dask", "speedrun")  # run in tests/stages/test_prepare_workers.py and tests/test_speedrun.py
 INSTALLING = {"recipes/quickstart/run.sh", "tests/run.sh"}  # what the README prints beside commands of bertkit
 # what stands between `bertkit` as it is printed and as it is run here: training is shortened
 SHIM = """#!/bin/sh
@@ -133,7 +134,7 @@ def test_the_readme_is_short_and_leads_somewhere() -> None:
     assert all(os.access(ROOT / name, os.X_OK) for name in ("recipes/quickstart/run.sh", "tests/run.sh", ".ci/run"))
     recipes = [str(path.relative_to(ROOT)) for path in ROOT.glob("recipes/*/*.md")]
     documents = ["README.md", ".github/CONTRIBUTING.md", ".github/CHANGELOG.md", *recipes]
-    assert len(documents) == len(RECIPES) + len(GUIDES) + 4
+    assert len(documents) == len(RECIPES) + len(GUIDES) + len(ELSEWHERE) + 3
     for name in documents:
         text = (ROOT / name).read_text(encoding="utf-8")
         headings = {
@@ -210,14 +211,14 @@ RECIPES: dict[str, tuple[tuple[str, ...], list[str], int, str]] = {
 
 def test_every_recipe_is_known_and_says_what_it_takes() -> None:
     folders = {path.name for path in (ROOT / "recipes").iterdir()}
-    assert folders == {*RECIPES, *GUIDES, "prepare_on_dask"}
+    assert folders == {*RECIPES, *GUIDES, *ELSEWHERE}
     for name in GUIDES:
         files = {path.name for path in (ROOT / "recipes" / name).iterdir() if path.suffix in (".md", ".sh", ".py")}
         text = (ROOT / "recipes" / name / "README.md").read_text(encoding="utf-8")
         assert files == {"README.md"} or (
             name in ("how_fast", "extend") and all(file in text for file in files - {"README.md"})
         )
-    for name in [*RECIPES, "prepare_on_dask"]:  # the last is in tests/stages/test_prepare_workers.py
+    for name in [*RECIPES, *ELSEWHERE]:
         text = (ROOT / "recipes" / name / "README.md").read_text(encoding="utf-8")
         assert all(word.lower() in text.lower() for word in ("**run**", "hardware", "time", "disk", "metrics")), name
         assert 10 <= len((ROOT / "recipes" / name / "run.sh").read_text(encoding="utf-8").splitlines()) <= 35
@@ -226,6 +227,7 @@ def test_every_recipe_is_known_and_says_what_it_takes() -> None:
             "prepare_on_dask": ["prepare.py"],
             "language_model": ["bigrams.py"],
             "search_qa": ["catalogues.py"],
+            "speedrun": ["speedrun.py"],
         }.get(name, [])
         assert {path.name for path in (ROOT / "recipes" / name).iterdir()} == {"README.md", "run.sh", *more}
 
