@@ -69,7 +69,7 @@ def test_the_ways_to_name_several_values() -> None:
 
     assert names("seed=choice(1,2)", "a=b") == ["seed=1", "seed=2"]
     assert names("seed=range(1,4)") == ["seed=1", "seed=2", "seed=3"]
-    assert names("model=glob([t*,m*],exclude=medium)") == ["model=mini", "model=tiny"]
+    assert names("model=glob([t*,m*],exclude=[medium,mo*])") == ["model=mini", "model=tiny"]
     with pytest.raises(InputError, match=r"seed=interval\(0,1\)"):
         names("seed=interval(0,1)")
     with pytest.raises(InputError, match=r"seed=glob\(\*\)"):
