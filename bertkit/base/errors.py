@@ -44,10 +44,16 @@ def _escaped(match: re.Match[str]) -> str:
     return _SHORT.get(match[0]) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
 
 
-def listed(texts: Sequence[str], between: str = "; ") -> str:
+def listed(texts: Sequence[str], between: str = "; ", most: int = MAX_LISTED) -> str:
     """Join texts in one line; of many texts, name only the first ones and count the rest."""
-    more = f" and {len(texts) - MAX_LISTED:,} more" if len(texts) > MAX_LISTED else ""
-    return between.join(texts[:MAX_LISTED]) + more
+    more = f" and {len(texts) - most:,} more" if len(texts) > most else ""
+    return between.join(texts[:most]) + more
+
+
+def counted(number: float, noun: str) -> str:
+    """Return a number with its noun, such as "1 row", "2,000 rows" or "2 processes"."""
+    ending = "es" if noun.endswith("s") else "s"
+    return f"{number:,.15g} {noun}{'' if number == 1 else ending}"
 
 
 def named(names: Iterable[object], between: str = ", ") -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from bertkit.base.errors import InputError, say
+from bertkit.base.errors import InputError, counted, say
 from bertkit.base.files import sha256_file
 from bertkit.base.hub_ids import is_id, path_of
 from bertkit.base.processors import check_precision
@@ -48,11 +48,11 @@ class LoadReport:
     new: list[str]  # newly initialised parameters, which the directory does not contain
 
     def __str__(self) -> str:
-        parts = [f"{len(self.loaded)} tensors loaded"]
-        parts += [f"{number} left out ({rule})" for rule, number in sorted(Counter(self.skipped.values()).items())]
+        parts = [f"loaded {counted(len(self.loaded), 'tensor')}"]
+        parts += [f"left out {number} ({rule})" for rule, number in sorted(Counter(self.skipped.values()).items())]
         if self.new:
             heads = sorted({name.split(".")[1] for name in self.new})
-            parts.append(f"{len(self.new)} newly initialised ({', '.join(heads)})")
+            parts.append(f"initialised {counted(len(self.new), 'new tensor')} ({', '.join(heads)})")
         return ", ".join(parts)
 
 
@@ -129,6 +129,7 @@ def resolve_model_dir(model_dir: str | Path, setting: str = "model_dir") -> Path
         if prefix is not None:
             config_file(prefix)
             return prefix if len(list(prefix.parent.glob("*.index"))) > 1 else prefix.parent
+        refuse(path.is_file() and f"{setting}={model_dir}: a file; name its folder")
         if path.exists() or not is_id(str(model_dir)):
             raise InputError(
                 f"{setting}={model_dir}: no such directory; expected a run, a checkpoint, a Hugging Face model, a "

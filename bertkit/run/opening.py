@@ -45,6 +45,7 @@ from bertkit.train.processes import Accelerator, Ranks, ending_together, on_main
 
 EPOCHS = r"epoch-\d{5}-\w{12}\..+"  # files in cache/; the names of partial ones end with host and process
 PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "safetensors")
+MAX_PAIRS = 3  # how many settings that differ an error names
 
 
 class AnotherRunError(InputError):
@@ -235,8 +236,9 @@ def check(directory: Path, identity: dict[str, object], rules: Rules, allow: Seq
     if refused:
         pairs = [f"{change.key}: {change.old!r} there, {change.new!r} here" for change in refused]
         raise AnotherRunError(
-            f"output_dir={directory} holds another run ({listed(pairs)}); set overwrite=true to replace it, choose another directory "
-            f"(with model_dir={directory} to train its model further), {resume_rules.remedies(refused, rules)}"
+            f"output_dir={directory} holds another run ({listed(pairs, most=MAX_PAIRS)}); choose another directory (with "
+            f"model_dir={directory} to train its model further), {resume_rules.remedies(refused, rules)}, or set overwrite=true "
+            "to replace it"
         )
     return changes
 

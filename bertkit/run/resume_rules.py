@@ -136,6 +136,6 @@ def remedies(changes: Sequence[Change], rules: Rules) -> str:
     """Suggest remedies for refused changes, other than choosing another directory."""
     at_start = [change.key for change in changes if class_of(change.key, rules) == AT_START]
     if at_start:
-        return f"or restore the original value of {', '.join(at_start)}, which cannot change after the run has begun"
+        return f"restore the original value of {', '.join(at_start)}, which cannot change after the run has begun"
     names = ",".join(change.key for change in changes)
     return f"use its settings, or change them from here on with resume.allow=[{names}]"

@@ -116,7 +116,8 @@ class RequestMiddleware:
         if self.token is None or scope["path"] in ("/health", "/healthz") or _is_token(given, self.token):
             return None
         expected = "expected the header Authorization: Bearer TOKEN, or in a browser the token as the password"
-        return _error_response(401, "no_token", expected, {"www-authenticate": 'Basic realm="bertkit", Bearer'})
+        code = "wrong_token" if given else "no_token"
+        return _error_response(401, code, expected, {"www-authenticate": 'Basic realm="bertkit", Bearer'})
 
 
 def _is_token(authorization: bytes, token: bytes) -> bool:

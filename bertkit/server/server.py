@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from bertkit.base.errors import InputError, install_extra, say
 from bertkit.base.processors import num_processors
 from bertkit.base.text_files import check_regular, read_lines
+from bertkit.base.typed_settings import refuse
 from bertkit.launch.world import handle_signals
 from bertkit.settings.serve import ServeSettings
 
@@ -59,6 +60,8 @@ def _read_token(path: str | None) -> bytes | None:
     if path is not None:
         file = Path(path).expanduser()
         check_regular(file, "token")
+        remedy = f"token= names a file that holds the token; or set ${TOKEN}"
+        refuse(not file.exists() and f"token={path}: no such file; {remedy}")
         where, text = f"token={path}", "".join(line for _, line in read_lines(file)).strip()
     if text is not None and not re.fullmatch("[A-Za-z0-9._~+/=-]+", text):  # RFC 6750, 2.1
         raise InputError(f"{where}: expected letters, digits and -._~+/=, such as `openssl rand -hex 32` prints")
@@ -102,7 +105,8 @@ def _serve(
     host, port = listener.getsockname()[:2]
     worker = "" if settings.workers == 1 else f", worker {os.getpid()}"
     address = f"[{host}]" if ":" in host else host
-    ready = f"serving {', '.join(settings.names)} on http://{address}:{port}{worker}; Ctrl-C stops"
+    access = "" if token is None else ", with a token"
+    ready = f"serving {', '.join(settings.names)} on http://{address}:{port}{access}{worker}; Ctrl-C stops"
     config = uvicorn.Config(
         lambda: make_app(Service(settings), token), factory=True, loop="uvloop", http="h11", ws="none", lifespan="on",
         log_config=None, log_level="critical", access_log=False, server_header=False, proxy_headers=False,

@@ -111,3 +111,6 @@ def test_missing_model_directory_is_refused(tmp_path: Path) -> None:
         load_model(tmp_path / "nowhere")
     with pytest.raises(InputError, match=r"no config\.json and no checkpoints"):
         load_model(tmp_path)
+    (tmp_path / "config.json").touch()
+    with pytest.raises(InputError, match=r"config\.json: a file; name its folder"):
+        load_model(tmp_path / "config.json")

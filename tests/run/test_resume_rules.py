@@ -144,6 +144,21 @@ def test_change_is_allowed_by_its_name_only(tmp_path: Path, allow: list[str], ou
     assert str(error.value).startswith(expected)
 
 
+def test_error_about_many_changes_keeps_its_remedy(tmp_path: Path) -> None:
+    settings = other = settings_of("pretrain")
+    opening.write_identity(tmp_path, settings, identity_of(settings, PRETRAIN) | CONTENT, {})
+    for key in (
+        "seed",
+        "batch.sequences",
+        "optimizer.peak_learning_rate",
+        "segments.max_seq_length",
+        "segments.short_seq_prob",
+    ):
+        other = changed(other, key)[0]
+    with pytest.raises(InputError, match=r"holds another run \(.*, or set overwrite=true to replace it$"):
+        opening.check(tmp_path, identity_of(other, PRETRAIN) | dict.fromkeys(CONTENT, "x" * 64), PRETRAIN, ())
+
+
 def test_overwrite_keeps_the_old_run_until_the_new_one_has_a_checkpoint(tmp_path: Path) -> None:
     directory, kept = tmp_path / "run", tmp_path / ".run.replaced"
     settings = settings_of("pretrain")

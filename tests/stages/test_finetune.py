@@ -104,7 +104,7 @@ def predictions_of(run_dir: Path) -> list[dict[str, Any]]:
 def test_run_prints_data_start_scores_and_baseline(two_epochs: tuple[Path, str]) -> None:
     """Its data and start, and its scores beside those of the commonest training label."""
     run_dir, output = two_epochs
-    for text in ("train.tsv", "53 rows; ", "truncated 0 (0.0%)", "2 newly initialised (sequence)"):
+    for text in ("train.tsv", "53 rows; ", "truncated 0 (0.0%)", "initialised 2 new tensors (sequence)"):
         assert text in output
     result = result_of(run_dir)
     majority, rows = result["majority_baseline"]["accuracy"], predictions_of(run_dir)
@@ -394,13 +394,13 @@ def test_starting_from_another_task(data: Path, start: Path, tmp_path: Path, cap
     capsys.readouterr()
     more = ["num_epochs=1", "optimizer.peak_learning_rate=1e-9"]
     assert finetune(data, tmp_path / "first", tmp_path / "same", *more) == 0
-    assert "newly" not in capsys.readouterr().out
+    assert "initialised" not in capsys.readouterr().out
     first, same = (json.loads((tmp_path / name / "eval.json").read_text()) for name in ("first", "same"))
     assert same["accuracy"] == first["accuracy"] > 0.8
     assert load_model(tmp_path / "same").config.labels == ("bad", "good")
     assert finetune(data, tmp_path / "first", tmp_path / "other", *more, "task.labels=[bad,good,ugly]") == 0
     printed = capsys.readouterr().out
-    assert "good; bad), 2 newly initialised (sequence)" in printed
+    assert "good; bad), initialised 2 new tensors (sequence)" in printed
 
 
 def test_class_weights_are_balanced_or_given(data: Path, start: Path, tmp_path: Path, capsys: Capsys) -> None:

@@ -65,7 +65,7 @@ def test_tables_with_usual_names_without_a_header_and_without_targets(tmp_path: 
     write(tmp_path, "one.jsonl", '{"document": "x", "summary": "y"}\n')
     train = read(tmp_path, "translation", "train")
     assert train.examples == [GenerationExample("7", 'x "y', "z"), GenerationExample("8", "", "")]
-    assert train.warnings == (f"1 examples have an empty text, the first at {tmp_path}/train.tsv:3",)
+    assert train.warnings == (f"kept 1 example with an empty text, the first at {tmp_path}/train.tsv:3",)
     dev = read(tmp_path, "translation", "dev", "columns.source=0", "columns.target=1")
     assert dev.examples == [GenerationExample("0", "x", "y"), GenerationExample("1", "z", "")]
     assert "without a header" in dev.describe()

@@ -120,7 +120,7 @@ def summary_of(result: JsonObject) -> str:
                 f"  {mark} {dtype} {kind:<14} {len(rows):>4} compared, worst {worst[key]:.1e} ({worst['what']})"
             )
     ratio = max(row["error"] / row["reference_error"] for row in result["comparisons"] if row.get("reference_error"))
-    lines.append(f"  our rounding error is at most {ratio:.1f} times that of transformers")
+    lines.append(f"  bertkit's rounding error is at most {ratio:.1f} times that of transformers")
     if result["tokenizer_fault"]:
         lines.append(f"  BAD tokenizer: {result['tokenizer_fault']}")
     if result["not_finite"]:

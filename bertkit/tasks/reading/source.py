@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertkit.base.errors import InputError, listed, named
+from bertkit.base.errors import InputError, counted, listed
 from bertkit.tasks.reading.near_duplicates import Content, groups_of
 from bertkit.tasks.reading.reading import Reading
 from bertkit.tasks.reading.tables import InputTable
@@ -143,21 +143,23 @@ def collect_examples(task: AnyTrainable, reading: Reading) -> SplitExamples:
     labels = reading.labels.all() if reading.labels is not None else ()
     if reading.labels is not None and (missing := reading.unlabelled):
         wrong = f"empty label (rows without one: {len(missing):,}); expected {reading.labels.expected()}"
-        raise InputError(f"{missing[0]}: {wrong}; fill them in, or skip them with \"task.skip_labels=['']\"")
+        raise InputError(f"{missing[0]}: {wrong}; fill them in, or skip them with task.skip_labels=")
     notes = [] if table.has_header else ["without a header"]
     description = f"{table.name} ({', '.join([table.format, *notes, *reading.notes])})"
     if not examples:
         raise InputError(f"{description}: no examples; add examples, or give another file")
+    labels_skipped = [f"the label '{label}'" if label else "no label" for label in config.skip_labels]
     skipped = (
-        (reading.num_skipped, f"the label {named(config.skip_labels, ' or ')}"),
+        (reading.num_skipped, " or ".join(labels_skipped)),
         (table.short_rows.num_rows, "too few cells"),
     )
-    warnings = [f"{table.name}: {count:,} rows with {what} were skipped" for count, what in skipped if count]
+    warnings = [f"{table.name}: skipped {counted(count, 'row')} with {what}" for count, what in skipped if count]
     if not table.has_header and config.header is None and config.column_names is None:
         warnings += _header_as_row(table, [task.labels_of(example)[0] for example in examples])
     warnings += reading.file_warnings
     if reading.empty:
-        warnings.append(f"{len(reading.empty):,} examples have an empty text, the first at {reading.empty[0]}")
+        kept = f"kept {counted(len(reading.empty), 'example')} with an empty text"
+        warnings.append(f"{kept}, the first at {reading.empty[0]}")
     labelled = dataclasses.replace(task, labels=labels)
     return SplitExamples(labelled, description, examples, table.name, tuple(warnings))
 

@@ -78,7 +78,7 @@ def test_old_parameter_names_are_loaded(tmp_path: Path, tensors: Tensors, spelli
     assert len(report.loaded) == len(tensors)
     assert len(report.skipped) == len(written) - len(tensors) + (spelling == "decoder bias alone")
     assert report.new == []
-    assert str(report).startswith(f"{len(tensors)} tensors loaded")
+    assert str(report).startswith(f"loaded {len(tensors)} tensors")
 
 
 def test_an_encoder_without_prefix(tmp_path: Path, tensors: Tensors) -> None:
@@ -287,7 +287,7 @@ def test_heads_that_the_file_lacks_are_new_and_seeded(tmp_path: Path, tensors: T
     assert not torch.equal(weights[0], weights[2])
     assert float(weights[0].detach().std()) > 0
     assert all(torch.isfinite(p).all() for p in models[0].parameters())
-    assert "7 newly initialised (masked_lm, next_sentence)" in str(report)
+    assert "initialised 7 new tensors (masked_lm, next_sentence)" in str(report)
 
 
 def test_config_is_read_back_as_written(tmp_path: Path, tensors: Tensors) -> None:

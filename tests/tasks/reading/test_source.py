@@ -14,7 +14,7 @@ def test_warnings_of_labels_are_of_the_examples_that_are_left(tmp_path: Path) ->
     """A sorted file, of which the first rows are trained on."""
     write(tmp_path, "train.csv", "text,label\n" + "a,bad\n" * 3 + ",good\n" * 3)
     source = read(tmp_path, "sequence", "train")
-    empty = f"3 examples have an empty text, the first at {tmp_path}/train.csv:5"
+    empty = f"kept 3 examples with an empty text, the first at {tmp_path}/train.csv:5"
     assert source.warnings == (empty,)
     first = dataclasses.replace(source, examples=source.examples[:3])
     assert first.warnings == (
@@ -52,7 +52,7 @@ def test_near_duplicates_are_held_out_together(tmp_path: Path) -> None:
 
 WARNED = [
     ("sst2", "SST-2/dev.tsv", "sentence\tlabel\na\t1\nb\t1\n", "every label is 'positive'"),
-    ("qnli", "QNLI/dev.tsv", "index\tquestion\tsentence\tlabel\n0\t \tb\tentailment\n", "1 examples have an empty text, the first at"),
+    ("qnli", "QNLI/dev.tsv", "index\tquestion\tsentence\tlabel\n0\t \tb\tentailment\n", "kept 1 example with an empty text, the first at"),
     ("mnli", "MNLI/dev.tsv", "sentence1\tsentence2\tgold_label\na\tb\tneutral\na\tb\tentailment\n", "dev.tsv: labels without an example: contradiction"),
     ("swag", "swag/val.csv", SWAG_HEADER + "0,a,1,x,s,S,gold,a,b,c,d,2\n", "every label is '2'"),
     ("conll2003", "eng.testa", "a O\n", "every label is 'O'"),
