@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import yaml
 
 from bertkit import __version__
-from bertkit.base.errors import InputError, listed, nearest, say
+from bertkit.base.errors import InputError, counted, listed, nearest, say
 from bertkit.base.files import (
     LOCK,
     flush,
@@ -304,7 +304,7 @@ def announce(plan: RunPlan, state: TrainingState, lines: Sequence[str], batches:
         return
     config, device, num_processes = model.config, accelerator.device.type, accelerator.num_processes
     size = sum(parameter.numel() for parameter in model.parameters())
-    how = f"{settings.precision} on {device}, {num_processes} process(es)"
+    how = f"{settings.precision} on {device}, {counted(num_processes, 'process')}"
     say(console.model_line(size, config.num_hidden_layers, config.hidden_size, list(model.heads), how))
     if own := not_in_transformers(config):
         say(f"note: transformers has no BERT with {', '.join(own)}; this model is for bertkit alone, without an export")

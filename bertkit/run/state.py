@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from bertkit.base.errors import InputError, StorageError
+from bertkit.base.errors import InputError, StorageError, counted
 from bertkit.base.files import read_tensors, remove_leftovers
 from bertkit.base.typed_settings import IF_SET, checked, to_mapping
 from bertkit.interop.hugging_face import directory as hugging_face
@@ -143,7 +143,7 @@ class TrainingState:
         if newest is None and faults:
             where = checkpoint.checkpoints_dir(self.directory)
             raise StorageError(
-                f"{where}: {len(faults)} checkpoint(s), all damaged; restore one, or remove the directory"
+                f"{where}: {counted(len(faults), 'checkpoint')}, all damaged; restore one, or remove the directory"
             )
         return newest
 

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from bertkit.base.batch import IGNORED
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, counted
 from bertkit.data.corpus.tokenizer import Rules, Tokenizer, VocabFacts, load_tokenizer, train_tokenizer
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.label_scale import LabelUnits
@@ -68,7 +68,7 @@ class Coverage:
             return []
         ids = ", ".join(examples[number].id for number in self.unknown[:MAX_NAMED])
         return [
-            f"{description}: {len(self.unknown):,} examples have a text in which every word is unknown, [UNK] (ids {ids}); choose a "
+            f"{description}: {counted(len(self.unknown), 'example')} with a text in which every word is unknown, [UNK] (ids {ids}); choose a "
             "model for their language"
         ]
 
@@ -227,7 +227,7 @@ def steps_of(settings: FinetuneSettings, batches: FeatureBatches, num_processes:
     rest = len(batches) % size or size
     if rest < num_processes:
         raise InputError(
-            f"the last batch of an epoch has {rest} example(s) for {num_processes} processes; change batch.sequences"
+            f"the last batch of an epoch has {counted(rest, 'example')} for {num_processes} processes; change batch.sequences"
         )
     return steps
 
@@ -278,6 +278,6 @@ def plan_lines(settings: FinetuneSettings, model: BertWithHeads, order: Training
         rate += f" (the published {published:g} is for a hidden size of {BASE_HIDDEN_SIZE}; here it is {width})"
     return [
         *frozen,
-        f"{order.steps_per_epoch} step(s) an epoch, {settings.num_epochs:g} epochs; up to {settings.batch.sequences} examples a step; "
-        f"learning rate {rate}",
+        f"{counted(order.steps_per_epoch, 'step')} an epoch, {counted(settings.num_epochs, 'epoch')}; up to "
+        f"{counted(settings.batch.sequences, 'example')} a step; learning rate {rate}",
     ]

@@ -51,7 +51,7 @@ class ChoiceTask(HeadTask[ChoiceExample, Feature, ChoicePrediction]):
 
     kind = "choice"
     head = "choice"
-    unit = "rows"
+    unit = "row"
     formats = TABLES
     text_columns = ()
 

@@ -72,7 +72,7 @@ class EntitiesTask(LogitsTask[TextExample, TaggingFeature, TextPrediction]):
 
     kind = "tagging"
     head = "token"
-    unit = "sequences"
+    unit = "sequence"
     formats = ("text", *TABLES)
     text_columns = ("text",)
     plain = "text"

@@ -65,7 +65,7 @@ class GenerationTask(TrainableTask[GenerationExample, Feature, GenerationPredict
 
     kind = "generation"
     head = "generation"
-    unit = "texts"
+    unit = "text"
     formats = ("text", *TABLES)
     text_columns = ("source",)
     plain = "text"

@@ -25,7 +25,7 @@ from bertkit.tasks.sequence import (
     known,
     texts_of,
 )
-from bertkit.tasks.task import LabelNames
+from bertkit.tasks.task import LabelNames, Row
 from bertkit.tasks.task_config import TaskConfig
 from bertkit.tasks.trainable import TaskMetrics, most_frequent
 
@@ -172,6 +172,10 @@ class Number(SequenceTask[float]):
     def prediction(self, example: str, logits: Logits) -> SequencePrediction[float]:
         """Return the number."""
         return SequencePrediction(example, float(logits[0]), {})
+
+    def row(self, example: SequenceExample[float], prediction: SequencePrediction[float]) -> Row:
+        """Return the id and the number."""
+        return {"id": prediction.id, "label": prediction.label}
 
     def fitting_metrics(self) -> TaskMetrics:
         """Return the correlations."""

@@ -69,7 +69,7 @@ class MinimalPairsTask(TrainableTask[PairExample, WordsFeature, PairPrediction])
 
     kind = "minimal_pairs"
     head = "masked_lm"
-    unit = "pairs"
+    unit = "pair"
     formats = TABLES
     reads_several_files = True
 

@@ -72,7 +72,7 @@ class SequenceTask(HeadTask[SequenceExample[LabelT], Feature, SequencePrediction
 
     kind = "sequence"
     head = "sequence"
-    unit = "rows"
+    unit = "row"
     formats = ("text", *TABLES, "label_text")
     plain = "text"
 

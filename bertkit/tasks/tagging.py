@@ -31,7 +31,7 @@ class TaggingTask(HeadTask[TaggingExample, TaggingFeature, TaggingPrediction]):
 
     kind = "tagging"
     head = "token"
-    unit = "sequences"
+    unit = "sequence"
     formats = ("words", "conll", "conllu", "jsonl", "json", "parquet")
     text_columns = ("text",)
     plain = "words"

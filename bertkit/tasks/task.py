@@ -94,7 +94,7 @@ class Task(ABC, Generic[ExampleT, FeatureT, PredictionT]):
 
     kind: ClassVar[str]  # the setting `task.kind`
     head: ClassVar[str]  # the model's head
-    unit: ClassVar[str]  # what messages call the examples, in the plural
+    unit: ClassVar[str]  # what messages call an example
     formats: ClassVar[tuple[str, ...]]  # the file formats that `predict` accepts
     plain: ClassVar[str | None] = None  # the format of a file without columns; None if a line is not enough
     # the settings of the columns that a text, or a pair of texts, fills; empty if an example needs more than two texts

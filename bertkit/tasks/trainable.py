@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from bertkit.base import plugins
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, counted
 from bertkit.tasks.feature import Logits
 from bertkit.tasks.reading.near_duplicates import Content
 from bertkit.tasks.scoring import metrics
@@ -78,7 +78,7 @@ class TrainableTask(Task[ExampleT, FeatureT, PredictionT]):
 
     def size(self, examples: Sequence[ExampleT]) -> str:
         """Return the number of examples, in words."""
-        return f"{len(examples):,} {self.unit}"
+        return counted(len(examples), self.unit)
 
     def num_labelled(self, examples: Sequence[ExampleT]) -> int:
         """Return the number of things that have labels: the examples."""

@@ -7,7 +7,7 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bertkit.base.errors import StorageError, say
+from bertkit.base.errors import StorageError, counted, say
 from bertkit.train import checkpoint
 from bertkit.train.log import Window
 from bertkit.train.processes import Ranks
@@ -92,7 +92,7 @@ class CheckpointWriter:
             self.num_failed += 1
             if self.history.best is not None and self.history.best.step == self._failed_step:
                 self.history.best = self._best_before  # its checkpoint is still on disk
-            self.warn(f"{failure}; training continues ({self.num_failed} failed save(s) since this start)")
+            self.warn(f"{failure}; training continues ({counted(self.num_failed, 'failed save')} since this start)")
         elif failure is not None:
             raise failure
 

@@ -111,7 +111,8 @@ REVIEW = {
 def test_a_review_opens_with_the_score_and_the_baseline(tmp_path: Path) -> None:
     page = report(tmp_path / "run", rows(["loss", "eval_accuracy"]), review=REVIEW)
     text = "\n".join(page.text)
-    order = ["0.7500", "0.6875", "0.6250", "0.7000", "1,234", "Confusion matrix", "error 0.125", "Predicted and true", "Scores", "By label",
+    order = ["0.7500", "0.6875", "0.6250", "0.7000", "1,234", "Confusion matrix", "error 0.125", "Predicted and true", "Scores",
+             "majority: the mean of the training labels", "By label",
              "Most confused", "By length", "<F1>", "The 1 mistake", "</td><b>why?", "3m10s", "Loss of the task's head"]  # fmt: skip
     places = [text.index(part) for part in order]
     assert places == sorted(places)
@@ -169,7 +170,7 @@ PAIRS = {**METRICS, "nsp_accuracy": 0.75}
 
 
 def test_model_line_has_size_layers_heads_and_device() -> None:
-    line = model_line(1_234_567, 3, 26, ["masked_lm", "next_sentence"], "fp32 on cpu, 2 process(es)")
+    line = model_line(1_234_567, 3, 26, ["masked_lm", "next_sentence"], "fp32 on cpu, 2 processes")
     assert re.search("1.2 M .*3 .*26.*masked_lm, next_sentence.*fp32 on cpu, 2 process", line)
 
 

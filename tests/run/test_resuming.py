@@ -114,7 +114,7 @@ def test_a_run_without_any_whole_checkpoint_stops(prepared_dir: Path, finished: 
     before = sha256_file(finished / "metrics.jsonl")
     assert pretrain(prepared_dir, finished) == 4
     printed = capsys.readouterr()
-    assert "error: " + str(finished / "checkpoints") + ": 3 checkpoint(s)" in printed.err
+    assert "error: " + str(finished / "checkpoints") + ": 3 checkpoints" in printed.err
     assert printed.out.count("is damaged and not used: state.json") == 3
     assert sha256_file(finished / "metrics.jsonl") == before
     assert names(finished) == [4, 3, 2]
@@ -183,7 +183,7 @@ def test_disk_too_small_for_checkpoint_is_a_storage_error(
         assert names(run_dir) == []
         assert pretrain(prepared_dir, run_dir, *more, "checkpoint.on_save_error=continue") == 0
         printed = capsys.readouterr().out
-        assert [f"({n} failed save(s) since this start)" in printed for n in (1, 2, 3, 4)] == [
+        assert [f"({n} failed save{'s' * (n > 1)} since this start)" in printed for n in (1, 2, 3, 4)] == [
             True, True, True, False,
         ]  # fmt: skip
         assert (run_dir / "model" / "model.safetensors").exists()

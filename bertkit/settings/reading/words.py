@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from bertkit.base.errors import InputError
 from bertkit.settings.reading.assignments import as_word
-from bertkit.settings.reading.hints import setting_of_word, unknown_option
+from bertkit.settings.reading.hints import setting_of_option, setting_of_word, unknown_option
 from bertkit.settings.reading.names import column_words, is_verbatim, record_of
 
 OPTIONS = ("--text", "--label", "--pair", "--dev", "--test", "--output")
@@ -26,10 +26,11 @@ def to_words(command: str, words: Sequence[str], options: Sequence[tuple[str, st
         else:
             others.append(word)
     for option, value in options:
-        if option not in short:
+        setting = short.get(option) or setting_of_option(command, option)
+        if not setting:
             raise InputError(unknown_option(command, option, value))
-        is_file, is_number = short[option].startswith("task.files."), re.fullmatch("-?[0-9]{1,9}", value)
-        settings[short[option]] = os.path.abspath(value) if is_file else int(value) if is_number else value
+        is_file, is_number = setting.startswith("task.files."), re.fullmatch("-?[0-9]{1,9}", value)
+        settings[setting] = os.path.abspath(value) if is_file else int(value) if is_number else value
     short_names = column_words(command) if settings else {}  # read with the configuration, which help does without
     named = {short_names.get(key, key): value for key, value in settings.items()}
     return [

@@ -79,7 +79,7 @@ def review_of_numbers(cases: Sequence[Case]) -> Review:
     worst = sorted(cases, key=lambda case: -abs(case.gold - case.predicted))[:NUM_MISTAKES]
     columns = ["id", *_names(cases), "true", "predicted", "error"]
     rows = [
-        [c.example, *c.texts.values(), f"{c.gold:.3g}", f"{c.predicted:.3g}", f"{c.predicted - c.gold:+.3g}"]
+        [c.example, *c.texts.values(), _plain(c.gold), _plain(c.predicted), _plain(c.predicted - c.gold, "+")]
         for c in worst
     ]
     errors = np.array([case.predicted - case.gold for case in cases])
@@ -88,6 +88,11 @@ def review_of_numbers(cases: Sequence[Case]) -> Review:
         "mean_absolute_error": float(np.abs(errors).mean()),
         "mistakes": {"title": f"The {len(rows)} largest errors", "columns": columns, "rows": rows},
     }
+
+
+def _plain(number: float, sign: str = "") -> str:
+    """Format a number, such as 4.5 or 1,410, with all digits before the point."""
+    return f"{number:{sign},.0f}" if abs(number) >= 1000 else f"{number:{sign}.4g}"
 
 
 @dataclass(frozen=True)

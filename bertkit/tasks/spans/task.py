@@ -27,7 +27,7 @@ class SpansTask(HeadTask[SpanExample, SpanFeature, SpanPrediction]):
 
     kind = "spans"
     head = "span"
-    unit = "questions"
+    unit = "question"
     formats = ("jsonl", "json", "csv", "tsv", "parquet")
     text_columns = ("question", "context")
     shares: ClassVar[Mapping[str, float]] = {"exact_match": 100.0, "exact": 100.0}

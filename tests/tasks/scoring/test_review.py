@@ -85,6 +85,8 @@ def test_a_review_of_label_sets_and_numbers() -> None:
     assert actual["scatter"] == [[0, 0, "0"], [1, 1.5, "1"], [2, 3, "2"]]
     assert actual["mean_absolute_error"] == 0.5
     assert actual["mistakes"]["rows"][0] == ["2", "t", "2", "3", "+1"]
+    price, guess = SequenceExample("p", "t", None, 123456.0), SequencePrediction("p", 124567.8, {})
+    assert task_of(numbers).review([price], [guess])["mistakes"]["rows"] == [["p", "t", "123,456", "124,568", "+1,112"]]
 
 
 def test_a_review_of_tags() -> None:
