@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from bertkit.base.errors import say
+from bertkit.base.errors import counted, say
 from bertkit.inference.chunks import opened_examples, write_results
 from bertkit.inference.forward import predict_local
 from bertkit.inference.predictor import open_predictor
@@ -66,7 +66,7 @@ def _warn(settings: PredictSettings, source: Inputs, num_written: int, num_trunc
         say(f"warning: input={settings.input} has no examples; there is nothing to predict", file=sys.stderr)
     short_rows = source.short_rows
     if short_rows.num_rows:
-        cells = f"{short_rows.num_rows:,} rows had too few cells, the first at {short_rows.first}"
+        cells = f"{counted(short_rows.num_rows, 'row')} had too few cells, the first at {short_rows.first}"
         say(f"warning: {cells}; the missing cells are treated as empty", file=sys.stderr)
     if num_truncated:
         config, windows = source.task.config, " or set task.long_texts=mean" if source.task.head == "sequence" else ""

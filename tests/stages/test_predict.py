@@ -464,7 +464,7 @@ def test_rows_with_gaps_and_empty_ones_have_a_line(make: Make, tmp_path: Path, c
     assert [row["id"] for row in rows] == ["0", "1", "2"]
     printed = capsys.readouterr().err.splitlines()
     assert printed[0] == f"{tmp_path / 'in.tsv'} read as tsv: text in column 'text', text_pair in column 'text_pair'"
-    assert printed[1].startswith("warning: 1 rows")
+    assert printed[1].startswith("warning: 1 row had")
     assert f"{tmp_path / 'in.tsv'}:4" in printed[1]
 
 

@@ -40,7 +40,7 @@ class Essay:
 class Grades(HeadTask[Essay, Feature, float]):
     kind = "grades"
     head = "sequence"
-    unit = "essays"
+    unit = "essay"
     formats = ("text", *TABLES)
     plain = "text"
 
