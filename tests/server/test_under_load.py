@@ -201,8 +201,8 @@ def test_metrics_are_sums_over_workers(python: Path, tokenizer: Tokenizer, tmp_p
         wait_until(lambda: len(workers(server)) == 3)
         assert figure(predicted) == 8
         assert figure('bertkit_loads_total{result="done"}') == 3
-        given = Path(f"/proc/{workers(server)[1]}/environ").read_text()
-        folder = Path(re.search(r"\0PROMETHEUS_MULTIPROC_DIR=([^\0]+)", given)[1])
+        mapped = Path(f"/proc/{workers(server)[1]}/maps").read_text()
+        folder = Path(re.search(r"(/\S+)/counter_\d+\.db", mapped)[1])
         assert folder.is_dir()
         assert server.stop() == 0
         assert not folder.exists()

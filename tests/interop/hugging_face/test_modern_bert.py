@@ -177,6 +177,7 @@ def test_weights_are_counted_without_building_a_model(has_bias: bool) -> None:
         assert each.num_weights == sum(parameter.numel() for parameter in model.parameters())
 
 
+@pytest.mark.slow
 def test_onnx_computes_windows_too(tokenizer: Tokenizer, tmp_path: Path) -> None:
     """For every token; a padding whose window has padding alone has any value."""
     pytest.importorskip("onnxruntime")
