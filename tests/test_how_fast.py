@@ -71,6 +71,7 @@ def check(results: list[dict[str, Any]], num_theirs: int, num_ours: int) -> None
     assert results[0]["ratio"] == 1
 
 
+@pytest.mark.slow
 def test_each_script_measures_both_sides(prepared_dir: Path, tmp_path: Path, python: Path) -> None:
     shared = ["--data-dir", str(prepared_dir), "--rounds", "1", "--output"]
     runs = [(script, [*inputs, *shared, str(tmp_path / name)]) for name, (script, inputs, *_) in SCRIPTS.items()]

@@ -71,7 +71,7 @@ def test_tables_with_usual_names_without_a_header_and_without_targets(tmp_path: 
     assert "without a header" in dev.describe()
     test = read(tmp_path, "translation", "test")
     assert test.examples == [GenerationExample("0", "x", None)]
-    assert test.describe().endswith(": 1 texts; no labels")
+    assert test.describe().endswith(": 1 text; no labels")
     (one,) = read(tmp_path, "generation", "train", "files.train=one.jsonl").examples
     assert one == GenerationExample("0", "x", "y")
 
