@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bertkit.inference.embedding import Embedder
 
 
-class Encoder:
+class PassageEncoder:
     """A model as a function from texts to vectors of length 1, whose products are cosines; it has its own pooling."""
 
     def __init__(self, model_dir: str, setting: str, device: Literal["auto", "cpu", "cuda"] = "auto") -> None:
@@ -50,11 +50,11 @@ class Encoder:
 
 def encoder_of(
     library: Library, model_dir: str | None, device: Literal["auto", "cpu", "cuda"] = "auto"
-) -> Encoder | None:
+) -> PassageEncoder | None:
     """Load the encoder of a library, from `model_dir` or where it was; None without vectors. Raises InputError for another model."""
     place = model_dir if library.encoder is None else model_dir or library.encoder.model_dir
     if place is None:
         return None
-    encoder = Encoder(place, "encoder", device)
+    encoder = PassageEncoder(place, "encoder", device)
     encoder.check(library)
     return encoder

@@ -36,7 +36,7 @@ from bertkit.settings.search import BothConfig
 
 if TYPE_CHECKING:
     from bertkit.inference.task_model import Predictor
-    from bertkit.retrieval.encoders import Encoder
+    from bertkit.retrieval.encoders import PassageEncoder
     from bertkit.tasks.spans.answers import SpanPrediction
 
 Row = dict[str, object]
@@ -77,7 +77,7 @@ class Searcher:
         num_candidates: int | None = None,
         glossary: Mapping[str, Sequence[str]] | None = None,
         translator: Predictor | None = None,
-        encoder: Encoder | None = None,
+        encoder: PassageEncoder | None = None,
     ) -> None:
         """Search a library; the reader `predictor` is a question answering model, `encoder` made the library's vectors.
 

@@ -15,7 +15,7 @@ from bertkit.base.text_files import JsonObject, read_lines, without_surrogates
 from bertkit.data.corpus.documents import Corpus, open_corpus
 from bertkit.data.corpus.sources import Stretch
 from bertkit.display.console import Progress
-from bertkit.retrieval.encoders import Encoder
+from bertkit.retrieval.encoders import PassageEncoder
 from bertkit.retrieval.library import Library
 from bertkit.retrieval.library_writer import LibraryWriter, opened_for_writing, stored_files
 from bertkit.retrieval.passages import LibraryDocument, document_of, document_of_text
@@ -36,7 +36,7 @@ class _IndexedFile(NamedTuple):
 def run(settings: IndexSettings) -> None:
     """Add the corpus to the library, which stays as it was after an error; after a full disk, the same command continues."""
     output = Path(settings.output)
-    encoder = None if settings.model_dir is None else Encoder(settings.model_dir, "model_dir")
+    encoder = None if settings.model_dir is None else PassageEncoder(settings.model_dir, "model_dir")
     identity = None if encoder is None else encoder.identity
     stored = stored_files(output, settings.passages, identity)
     corpus = open_corpus(settings.corpus, [output, partial_path(output.resolve())])
@@ -74,7 +74,7 @@ def run(settings: IndexSettings) -> None:
     say(f"{output}: {totals}; {output.stat().st_size / 1e6:,.1f} MB")
 
 
-def _add_vectors(library: LibraryWriter, encoder: Encoder, num_passages: int) -> None:
+def _add_vectors(library: LibraryWriter, encoder: PassageEncoder, num_passages: int) -> None:
     """Store a vector for each passage that has none."""
     num_done = library.prepare_vectors(encoder.identity)
     with Progress("vectors", num_passages, done=num_done) as progress:

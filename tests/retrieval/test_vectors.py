@@ -15,7 +15,7 @@ import bertkit
 from bertkit import export_model, load_embedder
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
-from bertkit.retrieval.encoders import Encoder
+from bertkit.retrieval.encoders import PassageEncoder
 from bertkit.retrieval.library import Library
 from bertkit.retrieval.library_file import seal
 from bertkit.retrieval.ranking import Searcher, in_order
@@ -72,7 +72,7 @@ def test_order_by_vectors_is_that_of_all_cosines(library: Path, encoder: Path) -
 
 
 def test_hybrid_is_the_sum_of_scaled_scores_of_both_lists(library: Path, encoder: Path) -> None:
-    searcher = Searcher(Library(library), None, encoder=Encoder(str(encoder), "encoder", "cpu"))
+    searcher = Searcher(Library(library), None, encoder=PassageEncoder(str(encoder), "encoder", "cpu"))
     candidates = searcher.candidates("kan lon mir", 11)
     lists = {
         order: {candidate.hit.id: score for candidate, score in in_order(candidates, order, searcher.both)}

@@ -22,7 +22,7 @@ from bertkit import export_model, load_embedder, load_predictor
 from bertkit.base.typed_settings import build
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
-from bertkit.retrieval.encoders import Encoder
+from bertkit.retrieval.encoders import PassageEncoder
 from bertkit.retrieval.library import Library
 from bertkit.retrieval.ranking import Searcher
 from bertkit.server.models import open_models
@@ -201,7 +201,7 @@ def test_view_page_is_served_for_every_kind(server: Server) -> None:
 
 def test_passages_are_those_of_the_searcher(server: Server, models: Path) -> None:
     reader, writer = (load_predictor(models / name, device="cpu")._predictor for name in ("reader", "writer"))
-    library, encoder = Library(models / "library.db"), Encoder(str(models / "bare"), "encoder", "cpu")
+    library, encoder = Library(models / "library.db"), PassageEncoder(str(models / "bare"), "encoder", "cpu")
     searcher = Searcher(library, reader, num_candidates=5, translator=writer, encoder=encoder)
     for order in (*searcher.orders, None):
         actual = ask(server.port, "/search", {"question": "kan lon min", "order": order, "top_k": 4}).json
