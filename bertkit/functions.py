@@ -37,17 +37,8 @@ from bertkit.settings.reading.names import in_words_of, settings_of
 
 ONE_RUN = threading.Lock()  # a training run uses the random state of its process; a second one waits
 RUNS = Path("runs")  # where a run has its place that has no `output_dir`
-SETTABLE = (
-    str,
-    int,
-    float,
-    bool,
-    os.PathLike,
-    list,
-    tuple,
-    Mapping,
-    type(None),
-)  # the types of settings; others are of rows
+# the types of settings; values of other types are rows
+SETTABLE = (str, int, float, bool, os.PathLike, list, tuple, Mapping, type(None))
 COLUMNS = ("text_column", "text_pair_column", "label_column")  # of a task
 
 

@@ -257,9 +257,8 @@ class BertShape:
     type_vocab_size: Count  # 0: no segment embeddings
     initializer_range: Positive
     layer_norm_eps: Positive
-    scale_outputs: bool = field(
-        default=False, metadata=IF_SET
-    )  # initialise output matrices by 1 / sqrt(2 L) of that range
+    # whether the initial output matrices of the layers are divided by sqrt(2 L)
+    scale_outputs: bool = field(default=False, metadata=IF_SET)
     task_transform: bool = field(default=False, metadata=IF_SET)  # task heads begin as a masked LM head does
 
     def __post_init__(self) -> None:

@@ -27,8 +27,8 @@ from bertkit.model.bert_config import (
 )
 from bertkit.model.heads import BertWithHeads
 
-# bertkit's name and that of config.json
-_SAME = {
+# settings that differ in their names alone: bertkit's, and that of config.json
+_SETTINGS = {
     "vocab_size": "vocab_size", "hidden_size": "hidden_size", "intermediate_size": "intermediate_size",
     "num_hidden_layers": "num_hidden_layers", "num_attention_heads": "num_attention_heads",
     "hidden_act": "hidden_activation", "max_position_embeddings": "max_position_embeddings",
@@ -128,7 +128,7 @@ class ModernBertArchitecture(Architecture):
             "rotary_local_base": bases["sliding_attention"],
         }
         return {
-            **{ours: content.get(theirs, _DEFAULTS.get(theirs, "???")) for ours, theirs in _SAME.items()},
+            **{ours: content.get(theirs, _DEFAULTS.get(theirs, "???")) for ours, theirs in _SETTINGS.items()},
             "attention": to_mapping(modern_attention()) | attention,
             "norm": {
                 "placement": "pre",
@@ -152,7 +152,7 @@ class ModernBertArchitecture(Architecture):
         attention, dropout = config.attention, config.hidden_dropout_prob
         bases = {"full_attention": attention.rotary_base, "sliding_attention": attention.rotary_local_base}
         return {
-            **{theirs: vars(config)[ours] for ours, theirs in _SAME.items()},
+            **{theirs: vars(config)[ours] for ours, theirs in _SETTINGS.items()},
             **{key: value for key, value in _ONLY_VALUES.items() if value is not None},
             **{_OLD_BASES[kind]: base for kind, base in bases.items()},
             **dict.fromkeys(("bos_token_id", "cls_token_id", "eos_token_id", "sep_token_id")),
