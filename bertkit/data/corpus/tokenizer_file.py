@@ -24,7 +24,7 @@ from bertkit.base.text_files import JsonObject, parse_json, read_json, read_whol
 from bertkit.base.typed_settings import at
 from bertkit.data.corpus.long_texts import FlatIds, TextPieces
 from bertkit.data.corpus.vocabulary import CLS, MASK, PAD, SEP, UNK
-from bertkit.data.corpus.word_rules import INPUT_NAMES, Places, SpecialTokens, WordRules, cls_and_sep, flat_ids
+from bertkit.data.corpus.word_rules import INPUT_NAMES, LibraryRules, Places, SpecialTokens, cls_and_sep, flat_ids
 
 # the usual names of the special tokens, where no file says their roles
 USUAL = {
@@ -39,7 +39,7 @@ SPACE_MARKS = ("Ġ", "▁")  # of byte-level BPE and SentencePiece, at the begin
 OF_BERT = {"model": "WordPiece", "normalizer": "BertNormalizer", "pre_tokenizer": "BertPreTokenizer"}
 
 
-class FileRules(WordRules):
+class FileRules(LibraryRules):
     """What a `tokenizer.json` says."""
 
     name = "hugging_face"
@@ -55,19 +55,6 @@ class FileRules(WordRules):
         self.kind = type(self.exported.model).__name__
         normalizer = self.exported.normalizer
         self.lowercase = normalizer is not None and normalizer.normalize_str("A") == "a"
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        """Restore a copy, for which the library forgets that special tokens are text."""
-        vars(self).update(state)
-        self.of_corpus.encode_special_tokens = True
-
-    def prepared(self, texts: list[str]) -> list[str]:
-        """Return the texts."""
-        return texts
-
-    def encode(self, sentences: list[str]) -> list[Encoding]:
-        """Encode texts, without special tokens."""
-        return self.of_corpus.encode_batch_fast(sentences, add_special_tokens=False)
 
     def encode_words(self, words: list[str]) -> list[list[int]]:
         """Return the ids of each word after a space, which is a part of the word in a byte-level BPE."""

@@ -144,16 +144,10 @@ class WordPieceRules(WordRules):
         }
 
 
-class HuggingFaceRules(WordPieceRules):
-    """The rules of the library, and so of every program that uses an exported model."""
+class LibraryRules(WordRules):
+    """Rules that the library alone applies, to texts as they are."""
 
-    name = "hugging_face"
-
-    def __init__(self, vocab: dict[str, int], lowercase: bool, strip_accents: bool | None) -> None:
-        super().__init__(vocab, lowercase, strip_accents)
-        self.inputs = self.exported
-        self.of_corpus = hugging_face_backend(vocab, lowercase, strip_accents)
-        self.of_corpus.encode_special_tokens = True
+    of_corpus: Tokenizer  # of the library, for which special tokens are text
 
     def __setstate__(self, state: dict[str, object]) -> None:
         """Restore a copy, for which the library forgets that special tokens are text."""
@@ -167,6 +161,18 @@ class HuggingFaceRules(WordPieceRules):
     def encode(self, sentences: list[str]) -> list[Encoding]:
         """Encode the sentences of a corpus, without special tokens."""
         return self.of_corpus.encode_batch_fast(sentences, add_special_tokens=False)
+
+
+class HuggingFaceRules(LibraryRules, WordPieceRules):
+    """The rules of the library, and so of every program that uses an exported model."""
+
+    name = "hugging_face"
+
+    def __init__(self, vocab: dict[str, int], lowercase: bool, strip_accents: bool | None) -> None:
+        super().__init__(vocab, lowercase, strip_accents)
+        self.inputs = self.exported
+        self.of_corpus = hugging_face_backend(vocab, lowercase, strip_accents)
+        self.of_corpus.encode_special_tokens = True
 
     def pieces(self, texts: list[str]) -> list[TextPieces]:
         """Return the pieces of each text; a long text is encoded in parts."""
