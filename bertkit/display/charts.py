@@ -2,6 +2,7 @@
 
 import html
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -35,8 +36,13 @@ def line_chart(
     baseline: tuple[str, float] | None = None,
     x_name: str = "",
     y_name: str = "",
+    *,
+    is_noisy: bool = False,
 ) -> Figure | None:
-    """Draw lines, and a dashed baseline; the horizontal axis begins at 0 or below. Return None if there are no points."""
+    """Draw lines, and a dashed baseline; the horizontal axis begins at 0 or below. Return None if there are no points.
+
+    A noisy line of n points is drawn faintly, behind its moving mean over n / 30 points on either side.
+    """
     colored = [(*line, line_color(number), _dashes(number)) for number, line in enumerate(lines)]
     drawn = [line for line in colored if line[1]]
     if not drawn:
@@ -53,15 +59,18 @@ def line_chart(
         axes.parts.append(with_hover(f"{name}: {height:,.4g}", dashed))
         legend.append((f"- - {name}", SOFT))
     for label, points, shade, dashes in drawn:
-        path = " ".join(f"{axes.x(place):.1f},{axes.y(value):.1f}" for place, value in points)
-        axes.parts.append(f'<polyline points="{path}" fill="none" stroke-width="1.6"{dashes} style="stroke:{shade}"/>')
+        reach = len(points) // 30
+        if is_noisy and reach:
+            axes.parts.append(axes.line(points, f'stroke-opacity="0.3" style="stroke:{shade}"'))
+        mean = smoothed(points, reach) if is_noisy else points
+        axes.parts.append(axes.line(mean, f'stroke-width="1.6"{dashes} style="stroke:{shade}"'))
         # on a line with many points, the points are invisible, but still have values on hover
         style = (5, f"fill:{shade};fill-opacity:0") if len(points) > 30 else (2.5, f"fill:{shade}")
         for place, value in thinned(points, MAX_HOVERED):
             hover = f"{label}: {value:,.5g} at {x_name or 'x'} {place:,.6g}"
             axes.parts.append(with_hover(hover, axes.dot((place, value), *style)))
         legend.append((f"{'- -' if dashes else '—'} {label}", shade))
-    return Figure(title, axes.parts, legend)
+    return Figure(title, axes.parts, legend if len(lines) > 1 or baseline else ())
 
 
 class Axes:
@@ -81,6 +90,11 @@ class Axes:
     def dot(self, point: tuple[float, float], radius: float, style: str) -> str:
         """Return a point."""
         return f'<circle cx="{self.x(point[0]):.1f}" cy="{self.y(point[1]):.1f}" r="{radius:g}" style="{style}"/>'
+
+    def line(self, points: Points, look: str) -> str:
+        """Return a line through points; `look` are its SVG attributes."""
+        path = " ".join(f"{self.x(place):.1f},{self.y(value):.1f}" for place, value in points)
+        return f'<polyline points="{path}" fill="none" {look}/>'
 
     def dashed(self, first: tuple[float, float], last: tuple[float, float]) -> str:
         """Return a dashed line."""
@@ -114,6 +128,15 @@ def thinned(points: Sequence[Point], most: int) -> Sequence[Point]:
     if len(points) <= most:
         return points
     return [points[round(number * (len(points) - 1) / (most - 1))] for number in range(most)]
+
+
+def smoothed(points: Points, reach: int) -> Points:
+    """Return the moving mean over `reach` points on either side; near an end over fewer, so that the ends stay where they are."""
+    means = []
+    for number, (place, _) in enumerate(points):
+        near = min(reach, number, len(points) - 1 - number)
+        means.append((place, statistics.fmean(value for _, value in points[number - near : number + near + 1])))
+    return means
 
 
 def limits_of(values: Sequence[float]) -> tuple[float, float]:

@@ -10,6 +10,7 @@ from tqdm.auto import tqdm
 
 from bertkit.base.errors import is_silent, say, shown
 from bertkit.base.text_files import JsonObject
+from bertkit.display.page import metric_name
 
 
 def model_line(num_parameters: int, num_layers: int, hidden_size: int, heads: Sequence[str], how: str) -> str:
@@ -58,7 +59,7 @@ def scores_line(
     for name, value in metrics.items():
         others = ", ".join(f"{label} {scores[name]:.4f}" for label, scores in baselines.items() if name in scores)
         ends = "[{:.4f}, {:.4f}]".format(*intervals[name]) if intervals and name in intervals else ""
-        parts.append(" ".join(filter(None, (name, f"{value:.4f}", ends, others and f"({others})"))))
+        parts.append(" ".join(filter(None, (metric_name(name), f"{value:.4f}", ends, others and f"({others})"))))
     return ", ".join(parts)
 
 

@@ -18,18 +18,30 @@ from bertkit.base.errors import shown
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-METRIC_NAMES = {
-    "f1": "F1",
+METRIC_NAMES = {  # for readers, where they are not the words of the key
     "f1_macro": "macro F1",
     "f1_micro": "micro F1",
     "overall_f1": "F1 of entities",
     "exact": "exact match",
+    "exact_match_text": "exact match",
     "pearson": "Pearson correlation",
     "spearmanr": "Spearman correlation",
-    "r2": "R²",
     "rmse": "root mean square error",
     "mae": "mean absolute error",
-    "matthews_correlation": "Matthews correlation",
+    "rouge1": "ROUGE-1",
+    "rouge2": "ROUGE-2",
+    "rougeL": "ROUGE-L",
+}
+METRIC_WORDS = {
+    "f1": "F1",
+    "r2": "R²",
+    "mlm": "MLM",
+    "nsp": "NSP",
+    "lm": "LM",
+    "bleu": "BLEU",
+    "chrf": "chrF",
+    "matthews": "Matthews",
+    "grad": "gradient",
 }
 
 
@@ -113,5 +125,7 @@ def format_score(value: float) -> str:
 
 
 def metric_name(metric: str) -> str:
-    """Return the name of a metric for readers."""
-    return METRIC_NAMES.get(metric, metric.replace("_", " "))
+    """Return the name of a metric for readers, such as "held-out MLM loss"."""
+    name = metric.removeprefix("eval_")
+    words = METRIC_NAMES.get(name) or " ".join(METRIC_WORDS.get(word, word) for word in name.split("_"))
+    return words if name == metric else f"held-out {words}"

@@ -32,31 +32,27 @@ class Curves(NamedTuple):
     title: str
     series: tuple[tuple[str, str], ...]  # the lines: (key in metrics.jsonl, name)
     baseline: str | None = None  # the key of a constant that is drawn as a dashed line
-    unit: str = ""  # the name of the vertical axis
+    is_noisy: bool = True  # then it is smoothed
 
 
 CHARTS = (
-    Curves("Masked LM loss (nats)", (("mlm_loss", "training"), ("eval_mlm_loss", "held out")), "unigram entropy"),
-    Curves("Masked LM accuracy", (("mlm_accuracy", "training"), ("eval_mlm_accuracy", "held out")), None, "share"),
+    Curves("MLM loss (nats)", (("mlm_loss", "training"), ("eval_mlm_loss", "held out")), "unigram entropy"),
+    Curves("MLM accuracy", (("mlm_accuracy", "training"), ("eval_mlm_accuracy", "held out"))),
     Curves("Next token loss (nats)", (("lm_loss", "training"), ("eval_lm_loss", "held out")), "unigram entropy"),
-    Curves("Next token accuracy", (("lm_accuracy", "training"), ("eval_lm_accuracy", "held out")), None, "share"),
-    Curves(
-        "Next sentence accuracy", (("nsp_accuracy", "training"), ("eval_nsp_accuracy", "held out")), "guessing", "share"
-    ),
-    Curves("Learning rate", (("learning_rate", "learning rate"),), None, "rate"),
-    Curves("Gradient norm before clipping", (("grad_norm", "gradient norm"),), None, "norm"),
-    Curves("Speed", (("tokens_per_second", "tokens per second"),), None, "tokens/s"),
+    Curves("Next token accuracy", (("lm_accuracy", "training"), ("eval_lm_accuracy", "held out"))),
+    Curves("Next sentence accuracy", (("nsp_accuracy", "training"), ("eval_nsp_accuracy", "held out")), "guessing"),
+    Curves("Learning rate", (("learning_rate", "learning rate"),), is_noisy=False),
+    Curves("Gradient norm before clipping", (("grad_norm", "gradient norm"),)),
+    Curves("Tokens per second", (("tokens_per_second", "tokens per second"),)),
 )
 TASK_CHARTS = (
-    Curves("Loss of the task's head", (("loss", "training"), ("eval_loss", "dev")), None, "loss"),
-    Curves("Accuracy", (("sequence_accuracy", "training"), ("eval_accuracy", "dev")), None, "share"),
-    Curves(
-        "F1", (("eval_f1", "dev"), ("eval_overall_f1", "dev, of entities"), ("eval_f1_macro", "dev, macro")), None, "F1"
-    ),
-    Curves("Correlation", (("eval_pearson", "Pearson, dev"), ("eval_spearmanr", "Spearman, dev")), None, "correlation"),
-    Curves("R²", (("eval_r2", "dev"),), None, "share"),
-    Curves("Matthews correlation", (("eval_matthews_correlation", "dev"),), None, "correlation"),
-    Curves("Exact match", (("eval_exact_match", "dev"), ("eval_exact", "dev")), None, "%"),
+    Curves("Loss", (("loss", "training"), ("eval_loss", "dev"))),
+    Curves("Accuracy", (("sequence_accuracy", "training"), ("eval_accuracy", "dev"))),
+    Curves("F1", (("eval_f1", "dev"), ("eval_overall_f1", "dev, of entities"), ("eval_f1_macro", "dev, macro"))),
+    Curves("Correlation", (("eval_pearson", "Pearson, dev"), ("eval_spearmanr", "Spearman, dev"))),
+    Curves("R²", (("eval_r2", "dev"),)),
+    Curves("Matthews correlation", (("eval_matthews_correlation", "dev"),)),
+    Curves("Exact match (%)", (("eval_exact_match", "dev"), ("eval_exact", "dev"))),
     *CHARTS[-3:],
 )
 
@@ -87,13 +83,12 @@ def write_report(
         "report.html",
         name=run_dir.resolve().name,
         headline=headline(review) if review else _headline(last, baselines),
-        charts=[_chart(rows, curves, baselines) for curves in charts],
+        charts=[*pictures(review or {}), *(_chart(rows, curves, baselines) for curves in charts)],
         samples=samples,
-        last={name: value for name, value in last.items() if name != "batch"},
+        last={metric_name(name): value for name, value in last.items() if name != "batch"},
         facts=facts,
         settings=(run_dir / "config.yaml").read_text(encoding="utf-8"),
         review=review,
-        pictures=pictures(review or {}),
         confused=most_confused(review or {}),
     )
     write_durably(run_dir / "report.html", page)
@@ -131,7 +126,7 @@ def _headline(last: JsonObject, baselines: dict[str, float]) -> str:
     step = f"Step {last.get('step', 0):,}"
     if f"{objective_of(scores)}_accuracy" in scores:
         return f"{step}: {health_line(scores, baselines)}."
-    named = [f"{name.replace('_', ' ')} {format_score(value)}" for name, value in scores.items()]
+    named = [f"{metric_name(name)} {format_score(value)}" for name, value in scores.items()]
     return step + (f": {', '.join(named)} on the dev split" if named else "")
 
 
@@ -142,7 +137,7 @@ def _chart(rows: list[JsonObject], curves: Curves, constants: dict[str, float]) 
     ]
     baseline = curves.baseline
     compared = (baseline, constants[baseline]) if baseline in constants else None
-    return line_chart(curves.title, lines, compared, x_name="step", y_name=curves.unit)
+    return line_chart(curves.title, lines, compared, x_name="step", is_noisy=curves.is_noisy)
 
 
 Rows = Sequence[JsonObject]  # the rows of metrics.jsonl
@@ -175,7 +170,7 @@ def comparison_page(runs: Sequence[tuple[str, Sequence[Rows]]], lines: Sequence[
         for key, label in curves.series:
             overlaid = [(name, _mean_curve(seeds, key)) for name, seeds in runs]
             title = curves.title if len(curves.series) == 1 else f"{curves.title}, {label}"
-            charts.append(line_chart(title, overlaid, x_name="step", y_name=curves.unit))
+            charts.append(line_chart(title, overlaid, x_name="step", is_noisy=curves.is_noisy))
     headline = f"{len(runs)} runs: {names}"
     return render("compare.html", name="compare", headline=headline, lines=lines, tables=tables, charts=charts)
 

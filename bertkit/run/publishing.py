@@ -11,7 +11,7 @@ from bertkit.base.typed_settings import at, checked, to_mapping
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.display import console
 from bertkit.display.console import duration
-from bertkit.display.page import Table
+from bertkit.display.page import Table, metric_name
 from bertkit.display.report import write_report
 from bertkit.interop.exports.card import CardFacts, finetuning_facts, model_card, pretraining_facts
 from bertkit.interop.hugging_face.directory import write_model
@@ -116,7 +116,7 @@ def publish_task(
         facts,
         result | eval_json_parts(review),
         files=task.eval_files(examples, predictions),
-        line=f"dev: {console.scores_line(scores, baseline.scores, ranges)} (step {best_step}, the best by {task.config.best_metric})",
+        line=f"dev: {console.scores_line(scores, baseline.scores, ranges)} (step {best_step}, the best by {metric_name(task.config.best_metric)})",
         review={
             **review,
             "scores": scores,

@@ -3,11 +3,13 @@
 import re
 from typing import Any
 
+import pytest
+
 from bertkit.display.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, line_chart
 from bertkit.display.page import Table
 
 
-def drawn(*value: Any, **names: str) -> str:
+def drawn(*value: Any, **names: Any) -> str:
     figure = line_chart(*value, **names)
     assert figure is not None
     return "".join(figure.parts)
@@ -34,6 +36,17 @@ def test_a_pointer_is_told_the_values_and_axes_have_names() -> None:
     assert len(points_of(svg)[1]) == 1000
     assert ">step</text>" in svg
     assert ">nats</text>" in svg
+
+
+def test_a_noisy_line_is_drawn_behind_its_moving_mean() -> None:
+    values = [(step, float(step % 2)) for step in range(61)]
+    raw, mean = points_of(drawn("t", [("a", values)], is_noisy=True))
+    assert len(raw) == len(mean) == 61
+    assert (raw[0], raw[-1]) == (mean[0], mean[-1])
+    middle = [y for _, y in mean[2:-2]]  # means over five points
+    assert max(middle) - min(middle) == pytest.approx((HEIGHT - BOTTOM - TOP) / 5, abs=0.2)
+    assert points_of(drawn("t", [("a", values)])) == [raw]
+    assert len(points_of(drawn("t", [("a", values[:29])], is_noisy=True))) == 1
 
 
 def test_more_lines_than_colours_are_dashed() -> None:

@@ -65,6 +65,13 @@ def test_the_curve_falls_where_the_loss_falls(tmp_path: Path) -> None:
     assert all(0 <= x <= 460 and 0 <= y <= 240 for x, y in curve)
 
 
+def test_metrics_have_names_for_readers(tmp_path: Path) -> None:
+    page = report(tmp_path / "run", rows(KEYS))
+    assert not [part for part in page.text if re.search(r"[a-z]_[a-z]", part)]
+    for name in ("MLM loss", "held-out NSP accuracy", "tokens per second", "gradient norm"):
+        assert name in page.text
+
+
 @pytest.mark.parametrize("values", [[2.0], [2.0, 2.0], [0.0, float("nan")], [float("inf"), 1.0]])
 def test_flat_single_and_not_finite_values(tmp_path: Path, values: list[float]) -> None:
     page = report(tmp_path / "run", [{"step": n + 1, "mlm_loss": value} for n, value in enumerate(values)])
@@ -111,16 +118,16 @@ REVIEW = {
 def test_a_review_opens_with_the_score_and_the_baseline(tmp_path: Path) -> None:
     page = report(tmp_path / "run", rows(["loss", "eval_accuracy"]), review=REVIEW)
     text = "\n".join(page.text)
-    order = ["0.7500", "0.6875", "0.6250", "0.7000", "1,234", "Confusion matrix", "error 0.125", "Predicted and true", "Scores",
+    order = ["0.7500", "0.6875", "0.6250", "0.7000", "1,234", "error 0.125", "Predicted and true", "Loss", "Confusion matrix", "Scores",
              "majority: the mean of the training labels", "By label",
-             "Most confused", "By length", "<F1>", "The 1 mistake", "</td><b>why?", "3m10s", "Loss of the task's head"]  # fmt: skip
+             "Most confused", "By length", "<F1>", "The 1 mistake", "</td><b>why?", "3m10s"]  # fmt: skip
     places = [text.index(part) for part in order]
     assert places == sorted(places)
     assert "b" not in page.tags[page.tags.index("table") :]
     assert ("title", "true <good>, predicted bad: 75.0 % of <good>") in page.attributes
     for hover in ("0.5 to 0.6.*0.550.*40.0%.*10", "b.* 3.* 2", "1.5 at step 2"):
         assert any(re.search(hover, part) for part in page.text), hover
-    for axis in ("true", "predicted", "confidence", "step", "loss"):
+    for axis in ("true", "predicted", "confidence", "step"):
         assert axis in page.text
     confused = text[text.index("Most confused") :]
     assert confused.index("6") < confused.index("4") < confused.index("1")
