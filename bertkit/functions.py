@@ -33,7 +33,7 @@ from bertkit.commands import build_settings, check_files, command_of, compose_se
 from bertkit.launch import launcher, world
 from bertkit.settings.command import Command, CommandSettings
 from bertkit.settings.reading.assignments import Assignment
-from bertkit.settings.reading.names import in_words_of, settings_of
+from bertkit.settings.reading.names import in_words_of, names_of_rows, settings_of
 
 ONE_RUN = threading.Lock()  # a training run uses the random state of its process; a second one waits
 RUNS = Path("runs")  # where a run has its place that has no `output_dir`
@@ -57,6 +57,10 @@ class Run:
     model_dir: Path | None  # the directory of the model; None if the command makes no model
     scores: JsonObject  # the final metrics
     output: Path | None = None  # the file that the command wrote; None if it has a directory or returns its results
+
+    def __repr__(self) -> str:
+        numbers = [f", {name}={value:.6g}" for name, value in self.scores.items() if isinstance(value, float)]
+        return f"Run({str(self.model_dir or self.directory or self.output)!r}{''.join(numbers)})"
 
     @property
     def metrics(self) -> list[JsonObject]:
@@ -100,12 +104,14 @@ def function_of(name: str) -> Callable[..., object]:
             meant = next(iter(signature.parameters if is_place else command.rows))
             raise InputError(f"{name}({type(misplaced[0]).__name__}): settings have names; write {meant}=")
         unknown = settings.keys() - signature.parameters.keys()
-        for_rows = f"; pass rows as {' or '.join(f'{name}=' for name in command.rows)}" if command.rows else ""
+        for_rows = names_of_rows(name)
         are_rows = {key for key in unknown if not isinstance(settings[key], SETTABLE)}
         hints = {key: nearest(key, command.rows) or (for_rows if key in are_rows else "") for key in sorted(unknown)}
         refuse([f"unknown key '{key}'{hint}" for key, hint in hints.items() if hint])
         try:
             return _call(command, settings)
+        except InputError as error:  # its message says all: without the frames of bertkit
+            raise error.with_traceback(None) from None
         except OSError as error:
             if error.errno != errno.ENAMETOOLONG:
                 raise

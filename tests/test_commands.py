@@ -181,8 +181,8 @@ def test_the_same_cell_twice_is_done_already(made: dict[str, Any], tmp_path: Pat
     with pytest.raises(InputError, match="no column 'nothing'"):
         bertkit.finetune(train=rows, **{**cell, "output_dir": tmp_path / "new" / "run", "text_column": "nothing"})
     gap = pandas.DataFrame({"review": ["a good day", None, "a bad day"], "label": ["good", "good", "bad"]})
-    with pytest.raises(InputError, match=r"^train: row 2: 'review' is empty; fill it or drop the row$"):
-        bertkit.finetune(train=gap, **{**cell, "output_dir": tmp_path / "new" / "run"})
+    bertkit.evaluate(model_dir=folder, data=gap)  # as from a CSV, where the cell is empty
+    assert "warning: kept 1 example with an empty text, the first at" in capsys.readouterr().err
     with pytest.raises(InputError, match="train: no rows"):
         bertkit.finetune(train=[], **{**cell, "output_dir": tmp_path / "new" / "run"})
     assert list(tmp_path.iterdir()) == []
@@ -235,6 +235,15 @@ def test_runs_without_a_directory_have_names_of_their_own(
     assert {one.directory.parent for one in (first, other) if one.directory} == {tmp_path / "runs"}
 
 
+def test_what_the_user_did_wrong_is_told_in_few_words(made: dict[str, Any]) -> None:
+    """An error of the input has no frames of bertkit but its door, and a run is shown in one short line."""
+    with pytest.raises(InputError, match="no such file") as caught:
+        bertkit.evaluate(model_dir=made["stars"], data="missing.csv")
+    assert len(caught.traceback) == 2
+    assert caught.value.__suppress_context__
+    assert re.fullmatch(r"Run\('[^']+/model'(, \w+=[-.\de]+)+\)", repr(made["stars"]))
+
+
 def test_what_is_misplaced_or_no_setting(made: dict[str, Any], tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     frame, run = pandas.DataFrame(made["rows"]), made["stars"]
@@ -244,6 +253,7 @@ def test_what_is_misplaced_or_no_setting(made: dict[str, Any], tmp_path: Path) -
         (bertkit.evaluate, [run], {}, r"write model_dir="),
         (bertkit.finetune, [], {"trian": frame, "output_dir": tmp_path}, "unknown key 'trian'; did you mean 'train'"),
         (bertkit.finetune, [], {"dataset": frame}, "unknown key 'dataset'; pass rows as train= or dev=$"),
+        (bertkit.finetune, [], {"data": frame}, "data: DataFrame: expected .*; pass rows as train= or dev=$"),
         (bertkit.evaluate, [], {"input": frame}, "unknown key 'input'; pass rows as data=$"),
         (
             bertkit.finetune,

@@ -29,6 +29,12 @@ def record_of(command: str) -> Command:
     return record
 
 
+def names_of_rows(command: str) -> str:
+    """Return the advice how rows from Python are passed to a command; "" if it takes none."""
+    parameters = " or ".join(f"{name}=" for name in record_of(command).rows)
+    return parameters and f"; pass rows as {parameters}"
+
+
 def schema_of(command: str) -> type[CommandSettings]:
     """Import the dataclass of a command's settings, such as `PretrainSettings` from `bertkit.settings.pretrain`."""
     return record_of(command).settings

@@ -44,7 +44,7 @@ def _assignments(command: str, settings: Mapping[str, object], prefix: str) -> l
             inner = {each: value[each] for each in value if each != named}
             assignments += [*_assignments(command, option, ""), *_assignments(command, inner, f"{key}.")]
         else:
-            plain = _plain(value, key)
+            plain = _plain(value, key, command)
             if names.is_verbatim(command, key):
                 assignments.append(Assignment(key, plain, f"{key}={plain}"))
             else:
@@ -57,18 +57,19 @@ def _is_array(value: object) -> TypeGuard[_Array]:
     return hasattr(value, "dtype") and hasattr(value, "ndim")
 
 
-def _plain(value: object, key: str) -> Plain:
+def _plain(value: object, key: str, command: str) -> Plain:
     """Convert a value from Python; a path that begins with ~/ is in the home directory."""
     if _is_array(value):
         return value.tolist()
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, (list, tuple)):
-        return [_plain(item, key) for item in value]
+        return [_plain(item, key, command) for item in value]
     if isinstance(value, (str, os.PathLike)):
         text = str(os.fspath(value))
         return os.path.expanduser(text) if text.startswith("~/") else text
-    raise InputError(f"{key}: {type(value).__name__}: expected text, a number, a list or a mapping")
+    expected = f"expected text, a number, a list or a mapping{names.names_of_rows(command)}"
+    raise InputError(f"{key}: {type(value).__name__}: {expected}")
 
 
 def _without_interpolation(value: Plain) -> Plain:

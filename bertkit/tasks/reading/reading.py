@@ -98,8 +98,10 @@ def optional_value(row: Cells, field: str | None) -> object:
 
 
 def required_text(row: Cells, field: str, where: str) -> str:
-    """Return the text of a field; raises InputError if the row lacks it, or it is not text."""
+    """Return the text of a field, empty for none; raises InputError if the row lacks the field, or it is not text."""
     value = required_value(row, field, where)
+    if value is None:
+        return ""
     if not isinstance(value, str):
         raise InputError(f"{where}: {not_text(field, value)}")
     return value
