@@ -68,8 +68,10 @@ def run(settings: ExportSettings) -> None:
         result["export"] = {**identity, "files": _file_hashes(partial)}
         (partial / CERTIFICATE).write_text(to_json(result), encoding="utf-8")
     say(*summary_of(result).split("\n"), f"exported {result['architecture']} to {final}")
+    if settings.onnx:
+        say(*onnx.describe(result["onnx"]))
     if settings.onnx == "int8":
-        say(onnx.loss_by_int8(result["onnx"]))
+        say("measure the loss by int8 on your own data")
     say(f"to put it on the hub: hf upload YOUR_NAME/{final.name} {final}")
     if result["architecture"] == "BertModel" and model.bert.pooler is None:
         say("no pooler was trained; load the model with AutoModel.from_pretrained(..., add_pooling_layer=False)")

@@ -6,6 +6,7 @@ onnxruntime 1.17 and later load the graph. transformers.js uses its int8 copy in
 import contextlib
 import importlib.util
 import io
+import itertools
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
@@ -98,14 +99,15 @@ def write_onnx(directory: Path, model: BertWithHeads, theirs: nn.Module, with_in
     return rows
 
 
-def loss_by_int8(rows: Sequence[OnnxDifference]) -> str:
-    """Describe the error of the int8 copy, from the rows that `write_onnx` returned."""
-    int8_rows = [row for row in rows if row["file"] == INT8]
-    same = min(row["same_largest"] for row in int8_rows)
-    return (
-        f"onnx/{INT8}: differs by up to {max(row['max_abs'] for row in int8_rows):.2g}; on random tokens at least {same:.0%} of vectors "
-        "have the same largest element: measure the loss on your own data"
-    )
+def describe(rows: Sequence[OnnxDifference]) -> Iterator[str]:
+    """Yield a line about each file, from the rows that `write_onnx` returned."""
+    for file, group in itertools.groupby(rows, key=lambda row: row["file"]):
+        own = list(group)
+        worst, same = max(row["max_abs"] for row in own), min(row["same_largest"] for row in own)
+        yield (
+            f"onnx/{file}: differs from transformers by up to {worst:.2g}; on random tokens at least {same:.0%} of vectors have "
+            "the same largest element"
+        )
 
 
 def _compare(path: Path, model: BertWithHeads, theirs: nn.Module, names: list[str]) -> list[OnnxDifference]:
