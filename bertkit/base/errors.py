@@ -52,7 +52,7 @@ def listed(texts: Sequence[str], between: str = "; ", most: int = MAX_LISTED) ->
 
 def counted(number: float, noun: str) -> str:
     """Return a number with its noun, such as "1 row", "2,000 rows" or "2 processes"."""
-    ending = "es" if noun.endswith("s") else "s"
+    ending = "es" if noun.endswith(("s", "tch")) else "s"
     return f"{number:,.15g} {noun}{'' if number == 1 else ending}"
 
 

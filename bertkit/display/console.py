@@ -8,7 +8,7 @@ from typing import Self, TextIO
 
 from tqdm.auto import tqdm
 
-from bertkit.base.errors import is_silent, say, shown
+from bertkit.base.errors import counted, is_silent, say, shown
 from bertkit.base.text_files import JsonObject
 from bertkit.display.page import metric_name
 
@@ -27,8 +27,9 @@ def phase_line(
     """Describe a phase of a run: its steps, counted from 0, its length (None if it is the only phase), epochs and micro-batches."""
     where = f"steps {steps.start + 1} to {steps.stop}, sequences of up to {max_seq_length} tokens: "
     return (
-        f"{where if max_seq_length else ''}{epoch_length:,} examples an epoch, {len(steps) * batch_size / epoch_length:.1f} "
-        f"epochs; {batch_size} sequences a step in {num_micro_batches} micro-batches"
+        f"{where if max_seq_length else ''}{epoch_length:,} examples an epoch, "
+        f"{counted(round(len(steps) * batch_size / epoch_length, 1), 'epoch')}; {counted(batch_size, 'sequence')} a step in "
+        f"{counted(num_micro_batches, 'micro-batch')}"
     )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertkit.base.errors import say
+from bertkit.base.errors import counted, say
 from bertkit.base.files import building_dir, to_json, write_durably, writing
 from bertkit.base.typed_settings import at, checked, to_mapping
 from bertkit.data.corpus.tokenizer import Tokenizer
@@ -58,8 +58,9 @@ def publish(
     if line is not None:
         say(line)
     if num_skipped := state.writer.history.skips.total:
-        steps = "1 step was" if num_skipped == 1 else f"{num_skipped} steps were"
-        say(f"{steps} skipped because the loss or gradient was not finite; metrics.jsonl names the examples")
+        say(
+            f"skipped {counted(num_skipped, 'step')} because the loss or gradient was not finite; metrics.jsonl names the examples"
+        )
     say(f"model:  {directory / 'model'}", f"report: {directory / 'report.html'}")
 
 
@@ -120,7 +121,7 @@ def publish_task(
         review={
             **review,
             "scores": scores,
-            "facts": _facts_of_task(settings, state, data, result),
+            "facts": _facts_of_task(settings, state, data, best_step, best_epoch),
             "baselines": baseline.scores,
             "intervals": ranges,
             "warnings": warnings,
@@ -131,7 +132,7 @@ def publish_task(
 
 
 def _facts_of_task(
-    settings: FinetuneSettings, state: TrainingState, data: TaskData, result: Mapping[str, object]
+    settings: FinetuneSettings, state: TrainingState, data: TaskData, best_step: int, best_epoch: float
 ) -> dict[str, str]:
     """Summarize the run for the report, such as its time and learning rate."""
     truncated = [
@@ -145,8 +146,8 @@ def _facts_of_task(
         "started from": settings.model_dir or "a new model",
         "parameters": f"{size:,}, of which {trained:,} are trained",
         "time": f"{duration(time.monotonic() - state.started_at)}{resumed}",
-        "steps": f"{state.last_step:,}; the best: {result['best_step']:,}, after {result['best_epoch']:g} epochs",
-        "learning rate": f"{settings.optimizer.peak:g}, after {settings.warmup_of(state.last_step):g} steps of warm-up",
+        "steps": f"{state.last_step:,}; the best: {best_step:,}, after {counted(best_epoch, 'epoch')}",
+        "learning rate": f"{settings.optimizer.peak:g}, after {counted(settings.warmup_of(state.last_step), 'step')} of warm-up",
         "examples a step": f"{settings.batch.sequences:,}",
         f"truncated at {settings.task.max_seq_length} tokens": "; ".join(truncated),
     }

@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, counted
 from bertkit.base.processors import num_processors
 from bertkit.launch.world import OWN_THREADS
 from bertkit.model.layers import missing_for
@@ -62,8 +62,8 @@ def restore_platform(
     local_size = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     if here.device == "cpu" and here.num_threads * local_size > cores:
         warn(
-            f"{local_size} process(es) of {here.num_threads} threads, as when the run began, are slow on {cores} core(s); start "
-            f"a new run with {THREADS}=1 if you want to change the number of processes"
+            f"{counted(local_size, 'process')} of {counted(here.num_threads, 'thread')}, as when the run began: slow on "
+            f"{counted(cores, 'core')}; start a new run with {THREADS}=1 if you want to change the number of processes"
         )
     return here
 

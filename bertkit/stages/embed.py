@@ -12,7 +12,7 @@ from typing import BinaryIO, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.base.errors import InputError, in_json, say
+from bertkit.base.errors import InputError, counted, in_json, say
 from bertkit.inference.chunks import opened_examples, write_results
 from bertkit.inference.embedding import Embedder, open_embedder, texts_of
 from bertkit.inference.task_model import task_of_texts
@@ -63,7 +63,10 @@ def run(settings: EmbedSettings, inputs: object = None) -> None:
             return
     _warn(settings, embed, output.num_written, num_cut)
     if to_file:
-        say(f"{output.num_written:,} vectors of {embed.dimension:,} numbers in {settings.output}", file=sys.stderr)
+        say(
+            f"{counted(output.num_written, 'vector')} of {embed.dimension:,} numbers in {settings.output}",
+            file=sys.stderr,
+        )
 
 
 @contextlib.contextmanager

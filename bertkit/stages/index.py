@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from bertkit.base.errors import InputError, say
+from bertkit.base.errors import InputError, counted, say
 from bertkit.base.files import partial_path
 from bertkit.base.json_stream import json_values
 from bertkit.base.text_files import JsonObject, read_lines, without_surrogates
@@ -46,7 +46,7 @@ def run(settings: IndexSettings) -> None:
     is_known = all(known is not None and known == stored.hashes.get(name) for name, known in hashes.items())
     is_known = is_known and stored.encoder == identity
     if is_known and not (settings.remove and stored.hashes.keys() - hashes.keys()):
-        totals = f"{len(stored.hashes):,} files, {Library(output).num_passages:,} passages"
+        totals = f"{counted(len(stored.hashes), 'file')}, {counted(Library(output).num_passages, 'passage')}"
         say(f"{output}: done already, no file has changed; {totals}")
         return
     num_removed = done_bytes = 0
@@ -69,7 +69,7 @@ def run(settings: IndexSettings) -> None:
         if encoder is not None:
             _add_vectors(library, encoder, counts["passages"])
     if num_removed:
-        say(f"{num_removed:,} missing files removed")
+        say(f"{counted(num_removed, 'missing file')} removed")
     totals = ", ".join(f"{count:,} {name}" for name, count in counts.items())
     say(f"{output}: {totals}; {output.stat().st_size / 1e6:,.1f} MB")
 

@@ -57,7 +57,7 @@ def run(settings: PredictSettings, inputs: object = None) -> None:
         output.finish()
     _warn(settings, source, output.num_written, output.num_truncated)
     if to_file:
-        say(f"{output.num_written:,} predictions in {settings.output}", file=sys.stderr)
+        say(f"{counted(output.num_written, 'prediction')} in {settings.output}", file=sys.stderr)
 
 
 def _warn(settings: PredictSettings, source: Inputs, num_written: int, num_truncated: int) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.base.errors import InputError, in_json, say
+from bertkit.base.errors import InputError, counted, in_json, say
 from bertkit.base.text_files import JsonObject
 from bertkit.display.console import Progress
 from bertkit.retrieval.encoders import encoder_of
@@ -83,7 +83,7 @@ def run(settings: SearchSettings) -> None:
     if metrics.num_labelled:
         say(*json.dumps(metrics.summary(), indent=2).split("\n"), file=sys.stdout if to_file else sys.stderr)
     if to_file:
-        say(f"{len(questions):,} questions in {settings.output}", file=sys.stderr)
+        say(f"{counted(len(questions), 'question')} in {settings.output}", file=sys.stderr)
 
 
 def _answers(
@@ -188,4 +188,4 @@ def _readable(result: JsonObject) -> Iterator[str]:
         reader = f"  bert {hit['score_bert']:.2f}" if result["has_odds"] else ""
         yield f"{number}. {hit['title'] or '(no title)'}  [{where}]  search {hit['score_search']:.2f}{vectors}{reader}"
         yield f"   {' '.join(text.split())}"
-    yield f"{len(result['answers'])} passages by order={result['order']} in {result['seconds']:.2f} s"
+    yield f"{counted(len(result['answers']), 'passage')} by order={result['order']} in {result['seconds']:.2f} s"

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from accelerate import Accelerator as Accelerator  # other files import it from here
 from accelerate.utils import DistributedDataParallelKwargs, GradientAccumulationPlugin, parse_flag_from_env
 
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, counted
 from bertkit.base.files import write_durably
 
 T = TypeVar("T")
@@ -66,7 +66,7 @@ def check_devices(variables: Mapping[str, str], num_devices: int) -> None:
         return  # Slurm has assigned separate devices to each process
     if num_here > num_devices:
         raise InputError(
-            f"{num_here} processes on this host for {num_devices} CUDA device(s); set launch.num_processes={num_devices}, "
+            f"{num_here} processes on this host for {counted(num_devices, 'CUDA device')}; set launch.num_processes={num_devices}, "
             "start srun with --gpus-per-task=1, or set device=cpu"
         )
 

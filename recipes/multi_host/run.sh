@@ -26,7 +26,7 @@ bash docker/install.sh .venv
 [ "$rank" != 0 ] || echo "== prepare: text -> tokenizer and token shards"
 [ "$rank" != 0 ] || run $bertkit prepare corpus.path="$CORPUS" ${vocab:+tokenizer.path="$vocab"} output_dir="$run_dir/data"
 [ "${STEP:-}" != prepare ] || exit 0
-echo "== pretrain: host $rank of ${NUM_HOSTS:-1}, ${NPROC:-1} process(es) here"
+echo "== pretrain: host $rank of ${NUM_HOSTS:-1}, processes here: ${NPROC:-1}"
 start=${MODEL_DIR:+continue_pretraining}
 run $bertkit pretrain experiment="${start:-bert_base}" ${MODEL_DIR:+model_dir="$MODEL_DIR"} data_dir="$run_dir/data" output_dir="$run_dir/model" \
   launch.num_processes="${NPROC:-1}" launch.num_hosts="${NUM_HOSTS:-1}" launch.host_rank="$rank" launch.address="${ADDRESS:-null}" "$@"

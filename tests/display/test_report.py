@@ -184,8 +184,10 @@ def test_model_line_has_size_layers_heads_and_device() -> None:
 def test_a_phase_names_its_steps_only_where_there_are_others() -> None:
     only = "5,614 examples an epoch, 6.8 epochs; 16 sequences a step in 2 micro-batches"
     assert phase_line(range(2400), None, 16, 5614, 2) == only
-    final = "steps 901 to 1000, sequences of up to 512 tokens: 800 examples an epoch, 2.0 epochs; 16 sequences a step in 8 micro-batches"
+    final = "steps 901 to 1000, sequences of up to 512 tokens: 800 examples an epoch, 2 epochs; 16 sequences a step in 8 micro-batches"
     assert phase_line(range(900, 1000), 512, 16, 800, 8) == final
+    one = "7 examples an epoch, 1 epoch; 1 sequence a step in 1 micro-batch"
+    assert phase_line(range(7), None, 1, 7, 1) == one
 
 
 def test_step_line_shows_progress() -> None:

@@ -86,9 +86,10 @@ def test_process_group_with_threads_ends(python: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("variables", "num_devices", "line"), [
     ({"LOCAL_WORLD_SIZE": "4", "LOCAL_RANK": "1"}, 4, None),
-    ({"LOCAL_WORLD_SIZE": "4", "LOCAL_RANK": "1"}, 3, "4 processes on this host for 3 CUDA device(s)"),
+    ({"LOCAL_WORLD_SIZE": "4", "LOCAL_RANK": "1"}, 3, "4 processes on this host for 3 CUDA devices; set"),
     ({"LOCAL_RANK": "1"}, 2, None),
-    ({"LOCAL_RANK": "2"}, 2, "3 processes on this host for 2 CUDA device(s)"),
+    ({"LOCAL_RANK": "1"}, 1, "2 processes on this host for 1 CUDA device; set"),
+    ({"LOCAL_RANK": "2"}, 2, "3 processes on this host for 2 CUDA devices; set"),
 ])  # fmt: skip
 def test_a_device_for_each_process(variables: dict[str, str], num_devices: int, line: str | None) -> None:
     with nullcontext() if line is None else pytest.raises(InputError, match=re.escape(line)):
