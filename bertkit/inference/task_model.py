@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertkit.base.errors import InputError, named
+from bertkit.base.files import sha256_file
 from bertkit.base.text_files import JsonObject
-from bertkit.base.typed_settings import build, checked, read_conf, to_mapping
+from bertkit.base.typed_settings import at, build, checked, read_conf, to_mapping
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.hugging_face.config_json import problem_type_of
 from bertkit.interop.load import load_packed, load_tokenizer, resolve_model_dir
@@ -260,6 +261,18 @@ def task_settings_of_run(model_dir: str) -> dict[str, object] | None:
         return task
     has_pairs = bool(corpus["has_pairs"])
     return {**task, "needs_pair": has_pairs, "columns": columns if has_pairs else {**columns, "text_pair": None}}
+
+
+def trained_on(model_dir: str, files: Sequence[Path]) -> list[str]:
+    """Return a warning about each file on which the run of a model was trained."""
+    run_dir = run_of(model_dir)
+    corpus = {} if run_dir is None else read_manifest(run_dir).corpus or {}
+    hashes = at(corpus, "files_sha256") or ()
+    return [
+        f"{path}: the model was trained on this file, so its scores are higher than on new texts"
+        for path in files
+        if sha256_file(path) in hashes
+    ]
 
 
 def _kept_inside(task: Settings) -> dict[str, object]:

@@ -5,7 +5,7 @@ import sys
 
 from bertkit.base.errors import InputError, say
 from bertkit.inference.forward import score_split
-from bertkit.inference.task_model import check_labels, open_task_model, task_settings_of_run
+from bertkit.inference.task_model import check_labels, open_task_model, task_settings_of_run, trained_on
 from bertkit.inference.text_losses import losses_on_text
 from bertkit.launch.world import world_from_environment
 from bertkit.run.task_data import Coverage
@@ -57,6 +57,10 @@ def _scores_on_task(settings: EvaluateSettings) -> dict[str, object] | None:
         scored = score_split(accelerator, predictor, task, examples, features)
     if not world_from_environment().is_main:
         return None
-    warnings = [*source.warnings, *coverage.warnings(examples, source.description)]
+    warnings = [
+        *trained_on(settings.model_dir, source.files),
+        *source.warnings,
+        *coverage.warnings(examples, source.description),
+    ]
     say(source.describe(), *(f"warning: {warning}" for warning in warnings), file=sys.stderr)
     return evaluation(task, examples, scored.predictions, scored.scores, split)

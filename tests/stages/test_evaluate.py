@@ -1,6 +1,7 @@
 """Evaluation on a prepared dataset: fixed, split by split, and refused where nothing fits."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -277,6 +278,11 @@ def test_what_finetuning_says_of_its_dev_split(tokenizer: Tokenizer, tmp_path: P
     assert evaluated(*own) == {**scores, "split": "dev"}
     assert set(evaluated(*own, "task.metrics=[accuracy]")) == {*named, "split"} - {"f1", "matthews_correlation"}
     assert evaluate_task(capsys, *own, "split=test")["num_examples"] == 7
+    shutil.copy(data / "train.tsv", tmp_path / "copy.tsv")
+    for file, is_known in ((tmp_path / "copy.tsv", True), (data / "dev.tsv", False)):
+        assert run(["evaluate", str(run_dir), str(file), "device=cpu"]) == 0
+        known = f"warning: {file}: the model was trained on this file, so its scores are higher than on new texts\n"
+        assert (known in capsys.readouterr().err) == is_known
     refused(run(["evaluate", *own, "masking.probability=0.2"]), "masking.probability: has no effect", capsys)
     model, _ = load_directory(run_dir / "model", labels=("high", "low"), problem_type="single_label_classification")
     export_model(model, tokenizer, tmp_path / "turned")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.base.errors import say
+from bertkit.base.files import sha256_file
 from bertkit.base.typed_settings import at, to_mapping
 from bertkit.interop.load import load_tokenizer, resolve_model_dir
 from bertkit.launch.world import world_from_environment
@@ -98,7 +99,11 @@ def plan_finetuning(given: FinetuneSettings, read: TrainingData | None = None) -
         settings=settings,
         identity=identity,
         facts={
-            "corpus": {"description": data.train.source.description, "has_pairs": data.train.coverage.has_pairs},
+            "corpus": {
+                "description": data.train.source.description,
+                "has_pairs": data.train.coverage.has_pairs,
+                "files_sha256": [sha256_file(path) for path in data.train.source.files],
+            },
             "tokenizer_sha256": tokenizer.vocabulary_sha256,
             "init_from": start.init_from,
         },

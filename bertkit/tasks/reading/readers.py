@@ -67,7 +67,8 @@ def read_examples(
     paths = find_files(task, data_dir, split)
     is_labelled = True if not split.startswith("test") else None
     if paths:
-        return joined([read_file(task, path, is_labelled, labels) for path in paths])
+        read = joined([read_file(task, path, is_labelled, labels) for path in paths])
+        return dataclasses.replace(read, files=tuple(paths))
     hub_split = vars(task.hub)[split]
     if hub_split is None:
         raise InputError(f"task={task.name}: no {split} split on the hub; set data_dir=, or task.hub.{split}=")

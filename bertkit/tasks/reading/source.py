@@ -32,6 +32,7 @@ class SplitExamples:
     examples: list[Any]  # in the order of the file
     name: str = ""  # the file or dataset
     file_warnings: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()  # none for a dataset of the hub
 
     @property
     def labels(self) -> LabelNames:
