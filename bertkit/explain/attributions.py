@@ -245,9 +245,11 @@ def pretraining_target(predictor: Predictor, feature: Feature, target: str | Non
         place = feature.input_ids.index(mask)
         shares = _probabilities(model, feature, "masked_lm", place)
         best = shares.argsort()[::-1][:NUM_WORDS].tolist()
-        words = [{"token": vocab[number], "probability": float(shares[number])} for number in best]
+        texts = predictor.tokenizer.texts_of(best)
+        words = [{"token": text, "probability": float(shares[n])} for text, n in zip(texts, best, strict=True)]
         column = _chosen(target, vocab, best[0], "token of the vocabulary")
-        word = Target(f"{vocab[column]} at [MASK]", "masked_lm", ((0, column),), (place,))
+        (text,) = predictor.tokenizer.texts_of([column])
+        word = Target(f"{text.strip()} at [MASK]", "masked_lm", ((0, column),), (place,))
         return Explained(feature, word, {"masks": [words]})
     if "next_sentence" in model.heads and 1 in feature.token_type_ids:
         shares = _probabilities(model, feature, "next_sentence")

@@ -95,7 +95,7 @@ def explain(
         attribution = attribute(model, explained, feature, baseline, steps, predictor.micro_tokens)
     attentions = attentions_of(model, feature)
     return Explanation(
-        tokens=[predictor.tokenizer.vocab[number] for number in feature.input_ids],
+        tokens=predictor.tokenizer.texts_of(feature.input_ids),
         token_ids=feature.input_ids,
         segments=feature.token_type_ids,
         num_layers=model.config.num_hidden_layers,
@@ -186,7 +186,7 @@ def _align(predictor: Predictor, inputs: ReadInputs, target_text: str | None) ->
         target_ids = with_target.target_ids or []
         before, tokens = target_ids[:-1], target_ids[1:]
         num_cut = with_target.num_cut - feature.num_cut
-    names = [tokenizer.vocab[number] for number in tokens]
+    names = tokenizer.texts_of(tokens)
     weights = _alignment_weights(model, feature, before)
     alignment = Alignment(names, tokens, weights, target_text is not None, num_cut)
     return Explained(feature, row=task.row(example, prediction), alignment=alignment)

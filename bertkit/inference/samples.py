@@ -30,10 +30,10 @@ def _filled(model: BertWithHeads, tokenizer: Tokenizer, batch: PretrainBatch, pr
     batch.input_ids[batch.masked_positions] = tokenizer.facts.mask
     with evaluation_mode(model):
         best, shares = best_tokens(model, batch, 3, precision)
-    ends, filled, name = np.cumsum(batch.sequence_lengths), [], tokenizer.vocab
-    for truth, *pair in zip(batch.masked_labels, best, shares, strict=True):
-        predictions = ", ".join(f"“{name[token]}” {share:.0%}" for token, share in zip(*pair, strict=True))
-        filled.append(f"“{name[truth]}”: {predictions}")
+    ends, filled, texts_of = np.cumsum(batch.sequence_lengths), [], tokenizer.texts_of
+    for truth, tokens, own in zip(texts_of(batch.masked_labels), best, shares, strict=True):
+        predictions = ", ".join(f"“{text}” {share:.0%}" for text, share in zip(texts_of(tokens), own, strict=True))
+        filled.append(f"“{truth}”: {predictions}")
     texts = map(tokenizer.decode, np.split(batch.input_ids, ends[:-1]))
     parts = np.split(np.array(filled), np.searchsorted(batch.masked_positions, ends[:-1]))
     rows = [(text, "; ".join(part)) for text, part in zip(texts, parts, strict=True)]

@@ -54,11 +54,10 @@ class FillMaskTask(Task[SequenceExample[str], MaskFeature, Masks]):
     ) -> list[Masks]:
         """Return the best tokens of each mask of each example."""
         masks: list[Masks] = [[] for _ in examples]
-        vocab = model.tokenizer.vocab
         for feature, of_masks in zip(features, model.best_tokens(features), strict=True):
             for best in of_masks:
-                pairs = zip(best.ids, best.probabilities, strict=True)
-                masks[feature.example].append([{"token": vocab[token], "probability": p} for token, p in pairs])
+                pairs = zip(model.tokenizer.texts_of(best.ids), best.probabilities, strict=True)
+                masks[feature.example].append([{"token": token, "probability": p} for token, p in pairs])
         return masks
 
     def page_inputs(self) -> list[object]:

@@ -151,13 +151,18 @@ def test_a_bpe_is_learned_pretrained_exported_and_fills_masks(
     assert run(["export", "head=masked_lm", f"model_dir={tmp_path / 'run'}", f"output_dir={tmp_path / 'out'}"]) == 0
     assert not (tmp_path / "out" / "vocab.txt").exists()
     text = "Kan [MASK] naïve."
+    bertkit.view(
+        text="Kan [MASK] so.", model_dir=str(tmp_path / "out"), output=str(tmp_path / "view.json"), device="cpu"
+    )
+    page = json.loads((tmp_path / "view.json").read_text())
+    assert "".join(page["tokens"]).replace(" ", "") == "[CLS]Kan[MASK]so.[SEP]"  # no Ġ
     predicted = bertkit.predict(input=[text], model_dir=str(tmp_path / "out"), device="cpu", top_k=3)
     tokenizer, model = of_transformers(tmp_path / "out", transformers.AutoModelForMaskedLM)
     encoded = tokenizer(text, return_tensors="pt")
     with torch.no_grad():
         logits = model(**encoded).logits[0, encoded["input_ids"][0] == tokenizer.mask_token_id][0]
     best = logits.softmax(-1).topk(3)
-    assert [one["token"] for one in predicted[0]["masks"][0]] == tokenizer.convert_ids_to_tokens(best.indices)
+    assert [one["token"] for one in predicted[0]["masks"][0]] == [tokenizer.decode([n]) for n in best.indices]
     assert [one["probability"] for one in predicted[0]["masks"][0]] == pytest.approx(best.values.tolist(), abs=1e-6)
     capsys.readouterr()
     assert (

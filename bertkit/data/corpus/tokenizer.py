@@ -101,6 +101,10 @@ class Tokenizer:
         """Decode ids to readable text."""
         return str(self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
 
+    def texts_of(self, ids: Iterable[int]) -> list[str]:
+        """Return the text of each token alone: `##ing` of a WordPiece, ` kan` for the `Ġkan` of a byte-level BPE."""
+        return [self.decode([number]) or self.vocab[number] for number in ids]
+
     def __call__(
         self,
         text: str | list[str],
