@@ -106,6 +106,7 @@ REFUSED = [  # a command; the setting and value that its error names, and the re
     ("pretrain batch.sequenses=3", "'batch.sequenses'; did you mean 'sequences'?"),
     ("pretrain stpes=3", "'stpes'; did you mean 'steps'?"),
     ("pretrain steps", "'steps': expected key=value"),
+    ("predict great model_dir=x", "for a text of one word write text=great"),
     ("pretrain seed=1,2", "write seed=[1,2] for a list, or add -m"),
     ("pretrain model=[tiny,mini]", "model= takes a name (one of base"),
     ("finetune task=mprc model_dir=x output_dir=y", "task=mprc; did you mean 'mrpc'?"),

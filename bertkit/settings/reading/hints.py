@@ -121,7 +121,9 @@ def unusable_word(command: str, word: str) -> str:
         return f"{word:.200}: bertkit {command} cannot use it (it needs: {needs}); see bertkit {command} --help"
     if Path(word).suffix or "/" in word:
         return f"{word:.200}: no such file or folder"
-    return f"'{word:.200}': expected key=value or group=option, such as output_dir=runs/mine"
+    texts = [f"{name}={word:.200}" for name in ("text", "question") if name in settings_of(command)]
+    text = f"; for a text of one word write {texts[0]}" if texts else ""
+    return f"'{word:.200}': expected key=value or group=option, such as output_dir=runs/mine{text}"
 
 
 @dataclass(frozen=True)

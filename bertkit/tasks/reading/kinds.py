@@ -84,4 +84,6 @@ def _of_labels(task: TaskConfig, labels: Sequence[object]) -> Inferred:
     if numbers and max(numbers) < float("inf") and not are_classes:
         return Inferred(["task=regression"], f"{len(numbers):,} different numbers")
     is_few = len(texts) <= max(2, len(labels) / 2)
-    return Inferred(["task=classification"] if is_few else [], f"{len(texts):,} different labels")
+    are_stars = len(texts) > 2 and max(numbers) < float("inf")
+    more = " (numbers; if their sizes matter, as of stars, set task=regression)" if are_stars else ""
+    return Inferred(["task=classification"] if is_few else [], f"{len(texts):,} different labels{more}")

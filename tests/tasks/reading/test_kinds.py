@@ -38,6 +38,13 @@ def test_kind_of_task_is_inferred_from_file(tmp_path: Path, name: str, content: 
     assert " ".join(infer_task(task_config("sequence", f"task.files.train={path}"))[0]) == settings
 
 
+@pytest.mark.parametrize(("labels", "is_told"), [("12345", True), ("01", False), ("abc", False)])
+def test_stars_may_be_the_labels_of_a_regression(tmp_path: Path, labels: str, is_told: bool) -> None:
+    path = write(tmp_path, "a.csv", "text,label\n" + "".join(f"a,{label}\nb,{label}\n" for label in labels))
+    _, reason = infer_task(task_config("sequence", f"task.files.train={path}"))
+    assert ("set task=regression" in reason) == is_told
+
+
 @pytest.mark.parametrize(
     ("parts", "settings"),
     [
