@@ -14,11 +14,13 @@ import re
 import sys
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from types import ModuleType
 
 from bertkit import COMMANDS
 from bertkit.base import hub_ids, processors
 from bertkit.base.errors import InputError, listed, say
+from bertkit.base.files import check_output_dir, check_place
 from bertkit.base.text_files import JsonObject
 from bertkit.launch import launcher, world
 from bertkit.settings.command import Command, CommandSettings
@@ -95,12 +97,19 @@ def _infer(assignments: Sequence[Assignment], config_dir: str | None) -> list[As
 
 
 def build_settings(command: str, mapping: JsonObject) -> CommandSettings:
-    """Check a configuration, and return the settings of the command; raises InputError with a line for each problem."""
+    """Check a configuration, and return the settings of the command; raises InputError with a line for each problem.
+
+    The models and the places to write to are checked too, before any file is read.
+    """
     from bertkit.base.typed_settings import build
 
     settings = build(command_of(command).settings, mapping)
     for model_dir in settings.models:
         hub_ids.check_model(model_dir, "model_dir")
+    if settings.directory is not None:
+        check_output_dir(Path(settings.directory))
+    if settings.output_file not in (None, "-"):
+        check_place(Path(settings.output_file), f"output={settings.output_file}")
     return settings
 
 

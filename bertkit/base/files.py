@@ -256,9 +256,8 @@ def partial_dir(final: Path, made_from: str | None) -> Iterator[Path]:
     """Yield the locked partial directory of `final`. An error deletes it.
 
     The key `made_from` identifies everything on which the result depends. With a key, the folder `UNFINISHED` in the partial
-    directory is for intermediate results. After a kill, or an error other than an `InputError` or a disk error, this folder is
-    kept, and the next build with the same key can continue from it. Raises LockedError if another process is building the same
-    directory.
+    directory is for intermediate results. After a kill, or an error other than an `InputError` or a disk error, it is kept, and
+    the next build with the same key can continue. Raises LockedError if another process is building the same directory.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(naming(final))
@@ -322,10 +321,20 @@ def locked(directory: Path) -> Iterator[None]:
         lock.release()
 
 
-def refuse_file(output_dir: Path) -> None:
-    """Raise InputError if the path of an output directory is a file."""
+def check_output_dir(output_dir: Path) -> None:
+    """Raise InputError if the path of an output directory is a file, or it cannot be made."""
     if output_dir.exists() and not output_dir.is_dir():
         raise InputError(f"output_dir={output_dir} is a file; choose a directory")
+    check_place(output_dir, f"output_dir={output_dir}")
+
+
+def check_place(path: Path, named: str) -> None:
+    """Raise InputError if the folder of a path is a file, or nothing new may be made in it; the message begins with `named`."""
+    folder = next(parent for parent in path.absolute().parents if os.path.lexists(parent))
+    if not folder.is_dir():
+        raise InputError(f"{named}: {folder} is a file; expected a folder to write to")
+    if not path.exists() and not os.access(folder, os.W_OK):
+        raise InputError(f"{named}: {folder} is not writable; choose another folder")
 
 
 def require_space(directory: Path, num_bytes: int) -> None:

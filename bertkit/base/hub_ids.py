@@ -47,6 +47,21 @@ def check_model(name: str, setting: str) -> None:
         raise missing_model_error(name, setting, "no network, or HF_HUB_OFFLINE is set")
 
 
+def check_directory(name: str, setting: str) -> None:
+    """Raise InputError if a model that is none of the hub is missing; a TensorFlow checkpoint may be named by its prefix."""
+    path = path_of(name, setting)
+    if not is_id(name) and not path.exists() and not path.with_name(f"{path.name}.index").exists():
+        raise missing_directory_error(name, setting)
+
+
+def missing_directory_error(name: str, setting: str) -> InputError:
+    """Return the error for a model in a directory that does not exist."""
+    return InputError(
+        f"{setting}={name}: no such directory; expected a run, a checkpoint, a Hugging Face model, a TensorFlow checkpoint, or a "
+        "hub id such as google-bert/bert-base-uncased"
+    )
+
+
 def _cache() -> Path:
     home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "huggingface")
     return Path(os.environ.get("HF_HUB_CACHE") or Path(home, "hub")).expanduser()

@@ -12,7 +12,7 @@ from torch import nn
 
 from bertkit.base.errors import InputError, counted, say
 from bertkit.base.files import sha256_file
-from bertkit.base.hub_ids import is_id, path_of
+from bertkit.base.hub_ids import is_id, missing_directory_error, path_of
 from bertkit.base.processors import check_precision
 from bertkit.base.typed_settings import refuse
 from bertkit.data.corpus.tokenizer import Rules, Tokenizer
@@ -131,10 +131,7 @@ def resolve_model_dir(model_dir: str | Path, setting: str = "model_dir") -> Path
             return prefix if len(list(prefix.parent.glob("*.index"))) > 1 else prefix.parent
         refuse(path.is_file() and f"{setting}={model_dir}: a file; name its folder")
         if path.exists() or not is_id(str(model_dir)):
-            raise InputError(
-                f"{setting}={model_dir}: no such directory; expected a run, a checkpoint, a Hugging Face model, a "
-                "TensorFlow checkpoint, or a hub id such as google-bert/bert-base-uncased"
-            )
+            raise missing_directory_error(str(model_dir), setting)
         path = fetch(str(model_dir), setting)
     if checkpoints_dir(path).is_dir() or (path / "config.yaml").is_file():
         return _model_of_run(path, f"{setting}={model_dir}")

@@ -142,7 +142,7 @@ class LibraryWriter:
         """Optimize the index for size and speed; return the numbers of files, documents and passages."""
         with self._connection:
             self._connection.execute("INSERT INTO words (words) VALUES ('optimize')")
-        return {name: self._one(f"SELECT count(*) FROM {name}") for name in ("files", "documents", "passages")}
+        return {name: self._one(f"SELECT count(*) FROM {name}s") for name in ("file", "document", "passage")}
 
     def prepare_vectors(self, encoder: EncoderIdentity) -> int:
         """Make room for the vectors of a model, if there is none yet; return how many passages have a vector."""

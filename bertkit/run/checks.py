@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
+from bertkit.base.hub_ids import check_directory
 from bertkit.base.text_files import opened_input, unpacked
+from bertkit.run.directory import has_results
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.inputs import InputSettings
 from bertkit.tasks.reading import readers
@@ -13,8 +15,10 @@ from bertkit.tasks.trainable import task_of
 def read_local_splits(settings: FinetuneSettings) -> TrainingData | None:
     """Read the local files of a task, and return the examples for the stage; raises InputError if they, or the metrics, are wrong.
 
-    Returns None for a dataset of the hub.
+    Returns None for a dataset of the hub. The starting model must be there, unless the run is finished.
     """
+    if settings.model_dir is not None and not has_results(Path(settings.output_dir)):
+        check_directory(settings.model_dir, "model_dir")
     task = task_of(settings.task)
     task.check_trainable()
     task.check_metrics()

@@ -23,7 +23,6 @@ from bertkit.base.files import (
     folder_for,
     locked,
     naming,
-    refuse_file,
     remove,
     remove_leftovers,
     to_json,
@@ -214,7 +213,6 @@ def check(directory: Path, identity: dict[str, object], rules: Rules, allow: Seq
     """Return the settings that differ from the saved ones; raises InputError if this run may not use the directory."""
     known = dotted_keys(identity)
     refuse([f"resume.allow: no fixed setting '{name}'{nearest(name, known)}" for name in allow if name not in known])
-    refuse_file(directory)
     if not directory.exists():
         return []
     if not (directory / "manifest.json").is_file():

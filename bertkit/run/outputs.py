@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from bertkit.base.errors import InputError
-from bertkit.base.files import folder_for, naming, partial_path, writing
+from bertkit.base.files import check_place, folder_for, naming, partial_path, writing
 from bertkit.run.directory import FILES_OF_A_RUN, run_of
 
 THERE = "is there already; choose another file, or set overwrite=true to replace it"
@@ -25,9 +25,7 @@ def check_output(name: str | Path, overwrite: bool, setting: str = "output") -> 
     path = Path(name)
     if path.is_dir():
         raise InputError(f"{setting}={name} is a folder; give a file in it")
-    folder = next(parent for parent in path.absolute().parents if os.path.lexists(parent))
-    if not folder.is_dir():
-        raise InputError(f"{setting}={name}: {folder} is a file; expected a folder to write to")
+    check_place(path, f"{setting}={name}")
     if is_stream(path):
         return
     if path.exists() and path.is_symlink():

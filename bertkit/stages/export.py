@@ -5,7 +5,7 @@ import hashlib
 from pathlib import Path
 
 from bertkit.base.errors import InputError, say
-from bertkit.base.files import LOCK, building_dir, refuse_file, sha256_file, to_json
+from bertkit.base.files import LOCK, building_dir, sha256_file, to_json
 from bertkit.base.text_files import JsonObject, read_json
 from bertkit.base.typed_settings import checked, refuse
 from bertkit.data.corpus.tokenizer import Tokenizer
@@ -37,7 +37,6 @@ def run(settings: ExportSettings) -> None:
     """Export, reload with `transformers`, compare, and only then publish the directory."""
     source = resolve_model_dir(settings.model_dir, "checkpoint")
     final = Path(settings.output_dir)
-    refuse_file(final)
     model = _load(settings, source)
     require_bert(model.config, f"model_dir={settings.model_dir}")
     tokenizer = tokenizer_of(settings.model_dir, source)

@@ -64,13 +64,13 @@ def run(settings: IndexSettings) -> None:
         if settings.remove:
             num_removed = library.remove_others(hashes)
         counts = library.finish()
-        if not counts["passages"]:
+        if not counts["passage"]:
             raise InputError(f"{corpus.describe()}: no text in it; output={output} would have no passages")
         if encoder is not None:
-            _add_vectors(library, encoder, counts["passages"])
+            _add_vectors(library, encoder, counts["passage"])
     if num_removed:
         say(f"{counted(num_removed, 'missing file')} removed")
-    totals = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+    totals = ", ".join(counted(count, name) for name, count in counts.items())
     say(f"{output}: {totals}; {output.stat().st_size / 1e6:,.1f} MB")
 
 

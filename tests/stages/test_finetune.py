@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import os
 import re
 import shutil
 import signal
@@ -610,7 +611,22 @@ def test_metrics_are_checked_when_the_labels_are_known(start: Path, tmp_path: Pa
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_missing_device_is_said_before_the_model_is_read(data: Path, tmp_path: Path, capsys: Capsys) -> None:
+    (tmp_path / "none").mkdir()
     refused(finetune(data, tmp_path / "none", tmp_path / "run", "device=cuda"), "device=cuda: ", capsys)
+
+
+def test_a_missing_model_or_a_wrong_place_is_said_before_the_files_are_read(
+    start: Path, tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.tsv").write_text("text\tlabel\nkan\n")  # too few cells
+    (tmp_path / "closed").mkdir()
+    refused(finetune(tmp_path, tmp_path / "none", tmp_path / "run"), "none: no such directory", capsys, alone=True)
+    for place in ("train.tsv", "train.tsv/run"):
+        refused(finetune(tmp_path, start, tmp_path / place), "train.tsv is a file; ", capsys, alone=True)
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path / "closed" and access(path, mode))
+    refused(finetune(tmp_path, start, tmp_path / "closed" / "run"), "closed is not writable; ", capsys, alone=True)
+    refused(finetune(tmp_path, start, tmp_path / "run"), "too few cells", capsys)
 
 
 @pytest.mark.parametrize(("setting", "line"), [

@@ -6,7 +6,7 @@ from pathlib import Path
 from torch import Tensor
 
 from bertkit.base.errors import InputError, listed
-from bertkit.base.files import building_dir, refuse_file, write_tensors
+from bertkit.base.files import building_dir, check_output_dir, write_tensors
 from bertkit.base.hub_ids import is_offline, missing_model_error, path_of
 from bertkit.base.text_files import read_json
 from bertkit.data.corpus.tokenizer import Tokenizer
@@ -63,7 +63,7 @@ def export_model(model: PaddedBert | BertWithHeads, tokenizer: Tokenizer, output
     if not isinstance(tokenizer, Tokenizer):
         raise InputError(f"tokenizer: {type(tokenizer).__name__}: expected what load_tokenizer returns")
     require_bert(inner.config, "the model")
-    refuse_file(final)
+    check_output_dir(final)
     if final.exists() and any(final.iterdir()):
         ours = {"model.safetensors", "README.md", "parity.json", *text_files(inner, tokenizer)}
         others = sorted(path.name for path in final.iterdir() if path.name not in ours)
