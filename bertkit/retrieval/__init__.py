@@ -8,5 +8,7 @@ Doors:
     passages        documents -> overlapping passages; texts -> search words
     encoders        the encoder that makes the vectors of passages and questions
     questions       reading a file of questions, with the right passages if known
+    snippets        the part of a passage that is shown, with the words of the question marked
     ranking         passages ranked by BM25, by vectors, by both of them, or by a reader model
+    judging         metrics of rankings, with intervals
 """

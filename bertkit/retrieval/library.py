@@ -31,16 +31,16 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError
-from bertkit.data.data_config import Stemming
 from bertkit.retrieval import library_file
-from bertkit.retrieval.library_file import open_library, stored_encoder, using
+from bertkit.retrieval.library_file import open_library, stored_encoder, stored_settings, using
 from bertkit.retrieval.passages import Passage, place_of, words_of
+from bertkit.retrieval.snippets import Marker, Span
 
 K1 = 1.2  # BM25's k1, which FTS5 fixes
 FREQUENT_SHARE = 0.2  # words in more of the passages are frequent; 0.2 has the lowest p99 latency with 100,000 passages
@@ -110,9 +110,7 @@ class Library:
             (num_passages,) = connection.execute("SELECT count(document) FROM passages").fetchone()
             ends = [str(path) for path in connection.execute(_FIRST_AND_LAST).fetchone()]
             encoder = stored_encoder(connection)
-            (stemming,) = connection.execute(_STEMMING).fetchone()
-            if stemming not in get_args(Stemming):
-                raise sqlite3.DataError(f"unknown stemming {stemming!r:.40}")
+            settings = stored_settings(connection)
         if not num_passages:
             raise InputError(f"index={self.path}: no passages in this library; run bertkit index again")
 
@@ -122,7 +120,7 @@ class Library:
             return int(connection.execute(count, (_any([word]),)).fetchone()[0])
 
         self._connection, self._num_with, self.num_passages = connection, num_with, int(num_passages)
-        self.encoder, self._vectors, self._stemming = encoder, None, stemming
+        self.encoder, self._vectors, self._stemming, self._marker = encoder, None, settings.stemming, Marker(settings)
         self._version = (state.st_ino, state.st_mtime_ns)
         common = os.path.commonprefix(ends)  # noqa: RUF071  # of two texts, cut to a folder below
         self._folder = common[: common.rfind("/") + 1] if common.startswith("/") else ""  # of all files
@@ -159,6 +157,16 @@ class Library:
             dataclasses.replace(hit, score_vectors=cosine)
             for hit, cosine in zip(all_hits, cosines[places].tolist(), strict=True)
         ]
+
+    def marks(self, texts: Sequence[str], question: str, more: Sequence[str] = ()) -> list[list[Span]]:
+        """Return the places of the words of a question and of `more` in each text.
+
+        Words in more than half of the passages, which count next to nothing in BM25, are left out if there are others.
+        """
+        words = words_of(question, more, self._stemming)
+        with using(self._connection, self.path, library_file.READ_SECONDS):
+            telling = [word for word in words if self._num_with(word) <= self.num_passages / 2]
+        return self._marker.marks(texts, telling or words)
 
     def _read_vectors(self, dimension: int) -> _Vectors:
         """Read all vectors into memory."""
@@ -214,7 +222,6 @@ def _any(words: Sequence[str]) -> str:
     return " OR ".join(f'"{word}"' for word in words)
 
 
-_STEMMING = "SELECT coalesce(max(json_extract(value, '$.stemming')), 'none') FROM settings WHERE name = 'passages'"
 _FIRST_AND_LAST = "SELECT min(path), max(path) FROM files"  # what these share, all share
 _TYPES = (int, float, str, str, str, int, int, int, int, str, int)  # of the columns below
 _PARTS = """p.text, d.title, d.unit, p.start, p.end, p.first, p.last, coalesce(f.path, ''), coalesce(l.number, 0)

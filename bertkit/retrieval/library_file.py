@@ -20,6 +20,7 @@ import google_crc32c
 
 from bertkit.base.errors import InputError, StorageError
 from bertkit.base.files import flush
+from bertkit.base.typed_settings import build
 from bertkit.data.data_config import PassagesConfig
 
 APPLICATION = 0x62657274  # "bert", the application id in SQLite's header
@@ -63,14 +64,27 @@ class EncoderIdentity:
     dimension: int  # numbers in a vector
 
 
-def make_tables(connection: sqlite3.Connection, settings: PassagesConfig) -> None:
-    """Make the tables of an empty library."""
+def tokenizer_of(settings: PassagesConfig) -> str:
+    """Return FTS5's tokenizer for a library, as an SQL text without its quotes."""
     # a word consists of letters, numbers and combining marks, which Hindi needs; FTS5's default leaves the marks out
     tokenize = f"unicode61 remove_diacritics {2 if settings.accents == 'drop' else 0} categories ''L* N* M* Co''"
-    if settings.stemming == "english":
-        tokenize = f"porter {tokenize}"
+    return f"porter {tokenize}" if settings.stemming == "english" else tokenize
+
+
+def make_tables(connection: sqlite3.Connection, settings: PassagesConfig) -> None:
+    """Make the tables of an empty library."""
     made = json.dumps(dataclasses.asdict(settings))
+    tokenize = tokenizer_of(settings)
     connection.executescript(_TABLES.format(tokenize=tokenize, settings=made, application=APPLICATION, version=VERSION))
+
+
+def stored_settings(connection: sqlite3.Connection) -> PassagesConfig:
+    """Return how the documents of a library were cut into passages."""
+    row = connection.execute("SELECT value FROM settings WHERE name = 'passages'").fetchone()
+    try:
+        return build(PassagesConfig, json.loads(row[0]))
+    except (InputError, TypeError, ValueError):
+        raise sqlite3.DataError("unreadable settings") from None
 
 
 def make_vectors(connection: sqlite3.Connection, encoder: EncoderIdentity) -> None:

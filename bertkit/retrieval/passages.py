@@ -26,6 +26,9 @@ _MARKS = "".join(
 _LETTER = re.compile(f"[{_UNSPACED}][{_MARKS}]*")  # a letter with its vowel signs and tone marks
 _LETTERS = re.compile(r"[^\W\d_]+")
 _WORD = re.compile(rf"[^\s{_UNSPACED}]+|(?:{_LETTER.pattern}){{1,2}}")
+_SPACED = re.compile(rf"[^\s{_UNSPACED}]+")
+LONGEST_UNCUT = 50  # longer words, such as addresses, may be cut
+_UNCUT = re.compile(rf"[^\s{_UNSPACED}]{{1,{LONGEST_UNCUT}}}|{_LETTER.pattern}")
 
 
 @dataclass(frozen=True)
@@ -67,12 +70,21 @@ def document_of(sentences: Sequence[str], unit: str) -> LibraryDocument:
 
 def document_of_text(text: str, title: str, unit: str, number: int) -> LibraryDocument:
     """Make a library document of a text, which is kept unchanged and split into sentences."""
-    text, at, spans = without_surrogates(text), 0, []
+    text = without_surrogates(text)
+    return LibraryDocument(without_surrogates(title), text, tuple(_sentence_places(text)), unit, number)
+
+
+def _sentence_places(text: str) -> Iterator[tuple[int, int]]:
+    at = 0
     for sentence in split_sentences(text):
-        at = text.index(sentence, at)
-        spans.append((at, at + len(sentence)))
-        at += len(sentence)
-    return LibraryDocument(without_surrogates(title), text, tuple(spans), unit, number)
+        start = text.index(sentence, at)
+        at = start + len(sentence)
+        yield start, at
+
+
+def sentence_around(text: str, place: int) -> tuple[int, int]:
+    """Return (start, end) of the sentence with the character at `place`."""
+    return next(span for span in _sentence_places(text) if place < span[1])
 
 
 def cut(document: LibraryDocument, settings: PassagesConfig) -> Iterator[Passage]:
@@ -160,5 +172,32 @@ def searchable(text: str, stemming: str, *, is_question: bool = False) -> str:
 def words_of(question: str, more: Sequence[str] = (), stemming: str = "none") -> list[str]:
     """Return the different words of a question and of `more`, or their stems; punctuation separates words."""
     plain = searchable(" ".join([question, *more]), stemming, is_question=True).casefold()
-    kept = "".join(c if c.isalnum() or unicodedata.category(c)[0] == "M" else " " for c in plain)
-    return list(dict.fromkeys(kept.split()))[:MAX_QUERY_WORDS]
+    return list(dict.fromkeys(plain.translate(_BLANKS).split()))[:MAX_QUERY_WORDS]
+
+
+class _Blanks(dict[int, str]):
+    """What `str.translate` needs to replace each character that belongs to no word by a blank."""
+
+    def __missing__(self, code: int) -> str:
+        character = chr(code)
+        is_part = character.isalnum() or unicodedata.category(character)[0] == "M"
+        self[code] = character if is_part else " "
+        return self[code]
+
+
+_BLANKS = _Blanks()
+
+
+def places_of_words(text: str) -> Iterator[tuple[int, int]]:
+    """Yield (start, end) of each word as the index has it; in a script without spaces, of each letter and pair of letters."""
+    plain = text.translate(_BLANKS)
+    yield from (word.span() for word in _SPACED.finditer(plain))
+    for run in _UNSPACED_RUN.finditer(plain):
+        letters = [letter.span() for letter in _LETTER.finditer(plain, *run.span())]
+        yield from letters
+        yield from ((start, end) for (start, _), (_, end) in itertools.pairwise(letters))
+
+
+def uncut_places(text: str, first: int, last: int) -> Iterator[tuple[int, int]]:
+    """Yield (start, end) of what is not cut about `text[first:last]`: words with their punctuation; letters, in a script without spaces."""
+    return (match.span() for match in _UNCUT.finditer(text, max(0, first - LONGEST_UNCUT), last + LONGEST_UNCUT))

@@ -32,6 +32,7 @@ from bertkit.base.text_files import check_regular, is_blank, read_lines
 from bertkit.base.typed_settings import read_conf
 from bertkit.retrieval.library import Hit, Library
 from bertkit.retrieval.passages import words_of
+from bertkit.retrieval.snippets import Span, snippet_of
 from bertkit.settings.search import BothConfig
 
 if TYPE_CHECKING:
@@ -52,15 +53,27 @@ class Candidate:
 
     hit: Hit
     score_bert: float | None = None  # None without a reader
-    answer: str | None = None
-    start: int | None = None  # first character of the answer in the passage
-    end: int | None = None  # the character after the last one
+    place: Span | None = None  # of the answer in the passage
+
+    @property
+    def answer(self) -> str | None:
+        """The answer; None if there is none."""
+        return None if self.place is None else self.hit.passage[self.place.start : self.place.end]
+
+
+@dataclass(frozen=True)
+class Matches:
+    """The candidates for a question, and the words that a glossary and a translation added to it."""
+
+    question: str
+    more: Sequence[str]
+    candidates: Sequence[Candidate]
 
 
 class SearchResult(TypedDict):
     """The passages for a question, and the answers in them."""
 
-    answers: list[Row]  # the results of `row`
+    answers: list[Row]  # the passages, the best first
     order: str
     has_odds: bool  # whether score_bert is the log odds of an answer
     seconds: float
@@ -117,11 +130,17 @@ class Searcher:
         order = order or self.orders[-1]
         self.check(order)
         num_candidates = top_k if order == "search" else max(top_k, self.num_candidates)
-        candidates = self.candidates(question, num_candidates, with_vectors=order != "search")
-        answers = [row(candidate, score) for candidate, score in in_order(candidates, order, self.both)[:top_k]]
+        matches = self.matches(question, num_candidates, with_vectors=order != "search")
+        answers = self.rows(matches, in_order(matches.candidates, order, self.both)[:top_k])
         return {"answers": answers, "order": order, "has_odds": self.has_odds, "seconds": time.monotonic() - started_at}
 
-    def candidates(self, question: str, num_candidates: int, *, with_vectors: bool = True) -> list[Candidate]:
+    def rows(self, matches: Matches, ordered: Sequence[tuple[Candidate, float]]) -> list[Row]:
+        """Return candidates, with their scores in an order, as `bertkit search` and `POST /search` show them."""
+        passages = [candidate.hit.passage for candidate, _ in ordered]
+        marks = self.library.marks(passages, matches.question, matches.more)
+        return [_row(*pair, some) for pair, some in zip(ordered, marks, strict=True)]
+
+    def matches(self, question: str, num_candidates: int, *, with_vectors: bool = True) -> Matches:
         """Return passages by BM25, the best first, then others by their vectors, each with the reader's best answer."""
         words = f" {' '.join(words_of(question))} "
         more = [other for key, others in self.glossary.items() if f" {key} " in words for other in others]
@@ -133,9 +152,9 @@ class Searcher:
             self.encoder.check(self.library)  # the file may be another one than at the start
             hits = self.library.add_nearest(hits, self.encoder([question])[0], num_candidates)
         if predictor is None or not hits:
-            return [Candidate(hit) for hit in hits]
+            return Matches(question, more, [Candidate(hit) for hit in hits])
         predictions = _predictions(predictor, [(question, hit.passage) for hit in hits])
-        return [_with_answer(hit, prediction) for hit, prediction in zip(hits, predictions, strict=True)]
+        return Matches(question, more, list(map(_with_answer, hits, predictions)))
 
 
 def _predictions(predictor: Predictor, inputs: Sequence[str] | Sequence[tuple[str, str]]) -> list[Any]:
@@ -153,15 +172,18 @@ def _with_answer(hit: Hit, prediction: SpanPrediction) -> Candidate:
     if best is None:
         return Candidate(hit, MIN_SCORE)
     score = max(-prediction.null_odds, MIN_SCORE)
-    return Candidate(hit, score, best.text, best.start, best.end)
+    return Candidate(hit, score, Span(best.start, best.end))
 
 
-def row(candidate: Candidate, score: float) -> Row:
-    """Return a passage with its answer as a mapping, for `bertkit search` and `POST /search`."""
-    row = dataclasses.asdict(candidate.hit)
+def _row(candidate: Candidate, score: float, marks: Sequence[Span]) -> Row:
+    """Return a passage, its answer and its snippet as a mapping."""
+    row, place = dataclasses.asdict(candidate.hit), candidate.place
     row["score_search"], row["score_vectors"] = row.pop("score"), row.pop("score_vectors")
-    reader = {"answer": candidate.answer, "start": candidate.start, "end": candidate.end}
-    return {**row, "score_bert": candidate.score_bert, "score": score, **reader}
+    start, end = place or (None, None)
+    reader = {"answer": candidate.answer, "start": start, "end": end}
+    snippet = snippet_of(candidate.hit.passage, marks, place)
+    shown = {"snippet": snippet.text, "snippet_start": snippet.start, "marks": list(map(list, snippet.marks))}
+    return {**row, "score_bert": candidate.score_bert, "score": score, **reader, **shown}
 
 
 def in_order(candidates: Sequence[Candidate], order: str, both: BothConfig) -> list[tuple[Candidate, float]]:

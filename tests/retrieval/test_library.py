@@ -406,8 +406,8 @@ CHANGES = [
     ("CREATE TRIGGER t AFTER INSERT ON passages BEGIN SELECT 1; END", [2, 2]),
     ("UPDATE passages SET text = CAST(text AS BLOB)", [0, 2]),
     ("UPDATE passages SET start = 'a'", [0, 2]),
-    ("UPDATE settings SET value = '[1]'", [2, 0]),
-    ("DELETE FROM settings", [2, 0]),
+    ("UPDATE settings SET value = '[1]'", [2, 2]),
+    ("DELETE FROM settings", [2, 2]),
 ]
 
 

@@ -73,7 +73,7 @@ def test_order_by_vectors_is_that_of_all_cosines(library: Path, encoder: Path) -
 
 def test_hybrid_is_the_sum_of_scaled_scores_of_both_lists(library: Path, encoder: Path) -> None:
     searcher = Searcher(Library(library), None, encoder=PassageEncoder(str(encoder), "encoder", "cpu"))
-    candidates = searcher.candidates("kan lon mir", 11)
+    candidates = searcher.matches("kan lon mir", 11).candidates
     lists = {
         order: {candidate.hit.id: score for candidate, score in in_order(candidates, order, searcher.both)}
         for order in ORDERS

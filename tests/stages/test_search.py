@@ -96,6 +96,10 @@ def test_a_reader_without_unanswerable_questions_has_no_probability(
     assert [hit["id"] for hit in results[0]["both"]] == [hit["id"] for hit in results[1]["both"]]
     assert ["  bert " in each.out for each in printed] == [True, False]
     assert ["no probabilities" in each.err for each in printed] == [False, True]
+    best = results[1]["both"][0]
+    assert f">>{best['answer']}<<" in printed[1].out.splitlines()[0]  # in its sentence, before the passages
+    assert best["snippet"] in best["passage"]
+    assert best["answer"] in best["snippet"]
 
 
 def test_bm25_needs_no_torch_and_counts_up_to_its_candidates(library: Path, tmp_path: Path) -> None:
@@ -190,10 +194,10 @@ def test_a_glossary_widens_a_question(tmp_path: Path, capsys: Capsys) -> None:
     assert search(library, "question=The dog?", "top_k=1") == 0
     assert "no passage contains a word of the question" in capsys.readouterr().out
     assert search(library, "question=The dog?", f"glossary={glossary}", "top_k=1") == 0
-    assert "Der Hund schläft." in capsys.readouterr().out
+    assert "Der *Hund* schläft." in capsys.readouterr().out
     for question, is_found in (("a big cat", True), ("a cat, big", False)):
         assert search(library, f"question={question}", f"glossary={glossary}", "top_k=1") == 0
-        assert ("Die Katze frisst." in capsys.readouterr().out) == is_found
+        assert ("Die *Katze* frisst." in capsys.readouterr().out) == is_found
     os.mkfifo(tmp_path / "pipe")
     refused(
         search(library, "question=x", f"glossary={tmp_path / 'pipe'}"), f"glossary={tmp_path / 'pipe'} is a", capsys

@@ -1,0 +1,65 @@
+"""How good rankings are: the ranks of the right passages, and metrics with intervals."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertkit.base.text_files import JsonObject
+from bertkit.retrieval.questions import Question
+from bertkit.retrieval.ranking import Candidate
+
+AT = (1, 5, 20)  # the values of k in accuracy at k, up to the number of candidates
+NUM_RESAMPLES = 1000  # for the bootstrap intervals
+
+
+class Metrics:
+    """The ranks of the correct passages of labelled questions, for each order of results."""
+
+    def __init__(self, orders: Sequence[str], has_reader: bool, num_candidates: int) -> None:
+        self.has_reader, self.at = has_reader, [k for k in AT if k <= num_candidates]
+        # from 1; infinity without a correct passage
+        self.ranks: dict[str, list[float]] = {order: [] for order in orders}
+        self.answered: dict[str, list[tuple[float, float]]] = {order: [] for order in orders}  # exact match and F1
+
+    @property
+    def num_labelled(self) -> int:
+        """The number of questions with a label so far."""
+        return len(next(iter(self.ranks.values())))
+
+    def add(self, question: Question, ordered: dict[str, list[tuple[Candidate, float]]]) -> JsonObject:
+        """Record a question with its ranked candidates; return the rank of the correct passage in each order."""
+        if not question.is_labelled:
+            return {}
+        right_at: dict[str, int | None] = {}
+        for order, candidates in ordered.items():
+            correct = (rank for rank, (candidate, _) in enumerate(candidates, 1) if question.is_right(candidate.hit))
+            right_at[order] = next(correct, None)
+            self.ranks[order].append(right_at[order] or np.inf)
+            if self.has_reader and question.answers:
+                answer = candidates[0][0].answer if candidates else None
+                self.answered[order].append(question.scores_of(answer or ""))
+        return {"right_at": right_at}
+
+    def summary(self) -> JsonObject:
+        """Return every metric with its interval, and the gain of the order `both` over each other order."""
+        summary: JsonObject = {"num_questions": self.num_labelled}
+        measured: dict[str, dict[str, NDArray[np.float64]]] = {}
+        for order, values in self.ranks.items():
+            ranks = np.array(values)
+            measured[order] = {f"accuracy_at_{k}": (ranks <= k).astype(float) for k in self.at} | {"mrr": 1 / ranks}
+            if self.answered[order]:
+                measured[order] |= dict(zip(("exact", "f1"), np.array(self.answered[order]).T, strict=True))
+            summary[order] = {name: _with_interval(values) for name, values in measured[order].items()}
+        for other in [order for order in measured if order != "both" and "both" in measured]:
+            summary[f"both_less_{other}"] = {
+                name: _with_interval(values - measured[other][name]) for name, values in measured["both"].items()
+            }
+        return summary
+
+
+def _with_interval(values: NDArray[np.float64]) -> JsonObject:
+    """Return the mean and its 95 % interval, by a bootstrap over the questions."""
+    random = np.random.default_rng(0)
+    means = [random.choice(values, len(values)).mean() for _ in range(NUM_RESAMPLES)]
+    return {"mean": round(float(values.mean()), 4), "interval": np.percentile(means, [2.5, 97.5]).round(4).tolist()}
