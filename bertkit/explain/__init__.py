@@ -4,6 +4,7 @@ Doors:
 
     explain       computes an `Explanation` of one input, and writes it as JSON
     attributions  computes how much each token contributes to a prediction, by integrated gradients
+    heads         computes how much each attention head contributes to a prediction, and where it looks
     positions     shows what positions say about the distance between tokens
     pictures      draws attention and alignments as a page, SVG and PNG
 """

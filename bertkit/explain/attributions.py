@@ -18,7 +18,7 @@ from bertkit.kernels.layout import Layout
 from bertkit.model.bert_config import FOLLOWS
 from bertkit.model.heads import BertOutput, BertWithHeads
 from bertkit.tasks.feature import Feature, SpanFeature, TaggingFeature
-from bertkit.tasks.task import AnyTask, Row
+from bertkit.tasks.task import AnyTask, Row, Verdict
 
 NO_ALIGNMENT = "decoder.score=none: the decoder starts from the source's last state, without attention to its tokens"
 MIN_STEPS, MAX_STEPS = 16, 256  # points on the path, if `steps` is not set
@@ -62,6 +62,7 @@ class Explained:
     feature: Feature
     target: Target | None = None  # None if the model predicts nothing
     row: Row | None = None  # that `predict` would write
+    verdict: Verdict | None = None  # the same for readers
     alignment: Alignment | None = None  # of a generated text
 
 
@@ -113,7 +114,7 @@ def attribute(
     table = model.bert.embeddings.token.weight
     start, end = (table[torch.tensor(ids, device=table.device)].detach() for ids in (list(baseline), feature.input_ids))
     with torch.no_grad():
-        scores = _score(model, target, feature, torch.stack([start, end])).double().cpu()
+        scores = score_of(model, target, feature, torch.stack([start, end])).double().cpu()
     low, high = scores.tolist()
     require_finite(bool(torch.isfinite(scores).all()))
     count = MIN_STEPS if steps is None else steps
@@ -137,12 +138,12 @@ def _integral(
         part = slice(first, first + at_once)
         along, weights = (torch.from_numpy(numbers[part]) for numbers in ((points + 1) / 2, shares / 2))  # on [0, 1]
         path = (start + along.to(start)[:, None, None] * (end - start)).requires_grad_()  # (n, T, D)
-        (gradient,) = torch.autograd.grad(_score(model, target, feature, path).sum(), path)
+        (gradient,) = torch.autograd.grad(score_of(model, target, feature, path).sum(), path)
         total += (weights[:, None, None] * gradient.double().cpu()).sum(0)
     return (total * (end - start).double().cpu()).sum(-1).numpy()
 
 
-def _score(model: BertWithHeads, target: Target, feature: Feature, embeddings: Tensor) -> Tensor:
+def score_of(model: BertWithHeads, target: Target, feature: Feature, embeddings: Tensor) -> Tensor:
     """Return the target's score, (n,), for the feature with these token embeddings, (n, T, D), instead of its own."""
     count = len(embeddings)
     with model.bert.embeddings.token.register_forward_hook(lambda *_: embeddings.flatten(0, 1)):
@@ -250,13 +251,18 @@ def pretraining_target(predictor: Predictor, feature: Feature, target: str | Non
         column = _chosen(target, vocab, best[0], "token of the vocabulary")
         (text,) = predictor.tokenizer.texts_of([column])
         word = Target(f"{text.strip()} at [MASK]", "masked_lm", ((0, column),), (place,))
-        return Explained(feature, word, {"masks": [words]})
+        return Explained(
+            feature,
+            word,
+            {"masks": [words]},
+            Verdict(texts[0].strip(), list(zip(texts, shares[best].tolist(), strict=True))),
+        )
     if "next_sentence" in model.heads and 1 in feature.token_type_ids:
         shares = _probabilities(model, feature, "next_sentence")
         column = _chosen(target, FOLLOWS, int(shares.argmax()), "label")
         row: Row = {"next_sentence": dict(zip(FOLLOWS, shares.tolist(), strict=True))}
         label = Target(f"that the second text {FOLLOWS[column]}", "next_sentence", ((0, column),))
-        return Explained(feature, label, row)
+        return Explained(feature, label, row, Verdict(label.description, list(row["next_sentence"].items())))
     if target is not None:
         raise InputError(f"target={target}: the model has no prediction for this input; remove target=")
     return Explained(feature)

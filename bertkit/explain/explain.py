@@ -4,15 +4,18 @@ Axes: L layers, N heads, T tokens of the sequence, or of the generated text in a
 """
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError, in_json
+from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.explain.attributions import (
     Alignment,
     Attribution,
@@ -22,6 +25,7 @@ from bertkit.explain.attributions import (
     run_copies,
     target_of,
 )
+from bertkit.explain.heads import head_importance, head_roles
 from bertkit.inference.forward import Running, predict_local, require_finite
 from bertkit.inference.predictor import ReadInputs
 from bertkit.inference.task_model import Predictor
@@ -30,10 +34,18 @@ from bertkit.model.bert_config import BertConfig
 from bertkit.model.heads import BertWithHeads, Targets
 from bertkit.tasks.feature import Feature
 from bertkit.tasks.generation import GenerationExample, GenerationTask
-from bertkit.tasks.task import Row
+from bertkit.tasks.task import Row, Verdict
 
 RECURRENT = "The encoder is recurrent (decoder=rnn): its tokens do not attend to each other."
 NO_WEIGHTS = "attention.pattern=linformer compresses the keys: there are no attention weights between tokens"
+
+
+class Word(NamedTuple):
+    """The tokens from `start` to `end`, which is excluded, and the word that they make up."""
+
+    text: str
+    start: int
+    end: int
 
 
 @dataclass(frozen=True)
@@ -54,6 +66,11 @@ class Explanation:
     num_cut: int = 0  # pieces of the input that were truncated
     num_windows: int = 1  # into which a long input was cut; one of them is explained
     alignment: Alignment | None = None  # only for a model that generates text, which has no target
+    task: str = ""  # the name of the task that predicts
+    verdict: Verdict | None = None  # the prediction for readers
+    words: Sequence[Word] = ()  # the words that the tokens make up
+    head_importance: NDArray[np.float64] | None = None  # (L, N); None without a target
+    head_roles: Sequence[Sequence[str]] = ()  # (L, N); "" for a head without a plain role
 
     def notes(self) -> list[str]:
         """Return what a reader should know about this explanation, one sentence each."""
@@ -84,18 +101,18 @@ def explain(
     NumericsError if the model's output is not finite.
     """
     task, features = inputs.task, [feature.without_label().of_example(0) for feature in inputs.features]
-    model = predictor.model
+    model, facts = predictor.model, predictor.tokenizer.facts
     model.requires_grad_(False)
     chosen = _predict_and_choose(predictor, ReadInputs(task, inputs.examples[:1], features), target, target_text)
     feature, explained = chosen.feature, chosen.target
     attribution = None
     if explained is not None and steps != 0:
-        facts = predictor.tokenizer.facts
         baseline = [n if n in (facts.cls, facts.sep, facts.mask) else facts.pad for n in feature.input_ids]
         attribution = attribute(model, explained, feature, baseline, steps, predictor.micro_tokens)
     attentions = attentions_of(model, feature)
+    tokens = predictor.tokenizer.texts_of(feature.input_ids)
     return Explanation(
-        tokens=predictor.tokenizer.texts_of(feature.input_ids),
+        tokens=tokens,
         token_ids=feature.input_ids,
         segments=feature.token_type_ids,
         num_layers=model.config.num_hidden_layers,
@@ -109,7 +126,22 @@ def explain(
         num_cut=feature.num_cut,
         num_windows=len(features) // task.num_choices(inputs.examples[:1]),
         alignment=chosen.alignment,
+        task=task.config.name if task.head in model.heads else "",
+        verdict=chosen.verdict,
+        words=words_of(predictor.tokenizer, feature.input_ids),
+        head_importance=head_importance(model, explained, feature) if explained and attentions is not None else None,
+        head_roles=[]
+        if attentions is None
+        else head_roles(attentions, tokens, predictor.tokenizer.texts_of([facts.cls, facts.sep])),
     )
+
+
+def words_of(tokenizer: Tokenizer, ids: Sequence[int]) -> list[Word]:
+    """Return the words that tokens make up; a special token is a word."""
+    is_first = ~tokenizer.facts.is_continuation[list(ids)]
+    starts = [place for place, begins in enumerate(is_first) if begins or place == 0]
+    texts = ((start, end, tokenizer.decode(ids[start:end])) for start, end in itertools.pairwise([*starts, len(ids)]))
+    return [Word(text.strip() or tokenizer.vocab[ids[start]], start, end) for start, end, text in texts]
 
 
 def _predict_and_choose(
@@ -125,7 +157,8 @@ def _predict_and_choose(
         return pretraining_target(predictor, features[0], target)
     (prediction,) = predict_local(predictor, task, [example], features)
     row = task.row(example, prediction)
-    return dataclasses.replace(target_of(task, prediction, row, features, target), row=row)
+    verdict = task.verdict(example, prediction)
+    return dataclasses.replace(target_of(task, prediction, row, features, target), row=row, verdict=verdict)
 
 
 def _is_recurrent(config: BertConfig) -> bool:
@@ -189,7 +222,7 @@ def _align(predictor: Predictor, inputs: ReadInputs, target_text: str | None) ->
     names = tokenizer.texts_of(tokens)
     weights = _alignment_weights(model, feature, before)
     alignment = Alignment(names, tokens, weights, target_text is not None, num_cut)
-    return Explained(feature, row=task.row(example, prediction), alignment=alignment)
+    return Explained(feature, None, task.row(example, prediction), task.verdict(example, prediction), alignment)
 
 
 def _alignment_weights(model: BertWithHeads, feature: Feature, inputs: Sequence[int]) -> NDArray[np.float32] | None:
@@ -214,10 +247,22 @@ def json_parts(explanation: Explanation) -> Iterator[str]:
         "completeness_error": attribution.error,
         "num_steps": attribution.num_steps,
     }
-    names = ("tokens", "token_ids", "segments", "num_layers", "num_heads", "prediction", "target")
+    names = (
+        "tokens",
+        "token_ids",
+        "segments",
+        "num_layers",
+        "num_heads",
+        "prediction",
+        "target",
+        "words",
+        "head_roles",
+    )
     about = {name: getattr(explanation, name) for name in names}
     about |= {"target_tokens": explanation.target_tokens, "attributions": attributions, "notes": explanation.notes()}
     yield in_json(json.dumps(about, ensure_ascii=False))[:-1]  # without the closing brace
+    yield ', "head_importance": '
+    yield from _nested(explanation.head_importance, "%.9g")
     yield ', "attentions": '
     yield from _nested(explanation.attentions, "%.9g")
     yield ', "rollout": '

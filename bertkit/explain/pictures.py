@@ -9,16 +9,17 @@ import html
 import math
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError, install_extra, shown
 from bertkit.display.page import render
-from bertkit.explain.explain import Explanation
+from bertkit.explain.explain import Explanation, Word
+from bertkit.tasks.task import Mark, Verdict
 
 INK, SOFT, BLUE, ORANGE, GREEN = "#1c2128", "#57606a", (31, 111, 235), "#c2510a", "#1a7f37"
 BLACK, BROWN = (28, 33, 40), (194, 81, 10)  # INK and ORANGE
@@ -193,9 +194,7 @@ def png_writer() -> Callable[[str], bytes]:
     return lambda picture: bytes(svg_to_bytes(svg_string=picture, zoom=ZOOM))
 
 
-NUM_LISTED = 10  # attributions in the table
-MAX_ELEMENTS = 5  # elements of a list in a prediction that are shown
-INPUT_FIELDS = ("id", "words", "question", "context")  # of a prediction; not shown again
+MAX_BESIDE = 300  # letters of a long text that are shown on either side of its marks
 LEVELS = (255, 127, 63, 31, 15)  # possible numbers of steps from 0 to 1
 # the most characters for all weights, and for each weight if there are many; 12 layers with 12 heads and 128 tokens need
 # 3 MB, with 512 tokens 20 MB
@@ -204,41 +203,53 @@ MAX_CHARACTERS, MAX_CHARACTERS_EACH = 2_700_000, 0.48
 
 def attention_page(explanation: Explanation, model_name: str) -> str:
     """Return attention.html for one input."""
-    count = len(explanation.tokens)
+    count, importance = len(explanation.tokens), explanation.head_importance
     values = np.zeros(count) if explanation.attribution is None else explanation.attribution.values
-    heads = f", {explanation.num_heads} heads" if explanation.num_heads else ""
+    pieces = [Word(token, place, place + 1) for place, token in enumerate(explanation.tokens)]
+    layers = f"{explanation.num_layers} layers" + f" of {explanation.num_heads} heads" * (explanation.num_heads > 0)
     aligned = None if explanation.alignment is None else explanation.alignment.weights
-    prediction = None if explanation.prediction is None else explanation.prediction.items()
+    opened = (0, 0) if importance is None else divmod(int(importance.argmax()), importance.shape[1])
     return render(
         "attention.html",
-        name="attention",
-        headline=shown(f"{model_name}: {count} tokens, {explanation.num_layers} layers{heads}"),
+        name=shown(model_name),
+        headline=" · ".join(filter(None, (explanation.task, f"{count} tokens", layers))),
         look=explanation,
-        prediction=prediction and {name: _in_words(value) for name, value in prediction if name not in INPUT_FIELDS},
-        target=shown(_cut(explanation.target or "")),
-        values=values.tolist(),
-        most=float(np.abs(values).max(initial=0)) or 1.0,
-        largest=np.argsort(-np.abs(values), kind="stable")[:NUM_LISTED].tolist(),
+        parts=None if explanation.verdict is None else _parts(explanation.verdict),
+        target=shown(explanation.target or ""),
+        pieces=_chips(pieces, values),
+        words=_chips(explanation.words or pieces, values),
+        opened=opened,
         alignment=None if aligned is None else compress_weights(aligned.copy()),
         weights=None if explanation.attentions is None else compress_attention(explanation),
     )
 
 
-def _in_words(value: object) -> str:
-    """Format a field of a prediction on one line; long lists are cut."""
-    match value:
-        case dict():
-            return _cut(", ".join(f"{name} {_in_words(item)}" for name, item in value.items()))
-        case list() | tuple():
-            more = ["..."] * (len(value) > MAX_ELEMENTS)
-            return _cut("; ".join([*map(_in_words, value[:MAX_ELEMENTS]), *more]))
-        case float():
-            return f"{value:.4f}"
-    return _cut(shown(value))
+class Chip(NamedTuple):
+    """A word, its attribution, and the size of this in proportion to the largest one."""
+
+    word: Word
+    value: float
+    share: float
 
 
-def _cut(text: str, most: int = 600) -> str:
-    return text if len(text) <= most else f"{text[:most]} ..."
+def _chips(words: Sequence[Word], values: NDArray[np.float64]) -> list[Chip]:
+    sums = [float(values[word.start : word.end].sum()) for word in words]
+    most = max(map(abs, sums)) or 1.0
+    return [Chip(word, value, abs(value) / most) for word, value in zip(words, sums, strict=True)]
+
+
+def _parts(verdict: Verdict) -> list[tuple[str, Mark | None]]:
+    """Return the text of a verdict in parts, each with its mark; long parts without a mark are shortened."""
+    parts: list[tuple[str, Mark | None]] = []
+    at = 0
+    for mark in verdict.marks:
+        parts += [(_shortened(verdict.text[at : mark.start]), None), (verdict.text[mark.start : mark.end], mark)]
+        at = mark.end
+    return [*parts, (_shortened(verdict.text[at:]), None)]
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 2 * MAX_BESIDE else f"{text[:MAX_BESIDE]} … {text[-MAX_BESIDE:]}"
 
 
 @dataclass(frozen=True)

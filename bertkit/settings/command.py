@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from bertkit.launch.launch_config import LaunchConfig
@@ -9,6 +10,12 @@ from bertkit.launch.launch_config import LaunchConfig
 # metadata of fields
 VERBATIM = {"is_verbatim": True}  # the value is passed on verbatim, bypassing Hydra
 WORDS = {"is_words": True}  # the value is all the words without a key, as in `compare runs/a runs/b`
+
+
+def short_name(model_dir: str) -> str:
+    """Return the name of a model for readers: that of its run, or of its directory."""
+    parts = Path(model_dir).expanduser().absolute().parts
+    return next((part for part in reversed(parts[1:]) if part not in ("model", "checkpoints")), model_dir)
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,13 @@
 import ipaddress
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Literal
 
 from bertkit.base.intervals import MAX_INT32, Interval, Size
 from bertkit.base.text_files import JsonObject
 from bertkit.base.typed_settings import refuse, unused
 from bertkit.launch.launch_config import Processes
-from bertkit.settings.command import Command, CommandSettings
+from bertkit.settings.command import Command, CommandSettings, short_name
 from bertkit.settings.search import BothConfig, Passages
 
 
@@ -66,7 +65,7 @@ class ServeSettings(CommandSettings):
     @property
     def names(self) -> dict[str, str]:
         """The name of each model, mapped to its directory: the name of its run if that is unique, else the directory."""
-        short = [_short(directory) for directory in self.models]
+        short = [short_name(directory) for directory in self.models]
         return {
             (name if short.count(name) == 1 else directory): directory
             for name, directory in zip(short, self.models, strict=True)
@@ -93,11 +92,6 @@ def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return ipaddress.ip_address(name)
     except ValueError:
         return None
-
-
-def _short(directory: str) -> str:
-    parts = Path(directory).expanduser().absolute().parts
-    return next((part for part in reversed(parts[1:]) if part not in ("model", "checkpoints")), directory)
 
 
 COMMAND = Command(

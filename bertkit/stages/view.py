@@ -15,6 +15,7 @@ from bertkit.inference.task_model import Predictor, open_task_model
 from bertkit.interop.load import load_packed
 from bertkit.model.bert_config import BertConfig
 from bertkit.run.outputs import check_outputs, opened_output
+from bertkit.settings.command import short_name
 from bertkit.settings.view import SET_BOTH, ViewSettings
 from bertkit.tasks.task import Example
 from bertkit.train import micro_batches, processes
@@ -27,7 +28,9 @@ def run(settings: ViewSettings, inputs: object = None) -> None:
     if settings.positions:
         look = look_at_positions(load_packed(settings.model_dir)[0])
         with opened_output(settings.output) as file:
-            file.write(look.json() if settings.ending == ".json" else positions_page(look, settings.model_dir))
+            file.write(
+                look.json() if settings.ending == ".json" else positions_page(look, short_name(settings.model_dir))
+            )
         say(f"{look.positions} positions in {settings.output}")
         return
     device = processes.choose_device(settings.device)
@@ -46,7 +49,7 @@ def run(settings: ViewSettings, inputs: object = None) -> None:
         if settings.ending == ".json":
             file.writelines(json_parts(explanation))
         elif settings.ending == ".html":
-            file.write(attention_page(explanation, settings.model_dir))
+            file.write(attention_page(explanation, short_name(settings.model_dir)))
         else:
             picture = _picture(settings, explanation)
             file.write(picture if writer is None else writer(picture))

@@ -21,7 +21,7 @@ from bertkit.tasks.reading.near_duplicates import Content
 from bertkit.tasks.reading.reading import Reading, optional_value, required_text, required_value
 from bertkit.tasks.scoring import metrics, review
 from bertkit.tasks.scoring.review import Review
-from bertkit.tasks.task import TABLES, Row
+from bertkit.tasks.task import TABLES, Row, Verdict
 from bertkit.tasks.task_config import Column, first_name
 from bertkit.tasks.trainable import HeadTask, TaskMetrics, is_constant, most_frequent
 
@@ -127,6 +127,11 @@ class ChoiceTask(HeadTask[ChoiceExample, Feature, ChoicePrediction]):
     def row(self, example: ChoiceExample, prediction: ChoicePrediction) -> Row:
         """Return the id, the number of the ending, and the probabilities."""
         return asdict(prediction)
+
+    def verdict(self, example: ChoiceExample, prediction: ChoicePrediction) -> Verdict:
+        """Return the ending, and the probabilities of all."""
+        shares = zip(example.endings, prediction.probabilities, strict=True)
+        return Verdict(example.endings[prediction.label], sorted(shares, key=lambda share: -share[1]))
 
     def input_columns(self) -> list[Column]:
         """Return the columns of the context and the endings."""

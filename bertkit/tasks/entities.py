@@ -16,7 +16,7 @@ from bertkit.tasks.feature import Logits, TaggingFeature
 from bertkit.tasks.reading.conll import chunks_of
 from bertkit.tasks.reading.reading import Reading, optional_value, required_text
 from bertkit.tasks.reading.writers import conll_lines
-from bertkit.tasks.task import TABLES, ExtraFile, LogitsTask, Row, Runner
+from bertkit.tasks.task import TABLES, ExtraFile, LogitsTask, Mark, Row, Runner, Verdict
 from bertkit.tasks.task_config import TEXTS
 from bertkit.tasks.words import TaggingExample, TaggingPrediction, make_features, tags_of
 
@@ -110,6 +110,11 @@ class EntitiesTask(LogitsTask[TextExample, TaggingFeature, TextPrediction]):
     def row(self, example: TextExample, prediction: TextPrediction) -> Row:
         """Return the id, the text and its entities."""
         return {"id": example.id, "text": example.text, "entities": [*map(asdict, prediction.entities)]}
+
+    def verdict(self, example: TextExample, prediction: TextPrediction) -> Verdict:
+        """Return the text with its entities."""
+        marks = [Mark(entity.start, entity.end, entity.label) for entity in prediction.entities]
+        return Verdict("" if marks else "no entities", text=example.text, marks=marks)
 
     def extra_files(self) -> Sequence[ExtraFile[TextExample, TextPrediction]]:
         """Return the CoNLL file: a word and its tag in each line."""

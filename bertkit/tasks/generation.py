@@ -25,7 +25,7 @@ from bertkit.tasks.reading.reading import Reading, optional_value, required_text
 from bertkit.tasks.scoring import metrics
 from bertkit.tasks.scoring.metrics import TEXT_METRICS, keys_of
 from bertkit.tasks.scoring.review import NUM_MISTAKES, Review
-from bertkit.tasks.task import TABLES, AnyLogitsTask, Row, Runner, Written
+from bertkit.tasks.task import TABLES, AnyLogitsTask, Row, Runner, Verdict, Written
 from bertkit.tasks.task_config import GenerationConfig, names_of
 from bertkit.tasks.trainable import TaskMetrics, TrainableTask, is_constant
 
@@ -155,6 +155,10 @@ class GenerationTask(TrainableTask[GenerationExample, Feature, GenerationPredict
         if not prediction.candidates:
             del row["candidates"]
         return row
+
+    def verdict(self, example: GenerationExample, prediction: GenerationPrediction) -> Verdict:
+        """Return the text."""
+        return Verdict(prediction.text or "an empty text")
 
     def page_inputs(self) -> list[object]:
         """Return examples of sources."""

@@ -25,7 +25,7 @@ from bertkit.tasks.sequence import (
     known,
     texts_of,
 )
-from bertkit.tasks.task import LabelNames, Row
+from bertkit.tasks.task import LabelNames, Row, Verdict
 from bertkit.tasks.task_config import TaskConfig
 from bertkit.tasks.trainable import TaskMetrics, most_frequent
 
@@ -176,6 +176,10 @@ class Number(SequenceTask[float]):
     def row(self, example: SequenceExample[float], prediction: SequencePrediction[float]) -> Row:
         """Return the id and the number."""
         return {"id": prediction.id, "label": prediction.label}
+
+    def verdict(self, example: SequenceExample[float], prediction: SequencePrediction[float]) -> Verdict:
+        """Return the number."""
+        return Verdict(f"{prediction.label:.4g}")
 
     def fitting_metrics(self) -> TaskMetrics:
         """Return the correlations."""

@@ -25,7 +25,7 @@ from bertkit.tasks.reading.near_duplicates import Content
 from bertkit.tasks.reading.reading import Reading, optional_value, required_text, required_value
 from bertkit.tasks.scoring import metrics, review, tfidf
 from bertkit.tasks.scoring.review import Review
-from bertkit.tasks.task import TABLES, Row
+from bertkit.tasks.task import TABLES, Row, Verdict
 from bertkit.tasks.trainable import HeadTask, is_constant
 
 LabelT = TypeVar("LabelT", bound=str | float | tuple[str, ...])  # a label's name, a number, or several names
@@ -198,6 +198,11 @@ class SequenceTask(HeadTask[SequenceExample[LabelT], Feature, SequencePrediction
     def row(self, example: SequenceExample[LabelT], prediction: SequencePrediction[LabelT]) -> Row:
         """Return the id, the label and the probabilities."""
         return {"id": prediction.id, "label": prediction.label, "probabilities": dict(prediction.probabilities)}
+
+    def verdict(self, example: SequenceExample[LabelT], prediction: SequencePrediction[LabelT]) -> Verdict:
+        """Return the label, or all labels, and the probabilities."""
+        shares = sorted(prediction.probabilities.items(), key=lambda share: -share[1])
+        return Verdict(", ".join(self.predicted_labels(prediction)), shares)
 
     def content(self, example: SequenceExample[LabelT]) -> Content:
         """Return both texts."""

@@ -3,6 +3,7 @@
 Axes: T tokens of a window, C labels.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
@@ -19,7 +20,7 @@ from bertkit.tasks.reading.reading import Reading, optional_value, required_valu
 from bertkit.tasks.reading.writers import conll_lines
 from bertkit.tasks.scoring import metrics, review
 from bertkit.tasks.scoring.review import Review
-from bertkit.tasks.task import ENDINGS, AnyTask, ExtraFile, LabelNames, Row
+from bertkit.tasks.task import ENDINGS, AnyTask, ExtraFile, LabelNames, Mark, Row, Verdict
 from bertkit.tasks.task_config import TAGS, TEXTS, WORDS, names_of
 from bertkit.tasks.trainable import HeadTask, TaskMetrics, is_constant, most_frequent
 from bertkit.tasks.words import TaggingExample, TaggingPrediction, make_features, tags_of
@@ -63,6 +64,13 @@ class TaggingTask(HeadTask[TaggingExample, TaggingFeature, TaggingPrediction]):
     def row(self, example: TaggingExample, prediction: TaggingPrediction) -> Row:
         """Return the id, the words and their tags."""
         return {"id": example.id, "words": example.words, "tags": prediction.tags}
+
+    def verdict(self, example: TaggingExample, prediction: TaggingPrediction) -> Verdict:
+        """Return the words with their tags."""
+        ends = list(itertools.accumulate(len(word) + 1 for word in example.words))
+        tagged = zip(example.words, prediction.tags, ends, strict=True)
+        marks = [Mark(end - 1 - len(word), end - 1, tag) for word, tag, end in tagged if tag != "O"]
+        return Verdict("", text=" ".join(example.words), marks=marks)
 
     def extra_files(self) -> Sequence[ExtraFile[TaggingExample, TaggingPrediction]]:
         """Return the CoNLL file: a word and its tag in each line."""

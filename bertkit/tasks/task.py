@@ -14,7 +14,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +55,24 @@ class ExtraFile(Generic[ExampleT, PredictionT]):
     text: Callable[[Sequence[ExampleT], Sequence[PredictionT]], str]  # formats a chunk
     frame: tuple[str, str, str] = ("", "", "")  # the file's beginning, the separator between chunks, and the file's end
     empty: str = ""  # the content of the file if there are no examples
+
+
+class Mark(NamedTuple):
+    """A part of a text, `text[start:end]`, and its label, if it has one."""
+
+    start: int
+    end: int
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A prediction for readers: the answer, its text with the answer marked in it, and probabilities by name, the largest first."""
+
+    answer: str  # may be empty, if the marks say it
+    shares: Sequence[tuple[str, float]] = ()
+    text: str = ""
+    marks: Sequence[Mark] = ()  # in the order of the text, without overlaps
 
 
 @dataclass(frozen=True)
@@ -115,6 +133,11 @@ class Task(ABC, Generic[ExampleT, FeatureT, PredictionT]):
     @abstractmethod
     def row(self, example: ExampleT, prediction: PredictionT) -> Row:
         """Return the line that `predict` writes for an example, without `truncated`."""
+
+    def verdict(self, example: ExampleT, prediction: PredictionT) -> Verdict:
+        """Return the prediction for readers."""
+        row = self.row(example, prediction)
+        return Verdict(", ".join(f"{name} {value}" for name, value in row.items() if name != "id"))
 
     def extra_files(self) -> Sequence[ExtraFile[ExampleT, PredictionT]]:
         """Return the further files that `predict` writes."""

@@ -23,6 +23,7 @@ from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer, wordpiece
 from bertkit.explain.attributions import Target, attribute
 from bertkit.explain.explain import Alignment, Explanation, rollout
+from bertkit.explain.heads import head_importance, head_roles
 from bertkit.explain.pictures import alignment_picture, attention_page, compress_attention
 from bertkit.interop.hugging_face.directory import write_model
 from bertkit.interop.load import load_packed
@@ -118,6 +119,79 @@ def test_attributions_are_the_integral_of_differences(make: Make, tokenizer: Tok
     assert actual.score == pytest.approx(score(end), abs=1e-12)
     assert actual.baseline_score == pytest.approx(score(start), abs=1e-12)
     assert abs(actual.error) < 1e-6
+
+
+def test_head_importance_is_the_derivative_by_a_factor_of_the_head(make: Make, tokenizer: Tokenizer) -> None:
+    model, _ = load_packed(make("sequence"))
+    model = model.eval().double().requires_grad_(False)
+    ids = tokenizer("kan lon mir")["input_ids"]
+    feature, target = Feature(0, ids, [0] * len(ids), None), Target("", "sequence", ((0, 1),))
+    actual = head_importance(model, target, feature)
+    layers, heads, size = model.config.num_hidden_layers, model.config.num_attention_heads, model.config.hidden_size
+    assert actual.shape == (layers, heads)
+    layout = Layout.from_lengths(torch.tensor([len(ids)]))
+
+    def score(layer: int, head: int, factor: float) -> float:
+        factors = torch.ones(heads, size // heads, dtype=torch.float64)
+        factors[head] = factor
+        output = model.bert.encoder.layers[layer].attention.output
+        with output.register_forward_pre_hook(lambda _, inputs: (inputs[0] * factors.flatten(),)):
+            result = model(torch.tensor(ids), torch.zeros(len(ids), dtype=torch.long), layout)
+        return float(result.logits["sequence"][0, 1])
+
+    for layer in range(layers):
+        for head in range(heads):
+            difference = (score(layer, head, 1 + 1e-5) - score(layer, head, 1 - 1e-5)) / 2e-5
+            assert actual[layer, head] == pytest.approx(abs(difference), abs=1e-7)
+    assert actual.max() > 0.01
+
+
+def test_heads_have_roles_where_more_than_half_of_their_attention_goes() -> None:
+    back, forth, same = (np.eye(5, k=step) for step in (-1, 1, 0))
+    to_end, spread = np.zeros((5, 5)), np.full((5, 5), 0.2)
+    to_end[:, 4] = 1
+    half = 0.5 * same + 0.5 * spread  # 0.6 of it on the diagonal
+    less = 0.4 * same + 0.4 * forth + 0.2 * back
+    heads = [[back, forth, same], [to_end, half, less]]
+    actual = head_roles(np.array(heads, np.float32), ["[CLS]", "a", "b", "c", "[SEP]"], ("[CLS]", "[SEP]"))
+    assert actual == [["previous token", "next token", "same token"], ["[SEP]", "same token", ""]]
+
+
+def verdict_of(folder: Path, model: Path, *more: str) -> str:
+    """What a page says above the first heading: the answer, its text, and the probabilities."""
+    page = folder / "verdict.html"
+    arguments = ["view", f"model_dir={model}", f"output={page}", "overwrite=true", "device=cpu", "steps=2", *more]
+    assert run(arguments) == 0
+    content = page.read_text(encoding="utf-8")
+    return content[content.index("<h1>") : content.index("<h2>")]
+
+
+def test_a_page_begins_with_the_verdict(make: Make, tmp_path: Path) -> None:
+    model = make("sequence")
+    shown, shares = verdict_of(tmp_path, model, "text=kan lon"), seen(tmp_path, model, "text=kan lon")["prediction"]
+    assert f"<bdi>{shares['label']}</bdi></p>" in shown
+    assert f"<h1>{model.name}</h1><p>sequence · " in shown
+    assert str(model.parent) not in shown
+    numbers = re.findall(r'class="number">([\d.]+)<', shown)
+    assert numbers == [f"{share:.3f}" for share in sorted(shares["probabilities"].values(), reverse=True)]
+    always = ("task.spans.is_always_answered=true", *SPANS)
+    answer = verdict_of(tmp_path, make("span", seed=1), "text=kan lon", "text_pair=mir rur ten. sod", *always)
+    (marked,) = re.findall(r"<mark[^>]*>([^<]*)</mark>", answer)
+    assert f"<bdi>{marked}</bdi>" in answer
+    assert (
+        re.sub("<[^>]*>", "", answer[answer.index("running") :])
+        .partition(">")[2]
+        .strip()
+        .startswith("mir rur ten. sod")
+    )
+    text = "kan lon mir rur ten sod kash losh misht rud"
+    tagger = make("token", labels=("O", "B-X", "I-X", "B-Y", "I-Y"))
+    entities = seen(tmp_path, tagger, f"text={text}")["prediction"]["entities"]
+    assert entities
+    marks = re.findall(r"<mark[^>]*>([^<]*)<small>([^<]*)</small></mark>", verdict_of(tmp_path, tagger, f"text={text}"))
+    assert marks == [(each["text"], each["label"]) for each in entities]
+    word = seen(tmp_path, make("masked_lm"), "text=kan [MASK]")["prediction"]["masks"][0][0]["token"]
+    assert f"<bdi>{word}</bdi></p>" in verdict_of(tmp_path, make("masked_lm"), "text=kan [MASK]")
 
 
 CASES = [
@@ -519,11 +593,31 @@ def test_position_view_of_model_without_positions_is_refused(
 
 def test_a_browser_shows_every_view(browser: Browser, make: Make, tmp_path: Path) -> None:
     page, model = tmp_path / "a.html", make("span", seed=1)
-    arguments = ["text=kan lon", "text_pair=mir rur ten sod lon", *SPANS, "task.spans.is_always_answered=true"]
+    arguments = ["text=kan lon", "text_pair=mir rur tensod lon", *SPANS, "task.spans.is_always_answered=true"]
     assert run(["view", f"model_dir={model}", *arguments, f"output={page}", "device=cpu"]) == 0
     exact = np.array(seen(tmp_path, model, *arguments)["attentions"])
     browser.open(page.as_uri())
     assert browser.ask("document.querySelectorAll('#heads button').length") == 6
+    # first the head that matters most; words, and on demand their pieces
+    look = seen(tmp_path, model, *arguments)
+    importance, words = np.array(look["head_importance"]), look["words"]
+    first = browser.ask("[document.querySelector('#layer').value, document.querySelector('#head').value]")
+    assert first == [str(number) for number in np.unravel_index(importance.argmax(), importance.shape)]
+    assert browser.ask("document.querySelectorAll('#to bdi').length") == len(words) < len(look["tokens"])
+    assert browser.ask("document.querySelector('#matrix').width") == len(words)
+    assert browser.ask("[...document.querySelectorAll('#down bdi')].map((each) => each.textContent)") == [
+        w[0] for w in words
+    ]
+    browser.ask("document.querySelector('#frame').focus()")
+    browser.press("ArrowRight")
+    reading = browser.ask("document.querySelector('#reading').textContent")
+    query, key = (int(each) - 1 for each in re.findall(r"\((\d+)\)", reading))
+    rows, columns = (slice(*words[place][1:]) for place in (query, key))
+    united = exact[int(first[0]), int(first[1])][rows, columns].sum(1).mean()
+    assert float(re.findall(r"with weight ([\d.]+)", reading)[0]) == pytest.approx(united, abs=8e-3)
+    browser.click("#pieces")
+    assert browser.ask("document.querySelectorAll('#to bdi').length") == len(look["tokens"])
+    browser.click("#heads button")
     # by the keyboard: to the grid, a layer down, a head on; then to a token, and to a cell of the matrix
     browser.ask("document.querySelector('#heads button').focus()")
     browser.press("ArrowDown")
@@ -581,9 +675,9 @@ def test_hostile_text_is_text(browser: Browser, make: Make, tokenizer: Tokenizer
     strange_look = dataclasses.replace(look, tokens=[strange_tokenizer.vocab[n] for n in ids], token_ids=ids)
     other = tmp_path / "b.html"
     other.write_text(attention_page(strange_look, "<b>m</b>"), encoding="utf-8")
-    for path in (page, other):
+    for path, name in ((page, "m"), (other, "<b>m</b>")):
         browser.open(path.as_uri())
-        assert browser.ask("document.title") == "attention"
+        assert browser.ask("document.title") == name
         assert browser.ask("document.querySelectorAll('img, h1 b, bdi > *').length") == 0
         assert browser.ask("document.querySelectorAll('script').length") == 3
     tokens = browser.ask("[...document.querySelectorAll('#to bdi')].map((each) => each.textContent)")
@@ -607,7 +701,7 @@ def test_a_browser_shows_what_is_looked_at(
             browser.open(page.as_uri(), width, is_dark=is_dark)
             browser.wait("document.documentElement.dataset.aligned")
             assert browser.ask("document.documentElement.scrollWidth") <= width
-            assert browser.ask("document.title") == "attention"
+            assert browser.ask("document.title") == model.name
             assert browser.ask("document.querySelectorAll('img, h1 b, bdi > *').length") == 0
         tokens = browser.ask("[...document.querySelectorAll('#a-down bdi')].map((each) => each.textContent)")
         assert tokens == actual["alignment"]["tokens"]

@@ -4,13 +4,30 @@
 (async () => {
   const $ = (id) => document.getElementById(id);
   const look = JSON.parse($("look").textContent);
-  const { tokens, segments, layers: L, heads: N, levels, marked } = look;
-  const T = tokens.length, ROLLOUT = N, MEAN = N + 1;
-  const FEWEST = 0.01, MOST_LINES = 1500, ROW = 22, TOP = 6, THUMB = 32;
-  const MARKED = new Set(marked);
-  const weights = await unpacked($("weights")), share = sharesOf(levels);
+  const { layers: L, heads: N, levels, words, starts, roles, opened } = look;
+  const ROLLOUT = N, MEAN = N + 1, P = look.tokens.length;
+  const FEWEST = 0.01, MOST_LINES = 1500, MOST_NAMED = 40, ROW = 22, TOP = 6, THUMB = 64;
+  const ofPieces = await unpacked($("weights")), share = sharesOf(levels);
+  let tokens, segments, marked, weights, T; // of the words, or of their pieces
   const start = (layer, head, query) => ((layer * (N + 1) + head) * T + query) * T;
-  const state = { layer: 0, head: 0, token: Math.min(1, T - 1), query: 0, key: 0 };
+  const state = { layer: opened[0], head: opened[1], token: 0, query: 0, key: 0 };
+
+  // The weights of words: attention to a word is the sum over its pieces, and attention from it their mean.
+  function ofWords() {
+    const W = words.length, wordOf = new Int32Array(P), sizes = starts.map((first, word) => (starts[word + 1] ?? P) - first);
+    if (W === P) return ofPieces;
+    starts.forEach((first, word) => wordOf.fill(word, first));
+    const result = new Uint8Array(L * (N + 1) * W * W), sums = new Float32Array(W * W);
+    for (let head = 0; head < L * (N + 1); head++) {
+      sums.fill(0);
+      for (let query = 0; query < P; query++) for (let key = 0; key < P; key++) {
+        const word = wordOf[query];
+        sums[word * W + wordOf[key]] += share[ofPieces[(head * P + query) * P + key]] / sizes[word];
+      }
+      sums.forEach((sum, at) => { result[head * W * W + at] = Math.round(Math.sqrt(Math.min(1, sum)) * levels); });
+    }
+    return result;
+  }
 
   function row(layer, head, query) { // the attention weights of a token, T of them
     const found = new Float32Array(T);
@@ -24,7 +41,8 @@
   const best = (shares, count) => [...shares.keys()].sort((a, b) => shares[b] - shares[a]).slice(0, count);
   const format = (value) => value.toFixed(3);
   const nameOf = (head) => head === MEAN ? "mean of the heads" : head === ROLLOUT ? "rollout" : `head ${head + 1}`;
-  const classOf = (token) => `t s${segments[token]}${MARKED.has(token) ? " marked" : ""}`;
+  const roleOf = (layer, head) => roles[layer]?.[head] ? `: ${roles[layer][head]}` : "";
+  const classOf = (token) => `t s${segments[token]}${marked[token] ? " marked" : ""}`;
 
   function chip(token, value, most, title) {
     const node = make("bdi", { className: classOf(token), textContent: tokens[token], title });
@@ -63,11 +81,13 @@
   // All heads: the tab key reaches one button, and the arrow keys move to the others.
   const grid = $("heads"), thumbs = [];
   grid.style.setProperty("--columns", N);
+  grid.append(make("span"), ...[...Array(N).keys()].map((head) => make("span", { className: "soft", textContent: head + 1 })));
   for (let layer = 0; layer < L; layer++) {
     grid.append(make("span", { className: "soft", textContent: layer + 1 }));
     for (let head = 0; head < N; head++) {
-      const canvas = make("canvas"), button = make("button", { type: "button", tabIndex: -1 }, canvas);
-      button.setAttribute("aria-label", `layer ${layer + 1}, head ${head + 1}`);
+      const role = make("small", { textContent: roles[layer]?.[head] ?? "" });
+      const canvas = make("canvas"), button = make("button", { type: "button", tabIndex: -1 }, canvas, role);
+      button.setAttribute("aria-label", `layer ${layer + 1}, head ${head + 1}${roleOf(layer, head)}`);
       button.title = button.getAttribute("aria-label");
       button.onclick = () => choose({ layer, head });
       thumbs.push(button);
@@ -89,18 +109,36 @@
   const options = (select, names) => names.forEach((name, value) => select.append(make("option", { value, textContent: name })));
   options($("layer"), [...Array(L).keys()].map((each) => each + 1));
   options($("head"), [...[...Array(N).keys()].map((each) => each + 1), "rollout from the input", "mean of the heads"]);
-  options($("token"), tokens.map((each, number) => `${number + 1} ${each}`));
   $("layer").onchange = (event) => choose({ layer: Number(event.target.value) });
   $("head").onchange = (event) => choose({ head: Number(event.target.value) });
   $("token").onchange = (event) => choose({ token: Number(event.target.value) });
-  const [from, to] = [$("from"), $("to")];
-  tokens.forEach((token, number) => {
-    const option = make("div", { className: classOf(number), id: `from-${number}` }, make("bdi", { textContent: token }));
-    option.setAttribute("role", "option");
-    option.onclick = () => choose({ token: number });
-    from.append(option);
-    to.append(make("div", { className: classOf(number) }, make("bdi", { textContent: token })));
-  });
+  const [from, to, matrix, frame] = ["from", "to", "matrix", "frame"].map($);
+  const named = (number, properties = {}) => make("div", { className: classOf(number), ...properties }, make("bdi", { textContent: tokens[number] }));
+  function show(isInPieces) {
+    const own = (each, number) => [each, starts[number], starts[number + 1] ?? P];
+    const units = isInPieces ? look.tokens.map((each, place) => [each, place, place + 1]) : words.map(own);
+    tokens = units.map(([text]) => text);
+    segments = units.map(([, first]) => look.segments[first]);
+    marked = units.map(([, first, end]) => look.marked.some((place) => first <= place && place < end));
+    weights = isInPieces ? ofPieces : ofWords();
+    T = units.length;
+    Object.assign(state, { token: Math.min(1, T - 1), query: 0, key: 0 });
+    const all = [...Array(T).keys()];
+    from.replaceChildren(...all.map((number) => {
+      const option = named(number, { id: `from-${number}`, onclick: () => choose({ token: number }) });
+      option.setAttribute("role", "option");
+      return option;
+    }));
+    to.replaceChildren(...all.map((number) => named(number)));
+    for (const side of [$("across"), $("down")]) {
+      side.replaceChildren(...all.map((number) => make("bdi", { textContent: tokens[number] })));
+      side.hidden = T > MOST_NAMED;
+    }
+    frame.parentElement.style.setProperty("--count", T);
+    $("token").replaceChildren();
+    options($("token"), tokens.map((each, number) => `${number + 1} ${each}`));
+    drawAll();
+  }
   from.onkeydown = (event) => {
     const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: 10, PageUp: -10, Home: -T, End: T };
     if (!steps[event.key]) return;
@@ -133,8 +171,8 @@
     [...to.children].forEach((each, key) => each.style.setProperty("--a", shares[key]));
   }
 
-  const matrix = $("matrix"), frame = $("frame");
   function drawMatrix() {
+    $("which").textContent = `Layer ${state.layer + 1}, ${nameOf(state.head)}${roleOf(state.layer, state.head)}`;
     paint(matrix, state.layer, state.head, T);
     const border = segments.indexOf(1);
     frame.style.setProperty("--border", border < 0 ? 1 : border / T);
@@ -187,7 +225,7 @@
     $("crossing").textContent = `Layer ${state.layer + 1}, ${nameOf(state.head)}: ${(100 * all).toFixed(1)} % of the attention goes to the other text.`;
     $("crossed").replaceChildren(...keys.flatMap((key) => [chip(key, mean[key], most, `${format(mean[key])}, token ${key + 1}`), " "]));
   }
-  if (segments.includes(1)) $("way").onchange = drawBetween;
+  if ($("way")) $("way").onchange = drawBetween;
 
   function choose(change) {
     const headChanges = "layer" in change || "head" in change;
@@ -210,7 +248,12 @@
     choose(state);
   }
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
-  drawAll();
+  const inPieces = $("pieces");
+  if (inPieces) {
+    inPieces.checked = false; // a browser may keep the choice from before a reload
+    inPieces.onchange = () => show(inPieces.checked);
+  }
+  show(false);
   document.documentElement.dataset.ready = Math.round(performance.now());
 })().catch((error) => {
   document.getElementById("failed").textContent = `This page cannot be drawn here (${error}); it needs a browser from 2023 on.`;

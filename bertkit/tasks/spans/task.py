@@ -16,9 +16,11 @@ from bertkit.tasks.scoring.review import Review
 from bertkit.tasks.scoring.squad import best_of, exact, f1
 from bertkit.tasks.spans.answers import HIGHEST_ODDS, SpanCandidate, SpanPrediction, answers_of
 from bertkit.tasks.spans.examples import SpanExample, make_features, read
-from bertkit.tasks.task import ExtraFile, Row
+from bertkit.tasks.task import ExtraFile, Mark, Row, Verdict
 from bertkit.tasks.task_config import SpansConfig
 from bertkit.tasks.trainable import HeadTask, TaskMetrics, is_constant, json_lines
+
+NUM_ANSWERS = 5  # of a verdict
 
 
 @plugins.option("shape", "spans")
@@ -72,6 +74,13 @@ class SpansTask(HeadTask[SpanExample, SpanFeature, SpanPrediction]):
             "end": chosen.end if prediction.text else None,
             "no_answer_probability": prediction.no_answer_probability,
         }
+
+    def verdict(self, example: SpanExample, prediction: SpanPrediction) -> Verdict:
+        """Return the answer, marked in its context, and the probabilities of the best answers and of none."""
+        chosen = next(candidate for candidate in prediction.n_best if candidate.text == prediction.text)
+        best = [(candidate.text or "no answer", candidate.probability) for candidate in prediction.n_best]
+        marks = [Mark(chosen.start, chosen.end)] if prediction.text else []
+        return Verdict(prediction.text or "no answer in this text", best[:NUM_ANSWERS], example.context, marks)
 
     def alternatives(self, prediction: SpanPrediction, num_alternatives: int) -> list[Row]:
         """Return the best answers, the best first."""
