@@ -68,10 +68,14 @@ PASSAGE = "\U0001f600 e\u0301 Ada wrote the notes."
 ORDERS = ["search", "vectors", "hybrid", "bert", "both"]
 HITS = [
     {"passage": "word " * 900 + PASSAGE, "title": "<b>Notes</b>", "source": "https://example.org/a?b=<c>", "place": "line 7",
-     "score_search": 12.5, "score_vectors": 0.25, "score_bert": 1.5, "score": 0.5, "answer": "Ada", "start": 4505, "end": 4508},
+     "score_search": 12.5, "score_vectors": 0.25, "score_bert": 1.5, "score": 0.5, "answer": "Ada", "start": 4505, "end": 4508,
+     "snippet": PASSAGE, "snippet_start": 4500, "marks": [[9, 14], [5, 8]]},
     {"passage": HOSTILE, "title": None, "source": "javascript:alert(1)", "place": None,
-     "score_search": 5.0, "score_bert": -2.0, "score": 4.5e-5, "answer": "evil", "start": 37, "end": 41},
+     "score_search": 5.0, "score_bert": -2.0, "score": 4.5e-5, "answer": "evil", "start": 37, "end": 41,
+     "snippet": HOSTILE[30:], "snippet_start": 30, "marks": []},
 ]  # fmt: skip
+FULL = {**HITS[0], "passage": "It rained. " * 18 + "Ada wrote the notes. Then she left.", "start": 198, "end": 201,
+        "snippet": "It rained. " * 16 + "Ada wrote the notes.", "snippet_start": 22, "marks": []}  # fmt: skip
 
 
 class Scripted(BaseHTTPRequestHandler):
@@ -97,7 +101,7 @@ class Scripted(BaseHTTPRequestHandler):
             self._send(429, json.dumps({"error": {"code": "queue_full", "message": "256 requests wait already"}}))
         else:
             reply = {
-                "answers": HITS[: asked["top_k"]],
+                "answers": [FULL] * asked["top_k"] if word == "many" else HITS[: asked["top_k"]],
                 "order": asked["order"],
                 "has_odds": word != "odd",
                 "seconds": 0.1,
@@ -493,32 +497,38 @@ def test_page_shows_search_results(browser: Browser, scripted: str) -> None:
     browser.press("Enter")
     browser.wait("document.querySelectorAll('.hits li').length === 2")
     assert "2 passages; the first answer: Ada" in text_of(browser, "#status")[0]
-    assert text_of(browser, ".hits mark") == ["Ada", "evil"]
-    assert text_of(browser, ".hits .unsure") == ["evil"]  # no answer is likelier
-    assert text_of(browser, ".hits .running") == [hit["passage"] for hit in HITS]
+    assert text_of(browser, ".top-answer .large, .top-answer p") == ["Ada", PASSAGE]  # the snippet, as no sentence ends
+    assert text_of(browser, ".top-answer mark") == ["Ada"]
+    assert text_of(browser, ".hits .snippet") == [hit["snippet"] for hit in HITS]
+    assert text_of(browser, ".hits .snippet mark") == ["Ada", "evil"]
+    assert text_of(browser, ".hits .snippet b") == ["wrote"]  # a word of the question, outside of the answer
+    assert text_of(browser, ".hits .unsure") == ["evil"] * 2  # no answer is likelier
+    assert text_of(browser, ".hits .whole") == [hit["passage"] for hit in HITS]
     assert text_of(browser, ".hits h3") == ["<b>Notes</b>", "javascript:alert(1)"]
     links = browser.ask("[...document.querySelectorAll('.hits a')].map((a) => a.getAttribute('href'))")
     assert links == [HITS[0]["source"]]
-    assert text_of(browser, ".hits .score b") == ["12.500", "0.250", "0.818", "0.500", "5.000", "0.119", "0.000045"]
-    box, mark = (f"document.querySelector('.hits {each}').getBoundingClientRect()" for each in (".running", "mark"))
-    assert browser.ask(f"{mark}.top > {box}.top && {mark}.bottom < {box}.bottom")  # it is scrolled to
+    assert text_of(browser, ".hits .share b") == ["82 %", "12 %"]  # of the scores, those that are probabilities
+    assert browser.ask("document.querySelectorAll('.hits .bar').length") == 2
     browser.click("#orders input[value=search] + span")  # another order is asked for at once
-    browser.wait("document.querySelectorAll('.hits .score').length === 5")  # the second passage has no vector
+    browser.wait("document.querySelector('#reply').textContent.includes('\"order\": \"search\"')")
     assert '"order":"search"' in text_of(browser, "#curl")[0]
-    browser.click("#orders input[value=hybrid] + span")
-    browser.wait("document.querySelectorAll('.hits .score').length === 7")
-    assert [score.split()[0] for score in text_of(browser, ".hits li:first-child .score")] == [
-        *ORDERS[:2],
-        "BERT",
-        "hybrid",
-    ]
-    browser.click("#orders input[value=search] + span")
+    browser.click(".hits summary")
+    assert browser.ask("document.querySelector('.hits .whole').checkVisibility()")
     assert browser.ask("document.documentElement.scrollWidth") <= 380
     write(browser, "odd")  # a reader without unanswerable questions: no number of its own, and a note
     browser.press("Enter")
-    browser.wait("document.querySelectorAll('.hits .score').length === 3")
+    browser.wait("document.querySelectorAll('.share').length === 0")
     assert text_of(browser, ".hits .unsure") == []
-    assert "gives no probability of an answer" in text_of(browser, "#found .soft")[0]
+    assert "gives no probability of an answer" in text_of(browser, "#found > .soft")[0]
+
+
+def test_ten_passages_fit_two_screens(browser: Browser, scripted: str) -> None:
+    browser.open(scripted, 1280, 800)
+    write(browser, "many")
+    browser.press("Enter")
+    browser.wait("document.querySelectorAll('.hits li').length === 10")
+    assert browser.ask("document.querySelector('.hits').getBoundingClientRect().bottom + scrollY") <= 1600
+    assert text_of(browser, ".top-answer .large, .top-answer p") == ["Ada", "Ada wrote the notes. "]  # in its sentence
 
 
 def test_page_shows_errors(browser: Browser, scripted: str, server: str) -> None:

@@ -4,7 +4,7 @@
 (() => {
   const $ = (id) => document.getElementById(id);
   const { models, orders, has_token } = JSON.parse($("served").textContent);
-  const FEW = 10, HUES = 6, ALTERNATIVES = 5, LONGEST = 120, MASK = "[MASK]";
+  const FEW = 10, HUES = 6, ALTERNATIVES = 5, LONGEST = 120, LONGEST_SENTENCE = 500, MASK = "[MASK]";
   const ORDERS = { search: ["search engine", "the search engine ranks passages by their words (BM25)"], vectors: ["vectors", "vectors by their meaning"],
     hybrid: ["hybrid", "hybrid adds the two"], bert: ["BERT", "BERT by the odds that they answer the question"], both: ["both", "both multiplies words and odds"] };
   const state = { model: models[0] || null, tool: null, wanted: null, typed: {}, fields: [], waiting: null };
@@ -58,10 +58,9 @@
     return node;
   }
 
-  // A text with marked parts: `parts` are {start, end, node}; a part that overlaps an earlier one is ignored.
-  function running(text, parts) {
+  // Fill an element with a text: `parts` are {start, end, node}; a part that overlaps an earlier one is ignored.
+  function filled(box, text, parts) {
     const points = Array.from(text);
-    const box = make("div", { className: "running", dir: "auto", tabIndex: 0, role: "region", label: "text" });
     let at = 0;
     for (const { start, end, node } of [...parts].sort((a, b) => a.start - b.start)) {
       if (start < at) continue;
@@ -72,6 +71,8 @@
     box.append(points.slice(at).join(""));
     return box;
   }
+  const running = (text, parts) =>
+    filled(make("div", { className: "running", dir: "auto", tabIndex: 0, role: "region", label: "text" }), text, parts);
   function toMark(box) { // scrolls the box, not the page, to the marked answer
     const mark = box.querySelector("mark");
     if (mark) box.scrollTop = mark.offsetTop - box.clientHeight / 2;
@@ -146,35 +147,48 @@
     },
   };
 
-  // Search: passages with marked answers, and the scores that determine their order.
+  // Search: the best answer in its sentence, then snippets. BERT's score is the log odds that a passage answers the question; other
+  // scores, and that of a model without odds, only rank, so they are not shown.
   function showPassages(reply) {
     const hits = reply.answers;
-    // BERT's score is the log odds that the passage answers the question; without odds, it only ranks
-    const odds = ({ score_bert }) => typeof score_bert === "number" ? 1 / (1 + Math.exp(-score_bert)) : null;
-    const shown = [
-      ["search", (hit) => hit.score_search, Math.max(...hits.map((hit) => hit.score_search)), true],
-      ["vectors", (hit) => hit.score_vectors ?? null, 1, true],
-      ["BERT", odds, 1, reply.has_odds],
-      [reply.order, (hit) => hit.score, Math.max(...hits.map((hit) => hit.score)), reply.order === "hybrid" || (reply.has_odds && reply.order === "both")],
-    ].filter(([, , , isShown]) => isShown);
+    const odds = ({ score_bert }) => reply.has_odds && typeof score_bert === "number" ? 1 / (1 + Math.exp(-score_bert)) : null;
+    const isSure = (hit) => hit.answer && (!reply.has_odds || odds(hit) > 0.5);
+    const share = (hit) => odds(hit) === null ? [] : [make("span", { className: "share" }, "answers the question: ",
+      make("b", { textContent: `${Math.round(100 * odds(hit))} %` }), bar(odds(hit)))];
+    const from = (hit) => [make("h3", {}, hit.title ? own(hit.title) : sourceOf(hit)),
+      make("span", {}, hit.title ? sourceOf(hit) : "", " ", own(String(hit.place ?? ""))), ...share(hit)];
+    const answerOf = (hit, first) => ({ start: hit.start - first, end: hit.end - first,
+      node: (text) => make("mark", { textContent: text, className: isSure(hit) ? "" : "unsure", title: isSure(hit) ? "" : "probably not an answer" }) });
     const items = hits.map((hit) => {
-      const isSure = !reply.has_odds || odds(hit) > 0.5, why = isSure ? "" : "BERT thinks that this is probably not an answer";
-      const node = (text) => make("mark", { textContent: text, className: isSure ? "" : "unsure", title: why });
-      const parts = hit.answer ? [{ start: hit.start, end: hit.end, node }] : [];
-      const drawn = shown.map(([name, of, most]) => of(hit) === null ? "" : make("span", { className: "score" },
-        `${name} `, make("b", { textContent: format(of(hit)) }), bar(of(hit) / most)));
-      const title = make("h3", {}, hit.title ? own(hit.title) : sourceOf(hit));
-      const from = make("p", { className: "soft source" }, hit.title ? sourceOf(hit) : "", " ", own(String(hit.place ?? "")));
-      return make("li", {}, title, running(hit.passage, parts), make("p", { className: "scores soft" }, ...drawn), from);
+      const words = hit.marks.map(([start, end]) => ({ start, end, node: (text) => make("b", { textContent: text }) }));
+      const answer = hit.answer ? [answerOf(hit, hit.snippet_start)] : [];
+      const isApart = ({ start, end }) => answer.every((each) => end <= each.start || each.end <= start);
+      const snippet = filled(make("p", { className: "snippet", dir: "auto" }), hit.snippet, [...answer, ...words.filter(isApart)]);
+      const whole = make("details", {}, make("summary", { textContent: "passage" }), filled(make("p", { className: "whole", dir: "auto" }),
+        hit.passage, hit.answer ? [answerOf(hit, 0)] : []));
+      return make("li", {}, make("div", { className: "soft source" }, ...from(hit), whole), snippet);
     });
-    const best = hits.find((hit) => hit.answer && (!reply.has_odds || odds(hit) > 0.5));
+    const best = hits.find(isSure), nodes = [];
+    if (best) {
+      const [first, last] = sentenceAround(best), text = Array.from(best.passage).slice(first, last).join("");
+      nodes.push(make("div", { className: "top-answer" }, large(own(best.answer)),
+        filled(make("p", { dir: "auto" }), text, [answerOf(best, first)]), make("div", { className: "soft source" }, ...from(best))));
+    }
+    if (best && !reply.has_odds) nodes.push(soft("BERT was trained without unanswerable questions: it ranks the passages, but gives no probability of an answer."));
     const summary = `${counted(hits.length, "passage", "passages")}${best ? `; the first answer: ${best.answer}` : ""}`;
-    queueMicrotask(() => document.querySelectorAll(".hits .running").forEach(toMark));
-    const untold = !reply.has_odds && best ? [soft("BERT was trained without unanswerable questions: it ranks the passages, but gives no probability of an answer.")] : [];
-    return { summary, nodes: [...untold, hits.length ? make("ol", { className: "hits" }, ...items) : soft("No passage has these words.")] };
+    return { summary, nodes: [...nodes, hits.length ? make("ol", { className: "hits" }, ...items) : soft("No passage has these words.")] };
+  }
+  function sentenceAround({ passage, start, end, snippet, snippet_start }) { // its first code point, and the one after it; of the snippet if it is too long
+    let at = 0, first = 0, last = 0;
+    for (const { segment } of new Intl.Segmenter(undefined, { granularity: "sentence" }).segment(passage)) {
+      if (at <= start) first = at;
+      if (at < end) last = at + Array.from(segment).length;
+      at += Array.from(segment).length;
+    }
+    return last - first <= LONGEST_SENTENCE ? [first, last] : [snippet_start, snippet_start + Array.from(snippet).length];
   }
   function sourceOf({ source }) { // only web addresses become links
-    if (!/^https?:[/][/]/i.test(source ?? "")) return own(source ?? "");
+    if (!/^https?:[/][/]/i.test(source ?? "")) return make("bdi", { textContent: (source ?? "").split("/").at(-1), title: source ?? "" });
     return make("a", { href: source, rel: "noreferrer noopener", target: "_blank" }, own(source));
   }
 
