@@ -2,6 +2,7 @@
 
     python recipes/speedrun/speedrun.py speed runs/speedrun/data                 tokens per second of every row, by turns
     python recipes/speedrun/speedrun.py train runs/speedrun/data modern_mini     one run, whose line is added to runs.jsonl
+    python recipes/speedrun/speedrun.py grammar blimp/data                       the score on BLiMP of every run in runs.jsonl
     python recipes/speedrun/speedrun.py table                                    the table of all runs in runs.jsonl
 
 A run has a fixed number of steps, and its minutes are tokens divided by the measured speed: other work on the machine changes
@@ -9,13 +10,15 @@ no result, and a run may be made anywhere. All models are measured by `bertkit e
 """
 
 import argparse
+import gzip
 import itertools
 import json
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +27,11 @@ import numpy as np
 import bertkit
 from bertkit.data.corpus.prepared import open_prepared
 
-LENGTH, SEQUENCES, SNAPSHOTS, WARMUP = 128, 64, 12, 0.05
-HUGGING_FACE = "hugging_face"
+LENGTH, SEQUENCES, SNAPSHOTS, WARMUP = 128, 16, 12, 0.05
+WIDE = 0.0625  # 1 / sqrt(hidden size), the standard deviation of initial weights in all rows but "hugging_face"
+HUGGING_FACE = {"hugging_face": 0.02, "hugging_face_wide": WIDE}
 BASE: dict[str, Any] = {
-    "model": "mini", "model.initializer_range": 0.0625, "optimizer.peak_learning_rate": 1e-3, "optimizer.bias_correction": True,
+    "model": "mini", "model.initializer_range": WIDE, "optimizer.peak_learning_rate": 1e-3, "optimizer.bias_correction": True,
 }  # fmt: skip
 # each row of the ladder changes one thing more than the row before it
 CHANGES: dict[str, dict[str, Any]] = {
@@ -57,11 +61,11 @@ def settings_of(row: str, data: Path, output: Path, steps: int, seed: int, rate:
         "data_dir": str(data), "output_dir": str(output), "steps": steps, "seed": seed, "batch.sequences": SEQUENCES,
         "segments": "full_sentences", "segments.max_seq_length": LENGTH, "schedule.warmup_steps": int(WARMUP * steps),
         "checkpoint.every_steps": every, "checkpoint.keep_last": SNAPSHOTS + 2, "checkpoint.keep_best": False,
-        "evaluation.every_steps": steps, "evaluation.max_sequences": 64, "log.every_steps": max(1, steps // 200),
+        "evaluation.every_steps": steps, "evaluation.max_sequences": 64, "log.every_steps": max(1, min(20, steps // 100)),
     }  # fmt: skip
 
 
-def train_hugging_face(data: Path, output: Path, steps: int, seed: int, rate: float | None) -> list[float]:
+def train_hugging_face(init: float, data: Path, output: Path, steps: int, seed: int, rate: float | None) -> list[float]:
     """Train BertForMaskedLM by the Trainer at its best: packed blocks, dynamic masking, fused AdamW; return the seconds of the steps."""
     import time
 
@@ -82,7 +86,9 @@ def train_hugging_face(data: Path, output: Path, steps: int, seed: int, rate: fl
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     transformers.set_seed(seed)
     shape = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024}
-    model = transformers.BertForMaskedLM(transformers.BertConfig(vocab_size=facts.size, **shape))
+    model = transformers.BertForMaskedLM(
+        transformers.BertConfig(vocab_size=facts.size, initializer_range=init, **shape)
+    )
     times, every = list[float](), max(1, steps // SNAPSHOTS)
 
     class Clock(transformers.TrainerCallback):
@@ -109,8 +115,9 @@ def train_hugging_face(data: Path, output: Path, steps: int, seed: int, rate: fl
 
 def train(row: str, data: Path, output: Path, steps: int, seed: int, rate: float | None) -> list[float]:
     """Train a row; return the tokens per second of its logged steps."""
-    if row == HUGGING_FACE:
-        return [SEQUENCES * LENGTH / seconds for seconds in train_hugging_face(data, output, steps, seed, rate)]
+    if row in HUGGING_FACE:
+        times = train_hugging_face(HUGGING_FACE[row], data, output, steps, seed, rate)
+        return [SEQUENCES * LENGTH / seconds for seconds in times]
     run = bertkit.pretrain(**settings_of(row, data, output, steps, seed, rate))
     return [float(metrics["tokens_per_second"]) for metrics in run.metrics if metrics.get("tokens_per_second")]
 
@@ -126,27 +133,67 @@ def loss_of(model_dir: Path, data: Path) -> float:
     return float(measured.scores["mlm_loss"])
 
 
+def lines_of(file: Path) -> list[dict[str, Any]]:
+    """Return the lines of a file of results; none if it is yet to be made."""
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def snapshots_of(line: Mapping[str, Any], output: Path) -> list[Path]:
+    """Return the model directories that a run has saved, by the number of their step."""
+    return sorted((folder_of(line, output) / "checkpoints").glob("step-*"))
+
+
+def folder_of(line: Mapping[str, Any], output: Path) -> Path:
+    """Return the folder of a run."""
+    return output / "_".join(str(line[key]).replace(" ", "_") for key in ("row", "seed", "rate", "steps"))
+
+
 def measure_run(args: argparse.Namespace) -> None:
     """Train one row with one seed, measure its snapshots, and add a line to runs.jsonl."""
     file = args.record / "runs.jsonl"
-    known = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     own = {"row": args.row, "seed": args.seed, "rate": args.rate or 1e-3, "steps": args.steps}
-    if any(own.items() <= line.items() for line in known):
+    if any(own.items() <= line.items() for line in lines_of(file)):
         print(f"{own}: measured already")
         return
-    output = args.output / f"{args.row.replace(' ', '_')}_{args.seed}_{args.rate or 'rate'}_{args.steps}"
-    train(args.row, args.data, output, args.steps, args.seed, args.rate)
-    snapshots = sorted((output / "checkpoints").glob("step-*"))
-    losses = [[int(path.name[5:]), round(loss_of(path, args.data), 4)] for path in snapshots]
+    train(args.row, args.data, folder_of(own, args.output), args.steps, args.seed, args.rate)
+    losses = [[int(path.name[5:]), round(loss_of(path, args.data), 4)] for path in snapshots_of(own, args.output)]
     line = own | {"tokens_a_step": SEQUENCES * LENGTH, "losses": losses}
     with file.open("a") as lines:
         lines.write(json.dumps(line) + "\n")
     print(json.dumps(line))
 
 
+def measure_grammar(args: argparse.Namespace) -> None:
+    """Score the last snapshot of every run, and add lines to grammar.jsonl."""
+    file = args.record / "grammar.jsonl"
+    with tempfile.TemporaryDirectory() as folder:
+        pairs = Path(folder) / "pairs.jsonl"
+        pairs.write_text("".join(first_of_each_paradigm(args.data, args.pairs)))
+        for run in lines_of(args.record / "runs.jsonl"):
+            own = {key: run[key] for key in ("row", "seed", "rate", "steps")}
+            snapshots = snapshots_of(run, args.output)
+            if snapshots and not any(own.items() <= line.items() for line in lines_of(file)):
+                measured = bertkit.evaluate(model_dir=str(snapshots[-1]), task="minimal_pairs", data_dir=str(pairs))
+                with file.open("a") as lines:
+                    lines.write(json.dumps(own | {"pairs": args.pairs, "scores": measured.scores}) + "\n")
+
+
+def first_of_each_paradigm(blimp: Path, most: int) -> Iterator[str]:
+    """Yield the lines of BLiMP, at most `most` of each paradigm."""
+    num_seen = Counter[str]()
+    for path in sorted(blimp.glob("*.jsonl*")):
+        with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as lines:
+            for line in lines:
+                fields = json.loads(line)
+                paradigm = fields.get("UID") or fields["paradigm"]
+                num_seen[paradigm] += 1
+                if num_seen[paradigm] <= most:
+                    yield line
+
+
 def measure_speed(args: argparse.Namespace) -> None:
     """Run a few steps of every row in turn, each in its own process, and write the medians to speed.json."""
-    speeds: dict[str, list[float]] = {row: [] for row in (HUGGING_FACE, *ROWS)}
+    speeds: dict[str, list[float]] = {row: [] for row in ("hugging_face", *ROWS)}
     for _, row in itertools.product(range(args.rounds), speeds):
         with tempfile.TemporaryDirectory() as folder:
             command = [
@@ -158,7 +205,7 @@ def measure_speed(args: argparse.Namespace) -> None:
                 "--output",
                 f"{folder}/run",
                 "--steps",
-                "12",
+                "20",
             ]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
             speeds[row].append(float(done.stdout.splitlines()[-1]))
@@ -175,14 +222,14 @@ def print_speed(args: argparse.Namespace) -> None:
 def print_steps(args: argparse.Namespace) -> None:
     """Print the number of steps that Hugging Face takes in some minutes."""
     speed = json.loads((args.record / "speed.json").read_text())
-    print(round(args.minutes * 60 * speed[HUGGING_FACE] / (SEQUENCES * LENGTH)))
+    print(round(args.minutes * 60 * speed["hugging_face"] / (SEQUENCES * LENGTH)))
 
 
 def print_table(args: argparse.Namespace) -> None:
     """Print the minutes of each row to the target, which is the best last loss of Hugging Face, and its last loss."""
-    runs = [json.loads(line) for line in (args.record / "runs.jsonl").read_text().splitlines()]
+    runs = lines_of(args.record / "runs.jsonl")
     speed = json.loads((args.record / "speed.json").read_text())
-    of_theirs = [run["losses"][-1][1] for run in runs if run["row"] == HUGGING_FACE]
+    of_theirs = [run["losses"][-1][1] for run in runs if run["row"] in HUGGING_FACE]
     target = min(of_theirs, default=0.0)
     print(
         f"target {target:.3f}\n\n| row | seed | rate | steps | minutes | last loss | minutes to the target |\n|---|---|---|---|---|---|---|"
@@ -211,6 +258,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     commands = parser.add_subparsers(required=True)
     functions = {
         "train": measure_run, "steps": print_speed, "speed": measure_speed, "steps-in": print_steps, "table": print_table,
+        "grammar": measure_grammar,
     }  # fmt: skip
     for name, function in functions.items():
         command = commands.add_parser(name)
@@ -220,11 +268,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         elif name != "table":
             command.add_argument("data", type=Path)
         if name in ("train", "steps"):
-            command.add_argument("row", choices=(HUGGING_FACE, *ROWS))
+            command.add_argument("row", choices=(*HUGGING_FACE, *ROWS))
             command.add_argument("--output", type=Path, default=Path("runs/speedrun"))
             command.add_argument("--steps", type=int, default=1750)
             command.add_argument("--seed", type=int, default=0)
             command.add_argument("--rate", type=float)
+        if name == "grammar":
+            command.add_argument("--output", type=Path, default=Path("runs/speedrun"))
+            command.add_argument("--pairs", type=int, default=200, help="of each paradigm")
         if name == "speed":
             command.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args(arguments)
