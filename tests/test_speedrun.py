@@ -30,5 +30,11 @@ def test_a_run_of_each_side_has_a_line_in_the_table(prepared_dir: Path, tmp_path
     speeds = {"hugging_face": 100.0, "mini": 200.0, "modern_mini": 400.0}
     (tmp_path / "speed.json").write_text(json.dumps(speeds))
     rows = [row.split(" | ") for row in record("table").splitlines() if "1e-03" in row or "0.001" in row]
-    assert [float(row[4]) for row in rows] == [2.7, 1.4, 0.7]  # 2 steps of 8,192 tokens
-    assert record("steps-in", "60").strip() == "44"
+    assert [float(row[4]) for row in rows] == [0.7, 0.3, 0.2]  # 2 steps of 2,048 tokens
+    pairs = ['{"UID": "x", "sentence_good": "the cats sleep", "sentence_bad": "the cats sleeps"}\n'] * 3
+    (tmp_path / "blimp").mkdir()
+    (tmp_path / "blimp" / "pairs.jsonl").write_text("".join(pairs))
+    record("grammar", tmp_path / "blimp", "--output", tmp_path / "runs", "--pairs", "2")
+    grammar = [json.loads(line) for line in (tmp_path / "grammar.jsonl").read_text().splitlines()]
+    assert [line["row"] for line in grammar] == ["hugging_face", "mini", "modern_mini"]
+    assert record("steps-in", "60").strip() == "176"

@@ -87,11 +87,27 @@ class _Pretraining:
         metrics = self._evaluate(phase) if due.evaluation else {}
         if console.objective_of(metrics) and step < self.plan.steps:  # the result is printed at the end
             lines.append(f"  health: {console.health_line(metrics, self._baselines(phase))}")
+            lines += self._ways_off_the_plateau(metrics)
         if step == phase.last_step < self.plan.steps:
             lines.append(self.phases.at(step).describe(self.plan.steps))
         if due.save:
             self._offer_best(step, phase, metrics)
         return Evaluation(metrics, lines=tuple(lines))
+
+    def _ways_off_the_plateau(self, metrics: dict[str, float]) -> list[str]:
+        """Say what helps small models that are still at the unigram entropy, where they can stay for thousands of steps."""
+        loss = metrics[f"{console.objective_of(metrics)}_loss"]
+        if loss < self.plan.dataset.manifest["statistics"]["unigram_entropy"] or self.settings.model_dir is not None:
+            return []
+        config = self.state.bare_model.config
+        wide = config.hidden_size**-0.5
+        ways = {
+            f"model.initializer_range={wide:.2g} (1 / sqrt(hidden_size))": config.initializer_range < wide / 1.5,
+            "optimizer.bias_correction=true": not self.settings.optimizer.bias_correction,
+            "attention.positions=rotary, as in model=modern_mini": config.attention.positions == "learned",
+        }
+        helpful = [way for way, is_new in ways.items() if is_new]
+        return [f"  small models stay here for long; sooner off with {', or '.join(helpful)}"] if helpful else []
 
     def _offer_best(self, step: int, phase: Phase, metrics: dict[str, float]) -> None:
         history, keeps_best = self.state.writer.history, self.settings.checkpoint.keep_best

@@ -1,18 +1,21 @@
 """The record: minutes of two CPU cores until a small BERT has the held-out loss that Hugging Face reaches in an hour.
 
-    python recipes/speedrun/speedrun.py speed runs/speedrun/data                 tokens per second of every row, by turns
+    python recipes/speedrun/speedrun.py speed runs/speedrun/data                 the speed of every row, by turns
     python recipes/speedrun/speedrun.py train runs/speedrun/data modern_mini     one run, whose line is added to runs.jsonl
     python recipes/speedrun/speedrun.py grammar blimp/data                       the score on BLiMP of every run in runs.jsonl
     python recipes/speedrun/speedrun.py table                                    the table of all runs in runs.jsonl
 
-A run has a fixed number of steps, and its minutes are tokens divided by the measured speed: other work on the machine changes
-no result, and a run may be made anywhere. All models are measured by `bertkit evaluate` on the same masked tokens.
+A run has a fixed number of steps. Its minutes are the processor time of its steps, measured for all rows by turns, divided by
+two cores: other work on the machine changes no result, and a run may be made anywhere. All models are measured by
+`bertkit evaluate` on the same masked tokens.
 """
 
 import argparse
 import gzip
 import itertools
 import json
+import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -28,6 +31,7 @@ import bertkit
 from bertkit.data.corpus.prepared import open_prepared
 
 LENGTH, SEQUENCES, SNAPSHOTS, WARMUP = 128, 16, 12, 0.05
+CORES, FEW_STEPS = 2, (12, 24)
 WIDE = 0.0625  # 1 / sqrt(hidden size), the standard deviation of initial weights in all rows but "hugging_face"
 HUGGING_FACE = {"hugging_face": 0.02, "hugging_face_wide": WIDE}
 BASE: dict[str, Any] = {
@@ -65,10 +69,8 @@ def settings_of(row: str, data: Path, output: Path, steps: int, seed: int, rate:
     }  # fmt: skip
 
 
-def train_hugging_face(init: float, data: Path, output: Path, steps: int, seed: int, rate: float | None) -> list[float]:
-    """Train BertForMaskedLM by the Trainer at its best: packed blocks, dynamic masking, fused AdamW; return the seconds of the steps."""
-    import time
-
+def train_hugging_face(init: float, data: Path, output: Path, steps: int, seed: int, rate: float | None) -> None:
+    """Train BertForMaskedLM by the Trainer at its best: packed blocks, dynamic masking, fused AdamW."""
     import datasets
     import transformers
 
@@ -89,14 +91,10 @@ def train_hugging_face(init: float, data: Path, output: Path, steps: int, seed: 
     model = transformers.BertForMaskedLM(
         transformers.BertConfig(vocab_size=facts.size, initializer_range=init, **shape)
     )
-    times, every = list[float](), max(1, steps // SNAPSHOTS)
+    every = max(1, steps // SNAPSHOTS)
 
-    class Clock(transformers.TrainerCallback):
-        def on_step_begin(self, *_: Any, **__: Any) -> None:
-            times.append(-time.perf_counter())
-
+    class Snapshots(transformers.TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **__: Any) -> None:
-            times[-1] += time.perf_counter()
             if state.global_step % every == 0 or state.global_step == steps:
                 folder = output / "checkpoints" / f"step-{state.global_step:08}"
                 model.save_pretrained(folder)
@@ -109,17 +107,15 @@ def train_hugging_face(init: float, data: Path, output: Path, steps: int, seed: 
         logging_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True, dataloader_num_workers=0,
     )  # fmt: skip
     collator = transformers.DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15)
-    transformers.Trainer(model, arguments, collator, rows, callbacks=[Clock()]).train()
-    return times
+    transformers.Trainer(model, arguments, collator, rows, callbacks=[Snapshots()]).train()
 
 
-def train(row: str, data: Path, output: Path, steps: int, seed: int, rate: float | None) -> list[float]:
-    """Train a row; return the tokens per second of its logged steps."""
+def train(row: str, data: Path, output: Path, steps: int, seed: int, rate: float | None) -> None:
+    """Train a row."""
     if row in HUGGING_FACE:
-        times = train_hugging_face(HUGGING_FACE[row], data, output, steps, seed, rate)
-        return [SEQUENCES * LENGTH / seconds for seconds in times]
-    run = bertkit.pretrain(**settings_of(row, data, output, steps, seed, rate))
-    return [float(metrics["tokens_per_second"]) for metrics in run.metrics if metrics.get("tokens_per_second")]
+        train_hugging_face(HUGGING_FACE[row], data, output, steps, seed, rate)
+    else:
+        bertkit.pretrain(**settings_of(row, data, output, steps, seed, rate))
 
 
 def loss_of(model_dir: Path, data: Path) -> float:
@@ -192,31 +188,44 @@ def first_of_each_paradigm(blimp: Path, most: int) -> Iterator[str]:
 
 
 def measure_speed(args: argparse.Namespace) -> None:
-    """Run a few steps of every row in turn, each in its own process, and write the medians to speed.json."""
-    speeds: dict[str, list[float]] = {row: [] for row in ("hugging_face", *ROWS)}
-    for _, row in itertools.product(range(args.rounds), speeds):
-        with tempfile.TemporaryDirectory() as folder:
-            command = [
-                sys.executable,
-                __file__,
-                "steps",
-                str(args.data),
-                row,
-                "--output",
-                f"{folder}/run",
-                "--steps",
-                "20",
-            ]
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
-            speeds[row].append(float(done.stdout.splitlines()[-1]))
-            print(f"{row}: {speeds[row][-1]:,.0f} tokens/s", flush=True)
-    medians = {row: round(statistics.median(each), 1) for row, each in speeds.items()}
-    (args.record / "speed.json").write_text(json.dumps(medians, indent=2) + "\n")
+    """Measure the processor seconds of a step of every row, by turns, and write the medians of tokens a second to speed.json."""
+    seconds: dict[str, list[float]] = {row: [] for row in ("hugging_face", *ROWS)}
+    for _, row in itertools.product(range(args.rounds), seconds):
+        few, many = (processor_seconds(args.data, row, steps) for steps in FEW_STEPS)  # the start costs both the same
+        seconds[row].append((many - few) / (FEW_STEPS[1] - FEW_STEPS[0]))
+        print(f"{row}: {seconds[row][-1]:.3f} s", flush=True)
+    speeds = {row: round(CORES * SEQUENCES * LENGTH / statistics.median(each), 1) for row, each in seconds.items()}
+    (args.record / "speed.json").write_text(json.dumps(speeds, indent=2) + "\n")
 
 
-def print_speed(args: argparse.Namespace) -> None:
-    """Print the median speed of a few steps, without the first two."""
-    print(statistics.median(train(args.row, args.data, args.output, args.steps, 0, None)[2:]))
+def processor_seconds(data: Path, row: str, steps: int) -> float:
+    """Train some steps on one core in an own process; return its processor time."""
+
+    def used() -> float:
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return usage.ru_utime + usage.ru_stime
+
+    before = used()
+    with tempfile.TemporaryDirectory() as folder:
+        command = [
+            sys.executable,
+            __file__,
+            "steps",
+            str(data),
+            row,
+            "--output",
+            f"{folder}/run",
+            "--steps",
+            str(steps),
+        ]
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        subprocess.run(command, capture_output=True, check=True, env=environment)
+    return used() - before
+
+
+def train_only(args: argparse.Namespace) -> None:
+    """Train a row, and measure nothing."""
+    train(args.row, args.data, args.output, args.steps, 0, None)
 
 
 def print_steps(args: argparse.Namespace) -> None:
@@ -257,7 +266,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     commands = parser.add_subparsers(required=True)
     functions = {
-        "train": measure_run, "steps": print_speed, "speed": measure_speed, "steps-in": print_steps, "table": print_table,
+        "train": measure_run, "steps": train_only, "speed": measure_speed, "steps-in": print_steps, "table": print_table,
         "grammar": measure_grammar,
     }  # fmt: skip
     for name, function in functions.items():
