@@ -1,6 +1,7 @@
-"""How good rankings are: the ranks of the right passages, and metrics with intervals."""
+"""How good rankings are: the ranks of the right passages, metrics with intervals, and runs for the tools of TREC."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,6 +9,7 @@ from numpy.typing import NDArray
 from bertkit.base.text_files import JsonObject
 from bertkit.retrieval.questions import Question
 from bertkit.retrieval.ranking import Candidate
+from bertkit.tasks.reading.writers import word_cell
 
 AT = (1, 5, 20)  # the values of k in accuracy at k, up to the number of candidates
 NUM_RESAMPLES = 1000  # for the bootstrap intervals
@@ -63,3 +65,15 @@ def _with_interval(values: NDArray[np.float64]) -> JsonObject:
     random = np.random.default_rng(0)
     means = [random.choice(values, len(values)).mean() for _ in range(NUM_RESAMPLES)]
     return {"mean": round(float(values.mean()), 4), "interval": np.percentile(means, [2.5, 97.5]).round(4).tolist()}
+
+
+def trec_lines(question: Question, ordered: Sequence[tuple[Candidate, float]], most: int, order: str) -> Iterator[str]:
+    """Yield the `most` best documents for a question as lines of a TREC run: question, Q0, document, rank, score, name of the run.
+
+    A document has the score of its best passage (Dai and Callan 2019, MaxP), since trec_eval refuses a document that is listed twice.
+    """
+    best = dict[str, float]()
+    for candidate, score in ordered:
+        best.setdefault(word_cell(candidate.hit.document), score)
+    for rank, (document, score) in enumerate(itertools.islice(best.items(), most), 1):
+        yield f"{word_cell(question.id)} Q0 {document} {rank} {score} bertkit-{order}\n"

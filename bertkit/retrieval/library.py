@@ -4,7 +4,7 @@ It has these tables:
 
     settings   how documents were cut into passages
     files      path and content hash of each indexed file; no hash while the file is being indexed
-    documents  title and hash of each different document
+    documents  title, hash and short columns of each different document
     places     where each document is in the files; a document without a place is deleted
     passages   the passages of the documents, with their text
     words      FTS5's index of the passages, without another copy of the text
@@ -56,6 +56,7 @@ class Hit:
     title: str  # title of its document; may be empty
     source: str  # path of its file, from the folder of all the library's files
     place: str  # its place in the file, such as "lines 3-5"
+    document: str  # the column _id or id of its document, or the file and the number in it, such as "a.txt#3"
     score: float  # BM25; larger is better
     score_vectors: float | None = None  # the cosine of its vector and that of the question; None if there are none
 
@@ -74,6 +75,7 @@ class _FoundRow(NamedTuple):
     last: int
     source: str
     number: int  # of the document in its file
+    named: str  # its column _id or id; "" if it has none
 
     @property
     def place(self) -> str:
@@ -181,9 +183,10 @@ class Library:
         return _Vectors(ids, matrix)
 
     def _hits(self, rows: Iterable[_FoundRow]) -> list[Hit]:
+        named = ((row, row.source.removeprefix(self._folder)) for row in rows)
         return [
-            Hit(row.id, row.text, row.title, row.source.removeprefix(self._folder), row.place, row.score)
-            for row in rows
+            Hit(row.id, row.text, row.title, source, row.place, row.named or f"{source}#{row.number}", row.score)
+            for row, source in named
         ]
 
     def _best(self, words: Sequence[str], num_hits: int) -> list[_FoundRow]:
@@ -223,8 +226,9 @@ def _any(words: Sequence[str]) -> str:
 
 
 _FIRST_AND_LAST = "SELECT min(path), max(path) FROM files"  # what these share, all share
-_TYPES = (int, float, str, str, str, int, int, int, int, str, int)  # of the columns below
-_PARTS = """p.text, d.title, d.unit, p.start, p.end, p.first, p.last, coalesce(f.path, ''), coalesce(l.number, 0)
+_TYPES = (int, float, str, str, str, int, int, int, int, str, int, str)  # of the columns below
+_PARTS = """p.text, d.title, d.unit, p.start, p.end, p.first, p.last, coalesce(f.path, ''), coalesce(l.number, 0),
+    coalesce(json_extract(d.columns, '$._id'), json_extract(d.columns, '$.id'), '')
 FROM {} JOIN passages p ON p.id = {} JOIN documents d ON d.id = p.document
 LEFT JOIN places l ON l.document = d.id AND l.file = (
     SELECT files.id FROM places JOIN files ON files.id = places.file WHERE places.document = d.id ORDER BY path LIMIT 1)

@@ -171,8 +171,9 @@ class LibraryWriter:
         key, connection, stemming = document.key, self._connection, self._settings.stemming
         known = self._one("SELECT id FROM documents WHERE key = ?", key)
         if known is None:
-            row = (key, document.title, document.unit)
-            known = connection.execute("INSERT INTO documents (key, title, unit) VALUES (?, ?, ?)", row).lastrowid
+            row = (key, document.title, document.unit, document.columns)
+            insert = "INSERT INTO documents (key, title, unit, columns) VALUES (?, ?, ?, ?)"
+            known = connection.execute(insert, row).lastrowid
             title = searchable(document.title, stemming)
             for passage in cut(document, self._settings):
                 text = document.text[passage.start : passage.end]

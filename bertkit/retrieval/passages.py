@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import itertools
+import json
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
@@ -40,11 +41,12 @@ class LibraryDocument:
     sentences: tuple[tuple[int, int], ...]  # (start, end) of each sentence in the text
     unit: str  # "line" if every sentence is a line of the file, else what `number` counts, such as "record"
     number: int  # number of its first line, or record, in the file, from 1; 0 if unknown
+    columns: str = "{}"  # the short columns of its record, as JSON
 
     @property
     def key(self) -> bytes:
         """A hash of its content; equal documents in different files have the same key."""
-        content = f"{self.title}\0{self.text}\0{self.unit == 'line'}"
+        content = f"{self.title}\0{self.text}\0{self.unit == 'line'}\0{self.columns}"
         return hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
@@ -65,7 +67,8 @@ def document_of(sentences: Sequence[str], unit: str) -> LibraryDocument:
         spans.append((at, at + len(sentence)))
         at += len(sentence) + 1
     placed = sentences if isinstance(sentences, PlacedDocument) else PlacedDocument()
-    return LibraryDocument(placed.title, " ".join(sentences), tuple(spans), unit, placed.number)
+    columns = without_surrogates(json.dumps(placed.columns, ensure_ascii=False))
+    return LibraryDocument(placed.title, " ".join(sentences), tuple(spans), unit, placed.number, columns)
 
 
 def document_of_text(text: str, title: str, unit: str, number: int) -> LibraryDocument:

@@ -1,6 +1,7 @@
 """The settings of `bertkit search`."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Literal
 
 from bertkit.base.intervals import Interval, NotNegative, Real
@@ -10,6 +11,7 @@ from bertkit.settings.command import VERBATIM, Command
 from bertkit.settings.inputs import CHECK, InputSettings
 from bertkit.tasks.task_config import TaskConfig
 
+ORDERS = ("search", "vectors", "hybrid", "bert", "both")
 Passages = Annotated[int, Interval(1, 1_000_000)]
 
 
@@ -44,6 +46,11 @@ class SearchSettings(InputSettings):
     kernels: Literal["auto", "plain"]
 
     @property
+    def is_trec(self) -> bool:
+        """Whether the output is a TREC run, of one order."""
+        return Path(self.output).suffix == ".trec"
+
+    @property
     def num_candidates(self) -> int:
         """The number of passages to find for a question."""
         return max(self.top_k, self.candidates)
@@ -55,6 +62,8 @@ class SearchSettings(InputSettings):
             self.overwritten_input,
             self.question is not None and is_blank(self.question) and "question= is blank; expected a question",
             self.order == "all" and has_question and "order=all: has no effect with question=; choose one order",
+            self.is_trec and has_question and f"output={self.output}: a TREC run needs input=, a file of questions",
+            self.is_trec and self.order == "all" and f"order=all: a TREC run has one order; choose {', '.join(ORDERS)}",
             not has_reader
             and self.order in ("bert", "both")
             and f"order={self.order}: needs a reader; set model_dir= to a model fine-tuned on questions",

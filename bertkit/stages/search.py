@@ -4,17 +4,18 @@ import contextlib
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from bertkit.base.errors import InputError, counted, in_json, say
 from bertkit.base.text_files import JsonObject
 from bertkit.display.console import Progress
 from bertkit.retrieval.encoders import encoder_of
-from bertkit.retrieval.judging import Metrics
+from bertkit.retrieval.judging import Metrics, trec_lines
 from bertkit.retrieval.library import Library
 from bertkit.retrieval.passages import sentence_around
 from bertkit.retrieval.questions import Question, questions_of, read_questions
-from bertkit.retrieval.ranking import Matches, Searcher, fit, in_order, read_glossary
+from bertkit.retrieval.ranking import Candidate, Matches, Searcher, fit, in_order, read_glossary
 from bertkit.run.outputs import check_outputs, opened_output
 from bertkit.settings.search import BothConfig, SearchSettings
 
@@ -28,12 +29,15 @@ def values(settings: SearchSettings, inputs: object = None) -> list[JsonObject]:
         return [{"question": settings.question, **searcher.search(settings.question, settings.order, settings.top_k)}]
     most = settings.max_questions
     questions = read_questions(str(settings.input), most) if inputs is None else questions_of(inputs, most)
+    metrics = _metrics_of(settings, searcher)
     with Progress("searching", len(questions), silent=True) as progress:
-        return list(_answers(settings, searcher, questions, progress, _metrics_of(settings, searcher)))
+        ranked = _ranked(settings, searcher, questions, progress, metrics)
+        return [_row(settings, searcher, one) for one in ranked]
 
 
 def _metrics_of(settings: SearchSettings, searcher: Searcher) -> Metrics:
     orders = searcher.orders if settings.order in (None, "all") else [settings.order]
+    orders = orders[-1:] if settings.is_trec else orders
     for order in orders:
         searcher.check(order)
     return Metrics(orders, settings.model_dir is not None, settings.num_candidates)
@@ -74,24 +78,47 @@ def run(settings: SearchSettings) -> None:
         file = stack.enter_context(opened_output(settings.output)) if to_file else sys.stdout
         progress = stack.enter_context(Progress("searching", len(questions), silent=not to_file, file=sys.stderr))
         metrics = _metrics_of(settings, searcher)
-        for answer in _answers(settings, searcher, questions, progress, metrics):
-            line = json.dumps(answer, ensure_ascii=False)
-            file.write(f"{line if to_file else in_json(line)}\n")
+        for ranked in _ranked(settings, searcher, questions, progress, metrics):
+            file.writelines(_lines(settings, searcher, ranked))
     if metrics.num_labelled:
         say(*json.dumps(metrics.summary(), indent=2).split("\n"), file=sys.stdout if to_file else sys.stderr)
     if to_file:
         say(f"{counted(len(questions), 'question')} in {settings.output}", file=sys.stderr)
 
 
-def _answers(
+@dataclass(frozen=True)
+class _Ranked:
+    """A question, its passages in each order, and the ranks of the right one."""
+
+    question: Question
+    matches: Matches
+    ordered: dict[str, list[tuple[Candidate, float]]]
+    ranks: JsonObject
+
+
+def _ranked(
     settings: SearchSettings, searcher: Searcher, questions: Sequence[Question], progress: Progress, metrics: Metrics
-) -> Iterator[JsonObject]:
-    """Yield the passages for each question, in each order, and the ranks of the right one; `metrics` collects the ranks."""
+) -> Iterator[_Ranked]:
+    """Rank the passages for each question; `metrics` collects the ranks of the right ones."""
     for question, matches, both in _matches_and_weights(settings, searcher, questions, progress):
         ordered = {order: in_order(matches.candidates, order, both) for order in metrics.ranks}
-        answers = {order: searcher.rows(matches, pairs[: settings.top_k]) for order, pairs in ordered.items()}
-        ranks = metrics.add(question, ordered)
-        yield {"id": question.id, "question": question.text, "has_odds": searcher.has_odds, **answers, **ranks}
+        yield _Ranked(question, matches, ordered, metrics.add(question, ordered))
+
+
+def _row(settings: SearchSettings, searcher: Searcher, one: _Ranked) -> JsonObject:
+    """Return a question and its passages as a mapping."""
+    answers = {order: searcher.rows(one.matches, pairs[: settings.top_k]) for order, pairs in one.ordered.items()}
+    return {"id": one.question.id, "question": one.question.text, "has_odds": searcher.has_odds, **answers, **one.ranks}
+
+
+def _lines(settings: SearchSettings, searcher: Searcher, one: _Ranked) -> Iterator[str]:
+    """Yield the lines of the output for a question."""
+    if settings.is_trec:
+        ((order, pairs),) = one.ordered.items()
+        yield from trec_lines(one.question, pairs, settings.top_k, order)
+    else:
+        line = json.dumps(_row(settings, searcher, one), ensure_ascii=False)
+        yield f"{in_json(line) if settings.output == '-' else line}\n"
 
 
 def _matches_and_weights(

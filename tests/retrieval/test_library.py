@@ -213,7 +213,7 @@ def test_snowball_finds_other_forms_of_a_word(stemming: Any, word: str, asked: s
         assert [len(library.find(question, 1)) for question in (asked.upper(), word, "xyz")] == found
         with opened_for_writing(path, settings) as writer:
             writer.remove_others(())  # the index holds stems, which it must be given again to delete them
-            assert writer.finish() == {"files": 0, "documents": 0, "passages": 0}
+            assert writer.finish() == {"file": 0, "document": 0, "passage": 0}
         with contextlib.closing(sqlite3.connect(path)) as connection:
             connection.execute("INSERT INTO words (words) VALUES ('integrity-check')")
             assert connection.execute("SELECT count(*) FROM words WHERE words MATCH 'nothing OR und'").fetchone() == (

@@ -138,7 +138,7 @@ def drawn(weights: BothConfig, num_questions: int) -> list[tuple[list[Candidate]
     questions = []
     for _ in range(num_questions):
         candidates = [
-            Candidate(Hit(n, "", "", "", "", float(score)), float(rng.normal(0, 5)))
+            Candidate(Hit(n, "", "", "", "", "", float(score)), float(rng.normal(0, 5)))
             for n, score in enumerate(rng.normal(12, 3, 11))
         ]
         log = log_both(*scores_of(candidates), dataclasses.astuple(weights))
@@ -183,6 +183,35 @@ def test_search_metrics_are_as_by_hand(tmp_path: Path, capsys: Capsys) -> None:
     low, high = metrics["search"]["accuracy_at_1"]["interval"]
     assert 0 <= low < 0.5 < high <= 1
     assert [each.get("right_at") for each in rows(output)] == [{"search": place} for place in (1, 2, None, 1)] + [None]
+
+
+def test_a_trec_run_lists_each_document_once_by_its_best_passage(tmp_path: Path, capsys: Capsys) -> None:
+    """Under its own id, as in BEIR, or its place; the six columns are without further blanks."""
+    corpus, text, questions = tmp_path / "corpus.jsonl", tmp_path / "a b.txt", tmp_path / "questions.jsonl"
+    records = [
+        {"_id": "d 1", "title": "", "text": "kan lon. kan ted. kan run."},
+        {"id": 7, "text": "lon lon. kan ted."},
+    ]
+    corpus.write_text("".join(json.dumps(record) + "\n" for record in records))
+    text.write_text("nothing\n\nmir kan lon son\n")
+    arguments = [f"corpus.path=[{corpus},'{text}']", f"output={tmp_path / 'library.db'}"]
+    assert run(["index", *arguments, "passages.words=2", "passages.overlap=0"]) == 0
+    questions.write_text('{"id": "q 1", "question": "kan"}\n{"id": "q2", "question": "mir lon"}\n{"question": "xyz"}\n')
+    library, output = f"index={tmp_path / 'library.db'}", tmp_path / "run.trec"
+    assert search(library, f"input={questions}", f"output={output}", "top_k=2", "candidates=9") == 0
+    lines = [line.split(" ") for line in output.read_text().splitlines()]
+    assert {len(line) for line in lines} == {6}
+    assert [(line[0], line[1], line[3], line[5]) for line in lines] == [
+        (question, "Q0", rank, "bertkit-search") for question in ("q_1", "q2") for rank in ("1", "2")
+    ]
+    assert [line[2] for line in lines] == ["d_1", "7", "a_b.txt#3", "7"]
+    for first, second in (lines[:2], lines[2:]):
+        assert float(first[4]) >= float(second[4]) > 0
+    for arguments, line in (
+        (["question=x"], "a TREC run needs input="),
+        ([f"input={questions}", "order=all"], "order=all: a TREC run"),
+    ):
+        refused(search(library, *arguments, f"output={output}"), line, capsys)
 
 
 def test_a_glossary_widens_a_question(tmp_path: Path, capsys: Capsys) -> None:

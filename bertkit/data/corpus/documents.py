@@ -7,9 +7,10 @@ sentences.
 
 import functools
 import itertools
+import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -33,15 +34,19 @@ from bertkit.data.corpus.sources import Portion, Stretch, cut_file, find_files, 
 from bertkit.data.data_config import CorpusConfig
 
 Document = list[str]
+LONGEST_COLUMN = 200  # in characters; the longer columns of a record are not kept
+NO_COLUMNS: Mapping[str, str] = {}
 BlockT = TypeVar("BlockT")
 
 
 class PlacedDocument(list[str]):
-    """A document with its place in its file: the number of its first line or record, from 1; and its title, or ""."""
+    """A document with the number of its first line or record in its file, from 1; its title, or ""; and its short columns."""
 
-    def __init__(self, lines: Iterable[str] = (), number: int = 0, title: str = "") -> None:
+    def __init__(
+        self, lines: Iterable[str] = (), number: int = 0, title: str = "", columns: Mapping[str, str] = NO_COLUMNS
+    ) -> None:
         super().__init__(lines)
-        self.number, self.title = number, title
+        self.number, self.title, self.columns = number, title, columns
 
 
 class Corpus(ABC):
@@ -104,7 +109,12 @@ class Corpus(ABC):
             if not isinstance(text, str):
                 raise InputError(f"{where(number)}: {not_text(field, text)}")
             title = without_surrogates(title) if isinstance(title, str) and field != "title" else ""
-            document = PlacedDocument(without_surrogates(text).splitlines(), number, title)
+            columns = {
+                name: short
+                for name, value in record.items()
+                if name not in (field, "title") and (short := _short(value))
+            }
+            document = PlacedDocument(without_surrogates(text).splitlines(), number, title, columns)
             if filled := _as_sentences(document, self.config.sentences != "lines"):
                 yield filled
 
@@ -133,7 +143,7 @@ class PythonDocs(Corpus):
 
     def documents(self, portion: Portion) -> Iterator[Document]:
         """Yield all documents."""
-        return iter(python_documents())
+        return (PlacedDocument(document, number) for number, document in enumerate(python_documents(), 1))
 
 
 class HubDataset(Corpus):
@@ -292,6 +302,16 @@ class TextFiles(Corpus):
             yield document
 
 
+def _short(value: object) -> str:
+    """Return a short text unchanged, and a number or a truth value as in JSON; "" for other values."""
+    match value:
+        case str() if len(value) <= LONGEST_COLUMN:
+            return value
+        case bool() | int() | float():
+            return json.dumps(value)
+    return ""
+
+
 def _no_field(where: str, field: str, fields: str) -> str:
     return f"{where}: no field '{field}' (it has: {fields}); set corpus.field="
 
@@ -315,4 +335,4 @@ def _text_documents(blocks: Iterable[tuple[int, list[str]]]) -> Iterator[PlacedD
 def _as_sentences(document: PlacedDocument, split: bool) -> PlacedDocument:
     sentences = itertools.chain.from_iterable(map(split_sentences, document)) if split else document
     filled = [sentence.strip() for sentence in sentences if not is_blank(sentence)]
-    return PlacedDocument(filled, document.number, document.title)
+    return PlacedDocument(filled, document.number, document.title, document.columns)
