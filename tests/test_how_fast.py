@@ -79,6 +79,7 @@ def test_each_script_measures_both_sides(prepared_dir: Path, tmp_path: Path, pyt
     runs.append(("scaling", [*STEPS, *sizes, *shared, str(tmp_path / "scaling")]))
     runs.append(("attention", [*STEPS, "--lengths", "16", "32", *shared, str(tmp_path / "attention")]))
     ways = ["--busy", "0", "1", "--waits", "bertkit", "100", "passive", "one thread", "--round-seconds", "0.02"]
+    runs.append(("searching", ["--sizes", "7", "50", "--num-questions", "9"]))
     runs.append(("sharing", [*TEXTS, "--work", "training", "prediction", *ways, *shared, str(tmp_path / "sharing")]))
     gpu = [*ROWS_TRIED, "--device", "cpu", "--data-dir", str(prepared_dir)]
     runs += [("gpu", [*gpu, *more, "--output-dir", str(tmp_path)]) for more in ([], ["--again"])]
@@ -87,6 +88,7 @@ def test_each_script_measures_both_sides(prepared_dir: Path, tmp_path: Path, pyt
     for name, (_, _, *counts) in SCRIPTS.items():
         check(measured(tmp_path / name), *counts)
     assert output.count("| bertkit fp32 |") == 3
+    assert re.findall(r"^(\d+) passages: \d+ MB, .*; p50 \d+\.\d ms, p99 \d", output, re.MULTILINE) == ["7", "50"]
     curves = measured(tmp_path / "scaling")
     assert [len(each["points"]) for each in curves] == [2, 2, 2]
     assert all(value > 0 for curve in curves for point in curve["points"] for value in point.values())

@@ -1,4 +1,4 @@
-"""A library of passages in one SQLite file, with BM25 search by SQLite's extension FTS5.
+"""A library of passages in one SQLite file, with BM25 search of the words that SQLite's extension FTS5 finds.
 
 It has these tables:
 
@@ -7,28 +7,19 @@ It has these tables:
     documents  title, hash and short columns of each different document
     places     where each document is in the files; a document without a place is deleted
     passages   the passages of the documents, with their text
-    words      FTS5's index of the passages, without another copy of the text
+    words      FTS5's index of the passages, without another copy of the text; FTS5 shows it as the table `instances`, too
+    postings   the passages of each frequent word, and the lengths of all passages
     vectors    a vector for each passage; only in a library that was made with an encoder
-
-BM25 in FTS5 (sqlite.org/fts5.html, "The bm25() function") is the sum, over the words q of a question, of
-
-    idf(q) * f(q) * (k1 + 1) / (f(q) + k1 * (1 - b + b * L / mean L)),   k1 = 1.2, b = 0.75
-    idf(q) = ln((N - n(q) + 0.5) / (n(q) + 0.5)), or 1e-6 if more than half of the passages have the word
-
-where f(q) is the count of q in a passage and its title, L the number of words in the passage, N the number of passages, and
-n(q) the number of passages with q.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import json
-import math
 import os
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -38,13 +29,10 @@ from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError
 from bertkit.retrieval import library_file
+from bertkit.retrieval.bm25 import Bm25
 from bertkit.retrieval.library_file import open_library, stored_encoder, stored_settings, using
 from bertkit.retrieval.passages import Passage, place_of, words_of
 from bertkit.retrieval.snippets import Marker, Span
-
-K1 = 1.2  # BM25's k1, which FTS5 fixes
-FREQUENT_SHARE = 0.2  # words in more of the passages are frequent; 0.2 has the lowest p99 latency with 100,000 passages
-MAX_CACHED_COUNTS = 100_000
 
 
 @dataclass(frozen=True)
@@ -65,7 +53,6 @@ class _FoundRow(NamedTuple):
     """A passage found, as a query returns it."""
 
     id: int
-    score: float
     text: str
     title: str
     unit: str
@@ -113,15 +100,10 @@ class Library:
             ends = [str(path) for path in connection.execute(_FIRST_AND_LAST).fetchone()]
             encoder = stored_encoder(connection)
             settings = stored_settings(connection)
-        if not num_passages:
-            raise InputError(f"index={self.path}: no passages in this library; run bertkit index again")
-
-        @functools.lru_cache(MAX_CACHED_COUNTS)
-        def num_with(word: str) -> int:
-            count = "SELECT count(*) FROM words WHERE words MATCH ?"
-            return int(connection.execute(count, (_any([word]),)).fetchone()[0])
-
-        self._connection, self._num_with, self.num_passages = connection, num_with, int(num_passages)
+            if not num_passages:
+                raise InputError(f"index={self.path}: no passages in this library; run bertkit index again")
+            bm25 = Bm25(connection, num_passages)
+        self._connection, self._bm25, self.num_passages = connection, bm25, num_passages
         self.encoder, self._vectors, self._stemming, self._marker = encoder, None, settings.stemming, Marker(settings)
         self._version = (state.st_ino, state.st_mtime_ns)
         common = os.path.commonprefix(ends)  # noqa: RUF071  # of two texts, cut to a folder below
@@ -136,11 +118,10 @@ class Library:
             self._open()
         words = words_of(question, more, self._stemming)
         with using(self._connection, self.path, library_file.READ_SECONDS):
-            rows = self._best(words, num_hits) if words else []
-            if add_rest and len(rows) < self.num_passages <= num_hits:
-                seen = {row.id for row in rows}
-                rows += [row for row in self._rows(_ALL) if row.id not in seen]
-        return self._hits(rows)
+            scores = self._bm25.best(words, num_hits)
+            is_all = add_rest and self.num_passages <= num_hits
+            rows = self._rows(_ALL) if is_all else self._rows(_THESE, json.dumps(list(scores)))
+        return self._hits(rows, scores)
 
     def add_nearest(self, hits: Sequence[Hit], query: NDArray[np.float32], num_hits: int) -> list[Hit]:
         """Add the `num_hits` passages whose vectors have the largest cosines with `query`, (D,); all get their cosine.
@@ -153,7 +134,7 @@ class Library:
             nearest = np.argpartition(-cosines, min(num_hits, len(cosines)) - 1)[:num_hits]
             known = {hit.id for hit in hits}
             added = [number for number in vectors.ids[nearest].tolist() if number not in known]
-            all_hits = [*hits, *self._hits(self._rows(_THESE, json.dumps(added)))]
+            all_hits = [*hits, *self._hits(self._rows(_THESE, json.dumps(added)), {})]
         places = np.searchsorted(vectors.ids, [int(hit.id) for hit in all_hits])
         return [
             dataclasses.replace(hit, score_vectors=cosine)
@@ -167,7 +148,7 @@ class Library:
         """
         words = words_of(question, more, self._stemming)
         with using(self._connection, self.path, library_file.READ_SECONDS):
-            telling = [word for word in words if self._num_with(word) <= self.num_passages / 2]
+            telling = [word for word in words if self._bm25.num_with(word) <= self.num_passages / 2]
         return self._marker.marks(texts, telling or words)
 
     def _read_vectors(self, dimension: int) -> _Vectors:
@@ -182,35 +163,14 @@ class Library:
             raise sqlite3.DataError("a passage without a vector, or one of another size") from None
         return _Vectors(ids, matrix)
 
-    def _hits(self, rows: Iterable[_FoundRow]) -> list[Hit]:
-        named = ((row, row.source.removeprefix(self._folder)) for row in rows)
-        return [
-            Hit(row.id, row.text, row.title, source, row.place, row.named or f"{source}#{row.number}", row.score)
-            for row, source in named
+    def _hits(self, rows: Iterable[_FoundRow], scores: Mapping[int, float]) -> list[Hit]:
+        """Return hits for passages, the best first; those without a score have 0."""
+        scored = ((row, row.source.removeprefix(self._folder), scores.get(row.id, 0.0)) for row in rows)
+        hits = [
+            Hit(row.id, row.text, row.title, source, row.place, row.named or f"{source}#{row.number}", score)
+            for row, source, score in scored
         ]
-
-    def _best(self, words: Sequence[str], num_hits: int) -> list[_FoundRow]:
-        """Find the best passages, if possible without scoring all passages that match.
-
-        Nearly all of the time is spent on passages that have only frequent words. So the passages with a rare word are scored
-        first. If `num_hits` of them score more than the highest possible score of the frequent words alone, they are the best
-        (Turtle and Flood 1995, "max score"). Otherwise all matching passages are scored.
-        """
-        total = self.num_passages
-        counts = {word: self._num_with(word) for word in words}
-        if max(counts.values()) > total:
-            raise sqlite3.DataError("more passages in the index than there are")
-        frequent = [word for word, count in counts.items() if count > FREQUENT_SHARE * total]
-        rare = [word for word, count in counts.items() if word not in frequent and count]
-        if frequent and rare:
-            idfs = (max(1e-6, math.log((total - counts[word] + 0.5) / (counts[word] + 0.5))) for word in frequent)
-            max_score = sum((K1 + 1) * idf for idf in idfs)
-            queries = (f"({_any(rare)}) {join} ({_any(frequent)})" for join in ("AND", "NOT"))
-            rows = [row for query in queries for row in self._rows(_FIND, query, num_hits)]
-            rows = sorted(rows, key=lambda row: (-row.score, row.id))[:num_hits]
-            if len(rows) == num_hits and rows[-1].score > max_score:
-                return rows
-        return self._rows(_FIND, _any(words), num_hits)
+        return sorted(hits, key=lambda hit: -hit.score)
 
     def _rows(self, query: str, *values: str | int) -> list[_FoundRow]:
         """Return the rows of a query for passages; in a damaged library a column may have values of any type."""
@@ -220,22 +180,13 @@ class Library:
         return [_FoundRow(*row) for row in rows]
 
 
-def _any(words: Sequence[str]) -> str:
-    """Return an FTS5 query for passages with any of the words."""
-    return " OR ".join(f'"{word}"' for word in words)
-
-
 _FIRST_AND_LAST = "SELECT min(path), max(path) FROM files"  # what these share, all share
-_TYPES = (int, float, str, str, str, int, int, int, int, str, int, str)  # of the columns below
+_TYPES = (int, str, str, str, int, int, int, int, str, int, str)  # of the columns below
 _PARTS = """p.text, d.title, d.unit, p.start, p.end, p.first, p.last, coalesce(f.path, ''), coalesce(l.number, 0),
     coalesce(json_extract(d.columns, '$._id'), json_extract(d.columns, '$.id'), '')
 FROM {} JOIN passages p ON p.id = {} JOIN documents d ON d.id = p.document
 LEFT JOIN places l ON l.document = d.id AND l.file = (
     SELECT files.id FROM places JOIN files ON files.id = places.file WHERE places.document = d.id ORDER BY path LIMIT 1)
 LEFT JOIN files f ON f.id = l.file"""
-_FOUND = (
-    "(SELECT rowid AS place, -bm25(words) AS score FROM words WHERE words MATCH ? ORDER BY bm25(words), rowid LIMIT ?)"
-)
-_FIND = f"SELECT p.id, score, {_PARTS.format(_FOUND, 'place')} ORDER BY score DESC, p.id"
-_ALL = f"SELECT p.id, 0.0, {_PARTS.format('(SELECT id AS place FROM passages)', 'place')} ORDER BY p.id"
-_THESE = f"SELECT p.id, 0.0, {_PARTS.format('(SELECT value AS place FROM json_each(?))', 'place')} ORDER BY p.id"
+_ALL = f"SELECT p.id, {_PARTS.format('(SELECT id AS place FROM passages)', 'place')} ORDER BY p.id"
+_THESE = f"SELECT p.id, {_PARTS.format('(SELECT value AS place FROM json_each(?))', 'place')} ORDER BY p.id"

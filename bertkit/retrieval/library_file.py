@@ -24,9 +24,9 @@ from bertkit.base.typed_settings import build
 from bertkit.data.data_config import PassagesConfig
 
 APPLICATION = 0x62657274  # "bert", the application id in SQLite's header
-VERSION = 3  # of the tables and of the words in the index
+VERSION = 4  # of the tables and of the words in the index
 CHECKED_BYTES = 1 << 30  # of a larger library, a search checks the size only; CRC-32C takes 0.2 s for so many bytes
-READ_SECONDS = 60  # the limit for a search; 100,000 passages take 0.1 s
+READ_SECONDS = 60  # the limit for a search; 100,000 passages take 0.01 s
 STEPS = 100_000  # of SQLite's virtual machine, between two looks at the clock: some milliseconds
 # sqlite.org/fileformat.html
 _HEADER, _PAGE_SIZE_AT, _NUM_PAGES_AT, _CHECKSUM_AT, _APPLICATION_AT, _HEADER_BYTES = (
@@ -48,6 +48,8 @@ CREATE TABLE passages (id INTEGER PRIMARY KEY, document INTEGER NOT NULL, text T
                        end INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL);
 CREATE INDEX passages_of_document ON passages (document);
 CREATE VIRTUAL TABLE words USING fts5(title, text, content='', tokenize='{tokenize}');
+CREATE VIRTUAL TABLE instances USING fts5vocab(words, instance);
+CREATE TABLE postings (word TEXT PRIMARY KEY, passages BLOB NOT NULL);
 INSERT INTO settings VALUES ('passages', '{settings}');
 PRAGMA application_id = {application};
 COMMIT"""

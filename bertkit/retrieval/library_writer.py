@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from bertkit.base.errors import InputError
 from bertkit.base.files import UNFINISHED, flush, partial_dir, writing
 from bertkit.data.data_config import PassagesConfig
+from bertkit.retrieval.bm25 import store_postings
 from bertkit.retrieval.library_file import (
     EncoderIdentity,
     make_tables,
@@ -89,6 +90,7 @@ def opened_for_writing(path: Path, settings: PassagesConfig, made_from: str = ""
                 make_tables(connection, settings)
             connection.execute("CREATE TEMP TABLE seen (document INTEGER PRIMARY KEY)")
             yield LibraryWriter(connection, settings)
+            store_postings(connection)
         seal(file)
         file.replace(path)
         flush(path.parent)

@@ -408,6 +408,13 @@ CHANGES = [
     ("UPDATE passages SET start = 'a'", [0, 2]),
     ("UPDATE settings SET value = '[1]'", [2, 2]),
     ("DELETE FROM settings", [2, 2]),
+    ("DELETE FROM postings", [2, 2]),
+    ("UPDATE postings SET passages = 'a'", [2, 2]),
+    ("UPDATE postings SET passages = zeroblob(7)", [2, 2]),
+    ("UPDATE postings SET passages = zeroblob(80)", [2, 2]),
+    ("INSERT INTO postings VALUES ('kan', 'a')", [0, 2]),
+    ("INSERT INTO postings VALUES ('kan', zeroblob(800))", [0, 2]),  # more passages than there are
+    ("INSERT INTO postings VALUES ('kan', x'ffffffff01000000')", [0, 2]),  # a passage behind the last
 ]
 
 

@@ -1,0 +1,124 @@
+"""BM25 of the passages of a library, for the words that FTS5 finds in them.
+
+As in FTS5 (sqlite.org/fts5.html, "The bm25() function"), whose scores these are, it is the sum, over the words q of a question, of
+
+    idf(q) * f(q) * (k1 + 1) / (f(q) + k1 * (1 - b + b * L / mean L)),   k1 = 1.2, b = 0.75
+    idf(q) = ln((N - n(q) + 0.5) / (n(q) + 0.5)), or 1e-6 if more than half of the passages have the word
+
+where f(q) is the count of q in a passage and its title, L the number of words in the passage, N the number of passages, and
+n(q) the number of passages with q.
+
+FTS5 takes a microsecond to score a passage, and a frequent word has many. So the postings of frequent words (the passages with the word, and
+its counts) are also stored as arrays, which numpy scores; those of other words are read from FTS5.
+"""
+
+import contextlib
+import math
+import sqlite3
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+K1, B = 1.2, 0.75
+FREQUENT = 1000  # the postings of a word that occurs so often in a library are stored; FTS5 reads them in 0.4 ms
+# a passage, by its place in the list of all, and how often it has the word
+_POSTING = np.dtype([("passage", "<u4"), ("count", "<u4")])
+_ALL_WORDS = ""  # its postings are the list of all passages, by their ids, with their lengths
+Postings = NDArray[np.void]  # (n,) of _POSTING, ascending
+
+
+def store_postings(connection: sqlite3.Connection) -> None:
+    """Store the postings of frequent words, in place of those of an earlier state of the library."""
+    sizes = connection.execute("SELECT id, sz FROM words_docsize ORDER BY id")
+    lengths = np.array([(passage, _sum_of_varints(columns)) for passage, columns in sizes], _POSTING)
+    frequent = "SELECT term, group_concat(doc) FROM instances GROUP BY term HAVING count(*) >= ?"
+    with connection:
+        connection.execute("DELETE FROM postings")
+        connection.execute("INSERT INTO postings VALUES (?, ?)", (_ALL_WORDS, lengths.tobytes()))
+        words = connection.execute(frequent, (FREQUENT,))
+        rows = ((word, _postings_of(passages, lengths["passage"]).tobytes()) for word, passages in words)
+        connection.executemany("INSERT INTO postings VALUES (?, ?)", rows)
+
+
+def _sum_of_varints(data: bytes) -> int:
+    """Sum SQLite's integers of variable length, with seven bits in each byte; the last byte is below 128."""
+    total = number = 0
+    for byte in data:
+        number = number << 7 | byte & 127
+        if byte < 128:
+            total, number = total + number, 0
+    return total
+
+
+def _postings_of(passages: str, all_passages: NDArray[np.uint32]) -> Postings:
+    """Make the postings of a word from the ids of its passages, separated by commas; an id is there for each occurrence."""
+    ids, counts = np.unique(np.fromstring(passages, np.int64, sep=","), return_counts=True)
+    postings = np.empty(len(ids), _POSTING)
+    postings["passage"], postings["count"] = np.searchsorted(all_passages, ids), counts
+    return postings
+
+
+@contextlib.contextmanager
+def _fitting() -> Iterator[None]:
+    """Translate the errors of numpy for postings that are damaged."""
+    try:
+        yield
+    except (IndexError, TypeError, ValueError):
+        raise sqlite3.DataError("postings of other passages than there are") from None
+
+
+class Bm25:
+    """The scores of passages in a library that is open for reading."""
+
+    @_fitting()
+    def __init__(self, connection: sqlite3.Connection, num_passages: int) -> None:
+        """Read the lengths of all passages, and take over the library's rules for words."""
+        self._connection, self._num_passages = connection, num_passages
+        (stored,) = connection.execute(_STORED, (_ALL_WORDS,)).fetchone()
+        lengths = np.frombuffer(stored, _POSTING)
+        if len(lengths) != num_passages:
+            raise sqlite3.DataError(f"postings of {len(lengths)} passages, not {num_passages}")
+        self._ids = lengths["passage"]
+        self._penalties = K1 * (1 - B + B * lengths["count"] / lengths["count"].mean())  # (N,), for the lengths
+        (table,) = connection.execute("SELECT sql FROM sqlite_master WHERE name = 'words'").fetchone()
+        connection.execute("PRAGMA temp_store = MEMORY")
+        connection.execute(table.replace(" words ", " temp.question "))
+        connection.execute("CREATE VIRTUAL TABLE temp.asked USING fts5vocab(temp, question, instance)")
+
+    @_fitting()
+    def best(self, words: Sequence[str], num_hits: int) -> dict[int, float]:
+        """Return the ids and scores of the best passages, the best first; of equal ones, the first in the library."""
+        scores = np.zeros(self._num_passages)
+        for word in self._in_the_index(words):
+            postings = self._postings(word)
+            passages, counts = postings["passage"].astype(np.intp), postings["count"]
+            rareness = math.log((self._num_passages - len(passages) + 0.5) / (len(passages) + 0.5))
+            idf = rareness if rareness > 0 else 1e-6
+            scores[passages] += idf * (counts * (K1 + 1) / (counts + self._penalties[passages]))
+        num_best = min(num_hits, int(np.count_nonzero(scores)))
+        candidates = np.flatnonzero(scores >= np.partition(scores, -num_best)[-num_best])
+        best = candidates[np.argsort(-scores[candidates], kind="stable")[:num_best]]
+        return dict(zip(self._ids[best].tolist(), scores[best].tolist(), strict=True))
+
+    @_fitting()
+    def num_with(self, word: str) -> int:
+        """Count the passages with a word."""
+        return max((len(self._postings(term)) for term in self._in_the_index([word])), default=0)
+
+    def _in_the_index(self, words: Sequence[str]) -> list[str]:
+        """Return words as the index has them, such as stems, or without accents."""
+        self._connection.execute("INSERT INTO question (question) VALUES ('delete-all')")
+        self._connection.execute("INSERT INTO question (text) VALUES (?)", (" ".join(words),))
+        return [word for (word,) in self._connection.execute("SELECT term FROM asked ORDER BY offset")]
+
+    def _postings(self, word: str) -> Postings:
+        """Read the postings of a word that are stored, else make them."""
+        for (stored,) in self._connection.execute(_STORED, (word,)):
+            return np.frombuffer(stored, _POSTING)
+        (passages,) = self._connection.execute(_IN_FTS5, (word,)).fetchone()
+        return _postings_of(passages, self._ids)
+
+
+_STORED = "SELECT passages FROM postings WHERE word = ?"
+_IN_FTS5 = "SELECT coalesce(group_concat(doc), '') FROM instances WHERE term = ?"
