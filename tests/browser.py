@@ -114,6 +114,12 @@ class Browser:
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1)
 
+    def violations(self, axe: str) -> list[str]:
+        """Check the page with axe-core, whose script is given: what it finds, and where."""
+        self.ask(f"{axe}; 0")
+        nodes = "rule.nodes.map((node) => `${rule.id}: ${node.html} ${node.failureSummary}`)"
+        return list(self.ask(f"axe.run().then((found) => found.violations.flatMap((rule) => {nodes}))"))
+
     def picture(self, path: Path) -> None:
         result = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(result["data"]))

@@ -111,6 +111,13 @@ def minilm_dir() -> Path:
     return Path(package.__file__).parent / "model"
 
 
+@pytest.fixture(scope="session")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The script of axe-core, which checks pages for readers with a keyboard or a screen reader."""
+    folder = installed_apart(tmp_path_factory.mktemp("axe") / "package", ["axe-playwright-python==0.1.8"])
+    return Path(folder, "axe_playwright_python", "axe.min.js").read_text(encoding="utf-8")
+
+
 def installed_apart(folder: Path, packages: Sequence[str]) -> str:
     """Return a folder with other versions of some packages, installed if necessary; skip the test if that fails."""
     if packages and not folder.is_dir():

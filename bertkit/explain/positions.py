@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertkit.base.errors import InputError, shown
-from bertkit.display.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axes, Figure, line_chart
+from bertkit.display.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axes, Figure, line_chart, line_color
 from bertkit.display.page import render
 from bertkit.explain.pictures import BLUE, BROWN, shades
 from bertkit.model.positions import alibi, rotate, sinusoidal
@@ -103,7 +103,7 @@ def positions_page(look: PositionsLook, model_name: str) -> str:
     cells = F.adaptive_avg_pool2d(look.matrix[None], (min(rows, height), min(columns, width)))[0].flip(0).numpy()
     ink = np.where(cells[..., None] < 0, BROWN, BLUE)
     axes.parts.append(shades(LEFT, TOP, (width, height), np.abs(cells) / most, ink))
-    legend = [(f"■ {most:.3g}", f"rgb{BLUE}"), (f"■ {-most:.3g}", f"rgb{BROWN}")]
+    legend = [(f"■ {most:.3g}", line_color(0)), (f"■ {-most:.3g}", line_color(1))]  # BLUE and BROWN
     lines = [(name, list(enumerate(line.tolist(), look.first))) for name, line in look.lines.items()]
     charts = [Figure(title, axes.parts, legend), line_chart(line_title, lines, None, *line_names)]
     headline = shown(f"{model_name}: {look.positions} positions")

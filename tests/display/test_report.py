@@ -9,7 +9,8 @@ from browser import chromium
 from conftest import Page
 
 from bertkit.display.console import health_line, model_line, phase_line, step_line
-from bertkit.display.report import CHARTS, TASK_CHARTS, write_report
+from bertkit.display.page import Table
+from bertkit.display.report import CHARTS, TASK_CHARTS, comparison_page, write_report
 
 KEYS = [key for curves in CHARTS for key, _ in curves.series]
 
@@ -163,6 +164,21 @@ def test_no_report_scrolls_sideways(tmp_path: Path) -> None:
                 browser.open((page / "report.html").as_uri(), width, is_dark=is_dark)
                 assert browser.ask("document.documentElement.scrollWidth") <= width, (page, width)
         assert browser.faults == browser.requests == []
+
+
+@pytest.mark.slow
+def test_reports_are_accessible(tmp_path: Path, axe: str) -> None:
+    report(tmp_path / "tuned", rows(["loss"], 90), review=REVIEW)
+    report(tmp_path / "trained", rows(KEYS, 90))
+    table = Table("Scores", ("", "accuracy"), [("a", "0.5")])
+    compared = comparison_page([(name, [rows(["mlm_loss"])]) for name in "abcdefg"], ["a and b differ"], [table])
+    (tmp_path / "compare.html").write_text(compared)
+    pages = [tmp_path / "tuned" / "report.html", tmp_path / "trained" / "report.html", tmp_path / "compare.html"]
+    with chromium(tmp_path / "profile") as browser:
+        for page in pages:
+            for width, is_dark in ((360, False), (1280, True)):
+                browser.open(page.as_uri(), width, is_dark=is_dark)
+                assert browser.violations(axe) == [], (page, width)
 
 
 def test_report_omits_missing_metrics(tmp_path: Path) -> None:

@@ -504,7 +504,7 @@ def test_page_shows_search_results(browser: Browser, scripted: str) -> None:
     assert text_of(browser, ".hits .snippet b") == ["wrote"]  # a word of the question, outside of the answer
     assert text_of(browser, ".hits .unsure") == ["evil"] * 2  # no answer is likelier
     assert text_of(browser, ".hits .whole") == [hit["passage"] for hit in HITS]
-    assert text_of(browser, ".hits h3") == ["<b>Notes</b>", "javascript:alert(1)"]
+    assert text_of(browser, ".hits h2") == ["<b>Notes</b>", "javascript:alert(1)"]
     links = browser.ask("[...document.querySelectorAll('.hits a')].map((a) => a.getAttribute('href'))")
     assert links == [HITS[0]["source"]]
     assert text_of(browser, ".hits .share b") == ["82 %", "12 %"]  # of the scores, those that are probabilities
@@ -529,6 +529,22 @@ def test_ten_passages_fit_two_screens(browser: Browser, scripted: str) -> None:
     browser.wait("document.querySelectorAll('.hits li').length === 10")
     assert browser.ask("document.querySelector('.hits').getBoundingClientRect().bottom + scrollY") <= 1600
     assert text_of(browser, ".top-answer .large, .top-answer p") == ["Ada", "Ada wrote the notes. "]  # in its sentence
+
+
+@pytest.mark.slow
+def test_every_page_is_accessible(browser: Browser, server: str, scripted: str, axe: str) -> None:
+    models = json.load(urllib.request.urlopen(f"{server}models"))["models"]
+    for width, is_dark in ((360, False), (1280, True)):
+        browser.open(server, width, is_dark=is_dark)
+        for model in models:
+            use(browser, model["name"])
+            if model["kind"] != "embedding":
+                answered(browser, ".chip")
+            assert browser.violations(axe) == [], (model, width)
+        browser.open(scripted, width, is_dark=is_dark)
+        write(browser, "Who wrote it?")
+        answered(browser)
+        assert browser.violations(axe) == [], width
 
 
 def test_page_shows_errors(browser: Browser, scripted: str, server: str) -> None:

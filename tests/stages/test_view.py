@@ -741,6 +741,27 @@ def test_a_browser_shows_what_is_looked_at(
 
 
 @pytest.mark.slow
+def test_views_are_accessible(
+    browser: Browser, make: Make, writer: Callable[..., Path], axe: str, tmp_path: Path
+) -> None:
+    page, pair = tmp_path / "a.html", ("text=kan lon", "text_pair=mir rur tensod lon")
+    cases = [
+        (make("sequence"), "text=kan lon tensod"),
+        (make("span", seed=1), *pair, *SPANS, "task.spans.is_always_answered=true"),
+        (make("token", labels=("O", "B-X", "I-X", "B-Y")), "text=kan lon mir rur ten sod kash losh misht rud"),
+        (make("masked_lm"), "text=kan [MASK] lon"),
+        (writer("transformer"), "text=kan lon", *SHORT),
+        (make(), "positions=true"),
+    ]
+    for model, *arguments in cases:
+        own = [f"model_dir={model}", *arguments, f"output={page}", "overwrite=true"]
+        assert run(["view", *own, *(["device=cpu"] if "positions=true" not in own else [])]) == 0
+        for width, is_dark in ((360, False), (1280, True)):
+            browser.open(page.as_uri(), width, is_dark=is_dark)
+            assert browser.violations(axe) == [], (arguments, width)
+
+
+@pytest.mark.slow
 def test_large_pages_open_quickly(browser: Browser, tmp_path: Path) -> None:
     for length, most_bytes, most_seconds in ((128, 3_000_000, 2), (512, 20_000_000, 5)):
         path = tmp_path / f"{length}.html"

@@ -123,7 +123,7 @@
     generation(found) {
       const others = (found.candidates || []).slice(1).map(({ text, score }) => make("li", { dir: "auto" }, own(text), ` ${format(score)}`));
       const summary = found.text || "an empty text", about = soft(`score ${format(found.score)}`);
-      const more = others.length ? [make("h3", { textContent: "Others" }), make("ol", { start: 2, className: "others" }, ...others)] : [];
+      const more = others.length ? [make("h2", { textContent: "Others" }), make("ol", { start: 2, className: "others" }, ...others)] : [];
       return { summary, nodes: [make("p", { className: "large", dir: "auto" }, own(summary)), about, ...more] };
     },
     fill_mask(found) {
@@ -139,7 +139,7 @@
         const rows = words.map(({ token, probability }, rank) => ({
           name: token, value: probability, mark: !rank, pick: () => { chips[at].textContent = token; },
         }));
-        const title = make("h3", { textContent: chips.length > 1 ? `${at + 1}. ${MASK}` : MASK });
+        const title = make("h2", { textContent: chips.length > 1 ? `${at + 1}. ${MASK}` : MASK });
         return make("div", {}, title, ...bars(rows, `words for mask ${at + 1}`));
       });
       const summary = found.masks.map(([best]) => best.token).join(", ");
@@ -155,7 +155,7 @@
     const isSure = (hit) => hit.answer && (!reply.has_odds || odds(hit) > 0.5);
     const share = (hit) => odds(hit) === null ? [] : [make("span", { className: "share" }, "answers the question: ",
       make("b", { textContent: `${Math.round(100 * odds(hit))} %` }), bar(odds(hit)))];
-    const from = (hit) => [make("h3", {}, hit.title ? own(hit.title) : sourceOf(hit)),
+    const from = (hit) => [make("h2", {}, hit.title ? own(hit.title) : sourceOf(hit)),
       make("span", {}, hit.title ? sourceOf(hit) : "", " ", own(String(hit.place ?? ""))), ...share(hit)];
     const answerOf = (hit, first) => ({ start: hit.start - first, end: hit.end - first,
       node: (text) => make("mark", { textContent: text, className: isSure(hit) ? "" : "unsure", title: isSure(hit) ? "" : "probably not an answer" }) });
