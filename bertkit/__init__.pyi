@@ -138,6 +138,17 @@ class _NormConfig(TypedDict, total=False):
     bias: bool
     before_first: bool
 
+class _OptimizerConfig(TypedDict, total=False):
+    name: str
+    peak_learning_rate: float | Literal['auto']
+    beta1: float
+    beta2: float
+    epsilon: float
+    weight_decay: float
+    bias_correction: bool
+    max_grad_norm: float
+    options: dict[str, Any]
+
 class _BertShape(TypedDict, total=False):
     name: str
     hidden_size: int
@@ -155,17 +166,6 @@ class _BertShape(TypedDict, total=False):
     task_transform: bool
 
 _ModelOption: TypeAlias = Literal['base', 'large', 'medium', 'mini', 'modern_base', 'modern_mini', 'modern_small', 'modern_tiny', 'small', 'tiny']
-
-class _OptimizerConfig(TypedDict, total=False):
-    name: str
-    peak_learning_rate: float | Literal['auto']
-    beta1: float
-    beta2: float
-    epsilon: float
-    weight_decay: float
-    bias_correction: bool
-    max_grad_norm: float
-    options: dict[str, Any]
 
 class _ScheduleConfig(TypedDict, total=False):
     name: str
@@ -392,8 +392,8 @@ def pretrain(
     norm: str | _NormConfig = 'post',
     segments: _SegmentsOption | _SegmentsConfig = 'pairs',
     masking: str | _MaskingConfig = 'bert',
-    model: _ModelOption | _BertShape = 'tiny',
     optimizer: str | _OptimizerConfig = 'adamw',
+    model: _ModelOption | _BertShape = 'tiny',
     schedule: str | _ScheduleConfig = 'linear',
     launch: _LaunchOption | _LaunchConfig = 'workers',
     experiment: _ExperimentOption | None = None,
@@ -418,8 +418,8 @@ def pretrain(
         norm: one of modern, post, pre; or a mapping of settings, with the option as `name`
         segments: one of full_sentences, google, pairs; or a mapping of settings, with the option as `name`
         masking: one of bert, ngram, whole_word; or a mapping of settings, with the option as `name`
-        model: one of base, large, medium, mini, modern_base, modern_mini, modern_small, modern_tiny, small, tiny; or a mapping of settings, with the option as `name`
         optimizer: one of adamw, lamb; or a mapping of settings, with the option as `name`
+        model: one of base, large, medium, mini, modern_base, modern_mini, modern_small, modern_tiny, small, tiny; or a mapping of settings, with the option as `name`
         schedule: one of constant, google, linear, noam, polynomial; or a mapping of settings, with the option as `name`
         launch: a mapping of settings, with the option as `name`
         experiment: one of attention_zoo, bert_base, bert_large_lamb_phase1, bert_large_lamb_phase2, continue_pretraining, language_model, quickstart; or a mapping of settings, with the option as `name`
@@ -874,6 +874,7 @@ def search(
     *,
     index: _Path,
     model_dir: _Path | None = None,
+    where: Sequence[str] = [],
     question: str | None = None,
     input: _Rows | _Path | None = None,
     output: None = None,
@@ -902,6 +903,7 @@ def search(
     'kan lon'
 
     Args:
+        where: only documents with these values in the columns of their records: lang=de, or [lang=de,year=2020]
         input: a file; or texts, pairs or rows in a list, a column, a data frame, a `datasets.Dataset` or a generator
         overwrite: True: replace an existing file
         encoder: the model that made the library's vectors, if it is not where it was
@@ -925,6 +927,7 @@ def search(
     *,
     index: _Path,
     model_dir: _Path | None = None,
+    where: Sequence[str] = [],
     question: str | None = None,
     input: _Rows | _Path | None = None,
     output: _Path,

@@ -79,7 +79,7 @@ class Bm25:
         lengths = np.frombuffer(stored, _POSTING)
         if len(lengths) != num_passages:
             raise sqlite3.DataError(f"postings of {len(lengths)} passages, not {num_passages}")
-        self._ids = lengths["passage"]
+        self.ids = lengths["passage"]
         self._penalties = K1 * (1 - B + B * lengths["count"] / lengths["count"].mean())  # (N,), for the lengths
         (table,) = connection.execute("SELECT sql FROM sqlite_master WHERE name = 'words'").fetchone()
         connection.execute("PRAGMA temp_store = MEMORY")
@@ -87,8 +87,8 @@ class Bm25:
         connection.execute("CREATE VIRTUAL TABLE temp.asked USING fts5vocab(temp, question, instance)")
 
     @_fitting()
-    def best(self, words: Sequence[str], num_hits: int) -> dict[int, float]:
-        """Return the ids and scores of the best passages, the best first; of equal ones, the first in the library."""
+    def best(self, words: Sequence[str], num_hits: int, fits: NDArray[np.bool_]) -> dict[int, float]:
+        """Return the ids and scores of the best passages that fit, the best first; of equal ones, the first in the library."""
         scores = np.zeros(self._num_passages)
         for word in self._in_the_index(words):
             postings = self._postings(word)
@@ -96,10 +96,11 @@ class Bm25:
             rareness = math.log((self._num_passages - len(passages) + 0.5) / (len(passages) + 0.5))
             idf = rareness if rareness > 0 else 1e-6
             scores[passages] += idf * (counts * (K1 + 1) / (counts + self._penalties[passages]))
+        scores *= fits
         num_best = min(num_hits, int(np.count_nonzero(scores)))
         candidates = np.flatnonzero(scores >= np.partition(scores, -num_best)[-num_best])
         best = candidates[np.argsort(-scores[candidates], kind="stable")[:num_best]]
-        return dict(zip(self._ids[best].tolist(), scores[best].tolist(), strict=True))
+        return dict(zip(self.ids[best].tolist(), scores[best].tolist(), strict=True))
 
     @_fitting()
     def num_with(self, word: str) -> int:
@@ -117,7 +118,7 @@ class Bm25:
         for (stored,) in self._connection.execute(_STORED, (word,)):
             return np.frombuffer(stored, _POSTING)
         (passages,) = self._connection.execute(_IN_FTS5, (word,)).fetchone()
-        return _postings_of(passages, self._ids)
+        return _postings_of(passages, self.ids)
 
 
 _STORED = "SELECT passages FROM postings WHERE word = ?"

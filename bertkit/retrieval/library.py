@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import itertools
 import json
 import os
 import sqlite3
@@ -27,12 +29,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, named
+from bertkit.base.typed_settings import refuse
 from bertkit.retrieval import library_file
 from bertkit.retrieval.bm25 import Bm25
 from bertkit.retrieval.library_file import open_library, stored_encoder, stored_settings, using
 from bertkit.retrieval.passages import Passage, place_of, words_of
 from bertkit.retrieval.snippets import Marker, Span
+
+MAX_CACHED_CONDITIONS = 16  # a byte for each passage
 
 
 @dataclass(frozen=True)
@@ -70,21 +75,13 @@ class _FoundRow(NamedTuple):
         return place_of(self.unit, self.number, Passage(self.start, self.end, self.first, self.last))
 
 
-@dataclass(frozen=True)
-class _Vectors:
-    """The vectors of all passages."""
-
-    ids: NDArray[np.int64]  # (n,), ascending
-    matrix: NDArray[np.float32]  # (n, D), of length 1
-
-
 class Library:
     """A library open for reading, by one thread at a time; when `index` replaces the file, the next search opens it again."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Open a library; raises InputError if the file is missing, damaged or something else."""
         self.path, self._version = Path(os.path.expanduser(path)), (0, 0)
-        self._vectors: _Vectors | None = None
+        self._vectors: NDArray[np.float32] | None = None  # (n, D), of length 1, in the order of the ids
         if not self.path.exists():
             raise InputError(f"index={path}: no such file; make it with bertkit index corpus.path=... output={path}")
         self._open()
@@ -104,38 +101,52 @@ class Library:
                 raise InputError(f"index={self.path}: no passages in this library; run bertkit index again")
             bm25 = Bm25(connection, num_passages)
         self._connection, self._bm25, self.num_passages = connection, bm25, num_passages
+        self._fits = functools.lru_cache(MAX_CACHED_CONDITIONS)(self._find_fitting)
         self.encoder, self._vectors, self._stemming, self._marker = encoder, None, settings.stemming, Marker(settings)
         self._version = (state.st_ino, state.st_mtime_ns)
         common = os.path.commonprefix(ends)  # noqa: RUF071  # of two texts, cut to a folder below
         self._folder = common[: common.rfind("/") + 1] if common.startswith("/") else ""  # of all files
 
-    def find(self, question: str, num_hits: int, more: Sequence[str] = (), *, add_rest: bool = False) -> list[Hit]:
+    def find(
+        self,
+        question: str,
+        num_hits: int,
+        more: Sequence[str] = (),
+        where: Sequence[str] = (),
+        *,
+        add_rest: bool = False,
+    ) -> list[Hit]:
         """Return the passages with the highest BM25 for a question and `more` words, the best first.
 
-        With `add_rest`, if the library has at most `num_hits` passages, return all; the rest, without such words, score 0.
+        Only documents are searched whose columns are as in `where`, such as "lang=de". With `add_rest`, if they have at most
+        `num_hits` passages, return all; the rest, without such words, score 0.
         """
         with contextlib.suppress(OSError, InputError):  # without another library that can be read, this one stays
             self._open()
         words = words_of(question, more, self._stemming)
         with using(self._connection, self.path, library_file.READ_SECONDS):
-            scores = self._bm25.best(words, num_hits)
-            is_all = add_rest and self.num_passages <= num_hits
-            rows = self._rows(_ALL) if is_all else self._rows(_THESE, json.dumps(list(scores)))
+            fits = self._fits(tuple(where))
+            scores = self._bm25.best(words, num_hits, fits)
+            is_all = add_rest and np.count_nonzero(fits) <= num_hits
+            rows = self._rows(self._bm25.ids[fits].tolist() if is_all else list(scores))
         return self._hits(rows, scores)
 
-    def add_nearest(self, hits: Sequence[Hit], query: NDArray[np.float32], num_hits: int) -> list[Hit]:
+    def add_nearest(
+        self, hits: Sequence[Hit], query: NDArray[np.float32], num_hits: int, where: Sequence[str] = ()
+    ) -> list[Hit]:
         """Add the `num_hits` passages whose vectors have the largest cosines with `query`, (D,); all get their cosine.
 
-        A passage that is not among the hits has a BM25 of 0.
+        `where` is that of the hits. A passage that is not among the hits has a BM25 of 0.
         """
         with using(self._connection, self.path, library_file.READ_SECONDS):
-            vectors = self._vectors = self._vectors or self._read_vectors(len(query))
-            cosines = vectors.matrix @ query  # (n,)
-            nearest = np.argpartition(-cosines, min(num_hits, len(cosines)) - 1)[:num_hits]
+            if self._vectors is None:
+                self._vectors = self._read_vectors(len(query))
+            cosines, fits = self._vectors @ query, self._fits(tuple(where))  # (n,)
+            nearest = np.argpartition(-np.where(fits, cosines, -np.inf), min(num_hits, len(cosines)) - 1)[:num_hits]
             known = {hit.id for hit in hits}
-            added = [number for number in vectors.ids[nearest].tolist() if number not in known]
-            all_hits = [*hits, *self._hits(self._rows(_THESE, json.dumps(added)), {})]
-        places = np.searchsorted(vectors.ids, [int(hit.id) for hit in all_hits])
+            added = [number for number in self._bm25.ids[nearest[fits[nearest]]].tolist() if number not in known]
+            all_hits = [*hits, *self._hits(self._rows(added), {})]
+        places = np.searchsorted(self._bm25.ids, [int(hit.id) for hit in all_hits])
         return [
             dataclasses.replace(hit, score_vectors=cosine)
             for hit, cosine in zip(all_hits, cosines[places].tolist(), strict=True)
@@ -151,17 +162,34 @@ class Library:
             telling = [word for word in words if self._bm25.num_with(word) <= self.num_passages / 2]
         return self._marker.marks(texts, telling or words)
 
-    def _read_vectors(self, dimension: int) -> _Vectors:
+    def _find_fitting(self, where: tuple[str, ...]) -> NDArray[np.bool_]:
+        """Return for each passage, in the order of the ids, whether its document has these columns.
+
+        Raises InputError if no document has any column of a name.
+        """
+        if not where:
+            return np.ones(self.num_passages, np.bool_)
+        pairs = [condition.partition("=")[::2] for condition in where]
+        query = _FITTING.format(" AND ".join([_HAS_COLUMN] * len(pairs)))
+        rows = self._connection.execute(query, list(itertools.chain.from_iterable(pairs)))
+        fits = np.fromiter((is_fitting for (is_fitting,) in rows), np.bool_, self.num_passages)
+        if not fits.any():
+            known = [name for (name,) in self._connection.execute(_COLUMNS)]
+            missing = [name for name, _ in pairs if name not in known]
+            has = f"no document has this column; they have: {named(known) or 'none'}"
+            refuse([f"where={name}=: {has}" for name in missing])
+        return fits
+
+    def _read_vectors(self, dimension: int) -> NDArray[np.float32]:
         """Read all vectors into memory."""
-        ids = np.empty(self.num_passages, np.int64)
         matrix = np.empty((self.num_passages, dimension), np.float32)
-        rows = self._connection.execute("SELECT id, vector FROM passages LEFT JOIN vectors ON passage = id ORDER BY id")
+        rows = self._connection.execute("SELECT vector FROM passages LEFT JOIN vectors ON passage = id ORDER BY id")
         try:
-            for place, (number, vector) in enumerate(rows):
-                ids[place], matrix[place] = number, np.frombuffer(vector, "<f4")
+            for place, (vector,) in enumerate(rows):
+                matrix[place] = np.frombuffer(vector, "<f4")
         except (TypeError, ValueError):
             raise sqlite3.DataError("a passage without a vector, or one of another size") from None
-        return _Vectors(ids, matrix)
+        return matrix
 
     def _hits(self, rows: Iterable[_FoundRow], scores: Mapping[int, float]) -> list[Hit]:
         """Return hits for passages, the best first; those without a score have 0."""
@@ -172,9 +200,9 @@ class Library:
         ]
         return sorted(hits, key=lambda hit: -hit.score)
 
-    def _rows(self, query: str, *values: str | int) -> list[_FoundRow]:
-        """Return the rows of a query for passages; in a damaged library a column may have values of any type."""
-        rows = self._connection.execute(query, values).fetchall()
+    def _rows(self, passages: Sequence[int]) -> list[_FoundRow]:
+        """Return the rows of passages, by their ids; in a damaged library a column may have values of any type."""
+        rows = self._connection.execute(_FIND, (json.dumps(passages),)).fetchall()
         if any(tuple(map(type, row)) != _TYPES for row in rows):
             raise sqlite3.DataError("a value of another type than its column")
         return [_FoundRow(*row) for row in rows]
@@ -182,11 +210,12 @@ class Library:
 
 _FIRST_AND_LAST = "SELECT min(path), max(path) FROM files"  # what these share, all share
 _TYPES = (int, str, str, str, int, int, int, int, str, int, str)  # of the columns below
-_PARTS = """p.text, d.title, d.unit, p.start, p.end, p.first, p.last, coalesce(f.path, ''), coalesce(l.number, 0),
+_FIND = """SELECT p.id, p.text, d.title, d.unit, p.start, p.end, p.first, p.last, coalesce(f.path, ''), coalesce(l.number, 0),
     coalesce(json_extract(d.columns, '$._id'), json_extract(d.columns, '$.id'), '')
-FROM {} JOIN passages p ON p.id = {} JOIN documents d ON d.id = p.document
+FROM json_each(?) JOIN passages p ON p.id = json_each.value JOIN documents d ON d.id = p.document
 LEFT JOIN places l ON l.document = d.id AND l.file = (
     SELECT files.id FROM places JOIN files ON files.id = places.file WHERE places.document = d.id ORDER BY path LIMIT 1)
-LEFT JOIN files f ON f.id = l.file"""
-_ALL = f"SELECT p.id, {_PARTS.format('(SELECT id AS place FROM passages)', 'place')} ORDER BY p.id"
-_THESE = f"SELECT p.id, {_PARTS.format('(SELECT value AS place FROM json_each(?))', 'place')} ORDER BY p.id"
+LEFT JOIN files f ON f.id = l.file ORDER BY p.id"""
+_HAS_COLUMN = "EXISTS (SELECT 1 FROM json_each(d.columns) WHERE key = ? AND value = ?)"
+_FITTING = "SELECT {} FROM passages p LEFT JOIN documents d ON d.id = p.document ORDER BY p.id"
+_COLUMNS = "SELECT DISTINCT json_each.key FROM documents, json_each(columns) ORDER BY 1"

@@ -121,16 +121,16 @@ class Searcher:
         if order not in self.orders:
             raise InputError(f"order={order}: needs {NEEDS[order]}, or set order=search")
 
-    def search(self, question: str, order: str | None, top_k: int) -> SearchResult:
+    def search(self, question: str, order: str | None, top_k: int, where: Sequence[str] = ()) -> SearchResult:
         """Find at most `top_k` passages and their answers.
 
-        The order is one of `orders`; None for the last one.
+        The order is one of `orders`; None for the last one. `where` has conditions on the documents, such as "lang=de".
         """
         started_at = time.monotonic()
         order = order or self.orders[-1]
         self.check(order)
         num_candidates = top_k if order == "search" else max(top_k, self.num_candidates)
-        matches = self.matches(question, num_candidates, with_vectors=order != "search")
+        matches = self.matches(question, num_candidates, where, with_vectors=order != "search")
         answers = self.rows(matches, in_order(matches.candidates, order, self.both)[:top_k])
         return {"answers": answers, "order": order, "has_odds": self.has_odds, "seconds": time.monotonic() - started_at}
 
@@ -140,17 +140,19 @@ class Searcher:
         marks = self.library.marks(passages, matches.question, matches.more)
         return [_row(*pair, some) for pair, some in zip(ordered, marks, strict=True)]
 
-    def matches(self, question: str, num_candidates: int, *, with_vectors: bool = True) -> Matches:
+    def matches(
+        self, question: str, num_candidates: int, where: Sequence[str] = (), *, with_vectors: bool = True
+    ) -> Matches:
         """Return passages by BM25, the best first, then others by their vectors, each with the reader's best answer."""
         words = f" {' '.join(words_of(question))} "
         more = [other for key, others in self.glossary.items() if f" {key} " in words for other in others]
         if self.translator is not None:
             more.append(_predictions(self.translator, [question])[0].text)
         predictor = self.predictor
-        hits = self.library.find(question, num_candidates, more, add_rest=predictor is not None)
+        hits = self.library.find(question, num_candidates, more, where, add_rest=predictor is not None)
         if self.encoder is not None and with_vectors:
             self.encoder.check(self.library)  # the file may be another one than at the start
-            hits = self.library.add_nearest(hits, self.encoder([question])[0], num_candidates)
+            hits = self.library.add_nearest(hits, self.encoder([question])[0], num_candidates, where)
         if predictor is None or not hits:
             return Matches(question, more, [Candidate(hit) for hit in hits])
         predictions = _predictions(predictor, [(question, hit.passage) for hit in hits])

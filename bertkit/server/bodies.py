@@ -73,6 +73,9 @@ class SearchBody(Body):
     question: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
     order: Literal["search", "vectors", "hybrid", "bert", "both"] | None = None
     top_k: int = Field(10, ge=1, le=100)
+    where: list[Annotated[str, StringConstraints(pattern="=")]] = Field(
+        [], description="values of the documents' columns, such as lang=de", examples=[[]]
+    )
 
 
 class Predictions(BaseModel):

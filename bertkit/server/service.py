@@ -107,7 +107,7 @@ class _Search:
     searcher: Searcher
 
     def compute(self, inputs: list[SearchBody]) -> list[SearchResult]:
-        return [self.searcher.search(body.question, body.order, body.top_k) for body in inputs]
+        return [self.searcher.search(body.question, body.order, body.top_k, body.where) for body in inputs]
 
 
 class Service:

@@ -29,6 +29,7 @@ class SearchSettings(InputSettings):
     """`bertkit search`."""
 
     index: str
+    where: tuple[str, ...]  # conditions on the documents' columns, such as lang=de; a document must fulfil all of them
     question: str | None = field(metadata=VERBATIM)  # one question, instead of an input
     # how passages are ranked; "all" for each order separately
     order: Literal["search", "vectors", "hybrid", "bert", "both", "all"] | None
@@ -61,6 +62,11 @@ class SearchSettings(InputSettings):
             self.missing_input("question", self.question),
             self.overwritten_input,
             self.question is not None and is_blank(self.question) and "question= is blank; expected a question",
+            [
+                f"where={condition}: expected a column and its value, such as where=lang=de"
+                for condition in self.where
+                if "=" not in condition
+            ],
             self.order == "all" and has_question and "order=all: has no effect with question=; choose one order",
             self.is_trec and has_question and f"output={self.output}: a TREC run needs input=, a file of questions",
             self.is_trec and self.order == "all" and f"order=all: a TREC run has one order; choose {', '.join(ORDERS)}",

@@ -26,7 +26,7 @@ def values(settings: SearchSettings, inputs: object = None) -> list[JsonObject]:
     """Search for one question, or for many, from Python or else those of `settings`; return the answers to each."""
     searcher = _open_searcher(settings)
     if settings.question is not None:
-        return [{"question": settings.question, **searcher.search(settings.question, settings.order, settings.top_k)}]
+        return [{"question": settings.question, **_answer(settings, searcher, settings.question)}]
     most = settings.max_questions
     questions = read_questions(str(settings.input), most) if inputs is None else questions_of(inputs, most)
     metrics = _metrics_of(settings, searcher)
@@ -66,7 +66,7 @@ def run(settings: SearchSettings) -> None:
         check_outputs(settings.output, settings.input, settings.overwrite)
     searcher = _open_searcher(settings)
     if settings.question is not None:
-        answer: JsonObject = {**searcher.search(settings.question, settings.order, settings.top_k)}
+        answer = _answer(settings, searcher, settings.question)
         if to_file:
             with opened_output(settings.output) as file:
                 file.write(f"{json.dumps({'question': settings.question, **answer}, ensure_ascii=False)}\n")
@@ -84,6 +84,10 @@ def run(settings: SearchSettings) -> None:
         say(*json.dumps(metrics.summary(), indent=2).split("\n"), file=sys.stdout if to_file else sys.stderr)
     if to_file:
         say(f"{counted(len(questions), 'question')} in {settings.output}", file=sys.stderr)
+
+
+def _answer(settings: SearchSettings, searcher: Searcher, question: str) -> JsonObject:
+    return {**searcher.search(question, settings.order, settings.top_k, settings.where)}
 
 
 @dataclass(frozen=True)
@@ -127,7 +131,7 @@ def _matches_and_weights(
     """Yield each question, its matches and the weights of `both`; fit=true fits them on the other half of the questions."""
 
     def matches_of(number: int, question: Question) -> Matches:
-        matches = searcher.matches(question.text, searcher.num_candidates)
+        matches = searcher.matches(question.text, searcher.num_candidates, settings.where)
         progress.advance(number)
         return matches
 

@@ -322,6 +322,8 @@ BAD: dict[str, tuple[bytes, tuple[int, ...], str | None]] = {
     "an empty question": (post({"question": " "}, "/search"), (400,), "bad_input"),
     "a thousand passages": (post({"question": "who?", "top_k": 1000}, "/search"), (400,), "bad_input"),
     "alternatives of a label": (post({"inputs": ["kan"], "alternatives": 3}), (400,), "bad_input"),
+    "a condition on an unknown column": (post({"question": "who?", "where": ["lang=de"]}, "/search"), (400,), "bad_input"),
+    "a condition without a value": (post({"question": "who?", "where": ["lang"]}, "/search"), (400,), "bad_input"),
     "an unknown order": (post({"question": "who?", "order": "best"}, "/search"), (400,), "bad_input"),
     # how large it is
     "too many inputs": (post({"inputs": ["kan"] * 21}), (413,), "too_large"),
