@@ -15,6 +15,7 @@ import bertkit
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ["README.md", *(f".github/{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY"))]
+IMAGES = (".svg", ".png")
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]*)")
 
 
@@ -33,16 +34,17 @@ def collect(folder: Path) -> None:
     pages = [ROOT / name for name in PAGES] + sorted(ROOT.glob("recipes/*/README.md"))
     linked = {_linked(page, target) for page in pages for target in LINK.findall(page.read_text(encoding="utf-8"))}
     for path in [*pages, *sorted(linked - set(pages))]:
-        text = path.read_text(encoding="utf-8")
+        content = path.read_bytes()
         if path in pages:
-            text = _with_links_of_the_site(path, text)
-        elif path.suffix != ".svg":
-            text = f"# {path.name}\n\n```{path.suffix[1:]}\n{text}```\n"
-        _write(folder / _place(path), text)
+            content = _with_links_of_the_site(path, content.decode()).encode()
+        elif path.suffix not in IMAGES:
+            content = f"# {path.name}\n\n```{path.suffix[1:]}\n{content.decode()}```\n".encode()
+        _write(folder / _place(path), content)
     shutil.copy(ROOT / ".github/site.css", folder)
     names = [name for name in bertkit.__all__ if not name.startswith("_")]
     python = "# Python\n\n`import bertkit` takes milliseconds; each name is imported on first use.\n\n"
-    _write(folder / "python.md", python + "".join(f"::: bertkit.{name}\n\n" for name in names))
+    python += "".join(f"::: bertkit.{name}\n\n" for name in names)
+    _write(folder / "python.md", python.encode())
 
 
 def _with_links_of_the_site(page: Path, text: str) -> str:
@@ -60,12 +62,12 @@ def _linked(page: Path, target: str) -> Path:
 
 def _place(path: Path) -> str:
     place = path.relative_to(ROOT).as_posix().removeprefix(".github/")
-    return place if path.suffix in (".md", ".svg") else f"{place}.md"
+    return place if path.suffix in (".md", *IMAGES) else f"{place}.md"
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    path.write_bytes(content)
 
 
 if __name__ == "__main__":

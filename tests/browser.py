@@ -120,8 +120,10 @@ class Browser:
         nodes = "rule.nodes.map((node) => `${rule.id}: ${node.html} ${node.failureSummary}`)"
         return list(self.ask(f"axe.run().then((found) => found.violations.flatMap((rule) => {nodes}))"))
 
-    def picture(self, path: Path) -> None:
-        result = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
+    def picture(self, path: Path, width: int, height: int) -> None:
+        """Take a picture of the upper left part of the page."""
+        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+        result = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
         path.write_bytes(base64.b64decode(result["data"]))
 
 

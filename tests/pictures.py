@@ -1,22 +1,26 @@
-"""Draw the pictures of the README, CONTRIBUTING and guides: `python tests/pictures.py [RUN_DIR] [positions.html ...]`.
+"""Draw the pictures of the README, CONTRIBUTING and guides: `python tests/pictures.py [RUN_DIR] [PAGE ...]`.
 
 architecture.svg  what the commands make of each other, and the way of a training step, by the code's own names
 house.svg         the rooms of the package, a floor each; imports point down
 report.svg        what the report of RUN_DIR shows; without RUN_DIR the picture stays as it is
 positions_*.svg   what the pages positions_*.html of recipes/attention_zoo show; without pages, the pictures stay as they are
+view.png          the upper part of a page of `view`, attention.html; search.png that of a server's page, http://HOST:PORT/#QUESTION
 alignment.svg     stays as recipes/translate made it; attention_zoo.svg as recipes/attention_zoo did
 
-Each picture brings its own background, and another one where dark colours are preferred.
+Each SVG brings its own background, and another one where dark colours are preferred.
 """
 
 import ast
 import html
 import re
 import sys
+import tempfile
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
+from browser import chromium
 from house import ROOT, modules
 from test_layers import RULE
 
@@ -65,6 +69,7 @@ STEP = (
     ("save", "train/checkpoint.py"),
 )
 NUM_CHARTS = 4
+WIDTH, HEIGHT = 1120, 780  # of a PNG
 REPORT_STYLE = """
 svg { --c0: #1f6feb; --c1: #c2510a; --c2: #1a7f37; --c3: #8250df; --ink: #1c2128; --soft: #57606a; --rule: #dde3ea }
 .headline { font-size: 20px; font-weight: 600 } .chart text { font-size: 13px; fill: #59636e } .legend { fill: none }
@@ -221,18 +226,36 @@ def report(page: str) -> str:
     return picture(1000, top + 296 * rows + 8, f"{name}: {sentence}", parts, REPORT_STYLE)
 
 
-def main(run_dir: Path | None, pages: Iterable[Path] = ()) -> None:
+def photograph(address: str, path: Path) -> None:
+    """Take a picture of a page in Chromium, PNG; of a server's page, after the question behind its `#`."""
+    question = unquote(urlsplit(address).fragment)
+    with tempfile.TemporaryDirectory() as folder, chromium(Path(folder)) as browser:
+        browser.open(address, WIDTH, HEIGHT)
+        if question:
+            browser.click("#field-0")
+            browser.type(question)
+            browser.press("Enter")
+            browser.wait("document.querySelector('.hits') !== null")
+        browser.picture(path, WIDTH, HEIGHT)
+
+
+def main(pages: Sequence[str]) -> None:
     PICTURES.mkdir(parents=True, exist_ok=True)
-    (PICTURES / "architecture.svg").write_text(architecture(), encoding="utf-8")
-    (PICTURES / "house.svg").write_text(house(), encoding="utf-8")
-    if run_dir is not None:
-        page = (run_dir / "report.html").read_text(encoding="utf-8")
-        (PICTURES / "report.svg").write_text(report(page), encoding="utf-8")
-    for path in pages:
-        page = re.sub(r"<p>.*: (\w+ positions)</p>", r"<p>\1</p>", path.read_text(encoding="utf-8"))
-        (PICTURES / f"{path.stem}.svg").write_text(report(page), encoding="utf-8")
+    drawn = {"architecture": architecture(), "house": house()}
+    for name in pages:
+        path = Path(name)
+        if name.startswith("http"):
+            photograph(name, PICTURES / "search.png")
+        elif path.name == "attention.html":
+            photograph(path.resolve().as_uri(), PICTURES / "view.png")
+        elif path.is_dir():
+            drawn["report"] = report((path / "report.html").read_text(encoding="utf-8"))
+        else:
+            page = re.sub(r"<p>.*: (\w+ positions)</p>", r"<p>\1</p>", path.read_text(encoding="utf-8"))
+            drawn[path.stem] = report(page)
+    for name, content in drawn.items():
+        (PICTURES / f"{name}.svg").write_text(content, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    paths = [Path(name) for name in sys.argv[1:]]
-    main(next((path for path in paths if path.is_dir()), None), [path for path in paths if path.suffix == ".html"])
+    main(sys.argv[1:])
