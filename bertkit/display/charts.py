@@ -131,12 +131,10 @@ def thinned(points: Sequence[Point], most: int) -> Sequence[Point]:
 
 
 def smoothed(points: Points, reach: int) -> Points:
-    """Return the moving mean over `reach` points on either side; near an end over fewer, so that the ends stay where they are."""
-    means = []
-    for number, (place, _) in enumerate(points):
-        near = min(reach, number, len(points) - 1 - number)
-        means.append((place, statistics.fmean(value for _, value in points[number - near : number + near + 1])))
-    return means
+    """Return the moving mean over `reach` points on either side, or as many as there are."""
+    values = [value for _, value in points]
+    means = (statistics.fmean(values[max(0, n - reach) : n + reach + 1]) for n in range(len(values)))
+    return [(place, mean) for (place, _), mean in zip(points, means, strict=True)]
 
 
 def limits_of(values: Sequence[float]) -> tuple[float, float]:

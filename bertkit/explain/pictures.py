@@ -194,7 +194,7 @@ def png_writer() -> Callable[[str], bytes]:
     return lambda picture: bytes(svg_to_bytes(svg_string=picture, zoom=ZOOM))
 
 
-MAX_BESIDE = 300  # letters of a long text that are shown on either side of its marks
+MAX_BESIDE = 300  # letters of a text that are shown before its first mark and after its last one
 LEVELS = (255, 127, 63, 31, 15)  # possible numbers of steps from 0 to 1
 # the most characters for all weights, and for each weight if there are many; 12 layers with 12 heads and 128 tokens need
 # 3 MB, with 512 tokens 20 MB
@@ -239,17 +239,14 @@ def _chips(words: Sequence[Word], values: NDArray[np.float64]) -> list[Chip]:
 
 
 def _parts(verdict: Verdict) -> list[tuple[str, Mark | None]]:
-    """Return the text of a verdict in parts, each with its mark; long parts without a mark are shortened."""
-    parts: list[tuple[str, Mark | None]] = []
-    at = 0
+    """Return the text of a verdict near its marks in parts, each with its mark."""
+    text, near = verdict.text, verdict.marks or [Mark(0, 0)]
+    at, last = max(0, near[0].start - MAX_BESIDE), near[-1].end + MAX_BESIDE
+    parts: list[tuple[str, Mark | None]] = [("… " if at else "", None)]
     for mark in verdict.marks:
-        parts += [(_shortened(verdict.text[at : mark.start]), None), (verdict.text[mark.start : mark.end], mark)]
+        parts += [(text[at : mark.start], None), (text[mark.start : mark.end], mark)]
         at = mark.end
-    return [*parts, (_shortened(verdict.text[at:]), None)]
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= 2 * MAX_BESIDE else f"{text[:MAX_BESIDE]} … {text[-MAX_BESIDE:]}"
+    return [*parts, (text[at:last] + (" …" if last < len(text) else ""), None)]
 
 
 @dataclass(frozen=True)
