@@ -852,6 +852,7 @@ def index(
     *,
     output: _Path,
     model_dir: _Path | None = None,
+    vectors: Literal['float32', 'int8'] = 'float32',
     remove: bool = False,
     passages: _PassagesConfig = ...,
     corpus: _CorpusOption | _CorpusConfig = 'files',
@@ -862,6 +863,7 @@ def index(
 
     Args:
         model_dir: an encoder, such as sentence-transformers/all-MiniLM-L6-v2, for order=vectors and order=hybrid; None: no vectors
+        vectors: int8: a quarter of the size, in the file and in memory, for the same accuracy at 1, 5 and 20 on XQuAD (recipes/search_qa)
         remove: True: remove documents whose files are no longer in the corpus
         corpus: one of files, hub, python_docs; or a mapping of settings, with the option as `name`
 

@@ -6,6 +6,7 @@ Doors:
     library_writer  adding documents and vectors to a library, and removing documents
     library_file    checking, opening and writing the SQLite file
     passages        documents -> overlapping passages; texts -> search words
+    vectors         numbers of 32 or 8 bits, and their products with a question
     encoders        the encoder that makes the vectors of passages and questions
     questions       reading a file of questions, with the right passages if known
     snippets        the part of a passage that is shown, with the words of the question marked

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from bertkit.base.errors import InputError
 from bertkit.retrieval.library import Library
 from bertkit.retrieval.library_file import EncoderIdentity
+from bertkit.retrieval.vectors import Numbers
 
 if TYPE_CHECKING:
     from bertkit.inference.embedding import Embedder
@@ -20,8 +21,14 @@ if TYPE_CHECKING:
 class PassageEncoder:
     """A model as a function from texts to vectors of length 1, whose products are cosines; it has its own pooling."""
 
-    def __init__(self, model_dir: str, setting: str, device: Literal["auto", "cpu", "cuda"] = "auto") -> None:
-        """Load any model that `bertkit embed` takes; `setting` is its name in messages."""
+    def __init__(
+        self,
+        model_dir: str,
+        setting: str,
+        device: Literal["auto", "cpu", "cuda"] = "auto",
+        numbers: Numbers = "float32",
+    ) -> None:
+        """Load any model that `bertkit embed` takes; `setting` is its name in messages, `numbers` how a library stores vectors."""
         from bertkit.inference.embedding import load_embedder  # imports torch, which takes seconds
         from bertkit.interop.load import hashes_of, resolve_model_dir
 
@@ -29,7 +36,7 @@ class PassageEncoder:
         self.embedder: Embedder = load_embedder(directory, device=device)
         files = repr((sorted(hashes_of(directory).items()), self.embedder.pooling))
         digest = hashlib.blake2b(files.encode(), digest_size=16).hexdigest()
-        self.identity = EncoderIdentity(str(directory.absolute()), digest, self.embedder.dimension)
+        self.identity = EncoderIdentity(str(directory.absolute()), digest, self.embedder.dimension, numbers)
         self.num_cut = 0  # texts that were too long
 
     def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:

@@ -33,9 +33,10 @@ from bertkit.base.errors import InputError, named
 from bertkit.base.typed_settings import refuse
 from bertkit.retrieval import library_file
 from bertkit.retrieval.bm25 import Bm25
-from bertkit.retrieval.library_file import open_library, stored_encoder, stored_settings, using
+from bertkit.retrieval.library_file import EncoderIdentity, open_library, stored_encoder, stored_settings, using
 from bertkit.retrieval.passages import Passage, place_of, words_of
 from bertkit.retrieval.snippets import Marker, Span
+from bertkit.retrieval.vectors import Records, products, record_type
 
 MAX_CACHED_CONDITIONS = 16  # a byte for each passage
 
@@ -81,7 +82,7 @@ class Library:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Open a library; raises InputError if the file is missing, damaged or something else."""
         self.path, self._version = Path(os.path.expanduser(path)), (0, 0)
-        self._vectors: NDArray[np.float32] | None = None  # (n, D), of length 1, in the order of the ids
+        self._vectors: Records | None = None  # of length 1, in the order of the ids
         if not self.path.exists():
             raise InputError(f"index={path}: no such file; make it with bertkit index corpus.path=... output={path}")
         self._open()
@@ -140,8 +141,8 @@ class Library:
         """
         with using(self._connection, self.path, library_file.READ_SECONDS):
             if self._vectors is None:
-                self._vectors = self._read_vectors(len(query))
-            cosines, fits = self._vectors @ query, self._fits(tuple(where))  # (n,)
+                self._vectors = self._read_vectors(self.encoder)
+            cosines, fits = products(self._vectors, query), self._fits(tuple(where))  # (n,)
             nearest = np.argpartition(-np.where(fits, cosines, -np.inf), min(num_hits, len(cosines)) - 1)[:num_hits]
             known = {hit.id for hit in hits}
             added = [number for number in self._bm25.ids[nearest[fits[nearest]]].tolist() if number not in known]
@@ -180,16 +181,19 @@ class Library:
             refuse([f"where={name}=: {has}" for name in missing])
         return fits
 
-    def _read_vectors(self, dimension: int) -> NDArray[np.float32]:
+    def _read_vectors(self, encoder: EncoderIdentity | None) -> Records:
         """Read all vectors into memory."""
-        matrix = np.empty((self.num_passages, dimension), np.float32)
+        if encoder is None:
+            raise sqlite3.DataError("no vectors")
+        kind = record_type(encoder.dimension, encoder.numbers)
+        records = np.empty(self.num_passages, kind)
         rows = self._connection.execute("SELECT vector FROM passages LEFT JOIN vectors ON passage = id ORDER BY id")
         try:
             for place, (vector,) in enumerate(rows):
-                matrix[place] = np.frombuffer(vector, "<f4")
+                (records[place],) = np.frombuffer(vector, kind)
         except (TypeError, ValueError):
             raise sqlite3.DataError("a passage without a vector, or one of another size") from None
-        return matrix
+        return records
 
     def _hits(self, rows: Iterable[_FoundRow], scores: Mapping[int, float]) -> list[Hit]:
         """Return hits for passages, the best first; those without a score have 0."""

@@ -22,6 +22,7 @@ from bertkit.base.errors import InputError, StorageError
 from bertkit.base.files import flush
 from bertkit.base.typed_settings import build
 from bertkit.data.data_config import PassagesConfig
+from bertkit.retrieval.vectors import Numbers
 
 APPLICATION = 0x62657274  # "bert", the application id in SQLite's header
 VERSION = 4  # of the tables and of the words in the index
@@ -53,7 +54,7 @@ CREATE TABLE postings (word TEXT PRIMARY KEY, passages BLOB NOT NULL);
 INSERT INTO settings VALUES ('passages', '{settings}');
 PRAGMA application_id = {application};
 COMMIT"""
-# float32, little-endian; a deleted passage has no vector, and its id may be given again
+# a record of `vectors.py`; a deleted passage has no vector, and its id may be given again
 _VECTORS = """CREATE TABLE vectors (passage INTEGER PRIMARY KEY, vector BLOB NOT NULL);
 CREATE TRIGGER vector_of_passage AFTER DELETE ON passages BEGIN DELETE FROM vectors WHERE passage = old.id; END;"""
 
@@ -65,6 +66,7 @@ class EncoderIdentity:
     model_dir: str = dataclasses.field(compare=False)  # where it was
     hash: str
     dimension: int  # numbers in a vector
+    numbers: Numbers = dataclasses.field(compare=False)  # as which the library stores them
 
 
 def tokenizer_of(settings: PassagesConfig) -> str:

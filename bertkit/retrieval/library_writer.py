@@ -35,6 +35,7 @@ from bertkit.retrieval.library_file import (
     using,
 )
 from bertkit.retrieval.passages import LibraryDocument, cut, searchable, stemmer_of
+from bertkit.retrieval.vectors import Numbers, records_of
 
 TRANSACTION_SECONDS = 2.0  # the most work that is lost if the process is killed
 # passages whose vectors are made and committed together, so that the vectors after a kill are those of a single run; MiniLM
@@ -66,6 +67,8 @@ def stored_files(path: Path, settings: PassagesConfig, encoder: EncoderIdentity 
         raise InputError(
             f"output={path} has vectors of another model, {made_by.model_dir}; set model_dir= to it, or choose another file"
         )
+    if made_by is not None and encoder is not None and made_by.numbers != encoder.numbers:
+        raise InputError(f"output={path} has vectors={made_by.numbers}; set the same, or choose another file")
     return StoredFiles(files, made_by)
 
 
@@ -162,9 +165,9 @@ class LibraryWriter:
             yield block
             last = block[-1][0]
 
-    def add_vectors(self, ids: Iterable[int], vectors: NDArray[np.float32]) -> None:
+    def add_vectors(self, ids: Iterable[int], vectors: NDArray[np.float32], numbers: Numbers) -> None:
         """Store the vectors of some passages."""
-        blobs = (vector.astype("<f4").tobytes() for vector in vectors)
+        blobs = (record.tobytes() for record in records_of(vectors, numbers))
         with self._connection as connection:
             connection.executemany("INSERT INTO vectors VALUES (?, ?)", zip(ids, blobs, strict=True))
 

@@ -1,8 +1,9 @@
 """The settings of `bertkit index`."""
 
 from dataclasses import dataclass
+from typing import Literal
 
-from bertkit.base.typed_settings import refuse
+from bertkit.base.typed_settings import refuse, unused
 from bertkit.data.data_config import CorpusConfig, PassagesConfig
 from bertkit.settings.command import Command, CommandSettings
 
@@ -14,11 +15,13 @@ class IndexSettings(CommandSettings):
     corpus: CorpusConfig
     passages: PassagesConfig
     model_dir: str | None  # the encoder that makes a vector for each passage; None for a library without vectors
+    vectors: Literal["float32", "int8"]
     output: str
     remove: bool  # whether to remove documents whose file is no longer in the corpus
 
     def __post_init__(self) -> None:
         refuse(
+            unused(self, "", ("vectors", self.model_dir is None, "without model_dir=", "float32")),
             self.corpus.source != "python_docs"
             and not self.corpus.path
             and "missing value: set corpus.path= to files, folders or globs (or use corpus=python_docs)",

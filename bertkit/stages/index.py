@@ -36,7 +36,9 @@ class _IndexedFile(NamedTuple):
 def run(settings: IndexSettings) -> None:
     """Add the corpus to the library, which stays as it was after an error; after a full disk, the same command continues."""
     output = Path(settings.output)
-    encoder = None if settings.model_dir is None else PassageEncoder(settings.model_dir, "model_dir")
+    encoder = None
+    if settings.model_dir is not None:
+        encoder = PassageEncoder(settings.model_dir, "model_dir", numbers=settings.vectors)
     identity = None if encoder is None else encoder.identity
     stored = stored_files(output, settings.passages, identity)
     corpus = open_corpus(settings.corpus, [output, partial_path(output.resolve())])
@@ -79,7 +81,8 @@ def _add_vectors(library: LibraryWriter, encoder: PassageEncoder, num_passages: 
     num_done = library.prepare_vectors(encoder.identity)
     with Progress("vectors", num_passages, done=num_done) as progress:
         for block in library.without_vectors():
-            library.add_vectors([number for number, _ in block], encoder([text for _, text in block]))
+            vectors = encoder([text for _, text in block])
+            library.add_vectors([number for number, _ in block], vectors, encoder.identity.numbers)
             num_done += len(block)
             progress.advance(num_done)
     if encoder.num_cut:

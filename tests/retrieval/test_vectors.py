@@ -15,6 +15,7 @@ import bertkit
 from bertkit import export_model, load_embedder
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.retrieval import vectors
 from bertkit.retrieval.encoders import PassageEncoder
 from bertkit.retrieval.library import Library
 from bertkit.retrieval.library_file import seal
@@ -104,6 +105,40 @@ def test_questions_have_every_order_that_the_library_allows(library: Path, tmp_p
     refused(run(["search", f"index={plain}", "question=kan", "order=hybrid"]), "order=hybrid: needs vectors; ", capsys)
 
 
+def test_vectors_of_eight_bits_are_those_of_32_within_half_a_step(
+    library: Path, encoder: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    command = (f"corpus.path={library.parent / 'text.txt'}", f"output={tmp_path / 'small.db'}", *PASSAGES)
+    assert index(*command, f"model_dir={encoder}", "vectors=int8") == 0
+    exact, small = Library(library), Library(tmp_path / "small.db")
+    (query,) = PassageEncoder(str(encoder), "encoder", "cpu")(["kan lon mir"])
+    cosines, others = (
+        {hit.passage: hit.score_vectors or 0.0 for hit in one.add_nearest([], query, one.num_passages)}
+        for one in (exact, small)
+    )
+    assert len(cosines) > 29
+    step = 1 / 127  # of the largest number, which is at most 1
+    assert others == pytest.approx(cosines, abs=step / 2 * float(np.abs(query).sum()))
+    assert others != cosines
+    sizes = [len(next(vectors_of(path))[1]) for path in (library, tmp_path / "small.db")]
+    assert sizes == [4 + 4 * len(query), 4 + len(query)]
+    (found,) = bertkit.search(index=tmp_path / "small.db", question="kan lon", order="hybrid", device="cpu")
+    assert len(found["answers"]) == 10
+    refused(index(*command, f"model_dir={encoder}"), f"output={tmp_path / 'small.db'} has vectors=int8; set", capsys)
+    refused(index(*command, "vectors=int8"), "vectors=int8: has no effect without model_dir=", capsys)
+
+
+def test_products_of_many_blocks_are_those_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(0)
+    matrix, query = random.normal(size=(53, 17)).astype(np.float32), random.normal(size=17).astype(np.float32)
+    matrix /= np.linalg.norm(matrix, axis=1, keepdims=True)
+    monkeypatch.setattr(vectors, "BLOCK", 7)
+    assert vectors.products(vectors.records_of(matrix, "float32"), query) == pytest.approx(matrix @ query, abs=1e-6)
+    records = vectors.records_of(matrix, "int8")
+    assert np.abs(records["numbers"]).max(axis=1).tolist() == [127] * 53
+    assert vectors.products(records, query) == pytest.approx(matrix @ query, abs=0.02)
+
+
 def test_another_model_is_refused(library: Path, encoder: Path, other: Path, tmp_path: Path, capsys: Capsys) -> None:
     question = ["search", f"index={library}", "question=kan"]
     refused(
@@ -146,14 +181,14 @@ from bertkit.retrieval import library_writer
 
 blocks, add_vectors = [], library_writer.LibraryWriter.add_vectors
 
-class Killing(list):  # after two vectors of a block
+class Killing(list):  # after two passages of a block
     def __iter__(self):
-        yield from super().__iter__()
+        yield from self[:2]
         os.kill(os.getpid(), signal.SIGKILL)
 
-def counted(self, ids, vectors):
+def counted(self, ids, vectors, numbers):
     blocks.append(1)
-    add_vectors(self, ids, Killing(vectors[:2]) if len(blocks) == int(sys.argv[1]) else vectors)
+    add_vectors(self, Killing(ids) if len(blocks) == int(sys.argv[1]) else ids, vectors, numbers)
 
 library_writer.VECTORS_AT_ONCE = 5
 library_writer.LibraryWriter.add_vectors = counted
