@@ -59,10 +59,9 @@ def line_chart(
         axes.parts.append(with_hover(f"{name}: {height:,.4g}", dashed))
         legend.append((f"- - {name}", SOFT))
     for label, points, shade, dashes in drawn:
-        reach = len(points) // 30
-        if is_noisy and reach:
+        mean = smoothed(points, len(points) // 30) if is_noisy else points
+        if mean != points:
             axes.parts.append(axes.line(points, f'stroke-opacity="0.3" style="stroke:{shade}"'))
-        mean = smoothed(points, reach) if is_noisy else points
         axes.parts.append(axes.line(mean, f'stroke-width="1.6"{dashes} style="stroke:{shade}"'))
         # on a line with many points, the points are invisible, but still have values on hover
         style = (5, f"fill:{shade};fill-opacity:0") if len(points) > 30 else (2.5, f"fill:{shade}")
