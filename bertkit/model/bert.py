@@ -12,7 +12,7 @@ from bertkit.base import plugins
 from bertkit.kernels.layout import Layout
 from bertkit.kernels.linear import ACTIVATIONS, Dropout, Embedding, Linear
 from bertkit.model.attention import MultiHeadAttention
-from bertkit.model.bert_config import BertConfig
+from bertkit.model.bert_config import READING_FIRST, BertConfig
 from bertkit.model.geometry import Geometry
 from bertkit.model.recurrent import RecurrentLayers
 from bertkit.model.returned import checked_module
@@ -41,9 +41,8 @@ def rms_norm(size: int, eps: float) -> RMSNorm:
 
 def make_norm(config: BertConfig) -> nn.Module:
     """Make the norm of a model."""
-    norm: nn.Module = plugins.bind("norm", config.norm.kind, vars(config.norm))(
-        config.hidden_size, config.layer_norm_eps
-    )
+    bound = plugins.bind("norm", config.norm.kind, vars(config.norm))
+    norm: nn.Module = bound(config.hidden_size, config.layer_norm_eps)
     return norm
 
 
@@ -145,9 +144,11 @@ class EncoderLayer(nn.Module):
         self.has_plugin = any(plugins.is_plugin(*option) for option in chosen.items())  # outside of attention
 
     def forward(self, hidden: Tensor, geometry: Geometry, attentions: list[Tensor] | None = None) -> Tensor:
-        """(S, D) -> (S, D); the attention weights, (B, N, T, T), are appended to `attentions`."""
-        vectors = self.before_attention(hidden, geometry.queries.position_ids)
-        return self.after_attention(hidden, self.attention.context(*vectors, geometry, attentions))
+        """(S, D) -> (S, D), or (B, D) with queries of first tokens alone; weights, (B, N, T, T), are appended to `attentions`."""
+        query, key, value = self.before_attention(hidden, geometry.keys.position_ids)
+        if not geometry.is_self_attention:
+            hidden, query = hidden[geometry.keys.starts], query[geometry.keys.starts]
+        return self.after_attention(hidden, self.attention.context(query, key, value, geometry, attentions))
 
     def before_attention(self, hidden: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(S, D) -> queries, keys and values, each (S, N, H)."""
@@ -175,12 +176,18 @@ class Encoder(nn.Module):
         self.norm = make_norm(config) if config.norm.placement == "pre" else None
 
     def forward(
-        self, hidden: Tensor, layout: Layout, output_hidden_states: bool = False, attentions: list[Tensor] | None = None
+        self,
+        hidden: Tensor,
+        layout: Layout,
+        output_hidden_states: bool = False,
+        attentions: list[Tensor] | None = None,
+        firsts: Layout | None = None,
     ) -> list[Tensor]:
-        """Return the last output, (S, D), or the input and all outputs, L + 1 times (S, D)."""
+        """Return the last output, (S, D), or that of the first tokens alone, (B, D); or the input and all outputs, L + 1 times (S, D)."""
         hidden_states = [hidden]
         for layer, pattern in zip(self.layers, self.patterns, strict=True):
-            geometry = Geometry(layout, layout, pattern, is_whole=attentions is not None)
+            queries = layout if firsts is None or layer is not self.layers[-1] else firsts
+            geometry = Geometry(queries, layout, pattern, is_whole=attentions is not None)
             output = layer(hidden_states[-1], geometry, attentions)
             hidden_states = [*hidden_states, output] if output_hidden_states else [output]
         if self.norm is not None:
@@ -289,6 +296,9 @@ class Bert(nn.Module):
         is_recurrent = config.decoder is not None and config.decoder.kind == "rnn"
         self.encoder = RecurrentLayers(config) if is_recurrent else Encoder(config)
         self.pooler = make_pooler(config) if with_pooler else None
+        # whether the last layer may compute the first tokens alone: neither the pooler nor a plug-in reads others
+        is_plain = isinstance(self.encoder, Encoder) and not self.encoder.layers[-1].has_plugin
+        self.may_skip = is_plain and config.attention.pattern == "full" and config.pooling in READING_FIRST
 
     def forward(
         self,
@@ -297,15 +307,21 @@ class Bert(nn.Module):
         layout: Layout,
         output_hidden_states: bool = False,
         attentions: list[Tensor] | None = None,
+        only_pooled: bool = False,
     ) -> tuple[list[Tensor], Tensor | None]:
         """Encode packed tokens (S,), with token type 0 for the first segment and 1 for the second.
 
         The attention weights of every layer, L times (B, N, T, T) with T of the longest sequence, are appended to `attentions`.
 
         Returns:
-            The last hidden state, (S, D), or all L + 1 hidden states; and the pooled output (B, D), None without a pooler.
+            The last hidden state, (S, D), or all L + 1 hidden states; and the pooled output (B, D), None without a pooler. With
+            `only_pooled` the last hidden state may be that of the first tokens alone, (B, D).
         """
         embedded = self.embeddings(input_ids, token_type_ids, layout.position_ids)
+        if only_pooled and self.pooler is not None and self.may_skip:
+            firsts = Layout.from_lengths(torch.ones_like(layout.starts, device="cpu"), embedded.device)
+            hidden_states = self.encoder(embedded, layout, firsts=firsts)
+            return hidden_states, self.pooler(hidden_states[-1], firsts)
         hidden_states = self.encoder(embedded, layout, output_hidden_states, attentions)
         pooled = self.pooler(hidden_states[-1], layout) if self.pooler is not None else None
         return hidden_states, pooled

@@ -16,6 +16,7 @@ TASK_HEADS = ("sequence", "token", "span", "choice", "generation")
 TOKEN_HEADS = ("masked_lm", "next_token")  # they score the vocabulary
 HEADS = (*PRETRAINING_HEADS, "next_token", *TASK_HEADS)
 FOLLOWS = ("follows", "does not follow")  # the labels of next sentence prediction
+READING_FIRST = ("first", "cls")  # the poolings that read the first token of each sequence alone
 POOLED_HEADS = ("next_sentence", "sequence", "choice")  # they read the pooled output; the other heads read every token
 
 ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]

@@ -174,11 +174,13 @@ class BertWithHeads(nn.Module):
         output_hidden_states: bool = False,
         output_attentions: bool = False,
         targets: Targets | None = None,
+        only_pooled: bool = False,
     ) -> BertOutput:
         """Encode packed tokens (S,) and apply every head, the generation head only if there are targets.
 
         `masked_positions` (M,) are indices into S for the masked LM or next token head; None for all tokens. In attention weights T is the
-        longest sequence.
+        longest sequence. `only_pooled` says that only heads in `POOLED_HEADS` are of interest: the last layer may skip what the
+        pooler does not read, and `last_hidden_state` is then (B, D).
 
         Raises:
             ValueError: attention weights are requested in training mode.
@@ -187,7 +189,9 @@ class BertWithHeads(nn.Module):
             raise ValueError("output_attentions=True: weights are computed without dropout; call model.eval() first")
         attentions: list[Tensor] | None = [] if output_attentions else None
         alignments: list[Tensor] | None = [] if output_attentions and targets is not None else None
-        hidden_states, pooled = self.bert(input_ids, token_type_ids, layout, output_hidden_states, attentions)
+        hidden_states, pooled = self.bert(
+            input_ids, token_type_ids, layout, output_hidden_states, attentions, only_pooled
+        )
         last = hidden_states[-1]
         logits: dict[str, Tensor] = {}
         for name, head in self.heads.items():

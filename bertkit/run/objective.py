@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from bertkit.base.batch import IGNORED, PretrainBatch, TaskBatch
 from bertkit.kernels.fast import FastWays
 from bertkit.kernels.layout import Layout, on_device
+from bertkit.model.bert_config import POOLED_HEADS
 from bertkit.model.heads import Targets
 from bertkit.model.label_scale import label_scale
 from bertkit.train.losses import LossTerm, binary_cross_entropy, cross_entropy, cross_entropy_in_place, squared_error
@@ -186,7 +187,7 @@ def task_logits(model: nn.Module, batch: TaskBatch, precision: str = "fp32") -> 
 
     Shapes of the logits: sequence (C,), token (T, C), span (T, 2), choice (1,).
     """
-    packed = _head_logits(model, batch, precision)
+    packed = _head_logits(model, batch, precision, only_pooled=batch.head in POOLED_HEADS)
     loss = None if batch.labels is None else _task_loss(packed, batch, model)
     logits = packed.float().cpu()
     if batch.head in ("token", "span"):
@@ -194,10 +195,10 @@ def task_logits(model: nn.Module, batch: TaskBatch, precision: str = "fp32") -> 
     return HeadOutput(list(logits.numpy()), loss)
 
 
-def _head_logits(model: nn.Module, batch: TaskBatch, precision: str) -> Tensor:
+def _head_logits(model: nn.Module, batch: TaskBatch, precision: str, only_pooled: bool = False) -> Tensor:
     device_inputs = DeviceInputs.of(model, precision)
     with device_inputs.autocast():
-        logits: Tensor = model(*device_inputs.tokens(batch)).logits[batch.head]
+        logits: Tensor = model(*device_inputs.tokens(batch), only_pooled=only_pooled).logits[batch.head]
     return logits[: batch.num_tokens]  # drops slack rows; has no effect for heads with one row per sequence
 
 

@@ -1,6 +1,7 @@
 """Initial weights, heads, ties, and the shapes that the docstrings promise."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import nn
 from bertkit.base.errors import InputError
 from bertkit.kernels.layout import Layout
 from bertkit.model.bert import init_weights
-from bertkit.model.bert_config import BertConfig
+from bertkit.model.bert_config import AttentionConfig, BertConfig, NormConfig
 from bertkit.model.heads import BertWithHeads
 
 LENGTHS = torch.tensor([5, 7, 3])
@@ -74,6 +75,32 @@ def test_masked_positions_select_from_all_positions() -> None:
     selected = model(ids, types, layout, masked_positions=positions).logits
     torch.testing.assert_close(selected["masked_lm"], everywhere["masked_lm"][positions], rtol=0, atol=1e-12)
     assert torch.equal(selected["next_sentence"], everywhere["next_sentence"])
+
+
+VARIANTS = [  # settings of a model; whether its last layer may compute [CLS] alone
+    ({}, True),
+    ({"pooling": "cls", "norm": NormConfig(placement="pre")}, True),
+    ({"attention": AttentionConfig(positions="relative")}, True),
+    ({"attention": AttentionConfig(score="additive")}, True),
+    ({"num_attention_heads": 1, "attention": AttentionConfig(positions="rotary")}, True),
+    ({"attention": AttentionConfig(pattern="window", window=2)}, False),
+    ({"pooling": "mean"}, False),
+]
+
+
+@pytest.mark.parametrize(("settings", "may_skip"), VARIANTS)
+@pytest.mark.parametrize("num_slack", [0, 2])
+def test_only_pooled_gives_the_same_logits_and_skips_what_no_one_reads(
+    settings: dict[str, Any], may_skip: bool, num_slack: int
+) -> None:
+    model, (ids, types, _) = small_model(heads=("sequence",), labels=("a", "b"), **settings).double().eval(), batch()
+    layout = Layout.from_lengths(LENGTHS, num_slack=num_slack)
+    ids, types = (torch.cat([tensor, tensor.new_zeros(num_slack)]) for tensor in (ids, types))
+    num_rows: list[int] = []
+    model.bert.encoder.layers[-1].feed_forward.register_forward_hook(lambda *_: num_rows.append(len(_[2])))
+    whole, pooled = (model(ids, types, layout, only_pooled=only).logits["sequence"] for only in (False, True))
+    torch.testing.assert_close(pooled, whole, rtol=0, atol=1e-12)
+    assert num_rows == [15 + num_slack, 3 if may_skip else 15 + num_slack]
 
 
 def test_the_decoder_is_the_embedding() -> None:
