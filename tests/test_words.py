@@ -166,7 +166,7 @@ def test_wrong_files_are_refused_before_torch_is_imported(tmp_path: Path) -> Non
     commands = []
     for number, (content, more, _) in enumerate(FAULTS):
         words = [str(write(tmp_path, f"{number}.csv", content)), "--text", "review", "--label", "stars", *more]
-        commands.append(["finetune", *words, f"model_dir={MISSING}", "--output=o"])
+        commands.append(["finetune", *words, f"model_dir={tmp_path}", "--output=o"])
     code = (
         "import json, sys; from bertkit.cli import run\n"
         "codes = [run(words) for words in json.loads(sys.argv[1])]\n"

@@ -30,7 +30,7 @@ import numpy as np
 import bertkit
 from bertkit.data.corpus.prepared import open_prepared
 
-LENGTH, SEQUENCES, SNAPSHOTS, WARMUP = 128, 16, 12, 0.05
+LENGTH, SEQUENCES, SNAPSHOTS, WARMUP = 128, 16, 6, 0.05
 CORES, FEW_STEPS = 2, (12, 24)
 WIDE = 0.0625  # 1 / sqrt(hidden size), the standard deviation of initial weights in all rows but "hugging_face"
 HUGGING_FACE = {"hugging_face": 0.02, "hugging_face_wide": WIDE}
