@@ -248,6 +248,15 @@ def test_text_and_servers_are_measured(prepared_dir: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+def test_a_server_under_load_gives_no_wrong_answer(prepared_dir: Path, tmp_path: Path) -> None:
+    load = [*TEXTS, "--data-dir", prepared_dir, "--num-clients", "3", "--minutes", "0.3"]
+    done = run("load", *map(str, load), "--output", tmp_path / "load")
+    (result,) = measured(tmp_path / "load")  # its memory is not compared: so short, it still grows
+    assert (result["exit_code"], result["counts"]["wrong"]) == (0, 0), done.stderr
+    assert result["counts"]["status 200"] > 9
+
+
+@pytest.mark.slow
 def test_attentions_grow_as_they_should(prepared_dir: Path, tmp_path: Path) -> None:
     sizes = "--model tiny --vocab-size 300 --lengths 512 2048 4096 --rounds 2 --device cpu"
     done = run("attention", *sizes.split(), "--data-dir", prepared_dir, "--output", tmp_path / "attention")
