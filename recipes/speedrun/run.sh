@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The record: install, prepare, measure the speed of every row by turns, train Hugging Face with three rates and every row, print the table.
-# CORPUS= your text, MINUTES= of Hugging Face's training (60), SEEDS= of Hugging Face, mini and modern_mini ("0 1 2"), RUN_DIR= output
-# directory; relative paths start at the root of the repository. Every run adds its line to recipes/speedrun/runs.jsonl as it ends.
+# CORPUS= your text, BLIMP= the folder of BLiMP's pairs, MINUTES= of Hugging Face's training (60), SEEDS= of Hugging Face, mini and modern_mini
+# ("0 1 2"), RUN_DIR= output directory; relative paths start at the root of the repository. Every run adds its line to
+# recipes/speedrun/runs.jsonl as it ends.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 : "${CORPUS:?set CORPUS= to files or a folder of text}"
@@ -14,5 +15,7 @@ steps=$($python $record steps-in "$minutes")
 for rate in 5e-4 1e-3 2e-3; do $python $record train "$run/data" hugging_face --rate $rate --steps "$steps" --output "$run"; done
 for seed in ${SEEDS:-0 1 2}; do for row in hugging_face mini modern_mini; do
   $python $record train "$run/data" $row --seed "$seed" --steps "$steps" --output "$run"; done; done
+$python $record train "$run/data" hugging_face_wide --steps "$steps" --output "$run"
 for row in "no dropout" "30 % masked" pre-norm rotary glu; do $python $record train "$run/data" "$row" --steps "$steps" --output "$run"; done
+[ -z "${BLIMP:-}" ] || $python $record grammar "$BLIMP" --output "$run"
 $python $record table

@@ -31,7 +31,8 @@ import bertkit
 from bertkit.data.corpus.prepared import open_prepared
 
 LENGTH, SEQUENCES, SNAPSHOTS, WARMUP = 128, 16, 6, 0.05
-CORES, FEW_STEPS = 2, (12, 24)
+OWN = ("row", "seed", "rate", "steps")  # what tells runs apart
+CORES, FEW_STEPS = 2, (6, 18)
 WIDE = 0.0625  # 1 / sqrt(hidden size), the standard deviation of initial weights in all rows but "hugging_face"
 HUGGING_FACE = {"hugging_face": 0.02, "hugging_face_wide": WIDE}
 BASE: dict[str, Any] = {
@@ -141,7 +142,7 @@ def snapshots_of(line: Mapping[str, Any], output: Path) -> list[Path]:
 
 def folder_of(line: Mapping[str, Any], output: Path) -> Path:
     """Return the folder of a run."""
-    return output / "_".join(str(line[key]).replace(" ", "_") for key in ("row", "seed", "rate", "steps"))
+    return output / "_".join(str(line[key]).replace(" ", "_") for key in OWN)
 
 
 def measure_run(args: argparse.Namespace) -> None:
@@ -166,12 +167,12 @@ def measure_grammar(args: argparse.Namespace) -> None:
         pairs = Path(folder) / "pairs.jsonl"
         pairs.write_text("".join(first_of_each_paradigm(args.data, args.pairs)))
         for run in lines_of(args.record / "runs.jsonl"):
-            own = {key: run[key] for key in ("row", "seed", "rate", "steps")}
+            own = {key: run[key] for key in OWN}
             snapshots = snapshots_of(run, args.output)
             if snapshots and not any(own.items() <= line.items() for line in lines_of(file)):
                 measured = bertkit.evaluate(model_dir=str(snapshots[-1]), task="minimal_pairs", data_dir=str(pairs))
                 with file.open("a") as lines:
-                    lines.write(json.dumps(own | {"pairs": args.pairs, "scores": measured.scores}) + "\n")
+                    lines.write(json.dumps(own | {"pairs": args.pairs, "accuracy": measured.scores["accuracy"]}) + "\n")
 
 
 def first_of_each_paradigm(blimp: Path, most: int) -> Iterator[str]:
@@ -235,27 +236,20 @@ def print_steps(args: argparse.Namespace) -> None:
 
 
 def print_table(args: argparse.Namespace) -> None:
-    """Print the minutes of each row to the target, which is the best last loss of Hugging Face, and its last loss."""
-    runs = lines_of(args.record / "runs.jsonl")
+    """Print the minutes of each run, its last loss and score on BLiMP, and its minutes to the best last loss of Hugging Face."""
+    runs, grammar = (lines_of(args.record / name) for name in ("runs.jsonl", "grammar.jsonl"))
     speed = json.loads((args.record / "speed.json").read_text())
-    of_theirs = [run["losses"][-1][1] for run in runs if run["row"] in HUGGING_FACE]
-    target = min(of_theirs, default=0.0)
-    print(
-        f"target {target:.3f}\n\n| row | seed | rate | steps | minutes | last loss | minutes to the target |\n|---|---|---|---|---|---|---|"
-    )
+    target = min((run["losses"][-1][1] for run in runs if run["row"] in HUGGING_FACE), default=0.0)
+    columns = ("row", "seed", "rate", "steps", "minutes", "last loss", f"minutes to {target:.3f}", "BLiMP")
+    print(f"| {' | '.join(columns)} |", "|---" * len(columns) + "|", sep="\n")
     for run in runs:
-        per_step = run["tokens_a_step"] / speed[run["row"]] / 60
-        first = next((step for step, loss in run["losses"] if loss <= target), None)
-        to_target = "not reached" if first is None else f"{first * per_step:.1f}"
-        cells = (
-            run["row"],
-            run["seed"],
-            run["rate"],
-            f"{run['steps']:,}",
-            f"{run['steps'] * per_step:.1f}",
-            f"{run['losses'][-1][1]:.3f}",
-        )
-        print("| " + " | ".join(map(str, (*cells, to_target))) + " |")
+        own = {key: run[key] for key in OWN}
+        minutes = run["tokens_a_step"] / speed["hugging_face" if run["row"] in HUGGING_FACE else run["row"]] / 60
+        reached = [f"{step * minutes:.1f}" for step, loss in run["losses"] if loss <= target]
+        scores = [f"{100 * line['accuracy']:.1f}" for line in grammar if own.items() <= line.items()]
+        measured = (f"{run['steps'] * minutes:.1f}", f"{run['losses'][-1][1]:.3f}", next(iter(reached), "-"), *scores)
+        cells = (*own.values(), *measured)
+        print(f"| {' | '.join(map(str, cells))} |")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
