@@ -45,10 +45,11 @@ class Linear(nn.Linear):
 
 
 class Embedding(nn.Embedding):
-    """torch's embedding; its values come from a file or `init_weights`."""
+    """torch's embedding; its values are zeros until they come from a file or `init_weights`."""
 
     def reset_parameters(self) -> None:
         """Draw no values: without memory, on the device meta, torch imports its compiler for that, which takes seconds."""
+        nn.init.zeros_(self.weight)
 
 
 class TiedLinear(nn.Module):

@@ -17,11 +17,11 @@ def read_local_splits(settings: FinetuneSettings) -> TrainingData | None:
 
     Returns None for a dataset of the hub. The starting model must be there, unless the run is finished.
     """
-    if settings.model_dir is not None and not has_results(Path(settings.output_dir)):
-        check_directory(settings.model_dir, "model_dir")
     task = task_of(settings.task)
     task.check_trainable()
     task.check_metrics()
+    if settings.model_dir is not None and not has_results(Path(settings.output_dir)):
+        check_directory(settings.model_dir, "model_dir")
     if readers.find_file(settings.task, settings.data_dir, "train") is None:
         return None
     return read_training_data(settings)

@@ -102,7 +102,6 @@ FAULTS = [
     ("translation", "train.tsv", "train", "en\tde\nx\ty\n", ('/train.tsv:1', "'source'", "'src'", "'en'")),
     ("translation", "train.tsv", "train", "source\nx\n", ('/train.tsv:1', "'target'", "'tgt'", "'source'")),
     ("translation", "train.jsonl", "train", '{"source": "x", "target": 3}\n', ('/train.jsonl:1', "'target'")),
-    ("translation", "train.jsonl", "train", '{"source": "x", "target": null}\n', ('/train.jsonl:1', "'target'")),
     ("translation", "train.jsonl", "train", '{"source": "x", "target": "y"}\n{"source": "x"}\n', ('/train.jsonl:2', "'target'")),
 ]  # fmt: skip
 
