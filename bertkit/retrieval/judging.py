@@ -15,7 +15,7 @@ AT = (1, 5, 20)  # the values of k in accuracy at k, up to the number of candida
 NUM_RESAMPLES = 1000  # for the bootstrap intervals
 
 
-class Metrics:
+class RankMetrics:
     """The ranks of the correct passages of labelled questions, for each order of results."""
 
     def __init__(self, orders: Sequence[str], has_reader: bool, num_candidates: int) -> None:

@@ -11,7 +11,7 @@ from bertkit.base.errors import InputError, counted, in_json, say
 from bertkit.base.text_files import JsonObject
 from bertkit.display.console import Progress
 from bertkit.retrieval.encoders import encoder_of
-from bertkit.retrieval.judging import Metrics, trec_lines
+from bertkit.retrieval.judging import RankMetrics, trec_lines
 from bertkit.retrieval.library import Library
 from bertkit.retrieval.passages import sentence_around
 from bertkit.retrieval.questions import Question, questions_of, read_questions
@@ -35,12 +35,12 @@ def values(settings: SearchSettings, inputs: object = None) -> list[JsonObject]:
         return [_row(settings, searcher, one) for one in ranked]
 
 
-def _metrics_of(settings: SearchSettings, searcher: Searcher) -> Metrics:
+def _metrics_of(settings: SearchSettings, searcher: Searcher) -> RankMetrics:
     orders = searcher.orders if settings.order in (None, "all") else [settings.order]
     orders = orders[-1:] if settings.is_trec else orders
     for order in orders:
         searcher.check(order)
-    return Metrics(orders, settings.model_dir is not None, settings.num_candidates)
+    return RankMetrics(orders, settings.model_dir is not None, settings.num_candidates)
 
 
 def _open_searcher(settings: SearchSettings) -> Searcher:
@@ -101,7 +101,11 @@ class _Ranked:
 
 
 def _ranked(
-    settings: SearchSettings, searcher: Searcher, questions: Sequence[Question], progress: Progress, metrics: Metrics
+    settings: SearchSettings,
+    searcher: Searcher,
+    questions: Sequence[Question],
+    progress: Progress,
+    metrics: RankMetrics,
 ) -> Iterator[_Ranked]:
     """Rank the passages for each question; `metrics` collects the ranks of the right ones."""
     for question, matches, both in _matches_and_weights(settings, searcher, questions, progress):

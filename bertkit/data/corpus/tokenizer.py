@@ -1,6 +1,6 @@
 """The tokenizer: text to ids and back, and the files that other programs read.
 
-It uses the `tokenizers` library, with BERT's settings, or with those of a `tokenizer.json` of any kind: BPE, Unigram or WordPiece.
+It uses the `tokenizers` library, with BERT's settings or with a `tokenizer.json` of any kind: BPE, Unigram or WordPiece.
 BERT's splits text into words either by Hugging Face's rules, as other programs do with an exported model, or by Google's rules;
 `google_words.py` lists the differences.
 """

@@ -103,7 +103,7 @@ class FileRules(LibraryRules):
 
 
 def rules_of_file(path: Path) -> FileRules | None:
-    """Read a `tokenizer.json`, or that of a directory; None if there is none, or it is BERT's WordPiece.
+    """Read a `tokenizer.json`, given itself or by its directory; None if there is none, or it is BERT's WordPiece.
 
     Raises InputError if the library cannot read it, a special token is missing, or it does not put them around texts as BERT does.
     """

@@ -1,6 +1,6 @@
 """The rules by which a text becomes words, and words pieces: BERT's WordPiece by Hugging Face's rules or by Google's.
 
-`tokenizer_file.py` has those of any other tokenizer.
+The rules of other tokenizers are in `tokenizer_file.py`.
 """
 
 import unicodedata

@@ -147,8 +147,8 @@
     },
   };
 
-  // Search: the best answer in its sentence, then snippets. BERT's score is the log odds that a passage answers the question; other
-  // scores, and that of a model without odds, only rank, so they are not shown.
+  // Search: the best answer in its sentence, then snippets. BERT's score is shown if it is the log odds that a
+  // passage answers the question; all other scores only rank passages.
   function showPassages(reply) {
     const hits = reply.answers;
     const odds = ({ score_bert }) => reply.has_odds && typeof score_bert === "number" ? 1 / (1 + Math.exp(-score_bert)) : null;

@@ -27,7 +27,7 @@ from bertkit.model.bert_config import (
 )
 from bertkit.model.heads import BertWithHeads
 
-# settings that differ in their names alone: bertkit's, and that of config.json
+# settings with two names: bertkit's, and the one in config.json
 _SETTINGS = {
     "vocab_size": "vocab_size", "hidden_size": "hidden_size", "intermediate_size": "intermediate_size",
     "num_hidden_layers": "num_hidden_layers", "num_attention_heads": "num_attention_heads",
