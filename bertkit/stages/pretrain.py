@@ -102,12 +102,18 @@ class _Pretraining:
         config = self.state.bare_model.config
         wide = config.hidden_size**-0.5
         ways = {
-            f"model.initializer_range={wide:.2g} (1 / sqrt(hidden_size))": config.initializer_range < wide / 1.5,
+            "attention.positions=rotary with norm=pre, as in model=modern_mini": config.attention.positions
+            == "learned",
+            f"model.initializer_range={wide:.2g}, which is 1 / sqrt(hidden_size)": config.initializer_range
+            < wide / 1.5,
             "optimizer.bias_correction=true": not self.settings.optimizer.bias_correction,
-            "attention.positions=rotary, as in model=modern_mini": config.attention.positions == "learned",
         }
         helpful = [way for way, is_new in ways.items() if is_new]
-        return [f"  small models stay here for long; sooner off with {', or '.join(helpful)}"] if helpful else []
+        return (
+            [f"  small models can stay at this loss for thousands of steps; try {'; '.join(helpful)}"]
+            if helpful
+            else []
+        )
 
     def _offer_best(self, step: int, phase: Phase, metrics: dict[str, float]) -> None:
         history, keeps_best = self.state.writer.history, self.settings.checkpoint.keep_best
