@@ -147,7 +147,11 @@ def _sum_counts(
 def _seed_dropout(seed: int, step: int, number: int) -> None:
     """Make dropout a function of the seed, the step and the micro-batch."""
     digest = hashlib.blake2b(f"dropout {seed} {step} {number}".encode(), digest_size=8).digest()
-    torch.manual_seed(int.from_bytes(digest, "little") >> 1)
+    key = int.from_bytes(digest, "little") >> 1
+    # without `torch.manual_seed`, which formats a traceback for each kind of device that is not in use
+    torch.default_generator.manual_seed(key)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed(key)
 
 
 def _sums_of(terms: Sequence[LossTerm]) -> Tensor:
