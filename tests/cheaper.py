@@ -1,21 +1,25 @@
 """What every process of the tests does more cheaply; to be imported before anything of bertkit.
 
-Hydra takes 0.2 s for a configuration, so each is composed once. Intervals of scores are those of 20 resamples instead of 200,
-which score everything again; tests/tasks/scoring/test_baseline.py has all.
+Hydra takes 0.2 s for a configuration, so each is composed once, and each of its files read once. Intervals of scores are those of
+20 resamples instead of 200, which score everything again; tests/tasks/scoring/test_baseline.py has all.
 """
 
-import copy
 import functools
+import io
+import pickle
 from collections.abc import Sequence
+from typing import Any, TextIO
 
 import hydra
 from hydra.core.global_hydra import GlobalHydra
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from bertkit.tasks.scoring import baseline
 
-compose_anew = hydra.compose
-composed = functools.cache(lambda search_path, name, overrides: compose_anew(name, overrides=list(overrides)))
+compose_anew, load_anew = hydra.compose, OmegaConf.load
+# as pickles, since a copy of a configuration takes four times as long
+composed = functools.cache(lambda _, name, overrides: pickle.dumps(compose_anew(name, overrides=list(overrides))))
+loaded = functools.cache(lambda text: pickle.dumps(load_anew(io.StringIO(text))))
 
 
 def compose_once(name: str, overrides: Sequence[str]) -> DictConfig:
@@ -23,9 +27,16 @@ def compose_once(name: str, overrides: Sequence[str]) -> DictConfig:
     if any("searchpath" in override for override in overrides):
         return compose_anew(name, overrides=list(overrides))
     search_path = str(GlobalHydra.instance().config_loader().get_search_path())
-    return copy.deepcopy(composed(search_path, name, tuple(overrides)))
+    result: DictConfig = pickle.loads(composed(search_path, name, tuple(overrides)))
+    return result
+
+
+def load_once(file: TextIO) -> Any:
+    """Read a configuration file of this content, or copy it from the last time."""
+    return pickle.loads(loaded(file.read()))
 
 
 hydra.compose = compose_once
+OmegaConf.load = staticmethod(load_once)  # type: ignore[method-assign, assignment]
 ALL_RESAMPLES = baseline.RESAMPLES
 baseline.RESAMPLES = 20
