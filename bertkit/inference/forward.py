@@ -51,7 +51,7 @@ class Running:
 
         def compute(batch: TaskBatch, _: Sequence[int]) -> Sequence[Logits]:
             output = task_logits(self.predictor.model, batch, self.predictor.precision)
-            require_finite(all(np.isfinite(row).all() for row in output.logits))
+            require_finite(bool(np.isfinite(np.concatenate(output.logits)).all()))
             if self.losses is not None and output.loss is not None:
                 self.losses.append(output.loss)
             return output.logits

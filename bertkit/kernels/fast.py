@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import inspect
+import math
 import os
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ from bertkit.kernels.layout import Layout
 
 @dataclass(frozen=True)
 class FastWays:
-    """Which fast kernels a run uses; saved in its checkpoints. `packed_attention` is for CUDA, all others are for a CPU."""
+    """Which fast kernels a run uses; saved in its checkpoints. the last two are for CUDA, all others for a CPU."""
 
     # float32 linear maps with oneDNN instead of MKL, which is slow on processors that are not Intel's
     onednn_linear: bool = False
@@ -44,9 +44,12 @@ class FastWays:
     kept_memory: bool = False
     own_attention: bool = False  # matrix products and `short_dropout`, since torch's kernel is slow with dropout
     grouped_attention: bool = False  # the same for a few sequences of similar lengths at a time (`kernels.grouped`)
-    # attention of a whole batch by one kernel: variable-length flash attention in half precision without dropout, else
-    # memory-efficient attention over padded sequences with a mask
+    # attention of a whole batch by one kernel: variable-length flash attention in half precision, else memory-efficient
+    # attention over padded sequences with a mask
     packed_attention: bool = False
+    # passes of training in half precision as CUDA graphs (`model.recorded`); the numbers of tokens and of masked tokens are then
+    # rounded up
+    recorded_passes: bool = False
 
     @classmethod
     def of(cls, names: Iterable[str]) -> FastWays:
@@ -102,40 +105,51 @@ def keep_freed_memory() -> None:
             mallopt(parameter, 1 << 30)
 
 
-def packed_attention(query: Tensor, key: Tensor, value: Tensor, layout: Layout, is_causal: bool = False) -> Tensor:
-    """Compute self-attention of all sequences with one CUDA kernel: queries, keys and values (S, N, H) -> (S, N, H)."""
-    varlen_attn = _varlen_attn(query.device)
-    assert varlen_attn is not None
-    longest, window = layout.longest, {"window_size": (-1, 0)} if is_causal else {}
-    return varlen_attn(query, key, value, layout.bounds, layout.bounds, longest, longest, **window)  # type: ignore[no-any-return]
+def packed_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    queries: Layout,
+    keys: Layout,
+    reach: tuple[int, int],
+    dropout_prob: float,
+) -> Tensor:
+    """Compute attention of all sequences with one CUDA kernel: queries (S, N, H), keys and values (n, N, H) -> (S, N, H).
+
+    In self-attention a query attends to its own token and, within its sequence, to `reach` tokens before and after it; -1: all
+    of them, as between two layouts.
+
+    The kernel draws 8 random bits for each weight, so it keeps a multiple of 1/256 of them: 230/256 for a `dropout_prob` of
+    0.1. It would divide by 0.9; here the context is divided by what is kept, so its mean is exact (flash-attention
+    flash_api.cpp, `p_dropout_in_uint8_t`).
+    """
+    flash, (before, after) = torch.ops.aten._flash_attention_forward, reach
+    places = queries.bounds, keys.bounds, queries.longest, keys.longest
+    windows = {"window_size_left": before, "window_size_right": after}
+    context = flash(query, key, value, *places, dropout_prob, False, False, **windows)[0]
+    num_kept = math.floor((1 - dropout_prob) * 255) + 1
+    return context * ((1 - dropout_prob) * 256 / num_kept) if dropout_prob > 0 else context  # type: ignore[no-any-return]
 
 
-def fits_packed(query: Tensor, dropout_prob: float, is_causal: bool) -> bool:
+def fits_packed(query: Tensor) -> bool:
     """Whether `packed_attention` supports such queries (S, N, H).
 
-    `varlen_attn` has no dropout. Torch's memory-efficient kernel has dropout over packed tokens, but it is wrong: its forward
-    pass takes the longest key to be 0 tokens long, and so drops the same weights in all heads and sequences, while its
-    backward pass drops others (torch's attention.cu, which names pytorch/pytorch#115590, and, in torch 2.13,
+    Torch's memory-efficient kernel also computes packed tokens, but its dropout is wrong there: its forward pass takes the
+    longest key to be 0 tokens long, and so drops the same weights in all heads and sequences, while its backward pass drops
+    others (torch's attention.cu, which names pytorch/pytorch#115590, and, in torch 2.13,
     mem_eff_attention/kernel_forward.h and kernel_backward.h, `dropout_batch_head_rng_offset`). Over padded sequences it
     drops each weight independently.
     """
     is_half = query.dtype in (torch.bfloat16, torch.float16)
-    if not query.is_cuda or dropout_prob > 0 or not is_half or query.shape[-1] % 8 or query.shape[-1] > 256:
-        return False
-    varlen_attn = _varlen_attn(query.device)
-    # the first releases of `varlen_attn` have no windows
-    return varlen_attn is not None and (not is_causal or "window_size" in inspect.signature(varlen_attn).parameters)
+    return (
+        query.is_cuda and is_half and query.shape[-1] % 8 == 0 and query.shape[-1] <= 256 and _has_flash(query.device)
+    )
 
 
 @functools.cache
-def _varlen_attn(device: torch.device) -> Callable[..., Any] | None:
-    """Return torch's function; None if torch is too old, or the GPU is older than Ampere."""
-    try:
-        from torch.nn.attention.varlen import varlen_attn
-    except ImportError:
-        return None
-    has_flash = torch.backends.cuda.is_flash_attention_available()
-    return varlen_attn if has_flash and torch.cuda.get_device_capability(device) >= (8, 0) else None
+def _has_flash(device: torch.device) -> bool:
+    """Whether torch has flash attention for this GPU, which must be Ampere or later."""
+    return torch.backends.cuda.is_flash_attention_available() and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def exact_dropout(query: Tensor, dropout_prob: float) -> AbstractContextManager[None]:

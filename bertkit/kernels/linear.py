@@ -5,7 +5,7 @@ Axes: as in model/attention.py; n rows of inputs (tokens), k input features, m o
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -42,6 +42,15 @@ class Linear(nn.Linear):
     def forward(self, inputs: Tensor) -> Tensor:
         """(n, k) -> (n, m)."""
         return linear(inputs, self.weight, self.bias, self.fast, self.packed)
+
+
+def linear_of_each(inputs: Tensor, maps: Sequence[Linear]) -> Sequence[Tensor]:
+    """Apply linear maps of equal size to the same inputs (n, k): each (n, m); on a GPU by one product, since few rows keep it idle."""
+    if not inputs.is_cuda:
+        return [each(inputs) for each in maps]
+    weight = torch.cat([each.weight for each in maps])
+    bias = None if maps[0].bias is None else torch.cat([each.bias for each in maps])
+    return F.linear(inputs, weight, bias).chunk(len(maps), -1)
 
 
 class Embedding(nn.Embedding):

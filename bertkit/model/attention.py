@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from bertkit.kernels.fast import ANYWHERE, FastWays, exact_dropout, fits_packed, packed_attention
 from bertkit.kernels.grouped import GroupedAttention
 from bertkit.kernels.layout import Group, Plan
-from bertkit.kernels.linear import Linear, dropout, is_on_cpu, is_on_cuda
+from bertkit.kernels.linear import Linear, dropout, is_on_cpu, is_on_cuda, linear_of_each
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.geometry import Geometry, padded, similar_lengths
 from bertkit.model.slots import (
@@ -140,10 +140,10 @@ def attend(query: Tensor, key: Tensor, value: Tensor, geometry: Geometry, weighi
 def kernel_for(query: Tensor, geometry: Geometry, weighing: Weighing) -> Kernel:
     """Choose how to compute `attend` for queries (S, N, H): by the equation, or as fast where BERT's own attention is computed."""
     fast, drops = weighing.fast, weighing.dropout_prob > 0
+    if _may_pack(query, geometry, weighing):
+        return attend_packed
     if not _is_standard(geometry, weighing):
         return attend
-    if _may_pad(query, geometry, weighing) and geometry.is_self_attention and _fits_packed(query, geometry, weighing):
-        return attend_packed
     if not drops or not is_on_cpu(query):
         return attend_by_torch
     if fast.grouped_attention:
@@ -154,6 +154,16 @@ def kernel_for(query: Tensor, geometry: Geometry, weighing: Weighing) -> Kernel:
 def attend_fast(query: Tensor, key: Tensor, value: Tensor, geometry: Geometry, weighing: Weighing = BERT) -> Tensor:
     """Compute `attend` by the kernel chosen for it."""
     return kernel_for(query, geometry, weighing)(query, key, value, geometry, weighing)
+
+
+def _may_pack(query: Tensor, geometry: Geometry, weighing: Weighing) -> bool:
+    """Whether these are scaled dot products on CUDA, whose weights nobody asks for, for a range of keys around each query."""
+    is_plain = weighing.variant is None and weighing.attentions is None and weighing.fast.packed_attention
+    queries, keys, reach = geometry.queries, geometry.keys, geometry.pattern.reach
+    is_range = reach is not None and (geometry.is_self_attention or reach == (-1, -1)) and not geometry.is_padded
+    return (
+        is_plain and is_range and len(queries.bounds) == len(keys.bounds) and is_on_cuda(query) and fits_packed(query)
+    )
 
 
 def _is_standard(geometry: Geometry, weighing: Weighing) -> bool:
@@ -167,10 +177,6 @@ def _may_pad(query: Tensor, geometry: Geometry, weighing: Weighing) -> bool:
     return may and (weighing.fast.packed_attention or not _is_standard(geometry, weighing))
 
 
-def _fits_packed(query: Tensor, geometry: Geometry, weighing: Weighing) -> bool:
-    return fits_packed(query, weighing.dropout_prob, geometry.pattern.is_causal)
-
-
 def _plan(query: Tensor, geometry: Geometry, weighing: Weighing) -> Plan:
     return geometry.plan(query.shape[1], padded if _may_pad(query, geometry, weighing) else None)
 
@@ -182,7 +188,9 @@ def hide(scores: Tensor, mask: Tensor | None) -> Tensor:
 
 def attend_packed(query: Tensor, key: Tensor, value: Tensor, geometry: Geometry, weighing: Weighing) -> Tensor:
     """Compute `attend` by one kernel on CUDA."""
-    return packed_attention(query, key, value, geometry.queries, geometry.pattern.is_causal)
+    assert geometry.pattern.reach is not None
+    layouts = geometry.queries, geometry.keys
+    return packed_attention(query, key, value, *layouts, geometry.pattern.reach, weighing.dropout_prob)
 
 
 def attend_in_groups(query: Tensor, key: Tensor, value: Tensor, geometry: Geometry, weighing: Weighing) -> Tensor:
@@ -274,10 +282,13 @@ class MultiHeadAttention(nn.Module):
 
     def vectors(self, hidden: Tensor, source: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries of hidden states (S, D) at these positions, keys and values of a source (n, D), each (n, N, H)."""
-        query = self.in_heads(self.query, hidden)
-        key = None if self.key is None else self.in_heads(self.key, source)
-        query, key = self.slots.transform(query, key, position_ids)
-        return query, key, self.in_heads(self.value, source)
+        of_source = [self.value] if self.key is None else [self.key, self.value]
+        if hidden is source:
+            vectors = linear_of_each(hidden, [self.query, *of_source])
+        else:
+            vectors = [self.query(hidden), *linear_of_each(source, of_source)]
+        query, *key, value = (self.in_heads(each) for each in vectors)
+        return *self.slots.transform(query, key[0] if key else None, position_ids), value
 
     def context(
         self, query: Tensor, key: Tensor, value: Tensor, geometry: Geometry, attentions: list[Tensor] | None
@@ -290,6 +301,6 @@ class MultiHeadAttention(nn.Module):
         # autograd does not know this as a view; a compiled graph would depend on the shape of the tensor behind a view
         return torch.ops.aten._unsafe_view(context, (len(query), -1))  # type: ignore[no-any-return]
 
-    def in_heads(self, projection: Linear, hidden: Tensor) -> Tensor:
+    def in_heads(self, vectors: Tensor) -> Tensor:
         """(n, D) -> (n, N, H)."""
-        return projection(hidden).unflatten(1, (self.num_heads, -1))  # type: ignore[no-any-return]
+        return vectors.unflatten(1, (self.num_heads, -1))  # type: ignore[no-any-return, no-untyped-call]

@@ -92,7 +92,7 @@ class DecoderLayer(nn.Module):
             return self.attention.output(context.flatten(1))  # type: ignore[no-any-return]
 
         def attend_to_source(target: Tensor) -> Tensor:
-            query = self.cross_attention.in_heads(self.cross_attention.query, target)
+            query = self.cross_attention.in_heads(self.cross_attention.query(target))
             query = query.view(len(source_mask), -1, *query.shape[1:]).transpose(1, 2)  # (B, N, W, H)
             context = attend_by_kernel(query, sources[0], sources[1], source_mask)
             return self.cross_attention.output(context.transpose(1, 2).reshape(len(target), -1))  # type: ignore[no-any-return]

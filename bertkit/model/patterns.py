@@ -28,6 +28,11 @@ class Causal(Pattern):
 
     is_causal = is_masked = True
 
+    @property
+    def reach(self) -> tuple[int, int]:
+        """All tokens before, none after."""
+        return -1, 0
+
     def allowed(self, length: int) -> Tensor:
         """J <= i."""
         return torch.ones(length, length, dtype=torch.bool).tril()
@@ -48,6 +53,11 @@ class SlidingWindow(Pattern):
 
     window: Size = 64
     is_local = is_masked = is_in_blocks = True
+
+    @property
+    def reach(self) -> tuple[int, int]:
+        """The window on both sides."""
+        return self.window, self.window
 
     def allowed(self, length: int) -> Tensor:
         """|i - j| <= window."""

@@ -217,6 +217,11 @@ class Pattern:
         """Return the pattern of a layer, counted from 0."""
         return self
 
+    @property
+    def reach(self) -> tuple[int, int] | None:
+        """How many tokens before and after a query are its keys, -1: all; None: its keys are no such range."""
+        return None if self.is_masked else (-1, -1)
+
     def compression(self, config: BertConfig) -> nn.Module | None:
         """Make what compresses the keys and values of a layer; None: nothing does."""
         return None

@@ -27,25 +27,28 @@ from bertkit.train.losses import LossTerm, binary_cross_entropy, cross_entropy, 
 class DeviceInputs:
     """Moves batches to a model's device, and selects the autocast precision.
 
-    oneDNN compiles a kernel for every new number of rows (`FastWays.even_rows`). If the model uses oneDNN, the numbers of tokens
-    and of masked positions are rounded up, so that they repeat often. The added rows are called slack; they come last, and
-    their outputs are not used.
+    oneDNN compiles a kernel for every new number of rows (`FastWays.even_rows`), and a CUDA graph has one
+    (`FastWays.recorded_passes`). If the model uses them, the numbers of tokens and of masked positions are rounded up, so that
+    they repeat often. The added rows are called slack; they come last, and their outputs are not used.
     """
 
     device: torch.device
     precision: str
-    is_rounding: bool
+    round_to: int | None  # the number of rows is a multiple of this, and of about 1/32 of itself; None: any number
 
     @classmethod
     def of(cls, model: nn.Module, precision: str) -> DeviceInputs:
         """Return the inputs for a model, on the device of its weights."""
         weight, fast = next(model.parameters()), _fast_ways_of(model)
+        if weight.is_cuda:
+            is_recorded = fast.recorded_passes and model.training and precision != "fp32"
+            return cls(weight.device, precision, 64 if is_recorded else None)
         is_by_onednn = precision == "bf16" or (fast.onednn_linear and weight.dtype == torch.float32)
-        return cls(weight.device, precision, fast.even_rows and is_by_onednn and weight.device.type == "cpu")
+        return cls(weight.device, precision, 1 if fast.even_rows and is_by_onednn else None)
 
     def num_slack(self, num_rows: int) -> int:
-        """Return the number of slack rows: at most 1/32 of the rows, so that few different numbers of rows occur."""
-        return -num_rows % (1 << max(0, num_rows.bit_length() - 6)) if self.is_rounding else 0
+        """Return the number of slack rows: less than `round_to`, or than 1/32 of the rows, so that few numbers of rows occur."""
+        return 0 if self.round_to is None else -num_rows % max(self.round_to, 1 << max(0, num_rows.bit_length() - 6))
 
     def rows(self, array: NDArray[np.generic], slack_value: int = 0) -> Tensor:
         """Move an array with one number per row, and append the slack rows."""

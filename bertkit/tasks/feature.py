@@ -79,10 +79,7 @@ class TargetFeature(MaskFeature):
 
 def pieces(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     """Encode texts as token ids, without [CLS] and [SEP]."""
-    if not texts:
-        return []
-    encoded: list[list[int]] = tokenizer(list(texts))["input_ids"]
-    return [ids[1:-1] for ids in encoded]
+    return [ids[1:-1] for ids in tokenizer.encode_texts(list(texts))]
 
 
 def text_feature(

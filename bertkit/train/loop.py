@@ -46,6 +46,11 @@ class Learner:
     )
 
     @functools.cached_property
+    def parameters(self) -> list[Tensor]:
+        """The parameters of the model."""
+        return list(self.model.parameters())
+
+    @functools.cached_property
     def gradient(self) -> GradientSum:
         """How the gradients of a step are summed."""
         return gradient_sum(self.accelerator, self.model, self.num_parts)
@@ -105,18 +110,18 @@ def optimizer_step(
     report = _sum_counts(learner, course, step, micro_batches, stop_requested)
     if not micro_batches:
         return report
-    model, optimizer, loss_scale = learner.model, learner.optimizer, learner.loss_scale
+    optimizer, loss_scale = learner.optimizer, learner.loss_scale
     factor = 1.0 if loss_scale is None else loss_scale.factor
 
     def forward(number: int, batch: MicroBatch) -> ForwardPass:
         _seed_dropout(course.seed, step, number)
-        terms = learner.losses(model, batch)
+        terms = learner.losses(learner.model, batch)
         # a loss without predictions is 0, with a gradient of 0, since every parameter needs a gradient in every step
         mean: Tensor = sum(terms[name].sum / (count or 1) for name, count in report.counts.items())  # type: ignore[assignment]
         return ForwardPass(mean * factor, _sums_of([terms[name] for name in report.counts]))
 
     losses, num_correct = learner.gradient.over(micro_batches, report.num_micro_batches, forward)
-    grad_norm = clip_global_norm(model.parameters(), course.max_grad_norm, factor)
+    grad_norm = clip_global_norm(learner.parameters, course.max_grad_norm, factor)
     # every process has the same losses and the same gradient, so all of them update their weights, or none does
     found_inf = (~(torch.isfinite(losses).all() & torch.isfinite(grad_norm))).to(torch.float32)
     optimizer.update(report.learning_rate, found_inf)

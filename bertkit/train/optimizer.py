@@ -164,6 +164,6 @@ def clip_global_norm(parameters: Iterable[Tensor], max_norm: float, factor: Tens
     norm + 1e-6, so every clipped update would be smaller by a factor of about 1e-6.
     """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    norm = nn.utils.get_total_norm(gradients) / factor
+    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients))) / factor
     torch._foreach_div_(gradients, (norm / max_norm).clamp(min=1.0) * factor)
-    return norm
+    return norm  # type: ignore[no-any-return]

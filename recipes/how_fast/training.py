@@ -24,6 +24,7 @@ from bertkit.data.data_config import MaskingConfig, SegmentsConfig
 from bertkit.interop.load import load_packed
 from bertkit.kernels import fast
 from bertkit.model.layers import compile_layers, missing_for
+from bertkit.model.recorded import record_passes
 from bertkit.run.objective import pretraining_losses, task_losses
 from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
 from bertkit.tasks.feature import Feature
@@ -175,6 +176,7 @@ def bertkit(training: Training, precision: str, is_plain: bool = False) -> Ready
     loaded.use(fast.choose("plain" if is_plain else "auto"))
     if training.device == "cuda" and not is_plain and missing_for("cuda") is None:
         compile_layers(loaded.bert.encoder)
+        record_passes(loaded)
     model = accelerator.prepare(loaded.train())
     config = OptimizerConfig("adamw", 1e-4, 0.9, 0.999, 1e-6, 0.01, False, 1.0)
     optimizer = AdamW(parameter_groups(loaded, config.weight_decay), config)

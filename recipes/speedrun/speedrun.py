@@ -64,7 +64,7 @@ def settings_of(row: str, data: Path, output: Path, steps: int, seed: int, rate:
     every = max(1, steps // SNAPSHOTS)
     return settings | {
         "data_dir": str(data), "output_dir": str(output), "steps": steps, "seed": seed, "batch.sequences": SEQUENCES,
-        "segments": "full_sentences", "segments.max_seq_length": LENGTH, "schedule.warmup_steps": int(WARMUP * steps),
+        "compile": False, "segments": "full_sentences", "segments.max_seq_length": LENGTH, "schedule.warmup_steps": int(WARMUP * steps),
         "checkpoint.every_steps": every, "checkpoint.keep_last": SNAPSHOTS + 2, "checkpoint.keep_best": False,
         "evaluation.every_steps": steps, "evaluation.max_sequences": 64, "log.every_steps": max(1, min(20, steps // 100)),
     }  # fmt: skip
@@ -105,7 +105,7 @@ def train_hugging_face(init: float, data: Path, output: Path, steps: int, seed: 
     arguments = transformers.TrainingArguments(
         str(output), max_steps=steps, per_device_train_batch_size=SEQUENCES, learning_rate=rate or 1e-3, weight_decay=0.01, seed=seed,
         optim="adamw_torch_fused", lr_scheduler_type="linear", warmup_steps=int(WARMUP * steps), save_strategy="no",
-        logging_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True, dataloader_num_workers=0,
+        logging_strategy="no", report_to=[], disable_tqdm=True, dataloader_num_workers=0,
     )  # fmt: skip
     collator = transformers.DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15)
     transformers.Trainer(model, arguments, collator, rows, callbacks=[Snapshots()]).train()

@@ -105,6 +105,10 @@ class Tokenizer:
         """Return the text of each token alone: `##ing` of a WordPiece, ` kan` for the `Ġkan` of a byte-level BPE."""
         return [self.decode([number]) or self.vocab[number] for number in ids]
 
+    def encode_texts(self, texts: list[str]) -> list[list[int]]:
+        """Return the ids of each text, with [CLS] and [SEP]."""
+        return [encoding.ids for encoding in self._encode_batch(texts, None, False, None)]
+
     def __call__(
         self,
         text: str | list[str],
@@ -155,7 +159,7 @@ class Tokenizer:
         if padding:
             backend.enable_padding(pad_id=self.facts.pad, pad_token=words.special.pad)
         try:
-            return backend.encode_batch(inputs)
+            return backend.encode_batch_fast(inputs)
         finally:
             backend.no_padding()
             backend.no_truncation()

@@ -1,0 +1,168 @@
+"""Forward and backward passes of training on a GPU, recorded as CUDA graphs.
+
+To launch hundreds of kernels one by one takes the host longer than a small batch takes the GPU. A graph launches them all at
+once, but its shapes and addresses are fixed: inputs are copied into its own tensors, and there is one for each number of
+tokens, sequences and masked tokens. `run.objective` rounds these numbers up, so that they repeat; rare ones are computed as
+usual, with the same results.
+
+Axes: as in attention.py; S with slack.
+"""
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import FunctionCtx, once_differentiable
+
+from bertkit.kernels.layout import Layout
+from bertkit.model.bert import Encoder, EncoderLayer
+from bertkit.model.bert_config import READING_FIRST
+from bertkit.model.heads import BertOutput, BertWithHeads, Targets
+
+OFTEN = 2  # a pass is recorded when its shapes come the second time
+STEP = 64  # the longest sequence, and the room for slack, are rounded up to a multiple of this number
+FREE = 0.4  # record no more passes if less of the GPU's memory is free: each keeps the gradients of all parameters
+
+
+def record_passes(model: BertWithHeads) -> None:
+    """Let a model record its passes in training with autocast, if attention is one kernel in all layers (`packed_attention`)."""
+    if model.fast.recorded_passes and _can_record(model):
+        model.forward = _Recorder(model)  # type: ignore[method-assign]
+
+
+def _can_record(model: BertWithHeads) -> bool:
+    config, encoder = model.config, model.bert.encoder
+    if not isinstance(encoder, Encoder) or config.decoder is not None or config.pooling not in READING_FIRST:
+        return False
+    layers = [layer for layer in encoder.layers if isinstance(layer, EncoderLayer)]
+    has_options = any(
+        layer.has_plugin or layer.attention.slots.has_scores or layer.attention.slots.compress_keys for layer in layers
+    )
+    return not has_options and all(pattern.reach is not None for pattern in encoder.patterns)
+
+
+class _Recorder:
+    """The `forward` of a model whose passes are recorded."""
+
+    def __init__(self, model: BertWithHeads) -> None:
+        self.model, self.usual = model, model.forward
+        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.num_seen, self.recordings = Counter[Hashable](), dict[Hashable, _Recording]()
+        # passes run one after another, so they may share memory; other threads may use the GPU while one is recorded
+        pool = torch.cuda.graph_pool_handle()
+        self.graph = functools.partial(torch.cuda.graph, pool=pool, capture_error_mode="thread_local")
+
+    def __call__(
+        self,
+        input_ids: Tensor,
+        token_type_ids: Tensor,
+        layout: Layout,
+        masked_positions: Tensor | None = None,
+        output_hidden_states: bool = False,
+        output_attentions: bool = False,
+        targets: Targets | None = None,
+        only_pooled: bool = False,
+    ) -> BertOutput:
+        """As `BertWithHeads.forward`; the outputs of a recorded pass hold until the next one."""
+        if not (self.model.training and torch.is_grad_enabled() and torch.is_autocast_enabled("cuda")):
+            more = output_hidden_states, output_attentions, targets, only_pooled
+            return self.usual(input_ids, token_type_ids, layout, masked_positions, *more)
+        num_bounds = len(layout.starts) + 1 + max(STEP, len(input_ids) // (STEP // 2))
+        bounds = F.pad(layout.bounds, (0, num_bounds - len(layout.bounds)), value=len(input_ids))  # empty sequences
+        masked = [] if masked_positions is None else [masked_positions]
+        inputs = [input_ids, token_type_ids, layout.position_ids, layout.starts, bounds, *masked]
+        longest = -(-layout.longest // STEP) * STEP
+        key = longest, *(len(each) for each in inputs)
+        self.num_seen[key] += 1
+        if key not in self.recordings and self._should_record(key):
+            run = functools.partial(self._run, longest=longest)
+            self.recordings[key] = _Recording(run, inputs, self.parameters, self.graph)
+        # on the same tensors, so that both drop the same elements
+        return self.recordings[key].replay(inputs) if key in self.recordings else self._run(inputs, longest)
+
+    def _should_record(self, key: Hashable) -> bool:
+        free, total = torch.cuda.mem_get_info()
+        return self.num_seen[key] >= OFTEN and free > FREE * total
+
+    def _run(self, tensors: Sequence[Tensor], longest: int) -> BertOutput:
+        ids, types, position_ids, starts, bounds, *masked = tensors
+        layout = Layout(starts, bounds, position_ids, padded_indices=position_ids, runs=((0, 1, longest),))
+        return self.usual(ids, types, layout, masked[0] if masked else None)
+
+
+class _Recording:
+    """The two graphs of a pass with fixed shapes, and the tensors that they read and write."""
+
+    def __init__(
+        self,
+        run: Callable[[Sequence[Tensor]], BertOutput],
+        inputs: Sequence[Tensor],
+        parameters: Sequence[Tensor],
+        graph: Callable[[torch.cuda.CUDAGraph], AbstractContextManager[None]],
+    ) -> None:
+        self.inputs, self.parameters = [each.clone() for each in inputs], parameters
+        self.forward_graph, self.backward_graph = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        # afterwards dropout goes on as if nothing had been recorded
+        with torch.random.fork_rng([torch.cuda.current_device()]):
+            self._warm_up(run)
+            with graph(self.forward_graph):
+                output = run(self.inputs)
+            torch.clear_autocast_cache()  # each graph converts the weights of its time
+            self.names, self.logits = list(output.logits), list(output.logits.values())
+            self.logits_gradients = [torch.zeros_like(each) for each in self.logits]
+            with graph(self.backward_graph):
+                self.gradients = self._gradients(self.logits, self.logits_gradients)
+        self.last_hidden_state = output.last_hidden_state.detach()
+
+    def _warm_up(self, run: Callable[[Sequence[Tensor]], BertOutput]) -> None:
+        """Let libraries set up what they cannot set up while a graph is recorded."""
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(2):
+                logits = list(run(self.inputs).logits.values())
+                self._gradients(logits, [torch.zeros_like(each) for each in logits])
+        torch.cuda.current_stream().wait_stream(stream)
+        torch.clear_autocast_cache()
+
+    def _gradients(self, logits: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[Tensor]:
+        """Return the gradients of all parameters that have one, and forget the others."""
+        found = torch.autograd.grad(logits, self.parameters, gradients, allow_unused=True)
+        self.parameters = [p for p, gradient in zip(self.parameters, found, strict=True) if gradient is not None]
+        return [gradient for gradient in found if gradient is not None]
+
+    def replay(self, inputs: Sequence[Tensor]) -> BertOutput:
+        """Run the forward pass; the backward pass follows when autograd asks for it."""
+        for own, given in zip(self.inputs, inputs, strict=True):
+            own.copy_(given)
+        logits = _Replay.apply(self, *self.parameters)  # type: ignore[no-untyped-call]
+        return BertOutput(self.last_hidden_state, None, dict(zip(self.names, logits, strict=True)))
+
+
+class _Context(FunctionCtx):
+    recording: _Recording
+
+
+class _Replay(torch.autograd.Function):
+    """A recorded pass as one operation, from all parameters to the logits of all heads."""
+
+    @staticmethod
+    def forward(ctx: _Context, recording: _Recording, *parameters: Tensor) -> tuple[Tensor, ...]:
+        ctx.recording = recording
+        recording.forward_graph.replay()
+        return tuple(each.detach() for each in recording.logits)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: _Context, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        recording = ctx.recording
+        for own, given in zip(recording.logits_gradients, gradients, strict=True):
+            own.copy_(given)
+        recording.backward_graph.replay()
+        copies = [torch.empty_like(each) for each in recording.gradients]  # the next replay overwrites them
+        torch._foreach_copy_(copies, recording.gradients)
+        return None, *copies
