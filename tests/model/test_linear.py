@@ -7,13 +7,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import bertkit.kernels.linear as kernels_linear
 from bertkit.kernels.fast import ALL, ANYWHERE, NAMES, PLAIN, FastWays, choose, has_onednn
 from bertkit.kernels.linear import Linear, dropout, linear
 from bertkit.kernels.packed import forget_packed, pack
 
 
 @pytest.mark.parametrize(
-    ("rows", "inner", "outer"), [(0, 7, 13), (1, 7, 13), (17, 64, 31), (131, 96, 257), (5, 7, 9001)]
+    ("rows", "inner", "outer"), [(0, 127, 131), (1, 127, 131), (17, 64, 31), (131, 96, 257), (5, 7, 9001)]
 )
 @pytest.mark.parametrize("has_bias", [True, False])
 def test_fast_linear_equals_plain_linear(rows: int, inner: int, outer: int, has_bias: bool) -> None:
@@ -30,10 +31,18 @@ def test_fast_linear_equals_plain_linear(rows: int, inner: int, outer: int, has_
         torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-4)
 
 
+def test_a_map_of_few_weights_has_no_program_for_each_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(kernels_linear, "product")
+    inputs, weight = torch.randn(5, 26, requires_grad=True), torch.randn(37, 26, requires_grad=True)
+    linear(inputs, weight, None, ALL).sum().backward()
+    with pytest.raises(NameError):
+        linear(torch.randn(5, 128), torch.randn(128, 128), None, ALL)
+
+
 def test_linear_of_parameters_that_are_frozen_and_of_a_gradient_that_is_not_contiguous() -> None:
-    inputs, weight, bias = torch.randn(5, 3, requires_grad=True), torch.randn(4, 3), torch.randn(4)
+    inputs, weight, bias = torch.randn(5, 127, requires_grad=True), torch.randn(131, 127), torch.randn(131)
     linear(inputs, weight, bias, ALL).t().sum(0).sum().backward()
-    torch.testing.assert_close(inputs.grad, weight.sum(0).expand(5, 3))
+    torch.testing.assert_close(inputs.grad, weight.sum(0).expand(5, 127), atol=1e-4, rtol=1e-5)
     assert weight.grad is None
 
 
@@ -65,7 +74,7 @@ def test_dropout_sends_back_what_it_kept_and_follows_the_seed() -> None:
 
 
 def test_other_types_and_autocast_take_the_plain_way() -> None:
-    inputs, weight = torch.randn(5, 3, dtype=torch.float64), torch.randn(4, 3, dtype=torch.float64)
+    inputs, weight = torch.randn(5, 127, dtype=torch.float64), torch.randn(131, 127, dtype=torch.float64)
     assert torch.equal(linear(inputs, weight, None, ALL), F.linear(inputs, weight))
     with torch.autocast("cpu", torch.bfloat16):
         assert linear(inputs.float(), weight.float(), None, ALL).dtype == torch.bfloat16
