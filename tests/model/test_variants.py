@@ -150,20 +150,12 @@ def test_there_is_a_case_of_every_option() -> None:
     assert len({(case.norm.placement, case.norm.kind) for case in CASES.values()}) == 4
 
 
-def beside_the_loops(config: BertConfig, only: str | None = None, padded: bool = False) -> None:
-    """Compare outputs, and their derivative in a random direction of all weights, or of one of them."""
+def beside_the_loops(config: BertConfig, only: str | None = None) -> None:
+    """Compare outputs, and their derivative in a random direction of all weights, or of one of them; also of padded groups."""
     model, rng = model_of(config), np.random.default_rng(2)
     parameters = dict(model.named_parameters())
     ids, types, layout = batch()
-    with pytest.MonkeyPatch.context() as patch:
-        if padded:
-            patch.setattr(bert, "Geometry", functools.partial(Geometry, is_padded=True))
-        hidden, pooled = model(ids, types, layout)
-    assert pooled is not None
-    of_hidden, of_pooled = rng.normal(size=hidden[-1].shape), rng.normal(size=pooled.shape)
-    loss = (hidden[-1] * torch.tensor(of_hidden)).sum() + (pooled * torch.tensor(of_pooled)).sum()
-    gradients = dict(zip(parameters, torch.autograd.grad(loss, list(parameters.values())), strict=True))
-
+    of_hidden, of_pooled = (rng.normal(size=(length, config.hidden_size)) for length in (len(ids), len(LENGTHS)))
     direction = {name: rng.normal(size=weight.shape) for name, weight in parameters.items()}
     if only is not None:
         direction = {name: one * (name == only) for name, one in direction.items()}
@@ -173,23 +165,27 @@ def beside_the_loops(config: BertConfig, only: str | None = None, padded: bool =
     parts = zip(ids.split(LENGTHS), types.split(LENGTHS), strict=True)
     result = [loops.encode(w, config, own_ids.tolist(), own_types.tolist()) for own_ids, own_types in parts]
     their_hidden, their_pooled = np.concatenate([each for each, _ in result]), np.stack([each for _, each in result])
-    np.testing.assert_allclose(hidden[-1].detach().numpy(), their_hidden.real, rtol=0, atol=1e-10)
-    np.testing.assert_allclose(pooled.detach().numpy(), their_pooled.real, rtol=0, atol=1e-10)
     theirs = ((their_hidden * of_hidden).sum() + (their_pooled * of_pooled).sum()).imag / GRADIENT_STEP
-    products = [gradients[name].numpy() * direction[name] for name in parameters]
-    size = sum(float(np.abs(each).sum()) for each in products)
-    assert size > 0 or only is not None
-    assert sum(float(each.sum()) for each in products) == pytest.approx(theirs, rel=0, abs=1e-10 * max(1.0, size))
+
+    for is_padded in (False, True):
+        with pytest.MonkeyPatch.context() as patch:
+            if is_padded:
+                patch.setattr(bert, "Geometry", functools.partial(Geometry, is_padded=True))
+            hidden, pooled = model(ids, types, layout)
+        assert pooled is not None
+        np.testing.assert_allclose(hidden[-1].detach().numpy(), their_hidden.real, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(pooled.detach().numpy(), their_pooled.real, rtol=0, atol=1e-10)
+        loss = (hidden[-1] * torch.tensor(of_hidden)).sum() + (pooled * torch.tensor(of_pooled)).sum()
+        gradients = torch.autograd.grad(loss, list(parameters.values()))
+        products = [own.numpy() * one for own, one in zip(gradients, direction.values(), strict=True)]
+        size = sum(float(np.abs(each).sum()) for each in products)
+        assert size > 0 or only is not None
+        assert sum(float(each.sum()) for each in products) == pytest.approx(theirs, rel=0, abs=1e-10 * max(1.0, size))
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_outputs_and_gradients_are_those_of_loops(name: str) -> None:
     beside_the_loops(CASES[name])
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_padded_groups_equal_loops(name: str) -> None:
-    beside_the_loops(CASES[name], padded=True)
 
 
 @pytest.mark.slow

@@ -210,7 +210,16 @@ def _docstrings(path: Path) -> list[str]:
     except (SyntaxError, UnicodeDecodeError, OSError, RecursionError):
         return []
     owners = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    return [ast.get_docstring(node) or "" for node in ast.walk(tree) if isinstance(node, owners)]
+    return [ast.get_docstring(node) or "" for node in _statements(tree) if isinstance(node, owners)]
+
+
+def _statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """Yield what may hold a docstring, in the order of `ast.walk`, without the many expressions."""
+    level: list[ast.AST] = [tree]
+    while level:
+        yield from level
+        children = (child for node in level for child in ast.iter_child_nodes(node))
+        level = [child for child in children if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case)]
 
 
 _MARKUP = [

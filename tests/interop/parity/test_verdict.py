@@ -130,7 +130,8 @@ def random_model(vocab_size: int, std: float = 0.2, seed: int = 0, **options: An
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> Path:
-    return export_model(random_model(tokenizer.vocab_size), tokenizer, tmp_path_factory.mktemp("verdict") / "model")
+    model = random_model(tokenizer.vocab_size, num_hidden_layers=2)
+    return export_model(model, tokenizer, tmp_path_factory.mktemp("verdict") / "model")
 
 
 def failures(directory: Path) -> set[str]:
