@@ -14,4 +14,5 @@ Doors:
     decoder      a Transformer decoder with cross-attention
     layers       freeze, re-initialise or compile single layers
     recurrent    encoder and decoder of GRUs or LSTMs
+    recorded     passes of training, recorded as CUDA graphs
 """
