@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from launched import ENDLESS, HANG_SECONDS, SMALL, await_end, await_steps, start, workers_of
+from launched import ENDLESS, HANG_SECONDS, SMALL, await_end, await_steps, listening, start, workers_of
 
 from bertkit.cli import run
 from bertkit.train.checkpoint import all_checkpoints, fault_of
@@ -60,6 +60,7 @@ def suffer(name: str, trial: int, data: Path, folder: Path) -> float:
     )  # fmt: skip
     await_steps([process], output, 3)
     pids = workers_of(process)
+    assert listening([process.pid, *pids.values()]) == {"0100007F"}  # 127.0.0.1 alone
     began = time.monotonic()
     os.kill(process.pid if to_launcher else pids[victim], number)
     _, errors = process.communicate(timeout=90)  # a process that is left holds the pipes open
