@@ -45,11 +45,12 @@ if ! has_torch "$python" && has_torch "$outer"; then
   say "keeping the torch of $("$outer" -c 'import sys; print(sys.prefix)')"
   packages=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
   "$outer" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$packages/outer-torch.pth"
+  is_kept=1
 elif "${installer[@]}" -c "$pins" uv 2>/dev/null; then
   installer=("$python" -m uv pip install -q --python "$python")  # uv does not see packages of an outer environment
 fi
 
-if ! has_torch "$python"; then
+if [ -z "${is_kept:-}" ] && ! has_torch "$python"; then
   pip=("$python" -m pip install --disable-pip-version-check -q)
   torch=$(grep '^torch==' "$pins")
   if nvidia-smi -L >/dev/null 2>&1 || [ "$(uname -s)" != Linux ]; then

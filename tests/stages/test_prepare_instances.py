@@ -35,7 +35,7 @@ def google_rows(corpus: Path, tmp_path: Path, row: dict, name: str) -> list[str]
 def test_the_command_makes_the_originals_instances(tmp_path: Path, capsys: Capsys) -> None:
     """Four of the 28 sets, of all lengths and both kinds of masks; the rest are made in tests/data/test_google.py."""
     sets = json.loads(real_data("google_instances", "index.json").read_text())
-    chosen = [sets[number] for number in (1, 6, 11, 25)]
+    chosen = [sets[number] for number in (1, 6, 11, 13)]
     assert {row["max_seq_length"] for row in chosen} == {64, 128, 512}
     for number, row in enumerate(chosen):
         arguments = google_rows(real_data(*row["input"].split("/")), tmp_path, row, str(number))
@@ -45,12 +45,12 @@ def test_the_command_makes_the_originals_instances(tmp_path: Path, capsys: Capsy
         assert counted in printed
         dump = tmp_path / f"{number}.jsonl"
         assert hashlib.sha256(dump.read_bytes()).hexdigest() == row["sha256"]
-        dump.unlink()
-        before = snapshot(tmp_path / str(number))
-        assert run(arguments) == 0  # done already, and the dump is there again
-        assert "done already" in capsys.readouterr().out
-        assert hashlib.sha256(dump.read_bytes()).hexdigest() == row["sha256"]
-        assert snapshot(tmp_path / str(number)) == before
+    dump.unlink()
+    before = snapshot(tmp_path / str(number))
+    assert run(arguments) == 0  # done already, and the dump is there again
+    assert "done already" in capsys.readouterr().out
+    assert hashlib.sha256(dump.read_bytes()).hexdigest() == row["sha256"]
+    assert snapshot(tmp_path / str(number)) == before
 
 
 def google(corpus: Path, output: Path, *more: str) -> int:

@@ -29,7 +29,7 @@ def test_long_texts_tokenized_in_parts_give_same_ids(
     rng = random.Random(17)
     made = wordpiece(vocab, lowercase, rules=rules)
     num_parts = 0
-    for _ in range(60):
+    for _ in range(25):
         texts = ["".join(rng.choices(ATOMS, k=rng.randint(0, 40))) for _ in range(rng.randint(1, 4))]
         answers = []
         for characters in (10**9, rng.randint(1, 9)):
@@ -41,7 +41,7 @@ def test_long_texts_tokenized_in_parts_give_same_ids(
             answers.append((ids, made.encode_with_offsets(texts), made.words(texts)))
         assert answers[0] == answers[1], texts
         num_parts += sum(len(list(parts_of(text, rules))) for text in texts)
-    assert num_parts > 300
+    assert num_parts > 150
 
 
 def test_runs_of_letters_are_shortened_and_offsets_restored() -> None:

@@ -32,9 +32,8 @@ def test_onnxruntime_and_its_quantisation(tokenizer: Tokenizer, tmp_path: Path, 
     import onnx
     import onnxruntime
 
-    output = exported(
-        tokenizer, tmp_path, PRETRAINING_HEADS, "head=pretraining", "onnx=int8", max_position_embeddings=64
-    )
+    shape = {"max_position_embeddings": 64, "num_hidden_layers": 1}
+    output = exported(tokenizer, tmp_path, PRETRAINING_HEADS, "head=pretraining", "onnx=int8", **shape)
     assert re.search(
         r"^onnx/model_quantized.onnx: .* 0\.\d+; .* \d+% of vectors",
         capsys.readouterr().out,
