@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import bertkit
-from bertkit.base import plugins
+from bertkit.base import memory, plugins
 from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import build
 from bertkit.cli import run
@@ -451,3 +451,13 @@ def test_unlocated_error_names_plug_ins_in_use(tiny_runs: Path, tmp_path: Path, 
     assert pretrain(tiny_runs, "run", "plugins=[mine]", "optimizer=mine") == 70
     sys.modules.pop("mine", None)
     assert "KeyError: 'rate_scale'; this is a bug in bertkit or in optimizer 'mine' (" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("body", ["torch.empty(1 << 50)", "bytearray(1 << 60)"])
+def test_full_memory_is_no_bug(body: str, tiny_runs: Path, tmp_path: Path, capsys: Capsys) -> None:
+    """Torch and Python refuse these at once; on a GPU torch has an error of its own."""
+    text = f'import bertkit\nimport torch\n\n@bertkit.optimizer("huge")\ndef huge(groups, config):\n    return {body}\n'
+    (tmp_path / "huge.py").write_text(text)
+    refused(pretrain(tiny_runs, "run", "plugins=[huge]", "optimizer=huge"), memory.OUT_OF_MEMORY, capsys)
+    sys.modules.pop("huge", None)
+    assert memory.is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))

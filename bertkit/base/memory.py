@@ -7,6 +7,10 @@ from pathlib import Path
 
 from bertkit.base.errors import InputError
 
+OUT_OF_MEMORY = (
+    "the memory of the GPU, or of this machine, is full; compute fewer tokens at once (batch.micro_tokens= in training, else "
+    "batch_tokens= or batch_sequences=), set precision=bf16, or train with recompute=layers"
+)
 CGROUPS, OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")  # control groups, version 2
 
 
@@ -53,6 +57,11 @@ def require_memory(what: str, num_bytes: int, advice: str, device: str = "cpu") 
         raise InputError(
             f"{what} would need at least {gigabytes(num_bytes)} of memory, this machine has {gigabytes(here.total)}; {advice}"
         )
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation failed: in Python, or by torch, which has a class for that on a GPU, and a RuntimeError on a CPU."""
+    return type(error).__name__ in ("MemoryError", "OutOfMemoryError") or "can't allocate memory" in str(error)
 
 
 def gigabytes(num_bytes: int) -> str:

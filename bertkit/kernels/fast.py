@@ -111,19 +111,18 @@ def packed_attention(
     value: Tensor,
     queries: Layout,
     keys: Layout,
-    reach: tuple[int, int],
+    key_range: tuple[int, int],
     dropout_prob: float,
 ) -> Tensor:
     """Compute attention of all sequences with one CUDA kernel: queries (S, N, H), keys and values (n, N, H) -> (S, N, H).
 
-    In self-attention a query attends to its own token and, within its sequence, to `reach` tokens before and after it; -1: all
-    of them, as between two layouts.
+    `key_range` is that of a `model.slots.Pattern`; between two layouts a query attends to all keys, (-1, -1).
 
     The kernel draws 8 random bits for each weight, so it keeps a multiple of 1/256 of them: 230/256 for a `dropout_prob` of
     0.1. It would divide by 0.9; here the context is divided by what is kept, so its mean is exact (flash-attention
     flash_api.cpp, `p_dropout_in_uint8_t`).
     """
-    flash, (before, after) = torch.ops.aten._flash_attention_forward, reach
+    flash, (before, after) = torch.ops.aten._flash_attention_forward, key_range
     places = queries.bounds, keys.bounds, queries.longest, keys.longest
     windows = {"window_size_left": before, "window_size_right": after}
     context = flash(query, key, value, *places, dropout_prob, False, False, **windows)[0]

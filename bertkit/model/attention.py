@@ -159,8 +159,10 @@ def attend_fast(query: Tensor, key: Tensor, value: Tensor, geometry: Geometry, w
 def _may_pack(query: Tensor, geometry: Geometry, weighing: Weighing) -> bool:
     """Whether these are scaled dot products on CUDA, whose weights nobody asks for, for a range of keys around each query."""
     is_plain = weighing.variant is None and weighing.attentions is None and weighing.fast.packed_attention
-    queries, keys, reach = geometry.queries, geometry.keys, geometry.pattern.reach
-    is_range = reach is not None and (geometry.is_self_attention or reach == (-1, -1)) and not geometry.is_padded
+    queries, keys, key_range = geometry.queries, geometry.keys, geometry.pattern.key_range
+    is_range = (
+        key_range is not None and (geometry.is_self_attention or key_range == (-1, -1)) and not geometry.is_padded
+    )
     return (
         is_plain and is_range and len(queries.bounds) == len(keys.bounds) and is_on_cuda(query) and fits_packed(query)
     )
@@ -188,9 +190,9 @@ def hide(scores: Tensor, mask: Tensor | None) -> Tensor:
 
 def attend_packed(query: Tensor, key: Tensor, value: Tensor, geometry: Geometry, weighing: Weighing) -> Tensor:
     """Compute `attend` by one kernel on CUDA."""
-    assert geometry.pattern.reach is not None
+    assert geometry.pattern.key_range is not None
     layouts = geometry.queries, geometry.keys
-    return packed_attention(query, key, value, *layouts, geometry.pattern.reach, weighing.dropout_prob)
+    return packed_attention(query, key, value, *layouts, geometry.pattern.key_range, weighing.dropout_prob)
 
 
 def attend_in_groups(query: Tensor, key: Tensor, value: Tensor, geometry: Geometry, weighing: Weighing) -> Tensor:

@@ -29,7 +29,7 @@ class Causal(Pattern):
     is_causal = is_masked = True
 
     @property
-    def reach(self) -> tuple[int, int]:
+    def key_range(self) -> tuple[int, int]:
         """All tokens before, none after."""
         return -1, 0
 
@@ -55,7 +55,7 @@ class SlidingWindow(Pattern):
     is_local = is_masked = is_in_blocks = True
 
     @property
-    def reach(self) -> tuple[int, int]:
+    def key_range(self) -> tuple[int, int]:
         """The window on both sides."""
         return self.window, self.window
 

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
+from bertkit.base import plugins
 from bertkit.kernels.layout import Layout
 from bertkit.model.bert import Encoder, EncoderLayer
 from bertkit.model.bert_config import READING_FIRST
@@ -30,19 +31,23 @@ FREE = 0.4  # record no more passes if less of the GPU's memory is free: each ke
 
 def record_passes(model: BertWithHeads) -> None:
     """Let a model record its passes in training with autocast, if attention is one kernel in all layers (`packed_attention`)."""
-    if model.fast.recorded_passes and _can_record(model):
+    if model.fast.recorded_passes and can_record(model):
         model.forward = _Recorder(model)  # type: ignore[method-assign]
 
 
-def _can_record(model: BertWithHeads) -> bool:
+def can_record(model: BertWithHeads) -> bool:
+    """Whether a pass depends on the shapes of its inputs alone, and attention is one kernel in every layer."""
     config, encoder = model.config, model.bert.encoder
-    if not isinstance(encoder, Encoder) or config.decoder is not None or config.pooling not in READING_FIRST:
+    chosen = {
+        "score": config.attention.score, "positions": config.attention.positions, "pattern": config.attention.pattern,
+        "feed_forward": config.feed_forward.kind, "norm": config.norm.kind,
+    }  # fmt: skip
+    has_plugins = any(plugins.is_plugin(*option) for option in chosen.items())  # which may do anything in a pass
+    if not isinstance(encoder, Encoder) or config.decoder is not None or has_plugins:
         return False
-    layers = [layer for layer in encoder.layers if isinstance(layer, EncoderLayer)]
-    has_options = any(
-        layer.has_plugin or layer.attention.slots.has_scores or layer.attention.slots.compress_keys for layer in layers
-    )
-    return not has_options and all(pattern.reach is not None for pattern in encoder.patterns)
+    slots = [layer.attention.slots for layer in encoder.layers if isinstance(layer, EncoderLayer)]
+    is_bert = not any(each.has_scores or each.compress_keys for each in slots) and config.pooling in READING_FIRST
+    return is_bert and all(pattern.key_range is not None for pattern in encoder.patterns)
 
 
 class _Recorder:

@@ -218,7 +218,7 @@ class Pattern:
         return self
 
     @property
-    def reach(self) -> tuple[int, int] | None:
+    def key_range(self) -> tuple[int, int] | None:
         """How many tokens before and after a query are its keys, -1: all; None: its keys are no such range."""
         return None if self.is_masked else (-1, -1)
 

@@ -251,6 +251,19 @@ def test_what_is_computed_is_what_is_allowed(size: int) -> None:
     assert torch.equal(CAUSAL.allowed(31), torch.ones(31, 31).tril().bool())
 
 
+@pytest.mark.parametrize("name", OPTIONS["pattern"])
+def test_a_range_of_keys_is_what_is_allowed(name: Any) -> None:
+    patterns = [make_pattern(AttentionConfig(pattern=name, **SMALL)).of_layer(layer) for layer in (0, 1)]
+    places = torch.arange(13)
+    distances = places - places[:, None]
+    for pattern in patterns:
+        if pattern.key_range is None:
+            assert name == "bigbird"
+            continue
+        before, after = (13 if number == -1 else number for number in pattern.key_range)
+        assert torch.equal(pattern.allowed(13), (distances >= -before) & (distances <= after))
+
+
 @pytest.mark.parametrize("pattern", ["window", "bigbird"])
 def test_what_is_computed_grows_with_the_length(pattern: Any) -> None:
     config = AttentionConfig(pattern=pattern, window=16, block_size=16, random_blocks=2)
