@@ -48,6 +48,7 @@ HIDDEN, HEADS, LAYERS, INTERMEDIATE, POSITIONS = 26, 2, 3, 37, 41
 def pytest_collection_finish() -> None:
     """Keep the garbage collector from looking at what the imports made again and again, half a second each time."""
     gc.freeze()
+    gc.set_threshold(10_000)  # instead of 700: tests make many objects and few circles
     gc.enable()
 
 

@@ -96,13 +96,16 @@ def modules(root: Path) -> dict[str, Path]:
 @functools.cache
 def imports(path: Path, for_types: bool = False) -> set[str]:
     """Every dotted name that a file imports, at its top or inside a function; those for type checkers alone only on request."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
+    nodes = [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+    left_out: set[ast.AST] = set()
+    for node in nodes:
         is_for_types = isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
         if is_for_types and not for_types:
-            node.body = [ast.Pass()]
+            left_out.update(node.body)
     names = set()
-    for node in ast.walk(tree):
+    for node in nodes:
+        if node in left_out:
+            continue
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):

@@ -386,7 +386,7 @@ def run_all(readers: dict[str, Reader], tmp_path: Path, total: int) -> dict[str,
     return results
 
 
-@pytest.mark.parametrize("total", [2_000, pytest.param(100_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("total", [1_000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_damaged_files_are_read_or_refused(total: int, readers: dict[str, Reader], tmp_path: Path) -> None:
     actual = run_all(readers, tmp_path, total)
     print(

@@ -212,7 +212,7 @@ OWN += [("rnn", score, "post") for score in ("additive", "dot", "general", "loca
 @pytest.mark.parametrize(("kind", "score", "norm"), OWN)
 @pytest.mark.parametrize("beams", [1, 3])
 def test_every_decoder_searches_alike(kind: str, score: str, norm: str, beams: int) -> None:
-    model, sources = own_model(kind, score, norm), sources_of(7)
+    model, sources = own_model(kind, score, norm), sources_of(5)
     written = write(model, sources, num_beams=beams, max_target_length=7)
     for source, texts in zip(sources, written, strict=True):
         expected = plain_search(model, source, search(num_beams=beams, max_target_length=7))

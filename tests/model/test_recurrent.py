@@ -136,8 +136,10 @@ def near(ours: torch.Tensor, theirs: object) -> None:
     np.testing.assert_allclose(ours.detach().numpy(), np.real(np.array(theirs)), rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize("is_by_parameter", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", RECURRENT)
-def test_states_logits_and_gradients_are_those_of_loops(kind: str) -> None:
+def test_states_logits_and_gradients_are_those_of_loops(kind: str, is_by_parameter: bool) -> None:
+    """The gradients along one direction, which has all parameters in it, or along one for each parameter."""
     model, score, rng = model_of(kind), kind.split()[1], np.random.default_rng(3)
     config = model.config.decoder
     assert config is not None
@@ -160,9 +162,11 @@ def test_states_logits_and_gradients_are_those_of_loops(kind: str) -> None:
     assert len(out.hidden_states) == LAYERS + 1
     for layer, state in enumerate(out.hidden_states):
         near(state, [row for of_text in states for row in of_text[layer]])
-    for (name, weight), gradient in zip(parameters.items(), gradients, strict=True):
-        direction = rng.normal(size=weight.shape)
-        moved = w | {name: w[name] + 1j * GRADIENT_STEP * direction}
+    of_all = {name: rng.normal(size=weight.shape) for name, weight in parameters.items()}
+    of_gradients = {name: gradient.numpy() for name, gradient in zip(parameters, gradients, strict=True)}
+    assert all(gradient.any() for gradient in gradients)
+    for directions in [{name: one} for name, one in of_all.items()] if is_by_parameter else [of_all]:
+        moved = w | {name: w[name] + 1j * GRADIENT_STEP * one for name, one in directions.items()}
         actual = [
             decode(moved, config, target, encode(moved, config, source)[-1])
             for source, target in zip(sources, targets, strict=True)
@@ -171,7 +175,8 @@ def test_states_logits_and_gradients_are_those_of_loops(kind: str) -> None:
         near(logits, theirs)
         derivative = (theirs * of_logits).sum().imag / GRADIENT_STEP
         assert abs(derivative) > 1e-6
-        assert (gradient.numpy() * direction).sum() == pytest.approx(derivative, rel=1e-10, abs=1e-10), name
+        products = sum((of_gradients[name] * one).sum() for name, one in directions.items())
+        assert products == pytest.approx(derivative, rel=1e-10, abs=1e-10), [*directions]
 
     assert len(out.alignments) == (score != "none")
     for shares in out.alignments:

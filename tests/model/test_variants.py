@@ -30,7 +30,7 @@ from bertkit.model.patterns import CAUSAL, bigbird_blocks
 from bertkit.model.positions import rotate, sinusoidal
 from bertkit.model.slots import make_pattern
 
-LENGTHS = (5, 13, 13, 41, 40, 1, 2)  # two run together; the longest has as many as there are positions, and many blocks
+LENGTHS = (5, 13, 13, 29, 28, 1, 2)  # two run together; the longest has as many as there are positions, and many blocks
 OPTIONS = {slot: plugins.names_of(slot) for slot in ("score", "positions", "pattern")}
 SMALL = {"window": 4, "block_size": 3, "random_blocks": 1, "compressed_size": 7, "max_distance": 3, "additive_size": 11}
 GRADIENT_STEP = 1e-30
@@ -39,7 +39,7 @@ GRADIENT_STEP = 1e-30
 def config_of(norm: NormConfig = NormConfig(), pooling: Any = "first", layers: int = 2, **attention: Any) -> BertConfig:  # noqa: B008
     return BertConfig(
         hidden_size=12, num_hidden_layers=layers, num_attention_heads=3, intermediate_size=17, hidden_act="silu",
-        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, max_position_embeddings=41, type_vocab_size=2,
+        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, max_position_embeddings=29, type_vocab_size=2,
         initializer_range=0.2, layer_norm_eps=1e-3, vocab_size=19, attention=AttentionConfig(**{**SMALL, **attention}),
         norm=norm, pooling=pooling,
     )  # fmt: skip
