@@ -89,17 +89,20 @@ def is_open(number: int) -> bool:
 
 def serve(door: str) -> None:
     """Import everything, then answer every request with a fork, until the input ends."""
+    import atexit
     import gc
     import importlib
     import multiprocessing
     import pkgutil
+    import weakref
 
     import accelerate  # noqa: F401
     import cheaper  # noqa: F401  # before anything of bertkit
     import seqeval.metrics  # noqa: F401  # seconds, with scikit-learn, whenever a task is scored
     import sklearn.feature_extraction.text
     import sklearn.linear_model  # noqa: F401
-    import torch.distributed.run  # noqa: F401
+    import torch._dynamo.utils
+    import torch.distributed.run
     import transformers.models.auto.tokenization_auto
     import transformers.models.bert.modeling_bert  # noqa: F401
 
@@ -116,6 +119,9 @@ def serve(door: str) -> None:
             compose(command, [])
     program = os.path.join(os.path.dirname(door), "python")
     multiprocessing.set_executable(program)
+    for finalizer in weakref.finalize._registry:  # type: ignore[attr-defined]
+        finalizer.atexit = False  # torch would take its libraries apart in every fork, which takes longer than the fork
+    atexit.unregister(torch._dynamo.utils.dump_compile_times)
     gc.freeze()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(door)
