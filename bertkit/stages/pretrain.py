@@ -104,6 +104,9 @@ class _Pretraining:
         ways = {
             "attention.positions=rotary with norm=pre, as in model=modern_mini": config.attention.positions
             == "learned",
+            "masking.probability=0.3 without dropout (model.hidden_dropout_prob=0 model.attention_probs_dropout_prob=0)": (
+                config.hidden_dropout_prob > 0
+            ),
             f"model.initializer_range={wide:.2g}, which is 1 / sqrt(hidden_size)": config.initializer_range
             < wide / 1.5,
             "optimizer.bias_correction=true": not self.settings.optimizer.bias_correction,

@@ -219,7 +219,7 @@ def processor_seconds(data: Path, row: str, steps: int) -> float:
             "--steps",
             str(steps),
         ]
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         subprocess.run(command, capture_output=True, check=True, env=environment)
     return used() - before
 
