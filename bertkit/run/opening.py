@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import importlib.metadata
 import os
 import platform
@@ -249,7 +250,7 @@ def write_identity(
     manifest = Manifest(
         bertkit=__version__,
         python=platform.python_version(),
-        packages={name: importlib.metadata.version(name) for name in PACKAGES},
+        packages=_packages(),
         git_revision=_git_revision(),
         world_size=world_from_environment().size,
         command_line=command_line.get(),
@@ -286,6 +287,13 @@ def _write_settings(directory: Path, settings: Mapping[str, object]) -> None:
     write_durably(directory / "config.yaml", header + yaml.safe_dump(settings, sort_keys=False))
 
 
+@functools.cache  # as the code of this process was loaded once, whatever becomes of it on disk
+def _packages() -> dict[str, str]:
+    """Return the versions of the packages on which results depend."""
+    return {name: importlib.metadata.version(name) for name in PACKAGES}
+
+
+@functools.cache
 def _git_revision() -> str | None:
     """Return the git revision of bertkit; None if it is not installed from a git checkout."""
     checkout = Path(__file__).resolve().parents[2]
