@@ -95,7 +95,7 @@ class Clients:
 
 def test_more_clients_than_the_queue_holds(python: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
     right = make_model(tokenizer, tmp_path / "model")
-    limits = ["queue_requests=3", "batch_tokens=40", "request_seconds=0.001"]
+    limits = ["queue_requests=3", "batch_tokens=40", "request_seconds=0.003"]
     with serving(python, f"model_dir={tmp_path / 'model'}", *limits) as server:
         clients = Clients(server, 30, [right])
         until = time.monotonic() + 20
