@@ -274,7 +274,9 @@ def _report(error: BaseException, place: str = "") -> int:
     if isinstance(error, errors.BertkitError):
         return _fail(str(error), error.exit_code)
     if is_out_of_memory(error):
-        return _fail(OUT_OF_MEMORY, InputError.exit_code)
+        return _fail(
+            f"{OUT_OF_MEMORY} ({in_brief(' '.join(str(error).split()) or 'MemoryError')})", InputError.exit_code
+        )
     is_lost = world.is_lost_peer(error) and world.world_from_environment().size > 1
     is_of_disk = isinstance(error, OSError) and error.errno in DISK_ERRORS
     fault = None if is_lost or is_of_disk else plugins.fault_of(error)

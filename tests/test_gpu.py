@@ -402,3 +402,9 @@ def test_windows_hide_far_keys(dtype: torch.dtype, drop: float) -> None:
     contexts = [attend_fast(*ours, geometries[1], Weighing(drop)) for _ in range(4000 if drop else 1)]
     actual = torch.stack([each.detach().double() for each in contexts]).mean(0).cpu()
     torch.testing.assert_close(actual, expected, rtol=0.0, atol=0.03)
+
+
+def test_heads_that_flash_attention_does_not_take_are_not_recorded() -> None:
+    model = small_model(hidden_size=24, num_attention_heads=2)
+    record_passes(model)
+    assert not model.records_passes

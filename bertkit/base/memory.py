@@ -60,8 +60,9 @@ def require_memory(what: str, num_bytes: int, advice: str, device: str = "cpu") 
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocation failed: in Python, or by torch, which has a class for that on a GPU, and a RuntimeError on a CPU."""
-    return type(error).__name__ in ("MemoryError", "OutOfMemoryError") or "can't allocate memory" in str(error)
+    """Whether an allocation failed, in Python or in torch, whose errors differ between CPU, GPU and the GPU's libraries."""
+    signs = ("out of memory", "ALLOC_FAILED", "can't allocate memory")
+    return isinstance(error, MemoryError) or any(sign in str(error) for sign in signs)
 
 
 def gigabytes(num_bytes: int) -> str:

@@ -28,7 +28,7 @@ from bertkit.kernels.layout import Layout
 
 @dataclass(frozen=True)
 class FastWays:
-    """Which fast kernels a run uses; saved in its checkpoints. the last two are for CUDA, all others for a CPU."""
+    """Which fast kernels a run uses; saved in its checkpoints. The last two are for CUDA, all others for a CPU."""
 
     # float32 linear maps with oneDNN instead of MKL, which is slow on processors that are not Intel's
     onednn_linear: bool = False
@@ -126,8 +126,14 @@ def packed_attention(
     places = queries.bounds, keys.bounds, queries.longest, keys.longest
     windows = {"window_size_left": before, "window_size_right": after}
     context = flash(query, key, value, *places, dropout_prob, False, False, **windows)[0]
-    num_kept = math.floor((1 - dropout_prob) * 255) + 1
-    return context * ((1 - dropout_prob) * 256 / num_kept) if dropout_prob > 0 else context  # type: ignore[no-any-return]
+    return context * _correction(dropout_prob) if dropout_prob > 0 else context  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _correction(dropout_prob: float) -> float:
+    """Return the share of weights that flash attention should keep, divided by the share that it keeps."""
+    kept = float(torch.tensor(1.0) - torch.tensor(dropout_prob))  # in float32, as the kernel computes it
+    return kept * 256 / (math.floor(kept * 255) + 1)
 
 
 def fits_packed(query: Tensor) -> bool:
@@ -141,7 +147,7 @@ def fits_packed(query: Tensor) -> bool:
     """
     is_half = query.dtype in (torch.bfloat16, torch.float16)
     return (
-        query.is_cuda and is_half and query.shape[-1] % 8 == 0 and query.shape[-1] <= 256 and _has_flash(query.device)
+        query.is_cuda and is_half and query.shape[-1] % 8 == 0 and query.shape[-1] <= 192 and _has_flash(query.device)
     )
 
 
@@ -155,6 +161,6 @@ def exact_dropout(query: Tensor, dropout_prob: float) -> AbstractContextManager[
     """Prevent the use of torch's flash attention with dropout on CUDA, since its probability is not exact.
 
     It compares 8 random bits, so that 0.1 becomes 26/256, but scales by 1/0.9 (flash-attention flash_api.cpp,
-    `p_dropout_in_uint8_t`).
+    `p_dropout_in_uint8_t`); `packed_attention` accepts that, and corrects the scale.
     """
     return sdpa_kernel(EXACT_DROPOUT) if dropout_prob > 0 and query.is_cuda else nullcontext()

@@ -141,6 +141,7 @@ class BertWithHeads(nn.Module):
     """BERT with the heads that a run trains, over packed tokens."""
 
     fast = ANYWHERE
+    records_passes = False  # set by `recorded.record_passes`
 
     def __init__(self, config: BertConfig, heads: Sequence[str] = PRETRAINING_HEADS, with_pooler: bool = True) -> None:
         """Build the encoder and some of `HEADS`; a head in `POOLED_HEADS` needs the pooler.

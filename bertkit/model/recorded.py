@@ -2,8 +2,8 @@
 
 To launch hundreds of kernels one by one takes the host longer than a small batch takes the GPU. A graph launches them all at
 once, but its shapes and addresses are fixed: inputs are copied into its own tensors, and there is one for each number of
-tokens, sequences and masked tokens. `run.objective` rounds these numbers up, so that they repeat; rare ones are computed as
-usual, with the same results.
+sequences, of tokens and of masked tokens, and each length of the longest sequence. `run.objective` rounds the numbers of tokens
+and of masked tokens up, so that they repeat; rare ones are computed as usual, with the same results.
 
 Axes: as in attention.py; S with slack.
 """
@@ -19,20 +19,24 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from bertkit.base import plugins
+from bertkit.kernels.fast import fits_packed
 from bertkit.kernels.layout import Layout
 from bertkit.model.bert import Encoder, EncoderLayer
 from bertkit.model.bert_config import READING_FIRST
 from bertkit.model.heads import BertOutput, BertWithHeads, Targets
 
 OFTEN = 2  # a pass is recorded when its shapes come the second time
-STEP = 64  # the longest sequence, and the room for slack, are rounded up to a multiple of this number
-FREE = 0.4  # record no more passes if less of the GPU's memory is free: each keeps the gradients of all parameters
+STEP = 64  # the numbers of tokens, and the longest length, are rounded up to multiples of this one
+# record no more passes if less of the GPU's memory is free: the graphs keep theirs, and a usual pass needs as much again
+FREE = 0.5
 
 
 def record_passes(model: BertWithHeads) -> None:
     """Let a model record its passes in training with autocast, if attention is one kernel in all layers (`packed_attention`)."""
-    if model.fast.recorded_passes and can_record(model):
+    query = torch.empty(0, 1, model.config.head_size, dtype=torch.float16, device="cuda")
+    if model.fast.recorded_passes and can_record(model) and fits_packed(query):
         model.forward = _Recorder(model)  # type: ignore[method-assign]
+        model.records_passes = True
 
 
 def can_record(model: BertWithHeads) -> bool:
@@ -40,7 +44,7 @@ def can_record(model: BertWithHeads) -> bool:
     config, encoder = model.config, model.bert.encoder
     chosen = {
         "score": config.attention.score, "positions": config.attention.positions, "pattern": config.attention.pattern,
-        "feed_forward": config.feed_forward.kind, "norm": config.norm.kind,
+        "feed_forward": config.feed_forward.kind, "norm": config.norm.kind, "head": config.head.kind,
     }  # fmt: skip
     has_plugins = any(plugins.is_plugin(*option) for option in chosen.items())  # which may do anything in a pass
     if not isinstance(encoder, Encoder) or config.decoder is not None or has_plugins:
@@ -72,11 +76,14 @@ class _Recorder:
         targets: Targets | None = None,
         only_pooled: bool = False,
     ) -> BertOutput:
-        """As `BertWithHeads.forward`; the outputs of a recorded pass hold until the next one."""
-        if not (self.model.training and torch.is_grad_enabled() and torch.is_autocast_enabled("cuda")):
-            more = output_hidden_states, output_attentions, targets, only_pooled
+        """As `BertWithHeads.forward`, but of a recorded pass only the logits have a gradient; they hold until the next pass."""
+        more = output_hidden_states, output_attentions, targets, only_pooled
+        is_training = self.model.training and torch.is_grad_enabled() and torch.is_autocast_enabled("cuda")
+        if not is_training or any(more):
             return self.usual(input_ids, token_type_ids, layout, masked_positions, *more)
-        num_bounds = len(layout.starts) + 1 + max(STEP, len(input_ids) // (STEP // 2))
+        num_bounds = (
+            len(layout.starts) + 1 + max(STEP, len(input_ids) // 32)
+        )  # all slack has room: `DeviceInputs.num_slack`
         bounds = F.pad(layout.bounds, (0, num_bounds - len(layout.bounds)), value=len(input_ids))  # empty sequences
         masked = [] if masked_positions is None else [masked_positions]
         inputs = [input_ids, token_type_ids, layout.position_ids, layout.starts, bounds, *masked]
@@ -90,8 +97,10 @@ class _Recorder:
         return self.recordings[key].replay(inputs) if key in self.recordings else self._run(inputs, longest)
 
     def _should_record(self, key: Hashable) -> bool:
+        if self.num_seen[key] < OFTEN:
+            return False
         free, total = torch.cuda.mem_get_info()
-        return self.num_seen[key] >= OFTEN and free > FREE * total
+        return free > FREE * total
 
     def _run(self, tensors: Sequence[Tensor], longest: int) -> BertOutput:
         ids, types, position_ids, starts, bounds, *masked = tensors
@@ -109,43 +118,47 @@ class _Recording:
         parameters: Sequence[Tensor],
         graph: Callable[[torch.cuda.CUDAGraph], AbstractContextManager[None]],
     ) -> None:
-        self.inputs, self.parameters = [each.clone() for each in inputs], parameters
+        self.inputs = [each.clone() for each in inputs]
         self.forward_graph, self.backward_graph = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         # afterwards dropout goes on as if nothing had been recorded
         with torch.random.fork_rng([torch.cuda.current_device()]):
-            self._warm_up(run)
+            self.parameters = self._warm_up(run, parameters)
             with graph(self.forward_graph):
                 output = run(self.inputs)
             torch.clear_autocast_cache()  # each graph converts the weights of its time
             self.names, self.logits = list(output.logits), list(output.logits.values())
             self.logits_gradients = [torch.zeros_like(each) for each in self.logits]
             with graph(self.backward_graph):
-                self.gradients = self._gradients(self.logits, self.logits_gradients)
+                self.gradients = _gradients(self.logits, self.parameters, self.logits_gradients)
         self.last_hidden_state = output.last_hidden_state.detach()
 
-    def _warm_up(self, run: Callable[[Sequence[Tensor]], BertOutput]) -> None:
-        """Let libraries set up what they cannot set up while a graph is recorded."""
+    def _warm_up(self, run: Callable[[Sequence[Tensor]], BertOutput], parameters: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Let libraries set up what they cannot set up while a graph is recorded; return the parameters with a gradient."""
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(2):
                 logits = list(run(self.inputs).logits.values())
-                self._gradients(logits, [torch.zeros_like(each) for each in logits])
+                gradients = _gradients(logits, parameters, [torch.zeros_like(each) for each in logits])
         torch.cuda.current_stream().wait_stream(stream)
         torch.clear_autocast_cache()
-
-    def _gradients(self, logits: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[Tensor]:
-        """Return the gradients of all parameters that have one, and forget the others."""
-        found = torch.autograd.grad(logits, self.parameters, gradients, allow_unused=True)
-        self.parameters = [p for p, gradient in zip(self.parameters, found, strict=True) if gradient is not None]
-        return [gradient for gradient in found if gradient is not None]
+        pairs = zip(parameters, gradients, strict=True)
+        return [parameter for parameter, gradient in pairs if gradient is not None]
 
     def replay(self, inputs: Sequence[Tensor]) -> BertOutput:
         """Run the forward pass; the backward pass follows when autograd asks for it."""
-        for own, given in zip(self.inputs, inputs, strict=True):
-            own.copy_(given)
+        for own, tensor in zip(self.inputs, inputs, strict=True):
+            own.copy_(tensor)
         logits = _Replay.apply(self, *self.parameters)  # type: ignore[no-untyped-call]
         return BertOutput(self.last_hidden_state, None, dict(zip(self.names, logits, strict=True)))
+
+
+def _gradients(
+    logits: Sequence[Tensor], parameters: Sequence[Tensor], gradients: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """Return the gradient of each parameter, None if it is not used; without autocast, as in the usual backward pass."""
+    with torch.autocast("cuda", enabled=False):
+        return torch.autograd.grad(logits, parameters, gradients, allow_unused=True)
 
 
 class _Context(FunctionCtx):
@@ -165,8 +178,8 @@ class _Replay(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: _Context, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         recording = ctx.recording
-        for own, given in zip(recording.logits_gradients, gradients, strict=True):
-            own.copy_(given)
+        for own, gradient in zip(recording.logits_gradients, gradients, strict=True):
+            own.copy_(gradient)
         recording.backward_graph.replay()
         copies = [torch.empty_like(each) for each in recording.gradients]  # the next replay overwrites them
         torch._foreach_copy_(copies, recording.gradients)

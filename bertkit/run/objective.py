@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from bertkit.base.batch import IGNORED, PretrainBatch, TaskBatch
-from bertkit.kernels.fast import FastWays
 from bertkit.kernels.layout import Layout, on_device
 from bertkit.model.bert_config import POOLED_HEADS
-from bertkit.model.heads import Targets
+from bertkit.model.heads import BertWithHeads, Targets
 from bertkit.model.label_scale import label_scale
+from bertkit.model.recorded import STEP
 from bertkit.train.losses import LossTerm, binary_cross_entropy, cross_entropy, cross_entropy_in_place, squared_error
 
 
@@ -27,8 +27,8 @@ from bertkit.train.losses import LossTerm, binary_cross_entropy, cross_entropy, 
 class DeviceInputs:
     """Moves batches to a model's device, and selects the autocast precision.
 
-    oneDNN compiles a kernel for every new number of rows (`FastWays.even_rows`), and a CUDA graph has one
-    (`FastWays.recorded_passes`). If the model uses them, the numbers of tokens and of masked positions are rounded up, so that
+    oneDNN compiles a kernel for every new number of rows (`FastWays.even_rows`), and a recorded pass has one number of rows
+    (`model.recorded`). If the model uses them, the numbers of tokens and of masked positions are rounded up, so that
     they repeat often. The added rows are called slack; they come last, and their outputs are not used.
     """
 
@@ -39,10 +39,11 @@ class DeviceInputs:
     @classmethod
     def of(cls, model: nn.Module, precision: str) -> DeviceInputs:
         """Return the inputs for a model, on the device of its weights."""
-        weight, fast = next(model.parameters()), _fast_ways_of(model)
+        bare, weight = _bare(model), next(model.parameters())
         if weight.is_cuda:
-            is_recorded = fast.recorded_passes and model.training and precision != "fp32"
-            return cls(weight.device, precision, 64 if is_recorded else None)
+            is_recorded = bare.records_passes and bare.training and precision != "fp32"
+            return cls(weight.device, precision, STEP if is_recorded else None)
+        fast = bare.fast
         is_by_onednn = precision == "bf16" or (fast.onednn_linear and weight.dtype == torch.float32)
         return cls(weight.device, precision, 1 if fast.even_rows and is_by_onednn else None)
 
@@ -74,9 +75,9 @@ class DeviceInputs:
         return torch.autocast(self.device.type, dtype, enabled=self.precision != "fp32")
 
 
-def _fast_ways_of(model: Any) -> FastWays:
-    fast: FastWays = getattr(model, "module", model).fast  # data-parallel training wraps the model
-    return fast
+def _bare(model: Any) -> BertWithHeads:
+    bare: BertWithHeads = getattr(model, "module", model)  # data-parallel training wraps the model
+    return bare
 
 
 def _tensor(array: NDArray[np.generic], device: torch.device) -> Tensor:
@@ -92,7 +93,7 @@ def pretraining_losses(model: nn.Module, batch: PretrainBatch, precision: str = 
     device_inputs = DeviceInputs.of(model, precision)
     with device_inputs.autocast():
         logits = model(*device_inputs.tokens(batch), device_inputs.rows(batch.masked_positions)).logits
-    token_loss = cross_entropy_in_place if _fast_ways_of(model).loss_in_place else cross_entropy
+    token_loss = cross_entropy_in_place if _bare(model).fast.loss_in_place else cross_entropy
     labels = device_inputs.rows(batch.masked_labels, IGNORED)
     scores = logits["next_token" if batch.objective == "lm" else "masked_lm"]
     terms: dict[str, LossTerm] = {batch.objective: token_loss(scores, labels, count=len(batch.masked_labels))}
@@ -152,7 +153,7 @@ def _generation_loss(model: nn.Module, batch: TaskBatch, precision: str, label_s
     device_inputs = DeviceInputs.of(model, precision)
     with device_inputs.autocast():
         logits = model(*device_inputs.tokens(batch), targets=device_inputs.targets(batch)).logits[batch.head]
-    loss = cross_entropy_in_place if _fast_ways_of(model).loss_in_place else cross_entropy
+    loss = cross_entropy_in_place if _bare(model).fast.loss_in_place else cross_entropy
     labels = device_inputs.rows(batch.labels, IGNORED)
     return loss(logits, labels, count=len(batch.labels), label_smoothing=label_smoothing)
 

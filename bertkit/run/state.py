@@ -18,7 +18,6 @@ from bertkit.kernels import fast
 from bertkit.kernels.fast import NAMES, FastWays
 from bertkit.model.label_scale import in_own_units
 from bertkit.model.layers import compile_layers, freeze_below, recompute_layers
-from bertkit.model.recorded import record_passes
 from bertkit.run.reproducibility import (
     Platform,
     can_still_compile,
@@ -127,8 +126,6 @@ class TrainingState:
         self._compute_as_chosen(start.frozen_depth)
         if settings.recompute == "layers":
             recompute_layers(self.bare_model)
-        elif accelerator.device.type == "cuda" and accelerator.num_processes == 1:
-            record_passes(self.bare_model)
         self.model = accelerator.prepare_model(self.bare_model)
         self._make_optimizer(settings, start, newest, num_updates)
 

@@ -30,6 +30,7 @@ from bertkit.display import console
 from bertkit.display.console import Progress
 from bertkit.display.report import Curves, write_report
 from bertkit.launch.world import SAME_REQUEST_SECONDS, STOP_SIGNALS, stopped_line, world_from_environment
+from bertkit.model.recorded import record_passes
 from bertkit.run.length_phases import LengthPhases
 from bertkit.run.resume_rules import RunSettings
 from bertkit.run.state import TrainingState
@@ -91,6 +92,12 @@ def training(settings: RunSettings, state: TrainingState, plan: TrainingPlan) ->
     Raises StoppedError after a signal, NumericsError after too many skipped steps, StorageError without a checkpoint.
     """
     is_main = state.accelerator.is_main_process
+    if (
+        state.accelerator.device.type == "cuda"
+        and state.accelerator.num_processes == 1
+        and settings.recompute == "none"
+    ):
+        record_passes(state.bare_model)
     progress = Progress(plan.label, plan.steps, done=state.first_step, silent=not is_main)
     rows = _WrittenRows(settings, state, plan, progress) if is_main else _Rows(state, progress)
     with (

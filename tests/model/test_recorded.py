@@ -26,4 +26,5 @@ OTHERS = [
     ("config", "expected"), [*((each, True) for each in PLAIN), *((each, False) for each in OTHERS)]
 )
 def test_models_whose_passes_depend_on_shapes_alone(config: dict[str, Any], expected: bool) -> None:
-    assert can_record(small_model(heads=("masked_lm",), with_pooler=True, **config)) is expected
+    model = small_model(heads=("masked_lm",), with_pooler=True, **config)
+    assert (can_record(model), model.records_passes) == (expected, False)
