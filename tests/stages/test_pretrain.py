@@ -100,9 +100,8 @@ def test_what_a_run_prints_and_leaves(twelve_steps: tuple[Path, str]) -> None:
     assert "NSP accuracy" in output
     assert re.search("\nmasked LM has (not )?learned .* next sentence prediction has (not )?learned: ", output)
     assert len(lines := re.findall("masked LM has.*", output)) == len({*lines}) == 2
-    assert (
-        "try attention.positions=rotary with norm=pre, as in model=modern_mini; model.initializer_range=0.18" in output
-    )
+    assert "try attention.positions=rotary with norm=pre, as in model=modern_mini; masking.probability=0.3" in output
+    assert "model.attention_probs_dropout_prob=0); model.initializer_range=0.18" in output
     assert "? left" not in output
     page = "\n".join(Page((finished / "report.html").read_text()).text)
     shown = page[page.index("Held-out text") : page.index("Last metrics")]
