@@ -116,7 +116,7 @@ def packed_attention(
 ) -> Tensor:
     """Compute attention of all sequences with one CUDA kernel: queries (S, N, H), keys and values (n, N, H) -> (S, N, H).
 
-    `key_range` is that of a `model.slots.Pattern`; between two layouts a query attends to all keys, (-1, -1).
+    A query attends to `key_range` tokens before and after it, -1: all, as always between two layouts.
 
     The kernel draws 8 random bits for each weight, so it keeps a multiple of 1/256 of them: 230/256 for a `dropout_prob` of
     0.1. It would divide by 0.9; here the context is divided by what is kept, so its mean is exact (flash-attention

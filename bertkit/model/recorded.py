@@ -23,7 +23,7 @@ from bertkit.kernels.fast import fits_packed
 from bertkit.kernels.layout import Layout
 from bertkit.model.bert import Encoder, EncoderLayer
 from bertkit.model.bert_config import READING_FIRST
-from bertkit.model.heads import BertOutput, BertWithHeads, Targets
+from bertkit.model.heads import BertOutput, BertWithHeads
 
 OFTEN = 2  # a pass is recorded when its shapes come the second time
 STEP = 64  # the numbers of tokens, and the longest length, are rounded up to multiples of this one
@@ -35,8 +35,14 @@ def record_passes(model: BertWithHeads) -> None:
     """Let a model record its passes in training with autocast, if attention is one kernel in all layers (`packed_attention`)."""
     query = torch.empty(0, 1, model.config.head_size, dtype=torch.float16, device="cuda")
     if model.fast.recorded_passes and can_record(model) and fits_packed(query):
-        model.forward = _Recorder(model)  # type: ignore[method-assign]
+        model.forward = _Recorder(model)  # type: ignore[method-assign, assignment]
         model.records_passes = True
+
+
+def forget_passes(model: BertWithHeads) -> None:
+    """Give back the memory of the recorded passes, and compute later ones as usual."""
+    model.__dict__.pop("forward", None)
+    model.records_passes = False
 
 
 def can_record(model: BertWithHeads) -> bool:
@@ -71,16 +77,12 @@ class _Recorder:
         token_type_ids: Tensor,
         layout: Layout,
         masked_positions: Tensor | None = None,
-        output_hidden_states: bool = False,
-        output_attentions: bool = False,
-        targets: Targets | None = None,
-        only_pooled: bool = False,
+        **more: object,
     ) -> BertOutput:
         """As `BertWithHeads.forward`, but of a recorded pass only the logits have a gradient; they hold until the next pass."""
-        more = output_hidden_states, output_attentions, targets, only_pooled
         is_training = self.model.training and torch.is_grad_enabled() and torch.is_autocast_enabled("cuda")
-        if not is_training or any(more):
-            return self.usual(input_ids, token_type_ids, layout, masked_positions, *more)
+        if not is_training or any(more.values()):
+            return self.usual(input_ids, token_type_ids, layout, masked_positions, **more)  # type: ignore[arg-type]
         num_bounds = (
             len(layout.starts) + 1 + max(STEP, len(input_ids) // 32)
         )  # all slack has room: `DeviceInputs.num_slack`

@@ -30,7 +30,7 @@ from bertkit.display import console
 from bertkit.display.console import Progress
 from bertkit.display.report import Curves, write_report
 from bertkit.launch.world import SAME_REQUEST_SECONDS, STOP_SIGNALS, stopped_line, world_from_environment
-from bertkit.model.recorded import record_passes
+from bertkit.model.recorded import forget_passes, record_passes
 from bertkit.run.length_phases import LengthPhases
 from bertkit.run.resume_rules import RunSettings
 from bertkit.run.state import TrainingState
@@ -92,18 +92,13 @@ def training(settings: RunSettings, state: TrainingState, plan: TrainingPlan) ->
     Raises StoppedError after a signal, NumericsError after too many skipped steps, StorageError without a checkpoint.
     """
     is_main = state.accelerator.is_main_process
-    if (
-        state.accelerator.device.type == "cuda"
-        and state.accelerator.num_processes == 1
-        and settings.recompute == "none"
-    ):
-        record_passes(state.bare_model)
     progress = Progress(plan.label, plan.steps, done=state.first_step, silent=not is_main)
     rows = _WrittenRows(settings, state, plan, progress) if is_main else _Rows(state, progress)
     with (
         closing(rows),
         progress,
         _charts(state, plan),
+        _recorded(settings, state),
         stop_on_signal() as stop_requested,
         state.writer,
         _batches(state, plan) as batches,
@@ -175,6 +170,18 @@ class Trainer:
             write_report(state.directory, plan.baselines(step - 1), plan.charts)
         if report.stop_requested and not is_over:
             raise StoppedError(f"stopped at step {step} of {plan.steps}, which is saved; the same command resumes")
+
+
+@contextlib.contextmanager
+def _recorded(settings: RunSettings, state: TrainingState) -> Iterator[None]:
+    """Record the passes of a single process on a GPU until training ends; recomputed layers cannot be recorded."""
+    is_alone = state.accelerator.device.type == "cuda" and state.accelerator.num_processes == 1
+    if is_alone and settings.recompute == "none":
+        record_passes(state.bare_model)
+    try:
+        yield
+    finally:
+        forget_passes(state.bare_model)
 
 
 @contextlib.contextmanager

@@ -3,10 +3,12 @@
 from typing import Any
 
 import pytest
+import torch
 from conftest import small_model
 
+from bertkit.kernels.layout import Layout
 from bertkit.model.bert_config import AttentionConfig
-from bertkit.model.recorded import can_record
+from bertkit.model.recorded import can_record, forget_passes
 
 PLAIN = [
     {},
@@ -28,3 +30,14 @@ OTHERS = [
 def test_models_whose_passes_depend_on_shapes_alone(config: dict[str, Any], expected: bool) -> None:
     model = small_model(heads=("masked_lm",), with_pooler=True, **config)
     assert (can_record(model), model.records_passes) == (expected, False)
+
+
+def test_a_model_without_its_recorded_passes_is_the_usual_one() -> None:
+    model = small_model().eval()
+    inputs = torch.tensor([5, 6, 7]), torch.tensor([0, 0, 0]), Layout.from_lengths(torch.tensor([3]))
+    usual = model(*inputs).last_hidden_state
+    model.forward, model.records_passes = (lambda *_: None), True  # type: ignore[method-assign, assignment]
+    assert model(*inputs) is None
+    forget_passes(model)
+    assert torch.equal(model(*inputs).last_hidden_state, usual)
+    assert not model.records_passes
