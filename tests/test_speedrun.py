@@ -37,5 +37,6 @@ def test_a_run_of_each_side_has_a_line_in_the_table(prepared_dir: Path, tmp_path
     record("grammar", tmp_path / "blimp", "--output", tmp_path / "runs", "--pairs", "2")
     grammar = [json.loads(line) for line in (tmp_path / "grammar.jsonl").read_text().splitlines()]
     assert [line["row"] for line in grammar] == ["hugging_face", "mini", "modern_mini"]
-    assert {line["accuracy"] for line in grammar} <= {0.0, 0.5, 1.0}
+    assert {score for line in grammar for _, score in line["scores"]} <= {0.0, 0.5, 1.0}
+    assert [[step for step, _ in line["scores"]] for line in grammar] == [[1, 1, 2]] * 3
     assert record("steps-in", "60").strip() == "176"

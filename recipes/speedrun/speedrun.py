@@ -2,7 +2,7 @@
 
     python recipes/speedrun/speedrun.py speed runs/speedrun/data                 the speed of every row, by turns
     python recipes/speedrun/speedrun.py train runs/speedrun/data modern_mini     one run, whose line is added to runs.jsonl
-    python recipes/speedrun/speedrun.py grammar blimp/data                       the score on BLiMP of every run in runs.jsonl
+    python recipes/speedrun/speedrun.py grammar blimp/data                       the scores on BLiMP of every run in runs.jsonl
     python recipes/speedrun/speedrun.py table                                    the table of all runs in runs.jsonl
 
 A run has a fixed number of steps. Its minutes are the processor time of its steps, measured for all rows by turns, divided by
@@ -33,6 +33,7 @@ from bertkit.data.corpus.prepared import open_prepared
 LENGTH, SEQUENCES, SNAPSHOTS, WARMUP = 128, 16, 6, 0.05
 OWN = ("row", "seed", "rate", "steps")  # what tells runs apart
 CORES, FEW_STEPS = 2, (6, 18)
+SCORED = (1 / 6, 1 / 2, 1)  # the shares of a run after which its grammar is scored: 10, 30 and 60 minutes
 WIDE = 0.0625  # 1 / sqrt(hidden size), the standard deviation of initial weights in all rows but "hugging_face"
 HUGGING_FACE = {"hugging_face": 0.02, "hugging_face_wide": WIDE}
 BASE: dict[str, Any] = {
@@ -140,6 +141,11 @@ def snapshots_of(line: Mapping[str, Any], output: Path) -> list[Path]:
     return sorted((folder_of(line, output) / "checkpoints").glob("step-*"))
 
 
+def step_of(model_dir: Path) -> int:
+    """Return the step of a snapshot."""
+    return int(model_dir.name.removeprefix("step-"))
+
+
 def folder_of(line: Mapping[str, Any], output: Path) -> Path:
     """Return the folder of a run."""
     return output / "_".join(str(line[key]).replace(" ", "_") for key in OWN)
@@ -153,7 +159,7 @@ def measure_run(args: argparse.Namespace) -> None:
         print(f"{own}: measured already")
         return
     train(args.row, args.data, folder_of(own, args.output), args.steps, args.seed, args.rate)
-    losses = [[int(path.name[5:]), round(loss_of(path, args.data), 4)] for path in snapshots_of(own, args.output)]
+    losses = [[step_of(path), round(loss_of(path, args.data), 4)] for path in snapshots_of(own, args.output)]
     line = own | {"tokens_a_step": SEQUENCES * LENGTH, "losses": losses}
     with file.open("a") as lines:
         lines.write(json.dumps(line) + "\n")
@@ -161,7 +167,7 @@ def measure_run(args: argparse.Namespace) -> None:
 
 
 def measure_grammar(args: argparse.Namespace) -> None:
-    """Score the last snapshot of every run, and add lines to grammar.jsonl."""
+    """Score every run after a sixth of its steps, after half and after all of them, and add lines to grammar.jsonl."""
     file = args.record / "grammar.jsonl"
     with tempfile.TemporaryDirectory() as folder:
         pairs = Path(folder) / "pairs.jsonl"
@@ -170,9 +176,17 @@ def measure_grammar(args: argparse.Namespace) -> None:
             own = {key: run[key] for key in OWN}
             snapshots = snapshots_of(run, args.output)
             if snapshots and not any(own.items() <= line.items() for line in lines_of(file)):
-                measured = bertkit.evaluate(model_dir=str(snapshots[-1]), task="minimal_pairs", data_dir=str(pairs))
+                steps = [step_of(path) for path in snapshots]
+                wanted = [min(steps, key=lambda step: abs(step - share * run["steps"])) for share in SCORED]
+                scores = [[step, grammar_of(snapshots[steps.index(step)], pairs)] for step in wanted]
                 with file.open("a") as lines:
-                    lines.write(json.dumps(own | {"pairs": args.pairs, "accuracy": measured.scores["accuracy"]}) + "\n")
+                    lines.write(json.dumps(own | {"pairs": args.pairs, "scores": scores}) + "\n")
+
+
+def grammar_of(model_dir: Path, pairs: Path) -> float:
+    """Return the share of pairs whose grammatical sentence is the more probable one."""
+    measured = bertkit.evaluate(model_dir=str(model_dir), task="minimal_pairs", data_dir=str(pairs))
+    return float(measured.scores["accuracy"])
 
 
 def first_of_each_paradigm(blimp: Path, most: int) -> Iterator[str]:
@@ -235,20 +249,26 @@ def print_steps(args: argparse.Namespace) -> None:
     print(round(args.minutes * 60 * speed["hugging_face"] / (SEQUENCES * LENGTH)))
 
 
+def curve_of(run: Mapping[str, Any], record: Path) -> list[tuple[float, float]]:
+    """Return the minutes of two cores and the held-out loss of each snapshot of a run."""
+    speed = json.loads((record / "speed.json").read_text())
+    tokens_per_second = speed["hugging_face" if run["row"] in HUGGING_FACE else run["row"]]
+    return [(step * run["tokens_a_step"] / tokens_per_second / 60, loss) for step, loss in run["losses"]]
+
+
 def print_table(args: argparse.Namespace) -> None:
-    """Print the minutes of each run, its last loss and score on BLiMP, and its minutes to the best last loss of Hugging Face."""
+    """Print the minutes of each run, its last loss and scores on BLiMP, and its minutes to the best last loss of Hugging Face."""
     runs, grammar = (lines_of(args.record / name) for name in ("runs.jsonl", "grammar.jsonl"))
-    speed = json.loads((args.record / "speed.json").read_text())
     target = min((run["losses"][-1][1] for run in runs if run["row"] in HUGGING_FACE), default=0.0)
     columns = ("row", "seed", "rate", "steps", "minutes", "last loss", f"minutes to {target:.3f}", "BLiMP")
     print(f"| {' | '.join(columns)} |", "|---" * len(columns) + "|", sep="\n")
     for run in runs:
         own = {key: run[key] for key in OWN}
-        minutes = run["tokens_a_step"] / speed["hugging_face" if run["row"] in HUGGING_FACE else run["row"]] / 60
-        reached = [f"{step * minutes:.1f}" for step, loss in run["losses"] if loss <= target]
-        scores = [f"{100 * line['accuracy']:.1f}" for line in grammar if own.items() <= line.items()]
-        measured = (f"{run['steps'] * minutes:.1f}", f"{run['losses'][-1][1]:.3f}", next(iter(reached), "-"), *scores)
-        cells = (*own.values(), *measured)
+        curve = curve_of(run, args.record)
+        reached = [f"{minutes:.1f}" for minutes, loss in curve if loss <= target]
+        scores = [line["scores"] for line in grammar if own.items() <= line.items()]
+        percent = [" / ".join(f"{100 * score:.1f}" for _, score in each) for each in scores]
+        cells = (*own.values(), f"{curve[-1][0]:.1f}", f"{curve[-1][1]:.3f}", next(iter(reached), "-"), *percent)
         print(f"| {' | '.join(map(str, cells))} |")
 
 
