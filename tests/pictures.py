@@ -2,6 +2,7 @@
 
 architecture.svg  what the commands make of each other, and the way of a training step, by the code's own names
 house.svg         the rooms of the package, a floor each; imports point down
+speedrun.svg      held-out loss over minutes, for the longest run of each row of recipes/speedrun
 report.svg        what the report of RUN_DIR shows; without RUN_DIR the picture stays as it is
 positions_*.svg   what the pages positions_*.html of recipes/attention_zoo show; without pages, the pictures stay as they are
 view.png          the upper part of a page of `view`, attention.html; search.png that of a server's page, http://HOST:PORT/#QUESTION
@@ -25,10 +26,19 @@ from house import ROOT, modules
 from test_layers import RULE
 
 from bertkit.commands import COMMANDS
+from bertkit.display.charts import line_chart
 from bertkit.model.bert_config import HEADS
 from bertkit.tasks.task_config import KINDS
 
+RECORD = ROOT / "recipes" / "speedrun"
+sys.path.append(str(RECORD))
+import speedrun  # noqa: E402
+
 PICTURES = ROOT / ".github" / "pictures"
+DRAWN = {
+    "hugging_face_wide": "transformers' Trainer, BERT-mini", "mini": "model=mini", "rotary": "model=mini with rotary positions ...",
+    "modern_mini": "model=modern_mini",
+}  # fmt: skip
 STYLE = """
 text { font: 14px system-ui, -apple-system, "Segoe UI", sans-serif; fill: #1f2328 }
 .title { font-weight: 600; font-size: 15px } .name { font-weight: 600 } .small { font-size: 12px; fill: #59636e }
@@ -226,6 +236,21 @@ def report(page: str) -> str:
     return picture(1000, top + 296 * rows + 8, f"{name}: {sentence}", parts, REPORT_STYLE)
 
 
+def record() -> str:
+    """The longest run of each row of the record."""
+    runs = sorted(speedrun.lines_of(RECORD / "runs.jsonl"), key=lambda run: run["steps"])
+    curves = {run["row"]: speedrun.curve_of(run, RECORD) for run in runs}  # a longer run replaces a shorter one
+    lines = [(name, curves[row]) for row, name in DRAWN.items()]
+    chart = line_chart("", lines, x_name="minutes of two cores", y_name="loss of held-out masked tokens")
+    parts = [text(24, 34, "What an hour of two CPU cores buys", "title", "start")]
+    parts.append(f'<g transform="translate(8 44) scale(1.5)" class="chart">{"".join(chart.parts)}</g>')
+    for number, (name, shade) in enumerate(chart.legend):
+        x, y = 32 + 290 * (number % 2), 412 + 22 * (number // 2)
+        parts.append(f'<text x="{x}" y="{y}" style="fill:{shade}">{name}</text>')
+    style = REPORT_STYLE + ".chart text { font-size: 9px }"
+    return picture(620, 456, "Held-out loss over minutes of two CPU cores", parts, style)
+
+
 def photograph(address: str, path: Path) -> None:
     """Take a picture of a page in Chromium, PNG; of a server's page, after the question behind its `#`."""
     question = unquote(urlsplit(address).fragment)
@@ -241,7 +266,7 @@ def photograph(address: str, path: Path) -> None:
 
 def main(pages: Sequence[str]) -> None:
     PICTURES.mkdir(parents=True, exist_ok=True)
-    drawn = {"architecture": architecture(), "house": house()}
+    drawn = {"architecture": architecture(), "house": house(), "speedrun": record()}
     for name in pages:
         path = Path(name)
         if name.startswith("http"):

@@ -168,6 +168,7 @@ def test_the_pictures_show_the_code_and_a_report(quickstarted: Path) -> None:
     kept = {path.stem: path.read_text(encoding="utf-8") for path in pictures.PICTURES.glob("*.svg")}
     assert kept["architecture"] == pictures.architecture()
     assert kept["house"] == pictures.house()
+    assert kept["speedrun"] == pictures.record()
     drawn = pictures.report((quickstarted / "runs/quickstart/tiny/report.html").read_text(encoding="utf-8"))
     titles = [re.findall(r'class="title">(.*?)<', picture) for picture in (kept["report"], drawn)]
     assert titles[0] == titles[1]
