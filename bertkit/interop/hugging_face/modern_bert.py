@@ -36,15 +36,18 @@ _SETTINGS = {
     "attention_probs_dropout_prob": "attention_dropout",
 }  # fmt: skip
 # of transformers' ModernBertConfig, for settings that a config.json lacks
-_DEFAULTS = {
+_DEFAULTS: JsonObject = {
     "hidden_activation": "gelu", "max_position_embeddings": 8192, "initializer_range": 0.02, "norm_eps": 1e-5,
-    "mlp_dropout": 0.0, "attention_dropout": 0.0,
+    "mlp_dropout": 0.0, "attention_dropout": 0.0, "embedding_dropout": 0.0, "classifier_dropout": 0.0,
+    "attention_bias": False, "mlp_bias": False, "norm_bias": False, "classifier_bias": False,
+    "classifier_activation": "gelu", "classifier_pooling": "cls", "local_attention": 128, "layer_types": None,
+    "global_attn_every_n_layers": 3, "rope_parameters": None, "global_rope_theta": 160_000.0, "local_rope_theta": 10_000.0,
 }  # fmt: skip
 _ONLY_VALUES: JsonObject = {
     "decoder_bias": True, "tie_word_embeddings": True, "quantization_config": None, "initializer_cutoff_factor": 2.0,
+    "rope_scaling": None,
 }  # fmt: skip
 _POOLINGS = {"cls": "cls", "mean": "plain_mean"}
-_BASES = {"full_attention": 160_000.0, "sliding_attention": 10_000.0}
 _OLD_BASES = {"full_attention": "global_rope_theta", "sliding_attention": "local_rope_theta"}  # of transformers 4
 _PARTS = ("query", "key", "value")  # the thirds of Wqkv
 _ROOTS = ("model.", "head.", "decoder.", "classifier.")
@@ -99,18 +102,20 @@ class ModernBertArchitecture(Architecture):
 
     def settings(self, content: Content, tensors: Mapping[str, Tensor]) -> Content:
         """Translate the settings; those of a task are as in a BERT."""
-        bias, dropout = content.get("mlp_bias", False), content.get("mlp_dropout", 0.0)
-        pooling, window = content.get("classifier_pooling", "cls"), content.get("local_attention", 128)
+        full = _DEFAULTS | content
+        bias, dropout, pooling, window = (
+            full[name] for name in ("mlp_bias", "mlp_dropout", "classifier_pooling", "local_attention")
+        )
+        only = _ONLY_VALUES | {
+            "classifier_bias": bias,
+            "embedding_dropout": dropout,
+            "classifier_activation": full["hidden_activation"],
+        }
         refuse(
             [
-                f"{key}={content[key]!r} is not supported; bertkit loads {allowed!r} only"
-                for key, allowed in (
-                    *_ONLY_VALUES.items(),
-                    ("classifier_bias", bias),
-                    ("embedding_dropout", dropout),
-                    ("classifier_activation", content.get("hidden_activation", "gelu")),
-                )
-                if content.get(key, allowed) not in (None, allowed)
+                f"{key}={full[key]!r} is not supported; bertkit loads {allowed!r} only"
+                for key, allowed in only.items()
+                if full.get(key) not in (None, allowed)
             ],
             pooling not in _POOLINGS and f"classifier_pooling={pooling!r}: expected cls or mean",
             (not isinstance(window, int) or window % 2 > 0)
@@ -118,24 +123,18 @@ class ModernBertArchitecture(Architecture):
         )
         assert isinstance(window, int)
         assert isinstance(pooling, str)
-        bases = {kind: _base(content, kind) for kind in _BASES}
-        dropped = content.get("classifier_dropout")
+        dropped = full["classifier_dropout"]
         attention = {
-            "bias": content.get("attention_bias", False),
+            "bias": full["attention_bias"],
             "window": window // 2,
-            "full_every": _full_every(content),
-            "rotary_base": bases["full_attention"],
-            "rotary_local_base": bases["sliding_attention"],
+            "full_every": _full_every(full),
+            "rotary_base": _base(full, "full_attention"),
+            "rotary_local_base": _base(full, "sliding_attention"),
         }
         return {
-            **{ours: content.get(theirs, _DEFAULTS.get(theirs, "???")) for ours, theirs in _SETTINGS.items()},
+            **{ours: full.get(theirs, "???") for ours, theirs in _SETTINGS.items()},
             "attention": to_mapping(modern_attention()) | attention,
-            "norm": {
-                "placement": "pre",
-                "kind": "layer_norm",
-                "bias": content.get("norm_bias", False),
-                "before_first": False,
-            },
+            "norm": {"placement": "pre", "kind": "layer_norm", "bias": full["norm_bias"], "before_first": False},
             "feed_forward": {"kind": "glu", "bias": bias},
             "pooling": _POOLINGS[pooling],
             "type_vocab_size": 0,
@@ -229,29 +228,32 @@ def modern_attention(**settings: object) -> AttentionConfig:
     return AttentionConfig(**(modern | settings))  # type: ignore[arg-type]
 
 
-def _base(content: Content, kind: str) -> object:
-    """Return the base of the rotary positions of layers with full or local attention."""
-    match content.get("rope_parameters") or {}:
-        case {**kinds} if isinstance(rope := kinds.get(kind), dict):
-            refuse(
-                rope.get("rope_type", "default") != "default"
-                and f"rope_type={rope['rope_type']!r} is not supported; bertkit loads 'default' only"
-            )
-            return rope.get("rope_theta", _BASES[kind])
-    return content.get(_OLD_BASES[kind]) or _BASES[kind]
+def _base(full: Content, kind: str) -> object:
+    """Return the base of the rotary positions of layers with full or local attention, as transformers 5 or 4 stores it."""
+    plain = {"rope_type": "default", "rope_theta": full[_OLD_BASES[kind]]}
+    match full["rope_parameters"] or {}:
+        case {**kinds} if kinds.keys() <= _OLD_BASES.keys() and isinstance(rope := kinds.get(kind, {}), dict):
+            own = plain | rope
+            others = [f"{key}={own[key]!r}" for key in own if key != "rope_theta" and own[key] != plain.get(key)]
+            refuse(len(others) > 0 and f"{', '.join(others)} is not supported; bertkit loads 'default' only")
+            return own["rope_theta"]
+        case ropes:
+            raise InputError(f"rope_parameters={ropes!r}: expected settings for {' and '.join(_OLD_BASES)}")
 
 
-def _full_every(content: Content) -> object:
+def _full_every(full: Content) -> object:
     """Return the distance between layers with full attention; raise InputError if it is not the same everywhere."""
-    kinds, named = content.get("layer_types"), content.get("global_attn_every_n_layers", 3)
-    if not isinstance(kinds, list) or (isinstance(named, int) and named > 0 and kinds == _kinds(named, len(kinds))):
+    kinds, named = full["layer_types"], full["global_attn_every_n_layers"]
+    if not isinstance(kinds, list):
         return named
     every = kinds.index("full_attention", 1) if "full_attention" in kinds[1:] else len(kinds)
     refuse(
+        len(kinds) != full.get("num_hidden_layers")
+        and f"layer_types={kinds}: expected one for each of num_hidden_layers={full.get('num_hidden_layers')}",
         kinds != _kinds(every, len(kinds))
-        and f"layer_types={kinds}: expected full_attention in the first layer, and then at equal distances"
+        and f"layer_types={kinds}: expected full_attention in the first layer, and then at equal distances",
     )
-    return every
+    return named if isinstance(named, int) and named > every == len(kinds) else every
 
 
 def _kinds(every: int, num_layers: int) -> list[str]:

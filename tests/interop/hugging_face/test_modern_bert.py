@@ -119,6 +119,23 @@ def test_a_config_of_transformers_4_is_read(tmp_path: Path) -> None:
     )
     other = bertkit.load_model(tmp_path).config.attention
     assert (other.full_every, other.rotary_base, other.rotary_local_base) == (2, 500.0, 20.0)
+    rope = {"sliding_attention": {"rope_type": "default"}, "full_attention": {"rope_theta": 600.0}}
+    path.write_text(
+        json.dumps(content | {"global_rope_theta": 500.0, "local_rope_theta": 20.0, "rope_parameters": rope})
+    )
+    mixed = bertkit.load_model(tmp_path).config.attention
+    assert (mixed.rotary_base, mixed.rotary_local_base) == (600.0, 20.0)  # as transformers 5 reads both
+
+
+def test_settings_that_a_config_lacks_are_those_of_transformers(tmp_path: Path) -> None:
+    """Of the head's activation too, which does not follow that of the layers."""
+    saved_by_transformers(tmp_path, "ModernBertForMaskedLM", mlp_dropout=0.0)
+    path = tmp_path / "config.json"
+    content = json.loads(path.read_text()) | {"hidden_activation": "silu"}
+    del content["classifier_activation"]
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match="classifier_activation='gelu' is not supported; bertkit loads 'silu' only"):
+        bertkit.load_model(tmp_path)
 
 
 @pytest.mark.parametrize(("settings", "message"), [
@@ -128,7 +145,11 @@ def test_a_config_of_transformers_4_is_read(tmp_path: Path) -> None:
     ({"local_attention": 7}, "local_attention=7: expected an even whole number"),
     ({"classifier_pooling": "max"}, "classifier_pooling='max': expected cls or mean"),
     ({"layer_types": ["sliding_attention"] * 5}, "expected full_attention in the first layer, and then at equal distances"),
+    ({"layer_types": ["full_attention", "sliding_attention"]}, "expected one for each of num_hidden_layers=5"),
     ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "rope_type='yarn' is not supported; bertkit loads 'default' only"),
+    ({"rope_parameters": {"sliding_attention": {"type": "linear", "factor": 2.0}}}, "type='linear', factor=2.0 is not supported"),
+    ({"rope_parameters": {"rope_type": "linear"}}, "{'rope_type': 'linear'}: expected settings for full_attention and sliding_attention"),
+    ({"rope_scaling": {"rope_type": "linear"}}, "rope_scaling={'rope_type': 'linear'} is not supported; bertkit loads None only"),
 ])  # fmt: skip
 def test_settings_that_bertkit_lacks_are_refused_in_one_line(
     settings: dict[str, Any], message: str, tmp_path: Path
