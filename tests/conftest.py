@@ -30,9 +30,9 @@ from bertkit.base import plugins
 from bertkit.base.files import sha256_file
 from bertkit.base.processors import check_precision
 from bertkit.data.corpus.tokenizer import Tokenizer, train_wordpiece
-from bertkit.model.bert import init_weights
 from bertkit.model.bert_config import POOLED_HEADS, PRETRAINING_HEADS, BertConfig, DecoderConfig
 from bertkit.model.heads import BertWithHeads
+from bertkit.model.initialisation import init_weights
 
 check_precision("bf16", "cpu")  # before the first product of the tests, and for the processes that they start
 gc.disable()  # until all tests are imported

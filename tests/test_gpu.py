@@ -25,7 +25,7 @@ from bertkit.kernels.fast import ALL, PLAIN, FastWays
 from bertkit.kernels.layout import Layout
 from bertkit.model import recorded
 from bertkit.model.attention import Weighing, attend, attend_fast
-from bertkit.model.bert_config import AttentionConfig
+from bertkit.model.attention_config import AttentionConfig
 from bertkit.model.geometry import Geometry
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.layers import compile_layers

@@ -24,7 +24,8 @@ from bertkit.data.batches.masking import mask_tokens
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.data.data_config import MaskingConfig
 from bertkit.kernels.layout import Layout
-from bertkit.model.bert_config import AttentionConfig, HeadConfig
+from bertkit.model.attention_config import AttentionConfig
+from bertkit.model.bert_config import HeadConfig
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.patterns import SlidingWindow
 from bertkit.model.slots import Pattern, Positions

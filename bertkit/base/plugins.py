@@ -56,9 +56,9 @@ SLOTS = {
     ),
     "pattern": Slot("attention.pattern", "", "bertkit.model.patterns", "full", "attention.pattern_options"),
     "feed_forward": Slot("feed_forward.kind", "config", "bertkit.model.bert", "mlp", "feed_forward.options"),
-    "pooler": Slot("pooling", "config", "bertkit.model.bert", "first"),
+    "pooler": Slot("pooling", "config", "bertkit.model.poolers", "first"),
     "norm": Slot("norm.kind", "size, epsilon", "bertkit.model.bert", "layer_norm"),
-    "cell": Slot("decoder.cell", "num_inputs, size, by_step, both", "bertkit.model.cells", "gru"),
+    "cell": Slot("decoder.cell", "num_inputs, size, by_step, both", "bertkit.model.recurrent.cells", "gru"),
     "schedule": Slot(
         "schedule.decay", "step, steps, warmup_steps", "bertkit.train.schedule", "polynomial", "schedule.options"
     ),

@@ -24,7 +24,7 @@ from bertkit.inference.forward import require_finite
 from bertkit.interop.exports.sentence_transformers import Pooling, max_length_of, read_pooling
 from bertkit.interop.load import load_packed, load_tokenizer, resolve_model_dir
 from bertkit.kernels import fast
-from bertkit.model.bert_config import BertConfig, too_long
+from bertkit.model.bert_config import BertConfig
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.objective import DeviceInputs
 from bertkit.settings.embed import EmbedSettings
@@ -192,7 +192,7 @@ def open_embedder(settings: EmbedSettings) -> Embedder:
         tokenizer.vocab_size > config.vocab_size
         and f"model_dir={settings.model_dir}: the tokenizer has {tokenizer.vocab_size} tokens, but the model "
         f"{config.vocab_size}; use a directory with the model's own tokenizer",
-        too_long("max_seq_length", longest or 0, config.max_position_embeddings, "max_seq_length"),
+        config.too_long("max_seq_length", longest or 0, "max_seq_length"),
     )
     model.use(fast.choose("auto"))
     num_tokens = settings.batch_tokens or micro_batches.AUTO_MICRO_TOKENS[device.type]

@@ -10,11 +10,11 @@ from pathlib import Path
 from bertkit.base.errors import InputError, named
 from bertkit.base.files import sha256_file
 from bertkit.base.text_files import JsonObject
-from bertkit.base.typed_settings import at, build, checked, read_conf, to_mapping
+from bertkit.base.typed_settings import at, build, checked, read_conf, refuse, to_mapping
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.hugging_face.config_json import problem_type_of
 from bertkit.interop.load import load_packed, load_tokenizer, resolve_model_dir
-from bertkit.model.bert_config import TASK_HEADS, too_long
+from bertkit.model.bert_config import TASK_HEADS
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.directory import read_manifest, read_settings, run_of
 from bertkit.run.start import check_tokenizer
@@ -103,7 +103,7 @@ def _task_without_head(
     if task is not None and not takes_texts:
         opened = task_of(task).for_heads(model.heads.keys())
         if opened.head in model.heads:
-            _check_length(task, model.config.max_position_embeddings)
+            refuse(task.length_problems(model.config))
             return opened
     if task is not None or not (takes_texts or "masked_lm" in model.heads):
         what = "prediction" if task is None else f"task={task.name}"
@@ -125,7 +125,7 @@ def continuation_for(model: BertWithHeads, changes: Settings) -> ContinuationTas
     longest, settings = model.config.max_position_embeddings, read_conf("task/generation")
     search = settings["generation"] | {"max_target_length": min(32, longest // 2), "num_beams": 1}
     config = _changed(settings | {"max_seq_length": longest, "generation": search, "name": "continuation"}, changes)
-    _check_length(config, longest)
+    refuse(config.length_problems(model.config))
     task = ContinuationTask(config)
     if task.search.max_target_length >= config.max_seq_length:
         raise InputError(
@@ -141,7 +141,7 @@ def _texts_for(model: BertWithHeads, changes: Settings) -> TaskConfig:
     task = _changed({**read_conf("task/sequence"), "max_seq_length": longest}, changes)
     if task.long_texts is not None:
         raise InputError(f"task.long_texts={task.long_texts}: this model has no head for classification; leave it out")
-    _check_length(task, longest)
+    refuse(task.length_problems(model.config))
     return task
 
 
@@ -192,7 +192,7 @@ def _task_for(
             f"task.multi_label={str(task.multi_label).lower()}, but model_dir={model_dir} predicts {predicted}; set it to "
             f"{str(multi_label).lower()}, or choose another model"
         )
-    _check_length(task, longest)
+    refuse(task.length_problems(model.config))
     is_number = task.labels == "auto" and head == "sequence" and _is_regression(model)
     return dataclasses.replace(task, labels="regression") if is_number else task
 
@@ -206,15 +206,6 @@ def _general_settings(kind: str, longest: int, max_length: int | None) -> dict[s
     return settings | {"max_seq_length": length}
 
 
-def _check_length(task: TaskConfig, longest: int) -> None:
-    problems = too_long("task.max_seq_length", task.max_seq_length, longest, "task.max_seq_length")
-    if task.generation is not None:
-        name = "task.generation.max_target_length"
-        problems += too_long(name, task.generation.max_target_length, longest, name)
-    if problems:
-        raise InputError(problems[0])
-
-
 def with_changes(opened: TaskModel, changes: Settings) -> TaskModel:
     """Return the model with changed settings of its task.
 
@@ -224,7 +215,7 @@ def with_changes(opened: TaskModel, changes: Settings) -> TaskModel:
     for name in ("kind", "labels", "multi_label"):
         if vars(config)[name] != fixed[name]:
             raise InputError(f"task.{name}: the model fixes it to {fixed[name]}; leave it out")
-    _check_length(config, opened.model.config.max_position_embeddings)
+    refuse(config.length_problems(opened.model.config))
     return dataclasses.replace(opened, task=dataclasses.replace(opened.task, config=config))
 
 

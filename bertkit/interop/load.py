@@ -23,7 +23,6 @@ from bertkit.interop.hugging_face.config_json import changed_from_bert
 from bertkit.interop.hugging_face.directory import fetch
 from bertkit.interop.padded import PaddedBert
 from bertkit.interop.stored import Stored, files_of, fit, folder_of, read_stored, relabel
-from bertkit.model.bert import init_weights
 from bertkit.model.bert_config import (
     HEADS,
     POOLED_HEADS,
@@ -34,6 +33,7 @@ from bertkit.model.bert_config import (
     head_problems,
 )
 from bertkit.model.heads import BertWithHeads
+from bertkit.model.initialisation import init_weights
 from bertkit.train.checkpoint import checkpoints_dir, fault_of, newest_valid
 
 _TEXT_FILES = ("config.json", "bert_config.json", "vocab.txt", "tokenizer.json", "tokenizer_config.json")

@@ -1,4 +1,4 @@
-"""BERT: embeddings, encoder and pooler, and the initialisation of every model.
+"""BERT: embeddings, layers, encoder and pooler. What users may choose instead of BERT's pooler is in poolers.py.
 
 The encoder is that of Vaswani et al. 2017, figure 1, left: a LayerNorm follows each residual connection.
 
@@ -14,9 +14,8 @@ from bertkit.kernels.linear import ACTIVATIONS, Dropout, Embedding, Linear
 from bertkit.model.attention import MultiHeadAttention
 from bertkit.model.bert_config import READING_FIRST, BertConfig
 from bertkit.model.geometry import Geometry
-from bertkit.model.recurrent import RecurrentLayers
-from bertkit.model.returned import checked_module
-from bertkit.model.slots import Positions, changes_embeddings, make_pattern, make_positions
+from bertkit.model.recurrent.encoder import RecurrentLayers
+from bertkit.model.slots import Positions, changes_embeddings, checked_module, make_pattern, make_positions
 
 
 class RMSNorm(nn.RMSNorm):
@@ -195,30 +194,6 @@ class Encoder(nn.Module):
         return hidden_states
 
 
-def weighted_mean(hidden: Tensor, scores: Tensor, layout: Layout) -> Tensor:
-    """Average the vectors of each sequence, weighted by the softmax of their scores: (S, D) and (S,) -> (B, D).
-
-    >>> layout = Layout.from_lengths(torch.tensor([2, 1]))
-    >>> weighted_mean(torch.tensor([[1.0], [3.0], [5.0]]), torch.zeros(3), layout)
-    tensor([[2.],
-            [5.]])
-
-    Source: Raffel and Ellis 2016; with equal scores it is the mean.
-    """
-    sizes = [count * length for _, count, length in layout.runs]
-    means = []
-    runs = zip(layout.runs, torch.split(hidden, sizes), torch.split(scores, sizes), strict=True)
-    for (_, count, length), *parts in runs:
-        tokens, score = (part.view(count, length, *part.shape[1:]) for part in parts)  # (B, T, D), (B, T)
-        means.append((torch.softmax(score, -1)[:, None] @ tokens)[:, 0])
-    return torch.cat(means)[: len(layout.starts)]
-
-
-def mean(hidden: Tensor, layout: Layout) -> Tensor:
-    """Average the vectors of each sequence: (S, D) -> (B, D)."""
-    return weighted_mean(hidden, hidden.new_zeros(len(hidden)), layout)
-
-
 @plugins.option("pooler", "first")
 class Pooler(nn.Module):
     """One vector for a sequence: tanh of a linear map of what `pool` returns, here its [CLS] vector."""
@@ -234,49 +209,6 @@ class Pooler(nn.Module):
     def forward(self, hidden: Tensor, layout: Layout) -> Tensor:
         """(S, D) -> (B, D)."""
         return torch.tanh(self.dense(self.pool(hidden, layout)))
-
-
-@plugins.option("pooler", "cls")
-class Cls(nn.Module):
-    """The vector of [CLS] itself."""
-
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__()
-
-    def forward(self, hidden: Tensor, layout: Layout) -> Tensor:
-        """(S, D) -> (B, D)."""
-        return hidden[layout.starts]
-
-
-@plugins.option("pooler", "plain_mean")
-class PlainMean(Cls):
-    """The mean of the token vectors of a sequence itself."""
-
-    def forward(self, hidden: Tensor, layout: Layout) -> Tensor:
-        """(S, D) -> (B, D)."""
-        return mean(hidden, layout)
-
-
-@plugins.option("pooler", "mean")
-class MeanPooler(Pooler):
-    """The mean of the token vectors of a sequence."""
-
-    def pool(self, hidden: Tensor, layout: Layout) -> Tensor:
-        """(S, D) -> (B, D)."""
-        return mean(hidden, layout)
-
-
-@plugins.option("pooler", "feed_forward")
-class AttentivePooler(Pooler):
-    """A mean with learned weights: feed-forward attention scores a token by a(h) = tanh(w h + b)."""
-
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__(config)
-        self.score = Linear(config.hidden_size, 1)
-
-    def pool(self, hidden: Tensor, layout: Layout) -> Tensor:
-        """(S, D) -> (B, D)."""
-        return weighted_mean(hidden, torch.tanh(self.score(hidden))[:, 0], layout)
 
 
 def make_pooler(config: BertConfig) -> nn.Module:
@@ -325,26 +257,3 @@ class Bert(nn.Module):
         hidden_states = self.encoder(embedded, layout, output_hidden_states, attentions)
         pooled = self.pooler(hidden_states[-1], layout) if self.pooler is not None else None
         return hidden_states, pooled
-
-
-def init_weights(model: nn.Module, std: float, generator: torch.Generator) -> None:
-    """Initialise every parameter: truncated normal matrices, zero biases, norms with weight one and bias zero.
-
-    The recurrent matrix of each gate of a GRU or an LSTM is orthogonal (Bahdanau et al. 2015, appendix B.1). The normal
-    distribution is cut at two standard deviations, as in google-research/bert modeling.py `create_initializer`; Hugging Face
-    does not cut it. `std` is `initializer_range`; with `scale_outputs` that of some matrices is smaller (Shoeybi et al. 2019,
-    section 3). The generator is on the CPU.
-    """
-    for module in model.modules():
-        of_module = std * module.init_scale if isinstance(module, Linear) else std
-        for name, parameter in module.named_parameters(recurse=False):
-            if name.startswith("bias"):
-                nn.init.zeros_(parameter)
-            elif parameter.ndim == 1:
-                assert name == "weight", f"no rule to initialise {name} of {type(module).__name__}"
-                nn.init.ones_(parameter)
-            elif name.startswith("weight_hh"):
-                for gate in torch.split(parameter, parameter.shape[1]):
-                    nn.init.orthogonal_(gate, generator=generator)
-            else:
-                nn.init.trunc_normal_(parameter, std=of_module, a=-2 * of_module, b=2 * of_module, generator=generator)

@@ -10,6 +10,7 @@ from bertkit.base import plugins
 from bertkit.base.annotations import OptionOf
 from bertkit.base.intervals import MAX_INT32, Count, Interval, Positive, ShareBelow1, Size
 from bertkit.base.typed_settings import IF_SET, options_of, refuse, to_mapping, unused
+from bertkit.model.attention_config import AttentionConfig
 
 PRETRAINING_HEADS = ("masked_lm", "next_sentence")
 TASK_HEADS = ("sequence", "token", "span", "choice", "generation")
@@ -24,135 +25,15 @@ Pooling = Annotated[str, OptionOf("pooler")]
 LOCAL_SCORES = ("local_m", "local_p")
 
 
-# settings that only one option uses, and options that cannot be combined
-
-ONLY_WITH = {
-    "additive_size": ("score", "additive"), "max_distance": ("positions", "relative"),
-    "relative_to": ("positions", "relative"), "rotary_base": ("positions", "rotary"),
-    "rotary_local_base": ("pattern", "alternating"), "rotary_pairs": ("positions", "rotary"),
-    "window": ("pattern", "window", "alternating"), "full_every": ("pattern", "alternating"),
-    "block_size": ("pattern", "bigbird"), "random_blocks": ("pattern", "bigbird"), "random_seed": ("pattern", "bigbird"),
-    "compressed_size": ("pattern", "linformer"), "compression_shared": ("pattern", "linformer"),
-}  # fmt: skip
-CLASHES = (
-    ("positions", ("relative", "rotary"), "score", "location", "a location score uses no keys"),
-    ("positions", ("relative", "rotary"), "score", "additive", "these positions need products of query and key"),
-    ("score", ("location",), "pattern", "linformer", "compressed keys have no places"),
-    ("positions", ("relative", "rotary", "alibi"), "pattern", "linformer", "compressed keys have no places"),
-)
-
-
-def attention_problems(attention: AttentionConfig) -> list[str]:
-    """Return an error line for each pair of options that cannot be combined."""
-    chosen = vars(attention)
-    problems = [
-        f"attention.{one}={chosen[one]} with attention.{other}={option}: {why}; change one of them"
-        for one, options, other, option, why in CLASHES
-        if chosen[one] in options and chosen[other] == option
-    ]
-    sides = attention.relative_to
-    if not sides or len(set(sides)) != len(sides):
-        problems.append(f"attention.relative_to=[{','.join(sides)}]: expected keys, values or both, without repeats")
-    return problems
-
-
-def bert_problems(config: BertConfig) -> list[str]:
-    """Return error lines for ids outside the vocabulary, missing or repeated labels, and an odd size for GRUs in two directions."""
-    ids, problems = {"pad_token_id": config.pad_token_id, "eos_token_id": config.eos_token_id or 0}, []
-    if config.decoder is not None:
-        ids |= {
-            "decoder.start_token_id": config.decoder.start_token_id,
-            "decoder.end_token_id": config.decoder.end_token_id,
-        }
-        if config.decoder.kind == "rnn" and config.hidden_size % 2:
-            problems.append(f"model.hidden_size={config.hidden_size}: decoder=rnn needs an even number")
-    problems += [
-        f"{name}={number}: expected an id below vocab_size={config.vocab_size}"
-        for name, number in ids.items()
-        if number >= config.vocab_size
-    ]
-    if not config.labels or len(set(config.labels)) != len(config.labels):
-        problems.append(f"labels={list(config.labels)}: expected at least one, without repeats")
-    return problems
-
-
-def size_problems(shape: BertShape, attention: AttentionConfig) -> list[str]:
-    """Return an error line if positions need an even size and it is odd."""
-    sizes = {
-        "sinusoidal": ("model.hidden_size", shape.hidden_size),
-        "rotary": ("model.hidden_size / model.num_attention_heads", shape.hidden_size // shape.num_attention_heads),
-    }
-    name, size = sizes.get(attention.positions, ("", 0))
-    return [f"{name}={size}: attention.positions={attention.positions} needs an even number"] if size % 2 else []
-
-
 def head_problems(attention: AttentionConfig, pooling: Pooling, heads: Sequence[str]) -> list[str]:
     """Return an error line if a head gets a pooled [CLS] that attends only to itself."""
     pooled = [head for head in heads if head in POOLED_HEADS]
-    if not pooled or attention.pattern != "causal" or pooling not in ("first", "cls"):
+    if not pooled or attention.pattern != "causal" or pooling not in READING_FIRST:
         return []
     return [
         f"pooling={pooling} with attention.pattern=causal: [CLS] attends only to itself, and the head {pooled[0]} uses only [CLS]; "
         "pretrain with pooling=mean"
     ]
-
-
-def objective_problems(attention: AttentionConfig) -> list[str]:
-    """Return an error line if tokens that should predict the next one see it."""
-    if attention.pattern == "causal":
-        return []
-    return [f"objective=next_token: tokens see the next one; set attention.pattern=causal, not {attention.pattern}"]
-
-
-def too_long(name: str, length: int, limit: int, setting: str) -> list[str]:
-    """Return an error line if sequences are longer than the model's positions."""
-    if length <= limit:
-        return []
-    return [f"{name}={length} exceeds the model's max_position_embeddings={limit}; lower {setting}"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class AttentionConfig:
-    """How tokens attend to each other. The defaults are those of BERT; conf/attention/bert.yaml explains each, with its source."""
-
-    score: Annotated[str, OptionOf("score")] = "scaled_dot"
-    score_options: dict[str, object] = field(default_factory=dict, hash=False, metadata=options_of("score", "score"))
-    additive_size: Size = 32
-    positions: Annotated[str, OptionOf("positions")] = "learned"
-    positions_options: dict[str, object] = field(
-        default_factory=dict, hash=False, metadata=options_of("positions", "positions")
-    )
-    max_distance: Count = 16
-    relative_to: tuple[Literal["keys", "values"], ...] = ("keys", "values")
-    rotary_base: Positive = field(default=10_000.0, metadata=IF_SET)
-    rotary_local_base: Positive | None = field(default=None, metadata=IF_SET)
-    rotary_pairs: Literal["neighbours", "halves"] = field(default="neighbours", metadata=IF_SET)
-    pattern: Annotated[str, OptionOf("pattern")] = "full"
-    pattern_options: dict[str, object] = field(
-        default_factory=dict, hash=False, metadata=options_of("pattern", "pattern")
-    )
-    window: Size = 64
-    full_every: Size = field(default=3, metadata=IF_SET)
-    block_size: Size = 64
-    random_blocks: Annotated[int, Interval(0, 1000)] = 3
-    random_seed: Count = 0
-    compressed_size: Size = 128
-    compression_shared: Literal["none", "heads", "key_value", "layers"] = "layers"
-    bias: bool = field(default=True, metadata=IF_SET)
-
-    def __post_init__(self) -> None:
-        refuse(attention_problems(self))
-
-    def without_effect(self, name: str) -> list[str]:
-        """Return an error line if a setting has no effect with the chosen options."""
-        if name not in ONLY_WITH:
-            return []
-        slot, *options = ONLY_WITH[name]
-        return (
-            []
-            if vars(self)[slot] in options
-            else [f"attention.{name}: has no effect without attention.{slot}={' or '.join(options)}; leave it out"]
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,13 +150,34 @@ class BertShape:
             and f"model.hidden_size={size} is not a multiple of model.num_attention_heads={heads}; change one of them",
         )
 
+    @property
+    def head_size(self) -> int:
+        """H, the size of the vectors of a head."""
+        return self.hidden_size // self.num_attention_heads
+
+    def too_long(self, name: str, length: int, setting: str) -> list[str]:
+        """Return an error line if sequences are longer than the model's positions."""
+        limit = self.max_position_embeddings
+        if length <= limit:
+            return []
+        return [f"{name}={length} exceeds the model's max_position_embeddings={limit}; lower {setting}"]
+
+    def size_problems(self, attention: AttentionConfig) -> list[str]:
+        """Return an error line if positions need an even size and it is odd."""
+        sizes = {
+            "sinusoidal": ("model.hidden_size", self.hidden_size),
+            "rotary": ("model.hidden_size / model.num_attention_heads", self.head_size),
+        }
+        name, size = sizes.get(attention.positions, ("", 0))
+        return [f"{name}={size}: attention.positions={attention.positions} needs an even number"] if size % 2 else []
+
 
 @dataclass(frozen=True, kw_only=True)
 class BertConfig(BertShape):
     """The encoder with its vocabulary and, for a task head, its labels."""
 
     vocab_size: Size
-    attention: AttentionConfig = AttentionConfig()
+    attention: AttentionConfig = field(default=AttentionConfig())
     norm: NormConfig = NormConfig()
     feed_forward: FeedForwardConfig = field(default=FeedForwardConfig(), metadata=IF_SET)
     pooling: Pooling = "first"
@@ -288,11 +190,6 @@ class BertConfig(BertShape):
     # the task of a sequence head; None: a regression if there is one label, else a single-label classification
     problem_type: ProblemType | None = None
     classifier_dropout: ShareBelow1 | None = None  # dropout before a task head; None for `hidden_dropout_prob`
-
-    @property
-    def head_size(self) -> int:
-        """H, the size of the vectors of a head."""
-        return self.hidden_size // self.num_attention_heads
 
     @property
     def output_scale(self) -> float:
@@ -346,4 +243,17 @@ class BertConfig(BertShape):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        refuse(size_problems(self, self.attention), bert_problems(self))
+        size, limit, labels, decoder = self.hidden_size, self.vocab_size, self.labels, self.decoder
+        ids = {"pad_token_id": self.pad_token_id, "eos_token_id": self.eos_token_id or 0}
+        if decoder is not None:
+            ids |= {"decoder.start_token_id": decoder.start_token_id, "decoder.end_token_id": decoder.end_token_id}
+        refuse(
+            self.size_problems(self.attention),
+            decoder is not None
+            and decoder.kind == "rnn"
+            and size % 2 > 0
+            and f"model.hidden_size={size}: decoder=rnn needs an even number",
+            *(f"{name}={id_}: expected an id below vocab_size={limit}" for name, id_ in ids.items() if id_ >= limit),
+            (not labels or len(set(labels)) != len(labels))
+            and f"labels={list(labels)}: expected at least one, without repeats",
+        )

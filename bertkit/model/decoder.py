@@ -24,8 +24,9 @@ from torch import Tensor, nn
 from bertkit.kernels.layout import Group, Layout
 from bertkit.kernels.linear import Dropout, TiedLinear
 from bertkit.model.attention import MultiHeadAttention, attend_by_kernel
+from bertkit.model.attention_config import AttentionConfig
 from bertkit.model.bert import Bert, Embeddings, EncoderLayer, make_norm
-from bertkit.model.bert_config import AttentionConfig, BertConfig
+from bertkit.model.bert_config import BertConfig
 from bertkit.model.geometry import Geometry
 from bertkit.model.patterns import CAUSAL
 

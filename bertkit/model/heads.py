@@ -17,8 +17,8 @@ from bertkit.kernels.linear import ACTIVATIONS, Dropout, Linear, TiedLinear
 from bertkit.model.bert import Bert, make_norm
 from bertkit.model.bert_config import HEADS, POOLED_HEADS, PRETRAINING_HEADS, TOKEN_HEADS, BertConfig, head_problems
 from bertkit.model.decoder import Decoder
-from bertkit.model.recurrent import RecurrentDecoder
-from bertkit.model.returned import checked_module
+from bertkit.model.recurrent.decoder import RecurrentDecoder
+from bertkit.model.slots import checked_module
 
 
 class Transform(nn.Module):

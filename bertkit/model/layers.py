@@ -1,4 +1,4 @@
-"""Operations on single layers of a model: freeze lower ones, re-initialise upper ones, compile all, compute them twice.
+"""Operations on single layers of a model: freeze lower ones, compile all, compute them twice.
 
 The depth of a part of BERT is 0 for the embeddings, 1 to L for the layers, and L + 1 for the pooler and the heads.
 
@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from bertkit.base.errors import InputError
 from bertkit.kernels.fast import allow_compiler_cache
-from bertkit.model.bert import Encoder, EncoderLayer, init_weights
+from bertkit.model.bert import Encoder, EncoderLayer
 from bertkit.model.decoder import Decoder
 from bertkit.model.heads import BertWithHeads
 
@@ -45,19 +45,6 @@ def freeze_below(model: BertWithHeads, depth: int) -> None:
     for module in [*frozen, *([model.bert.encoder] if depth > len(layers) else [])]:
         module.eval()
         module.requires_grad_(False)
-
-
-def reinitialise_top(model: BertWithHeads, num_layers: int, seed: int) -> None:
-    """Re-initialise the pooler and the uppermost layers, as at the start of pretraining.
-
-    Source: Zhang et al. 2021, "Revisiting few-sample BERT fine-tuning", section 5.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    modules: list[nn.Module] = [*model.bert.encoder.layers][len(model.bert.encoder.layers) - num_layers :]
-    if num_layers and model.bert.pooler is not None:
-        modules.append(model.bert.pooler)
-    for module in modules:
-        init_weights(module, model.config.initializer_range, generator)
 
 
 def missing_for(device_type: str) -> str | None:

@@ -6,7 +6,7 @@ Axes: as in attention.py; C keys for each query.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -15,8 +15,27 @@ from torch import Tensor, nn
 
 from bertkit.base import plugins
 from bertkit.kernels.linear import Embedding
-from bertkit.model.bert_config import AttentionConfig, BertConfig
-from bertkit.model.returned import returned
+from bertkit.model.attention_config import AttentionConfig
+from bertkit.model.bert_config import BertConfig
+
+
+def returned(slot: str, name: str, result: object, shape: Sequence[int]) -> Tensor:
+    """Return the tensor of a plug-in; raises InputError unless its last axes have this shape."""
+    shape = tuple(shape)
+    if not isinstance(result, Tensor):
+        raise plugins.wrong_result(slot, name, result, f"a tensor of shape {shape}")
+    if result.shape[-len(shape) :] != shape:
+        raise plugins.wrong_result(slot, name, result.shape, f"a tensor of shape {shape}")
+    return result
+
+
+def checked_module(slot: str, name: str, made: object, shape_of: Callable[..., Sequence[int]]) -> nn.Module:
+    """Return a module; every output of a plug-in's must have the shape that `shape_of` computes from the inputs."""
+    if not isinstance(made, nn.Module):
+        raise plugins.wrong_result(slot, name, made, "a torch.nn.Module")
+    if plugins.is_plugin(slot, name):
+        made.register_forward_hook(lambda _, inputs, output: returned(slot, name, output, shape_of(*inputs)))
+    return made
 
 
 def dot(query: Tensor, key: Tensor) -> Tensor:

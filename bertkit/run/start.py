@@ -21,19 +21,12 @@ from bertkit.data.data_config import AnySegments
 from bertkit.interop.hugging_face.config_json import read_config, require_class
 from bertkit.interop.load import hashes_of, load_directory, load_tokenizer, resolve_model_dir
 from bertkit.launch.world import world_from_environment
-from bertkit.model.bert import init_weights
-from bertkit.model.bert_config import (
-    POOLED_HEADS,
-    PRETRAINING_HEADS,
-    AttentionConfig,
-    BertConfig,
-    NormConfig,
-    objective_problems,
-    too_long,
-)
+from bertkit.model.attention_config import AttentionConfig
+from bertkit.model.bert_config import POOLED_HEADS, PRETRAINING_HEADS, BertConfig, NormConfig
 from bertkit.model.heads import BertWithHeads
+from bertkit.model.initialisation import init_weights, reinitialise_top
 from bertkit.model.label_scale import LabelUnits, learn_in_units
-from bertkit.model.layers import depth_of, reinitialise_top
+from bertkit.model.layers import depth_of
 from bertkit.run.directory import read_manifest, run_of
 from bertkit.run.length_phases import lengths_of
 from bertkit.run.memory_plan import check_size
@@ -56,13 +49,12 @@ def check_dataset(
 
     `longest` is the length of a final phase.
     """
-    limit = config.max_position_embeddings
     refuse(
         config.vocab_size != dataset.tokenizer.vocab_size
         and f"the model has a vocabulary of {config.vocab_size} tokens, {dataset.directory} has {dataset.tokenizer.vocab_size}; "
         "prepare the text with tokenizer.path= set to the model's directory",
-        too_long("max_seq_length", segments.max_seq_length, limit, "segments.max_seq_length"),
-        longest is not None and too_long("max_seq_length", longest, limit, "final_phase.max_seq_length"),
+        config.too_long("max_seq_length", segments.max_seq_length, "segments.max_seq_length"),
+        longest is not None and config.too_long("max_seq_length", longest, "final_phase.max_seq_length"),
         segments.has_pairs
         and config.type_vocab_size == 1
         and f"the model has type_vocab_size={config.type_vocab_size}, pairs need 2; set segments=full_sentences",
@@ -71,12 +63,8 @@ def check_dataset(
 
 def check_task(settings: FinetuneSettings, config: BertConfig, has_pairs: bool) -> None:
     """Raise InputError if a length exceeds the model's positions, or there are pairs for a model with one segment type."""
-    limit, generation = config.max_position_embeddings, settings.task.generation
-    lengths = {"task.max_seq_length": settings.task.max_seq_length}
-    if generation is not None:
-        lengths["task.generation.max_target_length"] = generation.max_target_length
     refuse(
-        *(too_long(name, length, limit, name) for name, length in lengths.items()),
+        settings.task.length_problems(config),
         has_pairs
         and config.type_vocab_size == 1
         and f"model_dir={settings.model_dir}: type_vocab_size={config.type_vocab_size}, pairs need 2",
@@ -167,7 +155,7 @@ def start_pretraining(settings: PretrainSettings, dataset: PreparedDataset) -> S
         check_dataset(model.config, dataset, settings.segments, settings.final_phase.max_seq_length)
         check_vocabulary(source, dataset)
         if settings.predicts_next_token:
-            refuse(objective_problems(model.config.attention))
+            refuse(model.config.attention.next_token_problems())
             model.config = dataclasses.replace(model.config, eos_token_id=dataset.tokenizer.facts.sep)
         if world_from_environment().is_main:
             say(f"starting from {settings.model_dir}, whose configuration replaces model=: {report}")

@@ -12,7 +12,8 @@ from bertkit.base.hub_ids import missing_model
 from bertkit.base.intervals import Count, Interval, Positive, ShareInside, Size
 from bertkit.base.typed_settings import IF_SET, refuse, unused
 from bertkit.data.data_config import TokenizerConfig
-from bertkit.model.bert_config import AttentionConfig, BertShape, DecoderConfig, DecoderShape, HeadConfig, NormConfig
+from bertkit.model.attention_config import AttentionConfig
+from bertkit.model.bert_config import BertShape, DecoderConfig, DecoderShape, HeadConfig, NormConfig
 from bertkit.settings.command import Command
 from bertkit.settings.pretrain import TrainingSettings
 from bertkit.tasks.task_config import TaskConfig, unused_hub

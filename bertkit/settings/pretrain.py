@@ -8,7 +8,8 @@ from bertkit.base.intervals import Seed, ShareInside, Size
 from bertkit.base.typed_settings import refuse, unused
 from bertkit.data.data_config import AnySegments, MaskingConfig
 from bertkit.launch.launch_config import LaunchConfig
-from bertkit.model import bert_config
+from bertkit.model.attention_config import AttentionConfig
+from bertkit.model.bert_config import BertShape, FeedForwardConfig, NormConfig, Pooling, head_problems
 from bertkit.settings.command import Command, CommandSettings
 from bertkit.train import train_config
 
@@ -70,11 +71,11 @@ class PretrainSettings(TrainingSettings):
     data_dir: str
     init_moments: bool
     steps: Size | Literal["auto"]
-    model: bert_config.BertShape
-    attention: bert_config.AttentionConfig
-    norm: bert_config.NormConfig
-    feed_forward: bert_config.FeedForwardConfig
-    pooling: bert_config.Pooling
+    model: BertShape
+    attention: AttentionConfig
+    norm: NormConfig
+    feed_forward: FeedForwardConfig
+    pooling: Pooling
     objective: Literal["auto", "masked_lm", "next_token"]
     segments: AnySegments
     final_phase: FinalPhaseConfig
@@ -113,7 +114,7 @@ class PretrainSettings(TrainingSettings):
             return []
         problems = unused_masking(self.explicit_keys)
         if self.model_dir is None:
-            problems += bert_config.objective_problems(self.attention)
+            problems += self.attention.next_token_problems()
         if self.segments.for_next_tokens(self.explicit_keys).predicts_next:
             kind = self.segments.kind
             problems.append(f"segments={kind}: objective=next_token predicts no next sentence; set next_sentence=none")
@@ -132,11 +133,10 @@ class PretrainSettings(TrainingSettings):
             line for key in self.explicit_keys for line in self.attention.without_effect(key.removeprefix("attention."))
         ]
         if not self.segments.is_fixed:
-            length, limit = self.segments.max_seq_length, shape.max_position_embeddings
-            problems += bert_config.too_long("max_seq_length", length, limit, "segments.max_seq_length")
-        problems += bert_config.size_problems(shape, self.attention)
+            problems += shape.too_long("max_seq_length", self.segments.max_seq_length, "segments.max_seq_length")
+        problems += shape.size_problems(self.attention)
         heads = ["next_sentence"] if self.segments.predicts_next and not self.predicts_next_token else []
-        problems += bert_config.head_problems(self.attention, self.pooling, heads)
+        problems += head_problems(self.attention, self.pooling, heads)
         if self.segments.has_pairs and shape.type_vocab_size == 1:
             problems.append(
                 f"model.type_vocab_size={shape.type_vocab_size}: segment pairs need 2; set it, or use segments=full_sentences"
@@ -169,8 +169,7 @@ class PretrainSettings(TrainingSettings):
                 f"{self.segments.max_seq_length}, or null for a run with one length"
             )
         if self.model_dir is None:
-            limit = self.model.max_position_embeddings
-            problems += bert_config.too_long("max_seq_length", longest, limit, "final_phase.max_seq_length")
+            problems += self.model.too_long("max_seq_length", longest, "final_phase.max_seq_length")
         if self.steps != "auto" and not 0 < self.final_phase.first_step(self.steps) < self.steps:
             problems.append(
                 f"final_phase.share={self.final_phase.share} of steps={self.steps} leaves a phase without steps; train "

@@ -11,6 +11,7 @@ from bertkit.base import plugins
 from bertkit.base.intervals import MAX_INT32, Count, Interval, Positive, Real, Share, ShareBelow1, Size
 from bertkit.base.text_files import control_character, is_text_encoding
 from bertkit.base.typed_settings import IF_SET, refuse, unused
+from bertkit.model.bert_config import BertShape
 
 Column = str | Annotated[int, Interval(-MAX_INT32, MAX_INT32)] | tuple[str, ...] | None
 
@@ -272,6 +273,14 @@ class TaskConfig:
     def label_names(self) -> tuple[str, ...] | None:
         """The names of the labels in the order of their numbers; None if they come from the data."""
         return tuple(map(str, self.labels)) if isinstance(self.labels, tuple) else None
+
+    def length_problems(self, model: BertShape) -> list[str]:
+        """Return an error line for each length that exceeds the model's positions."""
+        problems = model.too_long("task.max_seq_length", self.max_seq_length, "task.max_seq_length")
+        if self.generation is not None:
+            name = "task.generation.max_target_length"
+            problems += model.too_long(name, self.generation.max_target_length, name)
+        return problems
 
 
 # settings of runs by earlier versions, with the values that changed nothing

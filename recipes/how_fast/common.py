@@ -22,9 +22,9 @@ from bertkit.data.corpus.prepared import PreparedDataset, open_prepared
 from bertkit.data.corpus.tokenizer import Tokenizer, wordpiece
 from bertkit.data.data_config import CorpusConfig
 from bertkit.interop.hugging_face.directory import write_model
-from bertkit.model.bert import init_weights
 from bertkit.model.bert_config import POOLED_HEADS, BertConfig
 from bertkit.model.heads import BertWithHeads
+from bertkit.model.initialisation import init_weights
 from bertkit.train.processes import choose_device
 
 BERTKIT = [sys.executable, "-P", "-m", "bertkit"]

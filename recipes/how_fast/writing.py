@@ -28,8 +28,8 @@ from bertkit.inference.forward import Running
 from bertkit.inference.generating import write_texts
 from bertkit.inference.task_model import open_task_model
 from bertkit.kernels import fast
-from bertkit.model.bert import init_weights
 from bertkit.model.heads import BertWithHeads
+from bertkit.model.initialisation import init_weights
 from bertkit.tasks.batching import FeatureBatches
 from bertkit.tasks.feature import Feature
 from bertkit.tasks.generation import GenerationExample, GenerationTask

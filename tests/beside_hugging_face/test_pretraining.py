@@ -25,9 +25,9 @@ from bertkit.data.corpus.prepared import open_prepared
 from bertkit.data.data_config import MaskingConfig, SegmentsConfig
 from bertkit.inference.forward import measure_split
 from bertkit.interop.load import load_directory
-from bertkit.model.bert import init_weights
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.heads import BertWithHeads
+from bertkit.model.initialisation import init_weights
 from bertkit.run.objective import pretraining_losses
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.settings.reading.compose import compose

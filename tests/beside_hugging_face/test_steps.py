@@ -22,8 +22,8 @@ from bertkit.cli import run
 from bertkit.data.batches.examples import open_examples
 from bertkit.data.corpus.prepared import open_prepared
 from bertkit.interop.hugging_face import directory as huggingface
-from bertkit.model.bert import init_weights
 from bertkit.model.heads import BertWithHeads
+from bertkit.model.initialisation import init_weights
 from bertkit.run.length_phases import LengthPhases, make_phases
 from bertkit.run.objective import pretraining_losses
 from bertkit.settings.pretrain import PretrainSettings

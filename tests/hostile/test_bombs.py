@@ -25,7 +25,8 @@ from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.data.corpus.vocabulary import learn_vocabulary
 from bertkit.data.corpus.word_cache import WordCache
 from bertkit.data.data_config import CorpusConfig
-from bertkit.model.bert_config import AttentionConfig, BertConfig
+from bertkit.model.attention_config import AttentionConfig
+from bertkit.model.bert_config import BertConfig
 from bertkit.model.heads import BertWithHeads
 
 

@@ -33,8 +33,8 @@ from bertkit.display.report import comparison_page, scores_table, write_report
 from bertkit.interop.google.bundle import read_index, write_checkpoint
 from bertkit.interop.load import load_directory, resolve_model_dir
 from bertkit.interop.parity.certificate import read_certificate
-from bertkit.model.bert import init_weights
 from bertkit.model.heads import BertWithHeads
+from bertkit.model.initialisation import init_weights
 from bertkit.retrieval.library import Library
 from bertkit.retrieval.library_writer import opened_for_writing, stored_files
 from bertkit.retrieval.passages import document_of_text

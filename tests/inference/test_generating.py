@@ -17,7 +17,8 @@ from bertkit.base.batch import TaskBatch
 from bertkit.inference.generating import CHUNK, Written, largest, write_texts
 from bertkit.kernels.fast import ALL
 from bertkit.kernels.layout import Layout
-from bertkit.model.bert_config import AttentionConfig, BertConfig, DecoderConfig, NormConfig
+from bertkit.model.attention_config import AttentionConfig
+from bertkit.model.bert_config import BertConfig, DecoderConfig, NormConfig
 from bertkit.model.heads import BertWithHeads, Targets
 from bertkit.tasks.task_config import GenerationConfig
 

@@ -22,9 +22,10 @@ from bertkit.interop.load import load_directory
 from bertkit.interop.parity import comparison as parity
 from bertkit.interop.parity.certificate import check_certificate, full_tensors
 from bertkit.interop.parity.results import their_parameters
-from bertkit.model.bert import init_weights
-from bertkit.model.bert_config import AttentionConfig, DecoderConfig, NormConfig
+from bertkit.model.attention_config import AttentionConfig
+from bertkit.model.bert_config import DecoderConfig, NormConfig
 from bertkit.model.heads import BertWithHeads
+from bertkit.model.initialisation import init_weights
 
 SHAPE = {
     "vocab_size": 61, "hidden_size": 26, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 37,

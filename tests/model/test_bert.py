@@ -10,9 +10,10 @@ from torch import nn
 
 from bertkit.base.errors import InputError
 from bertkit.kernels.layout import Layout
-from bertkit.model.bert import init_weights
-from bertkit.model.bert_config import AttentionConfig, BertConfig, NormConfig
+from bertkit.model.attention_config import AttentionConfig
+from bertkit.model.bert_config import BertConfig, NormConfig
 from bertkit.model.heads import BertWithHeads
+from bertkit.model.initialisation import init_weights
 
 LENGTHS = torch.tensor([5, 7, 3])
 # the standard deviation of a normal cut at two of its own

@@ -14,7 +14,8 @@ from torch._dynamo.utils import counters
 from bertkit.interop.hugging_face.modern_bert import modern_attention
 from bertkit.kernels.linear import ACTIVATIONS
 from bertkit.model import layers
-from bertkit.model.bert_config import AttentionConfig, FeedForwardConfig, NormConfig
+from bertkit.model.attention_config import AttentionConfig
+from bertkit.model.bert_config import FeedForwardConfig, NormConfig
 from bertkit.model.layers import freeze_below
 from bertkit.run.objective import pretraining_losses, task_losses
 from bertkit.train import loop, processes

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from bertkit.kernels.fast import ALL, PLAIN
 from bertkit.kernels.layout import Layout
 from bertkit.kernels.linear import Dropout
-from bertkit.model.bert_config import AttentionConfig, BertConfig, DecoderConfig, NormConfig
+from bertkit.model.attention_config import AttentionConfig
+from bertkit.model.bert_config import BertConfig, DecoderConfig, NormConfig
 from bertkit.model.geometry import Geometry
 from bertkit.model.heads import BertWithHeads, Targets
 from bertkit.model.patterns import CAUSAL

@@ -7,7 +7,7 @@ import torch
 from conftest import small_model
 
 from bertkit.kernels.layout import Layout
-from bertkit.model.bert_config import AttentionConfig
+from bertkit.model.attention_config import AttentionConfig
 from bertkit.model.recorded import can_record, forget_passes
 
 PLAIN = [

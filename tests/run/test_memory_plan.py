@@ -11,7 +11,8 @@ import torch
 from bertkit.base import memory
 from bertkit.cli import run
 from bertkit.kernels.fast import NAMES, FastWays
-from bertkit.model.bert_config import AttentionConfig, BertConfig, NormConfig
+from bertkit.model.attention_config import AttentionConfig
+from bertkit.model.bert_config import BertConfig, NormConfig
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.memory_plan import LargestBatch, buffer_bytes, measure_activations, measure_needs, memory_lines
 from bertkit.run.objective import pretraining_losses

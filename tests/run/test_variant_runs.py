@@ -21,10 +21,11 @@ from bertkit.base.files import sha256_file
 from bertkit.cli import run
 from bertkit.interop.load import load_packed
 from bertkit.kernels.layout import Layout
-from bertkit.model.bert import init_weights
-from bertkit.model.bert_config import AttentionConfig, NormConfig
+from bertkit.model.attention_config import AttentionConfig
+from bertkit.model.bert_config import NormConfig
 from bertkit.model.heads import BertWithHeads
-from bertkit.model.layers import freeze_below, reinitialise_top
+from bertkit.model.initialisation import init_weights, reinitialise_top
+from bertkit.model.layers import freeze_below
 from bertkit.train import loop
 from bertkit.train.checkpoint import all_checkpoints
 from bertkit.train.log import read_metrics

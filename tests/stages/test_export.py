@@ -20,7 +20,8 @@ from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.exports.sentence_transformers import Pooling, layout_files
 from bertkit.interop.hugging_face.weight_files import HuggingFaceFiles
-from bertkit.model.bert_config import POOLED_HEADS, AttentionConfig
+from bertkit.model.attention_config import AttentionConfig
+from bertkit.model.bert_config import POOLED_HEADS
 
 CLASSES = {
     "pretraining": ("AutoModelForPreTraining", "BertForPreTraining"),

@@ -419,7 +419,8 @@ def test_sources_and_texts_at_their_limits(runs: Path, tokenizer: Tokenizer, tmp
         assert math.isfinite(empty["score"])
         assert empty["text"] == blank["text"]
     from bertkit.interop.hugging_face.directory import write_model
-    from bertkit.model.bert_config import AttentionConfig, DecoderConfig
+    from bertkit.model.attention_config import AttentionConfig
+    from bertkit.model.bert_config import DecoderConfig
 
     facts = tokenizer.facts
     for kind, positions in (("transformer", "sinusoidal"), ("rnn", "none"), ("bert", "learned")):

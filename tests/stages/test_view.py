@@ -28,7 +28,8 @@ from bertkit.explain.pictures import alignment_picture, attention_page, compress
 from bertkit.interop.hugging_face.directory import write_model
 from bertkit.interop.load import load_packed
 from bertkit.kernels.layout import Layout
-from bertkit.model.bert_config import AttentionConfig, DecoderConfig
+from bertkit.model.attention_config import AttentionConfig
+from bertkit.model.bert_config import DecoderConfig
 from bertkit.tasks.feature import Feature
 
 SPANS = ("task=spans", "task.max_seq_length=40", "task.spans.max_query_length=11")

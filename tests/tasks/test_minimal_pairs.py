@@ -15,7 +15,7 @@ import bertkit
 from bertkit import export_model
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
-from bertkit.model.bert_config import AttentionConfig
+from bertkit.model.attention_config import AttentionConfig
 
 # many words of several pieces, punctuation, an empty text, and texts of different lengths
 PAIRS = [

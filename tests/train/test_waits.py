@@ -19,7 +19,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bertkit.base.batch import PretrainBatch
-from bertkit.model.bert_config import AttentionConfig, DecoderConfig
+from bertkit.model.attention_config import AttentionConfig
+from bertkit.model.bert_config import DecoderConfig
 from bertkit.model.geometry import Geometry
 from bertkit.run.objective import pretraining_losses, task_losses
 from bertkit.train import loop

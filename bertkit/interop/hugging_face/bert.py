@@ -27,7 +27,8 @@ from bertkit.interop.hugging_face.architecture import (
 )
 from bertkit.interop.hugging_face.config_json import is_decoder
 from bertkit.interop.hugging_face.names import CLASSIFIERS, from_hugging_face, full_name, to_hugging_face
-from bertkit.model.bert_config import AttentionConfig, BertConfig, NormConfig
+from bertkit.model.attention_config import AttentionConfig
+from bertkit.model.bert_config import BertConfig, NormConfig
 from bertkit.model.heads import BertWithHeads
 
 SHAPE = (

@@ -15,14 +15,8 @@ from bertkit.base.files import to_json
 from bertkit.base.text_files import read_json
 from bertkit.base.typed_settings import build, differences, refuse, to_mapping
 from bertkit.interop.hugging_face.architecture import Architecture, Content, find_architecture, writer_of
-from bertkit.model.bert_config import (
-    AttentionConfig,
-    BertConfig,
-    FeedForwardConfig,
-    HeadConfig,
-    NormConfig,
-    ProblemType,
-)
+from bertkit.model.attention_config import AttentionConfig
+from bertkit.model.bert_config import BertConfig, FeedForwardConfig, HeadConfig, NormConfig, ProblemType
 from bertkit.model.heads import BertWithHeads
 
 

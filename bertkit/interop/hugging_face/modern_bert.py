@@ -17,14 +17,8 @@ from bertkit.base.typed_settings import refuse, to_mapping
 from bertkit.interop.hugging_face.architecture import Architecture, Content, Heads, Located, StoredTensors
 from bertkit.interop.hugging_face.bert import labelled, labels_of
 from bertkit.interop.hugging_face.names import translate
-from bertkit.model.bert_config import (
-    TASK_HEADS,
-    AttentionConfig,
-    BertConfig,
-    FeedForwardConfig,
-    HeadConfig,
-    NormConfig,
-)
+from bertkit.model.attention_config import AttentionConfig
+from bertkit.model.bert_config import TASK_HEADS, BertConfig, FeedForwardConfig, HeadConfig, NormConfig
 from bertkit.model.heads import BertWithHeads
 
 # settings with two names: bertkit's, and the one in config.json

@@ -16,8 +16,8 @@ from conftest import installed_apart, minilm_dir, output_of, small_config
 
 from bertkit import export_model, load_embedder, load_model, load_predictor, load_tokenizer
 from bertkit.cli import run
-from bertkit.model.bert import init_weights
 from bertkit.model.heads import BertWithHeads
+from bertkit.model.initialisation import init_weights
 
 TEXTS = ["A river rose slowly.", "It fell again.", "Nothing of this was ever said in so many words."]
 PAIRS = [("A river rose slowly.", "It fell again."), ("x", "y"), ("What rose?", "A river rose slowly.")]

@@ -20,7 +20,8 @@ from bertkit.interop.exports.card import CardFacts, model_card
 from bertkit.interop.hugging_face.architecture import Content, Heads, StoredTensors
 from bertkit.interop.hugging_face.bert import BertArchitecture
 from bertkit.interop.parity.certificate import identity_of
-from bertkit.model.bert_config import AttentionConfig, BertConfig
+from bertkit.model.attention_config import AttentionConfig
+from bertkit.model.bert_config import BertConfig
 from bertkit.model.heads import BertWithHeads
 
 

@@ -18,9 +18,9 @@ from bertkit.interop.hugging_face.directory import write_model
 from bertkit.interop.hugging_face.modern_bert import ModernBertArchitecture, modern_attention
 from bertkit.interop.load import load_directory
 from bertkit.interop.parity.comparison import certify
-from bertkit.model.bert import init_weights
 from bertkit.model.bert_config import POOLED_HEADS, BertConfig, FeedForwardConfig, NormConfig
 from bertkit.model.heads import BertWithHeads
+from bertkit.model.initialisation import init_weights
 
 CLASSES = {heads: name for heads, name in ModernBertArchitecture.classes.items() if heads}
 WINDOW = 8

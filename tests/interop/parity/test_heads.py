@@ -20,7 +20,8 @@ from bertkit.interop.hugging_face.config_json import architecture_of, config_jso
 from bertkit.interop.load import load_directory
 from bertkit.interop.parity import comparison as parity
 from bertkit.kernels.linear import ACTIVATIONS
-from bertkit.model.bert_config import HEADS, POOLED_HEADS, AttentionConfig
+from bertkit.model.attention_config import AttentionConfig
+from bertkit.model.bert_config import HEADS, POOLED_HEADS
 
 # pairs of BERTs are in tests/interop/test_pairs.py
 KINDS = {

@@ -19,9 +19,10 @@ from bertkit.interop.hugging_face.names import to_hugging_face
 from bertkit.interop.load import load_directory
 from bertkit.kernels.layout import Layout
 from bertkit.model import patterns
-from bertkit.model.bert import init_weights
-from bertkit.model.bert_config import AttentionConfig, BertConfig
+from bertkit.model.attention_config import AttentionConfig
+from bertkit.model.bert_config import BertConfig
 from bertkit.model.heads import BertWithHeads
+from bertkit.model.initialisation import init_weights
 
 TOLERANCE = 1e-10
 VOCAB, LENGTH = 131, 44

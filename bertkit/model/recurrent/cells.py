@@ -2,7 +2,7 @@
 
 The state of a layer is [h], or for an LSTM [c; h], with its memory c. torch's z of a GRU is the papers' 1 - z.
 
-Axes: as in recurrent.py; P vectors in the state of a layer.
+Axes: as in decoder.py; P vectors in the state of a layer.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""A recurrent encoder, and a recurrent decoder with attention to it: neural translation before the Transformer.
+"""The recurrent decoder, which generates a text token by token.
 
-All recurrent layers are those of cells.py: by default GRUs as torch and cuDNN compute them, with the reset gate after the
-matrix, and not before it as in the papers.
-
-Axes: as in attention.py, with S and T for target tokens; C tokens of the longest source, and R texts that are generated at the
-same time (rows), W for each of the B sources, so R = B * W; K vectors in the state of all layers of a decoder.
+Axes: as in model/attention.py, with S and T for target tokens; C tokens of the longest source, and R texts that are generated at
+the same time (rows), W for each of the B sources, so R = B * W; K vectors in the state of all layers of a decoder.
 """
 
 from __future__ import annotations
@@ -13,149 +10,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence
 
-from bertkit.kernels.layout import Layout, on_device, pad
+from bertkit.kernels.layout import Layout, pad
 from bertkit.kernels.linear import Dropout, Embedding, Linear
-from bertkit.model.bert_config import LOCAL_SCORES, BertConfig, DecoderShape
-from bertkit.model.cells import make_layer, run_layer
-from bertkit.model.scores import general, location
-from bertkit.model.slots import dot
-
-
-@dataclass(frozen=True)
-class Steps:
-    """A packed batch in the order of a recurrence: all first tokens, all second ones, and so on; longest sequences first."""
-
-    tokens: Tensor  # indices into S, (n,); without slack, the tokens that only round up the size of a batch
-    sizes: Tensor  # number of sequences that have a token at each step, (T,), on the CPU, as torch expects
-    sequences: Tensor  # longest first, (B,)
-
-    @classmethod
-    def of(cls, layout: Layout, is_reversed: bool = False) -> Steps:
-        """Order the tokens, perhaps backwards from [SEP] to [CLS]; on the CPU, so that the host never waits for the device."""
-        lengths = torch.tensor(layout.lengths)
-        starts = lengths.cumsum(0) - lengths
-        longest_first, sequences = lengths.sort(descending=True, stable=True)
-        is_token = torch.arange(layout.longest)[:, None] < longest_first  # (T, B)
-        places, rows = is_token.nonzero(as_tuple=True)
-        if is_reversed:
-            last = longest_first[rows] - 1
-            places = torch.where((places > 0) & (places < last), last - places, places)
-        tokens, device = starts[sequences[rows]] + places, layout.starts.device
-        return cls(on_device(tokens, device), is_token.sum(1), on_device(sequences, device))
-
-    def packed(self, values: Tensor, num_tokens: int) -> Tensor:
-        """Put values back into the order of the batch, with zeros for slack: (n, ...) -> (S, ...)."""
-        return values.new_zeros(num_tokens, *values.shape[1:]).index_copy(0, self.tokens, values)
-
-
-class RecurrentLayers(nn.Module):
-    """L bidirectional layers of D / 2 each way, with dropout between them: h_j = [forward h_j; backward h_j].
-
-    Or L layers of D in one direction, which may read the text between [CLS] and [SEP] backwards: the state of a token stays at
-    its place, and [SEP] has the last one.
-
-    Source: Bahdanau et al. 2015, appendix A.2.1; Sutskever et al. 2014, sections 3.1 and 3.3.
-    """
-
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__()
-        assert config.decoder is not None
-        size, both = config.hidden_size, config.decoder.bidirectional
-        self.layers = nn.ModuleList(
-            make_layer(config.decoder, size, size // 2 if both else size, both=both)
-            for _ in range(config.num_hidden_layers)
-        )
-        self.is_reversed = config.decoder.reverse_source
-        self.dropout = Dropout(config.hidden_dropout_prob)
-
-    def forward(
-        self, hidden: Tensor, layout: Layout, output_hidden_states: bool = False, attentions: list[Tensor] | None = None
-    ) -> list[Tensor]:
-        """Return hidden states as `bert.Encoder` does; `attentions` stays empty, since the layers have no attention."""
-        steps = Steps.of(layout, self.is_reversed)
-        states = [hidden[steps.tokens]]
-        for layer in self.layers:
-            inputs = states[-1] if len(states) == 1 else self.dropout(states[-1])
-            states.append(layer(PackedSequence(inputs, steps.sizes))[0].data)
-        packed = [hidden, *(steps.packed(state, len(hidden)) for state in states[1:])]
-        return packed if output_hidden_states else packed[-1:]
-
-
-@dataclass(frozen=True)
-class Source:
-    """Encoded source texts, padded."""
-
-    values: Tensor  # (B, C, D)
-    keys: Tensor  # (B, C, D)
-    mask: Tensor  # 0 for a token, -inf in padding, (B, C)
-
-    def select(self, sources: Tensor | slice) -> Source:
-        """Select texts by their indices."""
-        values = self.values[sources]
-        return Source(values, values if self.keys is self.values else self.keys[sources], self.mask[sources])
-
-
-class SourceAttention(nn.Module):
-    """Attention of a decoder state s to its whole source: c = sum_j a_j h_j with a = softmax_j(score(s, h_j)).
-
-    The scores are dot s . h, general s^T W h, location (W s)_j, and additive v^T tanh(W s + U h). Local attention looks only at
-    the tokens at most D = `window` from a centre p, by the general score. Positions count from 0, [CLS] and [SEP] included.
-
-        local_m   p = t, the position of the target token, or the last token of a shorter source
-        local_p   p = C sigmoid(v_p^T tanh(W_p s)) for C source tokens;  a_j is multiplied by exp(-(j - p)^2 / (2 (D / 2)^2))
-
-    Source: Bahdanau et al. 2015, appendix A.1.2; Luong et al. 2015, sections 3.1 and 3.2.
-    """
-
-    def __init__(self, config: BertConfig, decoder: DecoderShape) -> None:
-        super().__init__()
-        self.score, self.window, size = decoder.score, decoder.window, config.hidden_size
-        if self.score == "additive":
-            # not `Linear`, since the number of rows shrinks from step to step
-            self.of_query = nn.Linear(size, size, bias=False)
-            self.of_key = Linear(size, size, bias=False)
-            self.of_sum = nn.Linear(size, 1, bias=False)
-        elif self.score != "dot":
-            num_outputs = config.max_position_embeddings if self.score == "location" else size
-            self.matrix = nn.Linear(size, num_outputs, bias=False)
-        if self.score == "local_p":
-            self.of_state = nn.Linear(size, size, bias=False)  # W_p
-            self.of_centre = nn.Linear(size, 1, bias=False)  # v_p
-
-    def prepare(self, hidden: Tensor, layout: Layout) -> Source:
-        """Pad the encoder's states (S, D) and compute their keys, once for all steps."""
-        values = layout.pad(hidden)
-        keys = layout.pad(self.of_key(hidden)) if self.score == "additive" else values
-        mask = torch.zeros_like(values[..., 0]).masked_fill(~layout.is_token, -torch.inf)
-        return Source(values, keys, mask)
-
-    def forward(self, query: Tensor, source: Source, position: Tensor | int) -> tuple[Tensor, Tensor]:
-        """Attend from the states (B, W, D) of tokens at one position, or (W,): weights (B, W, C) and contexts (B, W, D)."""
-        match self.score:
-            case "dot":
-                scores = dot(query, source.keys)
-            case "general" | "local_m" | "local_p":
-                scores = general(query, source.keys, self.matrix.weight)
-            case "location":
-                places = torch.arange(source.keys.shape[1], device=query.device)
-                scores = location(query, self.matrix.weight, places)
-            case "additive":
-                sums = self.of_query(query)[:, :, None] + source.keys[:, None]  # (B, W, C, D)
-                scores = torch.tanh(sums) @ self.of_sum.weight[0]
-        scores = scores + source.mask[:, None]
-        if self.score in LOCAL_SCORES:
-            lengths = (source.mask == 0).sum(1, keepdim=True)  # (B, 1)
-            centres = (lengths - 1).clamp(max=position)
-            if self.score == "local_p":
-                centres = lengths * torch.sigmoid(self.of_centre(torch.tanh(self.of_state(query)))[..., 0])
-            distances = torch.arange(scores.shape[2], device=query.device) - centres[..., None]  # (B, W, C)
-            scores = scores.masked_fill(distances.abs() > self.window, -torch.inf)
-        weights = torch.softmax(scores, -1)
-        if self.score == "local_p":
-            weights = weights * torch.exp(-2 * (distances / self.window) ** 2)
-        return weights, weights @ source.values
+from bertkit.model.bert_config import BertConfig
+from bertkit.model.recurrent.attention import Source, SourceAttention
+from bertkit.model.recurrent.cells import make_layer, run_layer
+from bertkit.model.recurrent.encoder import Steps
 
 
 @dataclass

@@ -1,0 +1,84 @@
+"""What users choose in attention: the settings `attention.*`, and which of them fit together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from bertkit.base.annotations import OptionOf
+from bertkit.base.intervals import Count, Interval, Positive, Size
+from bertkit.base.typed_settings import IF_SET, options_of, refuse
+
+# the settings that only some options use: the slot, and its options
+ONLY_WITH = {
+    "additive_size": ("score", "additive"), "max_distance": ("positions", "relative"),
+    "relative_to": ("positions", "relative"), "rotary_base": ("positions", "rotary"),
+    "rotary_local_base": ("pattern", "alternating"), "rotary_pairs": ("positions", "rotary"),
+    "window": ("pattern", "window", "alternating"), "full_every": ("pattern", "alternating"),
+    "block_size": ("pattern", "bigbird"), "random_blocks": ("pattern", "bigbird"), "random_seed": ("pattern", "bigbird"),
+    "compressed_size": ("pattern", "linformer"), "compression_shared": ("pattern", "linformer"),
+}  # fmt: skip
+# the options that cannot be combined, and why
+CLASHES = (
+    ("positions", ("relative", "rotary"), "score", "location", "a location score uses no keys"),
+    ("positions", ("relative", "rotary"), "score", "additive", "these positions need products of query and key"),
+    ("score", ("location",), "pattern", "linformer", "compressed keys have no places"),
+    ("positions", ("relative", "rotary", "alibi"), "pattern", "linformer", "compressed keys have no places"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionConfig:
+    """How tokens attend to each other. The defaults are those of BERT; conf/attention/bert.yaml explains each, with its source."""
+
+    score: Annotated[str, OptionOf("score")] = "scaled_dot"
+    score_options: dict[str, object] = field(default_factory=dict, hash=False, metadata=options_of("score", "score"))
+    additive_size: Size = 32
+    positions: Annotated[str, OptionOf("positions")] = "learned"
+    positions_options: dict[str, object] = field(
+        default_factory=dict, hash=False, metadata=options_of("positions", "positions")
+    )
+    max_distance: Count = 16
+    relative_to: tuple[Literal["keys", "values"], ...] = ("keys", "values")
+    rotary_base: Positive = field(default=10_000.0, metadata=IF_SET)
+    rotary_local_base: Positive | None = field(default=None, metadata=IF_SET)
+    rotary_pairs: Literal["neighbours", "halves"] = field(default="neighbours", metadata=IF_SET)
+    pattern: Annotated[str, OptionOf("pattern")] = "full"
+    pattern_options: dict[str, object] = field(
+        default_factory=dict, hash=False, metadata=options_of("pattern", "pattern")
+    )
+    window: Size = 64
+    full_every: Size = field(default=3, metadata=IF_SET)
+    block_size: Size = 64
+    random_blocks: Annotated[int, Interval(0, 1000)] = 3
+    random_seed: Count = 0
+    compressed_size: Size = 128
+    compression_shared: Literal["none", "heads", "key_value", "layers"] = "layers"
+    bias: bool = field(default=True, metadata=IF_SET)
+
+    def __post_init__(self) -> None:
+        chosen, sides = vars(self), self.relative_to
+        refuse(
+            *(
+                f"attention.{one}={chosen[one]} with attention.{other}={option}: {why}; change one of them"
+                for one, options, other, option, why in CLASHES
+                if chosen[one] in options and chosen[other] == option
+            ),
+            (not sides or len(set(sides)) != len(sides))
+            and f"attention.relative_to=[{','.join(sides)}]: expected keys, values or both, without repeats",
+        )
+
+    def without_effect(self, name: str) -> list[str]:
+        """Return an error line if a setting has no effect with the chosen options."""
+        if name not in ONLY_WITH:
+            return []
+        slot, *options = ONLY_WITH[name]
+        if vars(self)[slot] in options:
+            return []
+        return [f"attention.{name}: has no effect without attention.{slot}={' or '.join(options)}; leave it out"]
+
+    def next_token_problems(self) -> list[str]:
+        """Return an error line if tokens that should predict the next one see it."""
+        if self.pattern == "causal":
+            return []
+        return [f"objective=next_token: tokens see the next one; set attention.pattern=causal, not {self.pattern}"]

@@ -1,0 +1,43 @@
+"""The initial weights of every model, and of the uppermost layers of a pretrained one."""
+
+import torch
+from torch import nn
+
+from bertkit.kernels.linear import Linear
+from bertkit.model.heads import BertWithHeads
+
+
+def init_weights(model: nn.Module, std: float, generator: torch.Generator) -> None:
+    """Initialise every parameter: truncated normal matrices, zero biases, norms with weight one and bias zero.
+
+    The recurrent matrix of each gate of a GRU or an LSTM is orthogonal (Bahdanau et al. 2015, appendix B.1). The normal
+    distribution is cut at two standard deviations, as in google-research/bert modeling.py `create_initializer`; Hugging Face
+    does not cut it. `std` is `initializer_range`; with `scale_outputs` that of some matrices is smaller (Shoeybi et al. 2019,
+    section 3). The generator is on the CPU.
+    """
+    for module in model.modules():
+        of_module = std * module.init_scale if isinstance(module, Linear) else std
+        for name, parameter in module.named_parameters(recurse=False):
+            if name.startswith("bias"):
+                nn.init.zeros_(parameter)
+            elif parameter.ndim == 1:
+                assert name == "weight", f"no rule to initialise {name} of {type(module).__name__}"
+                nn.init.ones_(parameter)
+            elif name.startswith("weight_hh"):
+                for gate in torch.split(parameter, parameter.shape[1]):
+                    nn.init.orthogonal_(gate, generator=generator)
+            else:
+                nn.init.trunc_normal_(parameter, std=of_module, a=-2 * of_module, b=2 * of_module, generator=generator)
+
+
+def reinitialise_top(model: BertWithHeads, num_layers: int, seed: int) -> None:
+    """Re-initialise the pooler and the uppermost layers, as at the start of pretraining.
+
+    Source: Zhang et al. 2021, "Revisiting few-sample BERT fine-tuning", section 5.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    modules: list[nn.Module] = [*model.bert.encoder.layers][len(model.bert.encoder.layers) - num_layers :]
+    if num_layers and model.bert.pooler is not None:
+        modules.append(model.bert.pooler)
+    for module in modules:
+        init_weights(module, model.config.initializer_range, generator)
