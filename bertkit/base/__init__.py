@@ -10,7 +10,8 @@ Doors:
     plugins         the registry of options, built in and the user's own
     renamed         settings that had other names in earlier versions
     errors          errors with exit codes; safe output to the terminal
-    files           durable writes, locks, safetensors
+    files           durable writes, locks
+    tensor_files    safetensors, with a checksum
     text_files      reads text, JSON and YAML, with size limits
     json_stream     reads the values of a JSON file one after another
     memory          the memory of this machine

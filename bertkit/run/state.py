@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from bertkit.base.errors import InputError, StorageError, counted
-from bertkit.base.files import read_tensors, remove_leftovers
+from bertkit.base.files import remove_leftovers
+from bertkit.base.tensor_files import read_tensors
 from bertkit.base.typed_settings import IF_SET, checked, to_mapping
 from bertkit.interop.hugging_face import directory as hugging_face
 from bertkit.kernels import fast

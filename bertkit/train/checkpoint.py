@@ -32,7 +32,7 @@ from typing import Any, TypedDict
 
 from torch import Tensor
 
-from bertkit.base import files
+from bertkit.base import files, tensor_files
 from bertkit.base.errors import NumericsError, StorageError, say
 from bertkit.base.text_files import read_json
 from bertkit.base.typed_settings import checked
@@ -118,7 +118,7 @@ class Share:
                 if not is_finite(tensor):
                     raise NumericsError(f"step {self.step}: {name} is not finite; nothing was saved")
         for file, group in self.tensors.items():
-            files.write_tensors(directory / file, group)
+            tensor_files.write_tensors(directory / file, group)
         for file, text in self.texts.items():
             (directory / file).write_text(text, encoding="utf-8")
         for file in (*self.tensors, *self.texts):
@@ -274,7 +274,11 @@ def moment_files(checkpoint_dir: Path) -> list[Path]:
 
 def read_moments(checkpoint_dir: Path) -> dict[str, Tensor]:
     """Read the moments of the optimizer, written by any number of processes."""
-    return {name: tensor for path in moment_files(checkpoint_dir) for name, tensor in files.read_tensors(path).items()}
+    return {
+        name: tensor
+        for path in moment_files(checkpoint_dir)
+        for name, tensor in tensor_files.read_tensors(path).items()
+    }
 
 
 def read_state(checkpoint_dir: Path) -> dict[str, Any]:

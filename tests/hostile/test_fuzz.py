@@ -22,7 +22,7 @@ from task_configs import task_config
 
 from bertkit import commands, export_model
 from bertkit.base.errors import BertkitError, InputError
-from bertkit.base.files import read_tensors, write_tensors
+from bertkit.base.tensor_files import read_tensors, write_tensors
 from bertkit.data.batches.sampling import EpochCache
 from bertkit.data.batches.segments import select
 from bertkit.data.corpus.documents import open_corpus

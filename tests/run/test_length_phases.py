@@ -10,7 +10,7 @@ import pytest
 from conftest import Capsys, refused, weights_of
 
 from bertkit.base.errors import InputError
-from bertkit.base.files import read_tensors
+from bertkit.base.tensor_files import read_tensors
 from bertkit.base.typed_settings import build
 from bertkit.cli import run
 from bertkit.data.batches.examples import open_examples

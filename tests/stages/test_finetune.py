@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 from scipy.stats import binomtest
 
 from bertkit import load_model, load_predictor, load_tokenizer
-from bertkit.base.files import read_tensors
+from bertkit.base.tensor_files import read_tensors
 from bertkit.base.typed_settings import build
 from bertkit.cli import run
 from bertkit.interop.hugging_face import directory as huggingface

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from bertkit.base.errors import StorageError
-from bertkit.base.files import read_tensors, remove_leftovers
+from bertkit.base.files import remove_leftovers
+from bertkit.base.tensor_files import read_tensors
 from bertkit.train import checkpoint
 from bertkit.train.checkpoint import Checkpoint
 

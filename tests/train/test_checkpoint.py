@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from bertkit.base.errors import NumericsError, StorageError
-from bertkit.base.files import read_tensors
+from bertkit.base.tensor_files import read_tensors
 from bertkit.train import checkpoint
 from bertkit.train.checkpoint import Checkpoint, all_checkpoints, fault_of, newest_valid
 

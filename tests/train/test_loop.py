@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from bertkit.base.batch import PretrainBatch
 from bertkit.base.errors import NumericsError
-from bertkit.base.files import read_tensors
+from bertkit.base.tensor_files import read_tensors
 from bertkit.cli import run
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.objective import pretraining_losses

@@ -10,7 +10,7 @@ import pytest
 import torch
 from saver import contents
 
-from bertkit.base.files import read_tensors
+from bertkit.base.tensor_files import read_tensors
 from bertkit.train import checkpoint
 from bertkit.train.checkpoint import newest_valid
 

@@ -6,8 +6,9 @@ from pathlib import Path
 from torch import Tensor
 
 from bertkit.base.errors import InputError, listed
-from bertkit.base.files import building_dir, check_output_dir, write_tensors
+from bertkit.base.files import building_dir, check_output_dir
 from bertkit.base.hub_ids import is_offline, missing_model_error, path_of
+from bertkit.base.tensor_files import write_tensors
 from bertkit.base.text_files import read_json
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.hugging_face.architecture import writer_of

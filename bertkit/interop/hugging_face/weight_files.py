@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from bertkit.base.errors import InputError
-from bertkit.base.files import read_tensors
 from bertkit.base.memory import require_memory
+from bertkit.base.tensor_files import read_tensors
 from bertkit.base.text_files import read_json
 from bertkit.interop.hugging_face.architecture import StoredTensors
 

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from bertkit import __version__
 from bertkit.base.errors import InputError
-from bertkit.base.files import write_tensors
+from bertkit.base.tensor_files import write_tensors
 from bertkit.base.text_files import JsonObject, read_json
 from bertkit.interop.hugging_face.architecture import writer_of
 from bertkit.interop.hugging_face.config_json import architecture_of, config_json, require_bert
