@@ -17,7 +17,7 @@ from bertkit.interop.load import load_packed, resolve_model_dir
 from bertkit.launch.world import world_from_environment
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.directory import read_manifest, run_of
-from bertkit.run.start import check_dataset, check_vocabulary
+from bertkit.run.starts.fitting import check_dataset
 from bertkit.settings.evaluate import EvaluateSettings
 from bertkit.settings.pretrain import unused_masking
 from bertkit.train.processes import Accelerator, ending_together, make_accelerator
@@ -46,8 +46,7 @@ def losses_on_text(settings: EvaluateSettings) -> dict[str, Any] | None:
         predicts_next_token=predicts_next_token,
         draws_from_any=True,
     )
-    check_dataset(model.config, dataset, examples.segments)
-    check_vocabulary(resolve_model_dir(settings.model_dir), dataset)
+    check_dataset(model.config, dataset, examples.segments, resolve_model_dir(settings.model_dir))
     accelerator = make_accelerator(settings.device, world_from_environment().size, settings.launch.hang_timeout_seconds)
     with ending_together(accelerator):
         return _measure(settings, dataset, examples, model, accelerator)

@@ -6,7 +6,7 @@ Doors:
     opening          opens and locks the directory of a run; detects finished runs
     outputs          files named by the user, such as output=
     resume_rules     which settings may change when a run is resumed (`opening.check` refuses the others)
-    start            the starting weights
+    starts.fitting   checks that a model fits its tokenizer, the data and the settings
     task_data        the training and dev examples of a task, as features; truncation
     length_phases    the sequence length of every step of pretraining
     run_length       the number of steps, and how long they take

@@ -39,7 +39,7 @@ from bertkit.run import resume_rules
 from bertkit.run.directory import FILES_OF_A_RUN, FOLDERS_OF_A_RUN, RESULT, Changed, Manifest
 from bertkit.run.memory_plan import LargestBatch, buffer_bytes, memory_lines
 from bertkit.run.resume_rules import Change, Rules, RunSettings
-from bertkit.run.start import starting_weights
+from bertkit.run.starts.start import starting_weights
 from bertkit.run.state import TrainingState
 from bertkit.train.processes import Accelerator, Ranks, ending_together, on_main_process
 

@@ -28,7 +28,7 @@ from bertkit.run.reproducibility import (
     should_compile,
 )
 from bertkit.run.resume_rules import RunSettings
-from bertkit.run.start import Start
+from bertkit.run.starts.start import Start
 from bertkit.tasks.batching import Cut
 from bertkit.train import checkpoint
 from bertkit.train.checkpoint_writer import CheckpointWriter, History

@@ -9,7 +9,14 @@ from bertkit.base.typed_settings import refuse, unused
 from bertkit.data.data_config import AnySegments, MaskingConfig
 from bertkit.launch.launch_config import LaunchConfig
 from bertkit.model.attention_config import AttentionConfig
-from bertkit.model.bert_config import BertShape, FeedForwardConfig, NormConfig, Pooling, head_problems
+from bertkit.model.bert_config import (
+    PRETRAINING_HEADS,
+    BertShape,
+    FeedForwardConfig,
+    NormConfig,
+    Pooling,
+    head_problems,
+)
 from bertkit.settings.command import Command, CommandSettings
 from bertkit.train import train_config
 
@@ -109,6 +116,13 @@ class PretrainSettings(TrainingSettings):
         is_causal = self.model_dir is None and self.attention.pattern == "causal"
         return self.objective == "next_token" or (self.objective == "auto" and is_causal)
 
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """The heads that are trained, after the objective is resolved."""
+        if self.predicts_next_token:
+            return ("next_token",)
+        return PRETRAINING_HEADS if self.segments.predicts_next else ("masked_lm",)
+
     def _objective_problems(self) -> list[str]:
         if not self.predicts_next_token:
             return []
@@ -135,8 +149,7 @@ class PretrainSettings(TrainingSettings):
         if not self.segments.is_fixed:
             problems += shape.too_long("max_seq_length", self.segments.max_seq_length, "segments.max_seq_length")
         problems += shape.size_problems(self.attention)
-        heads = ["next_sentence"] if self.segments.predicts_next and not self.predicts_next_token else []
-        problems += head_problems(self.attention, self.pooling, heads)
+        problems += head_problems(self.attention, self.pooling, self.heads)
         if self.segments.has_pairs and shape.type_vocab_size == 1:
             problems.append(
                 f"model.type_vocab_size={shape.type_vocab_size}: segment pairs need 2; set it, or use segments=full_sentences"

@@ -11,7 +11,7 @@ from bertkit.base import plugins
 from bertkit.base.intervals import MAX_INT32, Count, Interval, Positive, Real, Share, ShareBelow1, Size
 from bertkit.base.text_files import control_character, is_text_encoding
 from bertkit.base.typed_settings import IF_SET, refuse, unused
-from bertkit.model.bert_config import BertShape
+from bertkit.model.bert_config import BertShape, ProblemType
 
 Column = str | Annotated[int, Interval(-MAX_INT32, MAX_INT32)] | tuple[str, ...] | None
 
@@ -268,6 +268,13 @@ class TaskConfig:
     def is_regression(self) -> bool:
         """Whether labels are numbers."""
         return self.labels == "regression"
+
+    @property
+    def problem_type(self) -> ProblemType | None:
+        """What a sequence head predicts; None: one label."""
+        if self.is_regression:
+            return "regression"
+        return "multi_label_classification" if self.multi_label else None
 
     @property
     def label_names(self) -> tuple[str, ...] | None:

@@ -17,7 +17,9 @@ from bertkit.run import task_data
 from bertkit.run.directory import continued_identity, saved_identity
 from bertkit.run.opening import is_done
 from bertkit.run.resume_rules import FINETUNE, Rules, identity_of
-from bertkit.run.start import Start, check_task, start_finetuning
+from bertkit.run.starts.finetuning import start_finetuning
+from bertkit.run.starts.fitting import check_task
+from bertkit.run.starts.start import Start
 from bertkit.run.state import Choices
 from bertkit.run.task_data import TaskData
 from bertkit.settings.finetune import FinetuneSettings

@@ -18,7 +18,8 @@ from bertkit.run.length_phases import choose_micro_sequences, lengths_of
 from bertkit.run.opening import is_done
 from bertkit.run.resume_rules import PRETRAIN, Rules, identity_of
 from bertkit.run.run_length import RunLength, choose_steps
-from bertkit.run.start import Start, objective_of, start_pretraining
+from bertkit.run.starts.pretraining import objective_of, start_pretraining
+from bertkit.run.starts.start import Start
 from bertkit.run.state import Choices, make_choices
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.train.micro_batches import micro_batch_ranges
