@@ -19,10 +19,15 @@ from bertkit.model.slots import Positions, make_pattern
 LONGEST_WAVE = 10_000.0  # for sinusoidal and rotary positions (Vaswani et al. 2017, section 3.5)
 
 
-def _angles(position_ids: Tensor, size: int, like: Tensor, base: float = LONGEST_WAVE) -> Tensor:
-    """The angles position / base^(2i / size) for i from 0 to size / 2 - 1: (S,) -> (S, size / 2)."""
+def _waves(position_ids: Tensor, size: int, like: Tensor, base: float = LONGEST_WAVE) -> Tensor:
+    """The sines and cosines of position / base^(2i / size) for i from 0 to size / 2 - 1: (S,) -> (2, S, size / 2).
+
+    They are rounded once, at the end: an angle in half precision would be wrong by a radian after 250 tokens.
+    """
     exponents = torch.arange(0, size, 2, dtype=torch.float64, device=like.device) / size
-    return (position_ids[:, None] * base**-exponents).to(like.dtype)
+    angles = (position_ids[:, None] * base**-exponents).remainder(2 * math.pi)
+    angles = angles.to(torch.promote_types(like.dtype, torch.float32))
+    return torch.stack([angles.sin(), angles.cos()]).to(like.dtype)
 
 
 def sinusoidal(position_ids: Tensor, size: int, like: Tensor) -> Tensor:
@@ -36,8 +41,7 @@ def sinusoidal(position_ids: Tensor, size: int, like: Tensor) -> Tensor:
 
     Source: Vaswani et al. 2017, section 3.5.
     """
-    angles = _angles(position_ids, size, like)
-    return torch.stack([angles.sin(), angles.cos()], -1).flatten(1)
+    return _waves(position_ids, size, like).movedim(0, -1).flatten(1)
 
 
 def rotate(vectors: Tensor, position_ids: Tensor, base: float = LONGEST_WAVE) -> Tensor:
@@ -66,8 +70,7 @@ def rotate_halves(vectors: Tensor, position_ids: Tensor, base: float = LONGEST_W
 
 def _rotated(first: Tensor, second: Tensor, position_ids: Tensor, base: float) -> list[Tensor]:
     """Rotate pairs, both (S, N, H / 2)."""
-    angles = _angles(position_ids, 2 * first.shape[-1], first, base)[:, None]  # (S, 1, H / 2)
-    sin, cos = angles.sin(), angles.cos()
+    sin, cos = _waves(position_ids, 2 * first.shape[-1], first, base)[:, :, None]  # each (S, 1, H / 2)
     return [first * cos - second * sin, second * cos + first * sin]
 
 

@@ -5,7 +5,7 @@ import functools
 import importlib
 import itertools
 import pkgutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +28,7 @@ from bertkit.model.bert_config import BertConfig, FeedForwardConfig, NormConfig
 from bertkit.model.geometry import Geometry
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.patterns import CAUSAL, bigbird_blocks
-from bertkit.model.positions import rotate, sinusoidal
+from bertkit.model.positions import rotate, rotate_halves, sinusoidal
 from bertkit.model.slots import make_pattern
 
 LENGTHS = (5, 13, 13, 29, 28, 1, 2)  # two run together; the longest has as many as there are positions, and many blocks
@@ -212,6 +212,18 @@ def test_products_of_positions_depend_on_their_distance_alone() -> None:
         assert float(products[0, 0]) == pytest.approx(at_once, abs=1e-12)
         assert products[0].std() > 0.1
     same(turned[0].norm(dim=1), query.norm().expand(83))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("turn", [rotate, rotate_halves])
+def test_rotations_late_in_a_text_are_as_precise_as_the_dtype(turn: Callable[..., Tensor], dtype: torch.dtype) -> None:
+    """In autocast, queries and keys are in half precision; bfloat16 has no number between 256 and 258."""
+    places = torch.tensor([1, 257, 8191])
+    vectors = torch.randn(3, 2, 26, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    exact = turn(vectors, places, 160_000.0)
+    assert (turn(vectors.to(dtype), places, 160_000.0) - exact).abs().max() < 32 * torch.finfo(dtype).eps
+    waves = sinusoidal(places, 26, vectors.to(dtype)) - sinusoidal(places, 26, vectors)
+    assert waves.abs().max() < 4 * torch.finfo(dtype).eps
 
 
 # patterns
