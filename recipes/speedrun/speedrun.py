@@ -47,19 +47,18 @@ CHANGES: dict[str, dict[str, Any]] = {
     "pre-norm": {"norm": "pre"},
     "rotary": {"attention.positions": "rotary"},
     "glu": {"feed_forward": "glu", "model.intermediate_size": 704},
-    "modern_mini": {"model": "modern_mini"},  # also windows, no biases, no segments, and smaller output matrices
 }
+# the model has what the rows before it set, and windows, no biases, no segments, and smaller output matrices
+MODERN = BASE | {"model": "modern_mini"}
 ROWS = {
     row: BASE | {key: value for change in changes for key, value in change.items()}
     for row, changes in zip(CHANGES, itertools.accumulate([change] for change in CHANGES.values()), strict=True)
-}
+} | {"modern_mini": MODERN, "muon": MODERN | {"optimizer.name": "muon", "plugins": ["muon"]}}
 
 
 def settings_of(row: str, data: Path, output: Path, steps: int, seed: int, rate: float | None) -> dict[str, Any]:
     """Return the settings of `bertkit.pretrain` for a row of the ladder."""
     settings = dict(ROWS[row])
-    if settings["model"] == "modern_mini":  # the model has what the rows before it set
-        settings = {key: settings[key] for key in BASE} | {"model": "modern_mini"}
     if rate is not None:
         settings["optimizer.peak_learning_rate"] = rate
     every = max(1, steps // SNAPSHOTS)
