@@ -122,7 +122,7 @@ class TaggingTask(HeadTask[TaggingExample, TaggingFeature, TaggingPrediction]):
 
     def classes_of(self, example: TaggingExample) -> Sequence[str]:
         """Return the tags: each word has its class."""
-        return example.tags or ()
+        return self.reference(example)
 
     def expected_labels(self) -> LabelNames:
         """Return the labels that the settings list; a file need not have both B- and I- of a type."""
@@ -193,37 +193,44 @@ class TaggingTask(HeadTask[TaggingExample, TaggingFeature, TaggingPrediction]):
 
 
 def _examples(reading: Reading, sentences: Iterator[Sentence]) -> Iterator[TaggingExample]:
+    """Yield the examples of a file, with the tags of each sentence unless they are to be predicted."""
     config, place = reading.config, reading.table.place
-    has_tags, scheme = False, "none"
+    reading.notes.append("documents" if config.documents else "sentences")
     if not reading.is_input:
         whole = list(sentences)
-        has_tags, sentences = any(sentence.tags for sentence in whole), iter(whole)
-        for sentence in whole:
-            if reading.is_labelled and sentence.words and not sentence.tags:
-                where = place(sentence.lines[0])
-                raise InputError(f"{where}: no tags; only a test file may lack them; set task.columns.tags=")
-        if has_tags:
-            converted = to_iob2(config, whole, reading.table.name, place)
-            scheme, reading.file_warnings = converted.scheme, converted.warnings
-    reading.labels = labels = Labels(config, "tag", reading.known_labels, False)
-    if labels.names is None and scheme != "none":
-        types = sorted({tag[2:] for sentence in whole for tag in sentence.tags if tag != "O"})
-        labels.names = ("O", *(f"{prefix}-{type_}" for type_ in types for prefix in "BI"))
-        labels.by_value = {label: label for label in labels.names}
-    written = [] if scheme == "none" else [scheme.upper() + ("" if scheme == "iob2" else " read as IOB2")]
-    reading.notes += ["documents" if config.documents else "sentences", *written]
-    ids = Ids("id", is_input=reading.is_input, is_unique=False)
+        _convert(reading, whole)
+        sentences = iter(whole)
+    labels = reading.labels = Labels(config, "tag", reading.known_labels, False)
+    ids, names = Ids("id", is_input=reading.is_input, is_unique=False), dict[str, str]()
     for sentence in sentences:
-        tags = None
-        if has_tags and sentence.tags:
-            for tag, line in zip(sentence.tags, sentence.lines, strict=True):
-                if tag not in labels.seen:
-                    labels.name_of(tag, place(line))
-            tags = tuple(labels.by_value.get(tag, tag) for tag in sentence.tags)
+        line = next(iter(sentence.lines), 0)
         if not sentence.words:
             reading.empty.append(reading.table.name)
-        line = sentence.lines[0] if sentence.lines else 0
+        tags = None
+        if sentence.tags and not reading.is_input:
+            for tag, number in zip(sentence.tags, sentence.lines, strict=True):
+                if tag not in names:
+                    names[tag] = labels.name_of(tag, place(number))
+            tags = tuple(map(names.__getitem__, sentence.tags))
         yield TaggingExample(ids.take(sentence.id, place(line), line), tuple(sentence.words), tags)
+
+
+def _convert(reading: Reading, sentences: Sequence[Sentence]) -> None:
+    """Convert the tags of a file to IOB2, in place; then its labels are known, unless the tags mark no chunks."""
+    for sentence in sentences:
+        if reading.is_labelled and sentence.words and not sentence.tags:
+            where = reading.table.place(sentence.lines[0])
+            raise InputError(f"{where}: no tags; only a test file may lack them; set task.columns.tags=")
+    if not any(sentence.tags for sentence in sentences):
+        return
+    converted = to_iob2(reading.config, sentences, reading.table.name, reading.table.place)
+    reading.file_warnings = converted.warnings
+    if converted.scheme == "none":
+        return
+    reading.notes.append(converted.scheme.upper() + ("" if converted.scheme == "iob2" else " read as IOB2"))
+    if reading.known_labels is None:
+        types = sorted({tag[2:] for sentence in sentences for tag in sentence.tags if tag != "O"})
+        reading.known_labels = ("O", *(f"{prefix}-{type_}" for type_ in types for prefix in "BI"))
 
 
 def _sentences(reading: Reading) -> Iterator[Sentence]:
@@ -238,15 +245,15 @@ def _sentences(reading: Reading) -> Iterator[Sentence]:
         texts = [word for word in own if isinstance(word, str) and word.strip()]
         if len(texts) < len(own):
             raise InputError(f"{where}: field '{words}' has an empty word, or one that is not text; correct it")
-        own_tags = [] if optional_value(row, tags) is None else _list(row[tags or ""], tags, where)
+        found = optional_value(row, tags)
+        own_tags = [] if found is None else _list(found, tags, where)
         if own_tags and len(own_tags) != len(own):
             raise InputError(f"{where}: {len(own)} {words} but {len(own_tags)} {tags}; expected a tag for each word")
         if any(tag is None or not str(tag).strip() for tag in own_tags):
             raise InputError(f"{where}: empty tag in field '{tags}'; correct it")
-        if len({type(tag) for tag in own_tags}) > 1:
+        if len(set(map(type, own_tags))) > 1:
             raise InputError(f"{where}: {tags} have different types; use texts or numbers for all")
-        name = optional_value(row, id_field)
-        return Sentence(None if name is None else str(name), texts, list(map(str, own_tags)), [line] * len(own))
+        return Sentence(optional_value(row, id_field), texts, list(map(str, own_tags)), [line] * len(own))
 
     return reading.each(sentence)
 

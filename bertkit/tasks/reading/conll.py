@@ -122,7 +122,7 @@ def detect_scheme(sentences: Sequence[Sequence[str]]) -> str:
 class Sentence:
     """A sentence or document."""
 
-    id: str | None = None  # from the file
+    id: object = None  # from the file
     words: list[str] = field(default_factory=list)
     tags: list[str] = field(default_factory=list)  # one for each word; empty if the file has no tags
     lines: list[int] = field(default_factory=list)  # the line number of each word
