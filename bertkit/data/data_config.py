@@ -26,6 +26,11 @@ class CorpusConfig:
     name: str | None
     split: str
 
+    @property
+    def paths(self) -> Sequence[str]:
+        """The paths or patterns."""
+        return (self.path,) if isinstance(self.path, str) else self.path or ()
+
     def __post_init__(self) -> None:
         refuse(
             unused(self, "corpus.", ("path", self.source == "python_docs", "with corpus=python_docs", "", ())),

@@ -117,7 +117,7 @@ class PretrainSettings(TrainingSettings):
         return self.objective == "next_token" or (self.objective == "auto" and is_causal)
 
     @property
-    def heads(self) -> tuple[str, ...]:
+    def heads(self) -> Sequence[str]:
         """The heads that are trained, after the objective is resolved."""
         if self.predicts_next_token:
             return ("next_token",)

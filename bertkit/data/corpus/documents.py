@@ -30,7 +30,8 @@ from bertkit.base.text_files import (
     without_surrogates,
 )
 from bertkit.data.corpus.parquet import parquet_records
-from bertkit.data.corpus.sources import Portion, Stretch, cut_file, find_files, python_documents, split_sentences
+from bertkit.data.corpus.python_docs import python_documents
+from bertkit.data.corpus.sources import Portion, Stretch, cut_file, find_files, split_sentences
 from bertkit.data.data_config import CorpusConfig
 
 Document = list[str]

@@ -1,20 +1,11 @@
-"""Sources of text: files, cut between documents; or the documentation bundled with Python.
+"""Files of text, found and cut between documents; and paragraphs, cut into sentences."""
 
-Python's documentation comes from the user's own Python: the language reference of `pydoc help`, one document per topic, and
-the docstrings of the standard library, one document per file. Only sentences of prose are kept. The text differs a little
-between Python versions and is under the PSF licence.
-"""
-
-import ast
-import functools
 import glob
 import gzip
 import os
 import re
-import sysconfig
-import warnings
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -25,8 +16,6 @@ from bertkit.data.data_config import CorpusConfig
 
 FORMATS = {".txt": "text", ".text": "text", ".jsonl": "jsonl", ".json": "json", ".parquet": "parquet"}
 SNIFFED_BYTES = 1024
-SKIPPED_FOLDERS = {"test", "tests", "idlelib", "lib2to3", "site-packages", "dist-packages", "__pycache__", "turtledemo"}
-MIN_WORDS = 8
 
 
 @dataclass(frozen=True)
@@ -56,46 +45,50 @@ def find_files(config: CorpusConfig, leave_out: Iterable[Path]) -> FoundFiles:
     left_out = {path.resolve() for path in leave_out}
     kinds: dict[Path, str] = {}
     ignored: list[Path] = []
-    for pattern in (config.path,) if isinstance(config.path, str) else config.path or ():
+    for pattern in config.paths:
         path = Path(os.path.expanduser(pattern))
-        if path.is_dir():
-            inside = [item for item in _below(path) if item.is_file() and not item.name.startswith(".")]
-            inside = [item for item in inside if left_out.isdisjoint([item.resolve(), *item.resolve().parents])]
-            known = {item: kind for item in inside if (kind := _format(item, config)) is not None}
-            if not known:
-                raise InputError(
-                    f"corpus.path={pattern}: no text in this folder; expected .txt, .txt.gz, .jsonl, .json, .parquet "
-                    "or WikiExtractor files"
-                )
-            ignored += [item for item in inside if item not in known]
-            kinds |= known
+        if not path.is_dir():
+            kinds |= {item: _format(item, config) or "text" for item in _matches(pattern, path)}
             continue
-        if path.exists() and not path.is_file():
-            raise InputError(f"corpus.path={pattern}: neither a file nor a folder")
-        matches = [path] if path.exists() else [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]
-        files = [item for item in matches if item.is_file()]
-        if not files:
-            raise InputError(f"corpus.path={pattern}: no such file, folder or match; for a hub dataset, add corpus=hub")
-        kinds |= {item: _format(item, config) or "text" for item in files}
+        inside = [item for item in _below(path) if left_out.isdisjoint([item.resolve(), *item.resolve().parents])]
+        known = {item: kind for item in inside if (kind := _format(item, config)) is not None}
+        if not known:
+            raise InputError(
+                f"corpus.path={pattern}: no text in this folder; expected .txt, .txt.gz, .jsonl, .json, .parquet "
+                "or WikiExtractor files"
+            )
+        ignored += [item for item in inside if item not in known]
+        kinds |= known
     once = {(state.st_dev, state.st_ino): item for item in reversed(kinds) if (state := item.stat())}
     with_kinds = [(item, kinds[item]) for item in reversed(once.values())]
     return FoundFiles(with_kinds, ignored, len(kinds) - len(once))
 
 
+def _matches(pattern: str, path: Path) -> list[Path]:
+    """Return a file, or the files that a pattern matches."""
+    if path.exists() and not path.is_file():
+        raise InputError(f"corpus.path={pattern}: neither a file nor a folder")
+    names = [path] if path.exists() else map(Path, sorted(glob.glob(str(path), recursive=True)))
+    files = [item for item in names if item.is_file()]
+    if not files:
+        raise InputError(f"corpus.path={pattern}: no such file, folder or match; for a hub dataset, add corpus=hub")
+    return files
+
+
 def _below(folder: Path) -> list[Path]:
-    """List all files below a folder, without following links to folders; every folder must be readable."""
+    """List all files below a folder but hidden ones, without following links to folders; every folder must be readable."""
     errors: list[OSError] = []
     paths = [Path(root, name) for root, _, names in os.walk(folder, onerror=errors.append) for name in names]
     if errors:
         raise InputError(f"{errors[0].filename}: {errors[0].strerror}; make it readable, or list the other folders")
-    return sorted(paths)
+    return sorted(path for path in paths if path.is_file() and not path.name.startswith("."))
 
 
 def _format(path: Path, config: CorpusConfig) -> str | None:
     """Return the format of a file, by its ending or else by its first bytes; None if it is not text."""
     if config.format != "auto":
         return config.format
-    suffix = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
+    suffix = Path(path.name.removesuffix(".gz")).suffix
     if suffix in FORMATS:
         return FORMATS[suffix]
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
@@ -174,78 +167,3 @@ def split_sentences(paragraph: str) -> list[str]:
         start = match.end()
     sentences.append(paragraph[start:].strip())
     return [sentence for sentence in sentences if sentence]
-
-
-@functools.cache
-def python_documents() -> Sequence[list[str]]:
-    """Return the documents of corpus=python_docs, about 1.5 MB; they are collected once."""
-    seen: set[str] = set()
-    documents = []
-    for texts in _python_texts():
-        sentences = dict.fromkeys(sentence for text in texts for sentence in _prose(text))
-        document = [sentence for sentence in sentences if sentence not in seen]
-        seen.update(document)
-        if len(document) >= 2:
-            documents.append(document)
-    return tuple(documents)
-
-
-def _python_texts() -> Iterator[list[str]]:
-    """Yield the texts of each document, before they are reduced to prose."""
-    from pydoc_data.topics import topics
-
-    for name in sorted(topics):
-        yield [topics[name]]
-    library = Path(sysconfig.get_paths()["stdlib"])
-    for path in sorted(library.rglob("*.py")):
-        if not SKIPPED_FOLDERS.intersection(path.relative_to(library).parts):
-            yield _docstrings(path)
-
-
-def _docstrings(path: Path) -> list[str]:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(path.read_text(encoding="utf-8"))
-    except (SyntaxError, UnicodeDecodeError, OSError, RecursionError):
-        return []
-    owners = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    return [ast.get_docstring(node) or "" for node in _statements(tree) if isinstance(node, owners)]
-
-
-def _statements(tree: ast.Module) -> Iterator[ast.AST]:
-    """Yield what may hold a docstring, in the order of `ast.walk`, without the many expressions."""
-    level: list[ast.AST] = [tree]
-    while level:
-        yield from level
-        children = (child for node in level for child in ast.iter_child_nodes(node))
-        level = [child for child in children if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case)]
-
-
-_MARKUP = [
-    (re.compile(r":[a-z:]+:`~?([^`<]*?)(?:\s*<[^>]*>)?`"), r"\1"),  # :class:`Name`
-    (re.compile(r"``?([^`]*)``?"), r"\1"),
-    (re.compile(r"(?<!\w)\*{1,2}(\w[^*]*)\*{1,2}(?!\w)"), r"\1"),  # *emphasis*
-    (re.compile(r"\s*\[\d+\]_?"), ""),  # footnote marks
-    (re.compile(r'"([\w.()\[\]]+)"'), r"\1"),  # the topics quote code
-]
-
-
-def _prose(text: str) -> Iterator[str]:
-    """Yield the sentences of the paragraphs that are prose."""
-    for paragraph in re.split(r"\n\s*\n", text):
-        lines = paragraph.strip("\n").splitlines()
-        if not lines or ">>>" in paragraph or "::=" in paragraph or "--" in paragraph:
-            continue
-        first = lines[0]
-        if first.startswith(("    ", "\t", "@", "#", "|", "+", "=")) or re.match(r"\s*[-*•]\s*$", first):
-            continue
-        joined = " ".join(line.strip() for line in lines)
-        joined = re.sub(r"^[-*•]\s+", "", joined)
-        for pattern, replacement in _MARKUP:
-            joined = pattern.sub(replacement, joined)
-        for sentence in split_sentences(joined):
-            words = sentence.split()
-            letters = sum(character.isalpha() or character.isspace() for character in sentence)
-            if len(words) >= MIN_WORDS and letters >= 0.8 * len(sentence) and sentence[-1] in ".!?:":
-                yield sentence

@@ -2,7 +2,7 @@
 
 import functools
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,7 +41,7 @@ def require_bert(config: BertConfig, where: str) -> None:
         )
 
 
-def require_class(config: BertConfig, heads: tuple[str, ...]) -> None:
+def require_class(config: BertConfig, heads: Sequence[str]) -> None:
     """Raise InputError if a model with these heads could not be saved, since its type has no class with them."""
     refuse(
         tuple(sorted(heads)) not in writer_of(config).classes

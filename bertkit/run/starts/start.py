@@ -1,6 +1,7 @@
 """The starting model of a run, and the hashes of its weights."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NotRequired, TypedDict
@@ -68,7 +69,7 @@ def sha256_of_start(settings: RunSettings, source: Path) -> dict[str, str]:
     return hashes
 
 
-def new_model(config: BertConfig, heads: tuple[str, ...], with_pooler: bool, seed: int) -> BertWithHeads:
+def new_model(config: BertConfig, heads: Sequence[str], with_pooler: bool, seed: int) -> BertWithHeads:
     """Make a model with initial weights."""
     model = BertWithHeads(config, heads, with_pooler=with_pooler)
     init_weights(model, config.initializer_range, torch.Generator().manual_seed(seed))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bertkit.data.corpus import sources as python_docs
+from bertkit.data.corpus import python_docs
 from bertkit.data.corpus.documents import open_corpus
 from bertkit.data.data_config import CorpusConfig
 
