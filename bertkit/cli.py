@@ -18,11 +18,10 @@ from bertkit.base import errors, plugins
 from bertkit.base.errors import InputError, StoppedError, StorageError, in_brief, nearest, say
 from bertkit.base.processors import check_precision
 from bertkit.base.typed_settings import refuse
-from bertkit.commands import command_of
 from bertkit.help import command_help, info, usage
 from bertkit.launch import launcher, world
 from bertkit.settings.reading.hints import OPTIONS, VALUED_OPTIONS, setting_of_option, unknown_option
-from bertkit.settings.reading.names import in_words_of
+from bertkit.settings.reading.names import command_of, in_words_of
 from bertkit.settings.reading.words import OPTIONS as SHORT_OPTIONS
 from bertkit.settings.reading.words import to_words
 

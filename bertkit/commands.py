@@ -7,7 +7,6 @@ A command raises the errors of `bertkit.base.errors`. The stages import torch, a
 """
 
 import contextlib
-import functools
 import importlib
 import os
 import re
@@ -25,13 +24,7 @@ from bertkit.base.text_files import JsonObject
 from bertkit.launch import launcher, world
 from bertkit.settings.command import Command, CommandSettings
 from bertkit.settings.reading.assignments import Assignment, keys_of
-
-
-@functools.cache
-def command_of(name: str) -> Command:
-    """Import the record of a command."""
-    command: Command = importlib.import_module(f"bertkit.settings.{name}").COMMAND
-    return command
+from bertkit.settings.reading.names import command_of
 
 
 def all_commands() -> list[Command]:

@@ -29,11 +29,11 @@ from bertkit.base.files import folder_for, write_durably
 from bertkit.base.hub_ids import path_of
 from bertkit.base.text_files import JsonObject
 from bertkit.base.typed_settings import read_conf, refuse
-from bertkit.commands import build_settings, check_files, command_of, compose_settings, delegate, import_stage
+from bertkit.commands import build_settings, check_files, compose_settings, delegate, import_stage
 from bertkit.launch import launcher, world
 from bertkit.settings.command import Command, CommandSettings
 from bertkit.settings.reading.assignments import Assignment
-from bertkit.settings.reading.names import in_words_of, names_of_rows, settings_of
+from bertkit.settings.reading.names import command_of, in_words_of, names_of_rows, settings_of
 
 ONE_RUN = threading.Lock()  # a training run uses the random state of its process; a second one waits
 RUNS = Path("runs")  # where a run has its place that has no `output_dir`
@@ -128,20 +128,19 @@ def function_of(name: str) -> Callable[..., object]:
 
 def signature_of(command: Command) -> inspect.Signature:
     """Return the keyword parameters of a command: its rows, and the fields of its settings with their defaults in `conf/`."""
-    named_by_itself = {"output_dir": None} if command.makes_run else {}
-    defaults, of_runs = (
-        read_conf(command.name) | named_by_itself,
-        {} if command.of_runs is None else _hints(command.of_runs),
-    )
+    defaults = read_conf(command.name)
+    if command.makes_run:
+        defaults["output_dir"] = None  # named after its settings
+    of_runs = {} if command.of_runs is None else _hints(command.of_runs)
     known = {**of_runs, **_hints(command.name), **dict.fromkeys(command.rows, object)}
     required = [name for name in known if defaults.get(name) == "???" and name not in command.rows]
-    names = [*required, *(name for name in [*command.rows, *known] if name not in required)]
-    parameters = []
-    for name in dict.fromkeys(names):
-        default = inspect.Parameter.empty if name in required else defaults.get(name)
-        kind = inspect.Parameter.KEYWORD_ONLY
-        parameters.append(inspect.Parameter(name, kind, default=default, annotation=known[name]))
-    return inspect.Signature(parameters)
+    usual, kind = defaults | dict.fromkeys(required, inspect.Parameter.empty), inspect.Parameter.KEYWORD_ONLY
+    return inspect.Signature(
+        [
+            inspect.Parameter(name, kind, default=usual.get(name), annotation=known[name])
+            for name in dict.fromkeys([*required, *command.rows, *known])
+        ]
+    )
 
 
 def _hints(command: str) -> dict[str, object]:
@@ -165,16 +164,15 @@ def _call(command: Command, settings: dict[str, object]) -> object:
         data_dir = RUNS if is_unnamed else None  # RUNS has the rows of other runs, too
         for name, setting in command.rows.items():
             rows = settings.pop(name, None)
-            if setting == "input" and isinstance(rows, str) and " " in rows and not os.path.exists(rows):
-                rows = [rows]  # a text
-            if isinstance(rows, (str, os.PathLike)):
-                settings[setting] = rows if setting == "input" else _file(rows, name)
-            elif rows is not None and setting == "input":
-                inputs, settings[setting] = [rows], "-"
-            elif rows is not None:
-                settings |= stack.enter_context(
-                    _as_file(rows, name, setting, folder, settings.get("data_dir", data_dir))
-                )
+            if rows is None:
+                continue
+            if setting != "input":
+                place = settings.get("data_dir", data_dir)
+                settings |= stack.enter_context(_as_file(rows, name, setting, folder, place))
+            elif _is_path(rows):
+                settings[setting] = rows
+            else:
+                inputs, settings[setting] = [[rows] if isinstance(rows, str) else rows], "-"
         if command.returns == "values" and settings.get("output") is None:
             settings["output"] = "-"
         assignments = read_values(command.name, settings)
@@ -189,14 +187,14 @@ def _call(command: Command, settings: dict[str, object]) -> object:
             stack.enter_context(ONE_RUN)
         inputs += check_files(command.name, checked)
         if delegate(command.name, checked):
-            return _run_of(command, checked, {})
+            return _run_of(command, checked)
         stage = import_stage(command.name)
+        if command.returns == "scores":
+            return _run_of(command, checked, stage.scores(checked))
         if command.returns == "values" and checked.output_file == "-":
             return stage.values(checked, *inputs)
-        if command.returns == "scores":
-            return _run_of(command, checked, stage.scores(checked) or {})
         stage.run(checked, *inputs)
-        return _run_of(command, checked, {})
+        return _run_of(command, checked)
 
 
 def _folder_of_rows(command: Command, settings: Mapping[str, object]) -> Path | None:
@@ -214,19 +212,24 @@ def _own_place(command: Command, assignments: Sequence[Assignment]) -> Assignmen
     return Assignment("output_dir", place, f"output_dir={place}")
 
 
-def _run_of(command: Command, settings: CommandSettings, scores: JsonObject) -> Run:
-    directory = None if settings.directory is None else Path(settings.directory).absolute()
-    if directory is not None and command.scores_file is not None:
+def _run_of(command: Command, settings: CommandSettings, scores: JsonObject | None = None) -> Run:
+    """Return the result of a command, with its scores: those of this process, or of the file that it wrote."""
+    directory, written = _absolute(settings.directory), _absolute(settings.output_file)
+    if directory is None:
+        return Run(None, None, scores or {}, written)
+    if command.scores_file is not None:
         scores = json.loads((directory / command.scores_file).read_text(encoding="utf-8"))
-    written = None if settings.output_file in (None, "-") else Path(str(settings.output_file)).absolute()
-    model_dir = None if directory is None or command.model is None else directory / command.model
-    return Run(directory, model_dir, scores, written)
+    return Run(directory, None if command.model is None else directory / command.model, scores or {}, written)
 
 
-def _file(name: str | os.PathLike[str], parameter: str) -> Path:
-    path = path_of(name, parameter).absolute()
-    refuse(not path.is_file() and f"{parameter}={name}: no such file; pass a file, or rows")
-    return path
+def _absolute(place: str | None) -> Path | None:
+    return None if place in (None, "-") else Path(str(place)).absolute()
+
+
+def _is_path(rows: object) -> bool:
+    """Whether an input is a path, and not a text of several words or rows."""
+    is_text = isinstance(rows, str) and " " in rows and not os.path.exists(rows)
+    return isinstance(rows, (str, os.PathLike)) and not is_text
 
 
 @contextlib.contextmanager
@@ -235,8 +238,14 @@ def _as_file(
 ) -> Iterator[dict[str, str | os.PathLike[str]]]:
     """Write rows to a file that is named after its content, so the same rows are the same run; yield the settings for it.
 
-    After an error in the input a new file is removed again, and the message names the rows as the user does.
+    After an error in the input a new file is removed again, and the message names the rows as the user does. Rows that are in
+    a file already stay there.
     """
+    if isinstance(rows, (str, os.PathLike)):
+        path = path_of(rows, name).absolute()
+        refuse(not path.is_file() and f"{name}={rows}: no such file; pass a file, or rows")
+        yield {setting: path}
+        return
     from bertkit.tasks.reading.rows import plain_rows
 
     text = "".join(f"{json.dumps(row)}\n" for row in plain_rows(rows, name))

@@ -8,9 +8,9 @@ from pathlib import Path
 from bertkit.base import plugins
 from bertkit.base.errors import InputError, nearest
 from bertkit.base.typed_settings import conf_dir, conf_dirs, option_names
-from bertkit.commands import all_commands, command_of
+from bertkit.commands import all_commands
 from bertkit.settings.reading.assignments import Assignment
-from bertkit.settings.reading.names import load_plugins
+from bertkit.settings.reading.names import command_of, load_plugins
 
 PACKAGES = (
     "torch", "numpy", "tokenizers", "safetensors", "accelerate", "datasets", "evaluate", "transformers", "hydra-core",

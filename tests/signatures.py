@@ -16,8 +16,8 @@ from bertkit import COMMANDS, SLOTS
 from bertkit.base import plugins
 from bertkit.base.intervals import Interval
 from bertkit.base.typed_settings import conf_dir, option_names
-from bertkit.commands import command_of
 from bertkit.inference.predictor import load_predictor
+from bertkit.settings.reading.names import command_of
 
 STUB = Path(__file__).resolve().parents[1] / "bertkit" / "__init__.pyi"
 HEAD = '''"""The names of `import bertkit`, for editors and type checkers; written by tests/signatures.py."""

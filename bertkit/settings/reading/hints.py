@@ -15,7 +15,7 @@ from bertkit.base.errors import closest, named, nearest
 from bertkit.base.text_files import JsonObject, parse_yaml
 from bertkit.base.typed_settings import at, dotted_keys
 from bertkit.settings.reading.assignments import Assignment
-from bertkit.settings.reading.names import record_of, settings_of, top_level, usual_keys
+from bertkit.settings.reading.names import command_of, settings_of, top_level, usual_keys
 
 OPTIONS = ("--help", "-h", "-m", "--multirun", "--debug", "--version", "--info")
 VALUED_OPTIONS = ("--config-dir", "--config", "--cfg")
@@ -117,7 +117,7 @@ def setting_of_word(command: str, word: str) -> str:
 def unusable_word(command: str, word: str) -> str:
     """Return the error message for a word that is neither a setting nor a file or folder that the command takes."""
     if os.path.exists(word):
-        needs = record_of(command).needs
+        needs = command_of(command).needs
         return f"{word:.200}: bertkit {command} cannot use it (it needs: {needs}); see bertkit {command} --help"
     if Path(word).suffix or "/" in word:
         return f"{word:.200}: no such file or folder"

@@ -23,21 +23,22 @@ _SYNONYMS = {
 }
 
 
-def record_of(command: str) -> Command:
+@functools.cache
+def command_of(name: str) -> Command:
     """Import the record of a command, such as `bertkit.settings.pretrain.COMMAND`."""
-    record: Command = importlib.import_module(f"bertkit.settings.{command}").COMMAND
-    return record
+    command: Command = importlib.import_module(f"bertkit.settings.{name}").COMMAND
+    return command
 
 
 def names_of_rows(command: str) -> str:
     """Return the advice how rows from Python are passed to a command; "" if it takes none."""
-    parameters = " or ".join(f"{name}=" for name in record_of(command).rows)
+    parameters = " or ".join(f"{name}=" for name in command_of(command).rows)
     return parameters and f"; pass rows as {parameters}"
 
 
 def schema_of(command: str) -> type[CommandSettings]:
     """Import the dataclass of a command's settings, such as `PretrainSettings` from `bertkit.settings.pretrain`."""
-    return record_of(command).settings
+    return command_of(command).settings
 
 
 @functools.cache
@@ -87,7 +88,7 @@ def top_level(name: str) -> str:
 
 def column_words(command: str) -> dict[str, str]:
     """Return the word by which users name each column of a task, such as `text` for `task.columns.text`."""
-    words = {setting: option[2:] for option, setting in record_of(command).short.items()}
+    words = {setting: option[2:] for option, setting in command_of(command).short.items()}
     return {
         setting: word
         for setting, word in words.items()
@@ -143,7 +144,7 @@ def items_of(value: Plain) -> list[str]:
 
 def _with_own_name(command: str, one: Assignment) -> Assignment:
     """Give an assignment the name of its setting; `data_dir=` with a file is the file of the task."""
-    file = record_of(command).short.get("", "")
+    file = command_of(command).short.get("", "")
     if one.key == "data_dir" and file.startswith("task.files.") and os.path.isfile(str(one.value)):
         return dataclasses.replace(one, key=file, value=os.path.abspath(str(one.value)))
     return dataclasses.replace(one, key=_own_name(command, one))
@@ -153,7 +154,7 @@ def _own_name(command: str, one: Assignment) -> str:
     slot = plugins.SLOTS.get(one.key)
     if slot is not None and one.value not in option_names([conf_dir()]).get(one.key, ()):
         return slot.setting if plugins.exists(one.key, one.value) else one.key
-    if one.key not in settings_of(command) and (setting := record_of(command).short.get(f"--{one.key}")):
+    if one.key not in settings_of(command) and (setting := command_of(command).short.get(f"--{one.key}")):
         return setting
     known = [name for name in _SYNONYMS if top_level(name) in settings_of(command)]
     return next((name for name in known if one.key in _SYNONYMS[name]), one.key)

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from bertkit.base.errors import InputError
 from bertkit.settings.reading.assignments import as_word
 from bertkit.settings.reading.hints import setting_of_option, setting_of_word, unknown_option
-from bertkit.settings.reading.names import column_words, is_verbatim, record_of
+from bertkit.settings.reading.names import column_words, command_of, is_verbatim
 
 OPTIONS = ("--text", "--label", "--pair", "--dev", "--test", "--output")
 
 
 def to_words(command: str, words: Sequence[str], options: Sequence[tuple[str, str]]) -> list[str]:
     """Replace words that are files or models, and the options of the short form, pairs of name and value, by settings."""
-    short = record_of(command).short
+    short = command_of(command).short
     settings, others = dict[str, str | int](), list[str]()
     for word in words:
         setting = "" if "=" in word else _setting_of(command, short, word)
