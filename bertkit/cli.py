@@ -267,32 +267,40 @@ def _report(error: BaseException, place: str = "") -> int:
         if not launcher.report_error(str(error)) and _is_main():
             say(error)
         return error.exit_code
-    from bertkit.base.files import DISK_ERRORS  # imported here: a signal may arrive during the imports above
-    from bertkit.base.memory import OUT_OF_MEMORY, is_out_of_memory
-
-    if isinstance(error, errors.BertkitError):
-        return _fail(str(error), error.exit_code)
-    if is_out_of_memory(error):
-        return _fail(
-            f"{OUT_OF_MEMORY} ({in_brief(' '.join(str(error).split()) or 'MemoryError')})", InputError.exit_code
-        )
-    is_lost = world.is_lost_peer(error) and world.world_from_environment().size > 1
-    is_of_disk = isinstance(error, OSError) and error.errno in DISK_ERRORS
-    fault = None if is_lost or is_of_disk else plugins.fault_of(error)
-    if fault is not None:
-        return _fail(str(fault), fault.exit_code)
-    if isinstance(error, OSError):
-        code = StorageError.exit_code if is_of_disk else InputError.exit_code
-        reason = ": ".join(filter(None, (str(error.filename or place), error.strerror or str(error))))
-        return _fail(in_brief(reason), code)
-    message = in_brief(f"{type(error).__name__}: {' '.join(str(error).split())}")
-    if is_lost:
-        return _fail(f"{world.LOST} ({message})", errors.PeerError.exit_code)
+    known = error if isinstance(error, errors.BertkitError) else _known(error, place)
+    if known is not None:
+        return _fail(str(known), known.exit_code)
+    message = _message(error)
     if not launcher.report_error(message):
         # every process prints this error, since other processes only know that the connection was lost
         whose = " or in ".join(["bertkit", *plugins.used()])
         say(f"error: {message}; this is a bug in {whose}, --debug shows where", file=sys.stderr)
     return INTERNAL_FAULT
+
+
+def _known(error: BaseException, place: str) -> errors.BertkitError | None:
+    """Return an exception of another library, or of a plug-in, as an error with a message for the user; None for a bug."""
+    from bertkit.base.files import is_disk_error  # imported here: a signal may arrive during the imports above
+    from bertkit.base.memory import OUT_OF_MEMORY, is_out_of_memory
+
+    if is_out_of_memory(error):
+        return InputError(f"{OUT_OF_MEMORY} ({' '.join(str(error).split()) or 'MemoryError'})")
+    if world.is_lost_peer(error) and world.world_from_environment().size > 1:
+        return errors.PeerError(f"{world.LOST} ({_message(error)})")
+    if is_disk_error(error):
+        return StorageError(_reason(error, place))
+    fault = plugins.fault_of(error)
+    if fault is None and isinstance(error, OSError):
+        return InputError(_reason(error, place))
+    return fault
+
+
+def _reason(error: OSError, place: str) -> str:
+    return ": ".join(filter(None, (str(error.filename or place), error.strerror or str(error))))
+
+
+def _message(error: BaseException) -> str:
+    return in_brief(f"{type(error).__name__}: {' '.join(str(error).split())}")
 
 
 def _fail(message: str, code: int) -> int:

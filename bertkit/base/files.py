@@ -20,7 +20,7 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from bertkit.base.errors import InputError, LockedError, StorageError, in_json
 
@@ -89,7 +89,7 @@ def _short(name: str) -> str:
     return name if len(os.fsencode(name)) < 240 else hashlib.sha256(os.fsencode(name)).hexdigest()
 
 
-def is_disk_error(error: BaseException) -> bool:
+def is_disk_error(error: BaseException) -> TypeGuard[OSError]:
     """Return whether the error means that a disk is full, read-only or failing."""
     return isinstance(error, OSError) and error.errno in DISK_ERRORS
 

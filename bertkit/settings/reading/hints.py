@@ -5,7 +5,7 @@ A hint translates a name from another tool, names the command that has the setti
 
 import functools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,16 +58,16 @@ def _translated(settings: frozenset[str], key: str, value: str) -> str:
 
 def _elsewhere(command: str, key: str, value: str) -> str:
     """Name the command that has a setting, and how its result is passed on; "" if none has it, or this command has it too."""
-    names = [name for name in (key, *_meanings(key)) if top_level(name) not in settings_of(command)]
-    owners = {name: [other for other in COMMANDS if top_level(name) in settings_of(other)] for name in names}
-    name = next((name for name in names if owners[name]), None)
-    if name is None:
-        return ""
-    earlier = [other for other in owners[name] if COMMANDS.index(other) < COMMANDS.index(command)]
-    owner = earlier[-1] if earlier else owners[name][0]
-    taken_as = _TAKEN_AS.get(owner)
-    then = f", whose output_dir is {taken_as}= here" if earlier and taken_as in settings_of(command) else ""
-    return f"; pass {_with_value(name, value)} to bertkit {owner}{then}"
+    for name in (key, *_meanings(key)):
+        owners = [other for other in COMMANDS if top_level(name) in settings_of(other)]
+        if not owners or command in owners:
+            continue
+        earlier = [other for other in owners if COMMANDS.index(other) < COMMANDS.index(command)]
+        owner = earlier[-1] if earlier else owners[0]
+        taken_as = _TAKEN_AS.get(owner)
+        then = f", whose output_dir is {taken_as}= here" if earlier and taken_as in settings_of(command) else ""
+        return f"; pass {_with_value(name, value)} to bertkit {owner}{then}"
+    return ""
 
 
 def setting_of_option(command: str, option: str) -> str:
@@ -75,8 +75,9 @@ def setting_of_option(command: str, option: str) -> str:
 
     A setting of another meaning than the other tool's is only a hint.
     """
-    key = option.lstrip("-").replace("-", "_")
-    settings = settings_of(command) if command in COMMANDS else frozenset()
+    if command not in COMMANDS:
+        return ""
+    key, settings = option.lstrip("-").replace("-", "_"), settings_of(command)
     slot = plugins.SLOTS.get(key)
     if top_level(key) in settings or (slot is not None and top_level(slot.setting) in settings):
         return key
@@ -88,10 +89,10 @@ def unknown_option(command: str, option: str, value: str) -> str:
     """Return the error message for an unknown option such as --lr; the command may be unknown too."""
     key, has_value, own = option.lstrip("-").partition("=")
     key, value = key.replace("-", "_"), (own if has_value else value) or "..."
-    settings = settings_of(command) if command in COMMANDS else frozenset()
-    in_groups = [f"{name}={value}" for name in usual_keys(command) if name.endswith(f".{key}")] if settings else []
-    if meant := _translated(settings, key, value) or " or ".join(in_groups):
-        return f"unknown option {option}; here it is {meant}"
+    if command in COMMANDS:
+        in_groups = [f"{name}={value}" for name in usual_keys(command) if name.endswith(f".{key}")]
+        if meant := _translated(settings_of(command), key, value) or " or ".join(in_groups):
+            return f"unknown option {option}; here it is {meant}"
     return f"unknown option {option}{nearest(option, (*OPTIONS, *VALUED_OPTIONS))}; see bertkit --help"
 
 
@@ -156,28 +157,36 @@ class Configuration:
             return f"'{key}': {_ABSENT[parent]}"
         if key == "segments.next_sentence":
             return f"'{one.text}': the instances of segments=google are for nsp, as in the original; leave it out"
-        return f"unknown key '{key}'{next(filter(None, self._hints(one)))}"
+        return f"unknown key '{key}'{self._hint(one)}"
 
-    def _hints(self, one: Assignment) -> Iterator[str]:
-        """Yield what the user may mean by an unknown key, the likeliest first; "" for nothing."""
+    def _hint(self, one: Assignment) -> str:
+        """Return what the user may mean by an unknown key, the likeliest that is found."""
         key, value, (parent, _, leaf) = one.key, one.text.partition("=")[2], one.key.rpartition(".")
-        meant = _translated(settings_of(self.command), key, value)
-        yield meant and f"; here it is {meant}"
-        in_groups = [name for name in self.keys if name.endswith(f".{key}")]
-        yield f"; here it is {_with_value(in_groups[0], value)}" if len(in_groups) == 1 else ""
-        yield f"; did you mean {named(in_groups, ' or ')}?" if in_groups else ""
-        has_owner = self.command in _TAKEN_AS or not _meanings(key)
-        yield _elsewhere(self.command, key, value) if has_owner else f"; bertkit {self.command} has no such setting"
+        if meant := _translated(settings_of(self.command), key, value):
+            return f"; here it is {meant}"
+        if in_groups := [name for name in self.keys if name.endswith(f".{key}")]:
+            is_one = len(in_groups) == 1
+            return (
+                f"; here it is {_with_value(in_groups[0], value)}"
+                if is_one
+                else f"; did you mean {named(in_groups, ' or ')}?"
+            )
+        if _meanings(key) and self.command not in _TAKEN_AS:
+            return f"; bertkit {self.command} has no such setting"
+        if elsewhere := _elsewhere(self.command, key, value):
+            return elsewhere
         group = max((name for name in self.keys if key.startswith((f"{name}.", f"{name}_"))), key=len, default="")
         own = [name.removeprefix(f"{group}.") for name in self.keys if name.startswith(f"{group}.")]
-        match = closest(key[len(group) + 1 :], own)
-        yield f"; did you mean '{match if group == parent else f'{group}.{match}'}'?" if match else ""
-        yield f"; {group} has only {named(own)}" if own and group == parent else ""
-        by_leaf = {name.rpartition(".")[2]: name for name in reversed(self.keys)}
-        yield nearest(key, [name for name in (*self.keys, *self.groups) if name != group])
-        match = closest(leaf.rpartition("/")[2], by_leaf)
-        yield f"; did you mean '{by_leaf[match]}'?" if match else ""
-        yield f"; see bertkit {self.command} --help"
+        if own and group == parent:
+            match = closest(leaf, own)
+            return f"; did you mean '{match}'?" if match else f"; {group} has only {named(own)}"
+        beside = (key[len(group) + 1 :], {name: f"{group}.{name}" for name in own})
+        anywhere = (key, {name: name for name in (*self.keys, *self.groups) if name != group})
+        by_leaf = (leaf.rpartition("/")[2], {name.rpartition(".")[2]: name for name in reversed(self.keys)})
+        for typed, known in (beside, anywhere, by_leaf):
+            if match := closest(typed, known):
+                return f"; did you mean '{known[match]}'?"
+        return f"; see bertkit {self.command} --help"
 
     def _wrong_option(self, one: Assignment) -> str | None:
         """Return the error message for an option that a group does not have."""
@@ -187,12 +196,15 @@ class Configuration:
         if not isinstance(value, str):
             return f"'{one.text}': {key}= takes a name {options_line(key, options)}; its settings are {key}.*"
         options = [*options, *plugins.plugins_of(key)]
-        hint = next(filter(None, self._option_hints(key, value, options)), "")
+        hint = self._option_hint(key, value, options)
         return f"unknown option {key}={value}{hint} {options_line(key, options)}"
 
-    def _option_hints(self, group: str, option: str, options: Sequence[str]) -> Iterator[str]:
-        """Yield what the user may mean by an unknown option, the likeliest first; "" for nothing."""
-        yield from (f"; here it is {meant}" for meant in _meanings(option) if meant.startswith(f"{group}="))
-        yield nearest(option, options)
+    def _option_hint(self, group: str, option: str, options: Sequence[str]) -> str:
+        """Return what the user may mean by an unknown option, the likeliest that is found; "" for nothing."""
+        own = [meant for meant in _meanings(option) if meant.startswith(f"{group}=")]
+        if own:
+            return f"; here it is {own[0]}"
+        if similar := nearest(option, options):
+            return similar
         meant = _translated(settings_of(self.command), group, option)
-        yield meant and f"; here it is {meant}"
+        return meant and f"; here it is {meant}"
