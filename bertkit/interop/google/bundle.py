@@ -1,18 +1,12 @@
 """TensorFlow's V2 checkpoints ("tensor bundles"), read and written without TensorFlow.
 
 A checkpoint consists of a table `PREFIX.index` and data files `PREFIX.data-00000-of-00001`, ..., which contain only the bytes
-of the tensors. The table maps the name of each variable to a protocol buffer message with its dtype, shape, data file, offset,
+of the tensors. The table (table.py) maps the name of each variable to a protocol buffer message with its dtype, shape, data file, offset,
 size and checksum, and the key "" to a header.
-
-1. A table ends in a footer: offset and size of the index block, and a magic number. The values of the index block are the
-   offsets and sizes of the data blocks.
-2. A block is a sequence of (key, value), where a key is stored as its difference from the key before it; then restart points
-   for random access, a byte for the compression, and a checksum.
 
 The files are not trusted: every length is checked against the size of the file before anything is read or allocated.
 
-Source: tensorflow/core/util/tensor_bundle/tensor_bundle.cc, tensorflow/core/protobuf/tensor_bundle.proto;
-tensorflow/core/lib/io/format.cc, table_builder.cc and block.cc.
+Source: tensorflow/core/util/tensor_bundle/tensor_bundle.cc, tensorflow/core/protobuf/tensor_bundle.proto.
 """
 
 import dataclasses
@@ -21,17 +15,17 @@ import functools
 import math
 import struct
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import google_crc32c
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from bertkit.base.errors import InputError, listed
+from bertkit.interop.google.table import Reader, build_table, masked_crc32c, read_table, to_varint
 
 # from tensorflow/core/framework/types.proto; BERT does not need the other dtypes
 _DTYPES = {
@@ -55,12 +49,6 @@ class _Wire(enum.IntEnum):
 _ENTRY = {
     1: _Wire.VARINT, 2: _Wire.BYTES, 3: _Wire.VARINT, 4: _Wire.VARINT, 5: _Wire.VARINT, 6: _Wire.FIXED32, 7: _Wire.BYTES,
 }  # fmt: skip
-
-_MAGIC = struct.pack("<Q", 0xDB4775248B80FB57)  # the last bytes of a table
-_FOOTER_BYTES = 48
-_TRAILER_BYTES = 5  # after a block: compression and checksum
-_RESTART_INTERVAL = 16
-_MAX_KEY_BYTES = 1024
 
 
 @dataclass(frozen=True)
@@ -181,21 +169,19 @@ def _tensor(name: str, entry: _Entry, file: npt.NDArray[np.uint8]) -> Tensor:
 
 def _message(data: bytes, wire_types: Mapping[int, _Wire]) -> _Message:
     """Read the fields of a protocol buffer message; those with a number in `wire_types` must have this type."""
-    fields, at = _Message(), 0
-    while at < len(data):
-        tag, at = _read_varint(data, at)
+    fields, rest = _Message(), Reader(data)
+    while rest.at < len(data):
+        tag = rest.varint()
         number, wire_type = tag >> 3, tag & 7
         match wire_type:
             case _Wire.VARINT:
-                fields.numbers[number], at = _read_varint(data, at)
+                fields.numbers[number] = rest.varint()
             case _Wire.BYTES:
-                size, at = _read_varint(data, at)
-                fields.texts[number].append(_take(data, at, size))
-                at += size
-            case _Wire.FIXED32 | _Wire.FIXED64:
-                size = 4 if wire_type == _Wire.FIXED32 else 8
-                fields.numbers[number] = int.from_bytes(_take(data, at, size), "little")
-                at += size
+                fields.texts[number].append(rest.take(rest.varint()))
+            case _Wire.FIXED32:
+                fields.numbers[number] = rest.integer(4)
+            case _Wire.FIXED64:
+                fields.numbers[number] = rest.integer(8)
             case _:
                 raise ValueError(f"no field of a message has wire type {wire_type}")
         if wire_types.get(number, wire_type) != wire_type:
@@ -231,116 +217,5 @@ def write_checkpoint(prefix: Path, tensors: Mapping[str, Tensor]) -> None:
 def field(number: int, value: int | bytes) -> bytes:
     """Encode a field of a protocol buffer message: a number, or bytes."""
     if isinstance(value, int):
-        return bytes([number << 3 | _Wire.VARINT]) + _to_varint(value)
-    return bytes([number << 3 | _Wire.BYTES]) + _to_varint(len(value)) + value
-
-
-def read_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the (key, value) of a table in order; raises ValueError if it is damaged."""
-    footer = data[-_FOOTER_BYTES:]
-    if len(footer) < _FOOTER_BYTES or footer[-8:] != _MAGIC:
-        raise ValueError("it does not end like a TensorFlow index")
-    # offset and size of the meta index block, which is empty, and of the index block
-    (_, _, *index), _ = _read_varints(footer, 4)
-    last = None
-    for _, place in _read_block(data, *index):
-        for key, item in _read_block(data, *_read_varints(place, 2)[0]):
-            if last is not None and key <= last:
-                raise ValueError("its keys are not in order")
-            last = key
-            yield key, item
-
-
-def _read_block(data: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the (key, value) of the block of `size` bytes at `offset`."""
-    content = _take(data, offset, size + _TRAILER_BYTES)
-    block, compression, crc32c = content[:size], content[size], content[size + 1 :]
-    if masked_crc32c(content[: size + 1]) != int.from_bytes(crc32c, "little"):
-        raise ValueError(f"the checksum of its block at byte {offset} is wrong")
-    if compression:
-        raise ValueError(f"its block at byte {offset} is compressed; TensorFlow and bertkit use plain blocks")
-    num_restarts = int.from_bytes(_take(block, size - 4, 4), "little")
-    end = size - 4 - 4 * num_restarts
-    if end < 0:
-        raise ValueError(f"its block at byte {offset} is shorter than its restart points")
-    at, key = 0, b""
-    while at < end:
-        (shared, num_new, num_value), at = _read_varints(block, 3, at)
-        if shared > len(key) or shared + num_new > _MAX_KEY_BYTES or at + num_new + num_value > end:
-            raise ValueError(f"its block at byte {offset} has a broken entry")
-        key = key[:shared] + block[at : at + num_new]
-        at += num_new + num_value
-        yield key, block[at - num_value : at]
-
-
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Read a number stored in 7 bits a byte, lowest bits first; return it and the offset of the next value."""
-    value = 0
-    for index, byte in enumerate(data[at : at + 10]):
-        value |= (byte & 127) << (7 * index)
-        if byte < 128:
-            return value, at + index + 1
-    raise ValueError("a number has no end")
-
-
-def _read_varints(data: bytes, count: int, at: int = 0) -> tuple[list[int], int]:
-    """Read several numbers; return them and the offset of the next value."""
-    numbers = []
-    for _ in range(count):
-        number, at = _read_varint(data, at)
-        numbers.append(number)
-    return numbers, at
-
-
-def _take(data: bytes, at: int, size: int) -> bytes:
-    """Return `size` bytes from `at` on; ValueError if there are fewer."""
-    if at < 0 or at + size > len(data):
-        raise ValueError("it ends too early")
-    return data[at : at + size]
-
-
-def masked_crc32c(data: bytes | npt.NDArray[np.uint8]) -> int:
-    """Return the checksum of bytes as TensorFlow stores it: rotated and shifted, since stored checksums are checksummed again."""
-    crc = 0
-    for start in range(0, len(data), 1 << 24):  # in parts, so that no copy of a large matrix is made
-        crc = google_crc32c.extend(crc, bytes(data[start : start + (1 << 24)]))
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-
-
-def build_table(*blocks: list[tuple[bytes, bytes]]) -> bytes:
-    """Build a table from blocks of (key, value) in order."""
-    table, places = b"", []
-
-    def add(block: list[tuple[bytes, bytes]], restart_interval: int) -> bytes:
-        nonlocal table
-        content = _block(block, restart_interval)
-        place = _to_varint(len(table)) + _to_varint(len(content) - _TRAILER_BYTES)
-        table += content
-        return place
-
-    for block in blocks:
-        last = block[-1][0]  # readers accept any key from this one to the first key of the next block
-        places.append((bytes([last[0] + 1]) if block is blocks[-1] else last, add(block, _RESTART_INTERVAL)))
-    footer = add([], 1) + add(places, 1)
-    return table + footer.ljust(_FOOTER_BYTES - 8, b"\0") + _MAGIC
-
-
-def _block(items: list[tuple[bytes, bytes]], restart_interval: int) -> bytes:
-    """Build a block with its trailer; every `restart_interval`-th key is written in full."""
-    content, restarts, before = b"", [] if items else [0], b""
-    for index, (key, value) in enumerate(items):
-        if index % restart_interval == 0:
-            restarts.append(len(content))
-            before = b""
-        shared = next(
-            (n for n, (a, b) in enumerate(zip(key, before, strict=False)) if a != b), min(len(key), len(before))
-        )
-        content += _to_varint(shared) + _to_varint(len(key) - shared) + _to_varint(len(value)) + key[shared:] + value
-        before = key
-    content += struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts)) + b"\0"  # not compressed
-    return content + struct.pack("<I", masked_crc32c(content))
-
-
-def _to_varint(value: int) -> bytes:
-    """Encode a number as `_read_varint` decodes it."""
-    return bytes([value]) if value < 128 else bytes([value & 127 | 128]) + _to_varint(value >> 7)
+        return bytes([number << 3 | _Wire.VARINT]) + to_varint(value)
+    return bytes([number << 3 | _Wire.BYTES]) + to_varint(len(value)) + value

@@ -22,8 +22,8 @@ from bertkit.base.errors import BertkitError, InputError
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.google import bundle
 from bertkit.interop.google import checkpoint as tensorflow
-from bertkit.interop.google.bundle import build_table, masked_crc32c, read_table
 from bertkit.interop.google.checkpoint import TENSORFLOW
+from bertkit.interop.google.table import build_table, masked_crc32c, read_table
 from bertkit.interop.hugging_face import directory as huggingface
 from bertkit.interop.hugging_face.architecture import StoredTensors
 from bertkit.interop.load import hashes_of, load_directory, resolve_model_dir
