@@ -7,7 +7,7 @@ import dataclasses
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -34,6 +34,13 @@ from bertkit.tasks.reading.rows import is_frame, iterated, plain_rows
 from bertkit.train import micro_batches, processes
 
 TEXTS_AT_ONCE = 4096  # texts tokenized, and sorted by length, together
+
+
+class Embedded(NamedTuple):
+    """The vectors of texts."""
+
+    vectors: NDArray[np.float32]  # (n, D)
+    num_cut: int  # how many texts were cut
 
 
 class Embedder:
@@ -74,8 +81,8 @@ class Embedder:
         """Return the warning about texts that were cut."""
         return f"{num_cut:,} of {num_texts:,} texts have more than max_seq_length={self.max_seq_length} tokens and were cut"
 
-    def embed(self, texts: Sequence[str], normalize: bool | None = None) -> tuple[NDArray[np.float32], int]:
-        """Return the vectors of texts, (n, D), and the number of texts that were cut; `normalize` overrides that of the pooling.
+    def embed(self, texts: Sequence[str], normalize: bool | None = None) -> Embedded:
+        """Return the vectors of texts; `normalize` overrides that of the pooling.
 
         Raises InputError if an element is not a text.
         """
@@ -94,7 +101,7 @@ class Embedder:
         if self.pooling.normalize if normalize is None else normalize:
             # vectors are not zero, since LayerNorm comes last; 1e-12 is the default of torch's `normalize`
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-        return vectors, num_cut
+        return Embedded(vectors, num_cut)
 
     def _encode(self, texts: Sequence[str], start: int) -> list[list[int]]:
         for number, text in enumerate(texts, start):
@@ -186,7 +193,7 @@ def open_embedder(settings: EmbedSettings) -> Embedder:
     longest = settings.max_seq_length
     changes: dict[str, Any] = {"mode": settings.pooling, "normalize": settings.normalize, "max_length": longest}
     pooling = dataclasses.replace(pooling_of(directory), **{k: v for k, v in changes.items() if v is not None})
-    model, _ = load_packed(directory, heads=(), with_pooler=False)
+    model = load_packed(directory, heads=(), with_pooler=False).model
     tokenizer, config = load_tokenizer(directory), model.config
     refuse(
         tokenizer.vocab_size > config.vocab_size

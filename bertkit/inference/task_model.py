@@ -81,7 +81,7 @@ def open_task_model(
     in messages. Raises InputError if the model has no head for the task, or has other labels; or a size exceeds the model's.
     """
     source = resolve_model_dir(model_dir, setting)
-    model, _ = load_packed(source)
+    model = load_packed(source).model
     tokenizer = load_tokenizer(source)
     check_tokenizer(f"{setting}={model_dir}", tokenizer, model.config)
     model.eval()

@@ -29,7 +29,7 @@ def losses_on_text(settings: EvaluateSettings) -> dict[str, Any] | None:
     settings = _with_pairs_of_run(settings)
     assert settings.data_dir is not None, "required without a task"
     dataset = open_prepared(Path(settings.data_dir))
-    model, _ = load_packed(settings.model_dir)
+    model = load_packed(settings.model_dir).model
     predicts_next_token = "next_token" in model.heads
     if predicts_next_token:
         refuse(unused_masking(settings.explicit_keys))

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -56,6 +57,13 @@ class LoadReport:
         return ", ".join(parts)
 
 
+class Loaded(NamedTuple):
+    """A model that was loaded."""
+
+    model: BertWithHeads
+    report: LoadReport
+
+
 def load_model(model_dir: str | Path, heads: Sequence[str] | None = None) -> PaddedBert:
     """Load any model directory, in evaluation mode, for padded (B, T) tensors.
 
@@ -88,9 +96,7 @@ def _check_heads(heads: object) -> None:
         raise InputError(f"heads={heads!r}: expected a list of heads, each once, among {', '.join(HEADS)}")
 
 
-def load_packed(
-    model_dir: str | Path, heads: Sequence[str] | None = None, with_pooler: bool | None = None
-) -> tuple[BertWithHeads, LoadReport]:
+def load_packed(model_dir: str | Path, heads: Sequence[str] | None = None, with_pooler: bool | None = None) -> Loaded:
     """Load any model directory as the model for packed batches that training uses."""
     return load_directory(resolve_model_dir(model_dir), heads, with_pooler)
 
@@ -170,7 +176,7 @@ def load_directory(
     problem_type: ProblemType | None = None,
     decoder: DecoderConfig | None = None,
     head: HeadConfig | None = None,
-) -> tuple[BertWithHeads, LoadReport]:
+) -> Loaded:
     """Build the model in a directory from `resolve_model_dir`, and load its weights.
 
     What is None comes from the directory: all its heads, their labels and settings, and a pooler, which there is also if the
@@ -208,7 +214,7 @@ def load_directory(
         for name, parameter in model.named_parameters():
             if name in stored.weights:
                 parameter.copy_(stored.weights[name])
-    return model, LoadReport(sorted(expected.keys() - new), stored.skipped, new)
+    return Loaded(model, LoadReport(sorted(expected.keys() - new), stored.skipped, new))
 
 
 def _own_decoder(stored: Stored, heads: Sequence[str]) -> DecoderConfig | None:

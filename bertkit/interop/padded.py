@@ -3,8 +3,8 @@
 Axes: as in model/attention.py.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,39 @@ from torch import Tensor, nn
 from bertkit.kernels.layout import Layout, pad
 from bertkit.model.bert_config import POOLED_HEADS, BertConfig
 from bertkit.model.heads import BertOutput, BertWithHeads, Targets
+
+
+class Unpadded(NamedTuple):
+    """Where the tokens of a padded batch are."""
+
+    indices: Tensor  # of the tokens in the flattened (B * T,) batch, (S,)
+    layout: Layout
+    num_columns: int  # T
+
+    def padded(self, packed: Tensor) -> Tensor:
+        """Put values back, with zeros in padding: (S, ...) -> (B, T, ...)."""
+        return pad(packed, self.indices, len(self.layout.starts), self.num_columns)
+
+    def columns(self) -> Tensor:
+        """Return the column of each token, (B, longest); T marks "no token"."""
+        columns = self.indices.new_full((len(self.layout.starts) * self.layout.longest,), self.num_columns)
+        columns[self.layout.padded_indices] = self.indices.remainder(self.num_columns)
+        return columns.view(-1, self.layout.longest)
+
+
+class _Inputs(NamedTuple):
+    """The inputs of a batch, (B, T) each."""
+
+    ids: Tensor
+    mask: Tensor
+    types: Tensor
+
+
+class _UnpaddedTargets(NamedTuple):
+    """Target texts, and where their tokens are."""
+
+    targets: Targets
+    tokens: Unpadded
 
 
 class PaddedBert(nn.Module):
@@ -56,42 +89,37 @@ class PaddedBert(nn.Module):
                 shapes, or attention weights are requested in training mode.
         """
         ids, mask, types = self._checked(input_ids, attention_mask, token_type_ids)
-        indices, layout = unpad(mask)
-        targets, places = self._targets(decoder_input_ids, decoder_attention_mask, len(ids))
+        tokens, written = unpad(mask), self._targets(decoder_input_ids, decoder_attention_mask, len(ids))
         out = self.model(
-            ids.reshape(-1)[indices],
-            types.reshape(-1)[indices],
-            layout,
+            ids.reshape(-1)[tokens.indices],
+            types.reshape(-1)[tokens.indices],
+            tokens.layout,
             output_hidden_states=output_hidden_states,
             output_attentions=output_attentions,
-            targets=targets,
+            targets=None if written is None else written.targets,
         )
-        columns = columns_of(layout, indices, ids.shape[1])
-        padded = self._padded(out, lambda packed: pad(packed, indices, *ids.shape), columns, len(input_ids))
-        if targets is None or decoder_input_ids is None:
+        padded = self._padded(out, tokens, len(input_ids))
+        if written is None:
             return padded
-        rows = columns_of(targets.layout, places, decoder_input_ids.shape[1])
-        logits = padded.logits | {"generation": pad(out.logits["generation"], places, *decoder_input_ids.shape)}
-        return replace(padded, logits=logits, alignments=_spread(out.alignments, rows, columns))
+        logits = padded.logits | {"generation": written.tokens.padded(out.logits["generation"])}
+        return replace(padded, logits=logits, alignments=_spread(out.alignments, written.tokens, tokens))
 
-    def _padded(
-        self, out: BertOutput, padded: Callable[[Tensor], Tensor], columns: tuple[Tensor, int], num_inputs: int
-    ) -> BertOutput:
+    def _padded(self, out: BertOutput, tokens: Unpadded, num_inputs: int) -> BertOutput:
         logits = {
-            name: value if name in POOLED_HEADS else padded(value)
+            name: value if name in POOLED_HEADS else tokens.padded(value)
             for name, value in out.logits.items()
             if name != "generation"
         }
         if "choice" in logits:
             logits["choice"] = logits["choice"].view(num_inputs, -1)
-        hidden_states = tuple(map(padded, out.hidden_states)) if out.hidden_states is not None else None
-        attentions = _spread(out.attentions, columns, columns)
-        return BertOutput(padded(out.last_hidden_state), out.pooled_output, logits, hidden_states, attentions)
+        hidden_states = None if out.hidden_states is None else tuple(map(tokens.padded, out.hidden_states))
+        attentions = _spread(out.attentions, tokens, tokens)
+        return BertOutput(tokens.padded(out.last_hidden_state), out.pooled_output, logits, hidden_states, attentions)
 
-    def _targets(self, ids: Tensor | None, mask: Tensor | None, num_sequences: int) -> tuple[Targets | None, Tensor]:
-        """Unpad targets; return them and the indices of their tokens in the padded batch. Raises as `forward` does."""
+    def _targets(self, ids: Tensor | None, mask: Tensor | None, num_sequences: int) -> _UnpaddedTargets | None:
+        """Unpad targets; None if there are none. Raises as `forward` does."""
         if ids is None:
-            return None, torch.empty(0)
+            return None
         if "generation" not in self.model.heads:
             raise ValueError("decoder_input_ids: the model has no generation head")
         if ids.dim() != 2 or len(ids) != num_sequences or (mask is not None and mask.shape != ids.shape):
@@ -99,13 +127,11 @@ class PaddedBert(nn.Module):
                 f"decoder_input_ids: shape {tuple(ids.shape)}, expected ({num_sequences}, tokens) as its mask"
             )
         self._check_length("decoder_input_ids", ids)
-        places, layout = unpad(torch.ones_like(ids) if mask is None else mask, "decoder_attention_mask")
-        return Targets(ids.reshape(-1)[places], layout), places
+        tokens = unpad(torch.ones_like(ids) if mask is None else mask, "decoder_attention_mask")
+        return _UnpaddedTargets(Targets(ids.reshape(-1)[tokens.indices], tokens.layout), tokens)
 
-    def _checked(
-        self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the ids, the mask and the segments as (B, T). Raises as `forward` does."""
+    def _checked(self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None) -> _Inputs:
+        """Fill in what is None. Raises as `forward` does."""
         axes = ("questions", "choices", "tokens") if "choice" in self.model.heads else ("sequences", "tokens")
         if input_ids.dim() != len(axes):
             raise ValueError(f"input_ids: shape {tuple(input_ids.shape)}, expected ({', '.join(axes)})")
@@ -116,7 +142,7 @@ class PaddedBert(nn.Module):
         mask = torch.ones_like(ids) if attention_mask is None else attention_mask.flatten(0, -2)
         types = torch.zeros_like(ids) if token_type_ids is None else token_type_ids.flatten(0, -2)
         self._check_length("input_ids", ids)
-        return ids, mask, types
+        return _Inputs(ids, mask, types)
 
     def _check_length(self, name: str, ids: Tensor) -> None:
         limit = self.config.max_position_embeddings
@@ -124,8 +150,8 @@ class PaddedBert(nn.Module):
             raise ValueError(f"{name}: {ids.shape[1]} tokens exceed max_position_embeddings={limit}; truncate them")
 
 
-def unpad(attention_mask: Tensor, name: str = "attention_mask") -> tuple[Tensor, Layout]:
-    """Return the indices of all tokens in the flattened (B * T,) batch, (S,), and their layout.
+def unpad(attention_mask: Tensor, name: str = "attention_mask") -> Unpadded:
+    """Find the tokens of a padded batch, (B, T).
 
     Position ids are columns of the padded batch, so padding on the left shifts the positions. Raises ValueError if a sequence
     has no token at all.
@@ -135,26 +161,18 @@ def unpad(attention_mask: Tensor, name: str = "attention_mask") -> tuple[Tensor,
     lengths = is_token.sum(1).cpu()  # (B,)
     if not bool((lengths > 0).all()):
         raise ValueError(f"{name}: a sequence has no token; every row needs at least one 1")
-    columns = indices.remainder(attention_mask.shape[1])
-    return indices, Layout.from_lengths(lengths, attention_mask.device, columns)
+    num_columns = attention_mask.shape[1]
+    layout = Layout.from_lengths(lengths, attention_mask.device, indices.remainder(num_columns))
+    return Unpadded(indices, layout, num_columns)
 
 
-def columns_of(layout: Layout, indices: Tensor, num_columns: int) -> tuple[Tensor, int]:
-    """Return the column of each token in the padded batch, (B, longest), and the number of columns, which marks "no token"."""
-    columns = indices.new_full((len(layout.starts) * layout.longest,), num_columns)
-    columns[layout.padded_indices] = indices.remainder(num_columns)
-    return columns.view(-1, layout.longest), num_columns
-
-
-def _spread(
-    weights: tuple[Tensor, ...] | None, rows: tuple[Tensor, int], columns: tuple[Tensor, int]
-) -> tuple[Tensor, ...] | None:
+def _spread(weights: tuple[Tensor, ...] | None, queries: Unpadded, keys: Unpadded) -> tuple[Tensor, ...] | None:
     """Pad the weights of pairs of tokens, (B, N, longest, longest), with zeros to the padded batch: (B, N, T, T)."""
     if not weights:
         return weights
     num_sequences, num_heads = weights[0].shape[:2]
     numbers = torch.arange(num_sequences, device=weights[0].device)[:, None, None]
-    places = (numbers, rows[0][:, :, None], columns[0][:, None, :])
-    zeros = weights[0].new_zeros(num_sequences, rows[1] + 1, columns[1] + 1, num_heads)
+    places = (numbers, queries.columns()[:, :, None], keys.columns()[:, None, :])
+    zeros = weights[0].new_zeros(num_sequences, queries.num_columns + 1, keys.num_columns + 1, num_heads)
     padded = (zeros.index_put(places, each.permute(0, 2, 3, 1)) for each in weights)
     return tuple(each[:, :-1, :-1].permute(0, 3, 1, 2) for each in padded)

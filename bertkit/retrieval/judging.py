@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.base.text_files import JsonObject
-from bertkit.retrieval.questions import Question
+from bertkit.retrieval.questions import AnswerScores, Question
 from bertkit.retrieval.ranking import Candidate
 from bertkit.tasks.reading.writers import word_cell
 
@@ -22,7 +22,7 @@ class RankMetrics:
         self.has_reader, self.at = has_reader, [k for k in AT if k <= num_candidates]
         # from 1; infinity without a correct passage
         self.ranks: dict[str, list[float]] = {order: [] for order in orders}
-        self.answered: dict[str, list[tuple[float, float]]] = {order: [] for order in orders}  # exact match and F1
+        self.answered: dict[str, list[AnswerScores]] = {order: [] for order in orders}
 
     @property
     def num_labelled(self) -> int:
@@ -51,7 +51,7 @@ class RankMetrics:
             ranks = np.array(values)
             measured[order] = {f"accuracy_at_{k}": (ranks <= k).astype(float) for k in self.at} | {"mrr": 1 / ranks}
             if self.answered[order]:
-                measured[order] |= dict(zip(("exact", "f1"), np.array(self.answered[order]).T, strict=True))
+                measured[order] |= dict(zip(AnswerScores._fields, np.array(self.answered[order]).T, strict=True))
             summary[order] = {name: _with_interval(values) for name, values in measured[order].items()}
         for other in [order for order in measured if order != "both" and "both" in measured]:
             summary[f"both_less_{other}"] = {

@@ -34,8 +34,8 @@ from bertkit.base.typed_settings import refuse
 from bertkit.retrieval import library_file
 from bertkit.retrieval.bm25 import Bm25
 from bertkit.retrieval.library_file import EncoderIdentity, open_library, stored_encoder, stored_settings, using
-from bertkit.retrieval.passages import Passage, place_of, words_of
-from bertkit.retrieval.snippets import Marker, Span
+from bertkit.retrieval.passages import Passage, Span, place_of, words_of
+from bertkit.retrieval.snippets import Marker
 from bertkit.retrieval.vectors import Records, products, record_type
 
 MAX_CACHED_CONDITIONS = 16  # a byte for each passage

@@ -8,6 +8,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from bertkit.base.errors import InputError, install_extra
 from bertkit.base.text_files import without_surrogates
@@ -30,6 +31,13 @@ _WORD = re.compile(rf"[^\s{_UNSPACED}]+|(?:{_LETTER.pattern}){{1,2}}")
 _SPACED = re.compile(rf"[^\s{_UNSPACED}]+")
 LONGEST_UNCUT = 50  # longer words, such as addresses, may be cut
 _UNCUT = re.compile(rf"[^\s{_UNSPACED}]{{1,{LONGEST_UNCUT}}}|{_LETTER.pattern}")
+
+
+class Span(NamedTuple):
+    """A place in a text: `text[start:end]`."""
+
+    start: int
+    end: int
 
 
 @dataclass(frozen=True)
@@ -77,17 +85,17 @@ def document_of_text(text: str, title: str, unit: str, number: int) -> LibraryDo
     return LibraryDocument(without_surrogates(title), text, tuple(_sentence_places(text)), unit, number)
 
 
-def _sentence_places(text: str) -> Iterator[tuple[int, int]]:
+def _sentence_places(text: str) -> Iterator[Span]:
     at = 0
     for sentence in split_sentences(text):
         start = text.index(sentence, at)
         at = start + len(sentence)
-        yield start, at
+        yield Span(start, at)
 
 
-def sentence_around(text: str, place: int) -> tuple[int, int]:
-    """Return (start, end) of the sentence with the character at `place`."""
-    return next(span for span in _sentence_places(text) if place < span[1])
+def sentence_around(text: str, place: int) -> Span:
+    """Return the sentence with the character at `place`."""
+    return next(span for span in _sentence_places(text) if place < span.end)
 
 
 def cut(document: LibraryDocument, settings: PassagesConfig) -> Iterator[Passage]:

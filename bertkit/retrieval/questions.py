@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bertkit.base.errors import InputError, named, not_text
 from bertkit.base.text_files import is_blank, opened_input, unpacked, unpacking
@@ -14,9 +14,16 @@ from bertkit.tasks.reading.cells import FilledRows
 from bertkit.tasks.reading.formats import beginning, json_format, suffix_of
 from bertkit.tasks.reading.readers import input_table
 from bertkit.tasks.reading.rows import plain_rows
-from bertkit.tasks.scoring.squad import exact, f1
+from bertkit.tasks.scoring.squad import best_of, exact, f1
 from bertkit.tasks.task import ENDINGS
 from bertkit.tasks.task_config import TaskConfig
+
+
+class AnswerScores(NamedTuple):
+    """The scores of an answer by SQuAD's rules, the best over the accepted answers."""
+
+    exact: float
+    f1: float
 
 
 @dataclass(frozen=True)
@@ -43,9 +50,9 @@ class Question:
             return False
         return not self.answers or any(_plain(answer) in text for answer in self.answers)
 
-    def scores_of(self, answer: str) -> tuple[float, float]:
-        """Return the exact match and the F1 of an answer, by SQuAD's rules."""
-        return max(exact(gold, answer) for gold in self.answers), max(f1(gold, answer) for gold in self.answers)
+    def scores_of(self, answer: str) -> AnswerScores:
+        """Score an answer."""
+        return AnswerScores(best_of(exact, self.answers, answer), best_of(f1, self.answers, answer))
 
 
 def read_questions(name: str, most: int | None = None) -> list[Question]:

@@ -22,7 +22,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +31,8 @@ from bertkit.base.errors import InputError
 from bertkit.base.text_files import check_regular, is_blank, read_lines
 from bertkit.base.typed_settings import read_conf
 from bertkit.retrieval.library import Hit, Library
-from bertkit.retrieval.passages import words_of
-from bertkit.retrieval.snippets import Span, snippet_of
+from bertkit.retrieval.passages import Span, words_of
+from bertkit.retrieval.snippets import snippet_of
 from bertkit.settings.search import BothConfig
 
 if TYPE_CHECKING:
@@ -217,9 +217,16 @@ def _scaled(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     return scaled
 
 
-def scores_of(candidates: Sequence[Candidate]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the BM25 and the reader's scores, (n,) each."""
-    return (
+class Scores(NamedTuple):
+    """The scores of candidates, (n,) each."""
+
+    by_search: NDArray[np.float64]  # BM25
+    by_bert: NDArray[np.float64]  # the reader's
+
+
+def scores_of(candidates: Sequence[Candidate]) -> Scores:
+    """Return the scores of candidates."""
+    return Scores(
         np.array([candidate.hit.score for candidate in candidates], dtype=np.float64),
         np.array([candidate.score_bert or 0.0 for candidate in candidates], dtype=np.float64),
     )

@@ -7,17 +7,10 @@ from typing import NamedTuple
 
 from bertkit.data.data_config import PassagesConfig
 from bertkit.retrieval.library_file import tokenizer_of
-from bertkit.retrieval.passages import places_of_words, searchable, uncut_places
+from bertkit.retrieval.passages import Span, places_of_words, searchable, uncut_places
 
 SNIPPET_CHARS = 200  # two or three lines of a terminal
 MAX_CACHED_WORDS = 100_000
-
-
-class Span(NamedTuple):
-    """A place in a text: `text[start:end]`."""
-
-    start: int
-    end: int
 
 
 class Snippet(NamedTuple):

@@ -13,6 +13,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,6 +31,14 @@ FIRST_USE, SHARE_KEPT_BY_ALLOCATOR = 80_000_000, 0.25
 RECOMPUTING = 2
 
 
+class Setting(NamedTuple):
+    """A setting of the size of a micro-batch."""
+
+    name: str
+    value: int
+    unit: int  # tokens per unit of the value
+
+
 @dataclass(frozen=True)
 class LargestBatch:
     """The largest micro-batch among the steps with the same sequence length."""
@@ -40,11 +49,12 @@ class LargestBatch:
     by_sequences: bool  # whether batch.micro_sequences, not batch.micro_tokens, sets its size
 
     @property
-    def setting(self) -> tuple[str, int, int]:
-        """The setting of its size: name, value, and tokens per unit of the value."""
+    def setting(self) -> Setting:
+        """The setting of its size."""
         if self.by_sequences:
-            return "batch.micro_sequences", -(-self.num_tokens // self.max_seq_length), self.max_seq_length
-        return "batch.micro_tokens", self.num_tokens, 1
+            num_sequences = -(-self.num_tokens // self.max_seq_length)
+            return Setting("batch.micro_sequences", num_sequences, self.max_seq_length)
+        return Setting("batch.micro_tokens", self.num_tokens, 1)
 
 
 def check_size(config: BertConfig, batch_sequences: int, max_seq_length: int, device: str) -> None:
@@ -78,8 +88,15 @@ def _uncompiled() -> contextlib.AbstractContextManager[None]:
     return torch.compiler.set_stance("force_eager") if is_imported else contextlib.nullcontext()
 
 
-def measure_activations(model: BertWithHeads, forward: Callable[[int], int], num_sequences: int) -> tuple[int, int]:
-    """Run a model on some sequences; return the number of tokens, and the bytes that autograd keeps, without the weights.
+class Activations(NamedTuple):
+    """What autograd keeps after a forward pass, without the weights."""
+
+    num_tokens: int
+    num_bytes: int
+
+
+def measure_activations(model: BertWithHeads, forward: Callable[[int], int], num_sequences: int) -> Activations:
+    """Run a model on some sequences, and measure what autograd keeps.
 
     The random state and the model are not changed. Layers run uncompiled, so this slightly overestimates.
     """
@@ -96,7 +113,8 @@ def measure_activations(model: BertWithHeads, forward: Callable[[int], int], num
     ):
         num_tokens = forward(num_sequences)
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    return num_tokens, sum(storage.nbytes() for address, storage in kept.items() if address not in weights)
+    num_bytes = sum(storage.nbytes() for address, storage in kept.items() if address not in weights)
+    return Activations(num_tokens, num_bytes)
 
 
 @dataclass(frozen=True)
@@ -119,10 +137,11 @@ def measure_needs(model: BertWithHeads, buffers: int, batch: LargestBatch, recom
     """Measure the activations of one and two sequences, and add `buffers` bytes."""
     on_cpu = next(model.parameters()).device.type == "cpu"
     first_use, factor = (FIRST_USE, 1 + SHARE_KEPT_BY_ALLOCATOR) if on_cpu else (0, 1.0)
-    (fewer, less), (tokens, kept) = (measure_activations(model, batch.forward, count) for count in (1, 2))
+    one, two = (measure_activations(model, batch.forward, count) for count in (1, 2))
     times = RECOMPUTING if recomputes else 1
-    per_token = times * (kept - less) / (tokens - fewer)
-    return MemoryNeeds(first_use + factor * (buffers + times * kept - per_token * tokens), factor * per_token)
+    per_token = times * (two.num_bytes - one.num_bytes) / (two.num_tokens - one.num_tokens)
+    fixed = buffers + times * two.num_bytes - per_token * two.num_tokens
+    return MemoryNeeds(first_use + factor * fixed, factor * per_token)
 
 
 def memory_lines(

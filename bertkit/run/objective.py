@@ -6,7 +6,7 @@ Axes: B sequences, S packed tokens, T tokens per sequence, C labels.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -102,14 +102,19 @@ def pretraining_losses(model: nn.Module, batch: PretrainBatch, precision: str = 
     return terms
 
 
+class BestTokens(NamedTuple):
+    """The most probable tokens at each masked position, the best first."""
+
+    tokens: NDArray[np.int64]  # (M, top_k)
+    probs: NDArray[np.float32]
+
+
 @torch.no_grad()
-def best_tokens(
-    model: nn.Module, batch: PretrainBatch, top_k: int, precision: str = "fp32"
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Return the most probable tokens at each masked position, the best first, (M, top_k), and their probabilities."""
+def best_tokens(model: nn.Module, batch: PretrainBatch, top_k: int, precision: str = "fp32") -> BestTokens:
+    """Return the most probable tokens at each masked position."""
     probabilities = torch.softmax(_logits_at_masks(model, batch, "masked_lm", precision), -1)
     best = probabilities.topk(min(top_k, probabilities.shape[-1]), -1)
-    return best.indices.cpu().numpy(), best.values.cpu().numpy()
+    return BestTokens(best.indices.cpu().numpy(), best.values.cpu().numpy())
 
 
 @torch.no_grad()

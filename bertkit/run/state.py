@@ -133,7 +133,7 @@ class TrainingState:
     def _newest(self) -> Path | None:
         """Find the newest valid checkpoint, on process 0; print a warning about each newer, damaged one."""
 
-        def look() -> tuple[Path | None, list[str]]:
+        def look() -> checkpoint.Newest:
             with contextlib.suppress(OSError):  # a partial directory that cannot be deleted does no harm
                 remove_leftovers(checkpoint.checkpoints_dir(self.directory), checkpoint.NAMES)
             return checkpoint.newest_valid(self.directory)

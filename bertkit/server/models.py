@@ -144,7 +144,7 @@ class ServedModel:
                 results[number] = error
         texts = [text for own in read.values() for text in own.texts]
         ends = np.cumsum([len(own.texts) for own in read.values()])
-        shares = np.split(self._embedder.embed(texts, normalize)[0], ends[:-1])
+        shares = np.split(self._embedder.embed(texts, normalize).vectors, ends[:-1])
         for (number, own), vectors in zip(read.items(), shares, strict=False):
             results[number] = Embedded(self.name, vectors, own.num_tokens)
         num_tokens = sum(own.num_tokens for own in read.values())

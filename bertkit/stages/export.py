@@ -90,7 +90,7 @@ def _load(settings: ExportSettings, source: Path) -> BertWithHeads:
     if report.new:
         raise InputError(
             f"model_dir={settings.model_dir} has no weights for head={settings.head} ({report.new[0]}, ...); it holds "
-            f"{_heads_of(load_directory(source)[0])}"
+            f"{_heads_of(load_directory(source).model)}"
         )
     return model
 

@@ -26,7 +26,7 @@ def run(settings: ViewSettings, inputs: object = None) -> None:
     check_outputs(settings.output, settings.input, settings.overwrite)
     writer = png_writer() if settings.ending == ".png" else None
     if settings.positions:
-        look = look_at_positions(load_packed(settings.model_dir)[0])
+        look = look_at_positions(load_packed(settings.model_dir).model)
         with opened_output(settings.output) as file:
             file.write(
                 look.json() if settings.ending == ".json" else positions_page(look, short_name(settings.model_dir))

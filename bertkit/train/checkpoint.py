@@ -28,7 +28,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from torch import Tensor
 
@@ -255,16 +255,23 @@ def fault_of(checkpoint_dir: Path) -> str | None:
     return None
 
 
-def newest_valid(run_dir: Path) -> tuple[Path | None, list[str]]:
-    """Find the newest valid checkpoint; return it, or None, and a line about each newer, damaged one."""
+class Newest(NamedTuple):
+    """The newest valid checkpoint of a run."""
+
+    path: Path | None  # None if there is none
+    faults: list[str]  # a line about each newer, damaged one
+
+
+def newest_valid(run_dir: Path) -> Newest:
+    """Find the newest valid checkpoint."""
     faults: list[str] = []
     for path in all_checkpoints(run_dir):
         fault = fault_of(path)
         if fault is None:
-            return path, faults
+            return Newest(path, faults)
         _known_damaged.add(path)
         faults.append(f"{path} is damaged and not used: {fault}")
-    return None, faults
+    return Newest(None, faults)
 
 
 def moment_files(checkpoint_dir: Path) -> list[Path]:

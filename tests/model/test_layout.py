@@ -58,7 +58,7 @@ COLUMNS = {
 def test_unpad_and_pad_are_inverse(name: str, dtype: torch.dtype) -> None:
     mask = torch.tensor(MASKS[name], dtype=dtype)
     values = torch.randn(3, 5, 7, generator=torch.Generator().manual_seed(0))
-    indices, layout = unpad(mask)
+    indices, layout, _ = unpad(mask)
     packed = values.flatten(0, 1)[indices]
     assert layout.position_ids.tolist() == COLUMNS[name]
     assert packed[layout.starts].tolist() == [values[b, mask[b].bool()][0].tolist() for b in range(3)]
@@ -71,7 +71,7 @@ def test_a_row_without_tokens_is_refused() -> None:
 
 
 def test_padding_keeps_the_gradient() -> None:
-    indices, _ = unpad(torch.tensor([[0, 1], [1, 0]]))
+    indices = unpad(torch.tensor([[0, 1], [1, 0]])).indices
     packed = torch.ones(2, 3, requires_grad=True)
     pad(packed, indices, 2, 2).sum().backward()
     assert torch.equal(packed.grad, torch.ones(2, 3))

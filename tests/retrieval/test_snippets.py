@@ -11,7 +11,8 @@ from conftest import Capsys
 import bertkit
 from bertkit.cli import run
 from bertkit.retrieval.library import Library
-from bertkit.retrieval.snippets import SNIPPET_CHARS, Span, snippet_of
+from bertkit.retrieval.passages import Span
+from bertkit.retrieval.snippets import SNIPPET_CHARS, snippet_of
 
 WORDS = ["invented", "INVENTION", "inventory", "résumé", "Resume", "ｒｅｓｕｍｅ", "naïve", "Häuser", "haus", "it's", "1990s", "½", "東京都",
          "京都", "京", "नमस्ते", "नम", "ภาษาไทย", "İstanbul", "ﬁne", "x_y"]  # fmt: skip

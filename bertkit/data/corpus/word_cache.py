@@ -11,6 +11,7 @@ numpy cuts and looks up all entries of a text at once, as bytes in UTF-8: a Pyth
 
 import hashlib
 import re
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,13 @@ _is_plain = re.compile("[0-9A-Za-z]+|[!-~‘’“”–—…]").fullmatch
 _FIRST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)
 _KEY_BYTES = 15  # of an entry that is its own key; the key's last byte is the length
 TOKENS_PER_ENTRY = 8  # on average; a cache with more is emptied; frequent entries soon come back
+
+
+class _Ranges(NamedTuple):
+    """Ranges of bytes or tokens, (n,) each."""
+
+    starts: NDArray[np.int64]
+    lengths: NDArray[np.int64]
 
 
 class WordCache:
@@ -75,8 +83,8 @@ class WordCache:
         text_ends = np.append(0, ends)[np.searchsorted(begins, ends_of_sentences)]
         return self._tokens[indices], np.diff(text_ends, prepend=0)
 
-    def _learn(self, new: list[bytes]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Encode new entries; return for each the index of its first token in the cache, and the number of its tokens."""
+    def _learn(self, new: list[bytes]) -> _Ranges:
+        """Encode new entries; return for each the range of its tokens in the cache."""
         texts = {entry: entry.decode("utf-8", "surrogatepass") for entry in new}
         plain = {entry: text for entry, text in texts.items() if _is_plain(text)}
         # as one text, which is faster; a token without `##` begins a word
@@ -90,11 +98,11 @@ class WordCache:
         self._tokens = np.concatenate([self._tokens, words, tokens])
         numbers = dict(zip((*plain, *runs), range(len(texts)), strict=True))
         chosen = np.fromiter(map(numbers.__getitem__, new), np.int64, len(new))
-        return starts[chosen], lengths[chosen]
+        return _Ranges(starts[chosen], lengths[chosen])
 
 
-def _entries(text: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the first byte of each entry of a text that is not empty, and the number of its bytes."""
+def _entries(text: bytes) -> _Ranges:
+    """Return the range of bytes of each entry of a text that is not empty."""
     bytes_ = np.frombuffer(text, np.uint8)
     kinds = np.frombuffer(bytearray(text.translate(_KINDS)), np.uint8)
     marks = np.flatnonzero(bytes_ == 0xE2)
@@ -112,7 +120,7 @@ def _entries(text: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     is_entry = is_white | np.append(True, is_white[:-1]) | ~is_other[run]  # a run of another kind is one entry
     begins, is_white = begins[is_entry], is_white[is_entry]
     sizes = np.diff(begins, append=len(text))
-    return begins[~is_white], sizes[~is_white]
+    return _Ranges(begins[~is_white], sizes[~is_white])
 
 
 def _keys(text: bytes, begins: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.uint64]:

@@ -6,6 +6,7 @@ Axes: as in decoder.py.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,13 @@ class Source:
         """Select texts by their indices."""
         values = self.values[sources]
         return Source(values, values if self.keys is self.values else self.keys[sources], self.mask[sources])
+
+
+class Attended(NamedTuple):
+    """What decoder states find in their sources."""
+
+    weights: Tensor  # of the source tokens, (B, W, C), or (R, C)
+    contexts: Tensor  # (B, W, D), or (R, D)
 
 
 class SourceAttention(nn.Module):
@@ -65,8 +73,8 @@ class SourceAttention(nn.Module):
         mask = torch.zeros_like(values[..., 0]).masked_fill(~layout.is_token, -torch.inf)
         return Source(values, keys, mask)
 
-    def forward(self, query: Tensor, source: Source, position: Tensor | int) -> tuple[Tensor, Tensor]:
-        """Attend from the states (B, W, D) of tokens at one position, or (W,): weights (B, W, C) and contexts (B, W, D)."""
+    def forward(self, query: Tensor, source: Source, position: Tensor | int) -> Attended:
+        """Attend from the states (B, W, D) of tokens at one position, or (W,)."""
         match self.score:
             case "dot":
                 scores = dot(query, source.keys)
@@ -89,4 +97,4 @@ class SourceAttention(nn.Module):
         weights = torch.softmax(scores, -1)
         if self.score == "local_p":
             weights = weights * torch.exp(-2 * (distances / self.window) ** 2)
-        return weights, weights @ source.values
+        return Attended(weights, weights @ source.values)

@@ -7,7 +7,7 @@ Axes: as in decoder.py; P vectors in the state of a layer.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -70,8 +70,15 @@ def lstm(num_inputs: int, size: int, by_step: bool, both: bool) -> nn.Module:
     return nn.LSTMCell(num_inputs, size) if by_step else nn.LSTM(num_inputs, size, bidirectional=both)
 
 
-def run_layer(layer: nn.Module, inputs: Tensor, state: Tensor, sizes: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Run a layer from states (P, R, D): return its outputs (n, D) and the new states.
+class Recurred(NamedTuple):
+    """What a layer computes."""
+
+    outputs: Tensor  # (n, D)
+    state: Tensor  # after the last token of each text, (P, R, D)
+
+
+def run_layer(layer: nn.Module, inputs: Tensor, state: Tensor, sizes: Tensor | None = None) -> Recurred:
+    """Run a layer from states (P, R, D).
 
     The inputs are one token of each text, (R, ...), or, with the `sizes` of `Steps`, all tokens in its order, (n, ...).
     """
@@ -80,5 +87,5 @@ def run_layer(layer: nn.Module, inputs: Tensor, state: Tensor, sizes: Tensor | N
     given = inputs if is_cell else PackedSequence(inputs, torch.tensor([len(inputs)]) if sizes is None else sizes)
     found = layer(given, (h, *memory) if memory else h)
     if is_cell:
-        return (found[0], torch.stack(found[::-1])) if memory else (found, found[None])
-    return found[0].data, torch.cat(found[1][::-1]) if memory else found[1]
+        return Recurred(found[0], torch.stack(found[::-1])) if memory else Recurred(found, found[None])
+    return Recurred(found[0].data, torch.cat(found[1][::-1]) if memory else found[1])

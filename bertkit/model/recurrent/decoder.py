@@ -7,6 +7,7 @@ the same time (rows), W for each of the B sources, so R = B * W; K vectors in th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +15,8 @@ from torch import Tensor, nn
 from bertkit.kernels.layout import Layout, pad
 from bertkit.kernels.linear import Dropout, Embedding, Linear
 from bertkit.model.bert_config import BertConfig
-from bertkit.model.recurrent.attention import Source, SourceAttention
-from bertkit.model.recurrent.cells import make_layer, run_layer
+from bertkit.model.recurrent.attention import Attended, Source, SourceAttention
+from bertkit.model.recurrent.cells import Recurred, make_layer, run_layer
 from bertkit.model.recurrent.encoder import Steps
 
 
@@ -34,6 +35,13 @@ class RecurrentState:
             self.last, self.fed = self.last[:, rows], None if self.fed is None else self.fed[rows]
         if sources is not None and self.source is not None:
             self.source = self.source.select(sources)
+
+
+class Features(NamedTuple):
+    """Of what the logits of the next tokens are computed."""
+
+    values: Tensor  # (n, ...), or (R, ...)
+    weights: Tensor | None  # of the source tokens, (n, C), or (R, C); None without attention
 
 
 class RecurrentDecoder(nn.Module):
@@ -93,7 +101,7 @@ class RecurrentDecoder(nn.Module):
         if self.by_step:
             features, weights = self._by_step(embedded, steps, state)
         else:
-            features, _ = self.recur(embedded, state.last[:, steps.sequences], steps.sizes)
+            features = self.recur(embedded, state.last[:, steps.sequences], steps.sizes).outputs
             if self.attention is not None:
                 queries = pad(features, indices, len(layout.starts), layout.longest)
                 found = self.attention(queries, state.source, torch.arange(layout.longest, device=embedded.device))
@@ -103,15 +111,15 @@ class RecurrentDecoder(nn.Module):
             attentions.append(pad(weights, indices, len(layout.starts), layout.longest)[:, None])
         return self.logits(steps.packed(features, len(input_ids)))
 
-    def _by_step(self, embedded: Tensor, steps: Steps, state: RecurrentState) -> tuple[Tensor, Tensor]:
-        """Return the features of all target tokens, (n, ...), and the weights of their source tokens, (n, C)."""
+    def _by_step(self, embedded: Tensor, steps: Steps, state: RecurrentState) -> Features:
+        """Return the features of all target tokens."""
         state.select(steps.sequences, steps.sequences)
         rows = []
         for token in embedded.split_with_sizes(steps.sizes.tolist()):
             if len(token) < state.last.shape[1]:  # the shortest texts have ended
                 state.select(slice(len(token)), slice(len(token)))
             rows.append(self.next_features(token, state))
-        return tuple(torch.cat(column) for column in zip(*rows, strict=True))  # type: ignore[return-value]
+        return Features(*(torch.cat(column) for column in zip(*rows, strict=True)))
 
     def start(self, hidden: Tensor, layout: Layout) -> RecurrentState:
         """Return the state before the first token, with one row for each source (S, D)."""
@@ -124,41 +132,40 @@ class RecurrentDecoder(nn.Module):
 
     def step(self, tokens: Tensor, state: RecurrentState) -> Tensor:
         """Append a token to each row, and score the next one: (R,) -> (R, V)."""
-        return self.logits(self.next_features(self.dropout(self.token(tokens)), state)[0])
+        return self.logits(self.next_features(self.dropout(self.token(tokens)), state).values)
 
-    def next_features(self, embedded: Tensor, state: RecurrentState) -> tuple[Tensor, Tensor | None]:
+    def next_features(self, embedded: Tensor, state: RecurrentState) -> Features:
         """Run one step: return [s_{i-1}; E y_{i-1}; c_i] for `additive`, else [c_i; s_i], or t_i with input feeding."""
         if self.is_additive:
-            context, weights = self.attend(state)
-            features = torch.cat([state.last[-1], embedded, context], 1)
-            _, state.last = self.recur(features[:, embedded.shape[1] :], state.last)
-            return features, weights
+            found = self.attend(state)
+            features = torch.cat([state.last[-1], embedded, found.contexts], 1)
+            state.last = self.recur(features[:, embedded.shape[1] :], state.last).state
+            return Features(features, found.weights)
         inputs = embedded if state.fed is None else torch.cat([embedded, state.fed], 1)
         features, state.last = self.recur(inputs, state.last)
         if self.attention is None:
-            return features, None
-        context, weights = self.attend(state)
-        features = torch.cat([context, features], 1)
+            return Features(features, None)
+        found = self.attend(state)
+        features = torch.cat([found.contexts, features], 1)
         if self.feeds:
             state.fed = features = torch.tanh(self.combined(features))
         state.position += 1
-        return features, weights
+        return Features(features, found.weights)
 
-    def recur(self, inputs: Tensor, last: Tensor, sizes: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Run all layers from the states (K, R, D), as `run_layer` does: return the outputs of the top layer, and the new states."""
+    def recur(self, inputs: Tensor, last: Tensor, sizes: Tensor | None = None) -> Recurred:
+        """Run all layers from the states (K, R, D), as `run_layer` does: return the outputs of the top layer, and the states of all."""
         layers, states = [self.recurrence, *self.upper], list[Tensor]()
         for layer, own in zip(layers, last.chunk(len(layers)), strict=True):
             inputs, new = run_layer(layer, self.dropout(inputs) if states else inputs, own, sizes)
             states.append(new)
-        return inputs, states[0] if len(states) == 1 else torch.cat(states)
+        return Recurred(inputs, states[0] if len(states) == 1 else torch.cat(states))
 
-    def attend(self, state: RecurrentState) -> tuple[Tensor, Tensor]:
-        """Attend from each row: return the contexts (R, D) and the weights (R, C)."""
+    def attend(self, state: RecurrentState) -> Attended:
+        """Attend from each row."""
         assert self.attention is not None
         assert state.source is not None
         query = state.last[-1].view(len(state.source.mask), -1, state.last.shape[2])  # (B, W, D)
-        weights, contexts = self.attention(query, state.source, state.position)
-        return contexts.flatten(0, 1), weights.flatten(0, 1)
+        return Attended(*(each.flatten(0, 1) for each in self.attention(query, state.source, state.position)))
 
     def logits(self, features: Tensor) -> Tensor:
         """The logits W_o t_i."""

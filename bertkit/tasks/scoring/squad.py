@@ -7,6 +7,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from bertkit.base.errors import InputError
 
@@ -86,8 +87,8 @@ def squad_v2(
             scores[f"{prefix}total"] = len(keys)
     if no_answer_probs is not None:
         for name, values in measured.items():
-            best, threshold = _best_threshold(predictions, values, no_answer_probs, has_answer)
-            scores[f"best_{name}"], scores[f"best_{name}_thresh"] = best, threshold
+            best = _best_threshold(predictions, values, no_answer_probs, has_answer)
+            scores |= {f"best_{name}": best.score, f"best_{name}_thresh": best.threshold}
     return scores
 
 
@@ -104,12 +105,19 @@ def _sum(values: Iterable[float]) -> float:
     return total
 
 
+class _Best(NamedTuple):
+    """The best score, in per cent, and the threshold that gives it."""
+
+    score: float
+    threshold: float
+
+
 def _best_threshold(
     predictions: Mapping[str, str],
     values: Mapping[str, float],
     no_answer_probs: Mapping[str, float],
     has_answer: Mapping[str, bool],
-) -> tuple[float, float]:
+) -> _Best:
     """Search the best score and its threshold: accept the answers one by one, those with the lowest probability first."""
     current = best = float(sum(not answered for answered in has_answer.values()))
     threshold = 0.0
@@ -120,4 +128,4 @@ def _best_threshold(
             current -= 1
         if current > best:
             best, threshold = current, no_answer_probs[key]
-    return 100.0 * best / len(values), threshold
+    return _Best(100.0 * best / len(values), threshold)
