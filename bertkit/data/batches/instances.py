@@ -20,7 +20,7 @@ import shutil
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,8 +82,8 @@ class Instances:
         starts = np.cumsum(sequence_lengths) - sequence_lengths  # (B,) within the batch
         from_b = starts + self.b_starts[chosen]
         num_predictions = self.prediction_starts[chosen + 1] - self.prediction_starts[chosen]
-        sequence, within = _ranges(sequence_lengths)  # (S,)
-        predicting, nth = _ranges(num_predictions)  # (M,)
+        sequence, within = _items(sequence_lengths)  # (S,)
+        predicting, nth = _items(num_predictions)  # (M,)
         predictions = self.prediction_starts[chosen][predicting] + nth
         return PretrainBatch(
             input_ids=self.tokens[self.token_starts[chosen][sequence] + within].astype(np.int64),
@@ -197,10 +197,17 @@ def stored_masking(masking: MaskingConfig) -> dict[str, Any]:
     return to_mapping(StoredMasking(masking.probability, is_whole, masking.mask_prob, masking.random_prob))
 
 
-def _ranges(counts: Ints) -> tuple[Ints, Ints]:
-    """Return the row of each item, and its index within the row, for rows with these numbers of items."""
+class _Items(NamedTuple):
+    """The items of several rows, one row after another."""
+
+    row: Ints  # of each item
+    place: Ints  # of each item within its row
+
+
+def _items(counts: Ints) -> _Items:
+    """Return the items of rows with these numbers of items."""
     row = np.repeat(np.arange(len(counts)), counts)
-    return row, np.arange(len(row)) - (np.cumsum(counts) - counts)[row]
+    return _Items(row, np.arange(len(row)) - (np.cumsum(counts) - counts)[row])
 
 
 def make_instances(
@@ -251,7 +258,7 @@ def write_instances(
         for first in range(0, len(order), INSTANCES_AT_ONCE):
             chosen = order[first : first + INSTANCES_AT_ONCE]
             batch = drawn.batch(chosen)
-            _, within = _ranges(batch.sequence_lengths)
+            within = _items(batch.sequence_lengths).place
             writer.write(
                 num_tokens=batch.sequence_lengths,
                 num_predictions=drawn.prediction_starts[chosen + 1] - drawn.prediction_starts[chosen],
