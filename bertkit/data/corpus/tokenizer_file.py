@@ -35,7 +35,8 @@ USUAL = {
     "mask": (MASK, "<mask>"),
 }
 NEVER = "\uffff"  # no character
-SPACE_MARKS = ("Ġ", "▁")  # of byte-level BPE and SentencePiece, at the beginning of a word after a space
+BYTE_SPACE, SPACE_MARK = "Ġ", "▁"  # of byte-level BPE and SentencePiece, at the beginning of a word after a space
+PART_OF_CHARACTER = "\ufffd"  # decoded from some of its bytes
 OF_BERT = {"model": "WordPiece", "normalizer": "BertNormalizer", "pre_tokenizer": "BertPreTokenizer"}
 
 
@@ -80,14 +81,18 @@ class FileRules(LibraryRules):
         return [[place for _, place in BertPreTokenizer().pre_tokenize_str(text)] for text in texts]
 
     def is_continuation(self, tokens: Sequence[str]) -> NDArray[np.bool_]:
-        """Return which tokens begin with the prefix, or with a letter or digit without the mark of a space.
+        """Return which tokens begin with the prefix, or with a letter, a digit or the rest of a character, and no mark of a space.
 
         In a vocabulary with neither, there is none.
         """
         if self.prefix:
             return np.array([token.startswith(str(self.prefix)) for token in tokens])
-        has_marks = any(token.startswith(SPACE_MARKS) for token in tokens)
-        return np.array([has_marks and token[:1].isalnum() and token[:1] not in SPACE_MARKS for token in tokens])
+        if any(token.startswith(BYTE_SPACE) for token in tokens):
+            decoder = ByteLevelDecoder()
+            texts = [decoder.decode([token]) for token in tokens]
+            return np.array([text[:1].isalnum() or text.startswith(PART_OF_CHARACTER) for text in texts])
+        has_marks = any(token.startswith(SPACE_MARK) for token in tokens)
+        return np.array([has_marks and token[:1].isalnum() for token in tokens])
 
     def files(self, max_length: int, has_types: bool) -> dict[str, str]:
         """Return the files: the one that was read, its settings, and the special tokens."""

@@ -73,6 +73,15 @@ def test_a_word_has_the_pieces_that_it_has_inside_a_text(folder: Path) -> None:
     assert tokenizer.facts.is_continuation[[token for token in inner if tokenizer.vocab[token].isalnum()]].all()
 
 
+def test_the_bytes_of_a_character_are_in_one_word() -> None:
+    """Those after the first have signs such as \u00b4 and \u00bf for names, and the first one of Hebrew is \u00d7."""
+    tokenizer = train_tokenizer(BPE, lambda: ["only letters, (signs) - no others"], False, "hugging_face")
+    for ids in tokenizer.encode_words(["C\u00f4te", "\u05e9\u05dc\u05d5\u05dd", "\u6771\u4eac", "na\u00efve"]):
+        assert tokenizer.facts.is_continuation[ids].tolist() == [False] + [True] * (len(ids) - 1)
+    signs = [tokenizer.vocab.index(sign) for sign in ("(", ",", "-", "\u010a")]  # the last one is a new line
+    assert not tokenizer.facts.is_continuation[signs].any()
+
+
 def test_a_copy_and_what_is_written_are_the_same(folder: Path, tmp_path: Path) -> None:
     tokenizer = load_tokenizer(folder)
     for name, content in tokenizer.files(97).items():
