@@ -66,6 +66,14 @@ class Tokenizer:
         """The number of tokens."""
         return int(self.backend.get_vocab_size())
 
+    def fits(self, num_embeddings: int) -> bool:
+        """Whether it can be the tokenizer of a model with so many token embeddings.
+
+        They are one for each token, or more, if they were padded to a multiple of 8 for GPUs, by fewer than 128.
+        """
+        num_unused = num_embeddings - self.vocab_size
+        return num_unused == 0 or (0 < num_unused < 128 and num_embeddings % 8 == 0)
+
     @cached_property
     def vocabulary_sha256(self) -> str:
         """The SHA-256 of the tokens, one in a line, as in `vocab.txt`."""
@@ -102,8 +110,14 @@ class Tokenizer:
         return str(self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
 
     def texts_of(self, ids: Iterable[int]) -> list[str]:
-        """Return the text of each token alone: `##ing` of a WordPiece, ` kan` for the `Ġkan` of a byte-level BPE."""
-        return [self.decode([number]) or self.vocab[number] for number in ids]
+        """Return the text of each token alone: `##ing` of a WordPiece, ` kan` for the `Ġkan` of a byte-level BPE.
+
+        That of an embedding without a token is its number, as in `[30523]`.
+        """
+        return [self.decode([number]) or self._name_of(number) for number in ids]
+
+    def _name_of(self, number: int) -> str:
+        return self.vocab[number] if number < len(self.vocab) else f"[{number}]"
 
     def encode_texts(self, texts: list[str]) -> list[list[int]]:
         """Return the ids of each text, with [CLS] and [SEP]."""

@@ -85,7 +85,7 @@ def write_model(
 ) -> None:
     """Write weights, configuration and tokenizer into an existing directory."""
     inner = packed(model)
-    if tokenizer.vocab_size != inner.config.vocab_size:
+    if not tokenizer.fits(inner.config.vocab_size):
         raise InputError(
             f"the tokenizer has {tokenizer.vocab_size} tokens, the model {inner.config.vocab_size}; use the model's tokenizer"
         )

@@ -85,10 +85,10 @@ def _num_choices(model: BertWithHeads) -> int:
 
 def _text_batch(model: BertWithHeads, directory: Path, num_sequences: int, length: int) -> ComparedBatch:
     config, tokenizer = model.config, load_tokenizer(folder_of(directory))
-    if tokenizer.vocab_size != config.vocab_size:
+    if not tokenizer.fits(config.vocab_size):
         raise InputError(
             f"{directory}: the tokenizer has {tokenizer.vocab_size} tokens, the embeddings {config.vocab_size} rows; use "
-            "the tokenizer of this model, or add unused tokens to vocab.txt if the embeddings were padded"
+            "the tokenizer of this model"
         )
     firsts, seconds = zip(*(TEXTS[index % len(TEXTS)] for index in range(num_sequences)), strict=True)
     text = tokenizer(list(firsts), list(seconds), padding=True, truncation=True, max_length=length, return_tensors="pt")

@@ -24,7 +24,7 @@ def check_dataset(
     `source` is the model's directory, `longest` the length of a final phase.
     """
     refuse(
-        config.vocab_size != dataset.tokenizer.vocab_size
+        not dataset.tokenizer.fits(config.vocab_size)
         and f"the model has a vocabulary of {config.vocab_size} tokens, {dataset.directory} has {dataset.tokenizer.vocab_size}; "
         "prepare the text with tokenizer.path= set to the model's directory",
         config.too_long("max_seq_length", segments.max_seq_length, "segments.max_seq_length"),
@@ -53,8 +53,8 @@ def _check_vocabulary(model_dir: Path, dataset: PreparedDataset) -> None:
 
 
 def check_tokenizer(named: str, tokenizer: Tokenizer, config: BertConfig) -> None:
-    """Raise InputError if tokenizer and model have different vocabulary sizes, or a decoder does not use [CLS] and [SEP]; `named` is the model."""
-    if tokenizer.vocab_size != config.vocab_size:
+    """Raise InputError if the tokenizer does not fit the model's token embeddings, or a decoder does not use [CLS] and [SEP]; `named` is the model."""
+    if not tokenizer.fits(config.vocab_size):
         raise InputError(
             f"{named}: the tokenizer has {tokenizer.vocab_size} tokens, the model {config.vocab_size}; "
             "restore the tokenizer that the model was trained with"
