@@ -36,7 +36,7 @@ from bertkit.train import micro_batches, processes
 TEXTS_AT_ONCE = 4096  # texts tokenized, and sorted by length, together
 
 
-class Embedded(NamedTuple):
+class TextVectors(NamedTuple):
     """The vectors of texts."""
 
     vectors: NDArray[np.float32]  # (n, D)
@@ -81,7 +81,7 @@ class Embedder:
         """Return the warning about texts that were cut."""
         return f"{num_cut:,} of {num_texts:,} texts have more than max_seq_length={self.max_seq_length} tokens and were cut"
 
-    def embed(self, texts: Sequence[str], normalize: bool | None = None) -> Embedded:
+    def embed(self, texts: Sequence[str], normalize: bool | None = None) -> TextVectors:
         """Return the vectors of texts; `normalize` overrides that of the pooling.
 
         Raises InputError if an element is not a text.
@@ -101,7 +101,7 @@ class Embedder:
         if self.pooling.normalize if normalize is None else normalize:
             # vectors are not zero, since LayerNorm comes last; 1e-12 is the default of torch's `normalize`
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-        return Embedded(vectors, num_cut)
+        return TextVectors(vectors, num_cut)
 
     def _encode(self, texts: Sequence[str], start: int) -> list[list[int]]:
         for number, text in enumerate(texts, start):

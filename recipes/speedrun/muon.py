@@ -1,7 +1,8 @@
 """A plug-in: Muon for hidden matrices, AdamW for all else (`optimizer.name=muon plugins=[muon]`).
 
 Source: Jordan et al. 2024, kellerjordan.github.io/posts/muon; the size of an update, that of AdamW, is from Liu et al. 2025
-(arXiv 2502.16982, section 2.2). `torch.optim.Muon` computes in bfloat16, which a CPU without it does 24 times slower.
+(arXiv 2502.16982, section 2.2). `torch.optim.Muon` computes in bfloat16, which is slow on a CPU without it: 7.9 s for the matrices of
+modern_mini, 0.33 s in float32.
 """
 
 from collections.abc import Callable
