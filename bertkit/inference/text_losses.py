@@ -59,7 +59,7 @@ def _measure(
     model: BertWithHeads,
     accelerator: Accelerator,
 ) -> dict[str, Any] | None:
-    prepared_model = accelerator.prepare_model(model, evaluation_mode=True)
+    prepared_model = model.to(accelerator.device)
     chosen, size, precision = _split_for(settings, dataset, examples), settings.batch_sequences, settings.precision
     names = SPLITS if chosen == "all" else (chosen,)
     check_unchanged(dataset, None if has_instances(dataset) else names)

@@ -127,7 +127,8 @@ class TrainingState:
         self._compute_as_chosen(start.frozen_depth)
         if settings.recompute == "layers":
             recompute_layers(self.bare_model)
-        self.model = accelerator.prepare_model(self.bare_model)
+        # told where to place it: otherwise Accelerate looks for tensors in shards, and imports torch.distributed.tensor for a second
+        self.model = accelerator.prepare_model(self.bare_model, device_placement=True)
         self._make_optimizer(settings, start, newest, num_updates)
 
     def _newest(self) -> Path | None:

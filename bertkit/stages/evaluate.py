@@ -52,7 +52,7 @@ def _scores_on_task(settings: EvaluateSettings) -> dict[str, object] | None:
     features = list(coverage.counted(opened.task.each_feature(examples, opened.tokenizer)))
     accelerator = make_accelerator(settings.device, world_from_environment().size, settings.launch.hang_timeout_seconds)
     with ending_together(accelerator):
-        model = accelerator.prepare_model(opened.model, evaluation_mode=True)
+        model = opened.model.to(accelerator.device)
         predictor = opened.predictor(settings.precision, AUTO_MICRO_TOKENS[accelerator.device.type], model)
         scored = score_split(accelerator, predictor, task, examples, features)
     if not world_from_environment().is_main:

@@ -136,7 +136,7 @@ def _predict(settings: FinetuneSettings, run_dir: Path, split: str) -> _Predicte
     task, source = settings.task, readers.read_examples(settings.task, settings.data_dir, split)
     opened = open_task_model(str(run_dir / "model"), task, {})
     accelerator = processes.make_accelerator(settings.device, 1)
-    model = accelerator.prepare_model(opened.model, evaluation_mode=True)
+    model = opened.model.to(accelerator.device)
     opened = dataclasses.replace(opened, task=source.task)
     predictor = opened.predictor(settings.precision, AUTO_MICRO_TOKENS[accelerator.device.type], model)
     features = predictor.features(source.examples)
