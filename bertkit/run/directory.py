@@ -34,7 +34,7 @@ FILES_OF_A_RUN = (
     "config.yaml", "manifest.json", "metrics.jsonl", RESULT, "report.html", "predictions.jsonl", "predictions.txt",
     "predictions.json", "nbest_predictions.json", "null_odds.json",
 )  # fmt: skip
-FOLDERS_OF_A_RUN = ("cache", "checkpoints", "model", "rows")  # rows: those that Python gave
+FOLDERS_OF_A_RUN = ("cache", "checkpoints", "model", "rows", "trackers")  # rows: those that Python gave
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,8 @@ def read_manifest(run_dir: Path) -> Manifest:
 def _manifest(directory: Path) -> Manifest | None:
     path = directory / "manifest.json"
     content = read_json(path) if path.is_file() else None
-    is_manifest = isinstance(content, dict) and isinstance(content.get("identity"), dict)
+    # the manifest of a prepared dataset has an identity, too, and a format
+    is_manifest = isinstance(content, dict) and "format" not in content and isinstance(content.get("identity"), dict)
     return checked(Manifest, content, path) if is_manifest else None
 
 

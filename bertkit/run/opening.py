@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import yaml
 
 from bertkit import __version__
-from bertkit.base.errors import InputError, counted, listed, nearest, say
+from bertkit.base.errors import InputError, counted, listed, named, nearest, say
 from bertkit.base.files import (
     LOCK,
     flush,
@@ -158,8 +158,7 @@ def lock_run(
         _set_aside(directory, kept)
     with naming(directory), folder_for(directory), locked(directory):
         changes = check(directory, identity, rules, allow)  # again, since another process may have locked it in between
-        remove_leftovers(directory.resolve(), "|".join(map(re.escape, (*FILES_OF_A_RUN, "model"))))
-        remove_leftovers(directory / "cache", EPOCHS)
+        _remove_leftovers(directory)
         is_new = not (directory / "manifest.json").exists()
         if is_new:
             write_identity(directory, settings, identity, facts)
@@ -176,6 +175,12 @@ def lock_run(
                 _end_replacing(directory, kept)
 
 
+def _remove_leftovers(directory: Path) -> None:
+    """Delete the partial files of a crash."""
+    remove_leftovers(directory.resolve(), "|".join(map(re.escape, (*FILES_OF_A_RUN, "model"))))
+    remove_leftovers(directory / "cache", EPOCHS)
+
+
 def _kept(directory: Path) -> Path:
     """Return where a run is kept while another one replaces it."""
     path = Path(os.path.abspath(directory))
@@ -183,8 +188,18 @@ def _kept(directory: Path) -> Path:
 
 
 def _set_aside(directory: Path, kept: Path) -> None:
-    """Move a run, and copy back the rows that Python gave; a run without a checkpoint is deleted if another one is kept."""
+    """Move a run, and copy back the rows that Python gave; a run without a checkpoint is deleted if another one is kept.
+
+    Raises InputError if the directory holds files that are not the run's.
+    """
     with naming(directory), locked(directory):
+        _remove_leftovers(directory)
+        others = sorted({path.name for path in directory.iterdir()} - {LOCK, *FILES_OF_A_RUN, *FOLDERS_OF_A_RUN})
+        if others:
+            raise InputError(
+                f"output_dir={directory}: overwrite=true would delete {named(others)}, which the run did not write; move "
+                "them elsewhere, or choose another directory"
+            )
         if kept.exists() and not _has_begun(directory):
             for path in [path for path in directory.iterdir() if path.name not in (LOCK, "rows")]:
                 remove(path)
@@ -233,7 +248,7 @@ def check(directory: Path, identity: dict[str, object], rules: Rules, allow: Seq
     changes = resume_rules.changes(saved, identity)
     refused = resume_rules.refused(changes, rules, allow)
     if refused:
-        pairs = [f"{change.key}: {change.old!r} there, {change.new!r} here" for change in refused]
+        pairs = [f"{change.key}: {change.old!r:.40} there, {change.new!r:.40} here" for change in refused]
         raise AnotherRunError(
             f"output_dir={directory} holds another run ({listed(pairs, most=MAX_PAIRS)}); choose another directory (with "
             f"model_dir={directory} to train its model further), {resume_rules.remedies(refused, rules)}, or set overwrite=true "

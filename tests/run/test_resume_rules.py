@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import shutil
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import yaml
 
 from bertkit.base.errors import InputError, LockedError
+from bertkit.base.files import LOCK
 from bertkit.base.typed_settings import build, to_mapping
 from bertkit.run import opening
 from bertkit.run.directory import Changed, is_finished, read_manifest
@@ -194,6 +196,22 @@ def test_overwrite_keeps_the_old_run_until_the_new_one_has_a_checkpoint(tmp_path
     assert [path.name for path in (directory / "checkpoints").iterdir()] == ["step-1"]
     with replace(True):  # the same run: nothing is replaced
         assert (directory / "checkpoints" / "step-1").is_dir()
+
+
+def test_overwrite_deletes_nothing_but_a_run(tmp_path: Path, prepared_dir: Path) -> None:
+    """A prepared dataset has a manifest with an identity, too; and users keep notes and exports in the directory of a run."""
+    settings = settings_of("pretrain")
+    own = {**changed(settings, "seed")[0], "overwrite": True}
+    run, dataset = tmp_path / "run", tmp_path / "dataset"
+    (run / "exported").mkdir(parents=True)
+    opening.write_identity(run, settings, identity_of(settings, PRETRAIN) | CONTENT, {})
+    shutil.copytree(prepared_dir, dataset)
+    for directory, expected in ((run, "would delete 'exported'"), (dataset, "does not belong to a run")):
+        before = {path for path in directory.rglob("*") if path.name != LOCK}
+        opened = opening.lock_run(directory, own, identity_of(own, PRETRAIN) | CONTENT, {}, PRETRAIN, ())
+        with pytest.raises(InputError, match=expected), opened:
+            (directory / "checkpoints" / "step-1").mkdir(parents=True)
+        assert before == {path for path in directory.rglob("*") if path.name != LOCK}
 
 
 def test_a_change_is_recorded_with_its_step(tmp_path: Path) -> None:
