@@ -37,12 +37,12 @@ class ScaledHead(nn.Module):
 
     def __init__(self, head: LinearHead, scale: float) -> None:
         super().__init__()
-        self.dropout, self.dense, self.scale = head.dropout, head.dense, scale
+        self.transform, self.dropout, self.dense, self.scale = head.transform, head.dropout, head.dense, scale
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(n, D) -> (n, 1), in float32: in half precision a large mean would leave no digits for the differences."""
         with torch.autocast(hidden.device.type, enabled=False):
-            return self.dense(self.dropout(hidden.float())) * self.scale  # type: ignore[no-any-return]
+            return self.dense(self.dropout(self.transform(hidden.float()))) * self.scale  # type: ignore[no-any-return]
 
 
 @torch.no_grad()
@@ -77,5 +77,5 @@ def label_scale(model: Any) -> float:
 
 @torch.no_grad()
 def _multiply(head: ScaledHead, factor: float) -> None:
-    for parameter in head.parameters():
+    for parameter in head.dense.parameters():
         parameter.mul_(factor)

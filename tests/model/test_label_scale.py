@@ -14,9 +14,11 @@ def test_units_are_the_nearest_power_of_two() -> None:
     assert LabelUnits.of(torch.tensor([7, 7])) == LabelUnits(1.0, 7.0)
 
 
+@pytest.mark.parametrize("task_transform", [False, True])  # as in BERT and in ModernBERT
 @pytest.mark.parametrize("is_new", [True, False])
-def test_weights_are_saved_in_own_units_and_keep_every_bit(is_new: bool) -> None:
-    model = small_model(11, heads=("sequence",), labels=("score",), problem_type="regression")
+def test_weights_are_saved_in_own_units_and_keep_every_bit(is_new: bool, task_transform: bool) -> None:
+    shape = {"labels": ("score",), "problem_type": "regression", "task_transform": task_transform}
+    model = small_model(11, heads=("sequence",), **shape)
     before = {name: tensor.clone() for name, tensor in tensors_of(model).items()}
     hidden = torch.randn(5, model.config.hidden_size)
     expected = model.heads["sequence"].eval()(hidden)
@@ -26,6 +28,7 @@ def test_weights_are_saved_in_own_units_and_keep_every_bit(is_new: bool) -> None
     with in_own_units(model):
         saved = {name: tensor.clone() for name, tensor in tensors_of(model).items()}
     assert all(torch.equal(tensor, training[name]) for name, tensor in tensors_of(model).items())
+    assert saved.keys() == before.keys()
     outputs = model.heads["sequence"].eval()(hidden)
     if is_new:
         assert saved["classifier.bias"].item() == pytest.approx(20_000)
