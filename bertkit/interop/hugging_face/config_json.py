@@ -110,7 +110,8 @@ def config_of(path: Path, content: Content, tensors: Mapping[str, Tensor]) -> Be
     except InputError as error:  # with the names of the file, not of the command line
         lines = [line.removeprefix("model.").replace("missing value: set ", "no ") for line in error.args]
         raise InputError(*(f"{path}: {line}" for line in lines)) from None
-    if content.get("is_decoder") is True and "next_token" not in architecture.heads_of_classes(content):
+    is_causal = content.get("is_decoder") is True and config.attention.pattern == "causal"
+    if is_causal and "next_token" not in architecture.heads_of_classes(content):
         _say_causal(path)
     return config
 

@@ -166,7 +166,16 @@ class ModernBertArchitecture(Architecture):
         }
 
     def stored(self, tensors: Mapping[str, Tensor], content: Content) -> StoredTensors:
-        """Cut each `Wqkv` into its parts, and leave out the second copy of the token embeddings."""
+        """Cut each `Wqkv` into its parts, and leave out the second copy of the token embeddings.
+
+        Raises InputError if no class says what the classifier predicts: its weights have the same names in all.
+        """
+        refuse(
+            "classifier.weight" in tensors
+            and not self.heads_of_classes(content)
+            and "its config.json does not say what the weights of its classifier are for; add the model's class, such as "
+            f'"architectures": ["{self.classes["token",]}"]'
+        )
         stored = StoredTensors({})
         for name, tensor in tensors.items():
             full = name if name.startswith(_ROOTS) else f"model.{name}"
@@ -183,10 +192,8 @@ class ModernBertArchitecture(Architecture):
         return stored
 
     def our_names(self, names: Iterable[str], content: Content) -> dict[str, str]:
-        """Translate by the head of the named class; without one, what has no output bias is for sequences."""
-        names, heads = set(names), self.heads_of_classes(content)
-        default = "masked_lm" if "decoder.bias" in names else "sequence"
-        head = next(iter(heads), default)
+        """Translate by the head of the named class; without one, it is the masked LM head, if there is any."""
+        head = next(iter(self.heads_of_classes(content)), "masked_lm")
         inverse = {
             theirs: ours
             for ours, theirs in _TENSORS.items()

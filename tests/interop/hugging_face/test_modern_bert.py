@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from conftest import Capsys
 from torch import Tensor
 
 import bertkit
@@ -138,6 +139,26 @@ def test_settings_that_a_config_lacks_are_those_of_transformers(tmp_path: Path) 
         bertkit.load_model(tmp_path)
 
 
+def test_a_classifier_without_the_name_of_its_class_is_refused(tmp_path: Path) -> None:
+    """The weights of a tagger have the names of a sequence classifier's; those of a masked LM head are its own."""
+    for class_name in ("ModernBertForTokenClassification", "ModernBertForMaskedLM"):
+        saved_by_transformers(tmp_path / class_name, class_name)
+        path = tmp_path / class_name / "config.json"
+        content = json.loads(path.read_text())
+        del content["architectures"]
+        path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match=r'add the model\'s class, such as "architectures": \["ModernBertForTokenCl'):
+        bertkit.load_model(tmp_path / "ModernBertForTokenClassification")
+    assert list(bertkit.load_model(tmp_path / "ModernBertForMaskedLM").model.heads) == ["masked_lm"]
+
+
+def test_nothing_is_said_of_causal_attention_that_a_modernbert_does_not_have(tmp_path: Path, capsys: Capsys) -> None:
+    saved_by_transformers(tmp_path, "ModernBertForMaskedLM", is_decoder=True)
+    assert json.loads((tmp_path / "config.json").read_text())["is_decoder"]
+    bertkit.load_model(tmp_path)
+    assert "causal" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("settings", "message"), [
     ({"classifier_bias": True}, "classifier_bias=True is not supported; bertkit loads False only"),
     ({"decoder_bias": False}, "decoder_bias=False is not supported; bertkit loads True only"),
@@ -207,3 +228,17 @@ def test_onnx_computes_windows_too(tokenizer: Tokenizer, tmp_path: Path) -> None
     rows = json.loads((tmp_path / "out" / "parity.json").read_text())["onnx"]
     assert max(row["shape"][1] for row in rows) > 4 * WINDOW
     assert max(row["max_abs"] for row in rows) < 1e-5
+
+
+@pytest.mark.slow
+def test_onnx_may_round_large_logits(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """By more than 1e-4, as `transformers` does itself."""
+    pytest.importorskip("onnxruntime")
+    model = model_of(config_of(tokenizer.vocab_size), ("masked_lm",))
+    with torch.no_grad():
+        model.bert.embeddings.token.weight.mul_(300)
+    write_model(model, tokenizer, tmp_path)
+    assert run(["export", f"model_dir={tmp_path}", f"output_dir={tmp_path / 'out'}", "onnx=true"]) == 0
+    rows = json.loads((tmp_path / "out" / "parity.json").read_text())["onnx"]
+    assert max(row["max_abs"] for row in rows) > 1e-4
+    assert max(row["max_abs"] / row["largest"] for row in rows) < 1e-5
