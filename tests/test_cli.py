@@ -191,7 +191,7 @@ REFUSED = [  # a command; the setting and value that its error names, and the re
     ("pretrain tracking=wandb", "'tracking'; here it is log.trackers=wandb"),
     ("pretrain trackers=wandb", "'trackers'; here it is log.trackers=wandb"),
     ("pretrain logging.trackers=wandb", "'logging.trackers'; did you mean 'log.trackers'?"),
-    ("pretrain every_steps=9", "did you mean 'checkpoint.every_steps' or 'evaluation.every_steps' or 'log.every_steps'?"),
+    ("pretrain every_steps=9", "here it is checkpoint.every_steps=9 or evaluation.every_steps=9 or log.every_steps=9"),
     ("finetune task=mrpc model.hidden_dropout_prob=0", "'model.hidden_dropout_prob': only for decoder=transformer"),
     ("pretrain STEPS=9", "'STEPS'; did you mean 'steps'?"),
     (f"{PRETRAIN} log.trackers=tensorbord", "unknown tensorbord; did you mean 'tensorboard'?"),

@@ -34,16 +34,16 @@ def test_short_words_become_settings(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ]
     assert to_words("finetune", ["seed=1", "a b.csv"], options) == [
         f"task.files.train='{tmp_path}/a b.csv'", "text='a,b'", "label=-1",
-        "pair='c'", f"task.files.dev='{tmp_path}/d.csv'", f"task.files.test='{tmp_path}/e'",
-        "output_dir='o'", "seed=1",
+        "pair=c", f"task.files.dev={tmp_path}/d.csv", f"task.files.test={tmp_path}/e",
+        "output_dir=o", "seed=1",
     ]  # fmt: skip
     assert to_words("predict", ["a b.csv"], [("--text", "x")]) == [
         "input='a b.csv'",
-        "task.columns.text='x'",
+        "task.columns.text=x",
     ]
     assert to_words("embed", ["a b.csv"], [("--text", "x")]) == [
         "input='a b.csv'",
-        "text_column='x'",
+        "text_column=x",
     ]
     assert to_words("compare", ["a b.csv"], []) == ["a b.csv"]
 

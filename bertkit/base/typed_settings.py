@@ -5,7 +5,7 @@ annotation includes `None`; unknown keys are errors.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -57,6 +57,12 @@ def option_names(directories: Iterable[Path]) -> dict[str, list[str]]:
         for path in sorted(directory.glob("*/*.yaml")):
             groups.setdefault(path.parent.name, []).append(path.stem)
     return groups
+
+
+def option_file(directories: Sequence[Path], group: str, option: str) -> Path:
+    """Return the file of an option, in the first directory that has it."""
+    paths = [directory / group / f"{option}.yaml" for directory in directories]
+    return next((path for path in paths if path.is_file()), paths[0])
 
 
 IF_SET = {"is_written": "if set"}  # metadata of a setting that is written only if it differs from its default

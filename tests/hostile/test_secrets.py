@@ -26,7 +26,7 @@ CASES = [
         **WHERE),  # type: ignore[arg-type]
     Case("an override", ["pretrain", "data_dir=${oc.env:CANARY}", "output_dir=o"], **WHERE),  # type: ignore[arg-type]
     Case("help of a group", ["pretrain", "--config-dir", "{here}/mine", "model=evil", "--help"],
-        files={"mine/model/evil.yaml": TAKES}, environment={"CANARY": CANARY}, words=r"evil\.yaml: "),
+        files={"mine/model/evil.yaml": TAKES}, **WHERE),  # type: ignore[arg-type]
     Case("the composed configuration", ["pretrain", "--cfg", "job", *IN_A_GROUP[1:], "masking=evil"],
         files={"mine/masking/evil.yaml": "probability: ${oc.env:CANARY}\n"}, **WHERE),  # type: ignore[arg-type]
     Case("a list of defaults", ["pretrain", "--config-dir", "{here}/mine", "experiment=evil", "output_dir=o", "data_dir=d"], environment={"CANARY": CANARY},

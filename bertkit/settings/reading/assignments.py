@@ -1,11 +1,13 @@
 """Assignments: settings and the values that a user gives them, from words of the command line or from Python."""
 
+import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from bertkit.base.renamed import RENAMED
 
+BARE = re.compile(r"(?!(?:null|true|false|nan|inf)$)[a-z_/.][\w./-]*", re.IGNORECASE | re.ASCII)  # texts without quotes
 Plain = str | int | float | bool | None | Sequence["Plain"]
 
 
@@ -28,23 +30,30 @@ def with_current_names(assignments: Iterable[Assignment]) -> list[Assignment]:
     """Replace settings of earlier versions: `masking.whole_word=true` is `masking=whole_word`."""
     current = list[Assignment]()
     for one in assignments:
-        if one.key not in RENAMED or one.fault is not None:
+        if one.key in RENAMED and one.fault is None:
+            settings = RENAMED[one.key](one.value).items()
+            named = [(name.removesuffix(".kind"), value) for name, value in settings]
+            current += [Assignment(key, value, f"{key}={value}") for key, value in named]
+        else:
             current.append(one)
-            continue
-        for name, value in RENAMED[one.key](one.value).items():
-            key = name.removesuffix(".kind")
-            current.append(Assignment(key, value, f"{key}={value}"))
     return current
 
 
 def as_word(value: Plain) -> str:
-    """Write a value as Hydra parses it."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, (int, float)):
-        return repr(value)
-    if not isinstance(value, str):
+    """Write a value as Hydra parses it; a text in quotes, if it needs them."""
+    if isinstance(value, str):
+        return value if BARE.fullmatch(value) else quoted(value)
+    if isinstance(value, Sequence):
         return f"[{','.join(map(as_word, value))}]"
-    # escape quotes, backslashes before them, and interpolations
-    text = re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), value)
-    return "'" + text.replace("${", "\\${") + "'"
+    return json.dumps(value)
+
+
+def quoted(text: str) -> str:
+    """Write a text in quotes for Hydra: backslashes before a quote are doubled."""
+    text = re.sub(r"\\+(?='|\Z)", r"\g<0>\g<0>", without_interpolation(text))
+    return "'" + text.replace("'", "\\'") + "'"
+
+
+def without_interpolation(text: str) -> str:
+    """Escape what OmegaConf would replace by the value of another setting."""
+    return re.sub(r"(\\*)\$\{", r"\1\1\\${", text)

@@ -20,8 +20,8 @@ from omegaconf.basecontainer import BaseContainer
 from omegaconf.errors import OmegaConfBaseException
 
 from bertkit.base.errors import InputError
-from bertkit.base.text_files import TOO_DEEP, JsonObject, parse_yaml
-from bertkit.base.typed_settings import at, conf_dirs, dotted_keys, option_names, refuse
+from bertkit.base.text_files import JsonObject, parse_yaml
+from bertkit.base.typed_settings import at, checked, conf_dirs, dotted_keys, option_file, option_names, refuse
 from bertkit.settings.glue import GLUE_TASKS
 from bertkit.settings.reading import names
 from bertkit.settings.reading.assignments import Assignment, keys_of
@@ -67,21 +67,17 @@ def _read_saved(command: str, path: str) -> list[Assignment]:
     """Read the saved settings without those that have been removed since."""
     if command == "glue":
         raise InputError("--config: glue has the settings of several runs; repeat one of these runs with finetune")
+    advice = "pass the config.yaml of a run"
     try:
-        saved = parse_yaml(_read_settings(Path(path).expanduser()))
+        content = parse_yaml(_read_settings(Path(path).expanduser()))
     except (OSError, ValueError) as error:
-        raise InputError(f"--config {path}: {' '.join(str(error).split())}; pass the config.yaml of a run") from None
-    if not isinstance(saved, dict):
-        raise InputError(f"--config {path}: no settings; pass the config.yaml of a run")
-    retired = {"task": without_retired, "launch": _without_interface}
-    for group in saved.keys() & retired.keys():
-        saved[group] = retired[group](saved[group]) if isinstance(saved[group], dict) else saved[group]
+        raise InputError(f"--config {path}: {' '.join(str(error).split())}; {advice}") from None
+    saved = checked(JsonObject, content, f"--config {path}", advice)
+    if isinstance(saved.get("task"), dict):
+        saved["task"] = without_retired(saved["task"])
+    if isinstance(saved.get("launch"), dict):
+        saved["launch"].pop("interface", None)  # GLOO_SOCKET_IFNAME replaces it
     return read_values(command, saved)
-
-
-def _without_interface(launch: JsonObject) -> JsonObject:
-    """Remove a setting that GLOO_SOCKET_IFNAME replaces."""
-    return {name: value for name, value in launch.items() if name != "interface"}
 
 
 def _compose_suite(assignments: Sequence[Assignment], config_dir: str | None) -> JsonObject:
@@ -95,7 +91,7 @@ def _compose_suite(assignments: Sequence[Assignment], config_dir: str | None) ->
     places = {name: suite[name] or "?" for name in ("model_dir", "output_dir")} | {"data_dir": suite["data_dir"]}
     suite["runs"] = [
         _compose_one("finetune", [Assignment("task", task, f"task={task}"), *others], config_dir) | places
-        for task in names.items_of(suite["tasks"])
+        for task in names.names_in(suite["tasks"])
         if task in GLUE_TASKS  # others are refused when the settings are built
     ]
     return suite
@@ -128,7 +124,6 @@ def _compose_one(
             if one.key not in groups:
                 OmegaConf.update(composed, re.sub(r"^task\.", task, one.key), one.value, merge=True, force_add=True)
         plain: JsonObject = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
-    plain.pop("experiment", None)
     plain |= verbatim
     if "task_changes" in fields:
         plain.setdefault("task_changes", {})
@@ -161,8 +156,6 @@ def _defaults(command: str, composed: DictConfig, own: Sequence[Assignment], has
 def _readable_error(error: Exception) -> InputError:
     """Turn an error from Hydra into one line for the user."""
     reason = " ".join(str(error.__cause__ or error).split())
-    if "recursion" in reason:
-        return InputError(f"an override: {TOO_DEEP}; quote the value if it is a text")
     if resolver := re.match(r"Unsupported interpolation type (\S+)(?: full_key: (\S+))?", reason):
         place = f"{resolver[2]}: " if resolver[2] else ""
         return InputError(
@@ -209,7 +202,7 @@ def _read_settings(path: Path) -> str:
 def check_own_files(directories: Sequence[Path]) -> None:
     """Refuse files in the user's directory that are not settings, with clearer messages than Hydra's."""
     for directory in directories[1:]:
-        for path in sorted(path for depth in ("", "*/", "*/*/") for path in directory.glob(f"{depth}*.yaml")):
+        for path in sorted(directory.glob("*/*.yaml")):
             try:
                 content = yaml.safe_load(_read_settings(path))
             except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -230,10 +223,14 @@ def _chosen_groups(content: JsonObject) -> list[str]:
 
 def _keys_of_experiment(directories: Sequence[Path], name: str) -> list[str]:
     """List the groups that an experiment overrides, and the keys that it sets."""
-    path = next(path for directory in directories if (path := directory / "experiment" / f"{name}.yaml").is_file())
-    content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    keys = dotted_keys({key: value for key, value in content.items() if key != "defaults"})
-    return [*_chosen_groups(content), *(key for key in keys if not any(other.startswith(f"{key}.") for other in keys))]
+    content = yaml.safe_load(option_file(directories, "experiment", name).read_text(encoding="utf-8"))
+    settings = {key: value for key, value in content.items() if key != "defaults"}
+    return [*_chosen_groups(content), *_keys_of_values(settings)]
+
+
+def _keys_of_values(mapping: JsonObject) -> list[str]:
+    """List the dotted keys of a nested mapping, without those of groups."""
+    return [key for key in dotted_keys(mapping) if not isinstance(at(mapping, key), dict)]
 
 
 def _searchpath(directories: Sequence[Path]) -> list[str]:
@@ -242,18 +239,14 @@ def _searchpath(directories: Sequence[Path]) -> list[str]:
 
 def option_lines(group: str, option: str, config_dir: str | None) -> list[str]:
     """Compose one option of a group by itself; return its settings, one line each."""
-    directories = sorted(conf_dirs(config_dir), key=lambda folder: not (folder / group / f"{option}.yaml").is_file())
-    check_own_files(conf_dirs(config_dir))
+    directories = conf_dirs(config_dir)
+    check_own_files(directories)
     with _hydra(directories):
-        try:
-            composed = hydra_compose(f"{group}/{option}", overrides=_searchpath(directories))
-            plain: JsonObject = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
-        except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError, RecursionError) as error:
-            raise InputError(f"{directories[0] / group / option}.yaml: {' '.join(str(error).split())}") from None
+        composed = hydra_compose(None, overrides=[f"+{group}={option}", *_searchpath(directories)])
+        plain: JsonObject = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
     inner = plain[group]
     # dumped inside a list, because YAML ends a document of one scalar with a line "..."
     return [
-        f"{group}.{key}: {yaml.safe_dump([value], default_flow_style=True, width=999).strip()[1:-1]}"
-        for key in dotted_keys(inner)
-        if not isinstance(value := at(inner, key), dict)
+        f"{group}.{key}: {yaml.safe_dump([at(inner, key)], default_flow_style=True, width=999).strip()[1:-1]}"
+        for key in _keys_of_values(inner)
     ]

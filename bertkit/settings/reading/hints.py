@@ -50,10 +50,18 @@ def _with_value(setting: str, value: str) -> str:
     return setting if "=" in setting else f"{setting}={value}"
 
 
-def _translated(settings: frozenset[str], key: str, value: str) -> str:
-    """Translate a name from another tool into an assignment of one of these settings; "" if none has its meaning."""
-    own = [setting for setting in _meanings(key) if top_level(setting) in settings and setting != key]
-    return f"{_with_value(own[0], value)}{_BESIDE.get(own[0], '')}" if own else ""
+def _translated(command: str, key: str, value: str) -> str:
+    """Translate a name from another tool into an assignment of this command; "" if no setting has its meaning."""
+    for setting in _meanings(key):
+        if top_level(setting) in settings_of(command) and setting != key:
+            return f"{_with_value(setting, value)}{_BESIDE.get(setting, '')}"
+    return ""
+
+
+def _meant(command: str, keys: Sequence[str], name: str, value: str) -> str:
+    """Return the assignment that an unknown name means: translated, or with its group, one of `keys`; "" for none."""
+    in_groups = [_with_value(key, value) for key in keys if key.endswith(f".{name}")]
+    return _translated(command, name, value) or " or ".join(in_groups)
 
 
 def _elsewhere(command: str, key: str, value: str) -> str:
@@ -89,10 +97,8 @@ def unknown_option(command: str, option: str, value: str) -> str:
     """Return the error message for an unknown option such as --lr; the command may be unknown too."""
     key, has_value, own = option.lstrip("-").partition("=")
     key, value = key.replace("-", "_"), (own if has_value else value) or "..."
-    if command in COMMANDS:
-        in_groups = [f"{name}={value}" for name in usual_keys(command) if name.endswith(f".{key}")]
-        if meant := _translated(settings_of(command), key, value) or " or ".join(in_groups):
-            return f"unknown option {option}; here it is {meant}"
+    if command in COMMANDS and (meant := _meant(command, usual_keys(command), key, value)):
+        return f"unknown option {option}; here it is {meant}"
     return f"unknown option {option}{nearest(option, (*OPTIONS, *VALUED_OPTIONS))}; see bertkit --help"
 
 
@@ -143,15 +149,15 @@ class Configuration:
     def refusal(self, one: Assignment) -> str | None:
         """Return the error message for an assignment whose key or option does not exist; None if both exist."""
         key, (parent, _, leaf) = one.key, one.key.rpartition(".")
-        is_setting = key in self.keys or (plugins.has_setting(key) and top_level(key) in self.keys)
-        if one.fault and (is_setting or key in self.groups or not key):
+        is_known = key in self.groups or key in self.keys or self._is_of_plugin(key)
+        if one.fault is not None and (is_known or not key):
             return one.fault
         if key in self.groups:
             return self._wrong_option(one)
         is_option = leaf in ("kind", "name") and one.value in self.groups.get(parent, ())
         if is_option and one.value != at(self.defaults, key):
             return f"{one.text}: leaves the other values of {parent} unchanged; choose {parent}={one.value}"
-        if is_setting:
+        if is_known:
             return None
         if parent in _ABSENT.keys() & self.groups.keys() and self.defaults.get(parent) is None:
             return f"'{key}': {_ABSENT[parent]}"
@@ -159,34 +165,24 @@ class Configuration:
             return f"'{one.text}': the instances of segments=google are for nsp, as in the original; leave it out"
         return f"unknown key '{key}'{self._hint(one)}"
 
+    def _is_of_plugin(self, key: str) -> bool:
+        return plugins.has_setting(key) and top_level(key) in self.keys
+
     def _hint(self, one: Assignment) -> str:
         """Return what the user may mean by an unknown key, the likeliest that is found."""
-        key, value, (parent, _, leaf) = one.key, one.text.partition("=")[2], one.key.rpartition(".")
-        if meant := _translated(settings_of(self.command), key, value):
+        key, value, (group, _, leaf) = one.key, one.text.partition("=")[2], one.key.rpartition(".")
+        if meant := _meant(self.command, self.keys, key, value):
             return f"; here it is {meant}"
-        if in_groups := [name for name in self.keys if name.endswith(f".{key}")]:
-            is_one = len(in_groups) == 1
-            return (
-                f"; here it is {_with_value(in_groups[0], value)}"
-                if is_one
-                else f"; did you mean {named(in_groups, ' or ')}?"
-            )
         if _meanings(key) and self.command not in _TAKEN_AS:
             return f"; bertkit {self.command} has no such setting"
         if elsewhere := _elsewhere(self.command, key, value):
             return elsewhere
-        group = max((name for name in self.keys if key.startswith((f"{name}.", f"{name}_"))), key=len, default="")
-        own = [name.removeprefix(f"{group}.") for name in self.keys if name.startswith(f"{group}.")]
-        if own and group == parent:
-            match = closest(leaf, own)
-            return f"; did you mean '{match}'?" if match else f"; {group} has only {named(own)}"
-        beside = (key[len(group) + 1 :], {name: f"{group}.{name}" for name in own})
-        anywhere = (key, {name: name for name in (*self.keys, *self.groups) if name != group})
-        by_leaf = (leaf.rpartition("/")[2], {name.rpartition(".")[2]: name for name in reversed(self.keys)})
-        for typed, known in (beside, anywhere, by_leaf):
-            if match := closest(typed, known):
-                return f"; did you mean '{known[match]}'?"
-        return f"; see bertkit {self.command} --help"
+        if own := [name.removeprefix(f"{group}.") for name in self.keys if name.startswith(f"{group}.")]:
+            return nearest(leaf, own) or f"; {group} has only {named(own)}"
+        known = {name.rpartition(".")[2]: name for name in reversed(self.keys)}
+        known |= {name: name for name in (*self.keys, *self.groups)}
+        similar = closest(key, known)
+        return f"; did you mean '{known[similar]}'?" if similar else f"; see bertkit {self.command} --help"
 
     def _wrong_option(self, one: Assignment) -> str | None:
         """Return the error message for an option that a group does not have."""
@@ -206,5 +202,5 @@ class Configuration:
             return f"; here it is {own[0]}"
         if similar := nearest(option, options):
             return similar
-        meant = _translated(settings_of(self.command), group, option)
+        meant = _translated(self.command, group, option)
         return meant and f"; here it is {meant}"

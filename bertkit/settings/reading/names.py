@@ -6,7 +6,7 @@ import functools
 import importlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 from bertkit.base import plugins
 from bertkit.base.errors import InputError
@@ -15,11 +15,16 @@ from bertkit.base.typed_settings import conf_dir, dotted_keys, option_names, rea
 from bertkit.settings.command import VERBATIM, WORDS, Command, CommandSettings
 from bertkit.settings.reading.assignments import Assignment, Plain
 
+# the setting that each of them means, in a command that has this setting
 _SYNONYMS = {
-    "model_dir": ("checkpoint", "init_from"),
-    "segments.next_sentence": ("next_sentence",),
-    "text_column": ("column", "task.columns.text"),  # of embed
-    **{f"task.columns.{name}": (f"{name}_column",) for name in ("text", "text_pair", "label")},
+    "checkpoint": "model_dir",
+    "init_from": "model_dir",
+    "next_sentence": "segments.next_sentence",
+    "column": "text_column",  # of embed
+    "task.columns.text": "text_column",
+    "text_column": "task.columns.text",
+    "text_pair_column": "task.columns.text_pair",
+    "label_column": "task.columns.label",
 }
 
 
@@ -56,21 +61,22 @@ def is_verbatim(command: str, key: str) -> bool:
 def settings_of(command: str) -> frozenset[str]:
     """Return the top-level settings and groups of a command, such as `steps` and `optimizer`."""
     content = read_conf(command)
-    groups = [group for entry in content.pop("defaults", []) if isinstance(entry, dict) for group in entry]
-    names = frozenset({*content, *groups})
+    options = _pop_options(content)
+    names = frozenset({*options, *content})
     return names | settings_of("finetune") - {"task", "seed"} if command == "glue" else names
 
 
 def usual_keys(command: str) -> list[str]:
     """Return the dotted names of a command's settings, with those of the usual option of each group."""
-    content = read_conf(command)
-    entries = [entry for entry in content.pop("defaults", []) if isinstance(entry, dict)]
-    chosen, options = (
-        {group: option for entry in entries for group, option in entry.items()},
-        option_names([conf_dir()]),
-    )
+    content, options = read_conf(command), option_names([conf_dir()])
+    chosen = _pop_options(content)
     groups = {group: read_conf(f"{group}/{name}") for group, name in chosen.items() if name in options[group]}
     return dotted_keys({**groups, **content})
+
+
+def _pop_options(content: JsonObject) -> dict[str, str]:
+    """Take the list of defaults out of a configuration file; return the option of each group."""
+    return {group: name for entry in content.pop("defaults") if entry != "_self_" for group, name in entry.items()}
 
 
 def settings_of_tasks() -> JsonObject:
@@ -88,25 +94,22 @@ def top_level(name: str) -> str:
 
 def column_words(command: str) -> dict[str, str]:
     """Return the word by which users name each column of a task, such as `text` for `task.columns.text`."""
-    words = {setting: option[2:] for option, setting in command_of(command).short.items()}
     return {
-        setting: word
-        for setting, word in words.items()
-        if setting.startswith("task.columns.") and word not in settings_of(command)
+        setting: option.removeprefix("--")
+        for option, setting in command_of(command).short.items()
+        if setting.startswith("task.columns.") and option.removeprefix("--") not in settings_of(command)
     }
 
 
 @contextlib.contextmanager
-def in_words_of(command: str, typed: Iterable[str]) -> Iterator[None]:
+def in_words_of(command: str, typed: Container[str]) -> Iterator[None]:
     """Name columns in errors as the user types them: `text=` for `task.columns.text=`, unless that is `typed`."""
     try:
         yield
     except InputError as error:
-        lines, full_names = list(error.args), [*typed]
         for setting, word in column_words(command).items():
-            if setting not in full_names:
-                lines = [line.replace(f"{setting}=", f"{word}=") for line in lines]
-        error.args = tuple(lines)
+            if setting not in typed:
+                error.args = tuple(line.replace(f"{setting}=", f"{word}=") for line in error.args)
         raise
 
 
@@ -122,7 +125,7 @@ def with_own_names(command: str, assignments: Sequence[Assignment]) -> list[Assi
     own = [
         _with_own_name(command, one) for one in assignments if one.key != "plugins" or "plugins" in settings_of(command)
     ]
-    for setting in _SYNONYMS:
+    for setting in _SYNONYMS.values():
         same = [one.text for one in own if one.key == setting]
         if len(same) > 1:
             raise InputError(f"{' and '.join(same)}: the same setting; set {setting}= once")
@@ -131,15 +134,12 @@ def with_own_names(command: str, assignments: Sequence[Assignment]) -> list[Assi
 
 def load_plugins(assignments: Sequence[Assignment]) -> None:
     """Import the modules in `plugins=`."""
-    plugins.load(name for one in assignments if one.key == "plugins" for name in items_of(one.value))
+    plugins.load(name for one in assignments if one.key == "plugins" for name in names_in(one.value))
 
 
-def items_of(value: Plain) -> list[str]:
-    """Return the items of a list as texts, also of one that is a text, such as `[my_plugins]`, and of a single item."""
-    if isinstance(value, list):
-        return [str(item) for item in value]
-    inner = str(value).strip("[] ")
-    return [name.strip("'\" ") for name in inner.split(",")] if inner else []
+def names_in(value: Plain) -> list[str]:
+    """Return the names in a value: one name, or a list of them, which is a text in a word such as `plugins=[a,b]`."""
+    return re.findall(r"""[^][,'" ]+""", str(value))
 
 
 def _with_own_name(command: str, one: Assignment) -> Assignment:
@@ -151,10 +151,10 @@ def _with_own_name(command: str, one: Assignment) -> Assignment:
 
 
 def _own_name(command: str, one: Assignment) -> str:
-    slot = plugins.SLOTS.get(one.key)
+    slot, known = plugins.SLOTS.get(one.key), settings_of(command)
     if slot is not None and one.value not in option_names([conf_dir()]).get(one.key, ()):
         return slot.setting if plugins.exists(one.key, one.value) else one.key
-    if one.key not in settings_of(command) and (setting := command_of(command).short.get(f"--{one.key}")):
+    if one.key not in known and (setting := command_of(command).short.get(f"--{one.key}")):
         return setting
-    known = [name for name in _SYNONYMS if top_level(name) in settings_of(command)]
-    return next((name for name in known if one.key in _SYNONYMS[name]), one.key)
+    meant = _SYNONYMS.get(one.key, one.key)
+    return meant if top_level(meant) in known else one.key

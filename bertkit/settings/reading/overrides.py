@@ -5,12 +5,11 @@ import itertools
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, IntervalSweep, Override, RangeSweep
+from hydra.core.override_parser.types import Glob, IntervalSweep, Override, OverrideType, RangeSweep
 from hydra.errors import HydraException
 
 from bertkit.base.errors import InputError
@@ -18,10 +17,12 @@ from bertkit.base.problems import PLACES
 from bertkit.base.typed_settings import conf_dirs, option_names, refuse
 from bertkit.settings.command import VERBATIM, WORDS
 from bertkit.settings.reading import names
-from bertkit.settings.reading.assignments import Assignment, as_word, with_current_names
+from bertkit.settings.reading.assignments import Assignment, as_word, quoted, with_current_names
 from bertkit.settings.reading.hints import unusable_word
 
 MAX_RUNS = 1000  # of a sweep
+SIGNS = re.compile(r"""[][{},'"]|^\w+\(""")  # what Hydra gives a meaning in a value
+FLAT_LIST = re.compile(r"""\[[^][{}'"]*\]""")
 
 
 def read_words(command: str, words: Sequence[str]) -> list[Assignment]:
@@ -33,58 +34,66 @@ def read_words(command: str, words: Sequence[str]) -> list[Assignment]:
     fields, assignments, places = names.fields_of(command), list[Assignment](), list[str]()
     words_of = next((name for name, metadata in fields.items() if metadata == WORDS), None)
     for one in names.with_own_names(command, named):
-        key, has_value = one.key, "=" in one.text
-        if fields.get(key) == VERBATIM:
+        if fields.get(one.key) == VERBATIM:
             assignments.append(one)
-        elif words_of is not None and (not has_value or "/" in key or (key not in fields and Path(one.text).exists())):
+        elif words_of is not None and _is_place(one, fields):
             places.append(one.text)
         else:
-            assignments.append(_assignment(command, f"{key}={one.value}" if has_value else one.text))
+            assignments.append(_assignment(command, f"{one.key}={one.value}" if "=" in one.text else one.text))
     if words_of is not None and places:
         assignments.append(Assignment(words_of, [*places], " ".join(places)))
     return with_current_names(assignments)
 
 
+def _is_place(one: Assignment, fields: Container[str]) -> bool:
+    """Whether a word is a path, and no assignment; `runs/seed=1` is a path, too."""
+    return "=" not in one.text or "/" in one.key or (one.key not in fields and os.path.exists(one.text))
+
+
 def _assignment(command: str, word: str) -> Assignment:
-    override = _parse(word)
-    if override is None:
-        return Assignment("", None, word, _malformed(command, word))
-    key, fault = override.key_or_group, None
+    try:
+        override = _parse(command, word)
+    except InputError as error:
+        return Assignment("", None, word, str(error))
+    key, value = override.key_or_group, word.partition("=")[2]
     if override.is_sweep_override():
-        values = word.partition("=")[2]
-        fault = f"'{word}': several values; write {key}=[{values}] for a list, or add -m to run each of them"
-    elif override.type is None or override.type.name != "CHANGE":
-        fault = f"'{word}': expected key=value or group=option, without + or ~ before it"
-    value = None if override.is_sweep_override() else override.value()
-    return Assignment(key, value, str(override.input_line), fault)  # type: ignore[arg-type]
+        how = f"write {key}=[{value}] for a list, or add -m to run each of them"
+        return Assignment(key, None, word, f"'{word}': several values; {how}")
+    if override.type != OverrideType.CHANGE:
+        return Assignment(key, None, word, f"'{word}': expected key=value or group=option, without + or ~ before it")
+    return Assignment(key, override.value(), word)  # type: ignore[arg-type]
 
 
-def _parse(word: str) -> Override | None:
-    """Parse a word; None if it is malformed.
+def _parse(command: str, word: str) -> Override:
+    """Parse a word; raises InputError if no form of it is in Hydra's grammar."""
+    for form in _forms(word):
+        with contextlib.suppress(HydraException, RecursionError, ValueError):
+            return OverridesParser.create().parse_override(form)
+    if "=" not in word:
+        raise InputError(unusable_word(command, word))
+    advice = f'quote the value twice: "{_quoted(word):.200}"'
+    raise InputError(f"'{word:.200}': expected key=value or group=option, {advice}")
 
-    A value without Hydra's signs, such as `lr=1e-4.tsv`, is quoted, and so are those of a list, and names of files.
+
+def _forms(word: str) -> list[str]:
+    """Return the forms in which a word is to be parsed, until one is in Hydra's grammar.
+
+    A value without Hydra's signs, such as `lr=1e-4.tsv`, may also be meant in quotes, and so may the items of a list.
     """
     key, has_value, value = word.partition("=")
-    is_list = re.fullmatch(r"""\[[^][{}'"]*\]""", value) is not None
-    is_plain = is_list or key in PLACES or (has_value and re.search(r"""[][{},'"]|^\w+\(""", value) is None)
-    is_there = re.search(r"[][{},]", value) is not None and os.path.exists(value)
-    quoted = _quoted(word)
-    for one in [quoted] if is_there else [word, quoted] if is_plain else [word]:
-        with contextlib.suppress(HydraException, RecursionError, ValueError):
-            return OverridesParser.create().parse_override(one)
-    return None
+    if SIGNS.search(value) and os.path.exists(value):
+        return [_quoted(word)]
+    if has_value and (key in PLACES or FLAT_LIST.fullmatch(value) or not SIGNS.search(value)):
+        return [word, _quoted(word)]
+    return [word]
 
 
 def _quoted(word: str) -> str:
+    """Put the value of a word in quotes, or, if it is a list and not the name of a file, its items."""
     key, _, value = word.partition("=")
-    is_list = re.fullmatch(r"""\[[^][{}'"]*\]""", value) is not None and not os.path.exists(value)
-    return f"{key}={as_word([*value[1:-1].split(',')] if is_list else value)}"
-
-
-def _malformed(command: str, word: str) -> str:
-    if "=" not in word:
-        return unusable_word(command, word)
-    return f"'{word:.200}': expected key=value or group=option, quote the value twice: \"{_quoted(word):.200}\""
+    if FLAT_LIST.fullmatch(value) and not os.path.exists(value):
+        return f"{key}=[{','.join(quoted(item.strip()) for item in value[1:-1].split(','))}]"
+    return f"{key}={quoted(value)}"
 
 
 @dataclass(frozen=True)
@@ -100,43 +109,35 @@ def combinations(command: str, words: Sequence[str], config_dir: str | None = No
 
     A swept value is `a,b`, `choice(a,b)`, `range(1,4)`, or, for the options of a group, `glob(*)`.
     """
-    pairs = [(word, _parse(word)) for word in words]
-    refuse([_malformed(command, word) for word, override in pairs if override is None])
-    parsed, groups = [override for _, override in pairs if override is not None], option_names(conf_dirs(config_dir))
-    choices = [
-        [f"{item.key_or_group}={value}" for value in _swept_values(item, groups)]
-        if item.is_sweep_override()
-        else [str(item.input_line)]
-        for item in parsed
-    ]
+    overrides, groups = [_parse(command, word) for word in words], option_names(conf_dirs(config_dir))
+    choices = [_swept_words(override, groups) for override in overrides]
     count = math.prod(map(len, choices))
     refuse(not 1 <= count <= MAX_RUNS and f"-m: {count:,} runs; expected 1 to {MAX_RUNS:,}; choose other values")
-    output = next((n for n, item in enumerate(parsed) if item.key_or_group == "output_dir"), None)
+    output = next((n for n, one in enumerate(overrides) if one.key_or_group == "output_dir"), None)
     if output is None and "output_dir" in names.settings_of(command):
         raise InputError("-m needs output_dir=: each run goes to a directory below it")
     runs = []
     for combination in itertools.product(*choices):
         chosen = list(combination)
-        name = "_".join(text for text, item in zip(chosen, parsed, strict=True) if item.is_sweep_override())
+        name = "_".join(word for word, one in zip(chosen, overrides, strict=True) if one.is_sweep_override())
         if output is not None:
-            place = f"{parsed[output].value()}/{name.replace('/', '-').replace('=', '-')}"
+            place = f"{overrides[output].value()}/{name.replace('/', '-').replace('=', '-')}"
             chosen[output] = f"output_dir={as_word(place)}"
         runs.append(Combination(name, chosen))
     return runs
 
 
-def _swept_values(item: Override, groups: Mapping[str, list[str]]) -> list[str]:
-    """List the values of a swept override."""
-    value = item.value()
+def _swept_words(override: Override, groups: Mapping[str, list[str]]) -> list[str]:
+    """Return a word for each value of an override."""
+    value, word = override.value(), str(override.input_line)
+    if not override.is_sweep_override():
+        return [word]
+    if isinstance(value, IntervalSweep) or (isinstance(value, RangeSweep) and value.step == 0):
+        raise InputError(f"'{word}': it has infinitely many values; use choice(...) or range(...)")
     if isinstance(value, Glob):
-        options = value.filter(groups.get(item.key_or_group, []))
-        if not options:
-            raise InputError(f"'{item.input_line}': no option of the group matches this glob")
-        return options
-    if isinstance(value, IntervalSweep):
-        raise InputError(f"'{item.input_line}': an interval has infinitely many values; use choice(...) or range(...)")
-    if isinstance(value, RangeSweep):
-        refuse(value.step == 0 and f"'{item.input_line}': a range with steps of 0 has no end")
-        if any(True for _ in itertools.islice(value.range(), MAX_RUNS, None)):  # without a list of all its values
-            raise InputError(f"'{item.input_line}': more than {MAX_RUNS:,} values, each a run; choose a shorter range")
-    return list(item.sweep_string_iterator())
+        values = value.filter(groups.get(override.key_or_group, []))
+        refuse(not values and f"'{word}': no option of the group matches this glob")
+    else:
+        values = list(itertools.islice(override.sweep_string_iterator(), MAX_RUNS + 1))
+        refuse(len(values) > MAX_RUNS and f"'{word}': more than {MAX_RUNS:,} values, each a run; choose fewer")
+    return [f"{override.key_or_group}={one}" for one in values]

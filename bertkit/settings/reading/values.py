@@ -1,24 +1,19 @@
 """Values from Python, under dotted names or nested, as assignments."""
 
 import os
-import re
 from collections.abc import Mapping
-from typing import Protocol, TypeGuard
+from typing import Protocol, runtime_checkable
 
 from bertkit.base.errors import InputError
 from bertkit.base.text_files import TOO_DEEP, is_deep
 from bertkit.base.typed_settings import conf_dir, option_names, refuse
 from bertkit.settings.reading import names
-from bertkit.settings.reading.assignments import Assignment, Plain, as_word, with_current_names
-
-BARE = re.compile(r"(?!(?:null|true|false|nan|inf)$)[a-z_/.][\w./-]*", re.IGNORECASE)  # texts that need no quotes
+from bertkit.settings.reading.assignments import Assignment, Plain, as_word, with_current_names, without_interpolation
 
 
+@runtime_checkable
 class _Array(Protocol):
-    """A number or an array of numpy."""
-
-    dtype: object
-    ndim: int
+    """A number or an array of numpy, torch or pandas."""
 
     def tolist(self) -> Plain:
         """Return plain numbers."""
@@ -39,27 +34,23 @@ def _assignments(command: str, settings: Mapping[str, object], prefix: str) -> l
     for name, value in settings.items():
         key = f"{prefix}{name}"
         if isinstance(value, Mapping):
-            named = next((each for each in ("name", "kind") if value.get(each) in groups.get(key, ())), None)
-            option = {} if named is None else {key: value[named]}
-            inner = {each: value[each] for each in value if each != named}
-            assignments += [*_assignments(command, option, ""), *_assignments(command, inner, f"{key}.")]
+            # the first of these settings that names an option of the group
+            option = [own for own in ("name", "kind") if value.get(own) in groups.get(key, ())][:1]
+            assignments += [Assignment(key, value[own], f"{key}={value[own]}") for own in option]
+            inner = {own: item for own, item in value.items() if own not in option}
+            assignments += _assignments(command, inner, f"{key}.")
         else:
             plain = _plain(value, key, command)
             if names.is_verbatim(command, key):
                 assignments.append(Assignment(key, plain, f"{key}={plain}"))
             else:
-                word = plain if isinstance(plain, str) and BARE.fullmatch(plain) else as_word(plain)
-                assignments.append(Assignment(key, _without_interpolation(plain), f"{key}={word}"))
+                assignments.append(Assignment(key, _literal(plain), f"{key}={as_word(plain)}"))
     return assignments
-
-
-def _is_array(value: object) -> TypeGuard[_Array]:
-    return hasattr(value, "dtype") and hasattr(value, "ndim")
 
 
 def _plain(value: object, key: str, command: str) -> Plain:
     """Convert a value from Python; a path that begins with ~/ is in the home directory."""
-    if _is_array(value):
+    if isinstance(value, _Array):
         return value.tolist()
     if value is None or isinstance(value, (bool, int, float)):
         return value
@@ -72,8 +63,8 @@ def _plain(value: object, key: str, command: str) -> Plain:
     raise InputError(f"{key}: {type(value).__name__}: {expected}")
 
 
-def _without_interpolation(value: Plain) -> Plain:
-    """Escape what OmegaConf would replace by the value of another setting."""
+def _literal(value: Plain) -> Plain:
+    """Return a value in which OmegaConf finds no references to other settings."""
     if isinstance(value, str):
-        return re.sub(r"(\\*)\$\{", lambda match: f"{match[1] * 2}\\${{", value)
-    return [_without_interpolation(item) for item in value] if isinstance(value, list) else value
+        return without_interpolation(value)
+    return [_literal(item) for item in value] if isinstance(value, list) else value

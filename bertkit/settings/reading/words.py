@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from bertkit.base.errors import InputError
 from bertkit.settings.reading.assignments import as_word
@@ -14,10 +14,9 @@ OPTIONS = ("--text", "--label", "--pair", "--dev", "--test", "--output")
 
 def to_words(command: str, words: Sequence[str], options: Sequence[tuple[str, str]]) -> list[str]:
     """Replace words that are files or models, and the options of the short form, pairs of name and value, by settings."""
-    short = command_of(command).short
     settings, others = dict[str, str | int](), list[str]()
     for word in words:
-        setting = "" if "=" in word else _setting_of(command, short, word)
+        setting = _setting_of(command, word)
         if setting in settings:
             more = f"for a second file write --dev {word}" if setting == "task.files.train" else "leave one out"
             raise InputError(f"'{word}': {setting}= is {settings[setting]} already; {more}")
@@ -26,7 +25,7 @@ def to_words(command: str, words: Sequence[str], options: Sequence[tuple[str, st
         else:
             others.append(word)
     for option, value in options:
-        setting = short.get(option) or setting_of_option(command, option)
+        setting = command_of(command).short.get(option) or setting_of_option(command, option)
         if not setting:
             raise InputError(unknown_option(command, option, value))
         is_file, is_number = setting.startswith("task.files."), re.fullmatch("-?[0-9]{1,9}", value)
@@ -39,6 +38,9 @@ def to_words(command: str, words: Sequence[str], options: Sequence[tuple[str, st
     ]
 
 
-def _setting_of(command: str, short: Mapping[str, str], word: str) -> str:
-    is_file = bool(short) and os.path.isfile(word)
-    return short[""] if is_file else setting_of_word(command, word)
+def _setting_of(command: str, word: str) -> str:
+    """Return the setting of a word without a key, such as a file; "" if there is none."""
+    if "=" in word:
+        return ""
+    file = command_of(command).short.get("")
+    return file if file and os.path.isfile(word) else setting_of_word(command, word)
