@@ -41,16 +41,17 @@ if [ ! -x "$python" ]; then
 fi
 
 installer=("$python" -m pip install --disable-pip-version-check -q)
-if ! has_torch "$python" && has_torch "$outer"; then
+torch_from=nowhere
+if has_torch "$python"; then torch_from=environment; elif has_torch "$outer"; then torch_from=outside; fi
+if [ $torch_from = outside ]; then
   say "keeping the torch of $("$outer" -c 'import sys; print(sys.prefix)')"
   packages=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
   "$outer" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$packages/outer-torch.pth"
-  is_kept=1
 elif "${installer[@]}" -c "$pins" uv 2>/dev/null; then
   installer=("$python" -m uv pip install -q --python "$python")  # uv does not see packages of an outer environment
 fi
 
-if [ -z "${is_kept:-}" ] && ! has_torch "$python"; then
+if [ $torch_from = nowhere ]; then
   pip=("$python" -m pip install --disable-pip-version-check -q)
   torch=$(grep '^torch==' "$pins")
   if nvidia-smi -L >/dev/null 2>&1 || [ "$(uname -s)" != Linux ]; then

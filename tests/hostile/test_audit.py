@@ -1,7 +1,7 @@
 """What a whole life of a model does outside of its own files, seen by Python's own audit: nothing.
 
 prepare, pretrain, resume, finetune, predict, evaluate, export and verify run in one process, with a hook that hears of
-every connection, process and unpickled name, and with secrets in the environment.
+every connection, process and unpickled name, and with secrets in the environment. What it has imported is looked at, too.
 """
 
 import json
@@ -25,11 +25,12 @@ def hook(event, args):
         seen.append([event, repr(args[:2])[:300]])
 sys.addaudithook(hook)
 from bertkit.cli import run
-codes = []
+codes, compilers = [], []
 for arguments in json.load(open(sys.argv[1])):
     codes.append(run(arguments))
+    compilers.append(sorted({"torch._dynamo", "torch.distributed.tensor", "sympy"} & sys.modules.keys()))
 sys.__stdout__.flush()
-json.dump({"codes": codes, "seen": seen}, open(sys.argv[2], "w"))
+json.dump({"codes": codes, "seen": seen, "compilers": compilers}, open(sys.argv[2], "w"))
 """
 CANARIES = {
     **{f"SECRET_{n}": f"canary-{n:02d}-9b1f" for n in range(40)},
@@ -90,6 +91,13 @@ def test_commands_start_no_process_but_git(life: tuple[Path, dict[str, list[list
 
 def test_commands_unpickle_nothing(life: tuple[Path, dict[str, list[list[str]]], str]) -> None:
     assert [event for event in life[1]["seen"] if event[0] == "pickle.find_class"] == []
+
+
+def test_no_command_imports_the_compiler(life: tuple[Path, dict[str, list[list[str]]], str]) -> None:
+    """torch._dynamo and sympy take seconds of every start, and seventy megabytes; on a CPU only `export` and `verify` need them, for `transformers`."""
+    of_ours, of_export = life[1]["compilers"][:9], life[1]["compilers"][9]
+    assert [names for names in of_ours if names] == []
+    assert of_export
 
 
 def test_no_secret_is_written(life: tuple[Path, dict[str, list[list[str]]], str]) -> None:

@@ -1,8 +1,6 @@
 """Vectors of texts, beside the package sentence_transformers: real weights, every pooling, texts of all lengths."""
 
 import doctest
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -146,19 +144,3 @@ def test_the_example_of_its_docstring() -> None:
     assert doctest.DocTestRunner().run(example) == doctest.TestResults(failed=0, attempted=5)
     assert bertkit.load_embedder is load_embedder
     assert "load_embedder" in bertkit.__all__
-
-
-def test_no_command_imports_the_compiler(small_dir: Path, tmp_path: Path) -> None:
-    """torch._dynamo and sympy take seconds of every start, and seventy megabytes; on a CPU nothing is compiled."""
-    code = f"""
-import sys, bertkit
-model_dir, output_dir = {str(small_dir)!r}, {str(tmp_path / "run")!r}
-bertkit.load_embedder(model_dir, device="cpu")(["kan"])
-assert not {{"torch._dynamo", "sympy"}} & sys.modules.keys()
-rows = [{{"text": "kan lon", "label": "good"}}, {{"text": "mir", "label": "bad"}}] * 4
-bertkit.finetune(train=rows, dev=rows, model_dir=model_dir, num_epochs=1, output_dir=output_dir, device="cpu", task={{"kind": "sequence", "max_seq_length": 16}})
-bertkit.evaluate(data=rows, model_dir=output_dir, device="cpu")
-assert not {{"torch._dynamo", "torch.distributed.tensor", "sympy"}} & sys.modules.keys()
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
