@@ -175,6 +175,12 @@ _LAYOUTS = {
 }
 
 
+_COMMENTS = (
+    "if this line is a comment, set \"task.comment='#'\", or task.columns.words=1 task.columns.tags=2 if column 0 numbers "
+    "the words, as in GermEval"
+)
+
+
 class _Column(NamedTuple):
     """A column that is read."""
 
@@ -214,7 +220,9 @@ class _Lines:
                 raise InputError(f"{where}: {missing}; set task.columns.{column.setting}=")
         for column in columns:
             if not cells[column.number].strip():
-                raise InputError(f"{where}: empty {column.cell}; correct the line{column.advice}")
+                is_comment = line.startswith("#")
+                way = _COMMENTS if is_comment else f"correct the line{column.advice}"
+                raise InputError(f"{where}: empty {column.cell}; {way}")
         sentence.words.append(cells[layout.words])
         sentence.tags += [cells[column.number].strip() for column in columns[1:]]
         sentence.lines.append(number)

@@ -71,6 +71,7 @@ FAULTS = [
     ("swag", "val.csv", "dev", SWAG_HEADER + "0,a,1,x,s,S,gold,a,b,c,d,4\n", ('/val.csv:2', "'4'")),
     ("swag", "val.csv", "dev", SWAG_HEADER + "0,a,1,x,s,S,gold,a,b,c,d,\n", ('/val.csv:2', "''")),
     # columns of words, and lists of them
+    ("tagging", "dev.tsv", "dev", GERMEVAL.replace("]\n", "]\t\n"), ("/dev.tsv:1", "empty tag", "comment", "task.columns.words=1")),
     ("tagging", "dev.tsv", "dev", GERMEVAL, ('/dev.tsv:2', '(4, expected 3', 'task.columns.words=1', 'column 0')),
     ("conll2003", "eng.testa", "dev", "a NN B-PER\nb NN B-\n", ('/eng.testa:2', "'B-'")),
     ("conll2003", "eng.testa", "dev", "a NN O\nb NN PER\nc NN B-PER\n", ('/eng.testa:2', "'PER'")),
