@@ -26,6 +26,7 @@ from bertkit.run.trainer import Due, Evaluation, TrainingPlan, training
 from bertkit.settings.pretrain import PretrainSettings
 
 EVALUATION_SEQUENCES = 32  # sequences in a forward pass
+POST_NORM_RATE = 2e-4  # a peak learning rate at which small models with BERT's norm leave the unigram entropy; at 1e-3 BERT-mini stays
 
 
 def run(settings: PretrainSettings) -> None:
@@ -99,9 +100,11 @@ class _Pretraining:
         loss = metrics[f"{console.objective_of(metrics)}_loss"]
         if loss < self.plan.dataset.manifest["statistics"]["unigram_entropy"] or self.settings.model_dir is not None:
             return []
-        config = self.state.bare_model.config
+        config, optimizer = self.state.bare_model.config, self.settings.optimizer
+        is_fast = config.norm.placement == "post" and optimizer.peak_learning_rate > POST_NORM_RATE
         wide = config.hidden_size**-0.5
-        ways = {
+        advice = {  # and whether the run does otherwise (recipes/speedrun)
+            f"optimizer.peak_learning_rate={POST_NORM_RATE}": is_fast,
             "attention.positions=rotary with norm=pre, as in model=modern_mini": config.attention.positions
             == "learned",
             "masking.probability=0.3 without dropout (model.hidden_dropout_prob=0 model.attention_probs_dropout_prob=0)": (
@@ -109,14 +112,10 @@ class _Pretraining:
             ),
             f"model.initializer_range={wide:.2g}, which is 1 / sqrt(hidden_size)": config.initializer_range
             < wide / 1.5,
-            "optimizer.bias_correction=true": not self.settings.optimizer.bias_correction,
+            "optimizer.bias_correction=true": not optimizer.bias_correction,
         }
-        helpful = [way for way, is_new in ways.items() if is_new]
-        return (
-            [f"  small models can stay at this loss for thousands of steps; try {'; '.join(helpful)}"]
-            if helpful
-            else []
-        )
+        new = "; ".join(way for way, is_new in advice.items() if is_new)
+        return [f"  small models can stay at this loss for thousands of steps; try {new}"] if new else []
 
     def _offer_best(self, step: int, phase: Phase, metrics: dict[str, float]) -> None:
         history, keeps_best = self.state.writer.history, self.settings.checkpoint.keep_best

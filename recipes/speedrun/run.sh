@@ -12,11 +12,11 @@ record=(.venv/bin/python recipes/speedrun/speedrun.py --record "$run")
 .venv/bin/bertkit prepare corpus.path="$CORPUS" tokenizer.vocab_size=8192 held_out_prob=0.05 output_dir="$run/data"
 [ -e "$run/speed.json" ] || "${record[@]}" speed "$run/data"
 steps=$("${record[@]}" steps-in "$minutes")
-for row in hugging_face hugging_face_wide; do for rate in 5e-4 1e-3 2e-3; do
+for row in hugging_face hugging_face_wide; do for rate in 1e-4 2e-4 5e-4; do
   "${record[@]}" train "$run/data" $row --rate $rate --steps "$steps" --output "$run"; done; done
-for seed in ${SEEDS:-0 1 2}; do for row in hugging_face mini modern_mini; do
+for seed in ${SEEDS:-0 1 2}; do for row in hugging_face_wide mini modern_mini; do
   "${record[@]}" train "$run/data" $row --seed "$seed" --steps "$steps" --output "$run"; done; done
-"${record[@]}" train "$run/data" muon --rate 2e-3 --steps "$steps" --output "$run"
+"${record[@]}" train "$run/data" muon --steps "$steps" --output "$run"
 for row in "no dropout" "30 % masked" pre-norm rotary glu; do "${record[@]}" train "$run/data" "$row" --steps "$steps" --output "$run"; done
 [ -z "${BLIMP:-}" ] || "${record[@]}" grammar "$BLIMP" --output "$run"
 "${record[@]}" table

@@ -36,41 +36,43 @@ CORES, FEW_STEPS = 2, (6, 18)
 SCORED = (1 / 6, 1 / 2, 1)  # the shares of a run after which its grammar is scored: 10, 30 and 60 minutes
 WIDE = 0.0625  # 1 / sqrt(hidden size), the standard deviation of initial weights in all rows but "hugging_face"
 HUGGING_FACE = {"hugging_face": 0.02, "hugging_face_wide": WIDE}
+RATE = "optimizer.peak_learning_rate"
+POST_NORM_RATE = 2e-4  # at 1e-3 BERT's norm after each sum keeps a small model at the entropy of single tokens
 BASE: dict[str, Any] = {
-    "model": "mini", "model.initializer_range": WIDE, "optimizer.peak_learning_rate": 1e-3, "optimizer.bias_correction": True,
+    "model": "mini", "model.initializer_range": WIDE, RATE: POST_NORM_RATE, "optimizer.bias_correction": True,
 }  # fmt: skip
 # each row of the ladder changes one thing more than the row before it
 CHANGES: dict[str, dict[str, Any]] = {
     "mini": {},
     "no dropout": {"model.hidden_dropout_prob": 0.0, "model.attention_probs_dropout_prob": 0.0},
     "30 % masked": {"masking.probability": 0.3},
-    "pre-norm": {"norm": "pre"},
+    "pre-norm": {"norm": "pre", RATE: 1e-3},
     "rotary": {"attention.positions": "rotary"},
     "glu": {"feed_forward": "glu", "model.intermediate_size": 704},
 }
 # the model has what the rows before it set, and windows, no biases, no segments, and smaller output matrices
-MODERN = BASE | {"model": "modern_mini"}
+MODERN = BASE | {"model": "modern_mini", RATE: 1e-3}
 ROWS = {
     row: BASE | {key: value for change in changes for key, value in change.items()}
     for row, changes in zip(CHANGES, itertools.accumulate([change] for change in CHANGES.values()), strict=True)
-} | {"modern_mini": MODERN, "muon": MODERN | {"optimizer.name": "muon", "plugins": ["muon"]}}
+} | {"modern_mini": MODERN, "muon": MODERN | {"optimizer.name": "muon", RATE: 2e-3, "plugins": ["muon"]}}
+RATES: dict[str, float] = dict.fromkeys(HUGGING_FACE, POST_NORM_RATE) | {
+    row: settings[RATE] for row, settings in ROWS.items()
+}
 
 
-def settings_of(row: str, data: Path, output: Path, steps: int, seed: int, rate: float | None) -> dict[str, Any]:
+def settings_of(row: str, data: Path, output: Path, steps: int, seed: int, rate: float) -> dict[str, Any]:
     """Return the settings of `bertkit.pretrain` for a row of the ladder."""
-    settings = dict(ROWS[row])
-    if rate is not None:
-        settings["optimizer.peak_learning_rate"] = rate
     every = max(1, steps // SNAPSHOTS)
-    return settings | {
-        "data_dir": str(data), "output_dir": str(output), "steps": steps, "seed": seed, "batch.sequences": SEQUENCES,
+    return ROWS[row] | {
+        RATE: rate, "data_dir": str(data), "output_dir": str(output), "steps": steps, "seed": seed, "batch.sequences": SEQUENCES,
         "compile": False, "segments": "full_sentences", "segments.max_seq_length": LENGTH, "schedule.warmup_steps": int(WARMUP * steps),
         "checkpoint.every_steps": every, "checkpoint.keep_last": SNAPSHOTS + 2, "checkpoint.keep_best": False,
         "evaluation.every_steps": steps, "evaluation.max_sequences": 64, "log.every_steps": max(1, min(20, steps // 100)),
     }  # fmt: skip
 
 
-def train_hugging_face(init: float, data: Path, output: Path, steps: int, seed: int, rate: float | None) -> None:
+def train_hugging_face(init: float, data: Path, output: Path, steps: int, seed: int, rate: float) -> None:
     """Train BertForMaskedLM by the Trainer at its best: packed blocks, dynamic masking, fused AdamW."""
     import datasets
     import transformers
@@ -103,7 +105,7 @@ def train_hugging_face(init: float, data: Path, output: Path, steps: int, seed: 
                 print(f"step {state.global_step}/{steps}", flush=True)
 
     arguments = transformers.TrainingArguments(
-        str(output), max_steps=steps, per_device_train_batch_size=SEQUENCES, learning_rate=rate or 1e-3, weight_decay=0.01, seed=seed,
+        str(output), max_steps=steps, per_device_train_batch_size=SEQUENCES, learning_rate=rate, weight_decay=0.01, seed=seed,
         optim="adamw_torch_fused", lr_scheduler_type="linear", warmup_steps=int(WARMUP * steps), save_strategy="no",
         logging_strategy="no", report_to=[], disable_tqdm=True, dataloader_num_workers=0,
     )  # fmt: skip
@@ -111,7 +113,7 @@ def train_hugging_face(init: float, data: Path, output: Path, steps: int, seed: 
     transformers.Trainer(model, arguments, collator, rows, callbacks=[Snapshots()]).train()
 
 
-def train(row: str, data: Path, output: Path, steps: int, seed: int, rate: float | None) -> None:
+def train(row: str, data: Path, output: Path, steps: int, seed: int, rate: float) -> None:
     """Train a row."""
     if row in HUGGING_FACE:
         train_hugging_face(HUGGING_FACE[row], data, output, steps, seed, rate)
@@ -153,11 +155,11 @@ def folder_of(line: Mapping[str, Any], output: Path) -> Path:
 def measure_run(args: argparse.Namespace) -> None:
     """Train one row with one seed, measure its snapshots, and add a line to runs.jsonl."""
     file = args.record / "runs.jsonl"
-    own = {"row": args.row, "seed": args.seed, "rate": args.rate or 1e-3, "steps": args.steps}
+    own = {"row": args.row, "seed": args.seed, "rate": args.rate or RATES[args.row], "steps": args.steps}
     if any(own.items() <= line.items() for line in lines_of(file)):
         print(f"{own}: measured already")
         return
-    train(args.row, args.data, folder_of(own, args.output), args.steps, args.seed, args.rate)
+    train(args.row, args.data, folder_of(own, args.output), args.steps, args.seed, own["rate"])
     losses = [[step_of(path), round(loss_of(path, args.data), 4)] for path in snapshots_of(own, args.output)]
     line = own | {"tokens_a_step": SEQUENCES * LENGTH, "losses": losses}
     with file.open("a") as lines:
@@ -239,7 +241,7 @@ def processor_seconds(data: Path, row: str, steps: int) -> float:
 
 def train_only(args: argparse.Namespace) -> None:
     """Train a row, and measure nothing."""
-    train(args.row, args.data, args.output, args.steps, 0, None)
+    train(args.row, args.data, args.output, args.steps, 0, RATES[args.row])
 
 
 def print_steps(args: argparse.Namespace) -> None:

@@ -47,7 +47,9 @@ def rows_without_pace(run_dir: Path) -> list[dict[str, float]]:
     return [row | {"tokens_per_second": 0} for row in read_metrics(run_dir / "metrics.jsonl")]
 
 
-TWELVE = ["steps=12", "checkpoint.every_steps=3", "checkpoint.keep_last=2", "evaluation.every_steps=6"]
+TWELVE = [
+    "steps=12", "checkpoint.every_steps=3", "checkpoint.keep_last=2", "evaluation.every_steps=6", "optimizer.peak_learning_rate=3e-4",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +102,11 @@ def test_what_a_run_prints_and_leaves(twelve_steps: tuple[Path, str]) -> None:
     assert "NSP accuracy" in output
     assert re.search("\nmasked LM has (not )?learned .* next sentence prediction has (not )?learned: ", output)
     assert len(lines := re.findall("masked LM has.*", output)) == len({*lines}) == 2
-    assert "try attention.positions=rotary with norm=pre, as in model=modern_mini; masking.probability=0.3" in output
+    assert (
+        "try optimizer.peak_learning_rate=0.0002; attention.positions=rotary with norm=pre, as in model=modern_mini; "
+        in output
+    )
+    assert "; masking.probability=0.3" in output
     assert "model.attention_probs_dropout_prob=0); model.initializer_range=0.18" in output
     assert "? left" not in output
     page = "\n".join(Page((finished / "report.html").read_text()).text)
