@@ -101,7 +101,7 @@ class _Pretraining:
         if loss < self.plan.dataset.manifest["statistics"]["unigram_entropy"] or self.settings.model_dir is not None:
             return []
         config, optimizer = self.state.bare_model.config, self.settings.optimizer
-        is_fast = config.norm.placement == "post" and optimizer.peak_learning_rate > POST_NORM_RATE
+        is_fast = config.norm.placement == "post" and optimizer.peak > POST_NORM_RATE
         wide = config.hidden_size**-0.5
         advice = {  # and whether the run does otherwise (recipes/speedrun)
             f"optimizer.peak_learning_rate={POST_NORM_RATE}": is_fast,
