@@ -366,6 +366,12 @@ def test_recipes_run_and_resume(recipe: str, checkout: Path, tmp_path: Path, inp
 
 
 @pytest.mark.slow
+def test_pretraining_goes_on_without_held_out_documents(checkout: Path, tmp_path: Path, inputs: dict[str, str]) -> None:
+    small = {"CORPUS": str(write_text(tmp_path / "text.txt", make_text(3)))}
+    check_recipe("continue_pretraining", checkout, tmp_path / "run", {**inputs, **small})
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_recipes_run_from_installed_package(recipe: str, tmp_path: Path, inputs: dict[str, str]) -> None:
     check_recipe(recipe, installed(), tmp_path / "run", inputs)
