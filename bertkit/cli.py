@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import gc
 import os
@@ -9,7 +10,7 @@ import signal
 import socket
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from bertkit.base.processors import check_precision
 from bertkit.base.typed_settings import refuse
 from bertkit.help import command_help, info, usage
 from bertkit.launch import launcher, world
-from bertkit.settings.reading.hints import OPTIONS, VALUED_OPTIONS, setting_of_option, unknown_option
+from bertkit.settings.reading.hints import setting_of_option, unknown_option
 from bertkit.settings.reading.names import command_of, in_words_of
 from bertkit.settings.reading.words import OPTIONS as SHORT_OPTIONS
 from bertkit.settings.reading.words import to_words
@@ -31,18 +32,22 @@ if TYPE_CHECKING:
     from bertkit.base.text_files import JsonObject
     from bertkit.settings.command import CommandSettings
 
-IMMEDIATE = {"--help", "-h", "--version", "--info"}  # options that print something instead of running a command
 INTERNAL_FAULT = 70  # EX_SOFTWARE
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Arguments:
-    """The parsed command line; `values` has the options that take a value, and their values."""
+    """The parsed command line."""
 
-    command: str
-    words: list[str]  # settings
-    options: set[str]
-    values: dict[str, str]
+    command: str = ""
+    words: list[str] = field(default_factory=list)  # settings
+    help: bool = False
+    version: bool = False
+    info: bool = False
+    multirun: bool = False
+    cfg: str | None = None  # "job": print the composed configuration
+    config: str | None = None  # the config.yaml of an earlier run
+    config_dir: str | None = None
 
 
 def main() -> None:
@@ -102,15 +107,15 @@ def _run_command(arguments: list[str]) -> int:
     world.command_line.set(tuple(arguments))
     parsed = _parse(arguments)
     command, text = parsed.command, _help_text(parsed)
-    if text is not None:
+    if text:
         say(*text.split("\n"))
-        return 0 if IMMEDIATE & parsed.options or not arguments else 2
-    if {"-m", "--multirun"} & parsed.options:
+        return 0
+    if parsed.multirun:
         gc.enable()
         return _sweep(parsed)
     with in_words_of(command, [word.partition("=")[0] for word in parsed.words]):
         composed = _compose(parsed, parsed.words)
-        if "--cfg" in parsed.values:
+        if parsed.cfg:
             return _print(composed)
         settings = _build(command, composed)
         with _naming(settings):
@@ -150,79 +155,87 @@ def _run_stage(command: str, settings: CommandSettings, read: list[object]) -> i
 
 
 def _parse(arguments: list[str]) -> _Arguments:
-    """Separate options from the command and its settings; translate the short form; expand `=~/` to the home directory.
+    """Separate options from the command and its settings, and translate the short form."""
+    try:
+        parsed, others = _option_parser().parse_known_args(arguments, _Arguments())
+    except argparse.ArgumentError as error:
+        raise InputError(f"{error.argument_name}: {error.message}") from None
+    words = _as_words(next((argument for argument in arguments if argument in COMMANDS), ""), others)
+    if words[:1] == ["help"]:
+        words, parsed.help = words[1:], True
+    if words:
+        parsed.command, *overrides = words
+        if parsed.command not in COMMANDS:
+            hint = nearest(parsed.command, COMMANDS)
+            raise InputError(f"unknown command '{parsed.command}'{hint}; see bertkit --help")
+        short = {option: vars(parsed)[option.removeprefix("--")] for option in SHORT_OPTIONS}
+        given = [(option, value) for option, value in short.items() if value is not None]
+        parsed.words = to_words(parsed.command, overrides, given)
+    return parsed
 
-    `--NAME VALUE` is `NAME=VALUE` for every setting, and for names of other tools: `--lr 3e-4`, `--overwrite`.
+
+def _option_parser() -> argparse.ArgumentParser:
+    """Return a parser for the options that are no settings."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for names in (["--help", "-h"], ["--multirun", "-m"], ["--version"], ["--info"], ["--debug"]):
+        parser.add_argument(*names, action="store_true")
+    parser.add_argument("--cfg", choices=["job"])
+    for name in ("--config", "--config-dir", *SHORT_OPTIONS):
+        parser.add_argument(name)
+    return parser
+
+
+def _as_words(command: str, arguments: list[str]) -> list[str]:
+    """Replace `--NAME VALUE` by `NAME=VALUE`, also for names of other tools, and `=~/` by the home directory.
+
+    `--lr 3e-4` and `--overwrite` are such options. Raises InputError for those that mean no setting of the command.
     """
-    named = next((argument for argument in arguments if argument in COMMANDS), "")
-    queue, words = list(arguments), list[str]()
-    options, values = set[str](), dict[str, str]()
-    short, unknown = list[tuple[str, str]](), list[tuple[str, str]]()
+    words, unknown, queue = list[str](), list[str](), list(arguments)
     while queue:
         argument = queue.pop(0)
         name, has_value, value = argument.partition("=")
-        if argument in OPTIONS:
-            options.add(argument)
-        elif name in (*VALUED_OPTIONS, *SHORT_OPTIONS):
-            value = value if has_value else queue.pop(0) if queue else ""
-            refuse(not value and f"{name}: expected a value after it")
-            if name in VALUED_OPTIONS:
-                values[name] = value
-            else:
-                short.append((name, value))
-        elif argument.startswith("--") and (setting := setting_of_option(named, name)):
-            if "=" in setting:
-                words.append(setting)
-            elif not has_value and (not queue or queue[0].startswith("--") or "=" in queue[0]):
-                words.append(f"{setting}=true")
-            else:
-                words.append(f"{setting}={value if has_value else queue.pop(0)}")
-        elif argument.startswith("-"):
-            unknown.append((argument, queue[0] if queue and "=" not in queue[0] else ""))
-        else:
+        is_value_next = bool(queue) and not queue[0].startswith("--") and "=" not in queue[0]
+        if not argument.startswith("-"):
             words.append(argument.replace("=~/", f"={os.path.expanduser('~')}/", 1))
-    if words[:1] == ["help"]:
-        words, options = words[1:], {*options, "--help"}
-    command, *overrides = words or [""]
-    if unknown:
-        raise InputError(*(unknown_option(command, *option) for option in unknown))
-    if values.get("--cfg", "job") != "job":
-        raise InputError(f"--cfg {values['--cfg']}: expected job")
-    return _Arguments(
-        command, to_words(command, overrides, short) if command in COMMANDS else overrides, options, values
-    )
+        elif not (setting := setting_of_option(command, name)):
+            unknown.append(unknown_option(command, argument, queue[0] if is_value_next else ""))
+        elif "=" in setting:
+            words.append(setting)
+        elif has_value:
+            words.append(f"{setting}={value}")
+        else:
+            words.append(f"{setting}={queue.pop(0) if is_value_next else 'true'}")
+    refuse(unknown)
+    return words
 
 
-def _help_text(parsed: _Arguments) -> str | None:
-    """Return the version or a help text; None if a command is to be run."""
-    if "--version" in parsed.options:
+def _help_text(parsed: _Arguments) -> str:
+    """Return the version or a help text; "" if a command is to be run."""
+    if parsed.version:
         from bertkit import __version__
 
         return f"bertkit {__version__}"
-    if "--info" in parsed.options:
+    if parsed.info:
         return info()
     if not parsed.command:
         return usage()
-    if parsed.command not in COMMANDS:
-        raise InputError(f"unknown command '{parsed.command}'{nearest(parsed.command, COMMANDS)}; see bertkit --help")
-    if not {"--help", "-h"} & parsed.options:
-        return None
-    return command_help(parsed.command, parsed.words, parsed.values.get("--config-dir"))
+    return command_help(parsed.command, parsed.words, parsed.config_dir) if parsed.help else ""
 
 
 def _compose(parsed: _Arguments, words: list[str]) -> JsonObject:
     from bertkit.settings.reading.overrides import read_words  # imports Hydra, which help does without
 
-    config_dir, config = parsed.values.get("--config-dir"), parsed.values.get("--config")
-    return commands.compose_settings(parsed.command, read_words(parsed.command, words), config_dir, config)
+    assignments = read_words(parsed.command, words)
+    return commands.compose_settings(parsed.command, assignments, parsed.config_dir, parsed.config)
 
 
 def _print(composed: JsonObject) -> int:
     """Print a composed configuration, without the entries that are not settings."""
     import yaml
 
-    hidden = {"explicit_keys"} | ({"task_changes"} if not composed.get("task_changes") else set())
-    entries = {key: value for key, value in composed.items() if key not in hidden}
+    entries = {key: value for key, value in composed.items() if key != "explicit_keys"}
+    if not entries.get("task_changes"):
+        entries.pop("task_changes", None)
     say(*yaml.safe_dump(entries, sort_keys=False).splitlines())
     return 0
 
@@ -243,11 +256,13 @@ def _sweep(parsed: _Arguments) -> int:
     from bertkit.launch.sweep import SweptRun, run_each
     from bertkit.settings.reading.overrides import combinations
 
-    runs, options = [], ["--debug"] if launcher.shows_tracebacks else []
-    options += [word for pair in parsed.values.items() if pair[0] in ("--config-dir", "--config") for word in pair]
-    for swept in combinations(parsed.command, parsed.words, parsed.values.get("--config-dir")):
+    files = {"--config-dir": parsed.config_dir, "--config": parsed.config}
+    options = [f"{name}={path}" for name, path in files.items() if path is not None]
+    options += ["--debug"] if launcher.shows_tracebacks else []
+    runs = []
+    for swept in combinations(parsed.command, parsed.words, parsed.config_dir):
         composed = _compose(parsed, swept.words)
-        if "--cfg" in parsed.values:
+        if parsed.cfg:
             say(f"# {swept.name}")
             _print(composed)
             continue

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from bertkit.base import plugins
 from bertkit.base.errors import InputError, nearest
-from bertkit.base.typed_settings import conf_dir, conf_dirs, option_names
+from bertkit.base.typed_settings import conf_dir, conf_dirs, option_file, option_names
 from bertkit.commands import all_commands
-from bertkit.settings.reading.assignments import Assignment
+from bertkit.settings.reading.assignments import unparsed
 from bertkit.settings.reading.names import command_of, load_plugins
 
 PACKAGES = (
@@ -104,7 +104,7 @@ def command_help(command: str, words: Sequence[str] = (), config_dir: str | None
         if option not in groups[name]:
             hint = nearest(option, groups[name])
             raise InputError(f"unknown option {name}={option}{hint} (one of {', '.join(groups[name])})")
-    load_plugins([Assignment(*word.partition("=")[::2], word) for word in words])
+    load_plugins([unparsed(word) for word in words])
     usual = _usual_settings(directories[0], command, file.chosen) if "all" not in words else []
     if usual:
         more = f"`bertkit {command} --help all` explains more, and lists all settings."
@@ -117,7 +117,7 @@ def command_help(command: str, words: Sequence[str] = (), config_dir: str | None
     for name, options in sorted(groups.items(), key=lambda item: item[0] in requested):  # requested groups come last
         text += ["", f"{name}= {', '.join(options)}"]
         if name in requested:
-            text += _option_help(name, requested[name], directories, config_dir)
+            text += _option_help(name, requested[name], directories)
         else:
             text += _chosen_help(command, name, directories[0] / name / f"{chosen[name]}.yaml")
     text = [line.replace("  #: ", "  # ") for line in text]
@@ -159,30 +159,42 @@ def _plugin_help(slot: str, settings: Container[str]) -> list[str]:
     return lines
 
 
-def _option_help(group: str, option: str, directories: Sequence[Path], config_dir: str | None) -> list[str]:
+def _option_help(group: str, option: str, directories: Sequence[Path]) -> list[str]:
     """Return the comments in the file of an option, and its settings with their comments, including inherited ones."""
-    import yaml
-
     from bertkit.settings.reading.compose import check_own_files, option_lines
 
     check_own_files(directories)
-    file = next(path for folder in reversed(directories) if (path := folder / group / f"{option}.yaml").is_file())
-    lines = file.read_text(encoding="utf-8").splitlines()
-    if lines[:1] == ["# @package _global_"]:  # an experiment sets settings of other groups
-        return [f"  {line}" for line in lines[1:]]
-    options, texts, parent = [option], list[str](), ""
-    settings, comments = option_lines(group, option, config_dir), dict[str, str]()
-    for one in options:
-        paths = (directory / group / f"{one}.yaml" for directory in reversed(directories))
-        texts.append(next((path.read_text(encoding="utf-8") for path in paths if path.is_file()), ""))
-        options += (entry for entry in yaml.safe_load(texts[-1]).get("defaults", ()) if entry != "_self_")
-        for indent, key, comment in re.findall(r"^( *)(\w+):.*?(  #:? .*)?$", texts[-1], re.MULTILINE):
-            parent = parent if indent else f"{key}."
-            name = f"{group}.{parent}{key}" if indent else f"{group}.{key}"
+    own, *inherited = _with_inherited(group, option, directories)
+    if own[0] == "# @package _global_":  # an experiment sets settings of other groups
+        return [f"  {line}" for line in own[1:]]
+    comments = _comments(own)
+    for lines in inherited:
+        for name, comment in _comments(lines).items():
             if not comments.get(name):  # the source, in parentheses, of a number is not that of a changed one
                 comments[name] = re.sub(r" \([^()]*\)$", "", comment) if name in comments else comment
-    head = [line for line in texts[0].splitlines() if line.startswith("#")]
-    return [f"  {line}" for line in (*head, *(line + comments.get(line.partition(":")[0], "") for line in settings))]
+    text = [line for line in own if line.startswith("#")]
+    for line in option_lines(group, option, directories):
+        name = line.partition(":")[0].removeprefix(f"{group}.")
+        text.append(f"{line}{comments.get(name, '')}")
+    return [f"  {line}" for line in text]
+
+
+def _with_inherited(group: str, option: str, directories: Sequence[Path]) -> list[list[str]]:
+    """Return the lines of an option's file, and of each file from which it inherits settings, the nearest one first."""
+    import yaml
+
+    text = option_file(directories, group, option).read_text(encoding="utf-8")
+    files = [text.splitlines()]
+    for parent in yaml.safe_load(text).get("defaults", ()):
+        if isinstance(parent, str) and parent != "_self_":
+            files += _with_inherited(group, parent, directories)
+    return files
+
+
+def _comments(lines: Sequence[str]) -> dict[str, str]:
+    """Return the comment behind each setting in a file; "" for none."""
+    settings = (re.match(r"([\w.]+):.*?(  #:? .*)?$", line) for line in _with_full_names(lines))
+    return {setting[1]: setting[2] or "" for setting in settings if setting is not None}
 
 
 def info() -> str:

@@ -174,7 +174,7 @@ REFUSED = [  # a command; the setting and value that its error names, and the re
     ("pretrain data_dir=x --per_device_train_batch_size 7", "batch.micro_sequences=7; the global batch is batch.sequences"),
     ("predict --label stars model_dir=x", "unknown option --label"),
     ("export --output y model_dir=no/such", "no/such: no such directory"),
-    ("finetune --text", "--text: expected a value"),
+    ("finetune --text", "--text: expected one argument"),
     (f"{PRETRAIN} plugins=nowhere", "have no module nowhere; start in its folder, or add that to PYTHONPATH"),
     ("predict text=a model_dir=x output=y.xlsx", "output=y.xlsx: expected a name that ends in .jsonl, "),
     ("predict input=no.csv model_dir=x", "input=no.csv: no such file"),

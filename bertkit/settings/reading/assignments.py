@@ -21,6 +21,12 @@ class Assignment:
     fault: str | None = None  # why the word cannot be used: it is malformed, or has several values
 
 
+def unparsed(word: str) -> Assignment:
+    """Return a word of the command line as an assignment, whose value is still a text."""
+    key, _, value = word.partition("=")
+    return Assignment(key, value, word)
+
+
 def keys_of(assignments: Iterable[Assignment]) -> set[str]:
     """Return the keys that are assigned."""
     return {one.key for one in assignments}

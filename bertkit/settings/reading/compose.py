@@ -237,10 +237,8 @@ def _searchpath(directories: Sequence[Path]) -> list[str]:
     return [f"hydra.searchpath=['file://{directory}']" for directory in directories[1:]]
 
 
-def option_lines(group: str, option: str, config_dir: str | None) -> list[str]:
+def option_lines(group: str, option: str, directories: Sequence[Path]) -> list[str]:
     """Compose one option of a group by itself; return its settings, one line each."""
-    directories = conf_dirs(config_dir)
-    check_own_files(directories)
     with _hydra(directories):
         composed = hydra_compose(None, overrides=[f"+{group}={option}", *_searchpath(directories)])
         plain: JsonObject = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]

@@ -17,8 +17,7 @@ from bertkit.base.typed_settings import at, dotted_keys
 from bertkit.settings.reading.assignments import Assignment
 from bertkit.settings.reading.names import command_of, settings_of, top_level, usual_keys
 
-OPTIONS = ("--help", "-h", "-m", "--multirun", "--debug", "--version", "--info")
-VALUED_OPTIONS = ("--config-dir", "--config", "--cfg")
+OPTIONS = ("--help", "--multirun", "--debug", "--version", "--info", "--config-dir", "--config", "--cfg")
 _OWN_DATA = ("classification", "regression", "ner", "qa", "choice", "translation", "generation")  # tasks for any files
 # the setting by which a later command takes the output_dir of a command
 _TAKEN_AS = {"prepare": "data_dir", "pretrain": "model_dir", "finetune": "model_dir"}
@@ -99,7 +98,7 @@ def unknown_option(command: str, option: str, value: str) -> str:
     key, value = key.replace("-", "_"), (own if has_value else value) or "..."
     if command in COMMANDS and (meant := _meant(command, usual_keys(command), key, value)):
         return f"unknown option {option}; here it is {meant}"
-    return f"unknown option {option}{nearest(option, (*OPTIONS, *VALUED_OPTIONS))}; see bertkit --help"
+    return f"unknown option {option}{nearest(option, OPTIONS)}; see bertkit --help"
 
 
 def options_line(group: str, options: Sequence[str]) -> str:
@@ -180,7 +179,7 @@ class Configuration:
         if own := [name.removeprefix(f"{group}.") for name in self.keys if name.startswith(f"{group}.")]:
             return nearest(leaf, own) or f"; {group} has only {named(own)}"
         known = {name.rpartition(".")[2]: name for name in reversed(self.keys)}
-        known |= {name: name for name in (*self.keys, *self.groups)}
+        known |= {name: name for name in (*self.keys, *self.groups) if name != group}
         similar = closest(key, known)
         return f"; did you mean '{known[similar]}'?" if similar else f"; see bertkit {self.command} --help"
 

@@ -17,7 +17,7 @@ from bertkit.base.problems import PLACES
 from bertkit.base.typed_settings import conf_dirs, option_names, refuse
 from bertkit.settings.command import VERBATIM, WORDS
 from bertkit.settings.reading import names
-from bertkit.settings.reading.assignments import Assignment, as_word, quoted, with_current_names
+from bertkit.settings.reading.assignments import Assignment, as_word, quoted, unparsed, with_current_names
 from bertkit.settings.reading.hints import unusable_word
 
 MAX_RUNS = 1000  # of a sweep
@@ -30,10 +30,9 @@ def read_words(command: str, words: Sequence[str]) -> list[Assignment]:
 
     Texts that Hydra must not parse, and words without a key, as in `compare runs/a runs/b`, are passed on verbatim.
     """
-    named = [Assignment(word.partition("=")[0], word.partition("=")[2], word) for word in words]
     fields, assignments, places = names.fields_of(command), list[Assignment](), list[str]()
     words_of = next((name for name, metadata in fields.items() if metadata == WORDS), None)
-    for one in names.with_own_names(command, named):
+    for one in names.with_own_names(command, [unparsed(word) for word in words]):
         if fields.get(one.key) == VERBATIM:
             assignments.append(one)
         elif words_of is not None and _is_place(one, fields):
