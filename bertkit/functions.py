@@ -65,9 +65,9 @@ class Run:
     @property
     def metrics(self) -> list[JsonObject]:
         """The rows of `metrics.jsonl`: a mapping for each logged step."""
-        path = None if self.directory is None else self.directory / "metrics.jsonl"
-        lines = [] if path is None or not path.is_file() else path.read_text(encoding="utf-8").splitlines()
-        return [json.loads(line) for line in lines]
+        if self.directory is None or not (path := self.directory / "metrics.jsonl").is_file():
+            return []
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
     @property
     def report(self) -> Path | None:
@@ -156,23 +156,10 @@ def _call(command: Command, settings: dict[str, object]) -> object:
     from bertkit.settings.reading.values import read_values
 
     with in_words_of(command.name, settings), contextlib.ExitStack() as stack:
-        temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bertkit-")))
         is_unnamed = command.makes_run and settings.get("output_dir") is None
         if is_unnamed:
             settings.pop("output_dir", None)
-        folder, inputs = _folder_of_rows(command, settings) or temporary, list[object]()
-        data_dir = RUNS if is_unnamed else None  # RUNS has the rows of other runs, too
-        for name, setting in command.rows.items():
-            rows = settings.pop(name, None)
-            if rows is None:
-                continue
-            if setting != "input":
-                place = settings.get("data_dir", data_dir)
-                settings |= stack.enter_context(_as_file(rows, name, setting, folder, place))
-            elif _is_path(rows):
-                settings[setting] = rows
-            else:
-                inputs, settings[setting] = [[rows] if isinstance(rows, str) else rows], "-"
+        inputs = _take_rows(command, settings, stack)
         if command.returns == "values" and settings.get("output") is None:
             settings["output"] = "-"
         assignments = read_values(command.name, settings)
@@ -197,12 +184,27 @@ def _call(command: Command, settings: dict[str, object]) -> object:
         return _run_of(command, checked)
 
 
-def _folder_of_rows(command: Command, settings: Mapping[str, object]) -> Path | None:
-    """Return the folder in which a run keeps its rows; None for a command that is no run."""
-    output_dir = settings.get("output_dir")
-    if isinstance(output_dir, (str, os.PathLike)) and command.is_training:
-        return path_of(output_dir, "output_dir") / "rows"
-    return Path(RUNS, "rows").absolute() if command.makes_run else None
+def _take_rows(command: Command, settings: dict[str, object], stack: contextlib.ExitStack) -> list[object]:
+    """Take the rows out of the settings, and return those of an input; all others become files, which a run keeps."""
+    inputs, data_dir = list[object](), None
+    if not command.makes_run:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bertkit-")))
+    elif "output_dir" in settings:
+        folder = path_of(settings["output_dir"], "output_dir") / "rows"
+    else:
+        folder, data_dir = Path(RUNS, "rows").absolute(), RUNS  # which has the rows of other runs, too
+    for name, setting in command.rows.items():
+        rows = settings.pop(name, None)
+        if rows is None:
+            continue
+        if setting != "input":
+            place = settings.get("data_dir", data_dir)
+            settings |= stack.enter_context(_as_file(rows, name, setting, folder, place))
+        elif _is_path(rows):
+            settings[setting] = rows
+        else:
+            inputs, settings[setting] = [[rows] if isinstance(rows, str) else rows], "-"
+    return inputs
 
 
 def _own_place(command: Command, assignments: Sequence[Assignment]) -> Assignment:

@@ -71,6 +71,7 @@ OWN = re.compile(
     r"|^bert\.encoder\.layers\.\d+\.(weight|bias)_"  # weights of GRUs
     r"|^bert\.embeddings\.plugin\.|^heads\.(sequence|token|span|choice)\."
 )
+_LAYER = re.compile(r"(?<=\.layer\.)\d+|(?<=\.layers\.)\d+|(?<=/layer_)\d+")  # the number of a layer in a name
 _ROOTS = ("bert.", "cls.", "classifier.", "qa_outputs.", "decoder.", "heads.")
 
 
@@ -99,8 +100,7 @@ def translate(names: Iterable[str], table: Mapping[str, str]) -> dict[str, str]:
     """Translate names with a table of templates; names without a template are left out."""
     translated = {}
     for name in names:
-        layer = re.search(r"(?<=\.layer\.)\d+|(?<=\.layers\.)\d+|(?<=/layer_)\d+", name)
-        template = name if layer is None else f"{name[: layer.start()]}{{}}{name[layer.end() :]}"
+        template = _LAYER.sub("{}", name)
         if template in table:
-            translated[name] = table[template].replace("{}", layer.group() if layer else "")
+            translated[name] = table[template].replace("{}", "".join(_LAYER.findall(name)))
     return translated

@@ -80,27 +80,29 @@ def write_archive(path: Path, tables: Mapping[str, str], indices: Mapping[str, S
             entry = zipfile.ZipInfo(name, FILE_TIME)
             entry.compress_type, entry.create_system, entry.external_attr = zipfile.ZIP_DEFLATED, 3, 0o644 << 16
             archive.writestr(entry, text.encode())
-    check_archive(path, indices, buffer.getvalue())
+    _check_content(path, buffer.getvalue(), indices)
     write_durably(path, buffer.getvalue())
 
 
-def check_archive(
-    path: Path, indices: Mapping[str, Sequence[str]] | None = None, content: bytes | None = None
-) -> dict[str, int]:
+def check_archive(path: Path, indices: Mapping[str, Sequence[str]] = {}) -> dict[str, int]:
     """Check that the server would accept and understand an archive; return the number of predictions of each sheet.
 
-    `indices` holds the ids in the test file of each sheet; by default they count from 0. `content` holds the bytes of an
-    archive that is not written yet. If the archive is wrong, InputError has a line for each wrong file, with its first error.
+    `indices` holds the ids in the test file of each sheet; by default they count from 0. If the archive is wrong, InputError
+    has a line for each wrong file, with its first error.
     """
-    if content is None:
-        try:
-            check_size(path)
-            content = path.read_bytes()
-        except OSError as error:
-            raise InputError(f"{path}: {error.strerror or error}; expected the archive of bertkit glue") from None
+    try:
+        check_size(path)
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}; expected the archive of bertkit glue") from None
+    return _check_content(path, content, indices)
+
+
+def _check_content(path: Path, content: bytes, indices: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """Check the bytes of an archive; `path` is its name in errors."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            return _check_sheets(path, archive, indices or {})
+            return _check_sheets(path, archive, indices)
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError, zlib.error) as error:
         raise InputError(f"{path}: not a valid zip file ({error}); write it again with bertkit glue") from None
 

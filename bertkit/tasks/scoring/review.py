@@ -188,9 +188,9 @@ def scores_by_label(pairs: Mapping[tuple[str, str], int], labels: Sequence[str])
 
 def _scores(num_right: int, num_predicted: int, num_true: int) -> dict[str, float]:
     return {
-        "precision": num_right / num_predicted if num_predicted else 0.0,
-        "recall": num_right / num_true if num_true else 0.0,
-        "f1": 2 * num_right / (num_predicted + num_true) if num_right else 0.0,
+        "precision": num_right / max(1, num_predicted),
+        "recall": num_right / max(1, num_true),
+        "f1": 2 * num_right / max(1, num_predicted + num_true),
         "support": num_true,
     }
 
