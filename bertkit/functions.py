@@ -59,8 +59,10 @@ class Run:
     output: Path | None = None  # the file that the command wrote; None if it has a directory or returns its results
 
     def __repr__(self) -> str:
-        numbers = [f", {name}={value:.6g}" for name, value in self.scores.items() if isinstance(value, float)]
-        return f"Run({str(self.model_dir or self.directory or self.output)!r}{''.join(numbers)})"
+        place = self.model_dir or self.directory or self.output
+        parts = [] if place is None else [repr(str(place))]
+        parts += [f"{name}={value:.6g}" for name, value in self.scores.items() if isinstance(value, float)]
+        return f"Run({', '.join(parts)})"
 
     @property
     def metrics(self) -> list[JsonObject]:

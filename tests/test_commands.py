@@ -65,6 +65,7 @@ def test_a_run_shows_its_report(made: dict[str, Any]) -> None:
     assert shown.startswith("<iframe")
     assert "&lt;svg" in shown
     assert "<svg" not in shown
+    assert repr(bertkit.Run(None, None, {"accuracy": 1.0})) == "Run(accuracy=1)"
     assert bertkit.Run(None, None, {"accuracy": 1.0})._repr_html_().startswith("<pre>Run(")
     with pytest.raises(InputError, match="has no directory"):
         bertkit.load_predictor(bertkit.Run(None, None, {}))
@@ -120,6 +121,7 @@ def test_every_form_of_rows(made: dict[str, Any]) -> None:
     np.testing.assert_array_equal(bertkit.embed(model_dir=made["run"], input=rows, text_column="review"), vectors)
     for unclear, message in (
         (pandas.DataFrame(rows), "of texts: 'review', 'label'"),
+        (pandas.DataFrame({"label": ["a", "b"], "text": ["a", None]}), r"texts\[1\]: 'text' is empty; fill it"),
         ({"text": ["a"]}, "no column 'text'"),
         (3, "texts: int: "),
         (pandas.DataFrame([["a", "b"]], columns=["text", "text"]), "texts: two columns 'text'"),
@@ -145,8 +147,9 @@ def test_logits_give_the_probabilities(made: dict[str, Any]) -> None:
     shares = torch.softmax(torch.from_numpy(predictor.logits(texts)), -1).numpy()
     predictions = [[row["probabilities"][label] for label in predictor.labels] for row in predictor(texts)]
     np.testing.assert_allclose(shares, predictions, atol=1e-6)
-    with pytest.raises(InputError, match=r"inputs: row 2: 3: "):
-        predictor(["a", 3])
+    for one, wrong in ((3, "3; expected text"), (None, "empty; fill it"), (float("nan"), "empty; fill it")):
+        with pytest.raises(InputError, match=f"inputs: row 2: 'text' is {wrong}"):
+            predictor(["a", one])
     masked = bertkit.load_predictor(made["run"], top_k=2)
     assert len(masked("a [MASK] day")["masks"][0]) == 2
     with pytest.raises(InputError, match="logits: "):

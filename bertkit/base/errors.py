@@ -82,8 +82,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def not_text(field: str, value: object) -> str:
-    """Return the message about a field whose value is not a text."""
-    wrong = "empty; fill it or drop the row" if value is None else f"{value!r:.80}; expected text"
+    """Return the message about a field whose value is not a text; pandas shows missing texts as nan or <NA>."""
+    is_missing = str(value) in ("None", "nan", "<NA>")
+    wrong = "empty; fill it or drop the row" if is_missing else f"{value!r:.80}; expected text"
     return f"'{field}' is {wrong}"
 
 

@@ -28,7 +28,7 @@ def phase_line(
     where = f"steps {steps.start + 1} to {steps.stop}, sequences of up to {max_seq_length} tokens: "
     return (
         f"{where if max_seq_length else ''}{epoch_length:,} examples an epoch, "
-        f"{counted(round(len(steps) * batch_size / epoch_length, 1), 'epoch')}; {counted(batch_size, 'sequence')} a step in "
+        f"{counted(float(f'{len(steps) * batch_size / epoch_length:.2g}'), 'epoch')}; {counted(batch_size, 'sequence')} a step in "
         f"{counted(num_micro_batches, 'micro-batch')}"
     )
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, not_text
 from bertkit.base.text_files import opened_input
 from bertkit.display.console import Progress
 from bertkit.tasks.reading.readers import Inputs, open_inputs, read_table
@@ -94,6 +94,8 @@ def read_rows(
 def _rows(inputs: Iterable[object], form: type, names: Sequence[str], wrong: str) -> Iterator[dict[str, object]]:
     """Turn texts, pairs or lists of words, whichever the first input is, into rows with these columns."""
     for number, one in enumerate(inputs, start=1):
+        if names and not isinstance(one, (str, tuple, list)):
+            raise InputError(f"{INPUTS}: row {number}: {not_text(names[0], one)}")
         own = one if isinstance(one, tuple) else (one,)
         if type(one) is not form or not names or len(own) != len(names):
             raise InputError(wrong.format(number=number, one=one))

@@ -272,7 +272,7 @@ def plan_lines(settings: FinetuneSettings, model: BertWithHeads, order: Training
     """Describe frozen parameters, epochs and learning rate."""
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     frozen = [f"frozen: {settings.freeze}; {trained / 1e6:.1f} M parameters are trained"] if settings.freeze else []
-    rate = f"{settings.optimizer.peak:g} after {counted(settings.warmup_of(steps), 'step')}"
+    rate = f"{settings.optimizer.peak:g} after {counted(settings.warmup_of(steps), 'step')} of warm-up"
     published, width = settings.task.recipe.peak_learning_rate, model.config.hidden_size
     if settings.optimizer.peak == settings.rate_for(width) != published:
         rate += f" (the published {published:g} is for a hidden size of {BASE_HIDDEN_SIZE}; here it is {width})"

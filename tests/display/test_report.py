@@ -202,6 +202,8 @@ def test_a_phase_names_its_steps_only_where_there_are_others() -> None:
     assert phase_line(range(2400), None, 16, 5614, 2) == only
     final = "steps 901 to 1000, sequences of up to 512 tokens: 800 examples an epoch, 2 epochs; 16 sequences a step in 8 micro-batches"
     assert phase_line(range(900, 1000), 512, 16, 800, 8) == final
+    short = "345 examples an epoch, 0.046 epochs; 4 sequences a step in 2 micro-batches"
+    assert phase_line(range(4), None, 4, 345, 2) == short
     one = "7 examples an epoch, 1 epoch; 1 sequence a step in 1 micro-batch"
     assert phase_line(range(7), None, 1, 7, 1) == one
 
