@@ -89,6 +89,11 @@ def _with_full_names(lines: Iterable[str]) -> list[str]:
     return named
 
 
+def _lines_of(path: Path) -> list[str]:
+    """Return the lines of an option's file, with the settings' names in their group; none for the option null."""
+    return _with_full_names(path.read_text(encoding="utf-8").splitlines()) if path.is_file() else []
+
+
 def command_help(command: str, words: Sequence[str] = (), config_dir: str | None = None) -> str:
     """Return the help of a command: what it needs and gives, with examples, and its usual settings.
 
@@ -127,23 +132,29 @@ def command_help(command: str, words: Sequence[str] = (), config_dir: str | None
 
 def _chosen_help(command: str, group: str, path: Path) -> list[str]:
     """List the settings of a chosen option; without a task, say how to see the settings of tasks."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     text = [f"  `bertkit {command} task=sequence --help` lists the settings of a task"] if group == "task" else []
-    return text + [f"  {group}.{line}" for line in _with_full_names(lines) if line and not line.startswith("#")]
+    return text + [f"  {group}.{line}" for line in _lines_of(path) if line and not line.startswith("#")]
 
 
 def _usual_settings(directory: Path, command: str, chosen: Mapping[str, str]) -> list[str]:
-    """Return the settings whose comments begin with `#:`, in the file of a command and in the options that it chooses."""
+    """Return the usual settings in the file of a command, and, if there are any, in the options that it chooses."""
+    own, of_groups = _usual_in(directory / f"{command}.yaml", ""), dict[str, str]()
+    if not own:
+        return []
+    for group, option in chosen.items():
+        of_groups |= _usual_in(directory / group / f"{option}.yaml", f"{group}.")
+    return [*own.values(), *(line for name, line in of_groups.items() if name not in own)]
+
+
+def _usual_in(path: Path, prefix: str) -> dict[str, str]:
+    """Return the settings in a file whose comments begin with `#:`, and a line of help for each."""
     usual = dict[str, str]()
-    options = {f"{name}.": directory / name / f"{option}.yaml" for name, option in chosen.items()}
-    for prefix, path in ({"": directory / f"{command}.yaml"} | options).items():
-        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() and (usual or not prefix) else ()
-        for line in _with_full_names(lines):
-            if match := re.match(r"([\w.]+): (.*?)  #: (.*)", line):
-                name, value, comment = match.groups()
-                setting = f"{prefix}{name}={'' if value.startswith('$') else value}"
-                usual.setdefault(f"{prefix}{name}", f"  {setting:<34} {comment}")
-    return list(usual.values())
+    for line in _lines_of(path):
+        if match := re.match(r"([\w.]+): (.*?)  #: (.*)", line):
+            name, value, comment = match.groups()
+            setting = f"{prefix}{name}={'' if value.startswith('$') else value}"
+            usual[f"{prefix}{name}"] = f"  {setting:<34} {comment}"
+    return usual
 
 
 def _plugin_help(slot: str, settings: Container[str]) -> list[str]:

@@ -71,7 +71,7 @@ def test_a_run_shows_its_report(made: dict[str, Any]) -> None:
         bertkit.load_predictor(bertkit.Run(None, None, {}))
 
 
-def test_python_errors_equal_command_line_errors(made: dict[str, Any], capsys: Capsys) -> None:
+def test_python_errors_equal_command_line_errors(made: dict[str, Any], tmp_path: Path, capsys: Capsys) -> None:
     with pytest.raises(InputError, match=r"^unknown key 'model.hiden_size'; did you mean 'hidden_size'\?$"):
         bertkit.pretrain(data_dir="books", output_dir="x", model={"hiden_size": 32})
     with pytest.raises(InputError, match="steps='many': expected a whole number"):
@@ -85,22 +85,22 @@ def test_python_errors_equal_command_line_errors(made: dict[str, Any], capsys: C
     assert sys.argv[1:] != command
     capsys.readouterr()
     predicted = made["predictor"](["a good day", "a bad day"])
-    (run.directory / "texts.txt").write_text("a good day\na bad day\n")
-    assert command_line(["predict", f"model_dir={run.directory}", f"input={run.directory}/texts.txt", "output=-"]) == 0
+    (tmp_path / "texts.txt").write_text("a good day\na bad day\n")
+    assert command_line(["predict", f"model_dir={run.directory}", f"input={tmp_path}/texts.txt", "output=-"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["label"] for row in predicted] == [row["label"] for row in rows]
     for mine, theirs in zip(predicted, rows, strict=True):
         assert mine["probabilities"] == pytest.approx(theirs["probabilities"], abs=1e-6)
 
 
-def test_every_form_of_rows(made: dict[str, Any]) -> None:
+def test_every_form_of_rows(made: dict[str, Any], tmp_path: Path) -> None:
     datasets, pandas = pytest.importorskip("datasets"), pytest.importorskip("pandas")
     rows, run = made["rows"], made["stars"]
     features = datasets.Features(
         {"review": datasets.Value("string"), "label": datasets.ClassLabel(names=["bad", "good"])}
     )
     numbered = [{"review": row["review"], "label": ["bad", "good"].index(row["label"])} for row in rows]
-    file = run.directory / "rows.jsonl"
+    file = tmp_path / "rows.jsonl"
     file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     forms = [rows, tuple(rows), datasets.Dataset.from_list(numbered, features=features), pandas.DataFrame(rows), file]
     actual = [bertkit.evaluate(model_dir=run, data=form).scores for form in forms]

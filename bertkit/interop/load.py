@@ -221,11 +221,10 @@ def _own_decoder(stored: Stored, heads: Sequence[str]) -> DecoderConfig | None:
     """Return the directory's decoder if the generation head is loaded; None if there is none."""
     own = stored.config.decoder
     if own is None:
-        refuse(
-            "generation" in heads
-            and f"{stored.directory}: a model without a decoder; finetune with decoder=bert adds one"
-        )
-    if own is None or own.is_from_scratch:
+        advice = "finetune with decoder=bert adds one"
+        refuse("generation" in heads and f"{stored.directory}: a model without a decoder; {advice}")
+        return None
+    if own.is_from_scratch:
         return own  # the encoder depends on it, too
     share = own.share and not stored.has_decoder_apart  # transformers may have trained shared weights separately
     return dataclasses.replace(own, share=share) if "generation" in heads else None

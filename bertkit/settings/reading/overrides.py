@@ -31,15 +31,15 @@ def read_words(command: str, words: Sequence[str]) -> list[Assignment]:
     Texts that Hydra must not parse, and words without a key, as in `compare runs/a runs/b`, are passed on verbatim.
     """
     fields, assignments, places = names.fields_of(command), list[Assignment](), list[str]()
-    words_of = next((name for name, metadata in fields.items() if metadata == WORDS), None)
+    words_of = next((name for name, metadata in fields.items() if metadata == WORDS), "")
     for one in names.with_own_names(command, [unparsed(word) for word in words]):
         if fields.get(one.key) == VERBATIM:
             assignments.append(one)
-        elif words_of is not None and _is_place(one, fields):
+        elif words_of and _is_place(one, fields):
             places.append(one.text)
         else:
             assignments.append(_assignment(command, f"{one.key}={one.value}" if "=" in one.text else one.text))
-    if words_of is not None and places:
+    if places:
         assignments.append(Assignment(words_of, [*places], " ".join(places)))
     return with_current_names(assignments)
 
