@@ -18,9 +18,9 @@ $bin/ruff format --check .
 types=$(mktemp) last_line=$(mktemp)
 $bin/mypy > "$types" 2>&1 & mypy=$!
 trap 'kill "$mypy" 2> /dev/null || true; rm -f "$types" "$last_line"' EXIT  # usually it has ended already
-echo "== pytest, one worker more than cores, since tests wait for processes and clocks, and mypy at the same time"
+echo "== pytest, one worker per core, and mypy at the same time"
 code=0
-LAST_LINE=$last_line $bin/python -m pytest -n "$((cores < 8 ? cores + 1 : 8))" --dist worksteal "$@" || code=$?
+LAST_LINE=$last_line $bin/python -m pytest -n "$((cores < 8 ? cores : 8))" --dist worksteal "$@" || code=$?
 echo "== mypy"
 wait "$mypy" || code=1
 cat "$types" "$last_line"

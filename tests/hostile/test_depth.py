@@ -12,7 +12,7 @@ from conftest import Capsys, refused
 from bertkit.base.text_files import parse_json, parse_yaml
 from bertkit.cli import run
 
-DEEP = "[" * 10_000
+DEEP = "[" * 5_000
 GROWING = "\n".join(["a0: &a0 {x: 1}", *(f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12))])
 
 
@@ -43,7 +43,7 @@ def test_hostile_experiment_files_are_refused(text: str, tmp_path: Path, capsys:
 def test_deep_brackets_in_overrides_are_refused(capsys: Capsys, tmp_path: Path) -> None:
     refused(run(["pretrain", f"data.skip_steps={DEEP}"]), "data.skip_steps=[[[", capsys)
     refused(run(["pretrain", "-m", f"data.skip_steps={DEEP}"]), "data.skip_steps=[[[", capsys)
-    refused(run(["pretrain", f"data.skip_steps={DEEP}{']' * 10_000}"]), "data.skip_steps=[[[", capsys)
+    refused(run(["pretrain", f"data.skip_steps={DEEP}{']' * 5_000}"]), "data.skip_steps=[[[", capsys)
     refused(run(["prepare", f"corpus.path='{'(' * 150}'", f"output_dir={tmp_path / 'out'}"]), "no such", capsys)
 
 
