@@ -203,7 +203,8 @@ class BertConfig(BertShape):
         changed = {
             "decoder": self.decoder is not None and self.decoder.is_from_scratch,
             "feed_forward": self.feed_forward != FeedForwardConfig(),
-            "head": not self.head.is_exported,
+            # with `task_transform`, a linear map alone is not what `transformers` computes
+            "head": not self.head.is_exported or (self.task_transform and self.head.kind != "linear"),
             "task_transform": self.task_transform,
             "type_vocab_size": self.type_vocab_size == 0,
             "norm": self.norm != NormConfig(),

@@ -51,8 +51,11 @@ def require_class(config: BertConfig, heads: Sequence[str]) -> None:
 
 
 def not_in_transformers(config: BertConfig) -> list[str]:
-    """List the settings, as `key=value`, for which `transformers` cannot compute a model; none if it can."""
-    return [] if writer_of(config).writes(config) else changed_from_bert(config)
+    """List the settings, as `key=value`, for which `transformers` cannot compute a model: none if it can, or its head's alone."""
+    if writer_of(config).writes(config):
+        return []
+    changed, bare = changed_from_bert(config), replace(config, head=HeadConfig())
+    return [each for each in changed if each.startswith("head.")] if writer_of(bare).writes(bare) else changed
 
 
 def changed_from_bert(config: BertConfig) -> list[str]:

@@ -8,18 +8,20 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from conftest import Capsys
+from conftest import Capsys, options_so_far
 from torch import Tensor
 
 import bertkit
+from bertkit.base import plugins
 from bertkit.base.errors import InputError
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.interop.hugging_face.config_json import not_in_transformers
 from bertkit.interop.hugging_face.directory import write_model
 from bertkit.interop.hugging_face.modern_bert import ModernBertArchitecture, modern_attention
 from bertkit.interop.load import load_directory
 from bertkit.interop.parity.comparison import certify
-from bertkit.model.bert_config import POOLED_HEADS, BertConfig, FeedForwardConfig, NormConfig
+from bertkit.model.bert_config import POOLED_HEADS, BertConfig, FeedForwardConfig, HeadConfig, NormConfig
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.initialisation import init_weights
 
@@ -195,6 +197,30 @@ def test_a_new_task_head_begins_with_the_masked_lm_head(tokenizer: Tokenizer, tm
         expected = theirs.head.get_parameter(name)
         assert torch.equal(tuned.heads["token"].get_parameter(ours), expected)
         assert torch.equal(model.heads["masked_lm"].get_parameter(name), expected)
+
+
+class AlmostLinear(torch.nn.Module):
+    """A plug-in's head, which computes in evaluation what a linear map does."""
+
+    is_exported = True
+
+    def __init__(self, config: BertConfig, num_outputs: int) -> None:
+        super().__init__()
+        self.dense = torch.nn.Linear(config.hidden_size, num_outputs)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        return self.dense(vectors)  # type: ignore[no-any-return]
+
+
+def test_a_linear_head_of_a_plug_in_is_saved_as_such(
+    tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ModernBERT's own has a transform before it; the error about an export names the head alone."""
+    monkeypatch.setattr(plugins, "_options", {**options_so_far(), ("head", "almost_linear"): AlmostLinear})
+    config = replace(config_of(tokenizer.vocab_size), head=HeadConfig(kind="almost_linear"))
+    write_model(model_of(config, ("sequence",)), tokenizer, tmp_path)
+    assert load_directory(tmp_path).model.config.head == config.head
+    assert not_in_transformers(config) == ["head.kind=almost_linear"]
 
 
 def test_output_matrices_begin_smaller() -> None:
