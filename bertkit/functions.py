@@ -43,7 +43,10 @@ COLUMNS = ("text_column", "text_pair_column", "label_column")  # of a task
 
 
 class Page(str):
-    """An HTML page, which a notebook shows."""
+    """An HTML page, which a notebook shows; elsewhere only its size is shown."""
+
+    def __repr__(self) -> str:
+        return f"Page({len(self):,} characters of HTML)"
 
     def _repr_html_(self) -> str:
         return f'<iframe srcdoc="{html.escape(self)}" style="width: 100%; height: 40em; border: 0"></iframe>'

@@ -266,6 +266,7 @@ def test_scores_and_report_of_a_fit(tiny: str, made: tuple[Any, Path]) -> None:
     temporary = bertkit.BertClassifier(tiny, **FAST | {"num_epochs": 1}, settings=settings).fit(TEXTS, LABELS)
     assert 0 < temporary.scores_["num_examples"] < len(TEXTS) / 2
     assert 0 <= temporary.scores_["accuracy"] <= 1
+    assert repr(temporary.report_) == f"Page({len(temporary.report_):,} characters of HTML)"
     assert pickle.loads(pickle.dumps(temporary)).report_._repr_html_().startswith('<iframe srcdoc="&lt;!doctype html')
 
 

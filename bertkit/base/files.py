@@ -250,6 +250,8 @@ def locked(directory: Path) -> Iterator[None]:
         holder = path.read_text(encoding="utf-8", errors="replace").strip() or "another process"
         advice = "wait for it, stop it, or choose another output"
         raise LockedError(f"{directory} is in use by {holder}; {advice}") from None
+    except PermissionError:
+        raise InputError(f"{directory} is not writable; choose another folder") from None
     try:
         started_at = time.strftime("%Y-%m-%d %H:%M:%S")
         path.write_text(f"process {os.getpid()} on {socket.gethostname()}, started at {started_at}", encoding="utf-8")

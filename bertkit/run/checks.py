@@ -4,7 +4,7 @@ from pathlib import Path
 
 from bertkit.base.hub_ids import check_directory
 from bertkit.base.text_files import opened_input, unpacked
-from bertkit.run.directory import has_results
+from bertkit.run.directory import check_free, has_results
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.inputs import InputSettings
 from bertkit.tasks.reading import readers
@@ -20,6 +20,7 @@ def read_local_splits(settings: FinetuneSettings) -> TrainingData | None:
     task = task_of(settings.task)
     task.check_trainable()
     task.check_metrics()
+    check_free(Path(settings.output_dir))
     if settings.model_dir is not None and not has_results(Path(settings.output_dir)):
         check_directory(settings.model_dir, "model_dir")
     if readers.find_file(settings.task, settings.data_dir, "train") is None:

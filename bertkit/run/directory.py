@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.base.errors import InputError
+from bertkit.base.files import LOCK
 from bertkit.base.renamed import current
 from bertkit.base.text_files import parse_yaml, read_json
 from bertkit.base.typed_settings import checked, to_mapping
@@ -65,6 +66,20 @@ class Manifest:
 def has_results(directory: Path) -> bool:
     """Return whether a directory holds a finished run."""
     return bool(saved_identity(directory)) and all((directory / name).exists() for name in (RESULT, "model"))
+
+
+def check_free(directory: Path) -> None:
+    """Raise InputError if a directory holds anything but a run, or what a killed run left."""
+    if not directory.is_dir():
+        return
+    left = {LOCK, "rows", "config.yaml", "config.yaml.partial", "manifest.json.partial"}
+    others = sorted({path.name for path in directory.iterdir()} - left)
+    if others and "manifest.json" not in others:
+        raise InputError(f"output_dir={directory} is not a run: it has {', '.join(others[:3])}; choose another one")
+    if others and not saved_identity(directory):
+        raise InputError(
+            f"output_dir={directory}: its manifest.json does not belong to a run; choose another directory"
+        )
 
 
 def is_finished(directory: Path, identity: dict[str, object], rules: Rules) -> bool:

@@ -229,22 +229,13 @@ def check(directory: Path, identity: dict[str, object], rules: Rules, allow: Seq
     """Return the settings that differ from the saved ones; raises InputError if this run may not use the directory."""
     known = dotted_keys(identity)
     refuse([f"resume.allow: no fixed setting '{name}'{nearest(name, known)}" for name in allow if name not in known])
-    if not directory.exists():
-        return []
-    if not (directory / "manifest.json").is_file():
-        own = {LOCK, "rows", "config.yaml", "config.yaml.partial", "manifest.json.partial"}  # left by a killed run
-        others = sorted({path.name for path in directory.iterdir()} - own)
-        if others:
-            raise InputError(f"output_dir={directory} is not a run: it has {', '.join(others[:3])}; choose another one")
+    run_directory.check_free(directory)
+    saved = run_directory.saved_identity(directory)
+    if not saved:
         return []
     for name in FOLDERS_OF_A_RUN:
         if (directory / name).is_symlink():
             raise InputError(f"output_dir={directory}: {name} in it is a link; replace the link by the folder itself")
-    saved = run_directory.saved_identity(directory)
-    if not saved:
-        raise InputError(
-            f"output_dir={directory}: its manifest.json does not belong to a run; choose another directory"
-        )
     changes = resume_rules.changes(saved, identity)
     refused = resume_rules.refused(changes, rules, allow)
     if refused:

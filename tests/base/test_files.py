@@ -125,6 +125,15 @@ def test_a_lock_that_is_not_bertkits_stays(tmp_path: Path) -> None:
     assert (tmp_path / "notes").read_text() == "mine"
 
 
+def test_a_folder_where_nothing_may_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(lock: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("filelock.FileLock.acquire", refuse)  # the tests may run as root, who may write everywhere
+    with pytest.raises(InputError, match=f"{tmp_path} is not writable; choose another folder"), files.locked(tmp_path):
+        pass
+
+
 def test_a_partial_file_is_removed_when_the_disk_is_full(tmp_path: Path) -> None:
     def fill(error: OSError) -> None:
         with files.writing(tmp_path / "a") as file:

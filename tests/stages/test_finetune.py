@@ -623,6 +623,7 @@ def test_a_missing_model_or_a_wrong_place_is_said_before_the_files_are_read(
     refused(finetune(tmp_path, tmp_path / "none", tmp_path / "run"), "none: no such directory", capsys, alone=True)
     for place in ("train.tsv", "train.tsv/run"):
         refused(finetune(tmp_path, start, tmp_path / place), "train.tsv is a file; ", capsys, alone=True)
+    refused(finetune(tmp_path, start, tmp_path), "is not a run: it has closed, train.tsv; ", capsys, alone=True)
     access = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path / "closed" and access(path, mode))
     refused(finetune(tmp_path, start, tmp_path / "closed" / "run"), "closed is not writable; ", capsys, alone=True)
