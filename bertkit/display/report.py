@@ -61,7 +61,7 @@ def write_report(
     run_dir: Path,
     baselines: dict[str, float],
     charts: Sequence[Curves] = CHARTS,
-    review: Mapping[str, JsonValue] | None = None,
+    review: Mapping[str, JsonValue] = {},
     samples: Table | None = None,
 ) -> None:
     """Write report.html for a run so far; charts without values are omitted.
@@ -83,13 +83,13 @@ def write_report(
         "report.html",
         name=run_dir.resolve().name,
         headline=headline(review) if review else _headline(last, baselines),
-        charts=[*pictures(review or {}), *(_chart(rows, curves, baselines) for curves in charts)],
+        charts=[*pictures(review), *(_chart(rows, curves, baselines) for curves in charts)],
         samples=samples,
         last={metric_name(name): value for name, value in last.items() if name != "batch"},
         facts=facts,
         settings=(run_dir / "config.yaml").read_text(encoding="utf-8"),
         review=review,
-        confused=most_confused(review or {}),
+        confused=most_confused(review),
     )
     write_durably(run_dir / "report.html", page)
 

@@ -37,7 +37,7 @@ def publish(
     *,
     files: Mapping[str, Iterable[str]] | None = None,
     line: str | None = None,
-    review: Mapping[str, object] | None = None,
+    review: Mapping[str, object] = {},
     samples: Table | None = None,
 ) -> None:
     """Write the files of a finished run, on process 0; the final metrics are written last and mark the run as finished.

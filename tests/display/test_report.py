@@ -25,7 +25,7 @@ def report(
     (run_dir / "config.yaml").write_text(settings)
     (run_dir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     baselines = {"unigram entropy": 4.5, "guessing": 0.625, "chance": 0.7}
-    write_report(run_dir, *((baselines, CHARTS) if review is None else ({}, TASK_CHARTS)), review)
+    write_report(run_dir, *((baselines, CHARTS) if review is None else ({}, TASK_CHARTS)), review or {})
     return Page((run_dir / "report.html").read_text())
 
 

@@ -40,6 +40,7 @@ def other_tools() -> dict[str, list[str]]:
 
 
 def _meanings(name: str) -> list[str]:
+    """Return the settings that a name may mean in another tool."""
     return other_tools().get(name.lower().replace("-", "_").rpartition(".")[2], [])
 
 
