@@ -152,7 +152,9 @@ def _import(what: str, module: str, load: Callable[[], object]) -> None:
             and f"{module}.".startswith(f"{error.name}.")
         ):
             where = f"{os.getcwd()} and the installed packages have no module {error.name}"
-            raise InputError(f"{what}: {where}; start in its folder, or add that to PYTHONPATH") from None
+            way = "start in its folder, or add that to PYTHONPATH"
+            is_file = error.name.endswith(".py")
+            raise InputError(f"{what}: {where}; {'write it without .py' if is_file else way}") from None
         reason, place = _reason(error), _place_in(error, {module})
         where = f"{place}: {reason}" if place else reason
         raise InputError(f"{what}: cannot be imported ({where}); correct the module, or leave it out") from None

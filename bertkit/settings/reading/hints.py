@@ -97,9 +97,13 @@ def unknown_option(command: str, option: str, value: str) -> str:
     """Return the error message for an unknown option such as --lr; the command may be unknown too."""
     key, has_value, own = option.lstrip("-").partition("=")
     key, value = key.replace("-", "_"), (own if has_value else value) or "..."
-    if command in COMMANDS and (meant := _meant(command, usual_keys(command), key, value)):
+    if command not in COMMANDS:
+        return f"unknown option {option}{nearest(option, OPTIONS)}; see bertkit --help"
+    keys = usual_keys(command)
+    if meant := _meant(command, keys, key, value):
         return f"unknown option {option}; here it is {meant}"
-    return f"unknown option {option}{nearest(option, OPTIONS)}; see bertkit --help"
+    known = [*OPTIONS, *command_of(command).short, *(f"--{key}" for key in keys)]
+    return f"unknown option {option}{nearest(option, known)}; see bertkit {command} --help"
 
 
 def options_line(group: str, options: Sequence[str]) -> str:
