@@ -139,7 +139,8 @@ def load_plugins(assignments: Sequence[Assignment]) -> None:
 
 def names_in(value: Plain) -> list[str]:
     """Return the names in a value: one name, or a list of them, which is a text in a word such as `plugins=[a,b]`."""
-    return re.findall(r"""[^][,'" ]+""", str(value))
+    inner = str(value).strip("[] ")
+    return [name.strip("'\" ") for name in inner.split(",")] if inner else []
 
 
 def _with_own_name(command: str, one: Assignment) -> Assignment:
