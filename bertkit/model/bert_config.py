@@ -20,6 +20,7 @@ FOLLOWS = ("follows", "does not follow")  # the labels of next sentence predicti
 READING_FIRST = ("first", "cls")  # the poolings that read the first token of each sequence alone
 POOLED_HEADS = ("next_sentence", "sequence", "choice")  # they read the pooled output; the other heads read every token
 
+Activation = Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish"]
 ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
 Pooling = Annotated[str, OptionOf("pooler")]
 LOCAL_SCORES = ("local_m", "local_p")
@@ -132,7 +133,7 @@ class BertShape:
     num_hidden_layers: Annotated[int, Interval(1, 10_000)]  # a larger value is surely a typing error
     num_attention_heads: Size
     intermediate_size: Size
-    hidden_act: Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish"]
+    hidden_act: Activation
     hidden_dropout_prob: ShareBelow1
     attention_probs_dropout_prob: ShareBelow1
     max_position_embeddings: Annotated[int, Interval(3, MAX_INT32)]  # [CLS], a token, [SEP]
@@ -190,6 +191,7 @@ class BertConfig(BertShape):
     # the task of a sequence head; None: a regression if there is one label, else a single-label classification
     problem_type: ProblemType | None = None
     classifier_dropout: ShareBelow1 | None = None  # dropout before a task head; None for `hidden_dropout_prob`
+    head_act: Activation | None = None  # of the transform with which heads begin; None for `hidden_act`
 
     @property
     def output_scale(self) -> float:
@@ -205,6 +207,7 @@ class BertConfig(BertShape):
             "feed_forward": self.feed_forward != FeedForwardConfig(),
             # with `task_transform`, a linear map alone is not what `transformers` computes
             "head": not self.head.is_exported or (self.task_transform and self.head.kind != "linear"),
+            "head_act": self.head_act is not None,
             "task_transform": self.task_transform,
             "type_vocab_size": self.type_vocab_size == 0,
             "norm": self.norm != NormConfig(),

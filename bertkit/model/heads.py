@@ -28,7 +28,7 @@ class Transform(nn.Module):
         super().__init__()
         self.dense = Linear(config.hidden_size, config.hidden_size, config.feed_forward.bias)
         self.dense.init_scale = config.output_scale
-        self.activation = ACTIVATIONS[config.hidden_act]
+        self.activation = ACTIVATIONS[config.head_act or config.hidden_act]
         self.norm = make_norm(config)
 
     def forward(self, hidden: Tensor) -> Tensor:

@@ -90,16 +90,17 @@ def text_feature(
     label: Label | None,
     max_seq_length: int,
 ) -> Feature:
-    """Build `[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]` from token ids, truncated to `max_seq_length`."""
-    facts, budget = tokenizer.facts, max_seq_length - (2 if second is None else 3)
+    """Build `[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]` from token ids, truncated to `max_seq_length`.
+
+    Some tokenizers have other special tokens between the texts of a pair.
+    """
+    facts, between = tokenizer.facts, [] if second is None else tokenizer.between
+    budget = max_seq_length - 2 - len(between)
     num_first, num_second = truncated_lengths(len(first), len(second or ()), budget)
-    input_ids = [facts.cls, *first[:num_first], facts.sep]
-    token_type_ids = [0] * len(input_ids)
-    if second is not None:
-        input_ids += [*second[:num_second], facts.sep]
-        token_type_ids += [1] * (num_second + 1)
+    head, rest = [facts.cls, *first[:num_first], *between], [*(second or ())[:num_second], facts.sep]
+    token_type_ids = [0] * len(head) + [int(second is not None)] * len(rest)
     num_cut = len(first) + len(second or ()) - num_first - num_second
-    return Feature(example, input_ids, token_type_ids, label, num_cut=num_cut)
+    return Feature(example, head + rest, token_type_ids, label, num_cut=num_cut)
 
 
 def truncated_lengths(num_first: int, num_second: int, budget: int) -> tuple[int, int]:

@@ -85,6 +85,11 @@ class Tokenizer:
         special = {role: self.vocab.index(token) for role, token in vars(self.words_by.special).items()}
         return VocabFacts(self.vocab_size, **special, is_continuation=self.words_by.is_continuation(self.vocab))
 
+    @cached_property
+    def between(self) -> list[int]:
+        """The ids of the special tokens between the two texts of a pair: [SEP] alone, if the tokenizer is BERT's."""
+        return [self.vocab.index(token) for token in self.words_by.between]
+
     def encode_document(self, document: list[str]) -> list[list[int]]:
         """Return the ids of each sentence, without special tokens; "[MASK]" in a sentence is ordinary text."""
         return [encoding.ids for encoding in self.words_by.encode(document)]

@@ -1,7 +1,7 @@
 """Tokenizers of any kind: a `tokenizer.json` with BPE, Unigram or another WordPiece than BERT's, and a byte-level BPE learned here.
 
-The library does what the file says. bertkit needs the special tokens by their roles, which it takes from `tokenizer_config.json`,
-`special_tokens_map.json` or the post-processor, whatever their names are; and it puts them around texts as BERT does.
+The library does what the file says. bertkit needs the special tokens by their roles, whatever their names are: those around a text
+and between two texts from the post-processor, the others from `tokenizer_config.json` or `special_tokens_map.json`.
 """
 
 import json
@@ -21,7 +21,7 @@ from tokenizers.trainers import BpeTrainer
 from bertkit.base.errors import InputError
 from bertkit.base.files import to_json
 from bertkit.base.text_files import JsonObject, parse_json, read_json, read_whole
-from bertkit.base.typed_settings import at
+from bertkit.base.typed_settings import at, refuse
 from bertkit.data.corpus.long_texts import FlatIds, TextPieces
 from bertkit.data.corpus.vocabulary import CLS, MASK, PAD, SEP, UNK
 from bertkit.data.corpus.word_rules import INPUT_NAMES, LibraryRules, Places, SpecialTokens, cls_and_sep, flat_ids
@@ -52,6 +52,7 @@ class FileRules(LibraryRules):
         self.exported, self.of_corpus = _opened(content, special), Tokenizer.from_str(_of_texts(content, special))
         self.of_corpus.no_truncation()
         self.of_corpus.encode_special_tokens = True
+        self.between = tuple(self.exported.encode("", "").tokens[1:-1])
         self.inputs, self.prefix = self.exported, at(parse_json(content), "model.continuing_subword_prefix")
         self.kind = type(self.exported.model).__name__
         normalizer = self.exported.normalizer
@@ -99,7 +100,7 @@ class FileRules(LibraryRules):
         specials = self.special.settings()
         usual = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
         own = {"model_max_length": max_length, "model_input_names": INPUT_NAMES[has_types]}
-        settings = usual | self.config | specials | own
+        settings = usual | specials | self.config | own
         return {
             "tokenizer.json": self.exported.to_str(pretty=True) + "\n",
             "tokenizer_config.json": to_json(dict(sorted(settings.items()))),
@@ -110,7 +111,7 @@ class FileRules(LibraryRules):
 def rules_of_file(path: Path) -> FileRules | None:
     """Read a `tokenizer.json`, given itself or by its directory; None if there is none, or it is BERT's WordPiece.
 
-    Raises InputError if the library cannot read it, a special token is missing, or it does not put them around texts as BERT does.
+    Raises InputError if the library cannot read it, a special token is missing, or it does not put one before texts and one after them.
     """
     file = path / "tokenizer.json" if path.is_dir() else path
     if file.suffix != ".json" or not file.is_file():
@@ -148,13 +149,13 @@ def _special_tokens(library: Tokenizer, *settings: JsonObject) -> SpecialTokens:
     template = {"cls": around[0], "sep": around[-1]} if len(around) == 2 else {}
 
     def names(role: str) -> Iterator[str]:
+        yield template.get(role, "")
         for named in settings:
             match named.get(f"{role}_token"):
                 case str() as name:
                     yield name
                 case {"content": str() as name}:
                     yield name
-        yield template.get(role, "")
         yield from USUAL[role]
 
     vocab = library.get_vocab()
@@ -178,12 +179,13 @@ def _opened(content: str, special: SpecialTokens) -> Tokenizer:
     if not library.encode("").ids:
         library.post_processor = cls_and_sep(library, special)
     cls, sep = special.cls, special.sep
-    for texts, expected in ((("",), [cls, sep]), (("", ""), [cls, sep, sep])):
-        if (tokens := library.encode(*texts).tokens) != expected:
-            raise InputError(
-                f"the post_processor makes {' '.join(tokens)} of {len(texts)} empty texts; bertkit's models read "
-                f"{' '.join(expected)}"
-            )
+    single, pair = library.encode("").tokens, library.encode("", "").tokens
+    refuse(
+        single != [cls, sep]
+        and f"the post_processor makes {' '.join(single)} of an empty text; bertkit's models read {cls} {sep}",
+        (len(pair) < 3 or (pair[0], pair[-1]) != (cls, sep))
+        and f"the post_processor makes {' '.join(pair)} of 2 empty texts; bertkit's models read {cls} {sep} {sep}",
+    )
     return library
 
 

@@ -55,6 +55,7 @@ class WordRules(ABC):
     strip_accents: bool | None = None  # None: the same as `lowercase`
     is_of_bert: bool  # BERT's WordPiece, with `##`: the pieces of a word do not depend on the text around it
     special: SpecialTokens
+    between: tuple[str, ...]  # the special tokens between the two texts of a pair
     exported: Tokenizer  # of the library, as other programs use it
     inputs: Tokenizer  # of the library, for `prepared` texts with special tokens around them
 
@@ -96,6 +97,7 @@ class WordPieceRules(WordRules):
 
     is_of_bert = True
     special = SpecialTokens(PAD, UNK, CLS, SEP, MASK)
+    between = (SEP,)
 
     def __init__(self, vocab: dict[str, int], lowercase: bool, strip_accents: bool | None) -> None:
         self.lowercase, self.strip_accents = lowercase, strip_accents

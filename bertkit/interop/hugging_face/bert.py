@@ -254,7 +254,7 @@ class VariantArchitecture(BertArchitecture):
         groups = {name: {**known[name], **group} if isinstance(group, dict) else group for name, group in own.items()}
         others = {"pooling": content.get("pooling", "first")}
         others |= {name: content.get(name, {}) for name in ("head", "feed_forward")}
-        others |= {"task_transform": content.get("task_transform", False)}
+        others |= {"task_transform": content.get("task_transform", False), "head_act": content.get("head_act")}
         return groups | others | shared_settings(content, tensors)
 
     def content(self, config: BertConfig, class_name: str, dtype: torch.dtype) -> Content:

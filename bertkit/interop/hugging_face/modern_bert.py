@@ -103,7 +103,6 @@ class ModernBertArchitecture(Architecture):
         only = _ONLY_VALUES | {
             "classifier_bias": bias,
             "embedding_dropout": dropout,
-            "classifier_activation": full["hidden_activation"],
         }
         refuse(
             [
@@ -117,7 +116,7 @@ class ModernBertArchitecture(Architecture):
         )
         assert isinstance(window, int)
         assert isinstance(pooling, str)
-        dropped = full["classifier_dropout"]
+        dropped, of_heads = full["classifier_dropout"], full["classifier_activation"]
         attention = {
             "bias": full["attention_bias"],
             "window": window // 2,
@@ -135,6 +134,7 @@ class ModernBertArchitecture(Architecture):
             "task_transform": True,
             "scale_outputs": True,
             "classifier_dropout": None if dropped == dropout else dropped,
+            "head_act": None if of_heads == full["hidden_activation"] else of_heads,
             "problem_type": content.get("problem_type"),
             "pad_token_id": content.get("pad_token_id") or 0,
             "labels": labels_of(content, tensors.get("classifier.weight")),
@@ -151,7 +151,7 @@ class ModernBertArchitecture(Architecture):
             **dict.fromkeys(("bos_token_id", "cls_token_id", "eos_token_id", "sep_token_id")),
             **labelled(config, class_name, dtype),
             "attention_bias": attention.bias,
-            "classifier_activation": config.hidden_act,
+            "classifier_activation": config.head_act or config.hidden_act,
             "classifier_bias": config.feed_forward.bias,
             "classifier_dropout": dropout if config.classifier_dropout is None else config.classifier_dropout,
             "classifier_pooling": next(theirs for theirs, ours in _POOLINGS.items() if ours == config.pooling),

@@ -110,18 +110,19 @@ def make_features(
 
     An empty context has one window. Raises InputError if `max_query_length` leaves no room for the context.
     """
-    if max_seq_length - settings.max_query_length - 3 < 1:
+    facts, between = tokenizer.facts, tokenizer.between
+    most = max_seq_length - len(between) - 3
+    if settings.max_query_length > most:
         raise InputError(
             f"max_query_length={settings.max_query_length}: leaves no room for the context in "
-            f"max_seq_length={max_seq_length}; set 0 to {max_seq_length - 4}"
+            f"max_seq_length={max_seq_length}; set 0 to {most}"
         )
-    facts = tokenizer.facts
     questions = tokenizer.encode_document([example.question for example in examples])
     contexts = list(dict.fromkeys(example.context for example in examples))
     pieces_of = dict(zip(contexts, tokenizer.encode_with_offsets(contexts), strict=True))
     features = []
     for place, (example, question) in enumerate(zip(examples, questions, strict=True)):
-        head = [facts.cls, *question[: settings.max_query_length], facts.sep]
+        head = [facts.cls, *question[: settings.max_query_length], *between]
         pieces = pieces_of[example.context]
         room = max_seq_length - len(head) - 1
         windows = _windows(len(pieces.ids), room, min(settings.window_step, room))

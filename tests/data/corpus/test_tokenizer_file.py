@@ -4,6 +4,7 @@ import copy
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from bertkit.base.errors import InputError
 from bertkit.data.corpus.encoded_documents import encode_documents
 from bertkit.data.corpus.tokenizer import load_tokenizer, train_tokenizer
 from bertkit.data.data_config import TokenizerConfig
+from bertkit.tasks.feature import text_feature
+from bertkit.tasks.spans.examples import SpanExample, make_features
+from bertkit.tasks.task_config import SpansConfig
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -96,6 +100,10 @@ def test_a_copy_and_what_is_written_are_the_same(folder: Path, tmp_path: Path) -
         assert other.encode_document([text]) == tokenizer.encode_document([text])
 
 
+def templates(single: str, pair: str) -> processors.PostProcessor:
+    return processors.TemplateProcessing(single=single, pair=pair, special_tokens=[("<s>", 0), ("</s>", 2)])
+
+
 def written(folder: Path, kind: str, change: Any = None, **settings: Any) -> Path:
     """A file without settings beside it, but for those named."""
     library = trained(kind)
@@ -128,10 +136,38 @@ def test_a_file_without_special_tokens_gets_those_of_bert(tmp_path: Path) -> Non
     assert tokenizer("kan", "kan")["token_type_ids"][-1] == 1
 
 
-def as_roberta(content: dict[str, Any]) -> None:
+def processed_by(post_processor: processors.PostProcessor) -> Callable[[dict[str, Any]], None]:
     library = trained("byte_level")
-    library.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
-    content["post_processor"] = json.loads(library.to_str())["post_processor"]
+    library.post_processor = post_processor
+    own = json.loads(library.to_str())["post_processor"]
+    return lambda content: content.update(post_processor=own)
+
+
+@pytest.mark.parametrize(("post_processor", "between"), [
+    (processors.RobertaProcessing(("</s>", 2), ("<s>", 0)), "</s> </s>"),
+    (templates("<s> $A </s>", "<s> $A </s> <s>:1 $B:1 </s>:1"), "</s> <s>"),  # of Llama
+    (templates("<s> $A </s>", "<s> $A </s> $B </s>"), "</s>"),
+])  # fmt: skip
+def test_the_post_processor_says_what_is_around_and_between_texts(
+    post_processor: processors.PostProcessor, between: str, tmp_path: Path
+) -> None:
+    """Also where other tokens have the names of [CLS] and [SEP], as in Japanese ModernBERTs."""
+    named = {"cls_token": "!", "sep_token": "#", "pad_token": "$"}
+    written(tmp_path, "byte_level", processed_by(post_processor), **named)
+    tokenizer = load_tokenizer(tmp_path)
+    vocab = tokenizer.vocab
+    assert (vocab[tokenizer.facts.cls], vocab[tokenizer.facts.sep], vocab[tokenizer.facts.pad]) == ("<s>", "</s>", "$")
+    first, second = tokenizer.encode_document(["kan", "lon ten"])
+    feature = text_feature(tokenizer, 0, first, second, None, 99)
+    assert feature.input_ids == tokenizer("kan", "lon ten")["input_ids"]
+    assert " ".join(vocab[number] for number in feature.input_ids[1 + len(first) : -1 - len(second)]) == between
+    cut = text_feature(tokenizer, 0, first * 40, second * 40, None, 30)
+    assert len(cut.input_ids) == len(cut.token_type_ids) == 30
+    settings = SpansConfig(9, 9, n_best=1, max_answer_length=9, null_score_diff_threshold=0.0, is_always_answered=True)
+    (question,) = make_features([SpanExample("0", "kan", "lon ten", None)], tokenizer, 40, settings)
+    assert question.input_ids == feature.input_ids
+    config = json.loads(tokenizer.files(97)["tokenizer_config.json"])
+    assert {name: config[name] for name in named} == named
 
 
 def without_mask(content: dict[str, Any]) -> None:
@@ -141,7 +177,8 @@ def without_mask(content: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("change", "asked", "message"), [
-    (as_roberta, {}, "the post_processor makes <s> </s> </s> </s> of 2 empty texts; bertkit's models read <s> </s> </s>"),
+    (processed_by(templates("<s> $A", "<s> $A </s> $B </s>")), {}, "the post_processor makes <s> of an empty text; bertkit's models read <s> </s>"),
+    (processed_by(templates("<s> $A </s>", "<s> $A </s> $B")), {}, "the post_processor makes <s> </s> of 2 empty texts; bertkit's models read <s> </s> </s>"),
     (without_mask, {}, 'no special token for mask; name it in tokenizer_config.json, such as "mask_token": "[MASK]"'),
     (lambda content: content.pop("model"), {}, "model.type=None: not a tokenizer of the library"),
     (None, {"lowercase": True}, "tokenizer.lowercase=true: its own normalizer decides; leave it out"),

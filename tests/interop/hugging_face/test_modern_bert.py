@@ -16,6 +16,7 @@ from bertkit.base import plugins
 from bertkit.base.errors import InputError
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.interop.hugging_face.bert import VariantArchitecture
 from bertkit.interop.hugging_face.config_json import not_in_transformers
 from bertkit.interop.hugging_face.directory import write_model
 from bertkit.interop.hugging_face.modern_bert import ModernBertArchitecture, modern_attention
@@ -130,15 +131,22 @@ def test_a_config_of_transformers_4_is_read(tmp_path: Path) -> None:
     assert (mixed.rotary_base, mixed.rotary_local_base) == (600.0, 20.0)  # as transformers 5 reads both
 
 
-def test_settings_that_a_config_lacks_are_those_of_transformers(tmp_path: Path) -> None:
-    """Of the head's activation too, which does not follow that of the layers."""
-    saved_by_transformers(tmp_path, "ModernBertForMaskedLM", mlp_dropout=0.0)
+@pytest.mark.parametrize(("layers", "heads"), [("silu", None), ("gelu", "silu")])
+def test_heads_may_have_their_own_activation(layers: str, heads: str | None, tmp_path: Path) -> None:
+    """GELU in `transformers` where a config lacks it; published models have SiLU in one place or the other."""
+    saved_by_transformers(tmp_path, "ModernBertForMaskedLM", hidden_activation=layers)
     path = tmp_path / "config.json"
-    content = json.loads(path.read_text()) | {"hidden_activation": "silu"}
+    content = json.loads(path.read_text())
     del content["classifier_activation"]
-    path.write_text(json.dumps(content))
-    with pytest.raises(InputError, match="classifier_activation='gelu' is not supported; bertkit loads 'silu' only"):
-        bertkit.load_model(tmp_path)
+    path.write_text(json.dumps(content if heads is None else content | {"classifier_activation": heads}))
+    certificate = certify(tmp_path)
+    assert (certificate["within_tolerance"], certificate["rewritten_because"]) == (True, None)
+    loaded, _ = load_directory(tmp_path)
+    again = ModernBertArchitecture().content(loaded.config, "ModernBertForMaskedLM", torch.float32)
+    assert (again["hidden_activation"], again["classifier_activation"]) == (layers, heads or "gelu")
+    own = VariantArchitecture()
+    variant = own.settings(own.content(loaded.config, "ModernBertForMaskedLM", torch.float32), {})
+    assert variant["head_act"] == loaded.config.head_act != layers
 
 
 def test_a_classifier_without_the_name_of_its_class_is_refused(tmp_path: Path) -> None:
