@@ -1,12 +1,13 @@
 """The forms of annotation that a setting may have, each with the values that it accepts and how it converts them.
 
-`kind_of` returns the form: nested dataclasses, `bool`, `str`, numbers, perhaps with an `Interval`, `Literal`, the name of an
-option, `tuple[X, ...]`, `dict[str, X]`, and unions, whose forms are tried in order.
+`kind_of` returns the form: nested dataclasses, `bool`, `str`, perhaps with a `Form`, numbers, perhaps with an `Interval`, `Literal`,
+the name of an option, `tuple[X, ...]`, `dict[str, X]`, and unions, whose forms are tried in order.
 """
 
 import dataclasses
 import functools
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from types import NoneType, UnionType
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NewType, Union, get_a
 
 from bertkit.base import plugins
 from bertkit.base.errors import InputError
-from bertkit.base.intervals import Interval
+from bertkit.base.intervals import Form, Interval
 from bertkit.base.problems import Place, PlaceInFile
 from bertkit.base.text_files import JsonValue
 
@@ -106,6 +107,19 @@ class _Choice(Kind):
 
     def accepts(self, value: JsonValue, place: Place) -> bool:
         return value in self.choices
+
+
+@dataclasses.dataclass(frozen=True)
+class _InForm(Kind):
+    """A text in a certain form."""
+
+    form: Form
+
+    def expected(self, value: JsonValue) -> str:
+        return self.form.expected
+
+    def accepts(self, value: JsonValue, place: Place) -> bool:
+        return isinstance(value, str) and re.fullmatch(self.form.pattern, value) is not None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -280,8 +294,13 @@ _PLAIN: dict[object, Kind] = {
 }
 
 
-def _marked(plain: type, mark: str | Interval) -> Kind:
-    return _InInterval(_NUMBERS[plain], mark) if isinstance(mark, Interval) else _Option(mark)
+def _marked(plain: type, mark: str | Interval | Form) -> Kind:
+    match mark:
+        case Interval():
+            return _InInterval(_NUMBERS[plain], mark)
+        case Form():
+            return _InForm(mark)
+    return _Option(mark)
 
 
 _COMPOSED: dict[object, Callable[..., Kind]] = {

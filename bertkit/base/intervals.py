@@ -1,8 +1,15 @@
-"""The valid values of numbers, as annotations of settings: `num_beams: Annotated[int, Interval(1, 1000)]`, `steps: Size`."""
+"""The valid values of numbers and texts, as annotations of settings: `num_beams: Annotated[int, Interval(1, 1000)]`, `steps: Size`."""
 
 from typing import Annotated, NamedTuple
 
 MAX_INT32 = 2**31 - 1
+
+
+class Form(NamedTuple):
+    """The valid form of a text, in its annotation."""
+
+    pattern: str  # of the whole text
+    expected: str  # describes it, with an example
 
 
 class Interval(NamedTuple):

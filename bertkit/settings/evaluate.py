@@ -13,6 +13,7 @@ from bertkit.settings.command import Command, CommandSettings
 from bertkit.tasks.task_config import TaskConfig, unused_hub
 
 PREPARED_SPLITS = ("auto", "train", "held_out", "all")
+OF_ONE_FILE = ("auto", "dev", "validation")
 _ONLY_PREPARED = ("segments", "masking", "seed", "max_sequences", "batch_sequences")
 
 
@@ -36,7 +37,13 @@ class EvaluateSettings(CommandSettings):
     launch: LaunchConfig
 
     def __post_init__(self) -> None:
-        refuse(unused_hub(self.explicit_keys, self.data_dir))
+        is_file = self.data_dir is None and "task.files.dev" in self.explicit_keys
+        refuse(
+            unused_hub(self.explicit_keys, self.data_dir),
+            is_file
+            and self.split not in OF_ONE_FILE
+            and f"split={self.split}: has no effect on a single file, of which all rows are measured; leave it out",
+        )
         if self.task is not None:
             self.check_for_task(self.task)
 

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from bertkit.base.errors import InputError
 from bertkit.base.hub_ids import missing_model
-from bertkit.base.intervals import Count, Interval, Positive, ShareInside, Size
+from bertkit.base.intervals import Count, Form, Interval, Positive, ShareInside, Size
 from bertkit.base.typed_settings import IF_SET, refuse, unused
 from bertkit.data.data_config import TokenizerConfig
 from bertkit.model.attention_config import AttentionConfig
@@ -22,7 +22,7 @@ from bertkit.train.train_config import SavingConfig
 BASE_HIDDEN_SIZE = 768  # the published learning rates are for encoders of this size
 MAX_RATE = 1e-3
 RATE_TIMES_SIZE = 0.36  # for models from scratch: learning rate times hidden size
-FROZEN_LAYERS = re.compile(r"layers:([0-9]{1,5})")
+FROZEN_LAYERS = Form("layers:([0-9]{1,5})", "layers:K such as layers:6")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class FinetuneSettings(TrainingSettings):
     task: TaskConfig
     data_dir: str | None
     num_epochs: Annotated[float, Interval(0, 1_000_000, "(]")]
-    freeze: str | None
+    freeze: Literal["embeddings", "encoder"] | Annotated[str, FROZEN_LAYERS] | None
     reinit_layers: Count
     layer_decay: Annotated[float, Interval(0, 1, "(]")]
     class_weights: Literal["balanced"] | tuple[Positive, ...] | None
@@ -84,9 +84,6 @@ class FinetuneSettings(TrainingSettings):
     def __post_init__(self) -> None:
         refuse(
             self._start_problems(),
-            self.freeze not in (None, "embeddings", "encoder")
-            and not FROZEN_LAYERS.fullmatch(self.freeze or "")
-            and f"freeze={self.freeze}: expected null, embeddings, encoder, or layers:K such as layers:6",
             self._class_weight_problems(),
             unused_hub(self.explicit_keys, self.data_dir),
         )
@@ -137,7 +134,7 @@ class FinetuneSettings(TrainingSettings):
 
     def frozen_depth(self, num_layers: int) -> int:
         """Return the number of frozen blocks from the bottom; the embeddings are one block, and so is each layer."""
-        match = FROZEN_LAYERS.fullmatch(self.freeze or "")
+        match = re.fullmatch(FROZEN_LAYERS.pattern, self.freeze or "")
         if match is None:
             return {None: 0, "embeddings": 1, "encoder": num_layers + 1}[self.freeze]
         if int(match.group(1)) > num_layers:

@@ -1,14 +1,15 @@
 """The settings of `bertkit prepare`."""
 
-import re
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, NamedTuple
 
-from bertkit.base.intervals import Interval, Seed, ShareBelow1
+from bertkit.base.intervals import Form, Interval, Seed, ShareBelow1
 from bertkit.base.typed_settings import refuse
 from bertkit.data.data_config import CorpusConfig, InstancesConfig, MaskingConfig, SegmentsConfig, TokenizerConfig
 from bertkit.launch.launch_config import Processes
 from bertkit.settings.command import Command, CommandSettings
+
+SHARD = Form(r"[1-9]\d{0,5}/[1-9]\d{0,5}", "i/n with i from 1 to n, such as 1/4")
 
 
 class ShardOf(NamedTuple):
@@ -32,7 +33,7 @@ class PrepareSettings(CommandSettings):
     shard_tokens: Annotated[int, Interval(1, 2**32 - 1)]
     num_workers: Processes | Literal["auto"]
     part_bytes: Annotated[int, Interval(1, 2**40)]
-    shard: str | None
+    shard: Annotated[str, SHARD] | None
     merge: tuple[str, ...] | None
     seed: Seed
     dump: str | None
@@ -95,11 +96,8 @@ class PrepareSettings(CommandSettings):
     def _shard_problems(self) -> list[str]:
         problems = []
         if self.shard is not None:
-            if (
-                not re.fullmatch(r"[1-9]\d{0,5}/[1-9]\d{0,5}", self.shard)
-                or self.shard_of.number > self.shard_of.num_shards
-            ):
-                problems.append(f"shard={self.shard}: expected i/n with i from 1 to n, such as 1/4")
+            if self.shard_of.number > self.shard_of.num_shards:
+                problems.append(f"shard={self.shard}: expected {SHARD.expected}")
             if self.tokenizer.path is None:
                 problems.append(f"shard={self.shard}: all shards need the same vocabulary; set tokenizer.path=")
             if self.segments is not None:

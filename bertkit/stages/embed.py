@@ -61,6 +61,7 @@ def run(settings: EmbedSettings, inputs: object = None) -> None:
     ):
         if not write_results(source, vectors_of, output, "vectors", not to_file):
             return
+    say(*(f"warning: {line}" for line in source.warnings), file=sys.stderr)
     _warn(settings, embed, output.num_written, num_cut)
     if to_file:
         say(

@@ -61,13 +61,10 @@ def run(settings: PredictSettings, inputs: object = None) -> None:
 
 
 def _warn(settings: PredictSettings, source: Inputs, num_written: int, num_truncated: int) -> None:
-    """Print warnings about an empty input, short rows and truncated examples."""
+    """Print warnings about an empty input, its rows, and truncated examples."""
     if not num_written:
         say(f"warning: input={settings.input} has no examples; there is nothing to predict", file=sys.stderr)
-    short_rows = source.short_rows
-    if short_rows.num_rows:
-        cells = f"{counted(short_rows.num_rows, 'row')} had too few cells, the first at {short_rows.first}"
-        say(f"warning: {cells}; the missing cells are treated as empty", file=sys.stderr)
+    say(*(f"warning: {line}" for line in source.warnings), file=sys.stderr)
     if num_truncated:
         config, windows = source.task.config, " or set task.long_texts=mean" if source.task.head == "sequence" else ""
         limit = f"task.max_seq_length={config.max_seq_length}"

@@ -204,8 +204,8 @@ def _examples(reading: Reading, sentences: Iterator[Sentence]) -> Iterator[Taggi
     ids, names = Ids("id", is_input=reading.is_input, is_unique=False), dict[str, str]()
     for sentence in sentences:
         line = next(iter(sentence.lines), 0)
-        if not sentence.words:
-            reading.empty.append(reading.table.name)
+        if not (sentence.words or reading.is_input):  # without words there are no tags to predict
+            reading.empty.add(reading.table.name)
         tags = None
         if sentence.tags and not reading.is_input:
             for tag, number in zip(sentence.tags, sentence.lines, strict=True):

@@ -342,3 +342,9 @@ def test_a_split_of_a_task_without_one(capsys: Capsys) -> None:
     assert run(["evaluate", "model_dir=x"]) == 2
     assert capsys.readouterr().err == "error: missing value: set data_dir= to a prepared dataset\n"
     refused(run(["evaluate", "model_dir=x", "data_dir=y", "task.columns.text=a"]), "task.columns: has no", capsys)
+
+
+def test_a_single_file_has_no_splits(tmp_path: Path, capsys: Capsys) -> None:
+    write_rows(tmp_path / "new.tsv", [("kan", "a"), ("lon", "b")])
+    for file in (f"{tmp_path / 'new.tsv'}", f"data_dir={tmp_path / 'new.tsv'}"):
+        refused(run(["evaluate", "model_dir=x", file, "split=test"]), "split=test: has no effect on a single file", capsys)

@@ -631,7 +631,8 @@ def test_a_missing_model_or_a_wrong_place_is_said_before_the_files_are_read(
 
 
 @pytest.mark.parametrize(("setting", "line"), [
-    ("freeze=layer:2", "freeze=layer:2: expected null, embeddings, encoder, or layers:K"),
+    ("freeze=layer:2", "freeze='layer:2': expected embeddings or encoder or layers:K such as layers:6 or null"),
+    ("freeze=3", "freeze=3: expected embeddings or encoder or layers:K such as layers:6 or null"),
     ("freeze=layers:4", "freeze=layers:4: the model has 3 layers"),
     ("reinit_layers=4", "reinit_layers=4: the model has 3 layers"),
     ("task.max_seq_length=64", "task.max_seq_length=64 exceeds the model's max_position_embeddings=41"),

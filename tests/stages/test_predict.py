@@ -321,6 +321,18 @@ def test_masks_are_filled_with_most_probable_tokens(make: Make, tmp_path: Path, 
         assert [each["probability"] for each in mask] == pytest.approx(values.tolist(), abs=1e-6)
 
 
+@pytest.mark.parametrize(("command", "output"), [("predict", "out.csv"), ("embed", "out.npy")])
+def test_empty_texts_are_counted_in_a_warning(
+    command: str, output: str, make: Make, tmp_path: Path, capsys: Capsys
+) -> None:
+    source = tmp_path / "in.csv"
+    source.write_text("text,x\nkan,1\n,2\nlon,3\n  ,4\nmin,5\n")
+    arguments = [f"model_dir={make('sequence')}", f"input={source}", f"output={tmp_path / output}", "device=cpu"]
+    assert run([command, *arguments]) == 0
+    warned = f"warning: 2 examples had an empty text, the first at {source}:3; ignore their results\n"
+    assert capsys.readouterr().err.count(warned) == 1
+
+
 def test_every_mask_of_a_long_text_stands_amid_its_text(tokenizer: Tokenizer) -> None:
     from bertkit.tasks.fill_mask import FillMaskTask
     from bertkit.tasks.sequence import SequenceExample

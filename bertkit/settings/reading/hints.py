@@ -109,7 +109,8 @@ def unknown_option(command: str, option: str, value: str) -> str:
 def options_line(group: str, options: Sequence[str]) -> str:
     """Return the options of a group, in brackets; of the tasks, those for one's own data."""
     if group != "task":
-        return f"(one of {', '.join(options)})"
+        plug_in = ", or a plug-in whose module is in plugins=" if group in plugins.SLOTS else ""
+        return f"(one of {', '.join(options)}{plug_in})"
     return f"(for your own data {', '.join(_OWN_DATA)}; `bertkit finetune --help` lists the benchmarks)"
 
 

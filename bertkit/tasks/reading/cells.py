@@ -28,17 +28,21 @@ def up_to_filled(rows: Iterable[Numbered], is_filled: Callable[[Numbered], bool]
     return []
 
 
-class ShortRows:
-    """Rows with too few cells are an error; the other classes count and skip them, or fill them up."""
+class CountedRows:
+    """Rows with some fault: how many there are so far, and where the first one is."""
 
     def __init__(self) -> None:
-        self.num_rows = 0  # rows with too few cells so far
-        self.first = ""  # the place of the first one, such as dev.tsv:12
+        self.num_rows = 0
+        self.first = ""  # its place, such as dev.tsv:12
 
     def add(self, place: str) -> None:
-        """Count a row with too few cells."""
+        """Count a row."""
         self.num_rows += 1
         self.first = self.first or place
+
+
+class ShortRows(CountedRows):
+    """Rows with too few cells are an error; the other classes count and skip them, or fill them up."""
 
     def fitted(self, name: str, rows: CellRows, num_columns: int, width: int) -> CellRows:
         """Yield the rows of a table with as many cells as it has columns, and those that are an error; drop blank lines at its end.

@@ -26,11 +26,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
 
-from bertkit.base.errors import InputError, check_distinct
+from bertkit.base.errors import InputError, check_distinct, counted
 from bertkit.base.hub_ids import is_offline
 from bertkit.base.text_files import as_utf8, is_blank, numbered_lines, read_lines, unpacked, unpacking
 from bertkit.data.corpus.parquet import parquet_records
-from bertkit.tasks.reading.cells import Cells, ShortRows, SkippedRows, up_to_filled
+from bertkit.tasks.reading.cells import Cells, CountedRows, ShortRows, SkippedRows, up_to_filled
 from bertkit.tasks.reading.formats import (
     InputFormat,
     beginning,
@@ -101,11 +101,24 @@ class Inputs:
 
     description: str  # how the input is read; empty for an empty input
     chunks: Iterator[list[Any]]  # the examples in order, up to READ_AT_ONCE in a chunk
-    short_rows: ShortRows  # counts the rows with too few cells that were read so far
+    short_rows: ShortRows  # the rows with too few cells that were read so far
     task: AnyTask  # predicts these examples: a tagger has another task for running text
     rows: deque[Cells] = field(default_factory=deque)  # the rows read so far, if they are kept
+    empty: CountedRows = field(default_factory=CountedRows)  # the examples with an empty text that were read so far
     num_bytes: int | None = None  # size of a file; None for the others
     position: Callable[[], int] | None = None  # returns the number of bytes read; None for inputs from Python
+
+    @property
+    def warnings(self) -> list[str]:
+        """Warnings about what was read so far."""
+        short, empty, lines = self.short_rows, self.empty, list[str]()
+        if short.num_rows:
+            few = f"{counted(short.num_rows, 'row')} had too few cells, the first at {short.first}"
+            lines.append(f"{few}; the missing cells are treated as empty")
+        if empty.num_rows:
+            texts = f"{counted(empty.num_rows, 'example')} had an empty text, the first at {empty.first}"
+            lines.append(f"{texts}; ignore their results")
+        return lines
 
 
 def open_inputs(
@@ -151,7 +164,7 @@ def read_table(task: AnyTask, table: InputTable, keep_rows: bool = False) -> Inp
     examples = task.read(reading)
     unit = table.unit or ", ".join(f"{setting} in column '{column}'" for setting, column in reading.columns)
     chunks = iter(lambda: list(itertools.islice(examples, READ_AT_ONCE)), [])
-    return Inputs(f"{table.name} read as {table.format}: {unit}", chunks, table.short_rows, task, rows)
+    return Inputs(f"{table.name} read as {table.format}: {unit}", chunks, table.short_rows, task, rows, reading.empty)
 
 
 def _noted(rows: Rows, kept: deque[Cells]) -> Rows:

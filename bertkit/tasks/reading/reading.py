@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from bertkit.base.errors import InputError, named, not_text
-from bertkit.tasks.reading.cells import Cells
+from bertkit.tasks.reading.cells import Cells, CountedRows
 from bertkit.tasks.reading.labels import Ids, Labels
 from bertkit.tasks.reading.tables import InputTable
 from bertkit.tasks.task_config import Column, TaskConfig, must_exist, names_of
@@ -29,7 +29,7 @@ class Reading:
     labels: Labels | None = None  # None for a task without labels of its own
     notes: list[str] = field(default_factory=list)  # remarks on the format, for the description
     file_warnings: list[str] = field(default_factory=list)
-    empty: list[str] = field(default_factory=list)  # the places (file and line) of examples with an empty text
+    empty: CountedRows = field(default_factory=CountedRows)  # examples with an empty text
     unlabelled: list[str] = field(default_factory=list)  # the places of rows without the label that they must have
     num_skipped: int = 0  # rows that were skipped because of their label
 
@@ -80,9 +80,9 @@ class Reading:
                 yield one
 
     def note_empty(self, where: str, *texts: str | None) -> None:
-        """Record the place of an example with an empty text."""
+        """Count an example with an empty text."""
         if any(text is not None and not text.strip() for text in texts):
-            self.empty.append(where)
+            self.empty.add(where)
 
 
 def required_value(row: Cells, field: str, where: str) -> object:

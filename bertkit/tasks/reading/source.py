@@ -158,9 +158,9 @@ def collect_examples(task: AnyTrainable, reading: Reading) -> SplitExamples:
     if not table.has_header and config.header is None and config.column_names is None:
         warnings += _header_as_row(table, [task.labels_of(example)[0] for example in examples])
     warnings += reading.file_warnings
-    if reading.empty:
-        kept = f"kept {counted(len(reading.empty), 'example')} with an empty text"
-        warnings.append(f"{kept}, the first at {reading.empty[0]}")
+    if reading.empty.num_rows:
+        kept = f"kept {counted(reading.empty.num_rows, 'example')} with an empty text"
+        warnings.append(f"{kept}, the first at {reading.empty.first}")
     labelled = dataclasses.replace(task, labels=labels)
     return SplitExamples(labelled, description, examples, table.name, tuple(warnings))
 
