@@ -21,7 +21,7 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bertkit.base.errors import InputError, say, shown
+from bertkit.base.errors import InputError, listed, say, shown
 from bertkit.base.text_files import parse_json
 from bertkit.server import bodies
 from bertkit.server.queues import RefusedError
@@ -141,11 +141,10 @@ async def _handle_error(request: Request, error: Exception) -> JSONResponse:
         case RefusedError():
             return _error_response(error.status_code, error.code, error.detail, error.headers)
         case InputError():
-            return _error_response(400, "bad_input", str(error))
+            return _error_response(400, "bad_input", listed(error.args))
         case RequestValidationError():
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"][1:])) or "the body"
-            return _error_response(400, "bad_input", f"{where[:100]}: {first['msg']}")
+            places = [(".".join(map(str, one["loc"][1:])) or "the body", one["msg"]) for one in error.errors()]
+            return _error_response(400, "bad_input", listed([f"{where[:100]}: {wrong}" for where, wrong in places]))
         case StarletteHTTPException():
             status = HTTPStatus(error.status_code)
             message = f"{request.method} {request.url.path[:100]}: {error.detail}; GET /openapi.json lists all paths"

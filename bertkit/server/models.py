@@ -168,18 +168,17 @@ class ServedModel:
         return attention_page(explain(self._viewer, read, steps=VIEW_STEPS), self.name)
 
     def _read(self, inputs: Sequence[_Input]) -> dict[int, Exception]:
-        """Read all inputs of the same form together; if one is wrong, read each request alone. Return the errors by request."""
-        errors: dict[int, Exception] = {}
+        """Read all inputs of the same form together; if one is wrong, read each alone. Return the errors by request."""
+        lines: defaultdict[int, list[str]] = defaultdict(list)
         forms: defaultdict[object, list[_Input]] = defaultdict(list)
         for one in inputs:
             forms[tuple(one.value) if isinstance(one.value, dict) else type(one.value)].append(one)
         for alike in forms.values():
-            groups = itertools.groupby(alike, key=lambda one: one.request) if self._error_of(alike) else ()
-            for request, group in groups:
-                own = list(group)
-                if error := self._error_of(own):
-                    errors[request] = InputError(*(_for_request(str(line), own) for line in error.args))
-        return errors
+            alone = alike if self._error_of(alike) else ()
+            for one in alone:
+                if error := self._error_of([one]):
+                    lines[one.request] += [_for_request(str(line), one.index) for line in error.args]
+        return {request: InputError(*own) for request, own in lines.items()}
 
     def _error_of(self, inputs: Sequence[_Input]) -> InputError | None:
         """Read inputs of the same form together; return the error if one of them is wrong."""
@@ -294,8 +293,8 @@ def _texts_of(embedder: Embedder, inputs: Sequence[object], max_tokens: int) -> 
     """Check the texts of a request; raises InputError for another type, RefusedError for too many tokens."""
     texts = [without_surrogates(text) for text in inputs if isinstance(text, str)]
     if len(texts) < len(inputs):
-        wrong = next(index for index, text in enumerate(inputs) if not isinstance(text, str))
-        raise InputError(f"inputs[{wrong}]: {JSON_TYPES[type(inputs[wrong])]}, expected a text")
+        types = enumerate(map(type, inputs))
+        raise InputError(*(f"inputs[{n}]: {JSON_TYPES[kind]}, expected a text" for n, kind in types if kind is not str))
     ids = embedder.tokenizer(texts)["input_ids"]  # takes a hundredth of the model's time
     num_tokens = sum(min(len(text), embedder.max_seq_length) for text in ids)
     if num_tokens > max_tokens:
@@ -317,9 +316,7 @@ def _as_pair(value: object, task: AnyTask) -> object:
     return value
 
 
-def _for_request(message: str, inputs: Sequence[_Input]) -> str:
-    """Change an error message to the indices of the request, from 0, without the advice for the command line."""
-    place = re.match(r"inputs: row (\d+)", message)
-    if place is not None and 0 < int(place[1]) <= len(inputs):
-        message = f"inputs[{inputs[int(place[1]) - 1].index}]{message[place.end() :]}"
+def _for_request(message: str, index: int) -> str:
+    """Change the message about an input to its index in the request, without the advice for the command line."""
+    message = re.sub(r"^inputs: row 1\b", f"inputs[{index}]", message)
     return re.sub(r"(;|,? or) set (task\.\S+|format=)[^;]*$", "", message)

@@ -161,6 +161,21 @@ def test_a_wrong_request_fails_alone(models: Path) -> None:
     assert batch.num_tokens == sum(map(len, served.predictor.tokenizer(["kan", "lon", "kar", "x"])["input_ids"]))
 
 
+def test_all_wrong_inputs_and_fields_of_a_request_are_named(server: Server) -> None:
+    def message(path: str, body: dict[str, Any]) -> str:
+        answer = ask(server.port, path, body)
+        assert answer.status == 400
+        return str(answer.json["error"]["message"])
+
+    rows = message("/predict", {"inputs": [5, "kan", {"txt": "lon"}, 7]})
+    assert re.findall(r"(?:^|; )inputs\[(\d)\]: ", rows) == ["0", "3", "2"]  # those of one form together
+    wrong = "a number, expected a text"
+    assert message("/embed", {"inputs": [5, "kan", 7]}) == f"inputs[0]: {wrong}; inputs[2]: {wrong}"
+    fields = message("/predict", {"inputs": ["kan"], "modle": "stars", "alternatives": "two"})
+    assert "modle: " in fields and "alternatives: " in fields
+    assert message("/embed", {"inputs": [*range(20)]}).endswith(" and 12 more")
+
+
 def test_vectors_are_those_of_embed(server: Server, models: Path) -> None:
     texts = ["kan lon", "", "min " * 140, "half a pair \ud83d"]
     for name in ("stars", "bare"):
