@@ -221,8 +221,12 @@ def partial_dir(final: Path, made_from: str | None) -> Iterator[Path]:
 def _make_partial_dir(final: Path) -> Path:
     """Make the partial directory, or reuse one of bertkit; raises InputError if something else has this name."""
     partial = partial_path(final)
-    if not os.path.lexists(partial):
-        partial.mkdir(exist_ok=True)
+    try:
+        if not os.path.lexists(partial):
+            partial.mkdir(exist_ok=True)
+    except PermissionError:
+        where = f"{final.parent} is not writable, where {final.name} is first written as {partial.name}"
+        raise InputError(f"{where}; name a new folder in {final}, or one in another folder") from None
     names = {path.name for path in partial.iterdir()} if _is_dir(partial) else {""}
     if names and not names & {LOCK, UNFINISHED}:
         raise InputError(

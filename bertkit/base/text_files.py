@@ -172,7 +172,7 @@ def opened_input(name: str) -> Iterator[tuple[io.BufferedReader, int | None]]:
 def unpacked(file: io.BufferedReader, name: Path) -> io.BufferedReader:
     """Return a stream of the decompressed bytes if a file is gzip by its name or first bytes; else the file, if it is no archive."""
     if file.peek(4)[:4] in _ARCHIVES:
-        way_out = "save it as CSV, or read it with pandas.read_excel and pass the frame to bertkit.finetune(train=...)"
+        way_out = "save it as CSV, or read it with pandas.read_excel and pass the frame from Python"
         raise InputError(f"{name}: an Excel file (or another archive); {way_out}")
     if name.suffix.lower() != ".gz" and file.peek(len(_GZIP))[: len(_GZIP)] != _GZIP:
         return file

@@ -33,6 +33,11 @@ class RunRecord:
     is_finished: bool
 
     @property
+    def kind(self) -> str:
+        """What the run trains for."""
+        return "fine-tuning" if "task" in self.settings else "pretraining"
+
+    @property
     def last_step(self) -> int:
         """The last logged step; 0 if there is none."""
         return int(self.rows[-1]["step"]) if self.rows else 0

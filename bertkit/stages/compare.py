@@ -75,8 +75,14 @@ def _compare(settings: CompareSettings) -> Comparison:
     labels = [_label(group) for group in groups]
     table = scores_table([(_label(row), _steps(row), [record.scores for record in row]) for row in rows])
     different = different_settings([group[0] for group in groups])
-    differing = [(key, *map(_shown, values)) for key, values in different.items()]
     lines = _describe(labels, find_divergence(*records)) if len(records) == 2 else []
+    if len({record.kind for record in records}) > 1:
+        kinds = ", ".join(f"{label} {group[0].kind}" for label, group in zip(labels, groups, strict=True))
+        lines = [
+            f"runs of different kinds ({kinds}): losses and scores measure different things; settings of both kinds are above"
+        ]
+        different = {key: values for key, values in different.items() if None not in values}
+    differing = [(key, *map(_shown, values)) for key, values in different.items()]
     settings_table = Table("What differs", ("setting", *labels), differing)
     curves = [(label, [record.rows for record in group]) for label, group in zip(labels, groups, strict=True)]
     page = comparison_page(curves, lines, [table, settings_table])

@@ -134,6 +134,23 @@ def test_a_folder_where_nothing_may_be_written_is_named(tmp_path: Path, monkeypa
         pass
 
 
+def test_a_folder_in_one_that_is_not_writable_names_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = Path.mkdir
+
+    def refuse(path: Path, **more: bool) -> None:
+        if path.name == "out.partial":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        make(path, **more)
+
+    (tmp_path / "out").mkdir()
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    wrong = (
+        f"{tmp_path} is not writable, where out is first written as out.partial; name a new folder in {tmp_path}/out"
+    )
+    with pytest.raises(InputError, match=f"^{wrong}, or one"), files.building_dir(tmp_path / "out"):
+        pass
+
+
 def test_a_partial_file_is_removed_when_the_disk_is_full(tmp_path: Path) -> None:
     def fill(error: OSError) -> None:
         with files.writing(tmp_path / "a") as file:

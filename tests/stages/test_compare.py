@@ -110,6 +110,21 @@ def test_the_same_run_twice_and_three_runs(make: Make, tmp_path: Path, capsys: C
     assert "/unfinished | 3, not finished | " in text
 
 
+def test_runs_of_different_kinds_have_only_some_settings_in_common(make: Make, tmp_path: Path, capsys: Capsys) -> None:
+    tuned = tmp_path / "tuned"
+    shutil.copytree(make(), tuned)
+    settings = yaml.safe_load((tuned / "config.yaml").read_text())
+    del settings["masking"], settings["segments"]
+    settings |= {"task": {"name": "cola"}, "batch": {**settings["batch"], "sequences": 9}}
+    (tuned / "config.yaml").write_text(yaml.safe_dump(settings))
+    out = compared(capsys, tmp_path, make(), tuned)
+    rows = [line.split(" | ")[0] for line in out.splitlines() if line.startswith("| ")]
+    assert "| batch.sequences" in rows
+    assert not {"| masking", "| segments", "| task"} & set(rows)
+    assert re.search(r"^runs of different kinds \(.* pretraining, .* fine-tuning\): ", out, re.MULTILINE)
+    assert "why: " not in out
+
+
 def test_seeds_of_several_settings_are_summed_up(make: Make, tmp_path: Path, capsys: Capsys) -> None:
     settings = [(), ("masking.probability=0.3",)]
     runs = [make(*more, *seed) for more in settings for seed in ((), ("seed=1",))]

@@ -347,4 +347,6 @@ def test_a_split_of_a_task_without_one(capsys: Capsys) -> None:
 def test_a_single_file_has_no_splits(tmp_path: Path, capsys: Capsys) -> None:
     write_rows(tmp_path / "new.tsv", [("kan", "a"), ("lon", "b")])
     for file in (f"{tmp_path / 'new.tsv'}", f"data_dir={tmp_path / 'new.tsv'}"):
-        refused(run(["evaluate", "model_dir=x", file, "split=test"]), "split=test: has no effect on a single file", capsys)
+        refused(
+            run(["evaluate", "model_dir=x", file, "split=test"]), "split=test: has no effect on a single file", capsys
+        )

@@ -4,6 +4,7 @@ import glob
 import gzip
 import os
 import re
+import shlex
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from bertkit.base.text_files import LINE_MB, TOO_LONG, is_utf16
 from bertkit.data.data_config import CorpusConfig
 
 FORMATS = {".txt": "text", ".text": "text", ".jsonl": "jsonl", ".json": "json", ".parquet": "parquet"}
+TABLES = {".csv": "", ".tsv": ", delimiter='\\t'"}  # how csv.DictReader reads them
 SNIFFED_BYTES = 1024
 
 
@@ -48,7 +50,7 @@ def find_files(config: CorpusConfig, leave_out: Iterable[Path]) -> FoundFiles:
     for pattern in config.paths:
         path = Path(os.path.expanduser(pattern))
         if not path.is_dir():
-            kinds |= {item: _format(item, config) or "text" for item in _matches(pattern, path)}
+            kinds |= {item: _format(item, config) or _as_text(item) for item in _matches(pattern, path)}
             continue
         inside = [item for item in _below(path) if left_out.isdisjoint([item.resolve(), *item.resolve().parents])]
         known = {item: kind for item in inside if (kind := _format(item, config)) is not None}
@@ -99,6 +101,17 @@ def _format(path: Path, config: CorpusConfig) -> str | None:
     if head.startswith(b"<doc "):
         return "wikiextractor"
     return "jsonl" if head.startswith(b"{") and b'"text"' in head else None
+
+
+def _as_text(path: Path) -> str:
+    """Return the format of a file that is named, but has no known ending; raises InputError for a table."""
+    if path.suffix in TABLES:
+        rows = f"csv.DictReader(sys.stdin{TABLES[path.suffix]})"
+        script = f'python -c "import csv, json, sys; [print(json.dumps(row)) for row in {rows}]"'
+        files = f"< {shlex.quote(str(path))} > {shlex.quote(str(path.with_suffix('.jsonl')))}"
+        way_out = "index or prepare that with corpus.field= and the column of texts"
+        raise InputError(f"{path}: a table; make JSON lines of it: {script} {files}; {way_out}")
+    return "text"
 
 
 # for each format that can be cut: whether a line ends a document

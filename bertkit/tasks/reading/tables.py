@@ -73,10 +73,12 @@ class InputTable:
         """Return the message about a setting's column that is missing."""
         names = names_of(column)
         expected = str(column) if isinstance(column, int) else " or ".join(f"'{name}'" for name in names)
+        is_told = self.is_typed or not self.has_header or must_exist(column)
+        number = "" if is_told else " to its name, or without a header to its number from 0"
         hints = [self._other_separator(), *(nearest(name, self.names) for name in names)]
         return (
             f"{self.place(1)}: no column {expected or f'for task.columns.{setting}'} (it has: "
-            f"{named(by_similarity(names, self.names))}){next(filter(None, hints), '')}; set task.columns.{setting}="
+            f"{named(by_similarity(names, self.names))}){next(filter(None, hints), '')}; set task.columns.{setting}={number}"
         )
 
     def find(self, column: Column, setting: str) -> str:

@@ -85,6 +85,16 @@ def test_columns_by_name_and_by_number(tmp_path: Path) -> None:
     assert source.description.endswith("(tsv, without a header)")
 
 
+def test_a_missing_header_is_thought_of_where_columns_have_their_usual_names(tmp_path: Path) -> None:
+    write(tmp_path, "train.csv", "fine,high\nbad,low\n")
+    way_out = r"; set task\.columns\.text= to its name, or without a header to its number from 0"
+    with pytest.raises(InputError, match=way_out):
+        read(tmp_path, "sequence", "train")
+    with pytest.raises(InputError, match=r"; set task\.columns\.text=(\n|$)"):
+        read(tmp_path, "sequence", "train", "columns.text=review")
+    assert rows(read(tmp_path, "sequence", "train", "columns.text=0", "columns.label=1"))[0][1] == "fine"
+
+
 HEADERS = [
     # first line, settings, whether it looks like a header
     ("review,stars\n", (), True),
