@@ -108,9 +108,10 @@ def _as_text(path: Path) -> str:
     if path.suffix in TABLES:
         rows = f"csv.DictReader(sys.stdin{TABLES[path.suffix]})"
         script = f'python -c "import csv, json, sys; [print(json.dumps(row)) for row in {rows}]"'
-        files = f"< {shlex.quote(str(path))} > {shlex.quote(str(path.with_suffix('.jsonl')))}"
-        way_out = "index or prepare that with corpus.field= and the column of texts"
-        raise InputError(f"{path}: a table; make JSON lines of it: {script} {files}; {way_out}")
+        files = f"< {shlex.quote(str(path))} > {shlex.quote(f'{path.stem}.jsonl')}"
+        raise InputError(
+            f"{path}: a table; make JSON lines of it: {script} {files}, and set corpus.field= to the column of texts"
+        )
     return "text"
 
 

@@ -153,7 +153,7 @@ def test_gzip_input_is_read_and_damage_refused(
 
 REFUSALS = [
     ("sequence", "-", "s1\ts2\nkan\tlon\n", "-:1: no column 'text' or 'sentence' or 'sentence1' (it has: 's1', 's2'); set "
-     "task.columns.text=; for plain text set format=text"),
+     "task.columns.text= to its name, or without a header to its number from 0; for plain text set format=text"),
     ("sequence", "-", '"nr","question"\n"1","kan"\n', "-:1: no column 'text'"),
     ("sequence", "-", "EU B-ORG\nrejects O\n\nkan O\n", "format conll"),
     ("sequence", "eng.testb", "-DOCSTART- O\n\nkan O\n", "eng.testb: format conll"),
