@@ -1,8 +1,8 @@
 """`bertkit serve` under load for minutes: a mixture of requests, while workers are killed, models loaded again, and the server stopped at the end.
 
-    python recipes/how_fast/load.py --model-dir runs/sst2/model --text sentences.txt --num-clients 64 --minutes 60
+    python recipes/how_fast/load.py --model-dir runs/sst2/model --text sentences.txt --num-clients 64 --minutes 60 --num-requests 100000
 
-Each client sends its next request as soon as it has the previous response; two more send theirs in small parts, and leave every second
+Each client sends its next request as soon as it has the previous response, or later, so that `--num-requests` fill the time; two more send theirs in small parts, and leave every second
 time without reading. All requests are sent alone before, and every response must have the same numbers. Every eighth of the time the newest
 worker is killed, or in the first half the models are loaded again. The oldest worker lives through all of it; its memory is reported.
 """
@@ -42,6 +42,7 @@ STOP_SECONDS = 60.0
 MOST_GROWTH = 1.1  # of the memory, from the third quarter of the time to the last; reloads are over by then
 MINUTES: Options = {
     "--minutes": {"type": float, "default": 60.0},
+    "--num-requests": {"type": int, "help": "in all that time; without it, as many as have responses"},
     "--workers": {"type": int, "default": 2, "help": "processes of the server, two or more"},
 }
 
@@ -53,6 +54,7 @@ class Load:
     port: int
     requests: list[bytes]
     tolerance: float
+    pause: float  # seconds between two requests of a client, if the response is there by then
     expected: list[NDArray[np.float64]] = field(default_factory=list)  # the numbers in the response to each request
     counts: Counter[str] = field(default_factory=Counter)  # of statuses, and of what went wrong
     latencies: list[float] = field(default_factory=list)
@@ -70,12 +72,16 @@ class Load:
     async def client(self, place: int, is_slow: bool = False) -> None:
         """Send requests until the load is over; connect again when the server has closed the connection."""
         rng, send = random.Random(place), self.send_slowly if is_slow else self.send
+        due = time.monotonic() + self.pause * rng.random()
         while not self.is_over:
             with contextlib.suppress(ConnectionRefusedError):
                 reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
                 try:
-                    while not self.is_over and await send(reader, writer, rng.randrange(len(self.requests))):
-                        pass
+                    while not (self.is_over or reader.at_eof()) and await send(
+                        reader, writer, rng.randrange(len(self.requests))
+                    ):
+                        due = max(due + self.pause, time.monotonic())
+                        await asyncio.sleep(due - time.monotonic())
                 except (OSError, asyncio.IncompleteReadError):
                     self.counts["lost, of slow clients" if is_slow else "lost"] += 1
                 writer.close()
@@ -130,10 +136,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             port = free.getsockname()[1]
         command = [*BERTKIT, "serve", f"model_dir={model_dir}", f"port={port}", f"workers={args.workers}"]
         command += [f"device={args.device}", f"precision={args.precision}"]
-        load = Load(port, requests_of(texts), TOLERANCE[args.precision])
+        seconds = 60 * args.minutes
+        pause = args.num_clients * seconds / args.num_requests if args.num_requests else 0.0
+        load = Load(port, requests_of(texts), TOLERANCE[args.precision], pause)
         with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
             try:
-                code = asyncio.run(run(load, psutil.Process(process.pid), args.num_clients, 60 * args.minutes))
+                code = asyncio.run(run(load, psutil.Process(process.pid), args.num_clients, seconds))
             finally:
                 process.terminate()
     quarter = len(load.megabytes) // 4
@@ -141,7 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     counts = dict(sorted(load.counts.items()))
     result = {
         "name": f"bertkit serve workers={args.workers}",
-        "rate": len(load.latencies) / (60 * args.minutes),
+        "rate": len(load.latencies) / seconds,
         "p50_seconds": quantile(load.latencies, 0.5),
         "p99_seconds": quantile(load.latencies, 0.99),
         "counts": counts,
