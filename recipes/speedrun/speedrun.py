@@ -38,6 +38,7 @@ WIDE = 0.0625  # 1 / sqrt(hidden size), the standard deviation of initial weight
 HUGGING_FACE = {"hugging_face": 0.02, "hugging_face_wide": WIDE}
 RATE = "optimizer.peak_learning_rate"
 POST_NORM_RATE = 2e-4  # at 1e-3 BERT's norm after each sum keeps a small model at the entropy of single tokens
+BATCH: dict[str, Any] = {"batch.sequences": SEQUENCES, "segments.max_seq_length": LENGTH}
 BASE: dict[str, Any] = {
     "model": "mini", "model.initializer_range": WIDE, RATE: POST_NORM_RATE, "optimizer.bias_correction": True,
 }  # fmt: skip
@@ -52,10 +53,20 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 # the model has what the rows before it set, and windows, no biases, no segments, and smaller output matrices
 MODERN = BASE | {"model": "modern_mini", RATE: 1e-3}
-ROWS = {
-    row: BASE | {key: value for change in changes for key, value in change.items()}
-    for row, changes in zip(CHANGES, itertools.accumulate([change] for change in CHANGES.values()), strict=True)
-} | {"modern_mini": MODERN, "muon": MODERN | {"optimizer.name": "muon", RATE: 2e-3, "plugins": ["muon"]}}
+# each of these changes one thing of modern_mini
+TRIED: dict[str, dict[str, Any]] = {
+    "muon": {"optimizer.name": "muon", RATE: 2e-3, "plugins": ["muon"]},
+    "short first": {"segments.max_seq_length": 64, "batch.sequences": 32, "final_phase.max_seq_length": LENGTH},
+    "half batch": {"batch.sequences": 8},
+}
+ROWS = (
+    {
+        row: BASE | {key: value for change in changes for key, value in change.items()}
+        for row, changes in zip(CHANGES, itertools.accumulate([change] for change in CHANGES.values()), strict=True)
+    }
+    | {"modern_mini": MODERN}
+    | {row: MODERN | change for row, change in TRIED.items()}
+)
 RATES: dict[str, float] = dict.fromkeys(HUGGING_FACE, POST_NORM_RATE) | {
     row: settings[RATE] for row, settings in ROWS.items()
 }
@@ -64,12 +75,18 @@ RATES: dict[str, float] = dict.fromkeys(HUGGING_FACE, POST_NORM_RATE) | {
 def settings_of(row: str, data: Path, output: Path, steps: int, seed: int, rate: float) -> dict[str, Any]:
     """Return the settings of `bertkit.pretrain` for a row of the ladder."""
     every = max(1, steps // SNAPSHOTS)
-    return ROWS[row] | {
-        RATE: rate, "data_dir": str(data), "output_dir": str(output), "steps": steps, "seed": seed, "batch.sequences": SEQUENCES,
-        "compile": False, "segments": "full_sentences", "segments.max_seq_length": LENGTH, "schedule.warmup_steps": int(WARMUP * steps),
+    return BATCH | ROWS[row] | {
+        RATE: rate, "data_dir": str(data), "output_dir": str(output), "steps": steps, "seed": seed, "compile": False,
+        "segments": "full_sentences", "schedule.warmup_steps": int(WARMUP * steps),
         "checkpoint.every_steps": every, "checkpoint.keep_last": SNAPSHOTS + 2, "checkpoint.keep_best": False,
         "evaluation.every_steps": steps, "evaluation.max_sequences": 64, "log.every_steps": max(1, min(20, steps // 100)),
     }  # fmt: skip
+
+
+def tokens_a_step(row: str) -> int:
+    """Return the number of tokens in a step of a row; a final phase has more."""
+    settings = BATCH | ROWS.get(row, {})
+    return int(settings["batch.sequences"] * settings["segments.max_seq_length"])
 
 
 def train_hugging_face(init: float, data: Path, output: Path, steps: int, seed: int, rate: float) -> None:
@@ -161,7 +178,7 @@ def measure_run(args: argparse.Namespace) -> None:
         return
     train(args.row, args.data, folder_of(own, args.output), args.steps, args.seed, own["rate"])
     losses = [[step_of(path), round(loss_of(path, args.data), 4)] for path in snapshots_of(own, args.output)]
-    line = own | {"tokens_a_step": SEQUENCES * LENGTH, "losses": losses}
+    line = own | {"tokens_a_step": tokens_a_step(args.row), "losses": losses}
     with file.open("a") as lines:
         lines.write(json.dumps(line) + "\n")
     print(json.dumps(line))
@@ -210,7 +227,7 @@ def measure_speed(args: argparse.Namespace) -> None:
         few, many = (processor_seconds(args.data, row, steps) for steps in FEW_STEPS)  # the start costs both the same
         seconds[row].append((many - few) / (FEW_STEPS[1] - FEW_STEPS[0]))
         print(f"{row}: {seconds[row][-1]:.3f} s", flush=True)
-    speeds = {row: round(CORES * SEQUENCES * LENGTH / statistics.median(each), 1) for row, each in seconds.items()}
+    speeds = {row: round(CORES * tokens_a_step(row) / statistics.median(each), 1) for row, each in seconds.items()}
     (args.record / "speed.json").write_text(json.dumps(speeds, indent=2) + "\n")
 
 
