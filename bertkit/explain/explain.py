@@ -138,7 +138,7 @@ def explain(
 
 def words_of(tokenizer: Tokenizer, ids: Sequence[int]) -> list[Word]:
     """Return the words that tokens make up; a special token is a word."""
-    is_first = ~tokenizer.facts.is_continuation[list(ids)]
+    is_first = tokenizer.facts.borders.begins(ids)
     starts = [place for place, begins in enumerate(is_first) if begins or place == 0]
     texts = ((start, end, tokenizer.decode(ids[start:end])) for start, end in itertools.pairwise([*starts, len(ids)]))
     return [Word(text.strip() or tokenizer.vocab[ids[start]], start, end) for start, end, text in texts]

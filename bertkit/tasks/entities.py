@@ -1,4 +1,4 @@
-"""Named entities in running text: the pre-tokenizer splits it into words, and a tagging model tags each word.
+"""Named entities in running text: its pieces are joined into words, and a tagging model tags each word by its first piece.
 
     text       Johanson lives in Ulaanbaatar.
     words      Johanson   lives in   Ulaanbaatar .
@@ -11,7 +11,7 @@ This is for prediction only: a tagger is trained on words with tags.
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
-from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.data.corpus.tokenizer import Tokenizer, Word
 from bertkit.tasks.feature import Logits, TaggingFeature
 from bertkit.tasks.reading.conll import chunks_of
 from bertkit.tasks.reading.reading import Reading, optional_value, required_text
@@ -49,11 +49,10 @@ class TextPrediction:
     entities: list[Entity]  # in the order of the text
 
 
-def entities_of(text: str, places: Sequence[tuple[int, int]], prediction: TaggingPrediction) -> list[Entity]:
+def entities_of(text: str, words: Sequence[Word], prediction: TaggingPrediction) -> list[Entity]:
     """Group tagged words into entities, as the CoNLL evaluation does, for any tagging scheme.
 
-    If the tags mark no chunks, such as parts of speech, each word is an entity. `places` holds the characters of each word:
-    (start, end), end excluded.
+    If the tags mark no chunks, such as parts of speech, each word is an entity.
     """
     try:
         chunks = chunks_of(prediction.tags)
@@ -61,7 +60,7 @@ def entities_of(text: str, places: Sequence[tuple[int, int]], prediction: Taggin
         chunks = [(tag, number, number + 1) for number, tag in enumerate(prediction.tags)]
     entities = []
     for label, first, last in chunks:
-        start, end = places[first][0], places[last - 1][1]
+        start, end = words[first].start, words[last - 1].end
         score = sum(prediction.scores[first:last]) / (last - first)
         entities.append(Entity(text[start:end], label, start, end, score))
     return entities
@@ -88,19 +87,21 @@ class EntitiesTask(LogitsTask[TextExample, TaggingFeature, TextPrediction]):
 
     def features(self, examples: Sequence[TextExample], tokenizer: Tokenizer) -> list[TaggingFeature]:
         """Split texts into words, and words into pieces and windows."""
-        in_words = [_in_words(*pair) for pair in zip(examples, _places(examples, tokenizer), strict=True)]
-        return make_features(self.config, in_words, tokenizer, self.labels)
+        words = _words(examples, tokenizer)
+        in_words = [_in_words(*pair) for pair in zip(examples, words, strict=True)]
+        pieces = [[word.ids for word in own] for own in words]
+        return make_features(self.config, in_words, pieces, tokenizer.facts, self.labels)
 
     def predict(
         self, model: Runner, examples: Sequence[TextExample], features: Sequence[TaggingFeature]
     ) -> list[TextPrediction]:
         """Tag the words, and group them into entities."""
-        places = _places(examples, model.tokenizer)
-        in_words = [_in_words(*pair) for pair in zip(examples, places, strict=True)]
+        words = _words(examples, model.tokenizer)
+        in_words = [_in_words(*pair) for pair in zip(examples, words, strict=True)]
         tagged = tags_of(in_words, features, model.logits(features), self.labels)
         return [
-            TextPrediction(words.words, p.tags, entities_of(example.text, own, p))
-            for example, own, words, p in zip(examples, places, in_words, tagged, strict=True)
+            TextPrediction(named.words, p.tags, entities_of(example.text, own, p))
+            for example, own, named, p in zip(examples, words, in_words, tagged, strict=True)
         ]
 
     def stacked(self, logits: Sequence[Logits]) -> Sequence[Logits]:
@@ -121,10 +122,9 @@ class EntitiesTask(LogitsTask[TextExample, TaggingFeature, TextPrediction]):
         return [ExtraFile(".conll", lambda _, ps: "".join(conll_lines("\t", p.words, p.tags) for p in ps))]
 
 
-def _places(examples: Sequence[TextExample], tokenizer: Tokenizer) -> list[list[tuple[int, int]]]:
-    """Split texts into words: (start, end) characters of each."""
+def _words(examples: Sequence[TextExample], tokenizer: Tokenizer) -> list[list[Word]]:
     return tokenizer.words([example.text for example in examples])
 
 
-def _in_words(example: TextExample, places: Sequence[tuple[int, int]]) -> TaggingExample:
-    return TaggingExample(example.id, tuple(example.text[start:end] for start, end in places), None)
+def _in_words(example: TextExample, words: Sequence[Word]) -> TaggingExample:
+    return TaggingExample(example.id, tuple(example.text[word.start : word.end] for word in words), None)

@@ -23,7 +23,7 @@ from bertkit.tasks.scoring.review import Review
 from bertkit.tasks.task import ENDINGS, AnyTask, ExtraFile, LabelNames, Mark, Row, Verdict
 from bertkit.tasks.task_config import TAGS, TEXTS, WORDS, names_of
 from bertkit.tasks.trainable import HeadTask, TaskMetrics, is_constant, most_frequent
-from bertkit.tasks.words import TaggingExample, TaggingPrediction, make_features, tags_of
+from bertkit.tasks.words import TaggingExample, TaggingPrediction, make_features, pieces_of, tags_of
 
 
 @plugins.option("shape", "tagging")
@@ -49,7 +49,7 @@ class TaggingTask(HeadTask[TaggingExample, TaggingFeature, TaggingPrediction]):
 
     def features(self, examples: Sequence[TaggingExample], tokenizer: Tokenizer) -> list[TaggingFeature]:
         """Split words into pieces, and long sentences or documents into windows of whole words."""
-        return make_features(self.config, examples, tokenizer, self.labels)
+        return make_features(self.config, examples, pieces_of(examples, tokenizer), tokenizer.facts, self.labels)
 
     def predictions(
         self, examples: Sequence[TaggingExample], features: Sequence[TaggingFeature], logits: Sequence[Logits]

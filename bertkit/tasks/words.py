@@ -14,7 +14,7 @@ import numpy as np
 
 from bertkit.base.batch import IGNORED
 from bertkit.base.errors import InputError, named
-from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.data.corpus.tokenizer import Tokenizer, VocabFacts
 from bertkit.tasks.feature import Logits, TaggingFeature
 from bertkit.tasks.task_config import TaskConfig
 
@@ -38,10 +38,21 @@ class TaggingPrediction:
     scores: list[float]  # the probability of each tag
 
 
+def pieces_of(examples: Sequence[TaggingExample], tokenizer: Tokenizer) -> list[list[list[int]]]:
+    """Encode the words of each example, as inside a running text."""
+    vocabulary = list(dict.fromkeys(word for example in examples for word in example.words))
+    encoded = dict(zip(vocabulary, tokenizer.encode_words(vocabulary), strict=True))
+    return [[encoded[word] for word in example.words] for example in examples]
+
+
 def make_features(
-    config: TaskConfig, examples: Sequence[TaggingExample], tokenizer: Tokenizer, labels: Sequence[str]
+    config: TaskConfig,
+    examples: Sequence[TaggingExample],
+    pieces_of_words: Sequence[Sequence[list[int]]],
+    facts: VocabFacts,
+    labels: Sequence[str],
 ) -> list[TaggingFeature]:
-    """Split words into pieces, and long sentences or documents into windows of whole words.
+    """Join the pieces of words, and cut long sentences or documents into windows of whole words.
 
     The first piece of a word has its label, the other pieces have none (Devlin et al. 2019, section 5.3). A word without
     pieces, such as a control character, becomes [UNK]; a word longer than a window is truncated. An example without words has
@@ -50,14 +61,10 @@ def make_features(
     room = config.max_seq_length - 2
     setting = None if config.tagging is None else config.tagging.window_overlap
     overlap = room // 2 if setting is None else setting
-    facts = tokenizer.facts
-    vocabulary = list(dict.fromkeys(word for example in examples for word in example.words))
-    encoded = tokenizer.encode_words(vocabulary)
-    pieces_of = {word: ids or [facts.unk] for word, ids in zip(vocabulary, encoded, strict=True)}
     numbers = {label: number for number, label in enumerate(labels)}
     features = []
-    for place, example in enumerate(examples):
-        whole = [pieces_of[word] for word in example.words]
+    for place, (example, encoded) in enumerate(zip(examples, pieces_of_words, strict=True)):
+        whole = [ids or [facts.unk] for ids in encoded]
         pieces = [ids[:room] for ids in whole]
         unknown = next((tag for tag in example.tags or () if tag not in numbers), None)
         if unknown is not None:

@@ -89,6 +89,14 @@ def test_tags_of_words_and_entities_of_texts(start: Path, tmp_path: Path) -> Non
     text = "Kan lonten, (naïve) café!"
     (row,) = bertkit.predict(input=[{"text": text}], model_dir=str(exported), device="cpu")
     assert all(text[one["start"] : one["end"]] == one["text"] == one["text"].strip() for one in row["entities"])
+    (own,) = bertkit.load_tokenizer(exported).words([text])
+    encoded = tokenizer(text, return_tensors="pt")
+    assert [number for word in own for number in word.ids] == encoded["input_ids"][0, 1:-1].tolist()
+    with torch.no_grad():
+        best = model(**encoded).logits[0].argmax(-1)[np.cumsum([1, *(len(word.ids) for word in own[:-1])])]
+    tags = [model.config.id2label[int(number)] for number in best]
+    tagged = [(word.start, word.end) for word, tag in zip(own, tags, strict=True) if tag != "O"]
+    assert [(one["start"], one["end"]) for one in row["entities"]] == tagged
 
 
 def test_answers(start: Path, tmp_path: Path) -> None:

@@ -35,7 +35,8 @@ def features_of(
 ) -> list[TaggingFeature]:
     tags = TaggingConfig(window_overlap)
     task: Any = SimpleNamespace(max_seq_length=max_seq_length, tagging=tags)  # shorter than any
-    return words_module.make_features(task, examples, tokenizer, labels)
+    pieces = words_module.pieces_of(examples, tokenizer)
+    return words_module.make_features(task, examples, pieces, tokenizer.facts, labels)
 
 
 def example(text: str, tags: str | None = None) -> TaggingExample:

@@ -176,7 +176,7 @@ def mask_instance(
     for position, token in enumerate(input_ids):
         if token in (vocab.cls, vocab.sep):
             continue
-        if masking.kind == "whole_word" and candidates and vocab.is_continuation[token]:
+        if masking.kind == "whole_word" and candidates and vocab.borders.continues[token]:
             candidates[-1].append(position)
         else:
             candidates.append([position])

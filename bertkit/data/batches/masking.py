@@ -193,7 +193,7 @@ class Words:
 
 def _words(batch: Unmasked) -> Iterator[Words]:
     """Find the words of each sequence that has any."""
-    begins = batch.is_maskable & ~batch.vocab.is_continuation[batch.input_ids]
+    begins = batch.is_maskable & batch.vocab.borders.begins(batch.input_ids)
     # a ## piece right after [CLS] or [SEP] also begins a word
     begins[1:] |= batch.is_maskable[1:] & ~batch.is_maskable[:-1]
     ends = [*batch.starts[1:], len(batch.input_ids)]

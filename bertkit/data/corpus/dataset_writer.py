@@ -136,7 +136,7 @@ def write_dataset(
     statistics, splits = write_splits(files, vocab, identity["held_out_prob"], identity["shard_tokens"], directory)
     if not statistics.tokens:
         raise InputError(f"{facts['corpus']['description']}: no text in it; check corpus.path")
-    continuation_rate = float(statistics.token_counts[vocab.is_continuation].sum() / statistics.tokens)
+    continuation_rate = float(statistics.token_counts[vocab.borders.continues].sum() / statistics.tokens)
     held_out = splits["held_out"]["documents"] if identity["held_out_prob"] > 0 else None
     findings = find_faults(statistics, has_document_breaks, continuation_rate, held_out)
     if strict and findings:

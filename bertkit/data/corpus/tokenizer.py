@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 from tokenizers import Encoding
 
 from bertkit.base.errors import InputError
@@ -23,8 +22,9 @@ from bertkit.base.typed_settings import refuse
 from bertkit.data.corpus.long_texts import FlatIds, TextPieces
 from bertkit.data.corpus.tokenizer_file import FileRules, learn_byte_pairs, rules_of_file
 from bertkit.data.corpus.vocabulary import SPECIAL_TOKENS, learn_vocabulary, read_vocabulary
-from bertkit.data.corpus.word_rules import GoogleRules, HuggingFaceRules, Places, WordRules
+from bertkit.data.corpus.word_rules import GoogleRules, HuggingFaceRules, WordBorders, WordRules
 from bertkit.data.corpus.word_rules import Rules as Rules
+from bertkit.data.corpus.word_rules import Word as Word
 from bertkit.data.data_config import TokenizerConfig
 
 MAX_LENGTH = 512  # in the files of a prepared dataset
@@ -33,7 +33,7 @@ RULES_FILE = "rules.json"  # in a prepared dataset; without it the rules are Hug
 
 @dataclass(frozen=True)
 class VocabFacts:
-    """The size of the vocabulary, the special ids, and for every id whether it continues a word."""
+    """The size of the vocabulary, the special ids, and where words begin."""
 
     size: int
     pad: int
@@ -41,7 +41,7 @@ class VocabFacts:
     cls: int
     sep: int
     mask: int
-    is_continuation: NDArray[np.bool_]
+    borders: WordBorders
 
 
 class Tokenizer:
@@ -81,9 +81,9 @@ class Tokenizer:
 
     @cached_property
     def facts(self) -> VocabFacts:
-        """The special ids, and which tokens continue a word."""
+        """The special ids, and where words begin."""
         special = {role: self.vocab.index(token) for role, token in vars(self.words_by.special).items()}
-        return VocabFacts(self.vocab_size, **special, is_continuation=self.words_by.is_continuation(self.vocab))
+        return VocabFacts(self.vocab_size, **special, borders=self.words_by.borders)
 
     @cached_property
     def between(self) -> list[int]:
@@ -106,8 +106,8 @@ class Tokenizer:
         """Return the pieces of each text, without special tokens, with their places in the text."""
         return self.words_by.pieces(texts)
 
-    def words(self, texts: list[str]) -> list[Places]:
-        """Cut texts into words, at white space and punctuation; return the (first, last) character of each word, `last` excluded."""
+    def words(self, texts: list[str]) -> list[list[Word]]:
+        """Cut texts into words, at white space and punctuation; in scripts without spaces each piece is a word."""
         return self.words_by.words(texts)
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:

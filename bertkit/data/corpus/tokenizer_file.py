@@ -4,7 +4,10 @@ The library does what the file says. bertkit needs the special tokens by their r
 and between two texts from the post-processor, the others from `tokenizer_config.json` or `special_tokens_map.json`.
 """
 
+import functools
 import json
+import re
+import unicodedata
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -15,7 +18,7 @@ from tokenizers import Encoding, Tokenizer
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
 from tokenizers.normalizers import NFC
-from tokenizers.pre_tokenizers import BertPreTokenizer, ByteLevel
+from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
 from bertkit.base.errors import InputError
@@ -24,7 +27,16 @@ from bertkit.base.text_files import JsonObject, parse_json, read_json, read_whol
 from bertkit.base.typed_settings import at, refuse
 from bertkit.data.corpus.long_texts import FlatIds, TextPieces
 from bertkit.data.corpus.vocabulary import CLS, MASK, PAD, SEP, UNK
-from bertkit.data.corpus.word_rules import INPUT_NAMES, LibraryRules, Places, SpecialTokens, cls_and_sep, flat_ids
+from bertkit.data.corpus.word_rules import (
+    INPUT_NAMES,
+    LibraryRules,
+    Places,
+    SpecialTokens,
+    WordBorders,
+    cls_and_sep,
+    first_of_words,
+    flat_ids,
+)
 
 # the usual names of the special tokens, where no file says their roles
 USUAL = {
@@ -36,6 +48,11 @@ USUAL = {
 }
 NEVER = "\uffff"  # no character
 BYTE_SPACE, SPACE_MARK = "Ġ", "▁"  # of byte-level BPE and SentencePiece, at the beginning of a word after a space
+# characters of scripts without spaces between words: Thai, Lao, Tibetan and Burmese; Khmer; Japanese and Chinese
+_is_unspaced = re.compile(
+    "[\u0e00-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
+).match
+_byte_of = re.compile("<0x([0-9A-F]{2})>").fullmatch  # the name of a token for a byte of a rare character
 PART_OF_CHARACTER = "\ufffd"  # decoded from some of its bytes
 OF_BERT = {"model": "WordPiece", "normalizer": "BertNormalizer", "pre_tokenizer": "BertPreTokenizer"}
 
@@ -55,45 +72,67 @@ class FileRules(LibraryRules):
         self.between = tuple(self.exported.encode("", "").tokens[1:-1])
         self.inputs, self.prefix = self.exported, at(parse_json(content), "model.continuing_subword_prefix")
         self.kind = type(self.exported.model).__name__
+        two = self.of_corpus.encode("a a", add_special_tokens=False)
+        self.has_words = len({*two.word_ids}) > 1  # whether the library cuts texts into words
+        # that before a text, unless the library adds it
+        self.space = "" if "".join(two.tokens).startswith((BYTE_SPACE, SPACE_MARK)) else " "
         normalizer = self.exported.normalizer
         self.lowercase = normalizer is not None and normalizer.normalize_str("A") == "a"
 
     def encode_words(self, words: list[str]) -> list[list[int]]:
-        """Return the ids of each word after a space, which is a part of the word in a byte-level BPE."""
+        """Return the ids of each word after a space, which is a part of the word in many vocabularies."""
         return [encoding.ids for encoding in self._after_spaces(words)]
 
     def encode_flat(self, sentences: list[str]) -> FlatIds:
-        """Return the ids of many sentences, each after a space."""
+        """Return the ids of many sentences, each after a space, if its script has spaces."""
         return flat_ids(self._after_spaces(sentences))
 
     def _after_spaces(self, texts: list[str]) -> list[Encoding]:
-        return self.encode([text and f" {text}" for text in texts])
+        return self.encode([text if not text or _is_unspaced(text) else f"{self.space}{text}" for text in texts])
 
     def pieces(self, texts: list[str]) -> list[TextPieces]:
-        """Return the pieces of each text; the space before a word is not one of its characters."""
+        """Return the pieces of each text; the space before a word is not one of its characters.
+
+        Words are those of the library, if it cuts texts into words.
+        """
         encodings = self.of_corpus.encode_batch(texts, add_special_tokens=False)
         return [
-            TextPieces(one.ids, _stripped(text, one.offsets), one.word_ids)
+            TextPieces(
+                one.ids,
+                _stripped(text, one.offsets),
+                one.word_ids if self.has_words else np.cumsum(self.borders.begins(one.ids)).tolist(),
+            )
             for text, one in zip(texts, encodings, strict=True)
         ]
 
-    def words(self, texts: list[str]) -> list[Places]:
-        """Cut texts into words at white space and punctuation, as BERT does."""
-        return [[place for _, place in BertPreTokenizer().pre_tokenize_str(text)] for text in texts]
+    def begins(self, pieces: TextPieces) -> NDArray[np.bool_]:
+        """Return which pieces begin a word: as `borders_of` says, if the vocabulary marks spaces, and always after white space."""
+        is_marked = not self.prefix and self.borders.continues.any()
+        begins = self.borders.begins(pieces.ids) if is_marked else first_of_words(pieces)
+        is_white = np.array([start >= end for start, end in pieces.offsets], np.bool_)
+        begins[:1] = True
+        begins[1:] |= is_white[:-1]
+        return begins & ~is_white
 
-    def is_continuation(self, tokens: Sequence[str]) -> NDArray[np.bool_]:
-        """Return which tokens begin with the prefix, or with a letter, a digit or the rest of a character, and no mark of a space.
+    def borders_of(self, tokens: Sequence[str]) -> WordBorders:
+        """Return that tokens with the prefix continue a word, or those that begin with a letter or a digit and no mark of a space.
 
-        In a vocabulary with neither, there is none.
+        A word ends with a sign, and is a single piece in a script without spaces. In a vocabulary with neither prefix nor marks no
+        token continues a word.
         """
         if self.prefix:
-            return np.array([token.startswith(str(self.prefix)) for token in tokens])
+            return WordBorders(
+                np.array([token.startswith(str(self.prefix)) for token in tokens]), np.zeros(len(tokens), np.bool_)
+            )
         if any(token.startswith(BYTE_SPACE) for token in tokens):
             decoder = ByteLevelDecoder()
             texts = [decoder.decode([token]) for token in tokens]
-            return np.array([text[:1].isalnum() or text.startswith(PART_OF_CHARACTER) for text in texts])
-        has_marks = any(token.startswith(SPACE_MARK) for token in tokens)
-        return np.array([has_marks and token[:1].isalnum() for token in tokens])
+        elif any(token.startswith(SPACE_MARK) for token in tokens):
+            texts = [_text_of(token) for token in tokens]
+        else:
+            texts = [" "] * len(tokens)
+        ends = [not text.endswith(" ") and not _is_of_word(text[-1:]) for text in texts]
+        return WordBorders(np.array([_is_of_word(text[:1]) for text in texts]), np.array(ends))
 
     def files(self, max_length: int, has_types: bool) -> dict[str, str]:
         """Return the files: the one that was read, its settings, and the special tokens."""
@@ -197,6 +236,19 @@ def _of_texts(content: str, special: SpecialTokens) -> str:
             pieces[:] = [[f"{NEVER}{piece}" if piece in names else piece, score] for piece, score in pieces]
             added[:] = [token for token in added if token["content"] not in names]
     return json.dumps(parsed)
+
+
+def _text_of(token: str) -> str:
+    """Return the text of a token of SentencePiece, which may be a byte."""
+    byte = _byte_of(token)
+    return token.replace(SPACE_MARK, " ") if byte is None else bytes.fromhex(byte[1]).decode(errors="replace")
+
+
+@functools.cache
+def _is_of_word(character: str) -> bool:
+    """Whether a character, or a part of one, is no sign, and has no word of its own."""
+    is_letter = unicodedata.category(character or " ")[0] in "LMN" and not _is_unspaced(character)
+    return is_letter or character == PART_OF_CHARACTER
 
 
 def _stripped(text: str, places: Iterable[tuple[int, int]]) -> Places:

@@ -89,7 +89,7 @@ class WordCache:
         plain = {entry: text for entry, text in texts.items() if _is_plain(text)}
         # as one text, which is faster; a token without `##` begins a word
         words, _ = self.tokenizer.encode_flat([" ".join(plain.values())])
-        first = np.flatnonzero(~self.tokenizer.facts.is_continuation[words])
+        first = np.flatnonzero(self.tokenizer.facts.borders.begins(words))
         assert len(first) == len(plain), "each word of ASCII letters and digits begins with a token without ##"
         runs = {entry: text for entry, text in texts.items() if entry not in plain}
         tokens, lengths = self.tokenizer.encode_flat(list(runs.values()))

@@ -3,12 +3,14 @@
 The rules of other tokenizers are in `tokenizer_file.py`.
 """
 
+import itertools
 import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +32,29 @@ INPUT_NAMES = {  # of `transformers`, for models with and without token types
     False: ["input_ids", "attention_mask"],
 }
 Places = list[tuple[int, int]]  # (first, last) character of each word or piece in a text, `last` excluded
+
+
+class Word(NamedTuple):
+    """A word of a text, `text[start:end]`."""
+
+    start: int
+    end: int
+    ids: list[int]  # of its pieces
+
+
+@dataclass(frozen=True)
+class WordBorders:
+    """Where words begin among consecutive tokens of a vocabulary of V tokens."""
+
+    continues: NDArray[np.bool_]  # which tokens go on with the word before them, (V,)
+    ends: NDArray[np.bool_]  # after which tokens a word begins in any case, (V,)
+
+    def begins(self, ids: Sequence[int] | NDArray[np.integer]) -> NDArray[np.bool_]:
+        """Return which of these tokens begin a word."""
+        numbers = np.asarray(ids, np.int64)
+        begins = ~self.continues[numbers]
+        begins[1:] |= self.ends[numbers[:-1]]
+        return begins
 
 
 @dataclass(frozen=True)
@@ -75,13 +100,29 @@ class WordRules(ABC):
     def encode_flat(self, sentences: list[str]) -> FlatIds:
         """Return the ids of many sentences of a corpus, concatenated, and the number of ids in each sentence."""
 
-    @abstractmethod
-    def words(self, texts: list[str]) -> list[Places]:
-        """Cut texts into words, at white space and punctuation."""
+    def words(self, texts: list[str]) -> list[list[Word]]:
+        """Cut texts into words, each of which is made of pieces of the text.
+
+        A combining accent belongs to the letter before it, and white space to the word before it; that at the beginning of a
+        text is left out.
+        """
+        return [
+            _words(text, pieces, self.begins(pieces)) for text, pieces in zip(texts, self.pieces(texts), strict=True)
+        ]
 
     @abstractmethod
-    def is_continuation(self, tokens: Sequence[str]) -> NDArray[np.bool_]:
-        """Return which tokens continue a word."""
+    def begins(self, pieces: TextPieces) -> NDArray[np.bool_]:
+        """Return which pieces of a text begin a word."""
+
+    @cached_property
+    def borders(self) -> WordBorders:
+        """Where words begin among tokens of this vocabulary."""
+        vocab = self.exported.get_vocab()
+        return self.borders_of(sorted(vocab, key=vocab.__getitem__))
+
+    @abstractmethod
+    def borders_of(self, tokens: Sequence[str]) -> WordBorders:
+        """Return where words begin among tokens, by the texts of these."""
 
     @abstractmethod
     def files(self, max_length: int, has_types: bool) -> dict[str, str]:
@@ -107,24 +148,13 @@ class WordPieceRules(WordRules):
         """Return the ids of many sentences; long sentences are encoded in parts."""
         return encode_in_parts(sentences, self.name, lambda parts: flat_ids(self.encode(parts)))
 
-    def words(self, texts: list[str]) -> list[Places]:
-        """Cut texts as the model's pre-tokenizer does: at white space, punctuation and Chinese characters.
+    def begins(self, pieces: TextPieces) -> NDArray[np.bool_]:
+        """Return which pieces begin a word of the pre-tokenizer, which cuts at white space, punctuation and Chinese characters."""
+        return first_of_words(pieces)
 
-        A combining accent belongs to the letter before it.
-        """
-        words_of_texts = []
-        for text, pieces in zip(texts, self.pieces(texts), strict=True):
-            words: dict[int | None, tuple[int, int]] = {}
-            for word, (start, end) in zip(pieces.word_ids, pieces.offsets, strict=True):
-                while end < len(text) and unicodedata.combining(text[end]):
-                    end += 1
-                words[word] = (min(start, words.get(word, (start, end))[0]), end)
-            words_of_texts.append(list(words.values()))
-        return words_of_texts
-
-    def is_continuation(self, tokens: Sequence[str]) -> NDArray[np.bool_]:
-        """Return which tokens are `##` pieces."""
-        return np.array([token.startswith("##") for token in tokens])
+    def borders_of(self, tokens: Sequence[str]) -> WordBorders:
+        """Return that `##` pieces continue a word."""
+        return WordBorders(np.array([token.startswith("##") for token in tokens]), np.zeros(len(tokens), np.bool_))
 
     def files(self, max_length: int, has_types: bool) -> dict[str, str]:
         """Return the files, which follow Hugging Face's rules, even if these are Google's, which files cannot express."""
@@ -240,6 +270,23 @@ def cls_and_sep(backend: Tokenizer, special: SpecialTokens) -> TemplateProcessin
         pair=f"{cls} $A {sep} $B:1 {sep}:1",
         special_tokens=[(token, backend.token_to_id(token)) for token in (cls, sep)],
     )
+
+
+def first_of_words(pieces: TextPieces) -> NDArray[np.bool_]:
+    """Return which pieces are the first ones of their words, by the numbers of the words."""
+    return np.asarray(np.diff(np.array(pieces.word_ids, np.int64), prepend=-1) != 0)
+
+
+def _words(text: str, pieces: TextPieces, begins: NDArray[np.bool_]) -> list[Word]:
+    """Join the pieces of a text into words."""
+    words: list[Word] = []
+    for first, last in itertools.pairwise([*np.flatnonzero(begins).tolist(), len(begins)]):
+        places = pieces.offsets[first:last]
+        start, end = min(place[0] for place in places), max(place[1] for place in places)
+        while end < len(text) and unicodedata.combining(text[end]):
+            end += 1
+        words.append(Word(start, end, pieces.ids[first:last]))
+    return words
 
 
 def flat_ids(encodings: Sequence[Encoding]) -> FlatIds:

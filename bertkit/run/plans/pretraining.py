@@ -73,7 +73,7 @@ def plan_pretraining(given: PretrainSettings) -> PretrainingPlan | None:
     check_usable(dataset)
     refuse(
         masking.kind in ("whole_word", "ngram")
-        and not dataset.tokenizer.facts.is_continuation.any()
+        and not dataset.tokenizer.facts.borders.continues.any()
         and f"masking={masking.kind}: the vocabulary of {given.data_dir} does not mark where a word goes on; use masking=bert"
     )
     start = start_pretraining(settings, dataset)

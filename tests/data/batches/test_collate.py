@@ -9,10 +9,11 @@ from bertkit.data.batches.collate import collate, pack_examples
 from bertkit.data.batches.segments import Examples
 from bertkit.data.corpus.prepared import SplitTokens
 from bertkit.data.corpus.tokenizer import VocabFacts
+from bertkit.data.corpus.word_rules import WordBorders
 from bertkit.data.data_config import MaskingConfig
 
 C, S, M = 2, 3, 4
-VOCAB = VocabFacts(97, 0, 1, C, S, M, np.zeros(97, bool))
+VOCAB = VocabFacts(97, 0, 1, C, S, M, WordBorders(np.zeros(97, bool), np.zeros(97, bool)))
 
 
 def make_split(folder: Path, shard_tokens: int) -> SplitTokens:

@@ -26,10 +26,13 @@ from bertkit.data.batches.sampling import Sampler
 from bertkit.data.corpus.documents import open_corpus
 from bertkit.data.corpus.prepared import SplitTokens
 from bertkit.data.corpus.tokenizer import Tokenizer, VocabFacts, load_tokenizer
+from bertkit.data.corpus.word_rules import WordBorders
 from bertkit.data.data_config import CorpusConfig, InstancesConfig, MaskingConfig, SegmentsConfig
 
 PIECES, WORDS = MaskingConfig(0.15, 0.8, 0.1), MaskingConfig(0.15, 0.8, 0.1, "whole_word")
-VOCAB = VocabFacts(1009, 0, 1, 2, 3, 4, np.arange(1009) >= 500)  # ids of 500 and more are `##` pieces
+VOCAB = VocabFacts(
+    1009, 0, 1, 2, 3, 4, WordBorders(np.arange(1009) >= 500, np.zeros(1009, bool))
+)  # ids of 500 and more are `##` pieces
 
 
 class Script(random.Random):

@@ -9,10 +9,11 @@ from bertkit.base.errors import InputError
 from bertkit.data.batches.keyed_random import Stream, bits, uniform
 from bertkit.data.batches.masking import mask_tokens
 from bertkit.data.corpus.tokenizer import VocabFacts
+from bertkit.data.corpus.word_rules import WordBorders
 from bertkit.data.data_config import MaskingConfig
 
 PAD, UNK, CLS, SEP, MASK, FIRST_WORD, FIRST_PIECE, SIZE = 0, 1, 2, 3, 4, 5, 401, 503
-VOCAB = VocabFacts(SIZE, PAD, UNK, CLS, SEP, MASK, np.arange(SIZE) >= FIRST_PIECE)
+VOCAB = VocabFacts(SIZE, PAD, UNK, CLS, SEP, MASK, WordBorders(np.arange(SIZE) >= FIRST_PIECE, np.zeros(SIZE, bool)))
 PIECES, WORDS = MaskingConfig(0.15, 0.8, 0.1), MaskingConfig(0.15, 0.8, 0.1, "whole_word")
 NGRAMS = MaskingConfig(0.15, 0.8, 0.1, "ngram", {"max_ngram": 3})
 

@@ -20,9 +20,10 @@ from bertkit.data.batches.sampling import EpochCache, Sampler
 from bertkit.data.batches.segments import Examples, concatenate, examples_of_epoch, select
 from bertkit.data.corpus.prepared import SplitTokens
 from bertkit.data.corpus.tokenizer import VocabFacts
+from bertkit.data.corpus.word_rules import WordBorders
 from bertkit.data.data_config import MaskingConfig, SegmentsConfig
 
-VOCAB = VocabFacts(60_000, 0, 1, 2, 3, 4, np.zeros(60_000, bool))
+VOCAB = VocabFacts(60_000, 0, 1, 2, 3, 4, WordBorders(np.zeros(60_000, bool), np.zeros(60_000, bool)))
 MASKING = MaskingConfig(0.15, 0.8, 0.1)
 Row = tuple[tuple[int, ...], ...]
 

@@ -396,5 +396,7 @@ def test_words_of_running_text_are_located(rules: Rules) -> None:
     own = wordpiece({token: number for number, token in enumerate(vocab)}, lowercase=True, rules=rules)
     texts = ["", " \u200b", "It's  U.S. caf\u00e9,cafe\u0301 \u5317\u4eac [MASK]"]
     expected = ["It", "'", "s", "U", ".", "S", ".", "café", ",", "café", "北", "京", "[", "MASK", "]"]
-    actual = [[text[start:end] for start, end in places] for text, places in zip(texts, own.words(texts), strict=True)]
+    actual = [
+        [text[word.start : word.end] for word in words] for text, words in zip(texts, own.words(texts), strict=True)
+    ]
     assert actual == [[], [], expected]

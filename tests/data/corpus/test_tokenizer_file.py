@@ -29,6 +29,12 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return saved_model(tmp_path_factory.mktemp("model") / request.param, request.param)
 
 
+def saved_tokenizer(folder: Path, kind: str) -> Path:
+    roles = {f"{role}_token": name for role, name in NAMES.items()}
+    transformers.PreTrainedTokenizerFast(tokenizer_object=trained(kind), **roles).save_pretrained(folder)
+    return folder
+
+
 def test_it_does_what_transformers_does(folder: Path) -> None:
     ours, theirs = load_tokenizer(folder), transformers.AutoTokenizer.from_pretrained(folder)
     assert ours.vocab == theirs.convert_ids_to_tokens(range(len(theirs)))
@@ -60,8 +66,66 @@ def test_pieces_have_their_places_without_the_space_before_them(folder: Path) ->
     starts, ends = zip(*spaces.offsets, strict=True)
     assert not {0, 4, 5, 6} & {*starts}  # no answer begins with white space, or ends with it
     assert not {1, 5, 6, 7, 11} & {*ends}
-    (words,) = tokenizer.words([texts[0]])
-    assert [texts[0][start:end] for start, end in words][-5:] == ["<", "/", "s", ">", "end"]
+
+
+def test_words_are_made_of_the_pieces_of_a_text(folder: Path) -> None:
+    tokenizer = load_tokenizer(folder)
+    texts = ["Kan (lon's), mir\n東京 \u0939\u093f <s> x ", "  \n kan", " ", ""]
+    (words, later, *without), (pieces, *_) = tokenizer.words(texts), tokenizer.encode_with_offsets(texts)
+    assert [number for word in words for number in word.ids] == pieces.ids
+    shown = [texts[0][word.start : word.end] for word in words]
+    signs = ["'", "s", "),"] if folder.name == "word_piece" else ["'", "s", ")", ","]  # as its pre-tokenizer cuts
+    assert shown == ["Kan", "(", "lon", *signs, "mir", "東京", "\u0939\u093f", "<", "s", ">", "x"]
+    assert [texts[1][word.start : word.end] for word in later] == ["kan"]
+    assert without == [[], []]
+
+
+TOKENS = [
+    "▁kan",
+    "ing",
+    "▁(",
+    "P",
+    "'",
+    "s",
+    "日本",
+    "語",
+    "PC",
+    "▁",
+    "\u093f",
+    "<0xE6>",
+    "<0x9D>",
+    "<0x0A>",
+    "x",
+    "ー",
+    "ไทย",
+]
+BEGIN = ["▁kan", "▁(", "P", "'", "s", "日本", "語", "PC", "▁", "<0x0A>", "x", "ー", "ไทย"]
+
+
+def test_a_word_ends_with_a_sign_and_is_a_piece_in_scripts_without_spaces(tmp_path: Path) -> None:
+    """As whole words are masked; a vowel sign and the bytes of a rare character continue a word."""
+    tokenizer = load_tokenizer(saved_tokenizer(tmp_path, "gemma"))
+    begins = tokenizer.words_by.borders_of(TOKENS).begins(range(len(TOKENS)))
+    assert [token for token, first in zip(TOKENS, begins, strict=True) if first] == BEGIN
+    (pieces,) = tokenizer.encode_with_offsets(["kan (lonten) mir"])  # which is one word for the library
+    words: dict[int | None, str] = {}
+    for number, word in zip(pieces.ids, pieces.word_ids, strict=True):
+        words[word] = words.get(word, "") + tokenizer.vocab[number]
+    assert [*words.values()] == ["kan", "▁", "<0x28>", "lonten", "<0x29>", "▁mir"]  # ( and ) are rare
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_there_is_one_space_before_a_word_and_none_in_japanese(before: bool, tmp_path: Path) -> None:
+    """Llama's normalizer puts one before each text."""
+    normalizers = [{"type": "Prepend", "prepend": "▁"}] if before else []
+    saved_tokenizer(tmp_path, "gemma")
+    content = json.loads((tmp_path / "tokenizer.json").read_text())
+    content["normalizer"] = {"type": "Sequence", "normalizers": [*normalizers, content["normalizer"]]}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    tokenizer = load_tokenizer(tmp_path)
+    words = [[tokenizer.vocab[number] for number in ids] for ids in tokenizer.encode_words(["kan", "東"])]
+    assert words == [["▁kan"], [*["▁"] * before, "<0xE6>", "<0x9D>", "<0xB1>"]]
+    assert tokenizer.encode_flat(["kan"])[0].tolist() == [tokenizer.vocab.index("▁kan")]
 
 
 def test_a_word_has_the_pieces_that_it_has_inside_a_text(folder: Path) -> None:
@@ -71,19 +135,19 @@ def test_a_word_has_the_pieces_that_it_has_inside_a_text(folder: Path) -> None:
     alone = [token for ids in tokenizer.encode_words(words) for token in ids]
     assert together[-len(alone) :] == alone
     begins = [ids[0] for ids in tokenizer.encode_words(words)]
-    assert not tokenizer.facts.is_continuation[begins].any()
+    assert not tokenizer.facts.borders.continues[begins].any()
     inner = [token for ids in tokenizer.encode_words(words) for token in ids[1:]]
     assert inner
-    assert tokenizer.facts.is_continuation[[token for token in inner if tokenizer.vocab[token].isalnum()]].all()
+    assert tokenizer.facts.borders.continues[[token for token in inner if tokenizer.vocab[token].isalnum()]].all()
 
 
 def test_the_bytes_of_a_character_are_in_one_word() -> None:
     """Those after the first have signs such as \u00b4 and \u00bf for names, and the first one of Hebrew is \u00d7."""
     tokenizer = train_tokenizer(BPE, lambda: ["only letters, (signs) - no others"], False, "hugging_face")
     for ids in tokenizer.encode_words(["C\u00f4te", "\u05e9\u05dc\u05d5\u05dd", "\u6771\u4eac", "na\u00efve"]):
-        assert tokenizer.facts.is_continuation[ids].tolist() == [False] + [True] * (len(ids) - 1)
+        assert tokenizer.facts.borders.continues[ids].tolist() == [False] + [True] * (len(ids) - 1)
     signs = [tokenizer.vocab.index(sign) for sign in ("(", ",", "-", "\u010a")]  # the last one is a new line
-    assert not tokenizer.facts.is_continuation[signs].any()
+    assert not tokenizer.facts.borders.continues[signs].any()
 
 
 def test_a_copy_and_what_is_written_are_the_same(folder: Path, tmp_path: Path) -> None:
