@@ -63,14 +63,15 @@ class FileRules(LibraryRules):
     name = "hugging_face"
     is_of_bert = False
 
-    def __init__(self, content: str, special: SpecialTokens, config: JsonObject) -> None:
-        """Build the library's tokenizer; `config` is the content of `tokenizer_config.json`."""
+    def __init__(self, library: Tokenizer, content: JsonObject, special: SpecialTokens, config: JsonObject) -> None:
+        """Prepare the library's tokenizer, with the content of its file; `config` is that of `tokenizer_config.json`."""
         self.special, self.config = special, config
-        self.exported, self.of_corpus = _opened(content, special), Tokenizer.from_str(_of_texts(content, special))
+        self.prefix = at(content, "model.continuing_subword_prefix")
+        self.exported = self.inputs = _around_texts(library, special)
+        self.of_corpus = Tokenizer.from_str(_of_texts(content, special))
         self.of_corpus.no_truncation()
         self.of_corpus.encode_special_tokens = True
         self.between = tuple(self.exported.encode("", "").tokens[1:-1])
-        self.inputs, self.prefix = self.exported, at(parse_json(content), "model.continuing_subword_prefix")
         self.kind = type(self.exported.model).__name__
         two = self.of_corpus.encode("a a", add_special_tokens=False)
         self.has_words = len({*two.word_ids}) > 1  # whether the library cuts texts into words
@@ -172,7 +173,7 @@ def rules_of_file(path: Path) -> FileRules | None:
             f"{file}: model.type={kind}: not a tokenizer of the library `tokenizers` ({reason:.120})"
         ) from None
     try:
-        return FileRules(text, _special_tokens(library, config, named), config)
+        return FileRules(library, content, _special_tokens(library, config, named), config)
     except InputError as error:
         raise InputError(f"{file}: {error}") from None
 
@@ -208,9 +209,8 @@ def _special_tokens(library: Tokenizer, *settings: JsonObject) -> SpecialTokens:
     return SpecialTokens(**found)
 
 
-def _opened(content: str, special: SpecialTokens) -> Tokenizer:
-    """Open the library's tokenizer, without padding and truncation; one that adds no special tokens adds BERT's."""
-    library = Tokenizer.from_str(content)
+def _around_texts(library: Tokenizer, special: SpecialTokens) -> Tokenizer:
+    """Return the library's tokenizer without padding and truncation; one that adds no special tokens adds BERT's."""
     library.no_padding()
     library.no_truncation()
     known = {token.content for token in library.get_added_tokens_decoder().values()}
@@ -228,14 +228,14 @@ def _opened(content: str, special: SpecialTokens) -> Tokenizer:
     return library
 
 
-def _of_texts(content: str, special: SpecialTokens) -> str:
+def _of_texts(content: JsonObject, special: SpecialTokens) -> str:
     """Return the file for texts in which the name of a special token is text: no piece of a Unigram model has it."""
-    parsed, names = parse_json(content), {*vars(special).values()}
-    match parsed:
+    names = {*vars(special).values()}
+    match content:
         case {"model": {"type": "Unigram", "vocab": list() as pieces}, "added_tokens": list() as added}:
             pieces[:] = [[f"{NEVER}{piece}" if piece in names else piece, score] for piece, score in pieces]
             added[:] = [token for token in added if token["content"] not in names]
-    return json.dumps(parsed)
+    return json.dumps(content)
 
 
 def _text_of(token: str) -> str:
@@ -288,4 +288,4 @@ def learn_byte_pairs(sentences: Iterable[str], vocab_size: int, min_frequency: i
     )
     learner.train_from_iterator(sentences, trainer)
     learner.post_processor = cls_and_sep(learner, special)
-    return FileRules(learner.to_str(), special, {})
+    return FileRules(learner, parse_json(learner.to_str()), special, {})
