@@ -107,6 +107,8 @@ REFUSED = [  # a command; the setting and value that its error names, and the re
     ("pretrain batch.sequenses=3", "'batch.sequenses'; did you mean 'sequences'?"),
     ("pretrain stpes=3", "'stpes'; did you mean 'steps'?"),
     ("pretrain steps", "'steps': expected key=value"),
+    ("verify model_dir model_dir=x", "'model_dir': expected key=value"),
+    ("index books output=x", "'books': expected key=value or group=option, such as output=runs/mine"),
     ("predict great model_dir=x", "for a text of one word write text=great"),
     ("pretrain seed=1,2", "write seed=[1,2] for a list, or add -m"),
     ("pretrain model=[tiny,mini]", "model= takes a name (one of base"),

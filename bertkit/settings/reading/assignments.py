@@ -23,8 +23,8 @@ class Assignment:
 
 def unparsed(word: str) -> Assignment:
     """Return a word of the command line as an assignment, whose value is still a text."""
-    key, _, value = word.partition("=")
-    return Assignment(key, value, word)
+    key, is_assignment, value = word.partition("=")
+    return Assignment(key if is_assignment else "", value, word)
 
 
 def keys_of(assignments: Iterable[Assignment]) -> set[str]:

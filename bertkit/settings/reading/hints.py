@@ -135,7 +135,8 @@ def unusable_word(command: str, word: str) -> str:
         return f"{word:.200}: no such file or folder"
     texts = [f"{name}={word:.200}" for name in ("text", "question") if name in settings_of(command)]
     text = f"; for a text of one word write {texts[0]}" if texts else ""
-    return f"'{word:.200}': expected key=value or group=option, such as output_dir=runs/mine{text}"
+    place = next((name for name in ("output_dir", "output") if name in settings_of(command)), "model_dir")
+    return f"'{word:.200}': expected key=value or group=option, such as {place}=runs/mine{text}"
 
 
 @dataclass(frozen=True)

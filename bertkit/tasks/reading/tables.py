@@ -207,7 +207,8 @@ def records(
     def mappings() -> Rows:
         for number, row in rows:
             if not isinstance(row, dict):
-                raise InputError(f"{name}:{counts}{number}: {type(row).__name__}; expected an object with named fields")
+                expected = "expected an object with named fields (a list of them belongs in a .json file)"
+                raise InputError(f"{name}:{counts}{number}: {type(row).__name__}; {expected}")
             yield TableRow(number, {key: clean(value) for key, value in row.items()})
 
     own = mappings()

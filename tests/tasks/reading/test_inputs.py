@@ -160,6 +160,7 @@ REFUSALS = [
     ("sequence", "-", '{"text": "kan"} lon\n', "one object per line; for plain text set format=text"),
     ("sequence", "in.csv", "n;body\n1;kan, lon\n", "separated by ';'"),
     ("sequence", "in.tsv", "text\tid\nkan\t1\t2\n", "in.tsv:2: too many cells (3, expected 2"),
+    ("sequence", "in.jsonl", '[{"text": "kan"}]\n', "in.jsonl:1: list; expected an object with named fields (a list of them belongs in a .json file)"),
     ("mrpc", "-", "kan\n", "-: task=mrpc needs pairs of texts"),
     ("mrpc", "in.jsonl", '{"sentence1": "kan"}\n', "in.jsonl:1: no column '#2 String' or 'sentence2'"),
     ("spans", "-", "What is it?\n", "-:1: no column 'question' (it has: 'What is it?')"),
