@@ -168,16 +168,21 @@ class ServedModel:
         return attention_page(explain(self._viewer, read, steps=VIEW_STEPS), self.name)
 
     def _read(self, inputs: Sequence[_Input]) -> dict[int, Exception]:
-        """Read all inputs of the same form together; if one is wrong, read each alone. Return the errors by request."""
+        """Read all inputs of the same form together; if one is wrong, read each request alone. Return the errors by request.
+
+        They name each wrong input of a request, or what is wrong with its inputs together, such as an id that two have.
+        """
         lines: defaultdict[int, list[str]] = defaultdict(list)
         forms: defaultdict[object, list[_Input]] = defaultdict(list)
         for one in inputs:
             forms[tuple(one.value) if isinstance(one.value, dict) else type(one.value)].append(one)
         for alike in forms.values():
-            alone = alike if self._error_of(alike) else ()
-            for one in alone:
-                if error := self._error_of([one]):
-                    lines[one.request] += [_for_request(str(line), one.index) for line in error.args]
+            groups = itertools.groupby(alike, key=lambda one: one.request) if self._error_of(alike) else ()
+            for request, group in groups:
+                own = list(group)
+                if together := self._error_of(own):
+                    alone = [line for one in own for line in _lines(self._error_of([one]), [one])]
+                    lines[request] += alone or _lines(together, own)
         return {request: InputError(*own) for request, own in lines.items()}
 
     def _error_of(self, inputs: Sequence[_Input]) -> InputError | None:
@@ -316,7 +321,12 @@ def _as_pair(value: object, task: AnyTask) -> object:
     return value
 
 
-def _for_request(message: str, index: int) -> str:
-    """Change the message about an input to its index in the request, without the advice for the command line."""
-    message = re.sub(r"^inputs: row 1\b", f"inputs[{index}]", message)
-    return re.sub(r"(;|,? or) set (task\.\S+|format=)[^;]*$", "", message)
+def _lines(error: InputError | None, inputs: Sequence[_Input]) -> list[str]:
+    """Return what is wrong with inputs, by their indices in the request, from 0, without the advice for the command line."""
+    lines = []
+    for line in () if error is None else map(str, error.args):
+        place = re.match(r"inputs: row (\d+)", line)
+        if place is not None and 0 < int(place[1]) <= len(inputs):
+            line = f"inputs[{inputs[int(place[1]) - 1].index}]{line[place.end() :]}"
+        lines.append(re.sub(r"(;|,? or) set (task\.\S+|format=)[^;]*$", "", line))
+    return lines
