@@ -2,9 +2,10 @@
 
     python recipes/how_fast/load.py --model-dir runs/sst2/model --text sentences.txt --num-clients 64 --minutes 60 --num-requests 100000
 
-Each client sends its next request as soon as it has the previous response, or later, so that `--num-requests` fill the time; two more send theirs in small parts, and leave every second
-time without reading. All requests are sent alone before, and every response must have the same numbers. Every eighth of the time the newest
-worker is killed, or in the first half the models are loaded again. The oldest worker lives through all of it; its memory is reported.
+Each client sends its next request as soon as it has the previous response, or later, so that `--num-requests` fill the time. Two more
+clients send theirs in small parts, and leave every second time without reading. All requests are sent alone before, and every response
+must have the same numbers. Every eighth of the time the newest worker is killed, or in the first half the models are loaded again. The
+oldest worker lives through all of it; its memory is reported.
 """
 
 import asyncio

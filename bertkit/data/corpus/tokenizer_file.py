@@ -64,7 +64,7 @@ class FileRules(LibraryRules):
     is_of_bert = False
 
     def __init__(self, library: Tokenizer, content: JsonObject, special: SpecialTokens, config: JsonObject) -> None:
-        """Prepare the library's tokenizer, with the content of its file; `config` is that of `tokenizer_config.json`."""
+        """Prepare the library's tokenizer, with the content of its file; `config` is the content of `tokenizer_config.json`."""
         self.special, self.config = special, config
         self.prefix = at(content, "model.continuing_subword_prefix")
         self.exported = self.inputs = _around_texts(library, special)
@@ -75,7 +75,7 @@ class FileRules(LibraryRules):
         self.kind = type(self.exported.model).__name__
         two = self.of_corpus.encode("a a", add_special_tokens=False)
         self.has_words = len({*two.word_ids}) > 1  # whether the library cuts texts into words
-        # that before a text, unless the library adds it
+        # the space to put before a text; none if the library adds it
         self.space = "" if "".join(two.tokens).startswith((BYTE_SPACE, SPACE_MARK)) else " "
         normalizer = self.exported.normalizer
         self.lowercase = normalizer is not None and normalizer.normalize_str("A") == "a"
