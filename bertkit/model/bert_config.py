@@ -199,6 +199,11 @@ class BertConfig(BertShape):
         return float((2 * self.num_hidden_layers) ** -0.5) if self.scale_outputs else 1.0
 
     @property
+    def classifier_scale(self) -> float:
+        """The factor of the initial standard deviation of a task head's last matrix: 1 / sqrt(hidden_size) after a transform, as in ModernBERT."""
+        return float(self.hidden_size**-0.5 / self.initializer_range) if self.task_transform else 1.0
+
+    @property
     def variant(self) -> dict[str, object]:
         """The settings of the parts of a model that is not a standard BERT; empty for a BERT."""
         mapping, bert = to_mapping(self), to_mapping(AttentionConfig())

@@ -64,6 +64,7 @@ class LinearHead(nn.Module):
         self.transform = Transform(config) if config.task_transform else nn.Identity()
         self.dropout = Dropout(config.hidden_dropout_prob if prob is None else prob)
         self.dense = Linear(config.hidden_size, num_outputs)
+        self.dense.init_scale = config.classifier_scale
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(n, D) -> (n, num_outputs)."""

@@ -11,9 +11,9 @@ def init_weights(model: nn.Module, std: float, generator: torch.Generator) -> No
     """Initialise every parameter: truncated normal matrices, zero biases, norms with weight one and bias zero.
 
     The recurrent matrix of each gate of a GRU or an LSTM is orthogonal (Bahdanau et al. 2015, appendix B.1). The normal
-    distribution is cut at two standard deviations, as in google-research/bert modeling.py `create_initializer`; Hugging Face
-    does not cut it. `std` is `initializer_range`; with `scale_outputs` that of some matrices is smaller (Shoeybi et al. 2019,
-    section 3). The generator is on the CPU.
+    distribution is cut at two standard deviations, as in google-research/bert modeling.py `create_initializer`, and in
+    transformers' ModernBERT; its BERT does not cut it. `std` is `initializer_range`; with `scale_outputs` that of some matrices is
+    smaller (Shoeybi et al. 2019, section 3), and ModernBERT's classifiers have their own. The generator is on the CPU.
     """
     for module in model.modules():
         of_module = std * module.init_scale if isinstance(module, Linear) else std
