@@ -92,7 +92,7 @@ def run(arguments: list[str]) -> int:
         return _run_command(arguments)
     except BrokenPipeError:
         raise
-    except (Exception, KeyboardInterrupt, SystemExit) as error:
+    except BaseException as error:
         if isinstance(error, SystemExit) and plugins.fault_of(error) is None:  # a second signal, or the server's end
             raise
         if launcher.shows_tracebacks and not isinstance(error, (KeyboardInterrupt, StoppedError)):

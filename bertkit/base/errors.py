@@ -151,6 +151,10 @@ class InputError(BertkitError):
         return InputError(*self.args[:-1], f"{self.args[-1]}{more}")
 
 
+class LibraryError(InputError):
+    """A library failed because of a model's file; the text is not at fault, so the server answers with status 500."""
+
+
 class LockedError(BertkitError):
     """Another process is using the output directory."""
 

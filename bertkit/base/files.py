@@ -30,6 +30,8 @@ DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS)
 UNFINISHED = ".unfinished"
 BLOCK_BYTES = 1 << 20
 LOCK = ".bertkit.lock"
+# the files of a model: a configuration, beside weights
+CONFIGS, WEIGHTS = ("config.json", "bert_config.json"), ("*.safetensors*", "pytorch_model*.bin*", "*.index")
 
 
 def sha256_file(path: Path) -> str:
@@ -272,12 +274,23 @@ def check_output_dir(output_dir: Path) -> None:
 
 
 def check_place(path: Path, named: str) -> None:
-    """Raise InputError if the folder of a path is a file, or nothing new may be made in it; the message begins with `named`."""
+    """Raise InputError if the folder of a path is a file, or in a model, or nothing new may be made in it.
+
+    The message begins with `named`.
+    """
     folder = next(parent for parent in path.absolute().parents if os.path.lexists(parent))
     if not folder.is_dir():
         raise InputError(f"{named}: {folder} is a file; expected a folder to write to")
+    if (model := next(filter(_is_model, path.resolve().parents), None)) is not None:
+        raise InputError(f"{named}: {model} is a model, whose files stay as they are; choose another folder")
     if not path.exists() and not os.access(folder, os.W_OK):
         raise InputError(f"{named}: {folder} is not writable; choose another folder")
+
+
+def _is_model(folder: Path) -> bool:
+    """Whether a folder holds a model."""
+    has_config = any((folder / name).is_file() for name in CONFIGS)
+    return has_config and any(True for pattern in WEIGHTS for _ in folder.glob(pattern))
 
 
 def require_space(directory: Path, num_bytes: int) -> None:

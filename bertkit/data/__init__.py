@@ -6,6 +6,7 @@ corpus/, from text to disk:
    reads them, and parquet.py the records of parquet files; python_docs.py collects the documentation of Python.
 2. Documents to a tokenizer: vocabulary.py learns or reads a WordPiece vocabulary; tokenizer.py builds the tokenizer, by
    the rules in word_rules.py, or for any other kind those in tokenizer_file.py, which also learns a byte-level BPE.
+   library_calls.py, beside this file, guards the calls of the library `tokenizers`.
 3. Documents to token ids: encoded_documents.py runs the worker processes and writes their files; word_cache.py caches
    tokenized words; long_texts.py tokenizes long texts in parts.
 4. Token ids to a dataset: dataset_writer.py splits the documents into train and held_out; prepared.py opens the dataset;
@@ -24,6 +25,7 @@ instances of Google's original program. description.py describes a dataset for p
 Doors:
 
     data_config               the settings
+    library_calls             for how long a call of the library `tokenizers` has been running
     corpus.documents          reading documents from files and hub datasets
     corpus.parquet            records of parquet files
     corpus.tokenizer          text to ids and back

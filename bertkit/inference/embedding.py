@@ -97,7 +97,7 @@ class Embedder:
             batches = FeatureBatches(features, "sequence")
             for items, batch in batches.batches_of(self.batch_tokens, 0, 1):
                 vectors[start + items] = text_vectors(self.model, batch, self.pooling.mode, self.precision)
-        require_finite(bool(np.isfinite(vectors).all()))
+        require_finite(bool(np.isfinite(vectors).all()), self.precision)
         if self.pooling.normalize if normalize is None else normalize:
             # vectors are not zero, since LayerNorm comes last; 1e-12 is the default of torch's `normalize`
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)

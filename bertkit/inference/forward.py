@@ -51,7 +51,7 @@ class Running:
 
         def compute(batch: TaskBatch, _: Sequence[int]) -> Sequence[Logits]:
             output = task_logits(self.predictor.model, batch, self.predictor.precision)
-            require_finite(bool(np.isfinite(np.concatenate(output.logits)).all()))
+            require_finite(bool(np.isfinite(np.concatenate(output.logits)).all()), self.predictor.precision)
             if self.losses is not None and output.loss is not None:
                 self.losses.append(output.loss)
             return output.logits
@@ -67,7 +67,7 @@ class Running:
                 with torch.no_grad():
                     self.losses.extend(task_losses(model, batch, precision).values())
             texts = write_texts(model, batch, search, precision)
-            require_finite(all(math.isfinite(score) for written in texts for _, score in written))
+            require_finite(all(math.isfinite(score) for written in texts for _, score in written), precision)
             return texts
 
         return self._run(features, compute, max_sequences=max(1, ROWS_AT_ONCE // num_rows(search)))
@@ -79,7 +79,7 @@ class Running:
         def compute(_: TaskBatch, places: Sequence[int]) -> Sequence[list[TopTokens]]:
             own = [features[place] for place in places]
             tokens, probs = best_tokens(predictor.model, pack(own), predictor.top_k, predictor.precision)
-            require_finite(bool(np.isfinite(probs).all()))
+            require_finite(bool(np.isfinite(probs).all()), predictor.precision)
             masks = map(TopTokens, tokens.tolist(), probs.tolist())
             return [[next(masks) for _ in feature.masks] for feature in own]
 
@@ -93,7 +93,7 @@ class Running:
             own = [features[place] for place in places]
             tokens = np.array([token for feature in own for token in feature.targets], np.int64)
             values = log_probabilities(predictor.model, pack(own), self.head, tokens, predictor.precision)
-            require_finite(bool(np.isfinite(values).all()))
+            require_finite(bool(np.isfinite(values).all()), predictor.precision)
             each = iter(values.tolist())
             return [[next(each) for _ in feature.masks] for feature in own]
 
@@ -177,8 +177,12 @@ def score_split(
     return SplitScores(task.score(examples, predictions) | task.loss_scores(loss), predictions, loss)
 
 
-def require_finite(is_finite: bool) -> None:
-    """Raise NumericsError if a model's results are not finite."""
+def require_finite(is_finite: bool, precision: str = "fp32") -> None:
+    """Raise NumericsError if a model's results are not finite; in float16 numbers above 65,504 are not."""
+    if not is_finite and precision == "fp16":
+        raise NumericsError(
+            "the model's output is not finite in float16, whose largest number is 65,504; set precision=fp32"
+        )
     if not is_finite:
         raise NumericsError(
             "the model's output is not finite: its weights are too large or damaged; run verify on it, use another "

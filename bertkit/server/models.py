@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, LibraryError
 from bertkit.base.text_files import without_surrogates
 from bertkit.explain.explain import explain
 from bertkit.explain.pictures import attention_page
@@ -140,6 +140,8 @@ class ServedModel:
         for number, inputs in enumerate(requests):
             try:
                 read[number] = _texts_of(self._embedder, inputs, max_tokens)
+            except LibraryError:
+                raise
             except (InputError, RefusedError) as error:
                 results[number] = error
         texts = [text for own in read.values() for text in own.texts]
@@ -195,6 +197,8 @@ class ServedModel:
                     one.task, one.examples, one.features = read.task, [example], []
                 for feature in read.features:
                     share[feature.example].features.append(feature)
+        except LibraryError:
+            raise
         except InputError as error:
             return error
         return None

@@ -14,7 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from fastapi import HTTPException
 from prometheus_client import Gauge
 
-from bertkit.base.errors import BertkitError, InputError, say
+from bertkit.base.errors import BertkitError, InputError, LibraryError, say
 
 InputsT = TypeVar("InputsT")
 ResultT = TypeVar("ResultT")
@@ -108,14 +108,21 @@ class Queue:
         while jobs := self._take():
             started_at = time.monotonic()
             for call in dict.fromkeys(job.call for job in jobs):
-                alike = [job for job in jobs if job.call == call]
-                try:
-                    results = call.compute([job.inputs for job in alike])
-                except Exception as error:
-                    results = [_client_error(error, len(alike))] * len(alike)
-                self._loop.call_soon_threadsafe(_finish, alike, results)
+                self._compute(call, [job for job in jobs if job.call == call])
             seconds = (time.monotonic() - started_at) / len(jobs)
             self._seconds_per_job += 0.2 * (seconds - self._seconds_per_job)
+
+    def _compute(self, call: Call[Any, object], jobs: list[AnyJob]) -> None:
+        """Compute jobs together; if that fails, compute each alone, so that only those fail that would fail alone."""
+        try:
+            results = call.compute([job.inputs for job in jobs])
+        except BaseException as error:  # this thread must not end
+            if len(jobs) > 1:
+                for job in jobs:
+                    self._compute(call, [job])
+                return
+            results = [_client_error(error)]
+        self._loop.call_soon_threadsafe(_finish, jobs, results)
 
     def _take(self) -> list[AnyJob]:
         """Wait for jobs, and take the first ones up to the batch size; returns none when the queue is closed and empty."""
@@ -144,15 +151,15 @@ class Queue:
         job.finish(RefusedError(503, "waited_too_long", message, {"retry-after": "1"}))
 
 
-def _client_error(error: Exception, num_jobs: int) -> Exception:
-    """Return the error to report to the clients; log it if the clients did not cause it."""
-    if isinstance(error, (InputError, RefusedError)):
+def _client_error(error: BaseException) -> Exception:
+    """Return the error to report to the client; log it if the client did not cause it."""
+    if isinstance(error, (InputError, RefusedError)) and not isinstance(error, LibraryError):
         return error
     message = f"the model failed: {error}"
     if not isinstance(error, BertkitError):  # its message may quote inputs, so only its place is logged
         say(*"".join(traceback.format_tb(error.__traceback__)).splitlines(), file=sys.stderr)
         message = f"the server failed: {type(error).__name__}"
-    say(f"error: {num_jobs} requests failed together: {message}", file=sys.stderr)
+    say(f"error: a request failed: {message}", file=sys.stderr)
     return RefusedError(500, "failed", message)
 
 

@@ -43,10 +43,17 @@ REFUSED = [
     Case("predict over notes", [*PREDICT, "output=notes.jsonl"], THERE, files={"notes.jsonl": "mine"}),
     Case("predict over a linked file", [*PREDICT, "output=o.jsonl", "overwrite=true"], "is a link to an existing file",
          files={"notes": "mine", "o.jsonl": link_to("notes")}),
-    Case("predict over a model's file", [*PREDICT, "output={shared}/tuned/model/config.json"], THERE),
+    Case("predict over a model's file", [*PREDICT, "output={shared}/tuned/model/config.json", "overwrite=true"],
+         "tuned/model is a model, whose files stay as they are"),
     Case("predict over weights", [*PREDICT, "output={shared}/tuned/model/model.safetensors"], r"output=.*model\.safetensors"),
+    Case("predict beside weights", [*PREDICT, "output={shared}/tuned/model/1_Pooling/new.jsonl"], "tuned/model is a model"),
+    Case("an output of view in a model", ["view", "model_dir={shared}/tuned", "text=kan", "overwrite=true",
+                                          "output={shared}/tuned/model/tokenizer.json"], "tuned/model is a model"),
+    Case("an export in a model", ["export", "model_dir={shared}/run", "output_dir={shared}/tuned/model/new"],
+         "tuned/model is a model"),
     Case("predict over a checkpoint's file",
-         [*PREDICT, "output={shared}/run/checkpoints/step-00000002/state.json"], THERE),
+         [*PREDICT, "output={shared}/run/checkpoints/step-00000002/state.json", "overwrite=true"],
+         "step-00000002 is a model"),
     Case("predict over a run's file, which is wanted", [*PREDICT, "output={shared}/tuned/metrics.jsonl", "overwrite=true"],
          "belongs to a run"),
     Case("predict over its input", ["predict", "model_dir={shared}/tuned", "input=in.txt", "output=./in.txt",
@@ -79,7 +86,7 @@ DONE = [
          files={"o.jsonl": link_to("/dev/fd/1")}),
     Case("predict to nowhere", [*PREDICT, "output=o.jsonl"], code=0, files={"o.jsonl": link_to("/dev/null")}),
 ]  # fmt: skip
-QUICK = ("predict over notes", "predict over weights", "predict over a linked file", "prepare beside a link to a folder",
+QUICK = ("predict over notes", "predict over a model's file", "an output of view in a model", "an export in a model", "predict over a linked file", "prepare beside a link to a folder",
          "predict beside a partial link", "predict to standard output", "a lock that is a link")  # fmt: skip
 
 

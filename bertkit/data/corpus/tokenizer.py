@@ -26,6 +26,7 @@ from bertkit.data.corpus.word_rules import GoogleRules, HuggingFaceRules, WordBo
 from bertkit.data.corpus.word_rules import Rules as Rules
 from bertkit.data.corpus.word_rules import Word as Word
 from bertkit.data.data_config import TokenizerConfig
+from bertkit.data.library_calls import library_call
 
 MAX_LENGTH = 512  # in the files of a prepared dataset
 RULES_FILE = "rules.json"  # in a prepared dataset; without it the rules are Hugging Face's
@@ -90,26 +91,32 @@ class Tokenizer:
         """The ids of the special tokens between the two texts of a pair: [SEP] alone, if the tokenizer is BERT's."""
         return [self.vocab.index(token) for token in self.words_by.between]
 
+    @library_call()
     def encode_document(self, document: list[str]) -> list[list[int]]:
         """Return the ids of each sentence, without special tokens; "[MASK]" in a sentence is ordinary text."""
         return [encoding.ids for encoding in self.words_by.encode(document)]
 
+    @library_call()
     def encode_words(self, words: list[str]) -> list[list[int]]:
         """Return the ids of each word, as inside a running text."""
         return self.words_by.encode_words(words)
 
+    @library_call()
     def encode_flat(self, sentences: list[str]) -> FlatIds:
         """Return the ids of many sentences of a corpus, concatenated, and the number of ids in each sentence."""
         return self.words_by.encode_flat(sentences)
 
+    @library_call()
     def encode_with_offsets(self, texts: list[str]) -> list[TextPieces]:
         """Return the pieces of each text, without special tokens, with their places in the text."""
         return self.words_by.pieces(texts)
 
+    @library_call()
     def words(self, texts: list[str]) -> list[list[Word]]:
         """Cut texts into words, at white space and punctuation; in scripts without spaces each piece is a word."""
         return self.words_by.words(texts)
 
+    @library_call()
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
         """Decode ids to readable text."""
         return str(self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
@@ -167,6 +174,7 @@ class Tokenizer:
             return _as_arrays(columns, return_tensors)
         return {name: rows[0] for name, rows in columns.items()} if isinstance(text, str) else columns
 
+    @library_call()
     def _encode_batch(
         self, texts: list[str], pairs: list[str] | None, padding: bool, max_length: int | None
     ) -> list[Encoding]:

@@ -37,6 +37,7 @@ from bertkit.data.corpus.word_rules import (
     first_of_words,
     flat_ids,
 )
+from bertkit.data.library_calls import library_call, opened
 
 # the usual names of the special tokens, where no file says their roles
 USUAL = {
@@ -164,16 +165,10 @@ def rules_of_file(path: Path) -> FileRules | None:
     config = {k: v for k, v in _json_of(file.with_name("tokenizer_config.json")).items() if k != "auto_map"}  # code
     named = _json_of(file.with_name("special_tokens_map.json"))
     text = read_whole(file)
+    library = opened(file, text, content)
     try:
-        library = Tokenizer.from_str(text)
-        library.encode(NEVER)  # raises if an unknown token is needed and missing
-    except Exception as error:  # the library raises nothing more special
-        kind, reason = at(content, "model.type"), str(error).split("\n")[0]
-        raise InputError(
-            f"{file}: model.type={kind}: not a tokenizer of the library `tokenizers` ({reason:.120})"
-        ) from None
-    try:
-        return FileRules(library, content, _special_tokens(library, config, named), config)
+        with library_call():
+            return FileRules(library, content, _special_tokens(library, config, named), config)
     except InputError as error:
         raise InputError(f"{file}: {error}") from None
 
