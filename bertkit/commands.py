@@ -79,7 +79,7 @@ def _infer(assignments: Sequence[Assignment], config_dir: str | None) -> list[As
         has_dev = has_dev or (data_dir is not None and readers.find_file(task, data_dir, "dev") is not None)
     if not has_dev:
         inferred.append("dev_share=0.1")
-        reasons.append("dev_share=0.1: 10 % of the rows are held out")
+        reasons.append("dev_share=0.1: a tenth of the rows is held out")
     at_hand = hub_ids.models_at_hand() if not keys & {"model_dir", "decoder"} and task.kind != "generation" else []
     if hub_ids.DEFAULT_MODEL in at_hand:
         inferred.append(f"model_dir={hub_ids.DEFAULT_MODEL}")

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from bertkit.base.batch import IGNORED
 from bertkit.base.errors import InputError, counted
+from bertkit.base.typed_settings import at
 from bertkit.data.corpus.tokenizer import Rules, Tokenizer, VocabFacts, load_tokenizer, train_tokenizer
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.label_scale import LabelUnits
@@ -24,6 +25,7 @@ from bertkit.run.state import Choices, make_choices
 from bertkit.settings.finetune import BASE_HIDDEN_SIZE, FinetuneSettings
 from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
 from bertkit.tasks.feature import Feature
+from bertkit.tasks.reading.held_out import STRATIFIED
 from bertkit.tasks.reading.source import SplitExamples
 from bertkit.tasks.reading.training_data import TrainingData, read_training_data
 from bertkit.tasks.task import Example
@@ -120,7 +122,7 @@ class TaskData:
     def describe(self, settings: FinetuneSettings) -> list[str]:
         """Describe both splits; warn about near-duplicates in both, and about a batch larger than the training split."""
         lines, dev = [*self.train.describe(), *self.dev.describe()], self.dev.source
-        if num_near := 0 if keeps_groups(settings) else dev.num_near(self.train.source):
+        if num_near := dev.num_near(self.train.source):
             near = f"{num_near:,} of {len(dev.examples):,} examples are near-duplicates of training examples"
             lines.append(f"warning: {dev.name}: {near}; scores will be lower on new texts")
         if settings.batch.sequences > len(self.batches):
@@ -131,16 +133,16 @@ class TaskData:
 
 def splits_of(settings: FinetuneSettings, read: TrainingData | None = None) -> TrainingData:
     """Return both splits: those that a check has `read`, unless the run keeps an older split."""
-    groups_are_kept = keeps_groups(settings)
-    if read is not None and (settings.dev_share is None or read.keeps_groups == groups_are_kept):
+    method = held_out_by(settings)
+    if read is not None and (settings.dev_share is None or read.method == method):
         return read
-    return read_training_data(settings, groups_are_kept)
+    return read_training_data(settings, method)
 
 
-def keeps_groups(settings: FinetuneSettings) -> bool:
-    """Whether `dev_share` keeps near-duplicates together; runs that earlier versions began keep their split."""
+def held_out_by(settings: FinetuneSettings) -> str | None:
+    """Return the method by which `dev_share` chooses examples; runs that earlier versions began keep theirs."""
     saved = continued_identity(settings, FINETUNE)
-    return settings.dev_share is not None and (not saved or "dev_split" in saved)
+    return at(saved, "dev_split") if saved else STRATIFIED
 
 
 def new_tokenizer(settings: FinetuneSettings, splits: Callable[[], TrainingData]) -> Tokenizer:

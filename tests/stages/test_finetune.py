@@ -33,7 +33,7 @@ from bertkit.model.layers import freeze_below
 from bertkit.run import task_data
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.reading.compose import compose
-from bertkit.tasks.reading import readers, source
+from bertkit.tasks.reading import held_out, readers
 from bertkit.train import checkpoint, loop
 from bertkit.train.checkpoint import all_checkpoints, read_state, step_dir, step_of
 from bertkit.train.log import read_metrics
@@ -67,16 +67,18 @@ def finetune(data: Path, start: Path, output: Path, *more: str) -> int:
 
 def test_the_files_are_read_once(data: Path, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the check of the files has read, near-duplicates included, is what the run learns."""
-    opened, grouped = list[str](), list[int]()
-    read, group = readers.open_file, source.groups_of
+    opened, chosen = list[str](), list[int]()
+    read, choose = readers.open_file, held_out.stratified
     monkeypatch.setattr(
         readers, "open_file", lambda task, path, *more: (opened.append(path.name), read(task, path, *more))[1]
     )
-    monkeypatch.setattr(source, "groups_of", lambda texts: (grouped.append(len(texts)), group(texts))[1])
+    monkeypatch.setattr(
+        held_out, "stratified", lambda texts, *more: (chosen.append(len(texts)), choose(texts, *more))[1]
+    )
     share = ["dev_share=0.2", f"task.files.train={data / 'train.tsv'}", "num_epochs=1"]
     command = ["finetune", f"model_dir={start}", f"output_dir={tmp_path / 'run'}", *SMALL, *share]
     assert run(command) == 0
-    assert (opened, len(grouped)) == (["train.tsv"], 1)
+    assert (opened, len(chosen)) == (["train.tsv"], 1)
 
 
 @pytest.fixture(scope="module")
@@ -562,7 +564,7 @@ def test_a_part_of_train_is_held_out(data: Path, start: Path, tmp_path: Path, ca
     assert finetune(only, start, tmp_path / "run", "dev_share=0.2", "num_epochs=1") == 0
     printed = capsys.readouterr().out
     num_dev = json.loads((tmp_path / "run" / "eval.json").read_text())["num_examples"]
-    assert 4 <= num_dev <= 18
+    assert num_dev == 11
     assert f"{only}/train.tsv (tsv): {53 - num_dev} rows" in printed
     assert f"held out of {only}/train.tsv (tsv): {num_dev} rows" in printed
 
@@ -585,19 +587,23 @@ def test_near_duplicates_are_counted_and_an_old_run_keeps_its_split(
     assert finetune(tmp_path / "data", start, tmp_path / "dev", "num_epochs=1") == 0
     assert "dev.tsv: 1 of 2 examples are near-duplicates of training examples" in capsys.readouterr().out
     old_run = (tmp_path / "data", start, tmp_path / "run", "dev_share=0.5", "num_epochs=1")
-    with pytest.MonkeyPatch.context() as patch:  # as an earlier version
-        patch.setattr(task_data, "keeps_groups", lambda settings: False)
+    with pytest.MonkeyPatch.context() as patch:  # as version 0.2
+        patch.setattr(task_data, "held_out_by", lambda settings: held_out.TOGETHER)
         assert finetune(*old_run, "log.every_steps=1") == 0
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
-    assert "dev_split" not in manifest["identity"]
+    assert manifest["identity"]["dev_split"] == held_out.TOGETHER
     capsys.readouterr()
     assert finetune(*old_run) == 0
     assert "done already" in capsys.readouterr().out
     assert finetune(*old_run, "num_epochs=2", "resume.allow=[num_epochs]") == 0
-    assert "are near-duplicates of training examples" in capsys.readouterr().out
+    assert "8 rows of 24 (33.3%), as in the version that began this run" in capsys.readouterr().out
     assert finetune(*old_run[:2], tmp_path / "new", *old_run[3:]) == 0
-    assert "near-duplicates" not in capsys.readouterr().out
-    assert json.loads((tmp_path / "new" / "manifest.json").read_text())["identity"]["dev_split"]
+    assert re.search(
+        "dev_share=0.5 of .*: [1-9][0-9]? of 12 examples are near-duplicates", capsys.readouterr().out
+    )  # of groups larger than a tenth of them
+    assert json.loads((tmp_path / "new" / "manifest.json").read_text())["identity"]["dev_split"].startswith(
+        "stratified"
+    )
     assert finetune(*old_run[:2], tmp_path / "new", *old_run[3:]) == 0
     assert "done already" in capsys.readouterr().out
 

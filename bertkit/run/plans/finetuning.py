@@ -94,7 +94,8 @@ def plan_finetuning(given: FinetuneSettings, read: TrainingData | None = None) -
     identity = identity_of(to_mapping(settings), FINETUNE)
     identity["data_fingerprint"] = task_data.fingerprint(splits_of())
     identity["starting_weights"] = start.weights_sha256
-    identity |= {"dev_split": "near-duplicates together"} if task_data.keeps_groups(settings) else {}
+    method = None if settings.dev_share is None else task_data.held_out_by(settings)
+    identity |= {} if method is None else {"dev_split": method}
     identity |= {"label_scale": units.scale} if units is not None else {}
     identity |= {"vocabulary": tokenizer.vocabulary_sha256} if source is None else {}  # trained again at every start
     return FinetuningPlan(

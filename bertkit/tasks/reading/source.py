@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import itertools
 from collections import Counter
 from collections.abc import Sequence
@@ -14,13 +13,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertkit.base.errors import InputError, counted, listed
-from bertkit.tasks.reading.near_duplicates import Content, groups_of
+from bertkit.tasks.reading import held_out
+from bertkit.tasks.reading.near_duplicates import Content, NearDuplicates
 from bertkit.tasks.reading.reading import Reading
 from bertkit.tasks.reading.tables import InputTable
-from bertkit.tasks.task import Example, LabelNames
+from bertkit.tasks.task import LabelNames
 from bertkit.tasks.trainable import AnyTrainable
 
 MAX_SHARES = 20  # labels in a description
+MAX_DIFFERENCE = 0.2  # of the share that is held out from the one that was asked for, without a warning
 
 
 @dataclass(frozen=True)
@@ -82,34 +83,38 @@ class SplitExamples:
 
     def num_near(self, train: SplitExamples) -> int:
         """Count the examples that are near-duplicates of examples of `train`."""
-        groups, size = groups_of([*train.contents(), *self.contents()]), len(train.examples)
-        return int(np.isin(groups[size:], groups[:size]).sum())
+        near = NearDuplicates.of([*train.contents(), *self.contents()])
+        return int(near.across(np.arange(len(near.distinct)) >= len(train.examples)).sum())
 
     def contents(self) -> list[Content]:
         """Return the text of each example, without its label and id."""
         return [self.task.content(example) for example in self.examples]
 
-    def hold_out(self, share: float, in_groups: bool = True) -> HeldOut:
-        """Split the examples by a hash of their texts; about a `share` of them is held out.
-
-        Examples with the same text (or pair of texts, or context) stay together; with `in_groups`, all near-duplicates do.
-        Raises InputError if one of the two parts is empty.
-        """
-        held, rest = list[Example](), list[Example]()
-        contents = list(map(repr, self.contents()))
-        groups = groups_of(self.contents()).tolist() if in_groups else contents
-        smallest = dict(sorted(zip(groups, contents, strict=True), key=lambda pair: pair[1], reverse=True))  # last wins
-        for example, group in zip(self.examples, groups, strict=True):
-            content = smallest[group].encode("utf-8", "surrogatepass")
-            number = int.from_bytes(hashlib.blake2b(content, digest_size=8).digest()) / 2**64
-            (held if number < share else rest).append(example)
+    def hold_out(self, share: float, seed: int = 0, method: str | None = held_out.STRATIFIED) -> HeldOut:
+        """Hold out a share of the examples, chosen by a method of `held_out`; raises InputError if one of the parts is empty."""
+        contents, count = self.contents(), len(self.examples)
+        if method == held_out.STRATIFIED:
+            labels = [self.task.labels_of(example) for example in self.examples]
+            is_held = held_out.stratified(contents, labels, share, seed)
+            why = "so that both sides have each label"
+        else:
+            is_held, why = held_out.by_hash(contents, share, method), "as in the version that began this run"
+        held, rest = (
+            [one for one, own in zip(self.examples, is_held, strict=True) if own == part] for part in (True, False)
+        )
         if not held or not rest:
-            wrong = f"holds out {len(held)} of the {len(self.examples)} examples of {self.name}"
+            wrong = f"holds out {len(held)} of the {count} examples of {self.name}"
             raise InputError(f"dev_share={share:g}: {wrong}; choose another share, or add a dev file")
         kept = dataclasses.replace(self, examples=rest, name=f"{self.name} without dev_share={share:g}")
-        name, description = f"dev_share={share:g} of {self.name}", f"held out of {self.description}"
-        held_out = dataclasses.replace(self, examples=held, name=name, description=description, file_warnings=())
-        return HeldOut(kept, held_out)
+        name, actual = f"dev_share={share:g} of {self.name}", len(held) / count
+        why = "the nearest whole number" if len(held) == held_out.num_wanted(count, share) else why
+        differs = abs(actual - share) > MAX_DIFFERENCE * share
+        warnings = (
+            (f"{name}: {counted(len(held), self.task.unit)} of {count:,} ({actual:.1%}), {why}",) if differs else ()
+        )
+        description = f"{actual:.1%} held out of {self.description}"
+        part = dataclasses.replace(self, examples=held, name=name, description=description, file_warnings=warnings)
+        return HeldOut(kept, part)
 
     def first(self, num_examples: int) -> SplitExamples:
         """Return a copy with only the first examples."""

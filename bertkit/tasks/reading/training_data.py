@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bertkit.base.errors import InputError
+from bertkit.tasks.reading.held_out import STRATIFIED
 from bertkit.tasks.reading.readers import find_file, read_examples
 from bertkit.tasks.reading.source import SplitExamples
 from bertkit.tasks.task_config import TaskConfig
@@ -27,6 +28,10 @@ class DataSettings(Protocol):
         """The share of the training examples that is held out; None for a dev file."""
 
     @property
+    def seed(self) -> int:
+        """Chooses the examples that are held out."""
+
+    @property
     def max_train_examples(self) -> int | None:
         """How many training examples to use; None for all."""
 
@@ -37,14 +42,14 @@ class TrainingData:
 
     train: SplitExamples
     dev: SplitExamples
-    keeps_groups: bool  # whether `dev_share` kept near-duplicates together
+    method: str | None  # how `dev_share` chose examples, one of `held_out`
 
 
-def read_training_data(settings: DataSettings, keep_groups: bool = True) -> TrainingData:
+def read_training_data(settings: DataSettings, method: str | None = STRATIFIED) -> TrainingData:
     """Read the splits for training and for evaluation.
 
-    With `keep_groups`, `dev_share` keeps near-duplicates together. Raises InputError if a split is missing or has errors, or
-    all training examples have the same label.
+    `dev_share` chooses examples by a method of `held_out`. Raises InputError if a split is missing or has errors, or all training
+    examples have the same label.
     """
     task, data_dir = settings.task, settings.data_dir
     train = read_examples(task, data_dir, "train")
@@ -52,7 +57,7 @@ def read_training_data(settings: DataSettings, keep_groups: bool = True) -> Trai
         every = f"{train.description}: every label is '{train.labels[0]}'"
         raise InputError(f"{every}; add examples, or list all labels in task.labels=")
     if settings.dev_share is not None:
-        train, dev = train.hold_out(settings.dev_share, keep_groups)
+        train, dev = train.hold_out(settings.dev_share, settings.seed, method)
         with contextlib.suppress(InputError):  # there is no dev split
             if unused := find_file(task, data_dir, "dev"):
                 dev = dataclasses.replace(dev, description=f"{dev.description}, instead of {unused}")
@@ -63,4 +68,4 @@ def read_training_data(settings: DataSettings, keep_groups: bool = True) -> Trai
             raise InputError(f"{error}; finetune needs a dev split: set dev_share=0.1 to take it from train") from None
         dev = read_examples(task, data_dir, "dev", train.labels or None)
     most = settings.max_train_examples
-    return TrainingData(train if most is None else train.first(most), dev, keep_groups)
+    return TrainingData(train if most is None else train.first(most), dev, method)

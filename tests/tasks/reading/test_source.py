@@ -31,23 +31,27 @@ def test_a_share_is_held_out_by_a_hash_of_the_texts(tmp_path: Path) -> None:
     texts = [{row[1] for row in rows(part)} for part in (rest, held)]
     assert not texts[0] & texts[1]
     assert len(rest.examples) + len(held.examples) == 998
-    assert 0.15 < len(held.examples) / 998 < 0.25
-    assert held.description == f"held out of {source.description}"
+    assert len(held.examples) == 200
+    assert held.description == f"20.0% held out of {source.description}"
     write(tmp_path, "train.csv", "text,label\n" + "".join(reversed(lines)))
     assert {row[1] for row in rows(read(tmp_path, "sequence", "train").hold_out(0.2)[1])} == texts[1]
-    with pytest.raises(InputError, match=r"dev_share=1e-09: holds out 0 of the 998 examples"):
-        source.hold_out(1e-9)
+    _, held = source.hold_out(1e-9)
+    assert held.file_warnings == (
+        f"dev_share=1e-09 of {tmp_path}/train.csv: 2 rows of 998 (0.2%), so that both sides have each label",
+    )
+    with pytest.raises(InputError, match=r"dev_share=0\.5: holds out 0 of the 1 examples"):
+        dataclasses.replace(source, examples=source.examples[:1]).hold_out(0.5)
 
 
 def test_near_duplicates_are_held_out_together(tmp_path: Path) -> None:
     """SST-2's training file has sentences and phrases of them; a split by text alone has them on both sides."""
     source = read(real_data("glue"), "sst2", "train")
     source = dataclasses.replace(source, examples=source.examples[:20000])
-    rest, held = source.hold_out(0.1, in_groups=False)
+    rest, held = source.hold_out(0.1, method=None)
     assert held.num_near(rest) > 0.4 * len(held.examples)
     rest, held = source.hold_out(0.1)
     assert held.num_near(rest) == 0
-    assert 0.08 < len(held.examples) / 20000 < 0.12
+    assert len(held.examples) == 2000
 
 
 WARNED = [
