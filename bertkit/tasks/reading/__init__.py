@@ -10,5 +10,7 @@ labels    checks labels and ids
 reading   a table from which a task reads its examples
 rows      rows from Python: mappings, `datasets` and pandas data frames
 source    the examples of a split
+held_out  the examples that `dev_share` holds out
+near_duplicates  texts of which one contains most of the other
 writers   writes rows of predictions to a file
 """
