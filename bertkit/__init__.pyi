@@ -372,6 +372,8 @@ def pretrain(
     feed_forward: _FeedForwardConfig = ...,
     init_moments: bool = False,
     steps: int | Literal['auto'] = 'auto',
+    num_epochs: float | None = None,
+    freeze: Literal['embeddings', 'encoder'] | str | None = None,
     seed: int = 0,
     kernels: Literal['auto', 'plain'] = 'auto',
     compile: bool | Literal['auto'] = 'auto',
@@ -410,6 +412,7 @@ def pretrain(
         model_dir: any model directory to start from; its shape replaces model=
         objective: masked_lm, or next_token: each token predicts the next one; auto: next_token with attention.pattern=causal
         init_moments: True: also start from the optimizer moments of model_dir; the count of updates restarts, as in NVIDIA's code
+        freeze: with model_dir=: embeddings, encoder (embeddings and all layers) or layers:K (embeddings and the lowest K layers); frozen parts have no dropout
         kernels: plain: torch.nn.functional only; see bertkit/kernels/fast.py
         compile: torch.compile for the layers; auto: on CUDA only, since on a CPU it gains nothing and needs a C++ compiler (bertkit/model/layers.py)
         plugins: modules with plug-ins, such as [my_module]; recipes/extend has examples
@@ -420,7 +423,7 @@ def pretrain(
         masking: one of bert, ngram, whole_word; or a mapping of settings, with the option as `name`
         optimizer: one of adamw, lamb; or a mapping of settings, with the option as `name`
         model: one of base, large, medium, mini, modern_base, modern_mini, modern_small, modern_tiny, small, tiny; or a mapping of settings, with the option as `name`
-        schedule: one of constant, google, linear, noam, polynomial; or a mapping of settings, with the option as `name`
+        schedule: one of constant, cosine, google, linear, noam, polynomial, wsd; or a mapping of settings, with the option as `name`
         launch: a mapping of settings, with the option as `name`
         experiment: one of attention_zoo, bert_base, bert_large_lamb_phase1, bert_large_lamb_phase2, continue_pretraining, language_model, quickstart; or a mapping of settings, with the option as `name`
 
@@ -496,7 +499,7 @@ def finetune(
         layer_decay: ratio between the learning rates of a layer and the layer above it (Clark et al. 2020, A: 0.8)
         max_train_examples: only the first examples of the file
         optimizer: one of adamw, lamb; or a mapping of settings, with the option as `name`
-        schedule: one of constant, google, linear, noam, polynomial; or a mapping of settings, with the option as `name`
+        schedule: one of constant, cosine, google, linear, noam, polynomial, wsd; or a mapping of settings, with the option as `name`
         launch: a mapping of settings, with the option as `name`
         decoder: one of bert, rnn, transformer; or a mapping of settings, with the option as `name`
         attention: one of bert, modern, transformer; or a mapping of settings, with the option as `name`
@@ -569,7 +572,7 @@ def glue(
         layer_decay: ratio between the learning rates of a layer and the layer above it (Clark et al. 2020, A: 0.8)
         max_train_examples: only the first examples of the file
         optimizer: one of adamw, lamb; or a mapping of settings, with the option as `name`
-        schedule: one of constant, google, linear, noam, polynomial; or a mapping of settings, with the option as `name`
+        schedule: one of constant, cosine, google, linear, noam, polynomial, wsd; or a mapping of settings, with the option as `name`
         launch: a mapping of settings, with the option as `name`
         decoder: one of bert, rnn, transformer; or a mapping of settings, with the option as `name`
         attention: one of bert, modern, transformer; or a mapping of settings, with the option as `name`

@@ -292,6 +292,11 @@ def _settings_of(made: Callable[..., object]) -> list[inspect.Parameter]:
     return [one for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY]
 
 
+def takes(slot: str, name: str, setting: str) -> bool:
+    """Whether an option uses a setting of its group."""
+    return any(one.name == setting for one in _settings_of(get(slot, name)))
+
+
 def options_of(slot: str, name: str, group: Container[str] = ()) -> type:
     """Return a dataclass with the settings of an option, with types and defaults; those in `group` are settings of its group."""
     made = get(slot, name)

@@ -53,7 +53,7 @@ def publish(
             file.writelines(content)
     write_report(directory, plan.baselines(plan.steps), plan.charts, review, samples)
     if files is not None:  # model/ has the best weights, so their checkpoint is no longer needed
-        delete_old_checkpoints(directory, plan.steps, state.writer.config.keep_last, best=None)
+        delete_old_checkpoints(directory, plan.steps, state.writer.config.keep_last, kept=())
     write_durably(directory / RESULT, to_json(result))
     if line is not None:
         say(line)

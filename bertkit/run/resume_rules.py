@@ -33,6 +33,7 @@ BOTH = {
     "overwrite": FREE,
     "data_dir": FREE,
     "seed": FIXED,
+    "freeze": AT_START,  # the moments are those of what is trained
     "precision": FIXED,
     "kernels": WARN,  # rounding and dropout differ
     "compile": WARN,
@@ -57,7 +58,8 @@ PRETRAIN: Rules = {
     **BOTH,
     "model_dir": FREE,
     "init_moments": AT_START,
-    "steps": WARN,  # the learning rate schedule continues with the new number
+    "num_epochs": WARN,  # the steps are what follows from it
+    "steps": WARN,  # the learning rate schedule continues with the new number; wsd, from its stable part
     **dict.fromkeys(("model", "attention", "norm", "feed_forward", "pooling"), AT_START),  # as the weights' shapes
     "segments": FIXED,
     **dict.fromkeys(("segments.kind", "segments.next_sentence"), AT_START),  # the heads depend on them
@@ -75,7 +77,6 @@ FINETUNE: Rules = {
     **dict.fromkeys(("decoder", "model", "tokenizer", "attention", "norm"), AT_START),
     "head": AT_START,
     "num_epochs": FIXED,
-    "freeze": AT_START,
     "reinit_layers": AT_START,
     "layer_decay": FIXED,
     "class_weights": FIXED,

@@ -1,4 +1,4 @@
-"""The number of steps and the duration of a run: resolves steps=auto, and estimates the time on a CPU before training.
+"""The number of steps and the duration of a run: resolves steps=auto and num_epochs=, and estimates the time on a CPU before training.
 
 The estimate comes from the faster of two timed forward and backward passes on a few sequences of random tokens.
 """
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from bertkit.base.batch import PretrainBatch
+from bertkit.base.errors import counted
 from bertkit.data.batches.sampling import DatasetExamples
 from bertkit.display.console import duration
 from bertkit.kernels.fast import FastWays
@@ -23,6 +24,7 @@ from bertkit.run.state import Choices
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.train.micro_batches import local_micro_batches, micro_batch_ranges
 from bertkit.train.processes import Accelerator, on_main_process
+from bertkit.train.schedule import last_stable_step
 
 MOST_EPOCHS = 40  # Devlin et al. 2019, A.2: "approximately 40 epochs"
 MOST_STEPS = 1_000_000  # Devlin et al. 2019, A.2
@@ -73,6 +75,10 @@ def choose_steps(
     choices: Choices,
 ) -> RunLength:
     """Choose the number of steps if it is auto, and measure the duration of a step; every process calls this."""
+    if settings.num_epochs is not None:
+        steps, epochs = _steps_of(settings.num_epochs, settings, examples), counted(settings.num_epochs, "epoch")
+        known = choose_steps(settings.with_steps(steps), examples, model, accelerator, choices)
+        return dataclasses.replace(known, reason=f"steps={steps}: {epochs} of the text")
     seconds = None
     if accelerator.device.type == "cpu" and (settings.steps == "auto" or _may_be_long(settings, model)):
         here = _seconds_of_steps(settings, model, accelerator, choices)
@@ -80,6 +86,21 @@ def choose_steps(
     if settings.steps != "auto":
         return RunLength(settings.steps, seconds)
     return _choose(settings, examples.estimated_size(settings.seed), seconds)
+
+
+def branch_step(settings: PretrainSettings, steps: int) -> int | None:
+    """Return the last step that a run of `steps` steps shares with a longer one; None if its decay has no beginning of its own."""
+    last = last_stable_step(settings.schedule, steps, settings.schedule.warmup_of(steps))
+    return None if last is None else min(last, settings.final_phase.first_step(steps))
+
+
+def _steps_of(num_epochs: float, settings: PretrainSettings, examples: DatasetExamples) -> int:
+    """Convert epochs to steps, over the phases of a run."""
+    share, lengths = settings.final_phase.share, lengths_of(settings)
+    shares = [1 - share, share] if len(lengths) > 1 else [1.0]
+    sizes = [examples.with_length(length).estimated_size(settings.seed) for length in lengths]
+    epochs_per_example = sum(part / size for part, size in zip(shares, sizes, strict=True))
+    return max(1, round(num_epochs / epochs_per_example / settings.batch.sequences))
 
 
 def _may_be_long(settings: PretrainSettings, model: BertWithHeads) -> bool:

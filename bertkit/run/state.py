@@ -107,10 +107,17 @@ class TrainingState:
     newest save. `model` is in the accelerator's wrapper; `bare_model` is the model itself. `names` has its trained parameters.
     """
 
-    def __init__(self, accelerator: Accelerator, settings: RunSettings, start: Start, choices: Choices) -> None:
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        settings: RunSettings,
+        start: Start,
+        choices: Choices,
+        most_steps: int | None = None,
+    ) -> None:
         """Resume, or start a new run, in a directory that `open_run` has opened; all processes use the choices of process 0.
 
-        Raises InputError if the checkpoint fits neither this model nor this system, StorageError if every checkpoint is damaged.
+        With `most_steps`, resume from a checkpoint after at most that many steps, and delete the later ones. Raises InputError if the checkpoint fits neither this model nor this system, StorageError if every checkpoint is damaged.
         """
         self.accelerator, self.directory = accelerator, Path(settings.output_dir)
         self.bare_model, self.tokenizer = start.model, start.tokenizer
@@ -122,7 +129,7 @@ class TrainingState:
         self.choices = self.ranks.on_first(lambda: choices)
         self.platform = self.ranks.on_first(lambda: current_platform(accelerator))
         self.loss_scale = LossScale(accelerator.device) if settings.precision == "fp16" else None
-        newest = self._newest()
+        newest = self._newest(most_steps)
         num_updates = 0 if newest is None else self._resume(newest)
         self._compute_as_chosen(start.frozen_depth)
         if settings.recompute == "layers":
@@ -130,14 +137,17 @@ class TrainingState:
         # told where to place it: otherwise Accelerate looks for tensors in shards, and imports torch.distributed.tensor for a second
         self.model = accelerator.prepare_model(self.bare_model, device_placement=True)
         self._make_optimizer(settings, start, newest, num_updates)
+        if most_steps is not None and self.first_step <= most_steps:
+            self.ranks.on_first(lambda: checkpoint.delete_later(self.directory, self.first_step))
 
-    def _newest(self) -> Path | None:
+    def _newest(self, most_steps: int | None) -> Path | None:
         """Find the newest valid checkpoint, on process 0; print a warning about each newer, damaged one."""
 
         def look() -> checkpoint.Newest:
             with contextlib.suppress(OSError):  # a partial directory that cannot be deleted does no harm
                 remove_leftovers(checkpoint.checkpoints_dir(self.directory), checkpoint.NAMES)
-            return checkpoint.newest_valid(self.directory)
+            early = checkpoint.newest_valid(self.directory, most_steps)
+            return early if early.path is not None else checkpoint.newest_valid(self.directory)
 
         newest, faults = self.ranks.on_first(look)
         for fault in faults:

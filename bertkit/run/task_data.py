@@ -273,13 +273,12 @@ def largest_batch(
 def plan_lines(settings: FinetuneSettings, model: BertWithHeads, order: TrainingOrder, steps: int) -> list[str]:
     """Describe frozen parameters, epochs and learning rate."""
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    frozen = [f"frozen: {settings.freeze}; {trained / 1e6:.1f} M parameters are trained"] if settings.freeze else []
     rate = f"{settings.optimizer.peak:g} after {counted(settings.warmup_of(steps), 'step')} of warm-up"
     published, width = settings.task.recipe.peak_learning_rate, model.config.hidden_size
     if settings.optimizer.peak == settings.rate_for(width) != published:
         rate += f" (the published {published:g} is for a hidden size of {BASE_HIDDEN_SIZE}; here it is {width})"
     return [
-        *frozen,
+        *filter(None, [settings.frozen_line(trained)]),
         f"{counted(order.steps_per_epoch, 'step')} an epoch, {counted(settings.num_epochs, 'epoch')}; up to "
         f"{counted(settings.batch.sequences, 'example')} a step; learning rate {rate}",
     ]

@@ -59,6 +59,7 @@ class TrainingPlan:
     charts: Sequence[Curves]  # the charts of the report
     baselines: Callable[[int], dict[str, float]]  # takes a step, counted from 0; returns baselines for the charts
     steps_per_epoch: int | None = None  # None if epochs are not counted
+    branch_step: int | None = None  # saved and kept, since a longer run goes on from there (`run_length.branch_step`)
     patience: int | None = None  # the run ends after so many evaluations without a better score; None for no limit
 
 
@@ -121,6 +122,7 @@ class Trainer:
         stop_requested: Callable[[], bool],
     ) -> None:
         self.settings, self.state, self.plan, self.rows = settings, state, plan, rows
+        state.writer.branch_step = plan.branch_step
         self.reports: Iterator[StepReport] = train(
             Learner(
                 state.accelerator, state.model, state.optimizer, plan.losses, state.loss_scale, state.choices.num_parts
@@ -148,7 +150,9 @@ class Trainer:
         return Due(
             log=is_last or step == 1 or step % every == 0,
             evaluation=is_last or step % self._steps_of(settings.evaluation.every_steps) == 0,
-            save=is_last or step % self._steps_of(settings.checkpoint.every_steps) == 0,
+            save=is_last
+            or step == self.plan.branch_step
+            or step % self._steps_of(settings.checkpoint.every_steps) == 0,
         )
 
     def _steps_of(self, every: int | Literal["epoch"]) -> int:

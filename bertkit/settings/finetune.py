@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from bertkit.base.errors import InputError
 from bertkit.base.hub_ids import missing_model
-from bertkit.base.intervals import Count, Form, Interval, Positive, ShareInside, Size
+from bertkit.base.intervals import Count, Interval, Positive, ShareInside, Size
 from bertkit.base.typed_settings import IF_SET, refuse, unused
 from bertkit.data.data_config import TokenizerConfig
 from bertkit.model.attention_config import AttentionConfig
@@ -22,7 +20,6 @@ from bertkit.train.train_config import SavingConfig
 BASE_HIDDEN_SIZE = 768  # the published learning rates are for encoders of this size
 MAX_RATE = 1e-3
 RATE_TIMES_SIZE = 0.36  # for models from scratch: learning rate times hidden size
-FROZEN_LAYERS = Form("layers:([0-9]{1,5})", "layers:K such as layers:6")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +62,6 @@ class FinetuneSettings(TrainingSettings):
     task: TaskConfig
     data_dir: str | None
     num_epochs: Annotated[float, Interval(0, 1_000_000, "(]")]
-    freeze: Literal["embeddings", "encoder"] | Annotated[str, FROZEN_LAYERS] | None
     reinit_layers: Count
     layer_decay: Annotated[float, Interval(0, 1, "(]")]
     class_weights: Literal["balanced"] | tuple[Positive, ...] | None
@@ -131,17 +127,6 @@ class FinetuneSettings(TrainingSettings):
         if self.task.multi_label:
             return ["class_weights: has no effect with task.multi_label=true; leave it out"]
         return []
-
-    def frozen_depth(self, num_layers: int) -> int:
-        """Return the number of frozen blocks from the bottom; the embeddings are one block, and so is each layer."""
-        match = re.fullmatch(FROZEN_LAYERS.pattern, self.freeze or "")
-        if match is None:
-            return {None: 0, "embeddings": 1, "encoder": num_layers + 1}[self.freeze]
-        if int(match.group(1)) > num_layers:
-            raise InputError(
-                f"freeze={self.freeze}: the model has {num_layers} layers; freeze at most layers:{num_layers}"
-            )
-        return int(match.group(1)) + 1
 
     def rate_for(self, hidden_size: int) -> float:
         """Return the peak learning rate for auto; conf/finetune.yaml gives the reasons."""

@@ -1,10 +1,13 @@
 """The settings of `bertkit pretrain`, and those that fine-tuning shares with it."""
 
+import dataclasses
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal, Self
 
-from bertkit.base.intervals import Seed, ShareInside, Size
+from bertkit.base.errors import InputError
+from bertkit.base.intervals import Form, Interval, Seed, ShareInside, Size
 from bertkit.base.typed_settings import refuse, unused
 from bertkit.data.data_config import AnySegments, MaskingConfig
 from bertkit.launch.launch_config import LaunchConfig
@@ -19,6 +22,8 @@ from bertkit.model.bert_config import (
 )
 from bertkit.settings.command import Command, CommandSettings
 from bertkit.train import train_config
+
+FROZEN_LAYERS = Form("layers:([0-9]{1,5})", "layers:K such as layers:6")
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,7 @@ class TrainingSettings(CommandSettings):
     output_dir: str
     overwrite: bool  # whether to replace another run in `output_dir`
     seed: Seed
+    freeze: Literal["embeddings", "encoder"] | Annotated[str, FROZEN_LAYERS] | None
     precision: Literal["fp32", "bf16", "fp16"]
     kernels: Literal["auto", "plain"]
     compile: bool | Literal["auto"]
@@ -51,6 +57,21 @@ class TrainingSettings(CommandSettings):
     resume: train_config.ResumeConfig
     launch: LaunchConfig
     plugins: tuple[str, ...]  # modules
+
+    def frozen_depth(self, num_layers: int) -> int:
+        """Return the number of frozen blocks from the bottom; the embeddings are one block, and so is each layer."""
+        match = re.fullmatch(FROZEN_LAYERS.pattern, self.freeze or "")
+        if match is None:
+            return {None: 0, "embeddings": 1, "encoder": num_layers + 1}[self.freeze]
+        if int(match.group(1)) > num_layers:
+            raise InputError(
+                f"freeze={self.freeze}: the model has {num_layers} layers; freeze at most layers:{num_layers}"
+            )
+        return int(match.group(1)) + 1
+
+    def frozen_line(self, num_trained: int) -> str:
+        """Describe the frozen parameters for a number of trained ones; "" if none are frozen."""
+        return f"frozen: {self.freeze}; {num_trained / 1e6:.1f} M parameters are trained" if self.freeze else ""
 
 
 def unused_masking(explicit_keys: Sequence[str]) -> list[str]:
@@ -78,6 +99,7 @@ class PretrainSettings(TrainingSettings):
     data_dir: str
     init_moments: bool
     steps: Size | Literal["auto"]
+    num_epochs: Annotated[float, Interval(0, 1_000_000, "(]")] | None
     model: BertShape
     attention: AttentionConfig
     norm: NormConfig
@@ -97,7 +119,12 @@ class PretrainSettings(TrainingSettings):
             and self.steps < self.schedule.warmup_of(self.steps)
             and f"schedule.warmup_steps={self.schedule.warmup_steps} exceeds steps={self.steps}; lower the warm-up, or train "
             "longer",
-            unused(self, "", ("init_moments", self.model_dir is None, "without model_dir=")),
+            self.num_epochs is not None
+            and self.steps != "auto"
+            and f"num_epochs={self.num_epochs:g} and steps={self.steps} are both set; set one of them",
+            unused(
+                self, "", *((name, self.model_dir is None, "without model_dir=") for name in ("init_moments", "freeze"))
+            ),
             self._final_phase_problems(),
             self._objective_problems(),
             self._model_problems(),
@@ -155,6 +182,10 @@ class PretrainSettings(TrainingSettings):
                 f"model.type_vocab_size={shape.type_vocab_size}: segment pairs need 2; set it, or use segments=full_sentences"
             )
         return problems
+
+    def with_steps(self, steps: int) -> Self:
+        """Return the settings with this number of steps, which replaces auto and `num_epochs`."""
+        return dataclasses.replace(self, steps=steps, num_epochs=None)
 
     @property
     def num_steps(self) -> int:

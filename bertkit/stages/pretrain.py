@@ -20,7 +20,7 @@ from bertkit.run.objective import pretraining_losses
 from bertkit.run.opening import announce, open_run
 from bertkit.run.plans.pretraining import PretrainingPlan, plan_pretraining
 from bertkit.run.publishing import publish_pretraining
-from bertkit.run.run_length import largest_batches
+from bertkit.run.run_length import branch_step, largest_batches
 from bertkit.run.state import TrainingState
 from bertkit.run.trainer import Due, Evaluation, TrainingPlan, training
 from bertkit.settings.pretrain import PretrainSettings
@@ -35,7 +35,7 @@ def run(settings: PretrainSettings) -> None:
     if plan is None:
         return
     with open_run(plan) as record_changes:
-        state = TrainingState(plan.accelerator, plan.settings, plan.start, plan.choices)
+        state = TrainingState(plan.accelerator, plan.settings, plan.start, plan.choices, plan.most_steps)
         if state.first_step > plan.steps:
             raise InputError(
                 f"steps={plan.steps}: the run in {state.directory} has done {state.first_step}; increase it"
@@ -47,6 +47,7 @@ def run(settings: PretrainSettings) -> None:
         lines = [
             *phases.lines(plan.examples, plan.steps, state.first_step),
             *plan.length.lines(phases, state.first_step),
+            *filter(None, [plan.settings.frozen_line(sum(parameter.numel() for parameter in state.names))]),
         ]
         if plan.dataset.tokenizer.rules == "google":
             lines.append("tokenized by Google's rules; the tokenizer of the exported model follows Hugging Face's")
@@ -78,6 +79,7 @@ class _Pretraining:
             losses=functools.partial(pretraining_losses, precision=self.settings.precision),
             steps=self.plan.steps,
             warmup_steps=self.settings.schedule.warmup_of(self.plan.steps),
+            branch_step=branch_step(self.settings, self.plan.steps),
             charts=CHARTS,
             baselines=lambda step: self._baselines(self.phases.at(step)),
         )

@@ -25,7 +25,7 @@ import errno
 import math
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
@@ -142,7 +142,7 @@ def save(
     ranks: Ranks = ALONE,
     *,
     keep_last: int,
-    best: int | None = None,
+    kept: Collection[int] = (),
     last_good: int | None = None,
 ) -> Path:
     """Write a checkpoint; when it is safely on disk, delete older ones with `delete_old_checkpoints`. Every process calls this.
@@ -153,7 +153,7 @@ def save(
     directory, final = checkpoints_dir(run_dir), step_dir(run_dir, share.step)
     partial = final.with_name(final.name + files.PARTIAL)
     need = int(SPACE_FACTOR * sum(ranks.on_every(lambda: share.num_bytes))) + (1 << 20)
-    kept = "no checkpoint yet" if last_good is None else f"last good step {last_good}"
+    last_save = "no checkpoint yet" if last_good is None else f"last good step {last_good}"
 
     def prepare() -> None:
         directory.mkdir(exist_ok=True)
@@ -184,13 +184,13 @@ def save(
             reason = f"{error.filename or directory}: {error.strerror} (need {need / 1e6:.1f} MB)"
         else:
             raise
-        raise StorageError(f"step {share.step} is not saved: {reason}; {kept}") from None
-    ranks.on_first(lambda: delete_old_checkpoints(run_dir, share.step, keep_last, best))
+        raise StorageError(f"step {share.step} is not saved: {reason}; {last_save}") from None
+    ranks.on_first(lambda: delete_old_checkpoints(run_dir, share.step, keep_last, kept))
     return final
 
 
-def delete_old_checkpoints(run_dir: Path, step: int, keep_last: int, best: int | None) -> None:
-    """Delete checkpoints up to `step`, except the newest `keep_last` valid ones and the checkpoint of step `best`.
+def delete_old_checkpoints(run_dir: Path, step: int, keep_last: int, kept: Collection[int]) -> None:
+    """Delete checkpoints up to `step`, except the newest `keep_last` valid ones and those of the steps in `kept`.
 
     A checkpoint counts as valid here if it has a manifest and is not known to be damaged, since hashing all of them would take
     longer than the save. If one cannot be deleted, a warning names it, and the next save tries again.
@@ -199,7 +199,7 @@ def delete_old_checkpoints(run_dir: Path, step: int, keep_last: int, best: int |
     for path in all_checkpoints(run_dir):
         if step_of(path) > step:
             continue
-        if num_valid >= keep_last and step_of(path) != best:
+        if num_valid >= keep_last and step_of(path) not in kept:
             try:
                 files.remove_dir(path)
             except OSError as error:
@@ -262,10 +262,20 @@ class Newest(NamedTuple):
     faults: list[str]  # a line about each newer, damaged one
 
 
-def newest_valid(run_dir: Path) -> Newest:
-    """Find the newest valid checkpoint."""
+def delete_later(run_dir: Path, step: int) -> None:
+    """Delete the checkpoints after a step, from which a run goes on in another way."""
+    for path in all_checkpoints(run_dir):
+        if step_of(path) > step:
+            files.remove_dir(path)
+            say(f"{path}: deleted; the run goes on from step {step}, the last one before the decay began")
+
+
+def newest_valid(run_dir: Path, most_steps: int | None = None) -> Newest:
+    """Find the newest valid checkpoint, perhaps of those after at most `most_steps` steps."""
     faults: list[str] = []
     for path in all_checkpoints(run_dir):
+        if most_steps is not None and step_of(path) > most_steps:
+            continue
         fault = fault_of(path)
         if fault is None:
             return Newest(path, faults)

@@ -39,6 +39,7 @@ class CheckpointWriter:
     def __init__(self, directory: Path, config: SavingConfig, ranks: Ranks) -> None:
         self.directory, self.config, self.ranks = directory, config, ranks
         self.history = History()  # saved in the next checkpoint
+        self.branch_step: int | None = None  # its checkpoint is kept, since a longer run goes on from there
         self.num_failed = 0  # failed saves since this start, with `on_save_error=continue`
         self.last_good: int | None = None  # step of the newest checkpoint on disk
         self._thread: threading.Thread | None = None
@@ -65,7 +66,8 @@ class CheckpointWriter:
         share = contents.share(self.ranks.rank, self.ranks.size)
         in_background = self.config.background and not is_required
         best = None if self.history.best is None else self.history.best.step
-        write = functools.partial(self._write, share.copy() if in_background else share, best)
+        kept = {step for step in (self.branch_step, best) if step is not None}
+        write = functools.partial(self._write, share.copy() if in_background else share, kept)
         if in_background:
             self._thread = threading.Thread(target=write, name=f"save of step {share.step}")
             self._thread.start()
@@ -73,11 +75,11 @@ class CheckpointWriter:
             write()
             self.wait(is_required)
 
-    def _write(self, share: checkpoint.Share, best: int | None) -> None:
+    def _write(self, share: checkpoint.Share, kept: set[int]) -> None:
         """Save; store an error for `wait`, since this may run in a thread."""
         try:
             keep_last, last_good = self.config.keep_last, self.last_good
-            checkpoint.save(self.directory, share, self.ranks, keep_last=keep_last, best=best, last_good=last_good)
+            checkpoint.save(self.directory, share, self.ranks, keep_last=keep_last, kept=kept, last_good=last_good)
             self.last_good = share.step
         except Exception as error:
             self._failure, self._failed_step = error, share.step

@@ -5,6 +5,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+from bertkit.base import plugins
 from bertkit.base.annotations import OptionOf
 from bertkit.base.errors import nearest
 from bertkit.base.intervals import Count, NotNegative, Positive, Share, ShareBelow1, Size
@@ -44,12 +45,13 @@ class ScheduleConfig:
     options: dict[str, object] = field(default_factory=dict, hash=False, metadata=options_of("schedule", "decay"))
 
     def __post_init__(self) -> None:
+        idle = [name for name in ("power", "decay_from") if not plugins.takes("schedule", self.decay, name)]
         refuse(
             unused(
                 self,
                 "schedule.",
                 ("decay_from", self.power == 0, "with schedule.power=0", "warmup_end"),
-                ("decay_from", self.decay == "inverse", "with schedule.decay=inverse", "warmup_end"),
+                *((name, True, f"with schedule.decay={self.decay}", 1.0, "warmup_end") for name in idle),
             ),
             "auto" not in (self.warmup_steps, self.warmup_share)
             and "schedule.warmup_steps and schedule.warmup_share are both set; set one of them",

@@ -1,6 +1,7 @@
 """Resumed, changed, interrupted by the disk: what a run does with its checkpoints."""
 
 import json
+import re
 import shutil
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ import yaml
 from conftest import Capsys, mounted, output_of, refused
 
 from bertkit.base.files import sha256_file
+from bertkit.base.tensor_files import read_tensors
 from bertkit.cli import run
 from bertkit.train import checkpoint
 from bertkit.train.checkpoint import all_checkpoints, fault_of, read_state
@@ -65,6 +67,82 @@ def test_a_finished_run_trains_longer(prepared_dir: Path, finished: Path, capsys
     assert capsys.readouterr().out.startswith("done already")
     refused(pretrain(prepared_dir, finished, "steps=5"), "steps=5: the run in ", capsys)
     assert json.loads((finished / "eval.json").read_text())["steps"] == 6
+
+
+def test_a_run_goes_on_from_its_stable_part_as_if_it_had_been_long_from_the_start(
+    prepared_dir: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    """Warm-up of one step; of 6 steps the last two decay, the first of them still at the peak, so steps 1 to 5 are shared with a longer run."""
+    more = [
+        "schedule=wsd",
+        "schedule.options.decay_share=0.34",
+        "schedule.warmup_steps=1",
+        "checkpoint.every_steps=100",
+    ]
+    assert pretrain(prepared_dir, tmp_path / "long", *more, "steps=12") == 0
+    assert pretrain(prepared_dir, tmp_path / "run", *more, "steps=6") == 0
+    assert names(tmp_path / "run") == [6, 5]
+    shutil.copytree(tmp_path / "run", tmp_path / "linear")
+    capsys.readouterr()
+    assert pretrain(prepared_dir, tmp_path / "run", *more, "steps=12") == 0
+    printed = capsys.readouterr().out
+    assert "step-00000006: deleted; the run goes on from step 5, the last one before the decay began\n" in printed
+    assert "warning: steps: 6 up to step 5, 12 from here on\n" in printed
+    assert "resumed from step 5 of 12\n" in printed
+    assert names(tmp_path / "run") == [12, 9, 5]
+    weights, moments = ("model/model.safetensors", "checkpoints/step-00000012/optimizer.safetensors")
+    for file in (weights, moments):
+        assert sha256_file(tmp_path / "run" / file) == sha256_file(tmp_path / "long" / file)
+    ours, theirs = (
+        [{name: value for name, value in row.items() if name != "tokens_per_second"} for row in rows(run_dir).values()]
+        for run_dir in (tmp_path / "run", tmp_path / "long")
+    )
+    assert ours == theirs
+    # the stable part is lost: the run goes on from what there is
+    shutil.rmtree(tmp_path / "linear" / "checkpoints" / "step-00000005")
+    assert pretrain(prepared_dir, tmp_path / "linear", *more, "steps=7") == 0
+    assert "resumed from step 6 of 7\n" in capsys.readouterr().out
+
+
+def test_epochs_are_converted_to_steps(prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
+    def printed_by(*more: str) -> str:
+        words = [word for word in SMALL if not word.startswith("steps=")]
+        assert run(["pretrain", f"data_dir={prepared_dir}", f"output_dir={tmp_path / 'run'}", *words, *more]) == 0
+        return capsys.readouterr().out
+
+    printed = printed_by("num_epochs=0.5", "batch.sequences=16")
+    length = int(re.search(r"([\d,]+) examples an epoch", printed)[1].replace(",", ""))  # type: ignore[index]
+    steps = round(0.5 * length / 16)
+    assert f"\nsteps={steps}: 0.5 epochs of the text\n" in printed
+    assert json.loads((tmp_path / "run" / "eval.json").read_text())["steps"] == steps
+    saved = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    assert (saved["steps"], saved["num_epochs"]) == (steps, None)
+    assert printed_by("num_epochs=0.5", "batch.sequences=16").startswith("done already")
+    assert printed_by("batch.sequences=16").startswith("done already")
+    printed = printed_by("num_epochs=1", "batch.sequences=16")
+    assert f"warning: steps: {steps} up to step {steps}, {round(length / 16)} from here on\n" in printed
+    both = run(["pretrain", f"data_dir={prepared_dir}", "output_dir=x", "steps=9", "num_epochs=2"])
+    refused(both, "num_epochs=2 and steps=9 are both set; set one of them", capsys)
+
+
+def test_continued_pretraining_with_frozen_lower_layers(
+    prepared_dir: Path, four_steps: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    more = [f"model_dir={four_steps}", "steps=1", "freeze=layers:1"]
+    model = [word for word in SMALL if not word.startswith("model")]
+    words = ["pretrain", f"data_dir={prepared_dir}", f"output_dir={tmp_path / 'run'}", *model, *more]
+    assert run(words) == 0
+    before, after = (read_tensors(place / "model" / "model.safetensors") for place in (four_steps, tmp_path / "run"))
+    lower = ("bert.embeddings.", "bert.encoder.layer.0.")
+    same = {name for name in before if bool((before[name] == after[name]).all())}
+    assert same == {name for name in before if name.startswith(lower)} != set()
+    trained = sum(tensor.numel() for name, tensor in after.items() if name not in same)
+    assert f"frozen: layers:1; {trained / 1e6:.1f} M parameters are trained\n" in capsys.readouterr().out
+    other = run([*words, "steps=2", "freeze=embeddings"])
+    refused(other, "freeze: 'layers:1' there, 'embeddings' here", capsys)
+    refused(run([*words, "freeze=layers:3"]), "freeze=layers:3: the model has 2 layers", capsys)
+    from_scratch = pretrain(prepared_dir, tmp_path / "other", "freeze=encoder")
+    refused(from_scratch, "freeze=encoder: has no effect without model_dir=; leave it out", capsys)
 
 
 def test_a_fixed_setting_takes_effect_when_it_is_allowed(prepared_dir: Path, finished: Path, capsys: Capsys) -> None:

@@ -1,14 +1,17 @@
 """Learning-rate schedules, written by hand."""
 
 import math
+from typing import Any
 
 import pytest
+import torch
+import transformers
 
 from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import build, conf_dir
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.settings.reading.compose import compose
-from bertkit.train.schedule import inverse, learning_rate, polynomial
+from bertkit.train.schedule import inverse, last_stable_step, learning_rate, polynomial
 from bertkit.train.train_config import ScheduleConfig
 
 ROOT = math.sqrt
@@ -30,6 +33,11 @@ TABLES = [
     ("noam", 8, 4, [1 / 4, 2 / 4, 3 / 4, 1, ROOT(4 / 5), ROOT(4 / 6), ROOT(4 / 7), ROOT(4 / 8)]),
     ("noam", 4, 0, [1, ROOT(1 / 2), ROOT(1 / 3), 1 / 2]),
     ("noam", 3, 1, [1, ROOT(1 / 2), ROOT(1 / 3)]),
+    ("cosine", 6, 2, [0, 0.5, 1, (1 + ROOT(1 / 2)) / 2, 0.5, (1 - ROOT(1 / 2)) / 2]),
+    ("cosine", 3, 0, [1, 0.75, 0.25]),
+    ("wsd", 20, 2, [0, 0.5, *[1] * 17, 1 - ROOT(1 / 2)]),
+    ("wsd", 20, 19, [*(n / 19 for n in range(19)), 1]),
+    ("wsd", 4, 0, [1, 1, 1, 1]),  # a tenth of 4 steps is none
 ]
 
 
@@ -91,6 +99,8 @@ def test_warm_up_is_converted_to_steps(
 
 
 @pytest.mark.parametrize(("setting", "message"), [
+    ((2.0, "warmup_end", "auto", "auto", "cosine"), r"schedule\.power=2\.0: has no effect with schedule\.decay=cosine"),
+    ((1.0, "start", "auto", "auto", "wsd"), r"schedule\.decay_from=start: has no effect with schedule\.decay=wsd"),
     ((1.0, "start", 3, 0.5), r"schedule\.warmup_steps and schedule\.warmup_share are both set; set one of them"),
     ((0.0, "start", "auto", "auto"), r"schedule\.decay_from=start: has no effect with schedule\.power=0"),
 ])  # fmt: skip
@@ -108,6 +118,34 @@ def test_noam_is_equation_3_of_the_paper() -> None:
         for number in (1, 2, warmup // 2, warmup - 1, warmup, warmup + 1, 3 * warmup, 300_000):
             expected = size**-0.5 * min(number**-0.5, number * warmup**-1.5)
             assert rate(number - 1) == pytest.approx(expected, rel=1e-13)
+
+
+@pytest.mark.parametrize(("name", "theirs", "more"), [
+    ("linear", "get_linear_schedule_with_warmup", {}),
+    ("cosine", "get_cosine_schedule_with_warmup", {}),
+    ("wsd", "get_wsd_schedule", {"num_decay_steps": 8, "decay_type": "1-sqrt"}),
+])  # fmt: skip
+def test_schedules_are_those_of_transformers(name: str, theirs: str, more: dict[str, Any]) -> None:
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.3)
+    schedule = getattr(transformers, theirs)(optimizer, num_warmup_steps=5, num_training_steps=41, **more)
+    (expected,) = schedule.lr_lambdas
+    shape = option(name, *(["schedule.options.decay_share=0.2"] if more else []))
+    assert list(map(learning_rate(1.0, shape, 41, 5), range(41))) == pytest.approx(
+        list(map(expected, range(41))), abs=1e-15
+    )
+
+
+@pytest.mark.parametrize(("name", "steps", "warmup_steps", "expected"), [
+    ("wsd", 1000, 10, 901),  # the decay begins at step 900, with a rate that is still the peak
+    ("wsd", 20, 19, None),  # no stable part
+    *((name, 1_000_000, 10_000, None) for name in ("linear", "google", "polynomial", "cosine", "constant", "noam")),
+])  # fmt: skip
+def test_the_last_step_that_a_longer_run_shares(name: str, steps: int, warmup_steps: int, expected: int | None) -> None:
+    shape = option(name)
+    assert last_stable_step(shape, steps, warmup_steps) == expected
+    if expected is not None:
+        one, longer = (learning_rate(1.0, shape, length, warmup_steps) for length in (steps, 3 * steps))
+        assert [one(step) for step in range(expected)] == [longer(step) for step in range(expected)]
 
 
 def test_a_power_of_the_users_own() -> None:

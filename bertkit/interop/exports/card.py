@@ -207,6 +207,7 @@ def pretraining_facts(
         "started from": start,
         "steps": settings["steps"],
         "global batch": _batch(settings, "segments.max_seq_length"),
+        "frozen": settings.get("freeze"),
         "final phase": at(settings, "final_phase") if at(settings, "final_phase.max_seq_length") else None,
         "examples": at(settings, "segments.kind"),
         "next sentence": "sop: label 1 means that A and B are swapped" if objective == "sop" else objective,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from bertkit.base.typed_settings import refuse, to_mapping
 from bertkit.data.batches.examples import open_examples
@@ -17,7 +18,7 @@ from bertkit.run.directory import continued_identity
 from bertkit.run.length_phases import choose_micro_sequences, lengths_of
 from bertkit.run.opening import is_done
 from bertkit.run.resume_rules import PRETRAIN, Rules, identity_of
-from bertkit.run.run_length import RunLength, choose_steps
+from bertkit.run.run_length import RunLength, branch_step, choose_steps
 from bertkit.run.starts.pretraining import objective_of, start_pretraining
 from bertkit.run.starts.start import Start
 from bertkit.run.state import Choices, make_choices
@@ -39,6 +40,7 @@ class PretrainingPlan:
     dataset: PreparedDataset
     examples: DatasetExamples
     length: RunLength
+    most_steps: int | None  # of the checkpoint from which the run resumes, if it was shorter before
 
     @property
     def rules(self) -> Rules:
@@ -56,8 +58,9 @@ def plan_pretraining(given: PretrainSettings) -> PretrainingPlan | None:
     own: dict[str, object] = {}
     if given.segments.is_fixed:  # the data's fingerprint covers their segments and masks
         own |= {"segments": {"kind": given.segments.kind}, "masking": None}
-    steps = _saved_steps(given, own)
-    own |= {"steps": steps}
+    saved = continued_identity(given, PRETRAIN, own)
+    known = _with_saved_steps(given, saved)
+    own |= {"steps": known.steps}
     open_dataset = functools.cache(lambda: open_prepared(Path(given.data_dir)))
 
     def fingerprint() -> str:
@@ -69,7 +72,7 @@ def plan_pretraining(given: PretrainSettings) -> PretrainingPlan | None:
     dataset, objective = open_dataset(), objective_of(given)
     examples = _examples_of(dataset, given, objective == "next_token" or given.predicts_next_token)
     masking = examples.masking or given.masking
-    settings = dataclasses.replace(given, objective=objective, segments=examples.segments, masking=masking, steps=steps)
+    settings = dataclasses.replace(known, objective=objective, segments=examples.segments, masking=masking)
     check_usable(dataset)
     refuse(
         masking.kind in ("whole_word", "ngram")
@@ -80,9 +83,10 @@ def plan_pretraining(given: PretrainSettings) -> PretrainingPlan | None:
     accelerator = make_accelerator(settings.device, world_from_environment().size, settings.launch.hang_timeout_seconds)
     choices = _choices_for_pretraining(settings, accelerator)
     length = choose_steps(settings, examples, start.model, accelerator, choices)
+    settings = settings.with_steps(length.steps)
     content = {"data_fingerprint": dataset.fingerprint, "starting_weights": start.weights_sha256}
     return PretrainingPlan(
-        settings=dataclasses.replace(settings, steps=length.steps),
+        settings=settings,
         identity=identity_of(to_mapping(given), PRETRAIN) | own | {"steps": length.steps} | content,
         facts={
             "data_fingerprint": dataset.fingerprint,
@@ -96,13 +100,20 @@ def plan_pretraining(given: PretrainSettings) -> PretrainingPlan | None:
         dataset=dataset,
         examples=examples,
         length=length,
+        most_steps=_most_steps(settings, saved),
     )
 
 
-def _saved_steps(given: PretrainSettings, own: dict[str, object]) -> int | Literal["auto"]:
-    """Return the number of steps; with steps=auto, a resumed run keeps its own."""
-    saved = continued_identity(given, PRETRAIN, own).get("steps")
-    return saved if given.steps == "auto" and isinstance(saved, int) else given.steps
+def _with_saved_steps(given: PretrainSettings, saved: Mapping[str, Any]) -> PretrainSettings:
+    """Return the settings with the steps of the run that is resumed, if they are auto, or for as many epochs."""
+    steps, is_same = saved.get("steps"), given.num_epochs in (None, saved.get("num_epochs"))
+    return given.with_steps(steps) if given.steps == "auto" and is_same and isinstance(steps, int) else given
+
+
+def _most_steps(settings: PretrainSettings, saved: Mapping[str, Any]) -> int | None:
+    """Return the last step that a resumed run shares with a longer one, if it is to be longer now."""
+    before = saved.get("steps")
+    return branch_step(settings, before) if isinstance(before, int) and before < settings.num_steps else None
 
 
 def _examples_of(dataset: PreparedDataset, given: PretrainSettings, is_next: bool) -> DatasetExamples:

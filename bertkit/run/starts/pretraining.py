@@ -58,6 +58,7 @@ def _loaded(settings: PretrainSettings, dataset: PreparedDataset, source: Path) 
         model.config = dataclasses.replace(model.config, eos_token_id=dataset.tokenizer.facts.sep)
     if world_from_environment().is_main:
         say(f"starting from {settings.model_dir}, whose configuration replaces model=: {report}")
+    frozen_depth = settings.frozen_depth(model.config.num_hidden_layers)
     moments = _read_moments(source, settings, model) if settings.init_moments else {}
     return Start(
         model,
@@ -69,6 +70,7 @@ def _loaded(settings: PretrainSettings, dataset: PreparedDataset, source: Path) 
             "shape": dataclasses.asdict(model.config),
         },
         moments=moments,
+        frozen_depth=frozen_depth,
     )
 
 
