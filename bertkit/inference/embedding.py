@@ -81,15 +81,15 @@ class Embedder:
         """Return the warning about texts that were cut."""
         return f"{num_cut:,} of {num_texts:,} texts have more than max_seq_length={self.max_seq_length} tokens and were cut"
 
-    def embed(self, texts: Sequence[str], normalize: bool | None = None) -> TextVectors:
-        """Return the vectors of texts; `normalize` overrides that of the pooling.
+    def embed(self, texts: Sequence[str | list[int]], normalize: bool | None = None) -> TextVectors:
+        """Return the vectors of texts, or of the ids of their tokens; `normalize` overrides that of the pooling.
 
-        Raises InputError if an element is not a text.
+        Raises InputError if an element is neither.
         """
         vectors, num_cut = np.empty((len(texts), self.dimension), np.float32), 0
         for start in range(0, len(texts), TEXTS_AT_ONCE):
             part = texts[start : start + TEXTS_AT_ONCE]
-            ids = self._encode(part, start)
+            ids = self.encode_ids(part, start)
             longest = self.max_seq_length
             num_cut += sum(len(text) > longest for text in ids)
             kept = (text if len(text) <= longest else [*text[: longest - 1], text[-1]] for text in ids)
@@ -103,14 +103,26 @@ class Embedder:
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         return TextVectors(vectors, num_cut)
 
-    def _encode(self, texts: Sequence[str], start: int) -> list[list[int]]:
+    def encode_ids(self, texts: Sequence[str | list[int]], start: int = 0) -> list[list[int]]:
+        """Return the ids of texts, with [CLS] and [SEP], which are put around given ids, too; the first text has the number `start`."""
+        facts = self.tokenizer.facts
         for number, text in enumerate(texts, start):
-            if not isinstance(text, str):
+            if isinstance(text, list) and (wrong := [token for token in text if not 0 <= token < facts.size]):
+                raise InputError(
+                    f"texts[{number}]: token {wrong[0]}: expected ids of the model's tokenizer, 0 to {facts.size - 1}"
+                )
+            if not isinstance(text, (str, list)):
                 raise InputError(f"texts[{number}]: {not_text('text', text)}")
-            if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+            if isinstance(text, str) and not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
                 raise InputError(f"texts[{number}]: contains half of a surrogate pair; remove it")
-        encoded: list[list[int]] = self.tokenizer(list(texts))["input_ids"]
-        return encoded
+        encoded = iter(self.tokenizer([text for text in texts if isinstance(text, str)])["input_ids"])
+        return [
+            next(encoded)
+            if isinstance(text, str)
+            else text if text[:1] == [facts.cls] and text[-1:] == [facts.sep]
+            else [facts.cls, *text, facts.sep]
+            for text in texts
+        ]  # fmt: skip
 
 
 def texts_of(inputs: object, column: str | int | None = None) -> list[Any]:

@@ -21,13 +21,14 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bertkit.base.errors import InputError, listed, say, shown
+from bertkit.base.errors import InputError, listed, say
 from bertkit.base.text_files import parse_json
 from bertkit.server import bodies
 from bertkit.server.queues import RefusedError
 from bertkit.server.routes import DOCS, PATHS, service_of
 from bertkit.server.service import Service
 
+MAX_CONNECTIONS = 1000  # per worker; the usual limit of open files is 1,024
 CLOSE = (b"connection", b"close")
 NOSNIFF = (b"x-content-type-options", b"nosniff")
 
@@ -52,7 +53,7 @@ class JsonRequest(Request):
     async def json(self) -> object:
         """Return the parsed body."""
         try:
-            value = parse_json((await self.body()).decode("utf-8"))
+            value = parse_json((await self.body()).decode("utf-8-sig"))
         except ValueError as error:  # UnicodeDecodeError is one too
             expected = "UTF-8" if isinstance(error, UnicodeDecodeError) else f"JSON ({error})"
             raise RefusedError(400, "bad_json", f"the body is not {expected}") from None
@@ -95,8 +96,10 @@ class RequestMiddleware:
                 message["headers"] = [*message.get("headers", ()), NOSNIFF, *[CLOSE] * self.service.is_stopping]
             await send(message)
 
+        is_head = scope["method"] == "HEAD"  # uvicorn leaves the body out
+        asked = {**scope, "method": "GET"} if is_head else scope
         try:
-            await (self._refusal(scope) or self.app)(scope, receive, send_and_record)
+            await (self._refusal(scope) or self.app)(asked, receive, send_and_record)
         except Exception as error:
             say(f"error: {scope['path']}: {type(error).__name__}; this is a bug in bertkit", file=sys.stderr)
             response = _error_response(500, "failed", "the server failed; its log has the error")
@@ -108,6 +111,8 @@ class RequestMiddleware:
 
     def _refusal(self, scope: Scope) -> Response | None:
         """Return the response to a request for another host, or without the token."""
+        if len(self.service.connections) > MAX_CONNECTIONS:
+            return _error_response(503, "too_many", "too many connections; try again later", {"retry-after": "1"})
         headers = Headers(scope=scope)
         hosts, given = headers.getlist("host"), headers.get("authorization", "").encode("latin-1")
         if len(hosts) != 1 or not self.service.settings.accepts(hosts[0]):
@@ -129,13 +134,11 @@ def _is_token(authorization: bytes, token: bytes) -> bool:
     return scheme.lower() == b"bearer" and hmac.compare_digest(given, token)
 
 
-def _error_response(status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    kind = "server_error" if status >= 500 else "invalid_request_error"
-    fault = {"code": code, "message": shown(message), "type": kind, "param": None}
-    return JSONResponse({"error": fault}, status, headers)
+def _error_response(status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(bodies.error_json(status, code, message), status, headers, "application/json")
 
 
-async def _handle_error(request: Request, error: Exception) -> JSONResponse:
+async def _handle_error(request: Request, error: Exception) -> Response:
     """Respond to a request that bertkit or FastAPI refuses: for wrong inputs or fields, an unknown path or method."""
     match error:
         case RefusedError():

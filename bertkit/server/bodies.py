@@ -2,9 +2,19 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel, StringConstraints, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    RootModel,
+    StringConstraints,
+    WithJsonSchema,
+    model_validator,
+)
 
 from bertkit import __version__
+from bertkit.base.errors import shown
 from bertkit.server.models import ServedModel
 from bertkit.settings.serve import ServeSettings
 from bertkit.tasks.task_config import first_name
@@ -15,10 +25,19 @@ Input = Annotated[object, WithJsonSchema({
     "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"type": "object"}],
 })]  # fmt: skip
 Text = Annotated[object, WithJsonSchema({"type": "string"})]
+TextOrIds = Annotated[object, WithJsonSchema({
+    "description": "a text, or the ids of its tokens by the model's own tokenizer",
+    "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}],
+})]  # fmt: skip
 
 
 def _as_list(value: object) -> object:
     return value if isinstance(value, list) else [value]
+
+
+def _as_texts(value: object) -> object:
+    is_ids = isinstance(value, list) and value != [] and all(type(one) is int for one in value)
+    return [value] if is_ids else _as_list(value)
 
 
 OneOrMoreInputs = Annotated[list[Input], BeforeValidator(_as_list, json_schema_input_type=Input | list[Input])]
@@ -28,9 +47,14 @@ Model = Field(None, description="the name of a model; the first one if left out"
 
 
 class Body(BaseModel):
-    """A request; unknown fields and wrong types are refused."""
+    """A request; unknown fields and wrong types are refused. null is the same as leaving a field out, as many clients do."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, fields: object) -> object:
+        return {k: v for k, v in fields.items() if v is not None} if isinstance(fields, dict) else fields
 
 
 class PredictBody(Body):
@@ -55,9 +79,12 @@ class EmbedBody(Body):
 class OpenAIBody(Body):
     """OpenAI's request to embed texts."""
 
-    input: Annotated[list[str], BeforeValidator(_as_list, json_schema_input_type=str | list[str])] = Inputs
+    input: Annotated[
+        list[TextOrIds], BeforeValidator(_as_texts, json_schema_input_type=TextOrIds | list[TextOrIds])
+    ] = Inputs
     model: str | None = Model
     encoding_format: Literal["float", "base64"] = "float"
+    user: str = Field("", description="no effect")
 
 
 class ViewBody(Body):
@@ -152,6 +179,15 @@ class Problem(BaseModel):
     error: Fault
 
 
+def error_json(status: int, code: str, message: str) -> str:
+    """Write the response to a refused or failed request."""
+    kind: Literal["server_error", "invalid_request_error"] = (
+        "server_error" if status >= 500 else "invalid_request_error"
+    )
+    fault = Fault(code=code, message=shown(message), type=kind, param=None)
+    return Problem(error=fault).model_dump_json()
+
+
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 TO_EMBED = ["A cat sits on the mat.", "There is a cat on the carpet."]
 
@@ -186,7 +222,7 @@ def describe_server(model: ServedModel, settings: ServeSettings, batch_tokens: i
         "model_type": {"classifier": classifier}
         if model.kind == "sequence"
         else {"embedding": {"pooling": model.pooling}},
-        "max_input_length": model.predictor.model.config.max_position_embeddings,
+        "max_input_length": model.max_length,
         "max_concurrent_requests": settings.queue_requests,
         "max_client_batch_size": settings.max_inputs,
         "max_batch_tokens": batch_tokens,

@@ -10,22 +10,29 @@ import asyncio
 import contextlib
 import ctypes
 import functools
+import os
 import socket
 import struct
+import sys
 from collections.abc import Sequence
 from typing import Any
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from bertkit.base.errors import say
+from bertkit.data.library_calls import running_seconds
+from bertkit.server.bodies import error_json
+from bertkit.server.workers import Worker
 
 LEAVE_SECONDS = 0.01  # a worker with more connections than another one leaves a new connection to it for so long
 LISTEN_SECONDS = 0.3  # at a stop, connections are accepted for so long; the supervisor closes its copy earlier
+ENDLESS_CODE = 70  # the exit code of a worker that ended itself
 CLOSING_POLLS = 20  # then clients have this time, in polls, to send a request on an open connection, and to close it
 POLL_SECONDS = (
     0.05  # polls are counted, not time: a process that was held up reads what has arrived before it closes connections
 )
-NOT_READY = 2**31 - 1  # connections of a worker that does not serve yet, so that no other one waits for it
 SO_ATTACH_FILTER = 26  # of Linux; Python does not name it
 # A program of Linux's packet filter (linux/filter.h): drop packets with TCP's flag SYN, which ask for a connection, and keep others.
 DROP_SYN = (
@@ -36,10 +43,16 @@ DROP_SYN = (
 )
 
 
-class Worker(ctypes.Structure):
-    """What a worker shares with the others and with the supervisor, which counts `polls` since the worker showed life."""
+class Protocol(H11Protocol):
+    """HTTP/1.1; what is not HTTP gets an error in JSON, too."""
 
-    _fields_ = (("connections", ctypes.c_int), ("polls", ctypes.c_int))
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no request, and close the connection."""
+        body = error_json(400, "bad_request", msg).encode()
+        headers = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
+        for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
 
 class Server(uvicorn.Server):
@@ -50,19 +63,32 @@ class Server(uvicorn.Server):
     ) -> None:
         super().__init__(config)
         self.listener, self.workers, self.worker, self.ready = listener, workers, workers[place], ready
+        self._is_ending = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start the application, then accept connections."""
         await super().startup(sockets=[])
         self.listener.setblocking(False)
         self.worker.connections = 0
+        self.config.loaded_app.state.service.connections = self.server_state.connections
         self._listen()
         say(self.ready)
 
     async def on_tick(self, counter: int) -> bool:
         """Show life, and the number of connections."""
         self.worker.connections, self.worker.polls = len(self.server_state.connections), 0
+        if running_seconds() > self.config.loaded_app.state.service.settings.request_seconds:
+            await self._end()
         return await super().on_tick(counter)
+
+    async def _end(self) -> None:
+        """Answer all requests with an error, and end this process, in which a library computes without an end."""
+        say("error: a text takes the tokenizer longer than request_seconds; this worker ends", file=sys.stderr)
+        self._is_ending = True  # new clients wait for the next worker
+        asyncio.get_running_loop().remove_reader(self.listener)
+        self.config.loaded_app.state.service.refuse_all()
+        await asyncio.sleep(LISTEN_SECONDS)
+        os._exit(ENDLESS_CODE)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop, as described above."""
@@ -80,7 +106,7 @@ class Server(uvicorn.Server):
         await super().shutdown()
 
     def _listen(self) -> None:
-        if self.listener.fileno() >= 0:  # it is not closed yet
+        if self.listener.fileno() >= 0 and not self._is_ending:  # it is not closed yet
             self._accept()
             asyncio.get_running_loop().add_reader(self.listener, self._on_connection)
 

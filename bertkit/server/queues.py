@@ -72,6 +72,8 @@ class Queue:
         self.max_waiting, self.batch_size, self.max_seconds = max_waiting, batch_size, max_seconds
         self._num_waiting = waiting  # of all queues
         self._waiting: deque[AnyJob] = deque()
+        self._computed: list[AnyJob] = []
+        self._refusal: RefusedError | None = None  # of all jobs
         self._changed = threading.Condition()
         self._is_closed = False
         self._seconds_per_job = 0.05  # a moving average
@@ -81,6 +83,8 @@ class Queue:
 
     async def submit(self, call: Call[InputsT, ResultT], inputs: InputsT, size: int) -> ResultT:
         """Add a job to the queue, and wait for its result; raises RefusedError if the queue is full, or the wait too long."""
+        if self._refusal is not None:
+            raise self._refusal
         if len(self._waiting) >= self.max_waiting:
             seconds = max(1, math.ceil(len(self._waiting) * self._seconds_per_job))
             message = f"{len(self._waiting)} requests are waiting; try again in {seconds} s"
@@ -106,11 +110,21 @@ class Queue:
 
     def _work(self) -> None:
         while jobs := self._take():
+            self._computed = jobs
             started_at = time.monotonic()
             for call in dict.fromkeys(job.call for job in jobs):
                 self._compute(call, [job for job in jobs if job.call == call])
             seconds = (time.monotonic() - started_at) / len(jobs)
             self._seconds_per_job += 0.2 * (seconds - self._seconds_per_job)
+
+    def refuse_all(self, error: RefusedError) -> None:
+        """Give all jobs an error, those being computed and those to come, too."""
+        self._refusal = error
+        with self._changed:
+            jobs = [*self._computed, *self._waiting]
+            self._waiting.clear()
+        for job in jobs:
+            job.finish(error)
 
     def _compute(self, call: Call[Any, object], jobs: list[AnyJob]) -> None:
         """Compute jobs together; if that fails, compute each alone, so that only those fail that would fail alone."""

@@ -1,57 +1,40 @@
 """The command `serve`: a server for models, in one process or several, until a signal stops it."""
 
 import functools
+import importlib.util
 import math
 import os
 import re
 import signal
 import socket
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bertkit.base.errors import InputError, install_extra, say
 from bertkit.base.processors import num_processors
 from bertkit.base.text_files import check_regular, read_lines
 from bertkit.base.typed_settings import refuse
-from bertkit.launch.world import handle_signals
+from bertkit.server.workers import Worker, supervise
 from bertkit.settings.serve import ServeSettings
-
-if TYPE_CHECKING:
-    from bertkit.server.connections import Worker
 
 # oneDNN and torch each cache 1,024 kernels, one for each batch size: 300 MB after 40,000 requests. With 128 kernels, memory
 # does not grow and the speed is the same (measured).
 KERNEL_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128", "LRU_CACHE_CAPACITY": "128"}
 IDLE_SECONDS = 75  # until an idle connection is closed; common proxies close theirs first, after 60
-MAX_CONNECTIONS = 1000  # per worker; the usual limit of open files is 1,024
 STOP_SECONDS = 10  # a stop waits for unfinished requests for request_seconds and these seconds
 TOKEN = "BERTKIT_TOKEN"  # the variable for a token without a file
 
 
 def run(settings: ServeSettings) -> None:
     """Serve until SIGTERM or SIGINT."""
-    try:
-        import fastapi  # noqa: F401
-        import fastapi_offline  # noqa: F401
-        import prometheus_client  # noqa: F401
-        import uvloop  # noqa: F401
-
-        from bertkit.server.connections import Worker
-        from bertkit.server.workers import supervise
-    except ModuleNotFoundError as error:
-        raise InputError(f"serve needs {error.name}: {install_extra('serve')}") from None
+    for package in ("fastapi", "fastapi_offline", "prometheus_client", "uvicorn", "uvloop"):
+        refuse(importlib.util.find_spec(package) is None and f"serve needs {package}: {install_extra('serve')}")
     for name, capacity in KERNEL_CACHES.items():
         os.environ.setdefault(name, capacity)
     token = _read_token(settings.token)
     with _listener(settings, token is not None) as listener:
         serve = functools.partial(_serve, settings, token, listener)
-        if settings.workers > 1:
-            supervise(settings.workers, serve, listener, settings.request_seconds + STOP_SECONDS)
-            return
-        with handle_signals((signal.SIGTERM, signal.SIGINT), lambda *_: sys.exit(0)):  # uvicorn raises the signal again
-            serve([Worker()], 0)
+        supervise(settings.workers, serve, listener, settings.request_seconds + STOP_SECONDS)
 
 
 def _read_token(path: str | None) -> bytes | None:
@@ -90,14 +73,14 @@ def _listener(settings: ServeSettings, has_token: bool) -> socket.socket:
 
 
 def _serve(
-    settings: ServeSettings, token: bytes | None, listener: socket.socket, workers: "Sequence[Worker]", place: int
+    settings: ServeSettings, token: bytes | None, listener: socket.socket, workers: Sequence[Worker], place: int
 ) -> None:
     """Load the models, and serve them in this process, until a signal."""
     import torch
     import uvicorn
 
     from bertkit.server.app import make_app
-    from bertkit.server.connections import Server
+    from bertkit.server.connections import Protocol, Server
     from bertkit.server.service import Service
 
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # before the models are loaded
@@ -108,9 +91,9 @@ def _serve(
     access = "" if token is None else ", with a token"
     ready = f"serving {', '.join(settings.names)} on http://{address}:{port}{access}{worker}; Ctrl-C stops"
     config = uvicorn.Config(
-        lambda: make_app(Service(settings), token), factory=True, loop="uvloop", http="h11", ws="none", lifespan="on",
+        lambda: make_app(Service(settings), token), factory=True, loop="uvloop", http=Protocol, ws="none", lifespan="on",
         log_config=None, log_level="critical", access_log=False, server_header=False, proxy_headers=False,
-        limit_concurrency=MAX_CONNECTIONS, timeout_keep_alive=IDLE_SECONDS,
+        timeout_keep_alive=IDLE_SECONDS,
         timeout_graceful_shutdown=math.ceil(settings.request_seconds) + STOP_SECONDS,
     )  # fmt: skip
     Server(config, listener, workers, place, ready).run()

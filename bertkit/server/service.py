@@ -4,7 +4,7 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,6 +115,7 @@ class Service:
 
     def __init__(self, settings: ServeSettings) -> None:
         self.settings, self.is_stopping, self._is_loading = settings, False, False
+        self.connections: Collection[object] = ()  # those of this worker
         device = processes.choose_device(settings.device)
         models, searcher = self._open()
         self.batch_tokens = settings.batch_tokens or micro_batches.AUTO_MICRO_TOKENS[device.type]
@@ -147,6 +148,13 @@ class Service:
             say(f"error: {worker}{error}; the old models stay", file=sys.stderr)
         finally:
             self._is_loading = False
+
+    def refuse_all(self) -> None:
+        """Answer all requests that wait or are computed with an error."""
+        for queue in self._queues:
+            queue.refuse_all(
+                RefusedError(503, "took_too_long", "a text takes the tokenizer too long; the server starts again")
+            )
 
     async def close(self) -> None:
         """Compute all waiting requests, then end the threads."""

@@ -119,7 +119,7 @@ class Connection:
                 return Answer(0, {}, b"")
             lines = iter(lambda: self.file.readline().decode().rstrip("\r\n"), "")
             headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
-            length = int(headers.get("content-length", -1))  # of a fault in HTTP, all until the connection is closed
+            length = int(headers.get("content-length", -1))
             return Answer(int(first.split()[1]), headers, self.file.read(length))
         except ConnectionError:
             return Answer(0, {}, b"")

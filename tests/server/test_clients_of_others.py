@@ -1,6 +1,7 @@
 """Clients of other servers: the packages of OpenAI, langchain and Hugging Face, and plain requests with their fields."""
 
 import base64
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 from conftest import headed_model
 from huggingface_hub import InferenceClient
-from serving import Server, ask, serving
+from serving import Connection, Server, ask, request, serving
 
 from bertkit import __version__, export_model, load_embedder
 from bertkit.data.corpus.tokenizer import Tokenizer
@@ -23,6 +24,7 @@ def folder(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Pa
     folder = tmp_path_factory.mktemp("models")
     for name, heads in {"bare": (), "stars": ("sequence",)}.items():
         export_model(headed_model(tokenizer, *heads, max_position_embeddings=97), tokenizer, folder / name)
+    (folder / "bare" / "sentence_bert_config.json").write_text('{"max_seq_length": 31, "do_lower_case": false}')
     return folder
 
 
@@ -76,9 +78,31 @@ def test_paths_of_text_embeddings_inference(server: Server, vectors: np.ndarray)
     assert b"bertkit_requests_total" in ask(server.port, "/metrics", **BEARER).body
     assert ask(server.port, "/info", **BEARER).json == {
         "model_id": "bare", "model_dtype": "float32", "model_type": {"embedding": {"pooling": "mean"}}, "auto_truncate": True,
-        "max_input_length": 97, "max_concurrent_requests": 256, "max_client_batch_size": 256, "max_batch_tokens": 2048,
+        "max_input_length": 31, "max_concurrent_requests": 256, "max_client_batch_size": 256, "max_batch_tokens": 2048,
         "version": __version__,
     }  # fmt: skip
+
+
+def test_habits_of_clients_are_taken(server: Server, vectors: np.ndarray, folder: Path) -> None:
+    """Fields without an effect, null for a field that is left out, ids of tokens, a byte order mark, HEAD."""
+    openai = {"input": TEXTS, "user": "me", "encoding_format": None, "dimensions": None, "model": None}
+    ids = load_embedder(folder / "bare", device="cpu").tokenizer(TEXTS)["input_ids"]
+    for body in (openai, {"input": ids}, {"input": [text[1:-1] for text in ids]}, {"input": [TEXTS[0], *ids[1:]]}):
+        data = ask(server.port, "/v1/embeddings", body, **BEARER).json["data"]
+        np.testing.assert_allclose([one["embedding"] for one in data], vectors, atol=1e-6)
+    single = ask(server.port, "/v1/embeddings", {"input": ids[1]}, **BEARER).json["data"]
+    np.testing.assert_allclose([one["embedding"] for one in single], vectors[1:2], atol=1e-6)
+    body = {"inputs": TEXTS, "truncate": None, "normalize": None, "prompt_name": None}
+    np.testing.assert_allclose(ask(server.port, "/embed", body, **BEARER).json, vectors, atol=1e-6)
+    marked = b"\xef\xbb\xbf" + json.dumps({"inputs": TEXTS}).encode()
+    np.testing.assert_allclose(ask(server.port, "/embed", marked, **BEARER).json, vectors, atol=1e-6)
+    for path in ("/", "/health", "/models"):
+        with Connection(server.port) as connection:
+            connection.send(request(path, method="HEAD", **BEARER) + request("/health"))
+            assert connection.file.readline().split()[1] == b"200"
+            lines = [*iter(lambda: connection.file.readline().strip(), b"")]  # and no body: the next answer follows
+            assert any(line.startswith(b"content-length: ") for line in lines)
+            assert connection.answer().json == {"status": "ready"}
 
 
 def test_the_openai_package(server: Server, vectors: np.ndarray) -> None:
@@ -93,8 +117,8 @@ def test_the_openai_package(server: Server, vectors: np.ndarray) -> None:
     with pytest.raises(openai.NotFoundError, match="no model 'other'") as refused:
         client.embeddings.create(model="other", input="kan")
     assert (refused.value.code, refused.value.type) == ("no_model", "invalid_request_error")
-    with pytest.raises(openai.BadRequestError, match=r"input\.0"):
-        client.embeddings.create(model="bare", input=[[11, 12]])
+    with pytest.raises(openai.BadRequestError, match="expected ids of the model's tokenizer"):
+        client.embeddings.create(model="bare", input=[[11, 100_000]])
     with pytest.raises(openai.AuthenticationError):
         openai.OpenAI(base_url=client.base_url, api_key="wrong").models.list()
 

@@ -18,14 +18,17 @@ pytest.importorskip("uvloop")
 
 import uvicorn
 
-from bertkit.server.connections import Server, Worker
+from bertkit.server.connections import Server
+from bertkit.server.workers import Worker
 
 
 class Application:
     """Answers every request."""
 
     def __init__(self) -> None:
-        self.state = SimpleNamespace(service=SimpleNamespace(is_stopping=False))
+        self.state = SimpleNamespace(
+            service=SimpleNamespace(is_stopping=False, settings=SimpleNamespace(request_seconds=30))
+        )
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         assert scope["type"] == "http"

@@ -343,7 +343,7 @@ BAD: dict[str, tuple[bytes, tuple[int, ...], str | None]] = {
     "too many inputs": (post({"inputs": ["kan"] * 21}), (413,), "too_large"),
     "too many tokens": (post({"inputs": ["kan lon min rur ten kar " * 20] * 18}), (413,), "too_large"),
     "texts to be left whole": (post({"inputs": ["kan"], "truncate": False}, "/embed"), (400,), "bad_input"),
-    "tokens for OpenAI's path": (post({"input": [[11, 12]]}, "/v1/embeddings"), (400,), "bad_input"),
+    "tokens for OpenAI's path": (post({"input": [[11, 1 << 31]]}, "/v1/embeddings"), (400,), "bad_input"),
     "an unknown encoding": (post({"input": "kan", "encoding_format": "hex"}, "/v1/embeddings"), (400,), "bad_input"),
     "a model of OpenAI": (post({"input": "kan", "model": "text-embedding-3-small"}, "/v1/embeddings"), (404,), "no_model"),
     "to describe an unknown model": (request("/v1/models/star"), (404,), "no_model"),
@@ -356,7 +356,6 @@ BAD: dict[str, tuple[bytes, tuple[int, ...], str | None]] = {
     # how it is written
     "Latin-1": (post('{"inputs": ["é"]}'.encode("latin-1")), (400,), "bad_json"),
     "UTF-16": (post('{"inputs": ["kan"]}'.encode("utf-16")), (400,), "bad_json"),
-    "a byte order mark": (post(b"\xef\xbb\xbf" + GOOD), (400,), "bad_json"),
     "zero bytes": (post(b"\0" * 100), (400,), "bad_json"),
     "another type": (post(GOOD, content_type="text/plain"), (415,), "wrong_type"),
     "a form, as a page of another host may send": (post(GOOD, content_type="application/x-www-form-urlencoded"), (415,), "wrong_type"),
@@ -371,13 +370,13 @@ BAD: dict[str, tuple[bytes, tuple[int, ...], str | None]] = {
     "CONNECT": (raw("CONNECT example.org:443 HTTP/1.1", "host: x"), (400, 404, 405), None),
     "the name of another's web page": (post(GOOD, host="rebind.example:8000", origin="http://rebind.example:8000"), (400,), "bad_host"),
     "an older HTTP without a host": (raw("GET /models HTTP/1.0"), (400,), "bad_host"),
-    # HTTP, of which uvicorn says a line of text
-    "two hosts": (raw("GET /models HTTP/1.1", "host: localhost", "host: rebind.example"), (400,), None),
-    "no host": (raw("GET /models HTTP/1.1"), (400,), None),
-    "no HTTP": (b"kan lon min\r\n\r\n", (400,), None),
-    "a greeting of TLS": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(200)), (400,), None),
-    "two lengths": (raw("POST /predict HTTP/1.1", *JSON, "content-length: 19", "content-length: 20", body=GOOD), (400,), None),
-    "a chunk of no length": (raw("POST /predict HTTP/1.1", *CHUNKED, body=b"zz\r\nkan\r\n0\r\n\r\n"), (400,), None),
+    # what is no HTTP
+    "two hosts": (raw("GET /models HTTP/1.1", "host: localhost", "host: rebind.example"), (400,), "bad_request"),
+    "no host": (raw("GET /models HTTP/1.1"), (400,), "bad_request"),
+    "no HTTP": (b"kan lon min\r\n\r\n", (400,), "bad_request"),
+    "a greeting of TLS": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(200)), (400,), "bad_request"),
+    "two lengths": (raw("POST /predict HTTP/1.1", *JSON, "content-length: 19", "content-length: 20", body=GOOD), (400,), "bad_request"),
+    "a chunk of no length": (raw("POST /predict HTTP/1.1", *CHUNKED, body=b"zz\r\nkan\r\n0\r\n\r\n"), (400,), "bad_request"),
     "a header without end": (b"GET /healthz HTTP/1.1\r\nx: " + b"a" * 1_000_000, (400, 0), None),
 }  # fmt: skip
 

@@ -208,6 +208,31 @@ def test_metrics_are_sums_over_workers(python: Path, tokenizer: Tokenizer, tmp_p
         assert not folder.exists()
 
 
+def test_a_text_that_takes_the_tokenizer_too_long_ends_its_worker_alone(
+    python: Path, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    """The pattern takes 0.2 s for each word of the long text, and fails on the short one."""
+    make_model(tokenizer, tmp_path / "model")
+    file = tmp_path / "model" / "tokenizer.json"
+    pattern = {"type": "Split", "pattern": {"Regex": "(q(a+)+)+$"}, "behavior": "Isolated", "invert": False}
+    content = json.loads(file.read_text()) | {"pre_tokenizer": pattern}
+    (tmp_path / "model" / "vocab.txt").unlink()
+    file.write_text(json.dumps(content))
+    with serving(python, f"model_dir={tmp_path / 'model'}", "request_seconds=2") as server:
+        right = ask(server.port, "/predict", {"inputs": [TEXTS[0]]})
+        failed = ask(server.port, "/predict", {"inputs": ["q" + "a" * 40 + "b"]})
+        assert (failed.status, failed.code) == (500, "failed")
+        began = time.monotonic()
+        endless = ask(server.port, "/predict", {"inputs": [("q" + "a" * 22 + "b ") * 1000]})
+        assert (endless.status, endless.code) == (503, "took_too_long")
+        assert time.monotonic() - began < 10
+        assert (
+            ask(server.port, "/predict", {"inputs": [TEXTS[0]]}).body == right.body
+        )  # waits until the models are loaded
+        server.wait_for(r"^worker \d+ died; another one takes its place$")
+        assert server.stop() == 0
+
+
 @pytest.mark.slow
 def test_workers_whose_model_or_server_is_gone(python: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
     right = make_model(tokenizer, tmp_path / "model")
@@ -266,7 +291,8 @@ def test_memory_stays_flat_over_100_000_requests(tokenizer: Tokenizer, tmp_path:
         megabytes = []
         for number in (10_000, 10_000, 40_000, 40_000):
             asyncio.run(drive(server.port, number))
-            status = Path(f"/proc/{server.process.pid}/status").read_text()
+            (worker,) = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
+            status = Path(f"/proc/{worker}/status").read_text()
             megabytes.append(int(status.split("VmRSS:")[1].split()[0]) / 1000)
         print(megabytes)
         assert megabytes[-1] < megabytes[0] + 10, megabytes
