@@ -15,7 +15,7 @@ from torch import Tensor
 from bertkit.base.errors import InputError, listed
 from bertkit.interop.google.checkpoint import GoogleFiles, find_checkpoint
 from bertkit.interop.hugging_face.architecture import Architecture, StoredTensors
-from bertkit.interop.hugging_face.config_json import config_of, problem_type_of, read_content, type_of
+from bertkit.interop.hugging_face.config_json import config_of, problem_type_of, read_content, type_of, warn_once
 from bertkit.interop.hugging_face.names import in_decoder, in_masked_lm
 from bertkit.interop.hugging_face.weight_files import HuggingFaceFiles, has_weights, unfit_values
 from bertkit.model.bert_config import HEADS, TASK_HEADS, BertConfig
@@ -62,6 +62,13 @@ class Stored:
     our_names: dict[str, str]  # bertkit's names by full names; other tensors are unknown
     weights: dict[str, Tensor]  # the known tensors, by bertkit's names
     skipped: dict[str, str]  # tensors left out, with the reason
+    file_names: dict[str, str]  # the names of tensors in the file, by their full names
+
+    def name_in_file(self, full_name: str) -> str:
+        """Return the name that a tensor has in the file, or would have if it is missing."""
+        prefix, names = self.architecture.prefix, self.file_names.values()
+        is_bare = not any(name.startswith(prefix) for name in names)
+        return self.file_names.get(full_name, full_name.removeprefix(prefix) if is_bare else full_name)
 
     @property
     def parts(self) -> set[str]:
@@ -107,7 +114,8 @@ def read_stored(directory: Path) -> Stored:
             "restore the directory from its source"
         )
     weights = {ours: tensors[name] for name, ours in our_names.items()}
-    return Stored(directory, path, config, architecture, tensors, our_names, weights, read.skipped | stored.skipped)
+    skipped = read.skipped | stored.skipped
+    return Stored(directory, path, config, architecture, tensors, our_names, weights, skipped, stored.file_names)
 
 
 def relabel(stored: Stored, heads: Sequence[str], wanted: BertConfig) -> None:
@@ -137,18 +145,26 @@ def fit(stored: Stored, expected: Mapping[str, Tensor], needs_pooler: bool, is_n
     new = [n for n in expected if n.startswith(optional) and part_of(n) not in parts and n not in copied]
     stored.weights.update({twin: stored.weights[name] for twin, name in copied.items()})
     faults = ((n, _fault(parameter, stored.weights.get(n))) for n, parameter in expected.items() if n not in new)
-    problems = [f"{stored.architecture.full_name(name)}: {fault}" for name, fault in faults if fault]
+    in_file = stored.name_in_file
+    problems = [f"{in_file(stored.architecture.full_name(name))}: {fault}" for name, fault in faults if fault]
     used, ours = {*expected, *copied.values()}, stored.our_names
     unused = [name for name in stored.tensors if ours.get(name) not in used]
     unasked = [name for name in unused if ours.get(name, "").startswith(("heads.", "bert.pooler."))]
     stored.skipped.update(dict.fromkeys(unasked, "head not asked for"))
-    problems += [f"{name}: this model has no such weight" for name in unused if name not in unasked]
-    problems = problems or unfit_values(stored.tensors)  # values only of shapes that fit the model
+    foreign = [name for name in unused if name not in ours and not name.startswith(stored.architecture.parts)]
+    stored.skipped.update(dict.fromkeys(foreign, "not a part of the model"))
+    problems += [
+        f"{in_file(name)}: this model has no such weight" for name in unused if name not in {*unasked, *foreign}
+    ]
+    kept = {in_file(name): tensor for name, tensor in stored.tensors.items() if name not in foreign}
+    problems = problems or unfit_values(kept)  # values only of shapes that fit the model
     if problems:
         raise InputError(
             f"{stored.directory}: {len(problems)} weights do not fit {stored.config_path.name}: {listed(problems)}; restore the "
             "directory from its source"
         )
+    if foreign:
+        warn_once(f"{stored.directory}: left out, as no part of the model: {listed(list(map(in_file, foreign)))}")
     return new
 
 

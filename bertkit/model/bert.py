@@ -62,8 +62,8 @@ class Embeddings(nn.Module):
         self.place = positions.module_name
         self.add_module(self.place, positions)
         self.segment = Embedding(config.type_vocab_size, size) if is_bert and config.type_vocab_size > 0 else None
-        self.norm = make_norm(config) if is_bert else None
-        self.dropout = Dropout(config.hidden_dropout_prob)
+        self.norm, prob = make_norm(config) if is_bert else None, config.embedding_dropout_prob
+        self.dropout = Dropout(config.hidden_dropout_prob if prob is None else prob)
 
     @property
     def positions(self) -> Positions:

@@ -191,6 +191,7 @@ class BertConfig(BertShape):
     # the task of a sequence head; None: a regression if there is one label, else a single-label classification
     problem_type: ProblemType | None = None
     classifier_dropout: ShareBelow1 | None = None  # dropout before a task head; None for `hidden_dropout_prob`
+    embedding_dropout_prob: ShareBelow1 | None = None  # dropout of the embeddings; None for `hidden_dropout_prob`
     head_act: Activation | None = None  # of the transform with which heads begin; None for `hidden_act`
 
     @property
@@ -213,6 +214,7 @@ class BertConfig(BertShape):
             # with `task_transform`, a linear map alone is not what `transformers` computes
             "head": not self.head.is_exported or (self.task_transform and self.head.kind != "linear"),
             "head_act": self.head_act is not None,
+            "embedding_dropout_prob": self.embedding_dropout_prob is not None,
             "task_transform": self.task_transform,
             "type_vocab_size": self.type_vocab_size == 0,
             "norm": self.norm != NormConfig(),

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from bertkit.base import plugins
 from bertkit.base.errors import InputError
+from bertkit.interop.hugging_face.config_keys import Keys
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.heads import BertWithHeads
 
@@ -29,6 +30,28 @@ class StoredTensors:
 
     tensors: dict[str, Tensor]
     skipped: dict[str, str] = field(default_factory=dict)  # names of tensors that were left out, with the reason
+    file_names: dict[str, str] = field(default_factory=dict)  # by full names
+
+    def put(self, full_name: str, name: str, tensor: Tensor) -> None:
+        """Add a tensor with its name in the file; raise InputError if it is there twice."""
+        if full_name in self.tensors:
+            raise InputError(f"{name} is there twice, also as {self.file_names[full_name]}; remove one")
+        self.tensors[full_name], self.file_names[full_name] = tensor, name
+
+    def untie(self, ties: Mapping[str, str], content: Content) -> None:
+        """Keep tied weights once, by the name of the original; raise InputError if they differ, or one of two is missing."""
+        for tied, original in ties.items():
+            bias = tied.removesuffix("weight") + "bias"
+            if tied in self.tensors:
+                tensor, name = self.tensors.pop(tied), self.file_names[tied]
+                self.file_names.setdefault(original, name)
+                if not torch.equal(tensor, self.tensors.setdefault(original, tensor)):
+                    raise InputError(
+                        f"{name} differs from {self.file_names[original]}; bertkit loads tied weights only"
+                    )
+                self.skipped[tied] = f"tied to {original}"
+            elif content.get("tie_word_embeddings") is False and not {bias, ties.get(bias)}.isdisjoint(self.tensors):
+                raise InputError(f"{tied}: missing, and tie_word_embeddings=False; restore it, or tie it to {original}")
 
 
 @dataclass(frozen=True)
@@ -43,6 +66,11 @@ class Architecture(ABC):
     """A model type. Full names of weights are those of a `transformers` class with heads, such as `bert.pooler.dense.bias`."""
 
     prefix: ClassVar[str]  # of the names of the encoder's weights in a class with heads
+    parts: ClassVar[
+        tuple[str, ...]
+    ]  # prefixes of names that belong to the model: others are left out, as transformers does
+    keys: ClassVar[Keys]  # of `config.json`
+    names_in_file: ClassVar[Mapping[str, str]] = {}  # of bertkit's settings, where they differ
     classes: ClassVar[Mapping[Heads, str]]  # of transformers, by their heads
     without_pooler: ClassVar[tuple[Heads, ...]] = ()  # the heads of the classes that have none
 

@@ -16,6 +16,7 @@ from bertkit.base.errors import InputError
 from bertkit.base.plugins import option
 from bertkit.base.text_files import control_character
 from bertkit.base.typed_settings import refuse, to_mapping
+from bertkit.interop.hugging_face import config_keys
 from bertkit.interop.hugging_face.architecture import (
     OWN_TYPE,
     Architecture,
@@ -26,7 +27,7 @@ from bertkit.interop.hugging_face.architecture import (
     rule_of,
 )
 from bertkit.interop.hugging_face.config_json import is_decoder
-from bertkit.interop.hugging_face.names import CLASSIFIERS, from_hugging_face, full_name, to_hugging_face
+from bertkit.interop.hugging_face.names import CLASSIFIERS, from_hugging_face, full_name, to_hugging_face, unwrapped
 from bertkit.model.attention_config import AttentionConfig
 from bertkit.model.bert_config import BertConfig, NormConfig
 from bertkit.model.heads import BertWithHeads
@@ -36,12 +37,11 @@ SHAPE = (
     "attention_probs_dropout_prob", "max_position_embeddings", "type_vocab_size", "initializer_range", "layer_norm_eps",
     "vocab_size",
 )  # fmt: skip
-DEFAULTS = {"hidden_act": "gelu", "initializer_range": 0.02, "layer_norm_eps": 1e-12, "type_vocab_size": 2}
-MOST_LABELS = 100_000
-_ONLY_VALUES = {
-    "add_cross_attention": False, "is_encoder_decoder": False,
-    "tie_word_embeddings": True, "pruned_heads": {}, "quantization_config": None,
+DEFAULTS = {
+    "hidden_act": "gelu", "initializer_range": 0.02, "layer_norm_eps": 1e-12, "type_vocab_size": 2,
+    "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1,
 }  # fmt: skip
+MOST_LABELS = 100_000
 RELATIVE_KEY = "relative_key"  # relative positions of transformers 4: Shaw et al. 2018, for keys only
 _LABELLED = ("ForSequenceClassification", "ForTokenClassification")  # ends of names of classes
 _TIES = {
@@ -50,6 +50,7 @@ _TIES = {
 }
 _TIES |= {f"decoder.{tied}": f"decoder.{original}" for tied, original in _TIES.items()}
 _OLD_NAMES = {r"LayerNorm\.gamma$": "LayerNorm.weight", r"LayerNorm\.beta$": "LayerNorm.bias"}
+_OWNER = re.compile(r"^(model\.)+")  # what a BERT is called in a module that holds it, such as Lightning's
 _DISTANCES = re.compile(r"bert\.encoder\.layer\.(\d+)\.attention\.self\.distance_embedding\.weight")
 _PLACES = "bert.embeddings.position_embeddings.weight"
 
@@ -59,6 +60,8 @@ class BertArchitecture(Architecture):
     """A BERT, with causal attention too."""
 
     prefix = "bert."
+    parts: ClassVar[tuple[str, ...]] = ("bert.", "heads.")
+    keys = config_keys.BERT
     classes: ClassVar[Mapping[Heads, str]] = {
         ("masked_lm", "next_sentence"): "BertForPreTraining",
         ("masked_lm",): "BertForMaskedLM",
@@ -89,7 +92,7 @@ class BertArchitecture(Architecture):
         if kind == RELATIVE_KEY and isinstance(places, int):
             attention |= {"positions": "relative", "max_distance": places - 1, "relative_to": ["keys"]}
         refuse(
-            other_settings(content),
+            config_keys.BERT.faults(content),  # here it may be that of an encoder with a decoder
             type(is_causal) is not bool and f"is_decoder={is_causal!r}: expected true or false",
             kind not in ("absolute", RELATIVE_KEY)
             and f"position_embedding_type={kind!r} is not supported; bertkit loads 'absolute' and 'relative_key' only",
@@ -104,7 +107,7 @@ class BertArchitecture(Architecture):
 
     def full_name_of_file(self, name: str) -> str:
         """Return the full name of a tensor in a file of `transformers`."""
-        return full_name(name.removeprefix("module."))  # data-parallel training adds it
+        return full_name(_OWNER.sub("", unwrapped(name)))
 
     def stored(self, tensors: Mapping[str, Tensor], content: Content) -> StoredTensors:
         """Rename what old versions called otherwise, and leave out buffers and second copies of tied weights."""
@@ -115,13 +118,11 @@ class BertArchitecture(Architecture):
                 full = re.sub(old, new, full)
             if reason := rule_of(full, self.left_out):
                 stored.skipped[name] = reason
-            elif full in stored.tensors:
-                raise InputError(f"{name} is there twice, by its old and its new name; remove one")
             else:
-                stored.tensors[full] = tensor
+                stored.put(full, name, tensor)
         if content.get("position_embedding_type") == RELATIVE_KEY:
             _turn_distances(stored)
-        _untie(stored)
+        stored.untie(_TIES, content)
         return stored
 
     def our_names(self, names: Iterable[str], content: Content) -> dict[str, str]:
@@ -162,31 +163,32 @@ def _turn_distances(stored: StoredTensors) -> None:
             stored.skipped[_PLACES] = "not used with relative positions"
 
 
-def _untie(stored: StoredTensors) -> None:
-    """Keep tied weights once; raise InputError if they differ."""
-    for tied, original in _TIES.items():
-        if tied in stored.tensors:
-            tensor = stored.tensors.pop(tied)
-            if not torch.equal(tensor, stored.tensors.setdefault(original, tensor)):
-                raise InputError(f"{tied} differs from {original}; bertkit loads tied weights only")
-            stored.skipped[tied] = f"tied to {original}"
-
-
-def other_settings(content: Content) -> list[str]:
-    """Return an error line for each setting with a value that bertkit lacks."""
-    return [
-        f"{key}={content[key]!r} is not supported; bertkit loads {allowed!r} only"
-        for key, allowed in _ONLY_VALUES.items()
-        if content.get(key) not in (None, allowed)
-    ]
-
-
 def shared_settings(content: Content, tensors: Mapping[str, Tensor]) -> Content:
     """Return the settings that all model types of BERT's shape have, with "???" for one that is missing."""
-    optional = {name: content.get(name) for name in ("classifier_dropout", "problem_type", "decoder", "eos_token_id")}
+    optional = {name: content.get(name) for name in ("classifier_dropout", "decoder", "eos_token_id")}
     shape = {name: content.get(name, DEFAULTS.get(name, "???")) for name in SHAPE}
-    labels = labels_of(content, tensors.get("classifier.weight"))
-    return {**shape, **optional, "pad_token_id": content.get("pad_token_id") or 0, "labels": labels}
+    shape["hidden_act"] = activation_of(shape["hidden_act"])
+    return {**shape, **optional, **task_settings(content, tensors)}
+
+
+def activation_of(name: object) -> object:
+    """Return bertkit's name of an activation that `transformers` has by several names."""
+    return config_keys.ACTIVATIONS.get(name, name) if isinstance(name, str) else name
+
+
+def task_settings(content: Content, tensors: Mapping[str, Tensor]) -> Content:
+    """Return the settings of labels and padding, which all model types have."""
+    labels, kind = labels_of(content, tensors.get("classifier.weight")), content.get("problem_type")
+    refuse(
+        len(labels) == 1
+        and kind == "single_label_classification"
+        and f"problem_type={kind!r} with one label, whose probability is always 1; set it to 'regression', or "
+        "'multi_label_classification' for a probability"
+    )
+    pad, size = content.get("pad_token_id") or 0, content.get("vocab_size")
+    if isinstance(pad, int) and isinstance(size, int) and -size <= pad < 0:
+        pad += size  # torch's embeddings count from the end
+    return {"labels": labels, "problem_type": kind, "pad_token_id": pad}
 
 
 def labels_of(content: Content, rows: Tensor | None) -> list[str]:
@@ -242,19 +244,22 @@ def labelled(config: BertConfig, class_name: str, dtype: torch.dtype) -> Content
 class VariantArchitecture(BertArchitecture):
     """A variant of BERT with bertkit's own settings; `transformers` refuses to load its type."""
 
+    keys = config_keys.OWN
+
     def writes(self, config: BertConfig) -> bool:
         """It is the type of the models that no other architecture writes."""
         return False
 
     def settings(self, content: Content, tensors: Mapping[str, Tensor]) -> Content:
         """Add the defaults of the settings that a group lacks."""
-        refuse(other_settings(content))
+        refuse(self.keys.faults(content))
         known: dict[str, Content] = {"attention": to_mapping(AttentionConfig()), "norm": to_mapping(NormConfig())}
         own = {name: content.get(name) for name in known}
         groups = {name: {**known[name], **group} if isinstance(group, dict) else group for name, group in own.items()}
         others = {"pooling": content.get("pooling", "first")}
         others |= {name: content.get(name, {}) for name in ("head", "feed_forward")}
-        others |= {"task_transform": content.get("task_transform", False), "head_act": content.get("head_act")}
+        others |= {"task_transform": content.get("task_transform", False)}
+        others |= {name: content.get(name) for name in ("head_act", "embedding_dropout_prob")}
         return groups | others | shared_settings(content, tensors)
 
     def content(self, config: BertConfig, class_name: str, dtype: torch.dtype) -> Content:

@@ -1,6 +1,7 @@
 """`config.json` of Hugging Face and Google, in either direction, and whether `transformers` can compute a model."""
 
 import functools
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -111,18 +112,23 @@ def config_of(path: Path, content: Content, tensors: Mapping[str, Tensor]) -> Be
     try:
         config = build(BertConfig, architecture.settings(content, tensors))
     except InputError as error:  # with the names of the file, not of the command line
+        names = architecture.names_in_file
         lines = [line.removeprefix("model.").replace("missing value: set ", "no ") for line in error.args]
+        lines = [re.sub(r"[a-z_]+(\.[a-z_]+)?", lambda word: names.get(word[0], word[0]), line) for line in lines]
         raise InputError(*(f"{path}: {line}" for line in lines)) from None
+    if unknown := architecture.keys.unknown(content):
+        warn_once(f"{path}: no effect, since transformers does not compute with them either: {', '.join(unknown)}")
     is_causal = content.get("is_decoder") is True and config.attention.pattern == "causal"
     if is_causal and "next_token" not in architecture.heads_of_classes(content):
-        _say_causal(path)
+        how = "each token attends only to itself and the tokens before it; in BERT it is false"
+        warn_once(f"{path}: is_decoder=true: attention is causal, {how}")
     return config
 
 
 @functools.cache
-def _say_causal(path: Path) -> None:
-    how = "each token attends only to itself and the tokens before it; in BERT it is false"
-    say(f"warning: {path}: is_decoder=true: attention is causal, {how}", file=sys.stderr)
+def warn_once(line: str) -> None:
+    """Print a warning about a file, which may be opened several times."""
+    say(f"warning: {line}", file=sys.stderr)
 
 
 def problem_type_of(config: BertConfig) -> ProblemType:

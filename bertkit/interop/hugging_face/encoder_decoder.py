@@ -10,9 +10,10 @@ from torch import Tensor
 
 from bertkit.base.errors import InputError
 from bertkit.base.plugins import option
+from bertkit.interop.hugging_face import config_keys
 from bertkit.interop.hugging_face.architecture import Content, Located
 from bertkit.interop.hugging_face.bert import DEFAULTS, SHAPE, BertArchitecture
-from bertkit.interop.hugging_face.names import full_name
+from bertkit.interop.hugging_face.names import full_name, unwrapped
 from bertkit.model.bert_config import BertConfig, DecoderConfig
 from bertkit.model.heads import BertWithHeads
 
@@ -21,6 +22,8 @@ from bertkit.model.heads import BertWithHeads
 class EncoderDecoderArchitecture(BertArchitecture):
     """An encoder and a decoder; the key `decoder_shares_encoder` is bertkit's own."""
 
+    parts = ("bert.", "decoder.", "heads.")
+    keys = config_keys.PAIR
     left_out: ClassVar[Mapping[str, str]] = {**BertArchitecture.left_out, r"bert\.pooler\..*": "an unused pooler"}
 
     def writes(self, config: BertConfig) -> bool:
@@ -69,7 +72,7 @@ class EncoderDecoderArchitecture(BertArchitecture):
 
     def full_name_of_file(self, name: str) -> str:
         """Return the full name: the encoder's weights have the prefix `bert.`."""
-        return full_name(re.sub(r"^encoder\.", "bert.", name))
+        return full_name(re.sub(r"^encoder\.", "bert.", unwrapped(name)))
 
     def tensors_of(self, model: BertWithHeads) -> dict[str, Tensor]:
         """Return the weights: shared weights twice, and zeros for the unused pooler of the encoder."""

@@ -5,6 +5,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -14,9 +15,10 @@ from bertkit.base.errors import InputError
 from bertkit.base.plugins import option
 from bertkit.base.text_files import JsonObject
 from bertkit.base.typed_settings import refuse, to_mapping
+from bertkit.interop.hugging_face import config_keys
 from bertkit.interop.hugging_face.architecture import Architecture, Content, Heads, Located, StoredTensors
-from bertkit.interop.hugging_face.bert import labelled, labels_of
-from bertkit.interop.hugging_face.names import translate
+from bertkit.interop.hugging_face.bert import activation_of, labelled, task_settings
+from bertkit.interop.hugging_face.names import translate, unwrapped
 from bertkit.model.attention_config import AttentionConfig
 from bertkit.model.bert_config import TASK_HEADS, BertConfig, FeedForwardConfig, HeadConfig, NormConfig
 from bertkit.model.heads import BertWithHeads
@@ -37,14 +39,23 @@ _DEFAULTS: JsonObject = {
     "classifier_activation": "gelu", "classifier_pooling": "cls", "local_attention": 128, "layer_types": None,
     "global_attn_every_n_layers": 3, "rope_parameters": None, "global_rope_theta": 160_000.0, "local_rope_theta": 10_000.0,
 }  # fmt: skip
-_ONLY_VALUES: JsonObject = {
-    "decoder_bias": True, "tie_word_embeddings": True, "quantization_config": None, "initializer_cutoff_factor": 2.0,
-    "rope_scaling": None,
+# written as they always are
+_FIXED: JsonObject = {"decoder_bias": True, "initializer_cutoff_factor": 2.0, "tie_word_embeddings": True}
+# bertkit's settings by other names than those in _SETTINGS, for messages
+_NAMES_IN_FILE = {
+    "attention.bias": "attention_bias", "attention.full_every": "global_attn_every_n_layers",
+    "attention.rotary_base": "global_rope_theta", "attention.rotary_local_base": "local_rope_theta",
+    "embedding_dropout_prob": "embedding_dropout", "feed_forward.bias": "mlp_bias", "head_act": "classifier_activation",
+    "norm.bias": "norm_bias",
 }  # fmt: skip
 _POOLINGS = {"cls": "cls", "mean": "plain_mean"}
 _OLD_BASES = {"full_attention": "global_rope_theta", "sliding_attention": "local_rope_theta"}  # of transformers 4
 _PARTS = ("query", "key", "value")  # the thirds of Wqkv
-_ROOTS = ("model.", "head.", "decoder.", "classifier.")
+_BARE = re.compile(r"^(?=(embeddings|layers|final_norm)\.)")  # of an encoder that was saved without heads
+_OWNER = re.compile(
+    r"^(model\.)+(?=(model|head|decoder|classifier)\.)"
+)  # what a ModernBERT is called in Lightning's modules
+_TIES = {"decoder.weight": "model.embeddings.tok_embeddings.weight"}
 _NAMES = {
     "bert.embeddings.token": "model.embeddings.tok_embeddings",
     "bert.embeddings.norm": "model.embeddings.norm",
@@ -69,6 +80,9 @@ class ModernBertArchitecture(Architecture):
     """A ModernBERT. Its prediction head is the masked LM head without the output matrix; task heads begin with it too."""
 
     prefix = "model."
+    parts = ("model.",)
+    keys = config_keys.MODERN_BERT
+    names_in_file: ClassVar[Mapping[str, str]] = _SETTINGS | _NAMES_IN_FILE
     classes: ClassVar[Mapping[Heads, str]] = {
         ("masked_lm",): "ModernBertForMaskedLM",
         ("sequence",): "ModernBertForSequenceClassification",
@@ -100,23 +114,18 @@ class ModernBertArchitecture(Architecture):
         bias, dropout, pooling, window = (
             full[name] for name in ("mlp_bias", "mlp_dropout", "classifier_pooling", "local_attention")
         )
-        only = _ONLY_VALUES | {
-            "classifier_bias": bias,
-            "embedding_dropout": dropout,
-        }
+        only = replace(self.keys, only={**self.keys.only, "classifier_bias": bias})
+        with_head = {"decoder_bias": "decoder.", "classifier_bias": "head."}
         refuse(
-            [
-                f"{key}={full[key]!r} is not supported; bertkit loads {allowed!r} only"
-                for key, allowed in only.items()
-                if full.get(key) not in (None, allowed)
-            ],
+            only.faults(full, [key for key, head in with_head.items() if not any(n.startswith(head) for n in tensors)]),
             pooling not in _POOLINGS and f"classifier_pooling={pooling!r}: expected cls or mean",
-            (not isinstance(window, int) or window % 2 > 0)
-            and f"local_attention={window!r}: expected an even whole number",
+            (type(window) is not int or window < 2) and f"local_attention={window!r}: expected a whole number from 2",
         )
         assert isinstance(window, int)
         assert isinstance(pooling, str)
-        dropped, of_heads = full["classifier_dropout"], full["classifier_activation"]
+        dropped, embedded, of_heads = (
+            full[name] for name in ("classifier_dropout", "embedding_dropout", "classifier_activation")
+        )
         attention = {
             "bias": full["attention_bias"],
             "window": window // 2,
@@ -126,6 +135,7 @@ class ModernBertArchitecture(Architecture):
         }
         return {
             **{ours: full.get(theirs, "???") for ours, theirs in _SETTINGS.items()},
+            "hidden_act": activation_of(full["hidden_activation"]),
             "attention": to_mapping(modern_attention()) | attention,
             "norm": {"placement": "pre", "kind": "layer_norm", "bias": full["norm_bias"], "before_first": False},
             "feed_forward": {"kind": "glu", "bias": bias},
@@ -134,10 +144,9 @@ class ModernBertArchitecture(Architecture):
             "task_transform": True,
             "scale_outputs": True,
             "classifier_dropout": None if dropped == dropout else dropped,
-            "head_act": None if of_heads == full["hidden_activation"] else of_heads,
-            "problem_type": content.get("problem_type"),
-            "pad_token_id": content.get("pad_token_id") or 0,
-            "labels": labels_of(content, tensors.get("classifier.weight")),
+            "embedding_dropout_prob": None if embedded == dropout else embedded,
+            "head_act": None if of_heads == full["hidden_activation"] else activation_of(of_heads),
+            **task_settings(content, tensors),
         }
 
     def content(self, config: BertConfig, class_name: str, dtype: torch.dtype) -> Content:
@@ -146,7 +155,7 @@ class ModernBertArchitecture(Architecture):
         bases = {"full_attention": attention.rotary_base, "sliding_attention": attention.rotary_local_base}
         return {
             **{theirs: vars(config)[ours] for ours, theirs in _SETTINGS.items()},
-            **{key: value for key, value in _ONLY_VALUES.items() if value is not None},
+            **_FIXED,
             **{_OLD_BASES[kind]: base for kind, base in bases.items()},
             **dict.fromkeys(("bos_token_id", "cls_token_id", "eos_token_id", "sep_token_id")),
             **labelled(config, class_name, dtype),
@@ -155,7 +164,7 @@ class ModernBertArchitecture(Architecture):
             "classifier_bias": config.feed_forward.bias,
             "classifier_dropout": dropout if config.classifier_dropout is None else config.classifier_dropout,
             "classifier_pooling": next(theirs for theirs, ours in _POOLINGS.items() if ours == config.pooling),
-            "embedding_dropout": dropout,
+            "embedding_dropout": dropout if config.embedding_dropout_prob is None else config.embedding_dropout_prob,
             "global_attn_every_n_layers": attention.full_every,
             "layer_types": _kinds(attention.full_every, config.num_hidden_layers),
             "local_attention": 2 * attention.window,
@@ -178,17 +187,14 @@ class ModernBertArchitecture(Architecture):
         )
         stored = StoredTensors({})
         for name, tensor in tensors.items():
-            full = name if name.startswith(_ROOTS) else f"model.{name}"
+            full = _BARE.sub("model.", _OWNER.sub("", unwrapped(name)))
             joined = re.fullmatch(r"(model\.layers\.\d+\.attn\.Wqkv)\.(weight|bias)", full)
             if joined is None:
-                stored.tensors[full] = tensor
+                stored.put(full, name, tensor)
             else:
-                parts = zip(_PARTS, tensor.chunk(3), strict=True)
-                stored.tensors.update({f"{joined[1]}.{part}.{joined[2]}": rows for part, rows in parts})
-        if (output := stored.tensors.pop("decoder.weight", None)) is not None:
-            if not torch.equal(output, stored.tensors.get("model.embeddings.tok_embeddings.weight", output)):
-                raise InputError("decoder.weight differs from the token embeddings; bertkit loads tied weights only")
-            stored.skipped["decoder.weight"] = "tied to the token embeddings"
+                for part, rows in zip(_PARTS, tensor.chunk(3), strict=True):
+                    stored.put(f"{joined[1]}.{part}.{joined[2]}", f"{name} ({part})", rows)
+        stored.untie(_TIES, content)
         return stored
 
     def our_names(self, names: Iterable[str], content: Content) -> dict[str, str]:
@@ -231,10 +237,13 @@ def modern_attention(**settings: object) -> AttentionConfig:
 
 def _base(full: Content, kind: str) -> object:
     """Return the base of the rotary positions of layers with full or local attention, as transformers 5 or 4 stores it."""
-    plain = {"rope_type": "default", "rope_theta": full[_OLD_BASES[kind]]}
+    plain: Content = {"rope_type": "default", "type": "default", "partial_rotary_factor": 1.0}
+    plain["rope_theta"] = full[_OLD_BASES[kind]]
+    scaling = full.get("rope_scaling") or {}
     match full["rope_parameters"] or {}:
-        case {**kinds} if kinds.keys() <= _OLD_BASES.keys() and isinstance(rope := kinds.get(kind, {}), dict):
-            own = plain | rope
+        case {**kinds} if kinds.keys() <= _OLD_BASES.keys() and isinstance(rope := kinds.get(kind) or {}, dict):
+            refuse(not isinstance(scaling, dict) and f"rope_scaling={scaling!r}: expected settings by name")
+            own = {**plain, **rope, **scaling}  # type: ignore[dict-item]
             others = [f"{key}={own[key]!r}" for key in own if key != "rope_theta" and own[key] != plain.get(key)]
             refuse(len(others) > 0 and f"{', '.join(others)} is not supported; bertkit loads 'default' only")
             return own["rope_theta"]

@@ -72,7 +72,10 @@ OWN = re.compile(
     r"|^bert\.embeddings\.plugin\.|^heads\.(sequence|token|span|choice)\."
 )
 _LAYER = re.compile(r"(?<=\.layer\.)\d+|(?<=\.layers\.)\d+|(?<=/layer_)\d+")  # the number of a layer in a name
-_ROOTS = ("bert.", "cls.", "classifier.", "qa_outputs.", "decoder.", "heads.")
+_BARE = re.compile(r"^(?=(embeddings|encoder|pooler)\.)")  # of an encoder that was saved without heads
+# added by torch.compile and FSDP, wherever a module is wrapped, and by data-parallel training
+_WRAPPERS = re.compile(r"(^|(?<=\.))(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
+_OUTERMOST = re.compile(r"^(module\.)+")
 
 
 def to_hugging_face(name: str) -> str:
@@ -93,7 +96,12 @@ def from_hugging_face(names: Iterable[str], classifier: str = "sequence", lm: st
 
 def full_name(name: str) -> str:
     """Add the prefix `bert.` to a name from an encoder that was saved without heads."""
-    return name if name.startswith(_ROOTS) else f"bert.{name}"
+    return f"bert.{name}" if _BARE.match(name) else name
+
+
+def unwrapped(name: str) -> str:
+    """Remove what torch adds to the name of a weight when a model is wrapped."""
+    return _OUTERMOST.sub("", _WRAPPERS.sub("", name))
 
 
 def translate(names: Iterable[str], table: Mapping[str, str]) -> dict[str, str]:

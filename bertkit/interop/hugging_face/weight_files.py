@@ -3,7 +3,6 @@
 import re
 import warnings
 import zipfile
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,14 +112,11 @@ def _read_pickled(path: Path) -> dict[str, Tensor]:
 
 
 def unfit_values(tensors: Mapping[str, Tensor]) -> list[str]:
-    """Return an error line for each tensor that cannot be a float32 weight: unsupported or mixed dtypes, not finite values."""
-    common = Counter(tensor.dtype for tensor in tensors.values()).most_common(1)
+    """Return an error line for each tensor that cannot be a float32 weight: unsupported dtypes, values that are not finite."""
     problems = []
     for name, tensor in tensors.items():
         if tensor.dtype not in _DTYPES:
             problems.append(f"{name}: {_name(tensor.dtype)}, expected {', '.join(map(_name, _DTYPES))}")
-        elif tensor.dtype != common[0][0]:
-            problems.append(f"{name}: {_name(tensor.dtype)}, the others {_name(common[0][0])}")
         elif not bool(torch.isfinite(tensor).all()):
             count = int((~torch.isfinite(tensor)).sum())
             problems.append(f"{name}: {count} of {tensor.numel()} values are not finite")

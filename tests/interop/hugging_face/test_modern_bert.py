@@ -172,20 +172,24 @@ def test_nothing_is_said_of_causal_attention_that_a_modernbert_does_not_have(tmp
 @pytest.mark.parametrize(("settings", "message"), [
     ({"classifier_bias": True}, "classifier_bias=True is not supported; bertkit loads False only"),
     ({"decoder_bias": False}, "decoder_bias=False is not supported; bertkit loads True only"),
-    ({"embedding_dropout": 0.1}, "embedding_dropout=0.1 is not supported; bertkit loads 0.0 only"),
-    ({"local_attention": 7}, "local_attention=7: expected an even whole number"),
+    ({"local_attention": 1}, "local_attention=1: expected a whole number from 2"),
+    ({"mlp_dropout": 1.5}, ": mlp_dropout=1.5: expected"),
+    ({"classifier_activation": "maxout"}, ": classifier_activation='maxout': expected"),
+    ({"global_attn_every_n_layers": 0, "layer_types": None}, ": global_attn_every_n_layers=0: expected"),
+    ({"head_dim": 4}, "head_dim=4 is not supported"),
+    ({"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5 is not supported"),
     ({"classifier_pooling": "max"}, "classifier_pooling='max': expected cls or mean"),
     ({"layer_types": ["sliding_attention"] * 5}, "expected full_attention in the first layer, and then at equal distances"),
     ({"layer_types": ["full_attention", "sliding_attention"]}, "expected one for each of num_hidden_layers=5"),
     ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "rope_type='yarn' is not supported; bertkit loads 'default' only"),
     ({"rope_parameters": {"sliding_attention": {"type": "linear", "factor": 2.0}}}, "type='linear', factor=2.0 is not supported"),
     ({"rope_parameters": {"rope_type": "linear"}}, "{'rope_type': 'linear'}: expected settings for full_attention and sliding_attention"),
-    ({"rope_scaling": {"rope_type": "linear"}}, "rope_scaling={'rope_type': 'linear'} is not supported; bertkit loads None only"),
+    ({"rope_scaling": {"rope_type": "linear"}}, "rope_type='linear' is not supported; bertkit loads 'default' only"),
 ])  # fmt: skip
 def test_settings_that_bertkit_lacks_are_refused_in_one_line(
     settings: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    saved_by_transformers(tmp_path, "ModernBertModel")
+    saved_by_transformers(tmp_path, "ModernBertForMaskedLM")
     path = tmp_path / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | settings))
     with pytest.raises(InputError) as error:
