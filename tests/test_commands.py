@@ -233,7 +233,7 @@ def test_runs_without_a_directory_have_names_of_their_own(
     assert bertkit.finetune(**cell, dev=rows[:6], output_dir=None) == first
     assert "done already" in capsys.readouterr().out
     other = bertkit.finetune(**cell, dev_share=0.4)
-    assert re.search("held out of .*: 7 rows", capsys.readouterr().out)
+    assert re.search("held out of .*: 5 rows", capsys.readouterr().out)
     assert other.directory != first.directory
     assert {one.directory.parent for one in (first, other) if one.directory} == {tmp_path / "runs"}
 

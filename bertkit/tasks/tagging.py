@@ -198,6 +198,12 @@ def _examples(reading: Reading, sentences: Iterator[Sentence]) -> Iterator[Taggi
     reading.notes.append("documents" if config.documents else "sentences")
     if not reading.is_input:
         whole = list(sentences)
+        if len(whole) > 1 and all(sentence.is_from_text and len(sentence.words) == 1 for sentence in whole):
+            where, way = (
+                reading.table.place(whole[0].lines[0]),
+                "join the words of a sentence in one row, or write CoNLL",
+            )
+            raise InputError(f"{where}: every row has a single word; expected a row for each sentence; {way}")
         _convert(reading, whole)
         sentences = iter(whole)
     labels = reading.labels = Labels(config, "tag", reading.known_labels, False)
@@ -242,7 +248,7 @@ def _sentences(reading: Reading) -> Iterator[Sentence]:
 
     def sentence(row: Cells, where: str, line: int) -> Sentence:
         own = _list(required_value(row, words, where), words, where)
-        texts = [word for word in own if isinstance(word, str) and word.strip()]
+        texts = [word for word in own if isinstance(word, str) and word]  # white space is a word, too
         if len(texts) < len(own):
             raise InputError(f"{where}: field '{words}' has an empty word, or one that is not text; correct it")
         found = optional_value(row, tags)
@@ -253,7 +259,8 @@ def _sentences(reading: Reading) -> Iterator[Sentence]:
             raise InputError(f"{where}: empty tag in field '{tags}'; correct it")
         if len(set(map(type, own_tags))) > 1:
             raise InputError(f"{where}: {tags} have different types; use texts or numbers for all")
-        return Sentence(optional_value(row, id_field), texts, list(map(str, own_tags)), [line] * len(own))
+        sentence_id, is_from_text = optional_value(row, id_field), isinstance(row[words], str)
+        return Sentence(sentence_id, texts, list(map(str, own_tags)), [line] * len(own), is_from_text=is_from_text)
 
     return reading.each(sentence)
 

@@ -26,7 +26,7 @@ class TaggingExample:
     """A sentence or document: its words, and a tag for each word."""
 
     id: str  # from the file, or the number of the sentence
-    words: tuple[str, ...]  # no word is empty
+    words: tuple[str, ...]  # no word is empty, but one may be white space
     tags: tuple[str, ...] | None  # one for each word; None if unknown
 
 

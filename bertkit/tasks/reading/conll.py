@@ -37,6 +37,9 @@ _MARKED = re.compile("[BIESLU]-")
 _PARTS = re.compile("([BIESLU])-(.+)", re.DOTALL)
 FORM, UPOS = 1, 3  # CoNLL-U: the columns of words and part-of-speech tags
 _SENTENCE_ID, _DOCUMENT_ID = re.compile(r"#\s*sent_id\s*=\s*(.*\S)"), re.compile(r"#\s*newdoc id\s*=\s*(.*\S)")
+_REMARK = re.compile(
+    r"# (id|sent_id|newdoc|newpar|text|global\.columns)\b"
+)  # a comment in MultiCoNER, Universal NER and CoNLL-U Plus
 MAX_WORDS = 1_000_000  # in a sentence or document
 BLANKS = re.compile("[ \t]+")  # a no-break space is part of a word
 
@@ -127,6 +130,7 @@ class Sentence:
     tags: list[str] = field(default_factory=list)  # one for each word; empty if the file has no tags
     lines: list[int] = field(default_factory=list)  # the line number of each word
     breaks: list[int] = field(default_factory=list)  # in a document: the first word of each sentence but the first
+    is_from_text: bool = False  # whether the words were in one text, between blanks
 
     def end_sentence(self) -> None:
         """Begin the next sentence of a document with the next word."""
@@ -166,7 +170,8 @@ class _Layout:
 
     def is_comment(self, line: str) -> bool:
         """Whether a line has no word, but the id of a sentence or document, or a remark."""
-        return line.startswith(self.document) or (self.comment is not None and line.startswith(self.comment))
+        is_remark = _REMARK.match(line) is not None if self.comment is None else line.startswith(self.comment)
+        return is_remark or line.startswith(self.document)
 
 
 _LAYOUTS = {
@@ -176,7 +181,7 @@ _LAYOUTS = {
 
 
 _COMMENTS = (
-    "if this line is a comment, set \"task.comment='#'\", or task.columns.words=1 task.columns.tags=2 if column 0 numbers "
+    "if lines with # are comments, set \"task.comment='#'\", or task.columns.words=1 task.columns.tags=2 if column 0 numbers "
     "the words, as in GermEval"
 )
 
@@ -194,7 +199,7 @@ class _Lines:
     """Cuts lines into cells; all have as many as the first one."""
 
     def __init__(self, layout: _Layout) -> None:
-        self.layout, self.num_cells, self.has_tabs = layout, layout.num_cells, True
+        self.layout, self.num_cells, self.has_tabs, self.first = layout, layout.num_cells, True, " "
         self.columns = [
             _Column("words", layout.words, "word"),
             _Column("tags", layout.tags, "tag", ", or set task.columns.tags="),
@@ -204,12 +209,13 @@ class _Lines:
         """Add the word of a line to a sentence; raises InputError for a wrong number of cells, or an empty cell."""
         where, layout = f"{name}:{number}", self.layout
         if self.num_cells == 0:
-            self.has_tabs = "\t" in line
+            self.has_tabs, self.first = "\t" in line, line
         cells = line.split("\t") if self.has_tabs else BLANKS.split(line.strip(" "))
         self.num_cells = self.num_cells or len(cells)
         if len(cells) != self.num_cells:
             is_numbered = layout.words == 0 and cells[0].isdigit()  # as in GermEval
             way = "set task.columns.words=1 if column 0 numbers the words" if is_numbered else "correct the line"
+            way = _COMMENTS if "#" in (line[0], self.first[0]) else way
             raise InputError(f"{where}: {wrong_number(cells, self.num_cells)}; {way}")
         if layout.no_word and layout.no_word.match(cells[0]):
             return
@@ -219,7 +225,8 @@ class _Lines:
                 missing = f"no column {column.number} (it has {len(cells)})"
                 raise InputError(f"{where}: {missing}; set task.columns.{column.setting}=")
         for column in columns:
-            if not cells[column.number].strip():
+            cell = cells[column.number]
+            if not (cell if column.setting == "words" else cell.strip()):  # a no-break space is a word
                 is_comment = line.startswith("#")
                 way = _COMMENTS if is_comment else f"correct the line{column.advice}"
                 raise InputError(f"{where}: empty {column.cell}; {way}")
@@ -282,12 +289,11 @@ def to_iob2(task: TaskConfig, sentences: Sequence[Sentence], name: str, place: C
         return Converted(scheme)
     breaks: list[tuple[str, str]] = []  # the tags that break the scheme, and their places
     for sentence in tagged:
-        for tag, line in zip(sentence.tags, sentence.lines, strict=True):
+        for word, tag, line in zip(sentence.words, sentence.tags, sentence.lines, strict=True):
             if parts_of(tag) is None:
-                raise InputError(
-                    f"{place(line)}: invalid tag '{tag:.80}'; expected O, or B-, I- (E-, S-) and a type, as in B-PER; "
-                    "or set task.scheme=none if tags mark no chunks"
-                )
+                way = _COMMENTS if word.startswith("#") else "or set task.scheme=none if tags mark no chunks"
+                expected = "expected O, or B-, I- (E-, S-) and a type, as in B-PER"
+                raise InputError(f"{place(line)}: invalid tag '{tag:.80}'; {expected}; {way}")
         for words in sentence.sentences():
             tags = sentence.tags[words]
             at = first_break(tags, scheme)

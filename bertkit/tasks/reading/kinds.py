@@ -1,14 +1,16 @@
 """Infer the task of a training file from its format, its columns and its labels."""
 
+import math
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, counted
 from bertkit.base.text_files import as_utf8, opened_input, unpacked
 from bertkit.tasks.reading.conll import detect_scheme
 from bertkit.tasks.reading.formats import beginning, conll_format, format_of_input, suffix_of
-from bertkit.tasks.reading.labels import as_number
+from bertkit.tasks.reading.labels import as_number, parts_of, spelled
 from bertkit.tasks.reading.readers import find_file, open_file
 from bertkit.tasks.reading.reading import Reading
 from bertkit.tasks.reading.tables import InputTable
@@ -17,7 +19,18 @@ from bertkit.tasks.task_config import TAGS, WORDS, TaskConfig
 from bertkit.tasks.trainable import task_of
 
 MAX_NUMBERS = 20  # different whole numbers that may be classes, such as stars; more are the labels of a regression
+MIN_SEVERAL = 0.05  # of the cells must have several labels; otherwise a comma is a part of a label
+MOSTLY = 0.9  # of the labels are numbers: then those that are not are named
 _WAY_OUT = "set task=, such as task=classification"
+_SEVERAL = (
+    "task=classification",
+    "task.multi_label=true",
+    "task.metrics=[f1_micro,f1_macro,accuracy]",
+    "task.best_metric=f1_micro",
+)
+_MARKS = (",", ";", "|")  # between several labels
+_SIGN = r"(?:[$€£¥₹₽₩₺₴¢%]|[A-Z]{3})"
+_WRITTEN_NUMBER = re.compile(rf"{_SIGN}?\s*[+-]?(?:\d{{1,3}}(?:[., '’]\d{{3}})+|\d+)(?:[.,]\d+)?\s*{_SIGN}?")
 
 
 class Inferred(NamedTuple):
@@ -59,10 +72,9 @@ def _from_table(task: TaskConfig, path: Path, table: InputTable) -> Inferred:
     if {"question", "context"} <= names:
         return Inferred(["task=qa"], "it has questions and contexts")
     column = Reading(task, table).find(task.columns.label, "label")
-    labels = [cells[column] for cells in rows if cells.get(column) not in (None, "")]
-    inferred = _of_labels(task, labels)
+    inferred = _of_labels(task, [cells[column] for cells in rows if cells.get(column) not in (None, "")])
     if not inferred.settings:
-        raise InputError(f"{path}: column '{column}' has {inferred.reason} in {len(labels):,} rows; {_WAY_OUT}")
+        raise InputError(f"{path}: column '{column}' has {inferred.reason}")
     return inferred._replace(reason=f"column '{column}' has {inferred.reason}")
 
 
@@ -73,17 +85,34 @@ def _of_tags(tags: Sequence[object]) -> list[str]:
 
 
 def _of_labels(task: TaskConfig, labels: Sequence[object]) -> Inferred:
-    """Return the settings for these labels, none if nearly every label is different, and a description of the labels."""
-    texts = {label for label in labels if isinstance(label, (str, int, float))}
-    parts = {part.strip() for text in texts for part in str(text).split(task.label_separator)}
-    if len(texts) < len({*map(str, labels)}) or len(parts) < len(texts):
-        metrics = ["task.metrics=[f1_micro,f1_macro,accuracy]", "task.best_metric=f1_micro"]
-        return Inferred(["task=classification", "task.multi_label=true", *metrics], "lists of labels")
+    """Return the settings for these labels, and a description; no settings if nearly every label is different, or a number has signs."""
+    values = [spelled(label) for label in labels if isinstance(label, (str, int, float))]
+    texts = dict.fromkeys(filter(None, values))
+    written = [text for text in texts if _WRITTEN_NUMBER.fullmatch(text)]
+    is_few = len(texts) <= max(2, len(labels) / 2)
+    odd = [text for text in (written if is_few else texts) if as_number(text) == math.inf]
+    if odd and len(written) >= MOSTLY * len(texts):
+        way = "write numbers as in 1234.5, or set task.multi_label=true if these are lists of labels"
+        return Inferred([], f"numbers, but also {odd[0]!r:.40}; {way}")
+    separators = [mark for mark in dict.fromkeys((task.label_separator, *_MARKS)) if _are_lists(values, mark)]
+    if separators or len(values) < len(labels):
+        separator = separators[0] if separators else task.label_separator
+        other = [] if separator == task.label_separator else [f"task.label_separator='{separator}'"]
+        return Inferred([*_SEVERAL, *other], "lists of labels")
     numbers = {as_number(text) for text in texts}
     are_classes = len(numbers) <= MAX_NUMBERS and all(map(float.is_integer, numbers))
-    if numbers and max(numbers) < float("inf") and not are_classes:
+    if numbers and max(numbers) < math.inf and not are_classes:
         return Inferred(["task=regression"], f"{len(numbers):,} different numbers")
-    is_few = len(texts) <= max(2, len(labels) / 2)
-    are_stars = len(texts) > 2 and max(numbers) < float("inf")
+    are_stars = len(texts) > 2 and max(numbers) < math.inf
     more = " (numbers; if their sizes matter, as of stars, set task=regression)" if are_stars else ""
-    return Inferred(["task=classification"] if is_few else [], f"{len(texts):,} different labels{more}")
+    if not is_few:
+        return Inferred([], f"{len(texts):,} different labels in {len(labels):,} rows; {_WAY_OUT}")
+    return Inferred(["task=classification"], f"{counted(len(texts), 'different label')}{more}")
+
+
+def _are_lists(values: Sequence[str], separator: str) -> bool:
+    """Whether many cells have several labels, which other cells have, too; a single label may contain a comma."""
+    lists = {value: [spelled(str(part)) for part in parts_of(value, separator) or ()] for value in {*values}}
+    num_several = sum(len(lists[value]) > 1 or value.startswith("[") for value in values)
+    parts = {part for own in lists.values() for part in own}
+    return num_several >= MIN_SEVERAL * len(values) and len(parts) < len(lists)

@@ -1,6 +1,7 @@
 """Check the labels and ids that are read from files."""
 
 import math
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -61,7 +62,9 @@ class Labels:
         known = self.names or ()
         in_files = dict(zip(task.labels_in_files or (), known, strict=False))  # as many, by `TaskConfig`
         self.by_value = dict(zip(known, known, strict=True)) | in_files
+        self.by_spelling = {spelled(value): name for value, name in self.by_value.items()} | self.by_value
         self.seen: dict[str, str] = {}  # the place where each label occurs first
+        self.num_marked = 0  # the labels for which a file has 1.0 or 0.0 instead of names
         self._first: _First | None = None  # what the other labels of a file are compared with
 
     def name_of(self, value: object, where: str) -> str:
@@ -69,31 +72,43 @@ class Labels:
         label = self._checked(value, where, self.is_typed or self.names is None)
         if isinstance(label, float) and not math.isfinite(label):
             raise self._wrong(where, f"label {label}")
-        label = _spelled(label)
-        name = str(label)
+        name = str(label) if str(label) in self.by_value else spelled(label)
         if self.names is not None:
-            if name not in self.by_value:
-                unknown = f"unknown label {label!r:.80}; expected {self.expected()}"
+            if name not in self.by_spelling:
+                unknown = f"unknown label {label if isinstance(label, int) else name!r:.80}; expected {self.expected()}"
                 raise InputError(f"{where}: {self.field}: {unknown}; correct it, or set task.labels=")
-            name = self.by_value[name]
+            name = self.by_spelling[name]
         self.seen.setdefault(name, where)
         return name
 
     def names_of(self, value: object, where: str) -> tuple[str, ...]:
         """Check several labels and return their names, without duplicates."""
-        return tuple(dict.fromkeys(self.name_of(part, where) for part in self._parts(value)))
+        if self.num_marked or (
+            isinstance(value, list) and value and all(isinstance(one, (bool, float)) for one in value)
+        ):
+            return self._marked(value, where)
+        parts = parts_of(value, self.task.label_separator)
+        if parts is None or (len({*map(str, parts)}) < len(parts) and not any(isinstance(one, str) for one in parts)):
+            hint = "write joy,fear, or in JSON a list of names, or of 1.0 and 0.0 for each label"
+            raise InputError(f"{where}: {self.field}: {value!r:.80} is no list of labels; {hint}")
+        return tuple(dict.fromkeys(self.name_of(part, where) for part in parts))
 
-    def _parts(self, value: object) -> Sequence[object]:
-        match value:
-            case str():
-                return value.split(self.task.label_separator) if value.strip() else []
-            case list():
-                return value
-        return [value]
+    def _marked(self, value: object, where: str) -> tuple[str, ...]:
+        """Return the labels that have 1.0 in a list with 1.0 or 0.0 for each label."""
+        marks = value if isinstance(value, list) else []
+        names = self.names or tuple(map(str, range(self.num_marked or len(marks))))
+        is_first = self.num_marked == 0 and self.names is None
+        self.num_marked = len(names)
+        if len(marks) != len(names) or any(mark not in (0.0, 1.0) for mark in marks) or (is_first and self.seen):
+            raise InputError(
+                f"{where}: {self.field}: {value!r:.80}; expected 1.0 or 0.0 for each of {len(names)} labels"
+            )
+        return tuple(self.name_of(name, where) for name, mark in zip(names, marks, strict=True) if mark)
 
     def all(self) -> tuple[str, ...]:
         """Return the names in the order of their numbers: as listed; or else sorted, numbers by value, texts by alphabet."""
-        return self.names or tuple(sorted(self.seen, key=lambda name: (as_number(name), name)))
+        marked = map(str, range(self.num_marked))
+        return self.names or tuple(sorted({*self.seen, *marked}, key=lambda name: (as_number(name), name)))
 
     def expected(self) -> str:
         """Describe the allowed labels, for messages."""
@@ -143,14 +158,30 @@ class NumericLabels(Labels):
         return "a number from {:g} to {:g}".format(*self.task.label_range) if self.task.label_range else "a number"
 
 
-def _spelled(label: Label) -> Label:
-    """Return a label as its name is spelled: true for True, 3 for 3.0."""
-    match label:
-        case bool():
-            return str(label).lower()
-        case float() if label.is_integer():
-            return int(label)
-    return label
+_LIST = re.compile(r"""\[\s*(?:("[^"\\]*"|'[^'\\]*')\s*(?:,\s*("[^"\\]*"|'[^'\\]*')\s*)*)?\]""")
+_ITEM = re.compile(r"""(["'])(.*?)\1""")
+_WHOLE = re.compile(r"(-?[0-9]+)\.0+")
+
+
+def parts_of(value: object, separator: str) -> Sequence[object] | None:
+    """Return the labels in a list, or in a text with separators between them, or as Python and JSON write lists; None for other lists."""
+    match value:
+        case list():
+            return value
+        case str() if _LIST.fullmatch(value.strip()):
+            return [text for _, text in _ITEM.findall(value)]
+        case str() if value.strip().startswith("[") and value.strip().endswith("]"):
+            return None
+        case str():
+            return value.split(separator) if value.strip() else []
+    return [value]
+
+
+def spelled(label: Label) -> str:
+    """Return a label as its name is spelled, whatever it was read from: true for True, 3 for 3.0."""
+    text = str(label).strip()
+    whole = _WHOLE.fullmatch(text)
+    return whole[1] if whole else text.lower() if text.lower() in ("true", "false") else text
 
 
 def as_number(value: Label) -> float:

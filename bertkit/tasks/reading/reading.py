@@ -66,6 +66,14 @@ class Reading:
         column = self.config.columns.label
         if self.is_input:
             return None
+        if (
+            self.config.multi_label
+            and len(several := [name for name in names_of(column) if name in self.table.names]) > 1
+        ):
+            way = "name one, with several labels in a cell, as in joy,fear"
+            raise InputError(
+                f"{self.table.place(1)}: task.columns.label={list(names_of(column))} finds {named(several)}; {way}"
+            )
         if self.is_labelled is None:
             return self.table.find_optional(names_of(column) or column, "label")
         try:

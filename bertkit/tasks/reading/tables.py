@@ -1,11 +1,13 @@
 """Parse numbered lines into rows, which map column names to values.
 
-TSV is read as in GLUE: a quote is an ordinary character, and no word stands for a missing value. CSV follows RFC 4180: quoted
-cells may contain commas and line breaks.
+CSV follows RFC 4180: quoted cells may contain commas and line breaks. In TSV a quote is an ordinary character, as in GLUE, and no
+word stands for a missing value; but in other files than those of a benchmark, a cell such as "a ""b"" c" is unquoted, as pandas
+writes it, and a file whose header is in quotes follows RFC 4180.
 """
 
 import csv
 import itertools
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,7 @@ from bertkit.tasks.reading.conll import Sentence, read_conll, read_words
 from bertkit.tasks.reading.json_records import clean, json_lines, json_records
 from bertkit.tasks.task_config import Column, TaskConfig, must_exist, names_of
 
+_QUOTED = re.compile(r'"(?:[^"]|"")*"')
 SEPARATORS = {"tsv": "\t", "csv": ","}
 _OTHER_SEPARATORS = {  # the settings for them
     ";": "set \"task.separator=';'\"",
@@ -124,7 +127,12 @@ def open_table(task: TaskConfig, path: Path, format: str, lines: Lines, short_ro
             first, usual = next(lines), SEPARATORS[format]
             mark = _separator(task, usual, first[1])
             lines = itertools.chain([first], lines)
-            rows = _csv_rows(name, lines, mark) if format == "csv" else ((n, line.split(mark)) for n, line in lines)
+            has_quotes = task.hub.path is None and all(map(_QUOTED.fullmatch, first[1].split(mark)))
+            if format == "csv" or has_quotes:
+                rows = _csv_rows(name, lines, mark)
+            else:
+                of_line = _unquoted if task.hub.path is None else str.split
+                rows = ((n, of_line(line, mark)) for n, line in lines)
             format += "" if mark == usual else f" separated by {mark!r}"
             return _delimited(task, name, format, rows, short_rows)
         case "json":
@@ -148,6 +156,14 @@ def _separator(task: TaskConfig, usual: str, first_line: str) -> str:
     marks = (mark for mark in ";\t|" if mark in first_line)
     names = all_names(task)
     return next((mark for mark in marks if names & {cell.strip('"') for cell in first_line.split(mark)}), usual)
+
+
+def _unquoted(line: str, separator: str) -> list[str]:
+    """Return the cells of a line; those in quotes that contain doubled quotes are as pandas and other tools write them."""
+    cells = line.split(separator)
+    if '""' not in line:
+        return cells
+    return [cell[1:-1].replace('""', '"') if '""' in cell[1:-1] and _QUOTED.fullmatch(cell) else cell for cell in cells]
 
 
 def _csv_rows(name: str, lines: Lines, separator: str) -> CellRows:

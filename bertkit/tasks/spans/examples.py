@@ -17,9 +17,11 @@ from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.tasks.feature import ContextToken, SpanFeature
 from bertkit.tasks.reading.cells import Cells
+from bertkit.tasks.reading.labels import as_number
 from bertkit.tasks.reading.reading import Reading, optional_value, required_text
 from bertkit.tasks.task_config import SpansConfig
 
+START = "answer_start"  # where an answer begins, in characters
 NO_ANSWER = (0, 0)  # the label of a window without the answer: the position of [CLS], as start and as end
 
 
@@ -57,7 +59,8 @@ def read(reading: Reading, is_always_answered: bool) -> Iterator[SpanExample]:
         if not is_input and row.get("is_impossible") is True:
             answers = ()
         elif field is not None and row.get(field) is not None:
-            answers = tuple(_answer(*pair, text, where) for pair in _texts_and_starts(row[field], where, field))
+            pairs = _texts_and_starts(row[field], row.get(START), where, field)
+            answers = tuple(_answer(*pair, text, where) for pair in pairs)
         if reading.is_labelled and answers is None:
             raise InputError(f"{where}: no answers; only a test file may have none; set task.columns.answers=")
         if answers == () and is_always_answered:
@@ -68,17 +71,25 @@ def read(reading: Reading, is_always_answered: bool) -> Iterator[SpanExample]:
     return reading.each(example)
 
 
-def _texts_and_starts(value: object, where: str, field: str) -> list[tuple[object, object]]:
-    """Return (text, start) of each answer, from SQuAD's list, the hub's two lists, or a single text; start None: unknown."""
+def _texts_and_starts(value: object, start: object, where: str, field: str) -> list[tuple[object, object]]:
+    """Return (text, start) of each answer, from SQuAD's list, the hub's two lists, or a single text with its own column of starts.
+
+    A start is None if it is unknown.
+    """
     match value:
         case "":
             return []
         case str():
-            return [(value, None)]
+            number = as_number(start) if isinstance(start, str) else math.inf  # of a table without types
+            return [(value, number if number < math.inf else start or None if isinstance(start, str) else start)]
+        case {"text": str() as text, **rest}:
+            return [(text, rest.get(START))]
+        case [*texts] if texts and isinstance(start, list) and len(start) == len(texts):
+            return list(zip(texts, start, strict=True))
         case {"text": list() as texts, "answer_start": list() as starts} if len(texts) == len(starts):
             return list(zip(texts, starts, strict=True))
         case list() if all(isinstance(item, dict) for item in value):
-            return [(item.get("text"), item.get("answer_start")) for item in value]
+            return [(item.get("text"), item.get(START)) for item in value]
     raise InputError(f"{where}: field '{field}' holds no answers; expected [{{text, answer_start}}, ...]")
 
 
@@ -91,6 +102,8 @@ def _answer(text: object, start: object, context: str, where: str) -> Answer:
         start = context.find(text)
         if start < 0:
             raise InputError(f"{where}: answer {text!r:.80} is not in its context; correct it")
+    if isinstance(start, float) and start.is_integer():  # as pandas writes a column with gaps
+        start = int(start)
     if isinstance(start, bool) or not isinstance(start, int):
         raise InputError(
             f"{where}: answer_start {start!r:.80} of answer {text!r:.80}; expected a whole number of characters"
