@@ -34,6 +34,7 @@ from bertkit.train.losses import Losses
 from bertkit.train.micro_batches import AUTO_MICRO_TOKENS, MIN_PARTS, check_num_processes
 from bertkit.train.processes import Accelerator
 
+MIN_UNKNOWN = 0.05  # of the tokens: fewer unknown ones change little
 MAX_NAMED = 3  # examples that a warning names
 PLANNED_STEPS = 50  # steps in which to look for the largest micro-batch; a millisecond each
 
@@ -45,6 +46,7 @@ class Coverage:
         self._special, self._unknown = {facts.cls, facts.sep}, {facts.unk}
         self.num_features, self.has_pairs = 0, False
         self.num_truncated = 0  # examples with a part that is in no feature
+        self.num_tokens = self.num_unknown = 0  # of all features, without special tokens
         self.unknown: list[int] = []  # the numbers of examples in which the first or second text has only [UNK] tokens
 
     def counted(self, features: Iterable[Feature]) -> Iterator[Feature]:
@@ -56,6 +58,8 @@ class Coverage:
             first: set[int] = set()
             second: set[int] = set()
             for feature in own:
+                self.num_unknown += sum(map(feature.input_ids.count, self._unknown))
+                self.num_tokens += len(feature.input_ids) - sum(map(feature.input_ids.count, self._special))
                 border = len(feature.input_ids) - sum(feature.token_type_ids)
                 first.update(feature.input_ids[:border])
                 second.update(feature.input_ids[border:])
@@ -65,13 +69,18 @@ class Coverage:
             yield from own
 
     def warnings(self, examples: Sequence[Example], description: str) -> list[str]:
-        """Return a warning about texts without any known word."""
+        """Return a warning about many unknown tokens, and one about texts without any known word."""
+        share, lines = self.num_unknown / max(1, self.num_tokens), list[str]()
+        if share >= MIN_UNKNOWN:
+            better = "choose a model for their language, or a multilingual one such as jhu-clsp/mmBERT-small"
+            lines.append(f"{description}: {share:.0%} of the tokens are unknown, [UNK]; {better}")
         if not self.unknown:
-            return []
+            return lines
         ids = ", ".join(examples[number].id for number in self.unknown[:MAX_NAMED])
         return [
+            *lines,
             f"{description}: {counted(len(self.unknown), 'example')} with a text in which every word is unknown, [UNK] (ids {ids}); choose a "
-            "model for their language"
+            "model for their language",
         ]
 
 

@@ -229,7 +229,7 @@ class ServedModel:
         features = [feature.of_example(0) for feature in one.features]
         (row,) = one.task.rows(one.examples, features, [prediction])
         column = self.predictor.task.config.columns.id
-        names = column if isinstance(column, tuple) else (column,)
+        names = (*(column if isinstance(column, tuple) else (column,)), "id")
         if not isinstance(one.value, dict) or all(one.value.get(str(name)) in (None, "") for name in names):
             row["id"] = str(one.index)
         if num_alternatives:

@@ -134,4 +134,11 @@ def _with_fields(carried: deque[Cells], rows: list[Row]) -> list[Row]:
 
 def _joined(fields: Cells, row: Row) -> Row:
     """Join an input row and its prediction; an input field with the same name, such as a label, becomes `input_NAME`."""
-    return {f"input_{name}" if name in row and name not in COPIED else name: fields[name] for name in fields} | row
+    copied = {name: fields[name] for name in COPIED if name in fields and name in row}
+    if "id" in copied and str(copied["id"]) != row["id"]:  # the row has none, or other ids are asked for
+        del copied["id"]
+    return (
+        {f"input_{name}" if name in row and name not in copied else name: fields[name] for name in fields}
+        | row
+        | copied
+    )

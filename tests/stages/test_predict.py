@@ -242,6 +242,18 @@ def test_the_ending_of_the_output_says_how_it_is_written(ending: str, make: Make
     assert ours == theirs
 
 
+def test_the_ids_of_an_input_are_kept(make: Make, tmp_path: Path) -> None:
+    """Numbers stay numbers, also where training had other ids or none, and one of them twice."""
+    ids = [17, 17, 5, None]
+    content = "".join(json.dumps({"id": own, "text": "kan lon", "label": "good"}) + "\n" for own in ids)
+    for more in ([], ["task.columns.id=null"], ["task.columns.id=[index,idx]"]):
+        rows = predict(make("sequence"), tmp_path / "in.jsonl", content, "carry_input=true", *more)
+        assert [row["id"] for row in rows] == [17, 17, 5, "3"]
+        assert rows[3]["input_id"] is None
+        rows = predict(make("sequence"), tmp_path / "in.jsonl", content, *more)
+        assert [row["id"] for row in rows] == ["17", "17", "5", "3"]
+
+
 def test_entities_in_parquet_and_csv(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The types of a column show late: its first chunk has no entity at all."""
     import pandas

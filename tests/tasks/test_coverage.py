@@ -47,10 +47,21 @@ def test_coverage_counts_cut_texts_and_unknown_tokens(
     coverage = Coverage(TOKENIZER.facts)
     assert list(coverage.counted(task.each_feature(examples, TOKENIZER))) == whole
     assert (coverage.num_features, coverage.num_truncated, coverage.has_pairs, coverage.unknown) == expected
-    (line,) = coverage.warnings(examples, "dev.tsv (tsv)")
+    share, line = coverage.warnings(examples, "dev.tsv (tsv)")
+    assert "% of the tokens are unknown, [UNK]; choose a model for their language" in share
     ids = ", ".join(f"id{number}" for number in expected[3])
     assert re.match(rf"dev\.tsv \(tsv\): {len(expected[3])} examples? with ", line)
     assert f"ids {ids})" in line
+
+
+@pytest.mark.parametrize(("num_known", "share"), [(20, None), (19, "5%"), (3, "25%")])
+def test_many_unknown_tokens_are_said(num_known: int, share: str | None) -> None:
+    """An English model splits emoji and Chinese into [UNK]."""
+    examples, coverage = [sequence(0, "a " * num_known + "ж")], Coverage(TOKENIZER.facts)
+    task = task_of(task_config("sequence"), ("x", "y"))
+    list(coverage.counted(task.each_feature(examples, TOKENIZER)))
+    lines = coverage.warnings(examples, "dev.tsv")
+    assert [line.split(" of the tokens are unknown")[0] for line in lines] == ([f"dev.tsv: {share}"] if share else [])
 
 
 CUT = [

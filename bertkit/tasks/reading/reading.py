@@ -13,6 +13,7 @@ from bertkit.tasks.reading.tables import InputTable
 from bertkit.tasks.task_config import Column, TaskConfig, must_exist, names_of
 
 ReadT = TypeVar("ReadT")
+OWN_ID = "id"  # the column of ids in an input
 ANSWERS = ("label", "tags", "answers", "target")  # columns that an input of `predict` does not need
 
 
@@ -58,8 +59,14 @@ class Reading:
         return None if name is None else self.find(column, setting)
 
     def ids(self, is_unique: bool = False) -> Ids:
-        """Find the column of ids; called after all other columns are found."""
-        return Ids(self.find_optional(self.config.columns.id, "id"), is_input=self.is_input, is_unique=is_unique)
+        """Find the column of ids; called after all other columns are found.
+
+        In an input the column "id" has them, whatever the files of training called theirs, unless they must be unique.
+        """
+        column = self.find_optional(self.config.columns.id, "id")
+        if column is None and self.is_input and not is_unique:
+            column = self.table.present(OWN_ID)
+        return Ids(column, is_input=self.is_input, is_unique=is_unique)
 
     def label_field(self) -> str | None:
         """Find the column of labels; None for an input of `predict`."""
