@@ -9,10 +9,9 @@ from bertkit.base.errors import INTERRUPTED, INTERRUPTED_CODE
 
 
 def main() -> None:
-    """Run a command; Ctrl-C during the imports ends the process without a traceback."""
-    signal.signal(
-        signal.SIGINT, lambda *_: (os.write(2, f"error: {INTERRUPTED}\n".encode()), os._exit(INTERRUPTED_CODE))
-    )
+    """Run a command; Ctrl-C or SIGTERM during the imports ends the process with a line, without a traceback."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: (os.write(2, f"error: {INTERRUPTED}\n".encode()), os._exit(INTERRUPTED_CODE)))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # a sweep starts its runs with it blocked
     gc.disable()  # while the settings are read: looking for garbage takes a twelfth of the start
     from bertkit import cli

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import gc
 import os
+import re
 import signal
 import socket
 import sys
@@ -24,7 +25,7 @@ from bertkit.launch import launcher, world
 from bertkit.settings.reading.hints import setting_of_option, unknown_option
 from bertkit.settings.reading.names import command_of, in_words_of
 from bertkit.settings.reading.words import OPTIONS as SHORT_OPTIONS
-from bertkit.settings.reading.words import to_words
+from bertkit.settings.reading.words import to_words, with_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,7 +54,8 @@ class _Arguments:
 def main() -> None:
     """Run one command and exit with its code."""
     # exit at once: an exception during an import would leave a library half imported
-    signal.signal(signal.SIGINT, lambda *_: os._exit(_report(KeyboardInterrupt())))
+    for stopping in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(stopping, lambda *_: os._exit(_report(KeyboardInterrupt())))
     os.environ["PYTHONSAFEPATH"] = "1"  # child processes import nothing from the current directory
     with contextlib.suppress(OSError):  # there is no temporary directory
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir())  # otherwise importing torch makes one
@@ -67,7 +69,7 @@ def main() -> None:
     try:
         code = run(sys.argv[1:])
         if not code:  # otherwise the error has been reported
-            sys.stdout.flush()
+            say()
     except BrokenPipeError:
         code = world.BROKEN_PIPE_CODE
     except OSError as error:
@@ -143,6 +145,8 @@ def _naming(settings: CommandSettings) -> Iterator[None]:
 def _run_stage(command: str, settings: CommandSettings, read: list[object]) -> int:
     """Import the stage of a command, and run it; a signal ends the command with the error of `_stop_error`."""
     numbers = world.STOP_SIGNALS if command_of(command).is_training else (signal.SIGINT,)
+    if signal.SIGTERM not in numbers:  # it ends such a command at once
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
     # exit at once: an exception during an import would leave a library half imported
     with world.handle_signals(numbers, lambda *_: os._exit(_report(_stop_error(command, settings)))):
         stage = commands.import_stage(command)
@@ -155,7 +159,8 @@ def _run_stage(command: str, settings: CommandSettings, read: list[object]) -> i
 
 
 def _parse(arguments: list[str]) -> _Arguments:
-    """Separate options from the command and its settings, and translate the short form."""
+    """Separate options from the command and its settings, and translate the short form; `--` before a word changes nothing."""
+    arguments = with_values(argument for argument in arguments if argument != "--")
     try:
         parsed, others = _option_parser().parse_known_args(arguments, _Arguments())
     except argparse.ArgumentError as error:
@@ -186,7 +191,7 @@ def _option_parser() -> argparse.ArgumentParser:
 
 
 def _as_words(command: str, arguments: list[str]) -> list[str]:
-    """Replace `--NAME VALUE` by `NAME=VALUE`, also for names of other tools, and `=~/` by the home directory.
+    """Replace `--NAME VALUE` by `NAME=VALUE`, also for names of other tools, and `=~` by the home directory.
 
     `--lr 3e-4` and `--overwrite` are such options. Raises InputError for those that mean no setting of the command.
     """
@@ -196,7 +201,7 @@ def _as_words(command: str, arguments: list[str]) -> list[str]:
         name, has_value, value = argument.partition("=")
         is_value_next = bool(queue) and not queue[0].startswith("--") and "=" not in queue[0]
         if not argument.startswith("-"):
-            words.append(argument.replace("=~/", f"={os.path.expanduser('~')}/", 1))
+            words.append(re.sub("=~(?=/|$)", lambda _: f"={os.path.expanduser('~')}", argument, count=1))
         elif not (setting := setting_of_option(command, name)):
             unknown.append(unknown_option(command, argument, queue[0] if is_value_next else ""))
         elif "=" in setting:

@@ -402,6 +402,9 @@ MASKING = '@bertkit.masking("mine")\ndef mine(ids, special, rng, policy):\n    {
         (MASKING.format(body="return {}[policy.kind]"), ("masking=mine",), "mine.py:6, in mine: KeyError: 'mine'; the plug-in"),
         (MASKING.format(body="open('nowhere.txt')"), ("masking=mine",), "mine.py:6, in mine: FileNotFoundError"),
         (MASKING.format(body="raise SystemExit(0)"), ("masking=mine",), "mine.py:6, in mine: SystemExit: 0"),
+        (MASKING.format(body="raise GeneratorExit"), ("masking=mine",), "mine.py:6, in mine: GeneratorExit"),
+        (MASKING.format(body="raise StopIteration"), ("masking=mine",), "mine.py:6, in mine: StopIteration"),
+        ("raise GeneratorExit", (), "mine.py:4, in <module>: GeneratorExit"),
         ("raise SystemExit(0)", (), "plugins=[mine]: cannot be imported (/"),
         ("raise SystemExit(0)", (), "mine.py:4, in <module>: SystemExit: 0); correct"),
         ("", (), "plugins=[mine]: has no effect, since mine adds no plug-in"),
@@ -435,6 +438,17 @@ def test_a_plug_ins_own_error_names_its_file_and_line(
     code = command(tiny_runs, "run", "plugins=[mine]", *words)
     sys.modules.pop("mine", None)
     refused(code, message, capsys)
+
+
+def test_what_a_module_changes_for_all_is_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "rude.py").write_text(
+        "import os, sys, bertkit\nbertkit.schedule('rude')(lambda step, steps, warmup_steps: 1.0)\nos.chdir('/')\nsys.stdout = None\n"
+    )
+    streams, folder = (sys.stdout, sys.stderr), Path.cwd()
+    plugins.load(["rude"])
+    assert (sys.stdout, sys.stderr, Path.cwd()) == (*streams, folder)
+    sys.modules.pop("rude")
 
 
 @pytest.mark.parametrize(

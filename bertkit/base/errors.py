@@ -114,7 +114,9 @@ def say(*lines: object, file: TextIO | None = None) -> None:
     if is_silent.get() and file in (None, sys.stdout):
         return
     try:
-        print("".join(f"{shown(line)}\n" for line in lines), end="", file=file or sys.stdout, flush=True)
+        print(
+            "".join(f"{shown(line)}\n" for line in lines), end="", file=file or sys.stdout or sys.__stdout__, flush=True
+        )
     except OSError as error:
         error.filename = error.filename or "standard output"
         raise

@@ -271,20 +271,38 @@ def check_output_dir(output_dir: Path) -> None:
     if output_dir.exists() and not output_dir.is_dir():
         raise InputError(f"output_dir={output_dir} is a file; choose a directory")
     check_place(output_dir, f"output_dir={output_dir}")
+    if output_dir.resolve() == Path(output_dir.resolve().anchor):
+        raise InputError(f"output_dir={output_dir}: the root of all folders; name a new folder in it")
 
 
 def check_place(path: Path, named: str) -> None:
     """Raise InputError if the folder of a path is a file, or in a model, or nothing new may be made in it.
 
-    The message begins with `named`.
+    The message begins with `named`. Raises StorageError for a read-only file system.
     """
-    folder = next(parent for parent in path.absolute().parents if os.path.lexists(parent))
+    if path.is_symlink() and not path.exists() and _is_circle(path):
+        raise InputError(f"{named}: a link to itself; remove it, or choose another name")
+    folder = next((parent for parent in path.absolute().parents if os.path.lexists(parent)), path)
     if not folder.is_dir():
         raise InputError(f"{named}: {folder} is a file; expected a folder to write to")
     if (model := next(filter(_is_model, path.resolve().parents), None)) is not None:
         raise InputError(f"{named}: {model} is a model, whose files stay as they are; choose another folder")
+    if not os.access(folder, os.W_OK) and os.statvfs(folder).f_flag & os.ST_RDONLY and not _is_stream(path):
+        raise StorageError(f"{named}: {os.strerror(errno.EROFS)}")
     if not path.exists() and not os.access(folder, os.W_OK):
         raise InputError(f"{named}: {folder} is not writable; choose another folder")
+
+
+def _is_circle(link: Path) -> bool:
+    try:
+        link.stat()
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False
+
+
+def _is_stream(path: Path) -> bool:
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def _is_model(folder: Path) -> bool:

@@ -141,11 +141,12 @@ def _load_once() -> None:
 
 def _import(what: str, module: str, load: Callable[[], object]) -> None:
     num_before = len(_modules)
+    streams, folder = (sys.stdout, sys.stderr), os.getcwd()
     try:
         load()
     except InputError:
         raise
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, GeneratorExit) as error:
         if (
             isinstance(error, ModuleNotFoundError)
             and error.name is not None
@@ -158,6 +159,9 @@ def _import(what: str, module: str, load: Callable[[], object]) -> None:
         reason, place = _reason(error), _place_in(error, {module})
         where = f"{place}: {reason}" if place else reason
         raise InputError(f"{what}: cannot be imported ({where}); correct the module, or leave it out") from None
+    finally:  # what the module may have changed for all of bertkit
+        sys.stdout, sys.stderr = streams
+        os.chdir(folder)
     if len(_modules) == num_before and not any(_is_in(name, {module.partition(".")[0]}) for name in _modules):
         raise InputError(
             f"{what}: has no effect, since {module} adds no plug-in; decorate one there, such as @bertkit.masking('mine'), or "
@@ -168,6 +172,8 @@ def _import(what: str, module: str, load: Callable[[], object]) -> None:
 
 def fault_of(error: BaseException) -> InputError | None:
     """Return the error to report for one that passes through a module with plug-ins; None if it is not a plug-in's own."""
+    if isinstance(error, RuntimeError) and isinstance(error.__cause__, StopIteration):  # raised in a generator
+        error = error.__cause__
     place = _place_in(error, {name.partition(".")[0] for name in _modules})
     if place is None:
         return None

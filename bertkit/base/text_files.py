@@ -59,12 +59,15 @@ def without_surrogates(text: str) -> str:
 
 
 def read_whole(path: Path) -> str:
-    """Read a UTF-8 text file as a whole; raises InputError if it is too large, UnicodeDecodeError if it is not UTF-8."""
+    """Read a UTF-8 text file as a whole, without a byte order mark.
+
+    Raises InputError if it is too large, UnicodeDecodeError if it is not UTF-8.
+    """
     with path.open("rb") as file:
         data = file.read(WHOLE_MB * 1_000_000 + 1)
     if len(data) > WHOLE_MB * 1_000_000:
         raise InputError(f"{path}: {TOO_LARGE}")
-    return data.decode("utf-8")
+    return data.decode("utf-8").removeprefix("\ufeff")
 
 
 def check_size(path: Path) -> None:

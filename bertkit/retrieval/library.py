@@ -39,6 +39,7 @@ from bertkit.retrieval.snippets import Marker
 from bertkit.retrieval.vectors import Records, products, record_type
 
 MAX_CACHED_CONDITIONS = 16  # a byte for each passage
+MAX_CONDITIONS = 100  # of a search
 
 
 @dataclass(frozen=True)
@@ -153,6 +154,11 @@ class Library:
             for hit, cosine in zip(all_hits, cosines[places].tolist(), strict=True)
         ]
 
+    def has(self, where: Sequence[str]) -> bool:
+        """Whether a document has these columns."""
+        with using(self._connection, self.path, library_file.READ_SECONDS):
+            return bool(self._fits(tuple(where)).any())
+
     def marks(self, texts: Sequence[str], question: str, more: Sequence[str] = ()) -> list[list[Span]]:
         """Return the places of the words of a question and of `more` in each text.
 
@@ -166,8 +172,9 @@ class Library:
     def _find_fitting(self, where: tuple[str, ...]) -> NDArray[np.bool_]:
         """Return for each passage, in the order of the ids, whether its document has these columns.
 
-        Raises InputError if no document has any column of a name.
+        Raises InputError if no document has any column of a name, or there are too many conditions.
         """
+        refuse(len(where) > MAX_CONDITIONS and f"where: {len(where):,} conditions; expected at most {MAX_CONDITIONS}")
         if not where:
             return np.ones(self.num_passages, np.bool_)
         pairs = [condition.partition("=")[::2] for condition in where]

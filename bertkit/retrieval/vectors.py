@@ -20,7 +20,8 @@ def records_of(vectors: NDArray[np.float32], numbers: Numbers) -> Records:
     records = np.empty(len(vectors), record_type(vectors.shape[1], numbers))
     records["scale"] = 1.0
     if numbers == "int8":
-        records["scale"] = np.abs(vectors).max(axis=1) / 127
+        largest = np.abs(vectors).max(axis=1)
+        records["scale"] = np.where(largest > 0, largest, 1) / 127
         vectors = np.rint(vectors / records["scale"][:, None])
     records["numbers"] = vectors
     return records

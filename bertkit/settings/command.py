@@ -85,6 +85,7 @@ class Command:
     of_runs: str | None = None  # another command, whose settings the user may set for each run that this one starts
     # the short form: the setting of each option, and of "", a file without a key
     short: Mapping[str, str] = field(default_factory=dict)
+    short_without_file: Mapping[str, str] = field(default_factory=dict)  # those that differ where no file is given
 
     @property
     def makes_run(self) -> bool:

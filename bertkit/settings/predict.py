@@ -42,5 +42,6 @@ COMMAND = Command(
     rows={"input": "input"},
     returns="values",
     check=CHECK,
+    short_without_file={"--text": "text", "--pair": "text_pair"},
     short={"": "input", "--text": "task.columns.text", "--pair": "task.columns.text_pair", "--output": "output"},
 )

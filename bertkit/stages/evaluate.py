@@ -60,6 +60,7 @@ def _scores_on_task(settings: EvaluateSettings) -> dict[str, object] | None:
     warnings = [
         *trained_on(settings.model_dir, source.files),
         *source.warnings,
+        *([opened.task.truncated(coverage.num_truncated, len(examples))] if coverage.num_truncated else []),
         *coverage.warnings(examples, source.description),
     ]
     say(source.describe(), *(f"warning: {warning}" for warning in warnings), file=sys.stderr)

@@ -66,11 +66,7 @@ def _warn(settings: PredictSettings, source: Inputs, num_written: int, num_trunc
         say(f"warning: input={settings.input} has no examples; there is nothing to predict", file=sys.stderr)
     say(*(f"warning: {line}" for line in source.warnings), file=sys.stderr)
     if num_truncated:
-        config, windows = source.task.config, " or set task.long_texts=mean" if source.task.head == "sequence" else ""
-        limit = f"task.max_seq_length={config.max_seq_length}"
-        limit = limit if config.spans is None else f"task.spans.max_query_length={config.spans.max_query_length}"
-        truncated = f"{num_truncated:,} of {num_written:,} examples were truncated by {limit}"
-        say(f"warning: {truncated}; raise it{windows}", file=sys.stderr)
+        say(f"warning: {source.task.truncated(num_truncated, num_written)}", file=sys.stderr)
 
 
 @dataclass(frozen=True)

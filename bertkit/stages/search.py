@@ -71,7 +71,7 @@ def run(settings: SearchSettings) -> None:
             with opened_output(settings.output) as file:
                 file.write(f"{json.dumps({'question': settings.question, **answer}, ensure_ascii=False)}\n")
         else:
-            say(*_readable(answer))
+            say(*_readable(answer, [] if searcher.library.has(settings.where) else settings.where))
         return
     questions = read_questions(str(settings.input), settings.max_questions)
     with contextlib.ExitStack() as stack:
@@ -156,11 +156,14 @@ def _matches_and_weights(
     yield from ((*pair, others[number % 2]) for number, pair in enumerate(whole))
 
 
-def _readable(result: JsonObject) -> Iterator[str]:
-    """Yield lines for a terminal: the answer in its sentence, and numbered passages with their snippets."""
+def _readable(result: JsonObject, unmet: Sequence[str]) -> Iterator[str]:
+    """Yield lines for a terminal: the answer in its sentence, and numbered passages with their snippets.
+
+    `unmet` has the conditions, if no document fulfils them.
+    """
     hits, has_odds = result["answers"], result["has_odds"]
     if not hits:
-        yield "no passage contains a word of the question"
+        yield f"no document has where={' and '.join(unmet)}" if unmet else "no passage contains a word of the question"
     best = next((hit for hit in hits if hit["answer"] and not (has_odds and hit["score_bert"] < 0)), None)
     if best is not None:
         start, end = sentence_around(best["passage"], best["start"])

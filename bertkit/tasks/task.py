@@ -147,6 +147,13 @@ class Task(ABC, Generic[ExampleT, FeatureT, PredictionT]):
         """Return the best answers to a question, the best first; none for other tasks."""
         return []
 
+    def truncated(self, num_truncated: int, num_examples: int) -> str:
+        """Return the warning about truncated examples."""
+        config, windows = self.config, " or set task.long_texts=mean" if self.head == "sequence" else ""
+        limit = f"task.max_seq_length={config.max_seq_length}"
+        limit = limit if config.spans is None else f"task.spans.max_query_length={config.spans.max_query_length}"
+        return f"{num_truncated:,} of {num_examples:,} examples were truncated by {limit}; raise it{windows}"
+
     @property
     def needs_pair(self) -> bool:
         """Whether every example needs two texts."""

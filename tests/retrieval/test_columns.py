@@ -86,6 +86,12 @@ def test_conditions_from_the_command_line_and_from_python(library: Path, capsys:
         .out.splitlines()[-1]
         .startswith(f"{len(Library(library).find('kan', 50, where=['lang=de', 'year=2001']))} ")
     )
+    assert run([*arguments, "where=[lang=xx,year=2001]"]) == 0
+    assert capsys.readouterr().out.startswith("no document has where=lang=xx and year=2001\n")
+    assert run(["search", f"index={library}", "question=xyzzy", "order=search", "where=lang=de"]) == 0
+    assert capsys.readouterr().out.startswith("no passage contains a word of the question\n")
+    many = f"where=[{','.join(['lang=de'] * 1200)}]"
+    refused(run([*arguments, many]), "where: 1,200 conditions; expected at most 100", capsys)
     refused(run([*arguments, "where=lang"]), "where=lang: expected a column and its value", capsys)
     line = "where=long=: no document has this column; they have: 'is new', 'lang', 'year'"
     refused(run([*arguments, "where=long=x"]), line, capsys)

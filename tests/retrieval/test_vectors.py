@@ -4,6 +4,7 @@ import shutil
 import signal
 import sqlite3
 import subprocess
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -136,6 +137,8 @@ def test_products_of_many_blocks_are_those_of_the_whole(monkeypatch: pytest.Monk
     assert vectors.products(vectors.records_of(matrix, "float32"), query) == pytest.approx(matrix @ query, abs=1e-6)
     records = vectors.records_of(matrix, "int8")
     assert np.abs(records["numbers"]).max(axis=1).tolist() == [127] * 53
+    with warnings.catch_warnings(action="error"):
+        assert vectors.products(vectors.records_of(0 * matrix, "int8"), query).tolist() == [0] * 53
     assert vectors.products(records, query) == pytest.approx(matrix @ query, abs=0.02)
 
 

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from bertkit.base.errors import InputError
 from bertkit.settings.reading.assignments import as_word
@@ -10,6 +10,18 @@ from bertkit.settings.reading.hints import setting_of_option, setting_of_word, u
 from bertkit.settings.reading.names import column_words, command_of, is_verbatim
 
 OPTIONS = ("--text", "--label", "--pair", "--dev", "--test", "--output")
+
+
+def with_values(arguments: Iterable[str]) -> list[str]:
+    """Join an option and its value, such as `--output -o.npy`, if that begins with a dash."""
+    joined = list[str]()
+    for argument in arguments:
+        is_dashed = argument[:1] == "-" and argument[:2] not in ("-", "--")
+        if is_dashed and joined and joined[-1] in ("--config", "--config-dir", *OPTIONS):
+            joined[-1] += f"={argument}"
+        else:
+            joined.append(argument)
+    return joined
 
 
 def to_words(command: str, words: Sequence[str], options: Sequence[tuple[str, str]]) -> list[str]:
@@ -24,8 +36,12 @@ def to_words(command: str, words: Sequence[str], options: Sequence[tuple[str, st
             settings[setting] = os.path.abspath(word) if setting.startswith("task.files.") else word
         else:
             others.append(word)
+    record = command_of(command)
+    file = record.short.get("", "")
+    has_file = file in settings or any(word.startswith(f"{file}=") for word in others)
+    short = record.short if has_file else {**record.short, **record.short_without_file}
     for option, value in options:
-        setting = command_of(command).short.get(option) or setting_of_option(command, option)
+        setting = short.get(option) or setting_of_option(command, option)
         if not setting:
             raise InputError(unknown_option(command, option, value))
         is_file, is_number = setting.startswith("task.files."), re.fullmatch("-?[0-9]{1,9}", value)
