@@ -54,7 +54,7 @@ THIRD_PARTY = {
     "datasets": ("data", "tasks"),
     "evaluate": ("tasks",),
     "sklearn": ("tasks", "estimators"),
-    "scipy": ("tasks", "retrieval"),
+    "scipy": ("tasks", "retrieval", "inference"),
     "jinja2": ("display",),
     "seqeval": ("tasks",),
     "sacrebleu": ("tasks",),

@@ -43,6 +43,14 @@ class PretrainBatch:
 
 
 @dataclass(frozen=True)
+class Predicted:
+    """How well each of n labels was predicted."""
+
+    losses: NDArray[np.float64]  # in nats, (n,)
+    are_correct: NDArray[np.bool_]  # (n,)
+
+
+@dataclass(frozen=True)
 class TaskBatch:
     """One packed micro-batch of a task. The labels depend on the head; None if the batch has no labels:
 

@@ -40,5 +40,6 @@ Doors:
     batches.description       a dataset described in words
     batches.instances         Google's fixed instances on disk, and as JSON lines
     batches.sampling          the batches of a step
+    batches.controls          what a model predicts without context: by counting tokens, or among shuffled words
     batches.keyed_random      random numbers as functions of their keys
 """

@@ -69,16 +69,29 @@ def objective_of(row: Mapping[str, object]) -> str | None:
     return next((name for name in ("mlm", "lm") if f"{name}_loss" in row), None)
 
 
-def health_line(metrics: dict[str, float], baselines: dict[str, float]) -> str:
-    """Say whether the model has learned: held-out loss and the unigram entropy, next sentence accuracy and guessing."""
+def has_learned(metrics: Mapping[str, float]) -> bool:
+    """Whether the held-out loss is below those of both controls, counting tokens and shuffled words, beyond their intervals."""
     name = objective_of(metrics)
-    entropy, loss, accuracy = baselines["unigram entropy"], metrics[f"{name}_loss"], metrics[f"{name}_accuracy"]
-    verdict, relation = ("has learned", "below") if loss < entropy else ("has not learned", "not below")
+    return min(metrics[f"{name}_gain_on_counting"], metrics[f"{name}_gain_on_shuffled"]) > 0
+
+
+def health_line(metrics: Mapping[str, float], baselines: Mapping[str, float]) -> str:
+    """Say whether the model has learned: its held-out loss beside its controls, next sentence accuracy beside guessing."""
+    name = objective_of(metrics)
     what, short = ("masked LM", "MLM") if name == "mlm" else ("next token prediction", "LM")
-    text = f"{what} {verdict} from context: held-out {short} loss {loss:.3f} is {relation} the unigram entropy {entropy:.3f}"
-    text += f", {short} accuracy {accuracy:.3f}"
+    loss, counting = metrics[f"{name}_loss"], metrics[f"{name}_loss_by_counting"]
+    verdict = "has learned" if has_learned(metrics) else "has not learned"
+    text = f"{what} {verdict} from context: held-out {short} loss {loss:.3f}, {counting:.3f} by counting tokens"
+    if f"{name}_loss_at_mask" in metrics:
+        alone, counted = metrics[f"{name}_loss_at_mask"], metrics[f"{name}_loss_at_mask_by_counting"]
+        text += f" (at [MASK] alone {alone:.3f}, {counted:.3f})"
+    text += f", {metrics[f'{name}_loss_shuffled']:.3f} with shuffled words"
+    if loss < counting and not has_learned(metrics):
+        text += ", which may be chance"
+    accuracy, counted = metrics[f"{name}_accuracy"], metrics[f"{name}_accuracy_by_counting"]
+    text += f"; {short} accuracy {accuracy:.3f}, {counted:.3f} by counting"
     if name == "lm":
-        text += f"; perplexity {math.exp(loss):,.1f}, of the unigrams {math.exp(entropy):,.1f}"
+        text += f"; perplexity {math.exp(loss):,.1f}, {math.exp(counting):,.1f} by counting"
     if "nsp_accuracy" in metrics and "guessing" in baselines:
         accuracy, guessing = metrics["nsp_accuracy"], baselines["guessing"]
         verdict = "has learned" if accuracy > baselines["chance"] else "has not learned"

@@ -31,16 +31,41 @@ class Curves(NamedTuple):
 
     title: str
     series: tuple[tuple[str, str], ...]  # the lines: (key in metrics.jsonl, name)
-    baseline: str | None = None  # the key of a constant that is drawn as a dashed line
+    baseline: tuple[str, str] | None = None  # (key, name) of a constant that is drawn as a dashed line
     is_noisy: bool = True  # then it is smoothed
 
 
 CHARTS = (
-    Curves("MLM loss (nats)", (("mlm_loss", "training"), ("eval_mlm_loss", "held out")), "unigram entropy"),
-    Curves("MLM accuracy", (("mlm_accuracy", "training"), ("eval_mlm_accuracy", "held out"))),
-    Curves("Next token loss (nats)", (("lm_loss", "training"), ("eval_lm_loss", "held out")), "unigram entropy"),
-    Curves("Next token accuracy", (("lm_accuracy", "training"), ("eval_lm_accuracy", "held out"))),
-    Curves("Next sentence accuracy", (("nsp_accuracy", "training"), ("eval_nsp_accuracy", "held out")), "guessing"),
+    Curves(
+        "MLM loss (nats)",
+        (("mlm_loss", "training"), ("eval_mlm_loss", "held out")),
+        ("eval_mlm_loss_by_counting", "counting tokens"),
+    ),
+    Curves(
+        "MLM loss at [MASK] alone (nats)",
+        (("eval_mlm_loss_at_mask", "held out"),),
+        ("eval_mlm_loss_at_mask_by_counting", "counting tokens"),
+    ),
+    Curves(
+        "MLM accuracy",
+        (("mlm_accuracy", "training"), ("eval_mlm_accuracy", "held out")),
+        ("eval_mlm_accuracy_by_counting", "counting tokens"),
+    ),
+    Curves(
+        "Next token loss (nats)",
+        (("lm_loss", "training"), ("eval_lm_loss", "held out")),
+        ("eval_lm_loss_by_counting", "counting tokens"),
+    ),
+    Curves(
+        "Next token accuracy",
+        (("lm_accuracy", "training"), ("eval_lm_accuracy", "held out")),
+        ("eval_lm_accuracy_by_counting", "counting tokens"),
+    ),
+    Curves(
+        "Next sentence accuracy",
+        (("nsp_accuracy", "training"), ("eval_nsp_accuracy", "held out")),
+        ("guessing", "guessing"),
+    ),
     Curves("Learning rate", (("learning_rate", "learning rate"),), is_noisy=False),
     Curves("Gradient norm before clipping", (("grad_norm", "gradient norm"),)),
     Curves("Tokens per second", (("tokens_per_second", "tokens per second"),)),
@@ -59,18 +84,19 @@ TASK_CHARTS = (
 
 def write_report(
     run_dir: Path,
-    baselines: dict[str, float],
+    baselines: Mapping[str, float],
     charts: Sequence[Curves] = CHARTS,
     review: Mapping[str, JsonValue] = {},
     samples: Table | None = None,
 ) -> None:
     """Write report.html for a run so far; charts without values are omitted.
 
-    The baselines are "unigram entropy" and, with next sentence prediction, "guessing", the accuracy of the more frequent label.
+    With next sentence prediction, `baselines` has "guessing", the accuracy of the more frequent label, and "chance".
     Only a finished run has a review of its predictions (fine-tuning), or samples: held-out texts with predictions (pretraining).
     """
     rows = read_metrics(run_dir / "metrics.jsonl")
     last = rows[-1] if rows else {}
+    constants = {key: value for row in rows for key, value in row.items()} | dict(baselines)
     manifest = read_json(run_dir / "manifest.json")
     facts = {
         "text": at(manifest, "corpus.description"),
@@ -83,7 +109,7 @@ def write_report(
         "report.html",
         name=run_dir.resolve().name,
         headline=headline(review) if review else _headline(last, baselines),
-        charts=[*pictures(review), *(_chart(rows, curves, baselines) for curves in charts)],
+        charts=[*pictures(review), *(_chart(rows, curves, constants) for curves in charts)],
         samples=samples,
         last={metric_name(name): value for name, value in last.items() if name != "batch"},
         facts=facts,
@@ -121,22 +147,22 @@ def most_confused(review: Mapping[str, JsonValue]) -> list[tuple[str, str, int]]
     return sorted(confusions, key=lambda one: -one[2])[:NUM_CONFUSIONS]
 
 
-def _headline(last: JsonObject, baselines: dict[str, float]) -> str:
+def _headline(last: JsonObject, baselines: Mapping[str, float]) -> str:
     scores = {key[5:]: value for key, value in last.items() if key.startswith("eval_")}
     step = f"Step {last.get('step', 0):,}"
-    if f"{objective_of(scores)}_accuracy" in scores:
+    if f"{objective_of(scores)}_loss_by_counting" in scores:  # in rows of earlier versions it is not
         return f"{step}: {health_line(scores, baselines)}."
     named = [f"{metric_name(name)} {format_score(value)}" for name, value in scores.items()]
     return step + (f": {', '.join(named)} on the dev split" if named else "")
 
 
-def _chart(rows: list[JsonObject], curves: Curves, constants: dict[str, float]) -> Figure | None:
+def _chart(rows: list[JsonObject], curves: Curves, constants: JsonObject) -> Figure | None:
     lines = [
         (label, [(row["step"], row[key]) for row in rows if key in row and math.isfinite(row[key])])
         for key, label in curves.series
     ]
-    baseline = curves.baseline
-    compared = (baseline, constants[baseline]) if baseline in constants else None
+    key, name = curves.baseline or ("", "")
+    compared = (name, constants[key]) if key in constants else None
     return line_chart(curves.title, lines, compared, x_name="step", is_noisy=curves.is_noisy)
 
 

@@ -1,22 +1,19 @@
-"""Inference: predictions and losses for the examples of a task, and losses on prepared text, in one process or in all."""
+"""Inference: predictions and losses for the examples of a task, in one process or in all."""
 
-import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import nn
 
-from bertkit.base.batch import PretrainBatch, TaskBatch
+from bertkit.base.batch import TaskBatch
 from bertkit.base.errors import NumericsError
-from bertkit.data.batches.sampling import ExampleSource
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.inference.generating import ROWS_AT_ONCE, forget_weights, num_rows, write_texts
 from bertkit.inference.task_model import Predictor
-from bertkit.run.objective import best_tokens, log_probabilities, pretraining_losses, task_logits, task_losses
+from bertkit.run.objective import best_tokens, log_probabilities, task_logits, task_losses
 from bertkit.tasks.batching import FeatureBatches
 from bertkit.tasks.feature import Feature, Logits, MaskFeature, TargetFeature
 from bertkit.tasks.fill_mask import pack
@@ -25,7 +22,7 @@ from bertkit.tasks.task import Example, ExampleT, FeatureT, PredictionT, Task, T
 from bertkit.tasks.task_config import GenerationConfig
 from bertkit.tasks.trainable import AnyTrainable
 from bertkit.train import processes
-from bertkit.train.loop import evaluate, evaluation_mode
+from bertkit.train.loop import evaluation_mode
 from bertkit.train.losses import LossTerm
 from bertkit.train.processes import gather_in_order
 
@@ -201,36 +198,3 @@ def with_perplexity(metrics: dict[str, float]) -> dict[str, object]:
     """Add the perplexity of next tokens, if their loss was measured."""
     more = {"perplexity": perplexity(metrics["lm_loss"])} if "lm_loss" in metrics else {}
     return {**metrics, **more}
-
-
-def measure_split(
-    accelerator: processes.Accelerator,
-    model: nn.Module,
-    sampler: ExampleSource,
-    max_sequences: int | None,
-    batch_sequences: int,
-    precision: str = "fp32",
-) -> dict[str, tuple[float, int]]:
-    """Return `mlm_loss`, `mlm_accuracy` (or `lm_...`), `nsp_loss` and `nsp_accuracy` on a split, each with its number of predictions.
-
-    Every call uses the same sequences and masks; each process computes a part of them. Raises NumericsError if a loss is not
-    finite.
-    """
-    total = sampler.epoch_length if max_sequences is None else min(max_sequences, sampler.epoch_length)
-    rank, size = accelerator.process_index, accelerator.num_processes
-    first, last = total * rank // size, total * (rank + 1) // size
-
-    def batches() -> Iterator[PretrainBatch]:
-        for start in range(first, last, batch_sequences):
-            yield sampler.in_order(start, min(start + batch_sequences, last))
-
-    measured = evaluate(accelerator, model, functools.partial(pretraining_losses, precision=precision), batches())
-    results: dict[str, tuple[float, int]] = {}
-    for name, term in measured.items():
-        if not math.isfinite(term.loss):
-            raise NumericsError(
-                f"{name}_loss={term.loss} on prepared text: the weights are too large or damaged; use another checkpoint, "
-                "or train again with a lower optimizer.peak_learning_rate="
-            )
-        results |= {f"{name}_loss": (term.loss, term.count), f"{name}_accuracy": (term.accuracy, term.count)}
-    return results

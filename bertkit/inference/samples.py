@@ -1,5 +1,7 @@
 """Samples for the report of pretraining: what the model predicts for masked words of held-out text, or how it continues the text."""
 
+import itertools
+
 import numpy as np
 
 from bertkit.base.batch import PretrainBatch
@@ -14,7 +16,8 @@ from bertkit.tasks.batching import FeatureBatches
 from bertkit.tasks.feature import Feature
 from bertkit.train.loop import evaluation_mode
 
-NUM_SAMPLES = 4  # texts
+NUM_SAMPLES = 5  # texts
+NUM_GUESSES = 3  # for each mask
 
 
 def held_out_samples(
@@ -27,17 +30,22 @@ def held_out_samples(
 
 
 def _filled(model: BertWithHeads, tokenizer: Tokenizer, batch: PretrainBatch, precision: str) -> Table:
+    """Show each text with the model's guesses in the place of its masks: [guess ✓] or [guess ✗ truth]."""
     batch.input_ids[batch.masked_positions] = tokenizer.facts.mask
     with evaluation_mode(model):
-        best, shares = best_tokens(model, batch, 3, precision)
-    ends, filled, texts_of = np.cumsum(batch.sequence_lengths), [], tokenizer.texts_of
-    for truth, tokens, own in zip(texts_of(batch.masked_labels), best, shares, strict=True):
-        predictions = ", ".join(f"“{text}” {share:.0%}" for text, share in zip(texts_of(tokens), own, strict=True))
-        filled.append(f"“{truth}”: {predictions}")
-    texts = map(tokenizer.decode, np.split(batch.input_ids, ends[:-1]))
-    parts = np.split(np.array(filled), np.searchsorted(batch.masked_positions, ends[:-1]))
-    rows = [(text, "; ".join(part)) for text, part in zip(texts, parts, strict=True)]
-    return Table("Held-out text", ("text", "truth: predictions for each [MASK]"), rows)
+        best, probs = best_tokens(model, batch, NUM_GUESSES, precision)
+    mask, texts_of = tokenizer.vocab[tokenizer.facts.mask], tokenizer.texts_of
+    ends, shown, guesses = np.cumsum(batch.sequence_lengths), [], []
+    for truth, tokens, own in zip(texts_of(batch.masked_labels), best, probs, strict=True):
+        first, *_ = texts = texts_of(tokens)
+        shown.append(f"[{first} ✓]" if first == truth else f"[{first} ✗ {truth}]")
+        guesses.append(", ".join(f"“{text}” {share:.0%}" for text, share in zip(texts, own, strict=True)))
+    borders, rows = np.searchsorted(batch.masked_positions, [0, *ends]).tolist(), []
+    for ids, first, last in zip(np.split(batch.input_ids, ends[:-1]), borders[:-1], borders[1:], strict=True):
+        before, *after = tokenizer.decode(ids).split(mask)
+        text = before + "".join(itertools.chain(*zip(shown[first:last], after, strict=True)))
+        rows.append((text, "; ".join(guesses[first:last])))
+    return Table("Held-out text", ("text, with [guess ✓] or [guess ✗ truth] for each [MASK]", "probabilities"), rows)
 
 
 def _continued(model: BertWithHeads, tokenizer: Tokenizer, batch: PretrainBatch, precision: str) -> Table:

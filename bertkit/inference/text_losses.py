@@ -12,7 +12,8 @@ from bertkit.data.batches.instances import has_instances
 from bertkit.data.batches.sampling import DatasetExamples
 from bertkit.data.corpus.manifest import SPLITS
 from bertkit.data.corpus.prepared import PreparedDataset, check_unchanged, open_prepared
-from bertkit.inference.forward import measure_split, with_perplexity
+from bertkit.inference.forward import with_perplexity
+from bertkit.inference.held_out import HeldOut, SplitLosses
 from bertkit.interop.load import load_packed, resolve_model_dir
 from bertkit.launch.world import world_from_environment
 from bertkit.model.heads import BertWithHeads
@@ -64,10 +65,10 @@ def _measure(
     names = SPLITS if chosen == "all" else (chosen,)
     check_unchanged(dataset, None if has_instances(dataset) else names)
     samplers = [examples.source(name, settings.seed) for name in names if name in examples.splits]
-    most, measured = settings.max_sequences, dict[str, list[tuple[float, int]]]()
-    for sampler in samplers:
-        for key, pair in measure_split(accelerator, prepared_model, sampler, most, size, precision).items():
-            measured.setdefault(key, []).append(pair)
+    measured = [
+        HeldOut(dataset, sampler, settings.max_sequences, size, precision).measure(accelerator, prepared_model)
+        for sampler in samplers
+    ]
     if not measured:
         hint = "prepare more documents, or set a larger held_out_prob there,"
         if has_instances(dataset):
@@ -77,11 +78,7 @@ def _measure(
         )
     if not world_from_environment().is_main:
         return None
-    means = {
-        key: sum(value * count for value, count in pairs) / sum(count for _, count in pairs)
-        for key, pairs in measured.items()
-    }
-    return with_perplexity(means) | {"split": "+".join(names)}
+    return with_perplexity(SplitLosses.joined(measured).metrics()) | {"split": "+".join(names)}
 
 
 def _with_pairs_of_run(settings: EvaluateSettings) -> EvaluateSettings:

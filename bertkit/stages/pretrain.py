@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from bertkit.base.errors import InputError
 from bertkit.display import console
 from bertkit.display.report import CHARTS
-from bertkit.inference.forward import measure_split, with_perplexity
+from bertkit.inference.forward import with_perplexity
+from bertkit.inference.held_out import HeldOut
 from bertkit.inference.samples import held_out_samples
 from bertkit.run.length_phases import LengthPhases, Phase, make_phases
 from bertkit.run.objective import pretraining_losses
@@ -25,8 +26,7 @@ from bertkit.run.state import TrainingState
 from bertkit.run.trainer import Due, Evaluation, TrainingPlan, training
 from bertkit.settings.pretrain import PretrainSettings
 
-EVALUATION_SEQUENCES = 32  # sequences in a forward pass
-POST_NORM_RATE = 2e-4  # a peak learning rate at which small models with BERT's norm leave the unigram entropy; at 1e-3 BERT-mini stays
+POST_NORM_RATE = 2e-4  # a peak learning rate at which small models with BERT's norm leave the loss of counting; at 1e-3 BERT-mini stays
 
 
 def run(settings: PretrainSettings) -> None:
@@ -66,6 +66,16 @@ class _Pretraining:
     state: TrainingState
     phases: LengthPhases
 
+    @functools.cached_property
+    def held_out(self) -> dict[int, HeldOut]:
+        """The held-out text of each phase that has any, by the first step."""
+        dataset, most, precision = self.plan.dataset, self.settings.evaluation.max_sequences, self.settings.precision
+        return {
+            phase.first_step: HeldOut(dataset, phase.held_out, most, precision=precision)
+            for phase in self.phases.all
+            if phase.held_out is not None
+        }
+
     @property
     def settings(self) -> PretrainSettings:
         """The settings of the plan."""
@@ -98,9 +108,8 @@ class _Pretraining:
         return Evaluation(metrics, lines=tuple(lines))
 
     def _ways_off_the_plateau(self, metrics: dict[str, float]) -> list[str]:
-        """Say what helps small models that are still at the unigram entropy, where they can stay for thousands of steps."""
-        loss = metrics[f"{console.objective_of(metrics)}_loss"]
-        if loss < self.plan.dataset.manifest["statistics"]["unigram_entropy"] or self.settings.model_dir is not None:
+        """Say what helps small models that are not better than counting, where they can stay for thousands of steps."""
+        if metrics[f"{console.objective_of(metrics)}_gain_on_counting"] > 0 or self.settings.model_dir is not None:
             return []
         config, optimizer = self.state.bare_model.config, self.settings.optimizer
         is_fast = config.norm.placement == "post" and optimizer.peak > POST_NORM_RATE
@@ -123,7 +132,7 @@ class _Pretraining:
         history, keeps_best = self.state.writer.history, self.settings.checkpoint.keep_best
         if history.best is not None and (history.best.step <= phase.first_step or not keeps_best):
             history.best = None  # the best one of an earlier phase was measured on shorter sequences
-        losses = [value for name, value in metrics.items() if name.endswith("_loss")]
+        losses = [metrics[name] for name in ("mlm_loss", "lm_loss", "nsp_loss") if name in metrics]
         if losses and keeps_best:
             self.state.writer.offer_best(step, -sum(losses))
 
@@ -134,7 +143,7 @@ class _Pretraining:
         if not state.accelerator.is_main_process:
             return
         baselines = self._baselines(last)
-        result = with_perplexity(metrics) | {"unigram_entropy": baselines["unigram entropy"], "steps": self.plan.steps}
+        result = with_perplexity(metrics) | {"steps": self.plan.steps}
         line = console.health_line(metrics, baselines) if metrics else None
         samples = None
         if last.held_out is not None:
@@ -143,18 +152,15 @@ class _Pretraining:
         publish_pretraining(self.settings, state, self.training_plan(), text, result, line, samples)
 
     def _evaluate(self, phase: Phase) -> dict[str, float]:
-        if phase.held_out is None:
+        if phase.first_step not in self.held_out:
             return {}
-        limit, state, precision = self.settings.evaluation.max_sequences, self.state, self.settings.precision
-        results = measure_split(state.accelerator, state.model, phase.held_out, limit, EVALUATION_SEQUENCES, precision)
-        return {name: value for name, (value, _) in results.items()}
+        return self.held_out[phase.first_step].measure(self.state.accelerator, self.state.model).metrics()
 
     def _baselines(self, phase: Phase) -> dict[str, float]:
-        """Return the unigram entropy, the accuracy of the more frequent next sentence label, and what chance adds to it (5 %)."""
-        baselines = {"unigram entropy": self.plan.dataset.manifest["statistics"]["unigram_entropy"]}
-        if phase.held_out is not None and "next_sentence" in self.state.bare_model.heads:
-            share = phase.held_out.mean_next_sentence_label(self.settings.evaluation.max_sequences)
-            num_pairs = min(self.settings.evaluation.max_sequences, phase.held_out.epoch_length)
-            baselines["guessing"] = guessing = max(share, 1 - share)
-            baselines["chance"] = guessing + 1.645 * math.sqrt(guessing * (1 - guessing) / num_pairs)
-        return baselines
+        """Return the accuracy of the more frequent next sentence label, and what chance adds to it (5 %)."""
+        if phase.held_out is None or "next_sentence" not in self.state.bare_model.heads:
+            return {}
+        share = phase.held_out.mean_next_sentence_label(self.settings.evaluation.max_sequences)
+        num_pairs = min(self.settings.evaluation.max_sequences, phase.held_out.epoch_length)
+        guessing = max(share, 1 - share)
+        return {"guessing": guessing, "chance": guessing + 1.645 * math.sqrt(guessing * (1 - guessing) / num_pairs)}

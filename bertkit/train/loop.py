@@ -1,4 +1,4 @@
-"""The training loop, and evaluation, for any module, any batches and any losses.
+"""The training loop for any module, any batches and any losses.
 
 One training step, for any number of processes and micro-batches:
 
@@ -17,7 +17,7 @@ import functools
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,7 +28,7 @@ from bertkit.train.loss_scale import LossScale
 from bertkit.train.losses import Losses, LossTerm
 from bertkit.train.micro_batches import MicroBatch, NumberedBatches
 from bertkit.train.optimizer import Optimizer, clip_global_norm
-from bertkit.train.processes import Accelerator, gather_in_order
+from bertkit.train.processes import Accelerator
 from bertkit.train.step_report import NO_SKIPS, Numbers, Skips, StepNumbers, StepReport
 
 
@@ -166,15 +166,6 @@ def _sums_of(terms: Sequence[LossTerm]) -> Tensor:
     return torch.stack([number.to(torch.float64) for number in (*sums, *correct)]).view(2, -1)
 
 
-@dataclass(frozen=True)
-class EvaluationResult:
-    """The mean loss and the accuracy over `count` predictions; the accuracy of a regression is NaN."""
-
-    loss: float
-    accuracy: float
-    count: int
-
-
 @contextlib.contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Switch a model to evaluation mode; afterwards restore the mode of each module."""
@@ -185,25 +176,3 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
-
-
-@torch.no_grad()
-def evaluate(
-    accelerator: Accelerator, model: nn.Module, losses: Losses, batches: Iterable[MicroBatch]
-) -> dict[str, EvaluationResult]:
-    """Evaluate each loss that has predictions, over the batches of all processes; a process may have none."""
-    sums: dict[str, list[float]] = {}
-    with evaluation_mode(model):
-        for batch in batches:
-            for name, term in losses(model, batch).items():
-                total = sums.setdefault(name, [0.0, 0.0, 0.0])
-                correct = math.nan if term.correct is None else float(term.correct)
-                for index, value in enumerate((float(term.sum), correct, float(term.count))):
-                    total[index] += value
-    gathered = gather_in_order([(accelerator.process_index, sums)], accelerator.num_processes)
-    results = {}
-    for name in sorted({name for part in gathered for name in part}):
-        loss, correct, count = (sum(part[name][index] for part in gathered if name in part) for index in range(3))
-        if count:
-            results[name] = EvaluationResult(loss / count, correct / count, int(count))
-    return results

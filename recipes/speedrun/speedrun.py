@@ -138,15 +138,15 @@ def train(row: str, data: Path, output: Path, steps: int, seed: int, rate: float
         bertkit.pretrain(**settings_of(row, data, output, steps, seed, rate))
 
 
-def loss_of(model_dir: Path, data: Path) -> float:
-    """Return the mean loss over all held-out tokens that a fixed mask of 15 % hides."""
+def losses_of(model_dir: Path, data: Path) -> dict[str, float]:
+    """Return the mean loss over all held-out tokens that a fixed mask of 15 % hides: the model's, and that of counting tokens."""
     settings: Mapping[str, Any] = {
         "segments": "full_sentences",
         "segments.max_seq_length": LENGTH,
         "masking.probability": 0.15,
     }
     measured = bertkit.evaluate(model_dir=str(model_dir), data_dir=str(data), split="held_out", **settings)
-    return float(measured.scores["mlm_loss"])
+    return {"loss": measured.scores["mlm_loss"], "counting": measured.scores["mlm_loss_by_counting"]}
 
 
 def lines_of(file: Path) -> list[dict[str, Any]]:
@@ -177,8 +177,12 @@ def measure_run(args: argparse.Namespace) -> None:
         print(f"{own}: measured already")
         return
     train(args.row, args.data, folder_of(own, args.output), args.steps, args.seed, own["rate"])
-    losses = [[step_of(path), round(loss_of(path, args.data), 4)] for path in snapshots_of(own, args.output)]
-    line = own | {"tokens_a_step": tokens_a_step(args.row), "losses": losses}
+    measured = {step_of(path): losses_of(path, args.data) for path in snapshots_of(own, args.output)}
+    line = own | {
+        "tokens_a_step": tokens_a_step(args.row),
+        "losses": [[step, round(scores["loss"], 4)] for step, scores in measured.items()],
+        "counting": round(next(scores["counting"] for scores in measured.values()), 4),
+    }
     with file.open("a") as lines:
         lines.write(json.dumps(line) + "\n")
     print(json.dumps(line))
@@ -288,6 +292,8 @@ def print_table(args: argparse.Namespace) -> None:
         percent = [" / ".join(f"{100 * score:.1f}" for _, score in each) for each in scores]
         cells = (*own.values(), f"{curve[-1][0]:.1f}", f"{curve[-1][1]:.3f}", next(iter(reached), "-"), *percent)
         print(f"| {' | '.join(map(str, cells))} |")
+    for loss in sorted({run["counting"] for run in runs if "counting" in run}):
+        print(f"| counting tokens, without context | {' | ' * (len(columns) - 4)} | {loss:.3f} | | |")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -24,7 +24,7 @@ def report(
     (run_dir / "manifest.json").write_text(json.dumps(manifest))
     (run_dir / "config.yaml").write_text(settings)
     (run_dir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    baselines = {"unigram entropy": 4.5, "guessing": 0.625, "chance": 0.7}
+    baselines = {"guessing": 0.625, "chance": 0.7}
     write_report(run_dir, *((baselines, CHARTS) if review is None else ({}, TASK_CHARTS)), review or {})
     return Page((run_dir / "report.html").read_text())
 
@@ -82,9 +82,9 @@ def test_flat_single_and_not_finite_values(tmp_path: Path, values: list[float]) 
 
 
 def test_the_headline_is_the_health_of_the_run(tmp_path: Path) -> None:
-    scores = {"mlm_loss": 4.0, "mlm_accuracy": 0.125, "nsp_accuracy": 0.75}
+    scores = {**METRICS, "nsp_accuracy": 0.75}
     page = report(tmp_path / "run", [{"step": 9, **{f"eval_{name}": value for name, value in scores.items()}}])
-    assert f"Step 9: {health_line(scores, {'unigram entropy': 4.5, 'guessing': 0.625, 'chance': 0.7})}." in page.text
+    assert f"Step 9: {health_line(scores, {'guessing': 0.625, 'chance': 0.7})}." in page.text
 
 
 def test_report_escapes_text(tmp_path: Path) -> None:
@@ -188,7 +188,10 @@ def test_report_omits_missing_metrics(tmp_path: Path) -> None:
     assert page.tags.count("svg") == 1
 
 
-METRICS = {"mlm_loss": 5.5, "mlm_accuracy": 0.125}
+METRICS = {
+    "mlm_loss": 5.5, "mlm_accuracy": 0.125, "mlm_loss_at_mask": 5.9, "mlm_loss_by_counting": 6.1, "mlm_accuracy_by_counting": 0.1,
+    "mlm_loss_at_mask_by_counting": 6.4, "mlm_loss_shuffled": 5.8, "mlm_gain_on_counting": 0.5, "mlm_gain_on_shuffled": 0.2,
+}  # fmt: skip
 PAIRS = {**METRICS, "nsp_accuracy": 0.75}
 
 
@@ -218,11 +221,16 @@ def test_step_line_shows_progress() -> None:
     assert step_line(left_out, 2400, "") == "step 50/2400  left out  lr 9.80e-04  27,043 tokens/s"
 
 
-def test_health_line_compares_loss_with_unigram_entropy() -> None:
-    line = health_line(METRICS, {"unigram entropy": 6.1})
-    assert re.search(r"has learned.*5\.500 is below.*6\.100.*0\.125", line)
-    assert re.search("has not learned.*is not below", health_line(METRICS, {"unigram entropy": 5.5}))
-    pairs = {"unigram entropy": 6.1, "guessing": 0.572, "chance": 0.6}
+def test_health_line_compares_loss_with_its_controls() -> None:
+    line = health_line(METRICS, {})
+    assert line == (
+        "masked LM has learned from context: held-out MLM loss 5.500, 6.100 by counting tokens (at [MASK] alone 5.900, 6.400), "
+        "5.800 with shuffled words; MLM accuracy 0.125, 0.100 by counting"
+    )
+    for control in ("counting", "shuffled"):
+        chance = health_line({**METRICS, f"mlm_gain_on_{control}": -0.01}, {})
+        assert chance == line.replace("has", "has not").replace("words;", "words, which may be chance;")
+    pairs = {"guessing": 0.572, "chance": 0.6}
     assert re.search(r"has learned.*0\.750.*0\.572$", health_line(PAIRS, pairs).removeprefix(line))
     chance = health_line({**PAIRS, "nsp_accuracy": 0.59}, pairs)
     assert "next sentence prediction has not learned: NSP accuracy 0.590" in chance

@@ -27,7 +27,7 @@ def describe(dataset: PreparedDataset) -> str:
         evaluation,
         f"vocabulary of {facts['vocab_size']:,}, {100 * facts['unknown_rate']:.2f} % unknown, "
         f"{facts['tokens_per_sentence']:.1f} tokens per sentence",
-        f"unigram entropy {facts['unigram_entropy']:.2f} nats: the MLM loss of a model that only counts words",
+        f"unigram entropy {facts['unigram_entropy']:.2f} nats: the loss of counting tokens at [MASK] (pretrain measures it on held-out text)",
     ]
     for is_random, ids in examples.shown(NUM_EXAMPLES):
         lines += ["", f"{'random next' if is_random else 'actual next'}: {dataset.tokenizer.decode(ids)}"]

@@ -130,6 +130,10 @@ class InstanceSampler(ExampleSource):
         """Return the mean of the stored labels."""
         return float(self.instances.is_random_next[:max_sequences].mean())
 
+    def documents(self, first: int, last: int) -> Ints:
+        """Return the numbers of the instances: their documents are not stored."""
+        return np.arange(first, last)
+
 
 @dataclasses.dataclass(frozen=True)
 class StoredExamples:

@@ -57,6 +57,10 @@ class ExampleSource(ABC):
     def mean_next_sentence_label(self, max_sequences: int) -> float:
         """Return the mean next sentence label of the first `max_sequences` pairs of epoch 0."""
 
+    @abstractmethod
+    def documents(self, first: int, last: int) -> Ints:
+        """Return the document of the examples `first` to `last - 1` of epoch 0: equal numbers for examples of the same text."""
+
     @property
     def epoch_length(self) -> int:
         """The number of examples that every epoch contributes."""
@@ -152,6 +156,11 @@ class Sampler(ExampleSource):
         labels = self._epoch(0).next_sentence_labels
         assert labels is not None, "blocks have no pairs"
         return float(labels[:max_sequences].mean())
+
+    def documents(self, first: int, last: int) -> Ints:
+        """Return the documents in which the first segments of examples begin."""
+        examples = self._epoch(0)
+        return self.split.document_of(examples.segment_start[examples.first_segment[first:last]])
 
     def _epoch(self, epoch: int) -> Examples:
         with self._lock:  # a thread may draw the next batch

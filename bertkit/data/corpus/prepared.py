@@ -17,7 +17,7 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -61,6 +61,16 @@ class SplitTokens:
         shard = bisect.bisect_right(self._shard_starts, start) - 1 if len(self._shards) > 1 else 0
         offset = start - self._shard_starts[shard]
         return self._shards[shard][offset : offset + length]
+
+    def chunks(self, size: int) -> Iterator[NDArray[np.unsignedinteger]]:
+        """Yield all tokens, in order, at most `size` at once."""
+        for shard in self._shards:
+            for first in range(0, len(shard), size):
+                yield shard[first : first + size]
+
+    def document_of(self, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the number of the document of each token, given by its place in the split."""
+        return np.searchsorted(self.documents, np.searchsorted(self.sentences, tokens, "right") - 1, "right") - 1
 
 
 def map_numbers(path: Path, dtype: np.dtype[NumberT]) -> NDArray[NumberT]:

@@ -55,8 +55,9 @@ class CorpusStatistics:
     def summary(self) -> dict[str, float]:
         """Return the statistics that the manifest of a dataset stores.
 
-        `unigram_entropy`, in nats, is the lowest MLM loss that a model can have without context; `most_frequent_share` is its
-        highest MLM accuracy. `repeat_rate` estimates the share of sentences that are equal to an earlier sentence.
+        `unigram_entropy`, in nats, is the lowest loss at [MASK] that a model can have on this text without context, and
+        `most_frequent_share` its highest accuracy there; `batches.controls` has the loss on held-out text, where some masked
+        tokens are kept or replaced. `repeat_rate` estimates the share of sentences that are equal to an earlier sentence.
         """
         num_tokens, num_sampled = max(self.tokens, 1), sum(self._seen.values())
         share = self.token_counts[self.token_counts > 0] / num_tokens
