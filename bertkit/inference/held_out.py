@@ -30,6 +30,7 @@ from bertkit.train.losses import in_float32
 from bertkit.train.processes import gather_in_order
 
 SEQUENCES_AT_ONCE = 32  # in a forward pass, by default
+SHUFFLED_TOGETHER = 32  # sequences; the same ones for any number of processes and any batch
 FEWEST_DOCUMENTS = 10  # with fewer documents, an interval is over sequences
 CONFIDENCE = 0.999  # of intervals: a run is measured many times, and should not say by chance that it has learned
 
@@ -157,10 +158,16 @@ class HeldOut:
     def measure(self, accelerator: processes.Accelerator, model: nn.Module) -> SplitLosses:
         """Measure a model; each process computes a part. Raises NumericsError if a loss is not finite."""
         rank, size = accelerator.process_index, accelerator.num_processes
-        first, last = self.size * rank // size, self.size * (rank + 1) // size
+        num_groups = -(-self.size // SHUFFLED_TOGETHER)
+        first, last = (min(self.size, SHUFFLED_TOGETHER * (num_groups * part // size)) for part in (rank, rank + 1))
         with evaluation_mode(model):
-            own = _joined([self._sums(model, batch) for batch in self._batches(first, last)])
-        tokens, shuffled, sentences = _joined(gather_in_order([(rank, own)], size))
+            measured = [self._sums(model, batch) for batch in self._batches(first, last, self.batch_sequences)]
+            shuffled = [self._shuffled_sums(model, batch) for batch in self._batches(first, last, SHUFFLED_TOGETHER)]
+        own = [
+            Sums.joined(parts) for parts in ((part[0] for part in measured), (part[1] for part in measured), shuffled)
+        ]
+        everyone = gather_in_order([(rank, own)], size)
+        tokens, sentences, moved = (Sums.joined(part[index] for part in everyone) for index in range(3))
         objective = self.sampler.in_order(0, 1).objective
         for name, sums in ((objective, tokens), ("nsp", sentences)):
             if not np.isfinite(sums.loss).all():
@@ -169,38 +176,32 @@ class HeldOut:
                     "checkpoint, or train again with a lower optimizer.peak_learning_rate="
                 )
         documents = self.sampler.documents(0, self.size)
-        return SplitLosses(objective, documents, tokens, self._counting, shuffled, sentences)
+        return SplitLosses(objective, documents, tokens, self._counting, moved, sentences)
 
     @functools.cached_property
     def _counting(self) -> Sums:
         """The predictions by counting; the same for all models."""
         counts = token_counts(self.train, self.vocab.size)
-        counting = Counting.of(counts, self._batches(0, self.size), self.vocab)
-        batches = self._batches(0, self.size)
+        counting = Counting.of(counts, self._batches(0, self.size, SHUFFLED_TOGETHER), self.vocab)
+        batches = self._batches(0, self.size, SHUFFLED_TOGETHER)
         return Sums.joined(Sums.of_tokens(batch, counting.predict(batch), self.vocab.mask) for batch in batches)
 
-    def _batches(self, first: int, last: int) -> Iterator[PretrainBatch]:
-        for start in range(first, last, self.batch_sequences):
-            yield self.sampler.in_order(start, min(start + self.batch_sequences, last))
+    def _batches(self, first: int, last: int, size: int) -> Iterator[PretrainBatch]:
+        for start in range(first, last, size):
+            yield self.sampler.in_order(start, min(start + size, last))
 
-    def _sums(self, model: nn.Module, batch: PretrainBatch) -> tuple[Sums, Sums, Sums]:
-        """Sum the predictions of the tokens of a batch, of the same tokens among shuffled words, and of the next sentences."""
+    def _sums(self, model: nn.Module, batch: PretrainBatch) -> tuple[Sums, Sums]:
+        """Sum the predictions of the tokens of a batch, and of its next sentences."""
         tokens, pairs = _predict(model, batch, self.precision)
+        every = np.arange(len(pairs.losses))
+        return Sums.of_tokens(batch, tokens, self.vocab.mask), Sums.of(every, len(every), pairs, np.zeros(len(every)))
+
+    def _shuffled_sums(self, model: nn.Module, batch: PretrainBatch) -> Sums:
+        """Sum the predictions of the tokens of a batch, each in the sequence from which it comes, after its words were shuffled."""
         words = shuffle_words(batch, self.vocab)
         moved, _ = _predict(model, words.batch, self.precision)
         back = np.argsort(words.order)
-        shuffled = Predicted(moved.losses[back], moved.are_correct[back])
-        every = np.arange(len(pairs.losses))
-        return (
-            Sums.of_tokens(batch, tokens, self.vocab.mask),
-            Sums.of_tokens(batch, shuffled, self.vocab.mask),
-            Sums.of(every, len(every), pairs, np.zeros(len(every))),
-        )
-
-
-def _joined(parts: Sequence[tuple[Sums, Sums, Sums]]) -> tuple[Sums, Sums, Sums]:
-    first, second, third = (Sums.joined(part[index] for part in parts) for index in range(3))
-    return first, second, third
+        return Sums.of_tokens(batch, Predicted(moved.losses[back], moved.are_correct[back]), self.vocab.mask)
 
 
 @torch.no_grad()
