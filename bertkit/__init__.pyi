@@ -56,9 +56,11 @@ class _TokenizerConfig(TypedDict, total=False):
     min_frequency: int
     lowercase: bool | None
     rules: Literal['auto', 'hugging_face', 'google']
-    kind: Literal['wordpiece', 'bpe']
+    kind: Literal['wordpiece', 'bpe', 'unigram']
+    strip_accents: bool | None
+    coverage: float
 
-_TokenizerOption: TypeAlias = Literal['bpe', 'wordpiece']
+_TokenizerOption: TypeAlias = Literal['bpe', 'unigram', 'wordpiece']
 
 class _MaskingConfig(TypedDict, total=False):
     name: str
@@ -354,7 +356,7 @@ def prepare(
         dump: with segments=google: also write the instances as JSON lines with the original's field names
         overwrite: True: replace an existing dump
         corpus: one of files, hub, python_docs; or a mapping of settings, with the option as `name`
-        tokenizer: one of bpe, wordpiece; or a mapping of settings, with the option as `name`
+        tokenizer: one of bpe, unigram, wordpiece; or a mapping of settings, with the option as `name`
         masking: one of bert, ngram, whole_word; or a mapping of settings, with the option as `name`
 
     Returns:
@@ -505,7 +507,7 @@ def finetune(
         attention: one of bert, modern, transformer; or a mapping of settings, with the option as `name`
         norm: one of modern, post, pre; or a mapping of settings, with the option as `name`
         model: one of base, large, medium, mini, modern_base, modern_mini, modern_small, modern_tiny, small, tiny; or a mapping of settings, with the option as `name`
-        tokenizer: one of bpe, wordpiece; or a mapping of settings, with the option as `name`
+        tokenizer: one of bpe, unigram, wordpiece; or a mapping of settings, with the option as `name`
         text_column: the column of the text: a name, or a number from 0
         text_pair_column: the column of the second text
         label_column: the column of the labels
@@ -578,7 +580,7 @@ def glue(
         attention: one of bert, modern, transformer; or a mapping of settings, with the option as `name`
         norm: one of modern, post, pre; or a mapping of settings, with the option as `name`
         model: one of base, large, medium, mini, modern_base, modern_mini, modern_small, modern_tiny, small, tiny; or a mapping of settings, with the option as `name`
-        tokenizer: one of bpe, wordpiece; or a mapping of settings, with the option as `name`
+        tokenizer: one of bpe, unigram, wordpiece; or a mapping of settings, with the option as `name`
 
     Returns:
         A run whose `scores` are the summary of all tasks.

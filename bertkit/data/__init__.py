@@ -4,8 +4,9 @@ corpus/, from text to disk:
 
 1. Text to documents, which are lists of sentences: sources.py finds the files and cuts them into portions; documents.py
    reads them, and parquet.py the records of parquet files; python_docs.py collects the documentation of Python.
-2. Documents to a tokenizer: vocabulary.py learns or reads a WordPiece vocabulary; tokenizer.py builds the tokenizer, by
-   the rules in word_rules.py, or for any other kind those in tokenizer_file.py, which also learns a byte-level BPE.
+2. Documents to a tokenizer: tokenizers/learn.py learns one, with the characters that tokenizers/alphabet.py chooses;
+   vocabulary.py reads a WordPiece vocabulary; tokenizer.py builds the tokenizer, by the rules in word_rules.py, or for any
+   other kind those in tokenizer_file.py.
    library_calls.py, beside this file, guards the calls of the library `tokenizers`.
 3. Documents to token ids: encoded_documents.py runs the worker processes and writes their files; word_cache.py caches
    tokenized words; long_texts.py tokenizes long texts in parts.

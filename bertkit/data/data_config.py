@@ -39,6 +39,9 @@ class CorpusConfig:
         )
 
 
+COVERAGE = 0.9995  # of the characters of a text by an alphabet: SentencePiece's `character_coverage` (Kudo and Richardson 2018)
+
+
 @dataclass(frozen=True)
 class TokenizerConfig:
     """The path of an existing vocabulary, or how to learn one."""
@@ -48,11 +51,23 @@ class TokenizerConfig:
     min_frequency: Count
     lowercase: bool | None
     rules: Literal["auto", "hugging_face", "google"]
-    kind: Literal["wordpiece", "bpe"] = field(default="wordpiece", metadata=IF_SET)  # what is learned
+    kind: Literal["wordpiece", "bpe", "unigram"] = field(default="wordpiece", metadata=IF_SET)  # what is learned
+    # None: as with an existing vocabulary; from a new one as text is lower-cased, unless it needs the marks of a script
+    strip_accents: bool | None = field(default=None, metadata=IF_SET)
+    coverage: Annotated[float, Interval(0, 1, "(]")] = field(default=COVERAGE, metadata=IF_SET)
 
     def __post_init__(self) -> None:
-        why, is_bpe = "with tokenizer=bpe, a byte-level BPE that keeps every character", self.kind == "bpe"
-        refuse(unused(self, "tokenizer.", ("lowercase", is_bpe, why), ("rules", is_bpe, why, "auto")))
+        is_other, is_bpe = self.kind != "wordpiece", self.kind == "bpe"
+        why = f"with tokenizer={self.kind}, which keeps capital letters and accents"
+        rows = ("lowercase", is_other, why), ("strip_accents", is_other, why), ("rules", is_other, why, "auto")
+        refuse(
+            unused(
+                self,
+                "tokenizer.",
+                *rows,
+                ("coverage", is_bpe, "with tokenizer=bpe, which knows every character", COVERAGE),
+            )
+        )
 
 
 @dataclass(frozen=True)

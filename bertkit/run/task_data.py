@@ -160,7 +160,7 @@ def new_tokenizer(settings: FinetuneSettings, splits: Callable[[], TrainingData]
     assert config is not None, "checked by the settings"
     rules: Rules | None = None if config.rules == "auto" else config.rules
     if config.path is not None:
-        return load_tokenizer(Path(config.path), config.lowercase, rules)
+        return load_tokenizer(Path(config.path), config.lowercase, rules, config.strip_accents)
     examples = splits().train.examples
 
     def texts() -> Iterator[str]:

@@ -106,7 +106,7 @@ class FinetuneSettings(TrainingSettings):
                 f"model_dir={self.model_dir} with decoder={decoder.kind}, which trains from scratch; leave one of them out"
             ]
         why = "on a model from scratch"
-        required = {"model= (such as mini)": self.model, "tokenizer= (wordpiece or bpe)": self.tokenizer}
+        required = {"model= (such as mini)": self.model, "tokenizer= (wordpiece, bpe or unigram)": self.tokenizer}
         is_rnn = decoder.kind == "rnn"
         rows = [(name, is_rnn, "with decoder=rnn, which has no self-attention") for name in ("attention", "norm")]
         problems = unused(self, "", ("reinit_layers", True, why, 0), ("freeze", True, why), *rows) + [

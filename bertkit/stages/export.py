@@ -109,6 +109,8 @@ def _check_layouts(settings: ExportSettings, model: BertWithHeads, tokenizer: To
         "google=true: google-research/bert has no causal attention; leave it out": google and is_causal,
         "google=true: google-research/bert reads BERT's WordPiece only, from vocab.txt; leave it out": google
         and not tokenizer.words_by.is_of_bert,
+        "google=true: google-research/bert strips accents from lower-cased text, and from no other; leave it out": google
+        and tokenizer.strip_accents not in (None, tokenizer.lowercase),
         "onnx=true: generation needs two graphs and a search; leave it out": settings.onnx and "generation" in heads,
         "onnx=true: torch cannot export attention.pattern=causal; leave it out": settings.onnx and is_causal,
     }

@@ -161,7 +161,7 @@ def _write_tokenizer(settings: PrepareSettings, corpus: Corpus, directory: Path)
     """Load or train a vocabulary, and write the tokenizer's files."""
     config, rules = settings.tokenizer, _rules(settings)
     if config.path is not None:
-        load_tokenizer(Path(config.path), config.lowercase, rules).save(directory)
+        load_tokenizer(Path(config.path), config.lowercase, rules, config.strip_accents).save(directory)
         return
 
     def sentences() -> Iterator[str]:
@@ -170,10 +170,8 @@ def _write_tokenizer(settings: PrepareSettings, corpus: Corpus, directory: Path)
                 progress.advance(corpus.bytes_read)
                 yield from document
 
-    size = config.vocab_size
     tokenizer = train_tokenizer(config, sentences, config.lowercase is not False, rules)
-    shortage = f", not {size:,}: the text has no more" if tokenizer.vocab_size < size else ""
-    say(f"trained a vocabulary of {tokenizer.vocab_size:,} tokens{shortage}")
+    say(f"trained a vocabulary of {tokenizer.vocab_size:,} tokens", *tokenizer.notes)
     tokenizer.save(directory)
 
 

@@ -21,10 +21,9 @@ from bertkit.data.corpus.documents import open_corpus
 from bertkit.data.corpus.manifest import damaged_files, read_manifest
 from bertkit.data.corpus.prepared import check_offsets
 from bertkit.data.corpus.sources import split_sentences
-from bertkit.data.corpus.tokenizer import Tokenizer
-from bertkit.data.corpus.vocabulary import learn_vocabulary
+from bertkit.data.corpus.tokenizer import Tokenizer, train_tokenizer
 from bertkit.data.corpus.word_cache import WordCache
-from bertkit.data.data_config import CorpusConfig
+from bertkit.data.data_config import CorpusConfig, TokenizerConfig
 from bertkit.model.attention_config import AttentionConfig
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.heads import BertWithHeads
@@ -174,9 +173,10 @@ def test_splitting_and_learning_are_linear() -> None:
         assert exponent(split_sentences, FAMILIES[name], 30_000, 240_000) < 1.4, name  # 2 before
     began = time.process_time()
     for word in ("a", "e\u0301", "b" * 150):
-        learn_vocabulary(
-            lambda word=word: ["a cat", word * 400_000 if len(word) < 3 else f"{word} " * 1000], 300, True, 2
-        )  # type: ignore[misc]
+        text = ["a cat", word * 400_000 if len(word) < 3 else f"{word} " * 1000]
+        for kind in ("wordpiece", "unigram"):
+            config = TokenizerConfig(None, 300, 2, None, "auto", kind)  # type: ignore[arg-type]
+            train_tokenizer(config, lambda text=text: iter(text), True, "hugging_face")  # type: ignore[misc]
     assert time.process_time() - began < 10  # a minute for the first one alone, before
 
 

@@ -351,7 +351,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "a model to start from": ([*DECODERS["dot"], "model_dir=x"], "model_dir=x with decoder=rnn"),
     "no model to start from": (["decoder=bert"], "missing value: set model_dir="),
     "no sizes": (["decoder=transformer", "tokenizer=wordpiece"], "missing value: set model= (such as mini)"),
-    "no vocabulary": (["decoder=rnn", "model=tiny"], "missing value: set tokenizer= (wordpiece or bpe)"),
+    "no vocabulary": (["decoder=rnn", "model=tiny"], "missing value: set tokenizer= (wordpiece, bpe or unigram)"),
     "sizes of a model that has its own": (["decoder=bert", "model_dir=x", "model=tiny"], "model: has no effect with model_dir="),
     "targets too long": ([*DECODERS["dot"], "task.generation.max_target_length=24"],
                          "task.generation.max_target_length=24 exceeds the model's max_position_embeddings=23"),

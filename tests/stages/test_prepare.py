@@ -4,10 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Capsys, make_text, refused, write_text
+from conftest import Capsys, make_text, real_data, refused, write_text
 from preparing import prepare, snapshot, write_vocabulary
 
 from bertkit import load_tokenizer
+from bertkit.cli import run
 from bertkit.data.corpus.prepared import open_prepared
 
 
@@ -30,6 +31,18 @@ def test_prepare_prints_counts_and_examples(corpus: Path, tmp_path: Path, capsys
     assert dataset.manifest["findings"][0]["name"] == "little text"
     assert f"prepared dataset in {tmp_path / 'data'}" in printed
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.txt", "data"]
+
+
+def test_a_script_without_spaces_has_no_broken_words(tmp_path: Path, capsys: Capsys) -> None:
+    text = real_data("text", "udhr", "tha.txt")
+    assert run(["prepare", f"corpus.path={text}", "tokenizer.vocab_size=8000", f"output_dir={tmp_path / 'data'}"]) == 0
+    printed = capsys.readouterr().out
+    assert (
+        "\naccents and marks are kept: stripping them, as in BERT, would damage 1,777 of 8,950 characters (◌่ "
+        in printed
+    )
+    assert "\nfewer than tokenizer.vocab_size=8000: no other pair of pieces occurs at least 2 times" in printed
+    assert "broken words" not in printed
 
 
 def test_repeated_prepare_is_done_already(corpus: Path, tmp_path: Path, capsys: Capsys) -> None:

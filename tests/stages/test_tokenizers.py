@@ -138,24 +138,26 @@ def test_answers(start: Path, tmp_path: Path) -> None:
     assert compared > 8
 
 
-@pytest.fixture(scope="module")
-def prepared_bpe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("bpe")
+@pytest.fixture(scope="module", params=["bpe", "unigram"])
+def prepared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp(request.param)
     documents = [TEXTS[first : first + 5] for first in range(0, len(TEXTS), 5)]
     (folder / "text.txt").write_text("\n\n".join("\n".join(document) for document in documents))
     arguments = [f"corpus.path={folder / 'text.txt'}", "tokenizer.vocab_size=340", "held_out_prob=0.1"]
-    assert run(["prepare", "tokenizer=bpe", *arguments, f"output_dir={folder / 'data'}"]) == 0
+    assert run(["prepare", f"tokenizer={request.param}", *arguments, f"output_dir={folder / 'data'}"]) == 0
     return folder / "data"
 
 
-@pytest.mark.parametrize("more", [[], ["masking=whole_word"], ["model=modern_tiny", "segments=full_sentences"]])
-def test_a_bpe_is_learned_pretrained_exported_and_fills_masks(
-    more: list[str], prepared_bpe: Path, tmp_path: Path, capsys: Capsys
+@pytest.mark.parametrize(("prepared", "more"), [
+    ("bpe", ["masking=whole_word"]), ("unigram", ["masking=whole_word"]), ("bpe", ["model=modern_tiny", "segments=full_sentences"]),
+], indirect=["prepared"])  # fmt: skip
+def test_a_tokenizer_is_learned_pretrained_exported_and_fills_masks(
+    more: list[str], prepared: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     arguments = [*TINY_PRETRAIN, *more]
     if "model=modern_tiny" in more:
         arguments = [word for word in arguments if word not in TINY_SHAPE]
-    assert run(["pretrain", f"data_dir={prepared_bpe}", f"output_dir={tmp_path / 'run'}", *arguments]) == 0
+    assert run(["pretrain", f"data_dir={prepared}", f"output_dir={tmp_path / 'run'}", *arguments]) == 0
     assert run(["export", "head=masked_lm", f"model_dir={tmp_path / 'run'}", f"output_dir={tmp_path / 'out'}"]) == 0
     assert not (tmp_path / "out" / "vocab.txt").exists()
     text = "Kan [MASK] naïve."
@@ -178,7 +180,7 @@ def test_a_bpe_is_learned_pretrained_exported_and_fills_masks(
             [
                 "evaluate",
                 f"model_dir={tmp_path / 'out'}",
-                f"data_dir={prepared_bpe}",
+                f"data_dir={prepared}",
                 "device=cpu",
                 "split=all",
                 "segments.max_seq_length=32",
@@ -201,8 +203,8 @@ def test_a_translator_with_a_bpe_writes_texts_without_a_space_before_them(tmp_pa
         assert row["text"] == row["text"].strip()
 
 
-def test_the_corpus_has_the_tokens_of_the_library(prepared_bpe: Path) -> None:
-    dataset = open_prepared(prepared_bpe)
+def test_the_corpus_has_the_tokens_of_the_library(prepared: Path) -> None:
+    dataset = open_prepared(prepared)
     split = dataset.splits["train"]
     first = dataset.tokenizer.decode(split.tokens(0, int(split.sentences[1])).tolist())
     assert first.strip() in TEXTS
@@ -211,6 +213,9 @@ def test_the_corpus_has_the_tokens_of_the_library(prepared_bpe: Path) -> None:
 @pytest.mark.parametrize(("words", "message"), [
     (["prepare", "tokenizer=bpe", "tokenizer.lowercase=true"], "tokenizer.lowercase=true: has no effect with tokenizer=bpe"),
     (["prepare", "tokenizer=bpe", "tokenizer.rules=google"], "tokenizer.rules=google: has no effect with tokenizer=bpe"),
+    (["prepare", "tokenizer=unigram", "tokenizer.strip_accents=true"], "tokenizer.strip_accents=true: has no effect with tokenizer=unigram"),
+    (["prepare", "tokenizer=bpe", "tokenizer.coverage=0.9"], "tokenizer.coverage=0.9: has no effect with tokenizer=bpe, which knows"),
+    (["prepare", "tokenizer.path=START", "tokenizer.strip_accents=true"], "tokenizer.strip_accents=true: its own normalizer decides"),
     (["prepare", "tokenizer=bpe", "segments=google"], "tokenizer=bpe: segments=google is for BERT's WordPiece"),
     (["prepare", "tokenizer.path=START", "segments=google"], "(segments=google) are for BERT's WordPiece, not for"),
     (["export", "model_dir=START", "head=encoder", "google=true"], "google-research/bert reads BERT's WordPiece only"),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError
 from bertkit.base.files import sha256_file
@@ -20,7 +21,8 @@ from bertkit.data.corpus.encoded_documents import FOLDER, encoded_files, load_do
 from bertkit.data.corpus.manifest import SPLITS, read_shard_manifest
 from bertkit.data.corpus.prepared import SplitWriter, token_dtype
 from bertkit.data.corpus.statistics import CorpusStatistics, find_faults
-from bertkit.data.corpus.tokenizer import MAX_LENGTH, VocabFacts, load_tokenizer
+from bertkit.data.corpus.tokenizer import MAX_LENGTH, Tokenizer, VocabFacts, load_tokenizer
+from bertkit.data.corpus.tokenizer_file import is_unspaced
 
 SHARD_SETTINGS = ("shard", "part_bytes")  # settings of a shard that do not affect the merged dataset
 
@@ -136,9 +138,10 @@ def write_dataset(
     statistics, splits = write_splits(files, vocab, identity["held_out_prob"], identity["shard_tokens"], directory)
     if not statistics.tokens:
         raise InputError(f"{facts['corpus']['description']}: no text in it; check corpus.path")
-    continuation_rate = float(statistics.token_counts[vocab.borders.continues].sum() / statistics.tokens)
+    continuation_rate = _continuation_rate(tokenizer, statistics.token_counts)
     held_out = splits["held_out"]["documents"] if identity["held_out_prob"] > 0 else None
-    findings = find_faults(statistics, has_document_breaks, continuation_rate, held_out)
+    is_learned = identity["vocabulary_sha256"] is None
+    findings = find_faults(statistics, has_document_breaks, continuation_rate, held_out, is_learned)
     if strict and findings:
         raise InputError(*(f"{finding['name']}: {finding['text']}" for finding in findings))
     text_hash = text_sha256_of_files(files)
@@ -150,3 +153,12 @@ def write_dataset(
         "statistics": statistics.summary(),
         "findings": findings,
     }
+
+
+def _continuation_rate(tokenizer: Tokenizer, counts: NDArray[np.int64]) -> float:
+    """Return the share of pieces inside of words among the tokens of a text, but for scripts without spaces."""
+    used = np.flatnonzero(counts)
+    texts = (text.removeprefix("##").lstrip() for text in tokenizer.texts_of(used.tolist()))
+    has_spaces = used[[not is_unspaced(text) for text in texts]]
+    inside = has_spaces[tokenizer.facts.borders.continues[has_spaces]]
+    return float(counts[inside].sum() / max(counts[has_spaces].sum(), 1))

@@ -78,18 +78,25 @@ def find_faults(
     blank_lines_expected: bool,
     continuation_rate: float = 0.0,
     held_out: int | None = None,
+    is_learned: bool = False,
 ) -> list[dict[str, str]]:
     """List the name and the text of each fault of a corpus that would make training fail or its result worthless.
 
-    `continuation_rate` is the share of `##` pieces among the tokens; `held_out` is the number of held-out documents, or None if
-    no document should be held out.
+    `continuation_rate` is the share of pieces inside of words among the tokens in scripts with spaces; `held_out` is the number of
+    held-out documents, or None if no document should be held out; `is_learned` whether the vocabulary was learned from this text.
     """
     counts, facts = statistics, statistics.summary()
     documents = counts.documents - counts.empty_documents
     advice = "add documents, or train with segments=full_sentences"
     if blank_lines_expected:
         advice = "it has no blank lines: put one between documents"
-    other_vocabulary = "the vocabulary does not fit this text: choose another one, or train one (tokenizer.vocab_size=)"
+    unknown = broken = "the vocabulary does not fit this text: choose another one, or train one (tokenizer.vocab_size=)"
+    if is_learned:
+        unknown = (
+            "raise tokenizer.coverage= if characters are missing; words of more than 100 characters are unknown, too, but not with "
+            "tokenizer=unigram or tokenizer=bpe"
+        )
+        broken = "raise tokenizer.vocab_size="
     # with a share of 5 / n, the probability that no document is held out, (1 - 5 / n) ^ n, is below 0.7 %
     way_out = f"set held_out_prob={min(0.5, max(0.05, round(5 / max(documents, 1), 2)))} or so"
     if documents < FEWEST_DOCUMENTS:
@@ -107,9 +114,9 @@ def find_faults(
          f"about {100 * facts['repeat_rate']:.0f} % of the sentences repeat an earlier one; the model will learn them by "
          "heart: remove the duplicates"),
         ("unknown rate", facts["unknown_rate"] > 0.01,
-         f"{100 * facts['unknown_rate']:.1f} % of the tokens are [UNK]; {other_vocabulary}"),
+         f"{100 * facts['unknown_rate']:.1f} % of the tokens are [UNK]; {unknown}"),
         ("broken words", continuation_rate > 0.5,
-         f"{100 * continuation_rate:.0f} % of the tokens are pieces inside of words; {other_vocabulary}"),
+         f"{100 * continuation_rate:.0f} % of the tokens are pieces inside of words; {broken}"),
         ("nothing held out", held_out == 0,
          f"none of the {documents:,} documents was held out for evaluation; {way_out}"),
         ("long lines", facts["tokens_per_sentence"] > 512,

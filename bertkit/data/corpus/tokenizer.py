@@ -6,7 +6,7 @@ BERT's splits text into words either by Hugging Face's rules, as other programs 
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,13 +20,14 @@ from bertkit.base.files import building_dir, to_json
 from bertkit.base.text_files import read_json
 from bertkit.base.typed_settings import refuse
 from bertkit.data.corpus.long_texts import FlatIds, TextPieces
-from bertkit.data.corpus.tokenizer_file import FileRules, learn_byte_pairs, rules_of_file
-from bertkit.data.corpus.vocabulary import SPECIAL_TOKENS, learn_vocabulary, read_vocabulary
-from bertkit.data.corpus.word_rules import GoogleRules, HuggingFaceRules, WordBorders, WordRules
+from bertkit.data.corpus.tokenizer_file import FileRules, rules_of_file
+from bertkit.data.corpus.vocabulary import SPECIAL_TOKENS, read_vocabulary
 from bertkit.data.corpus.word_rules import Rules as Rules
 from bertkit.data.corpus.word_rules import Word as Word
+from bertkit.data.corpus.word_rules import WordBorders, WordRules, rules_named
 from bertkit.data.data_config import TokenizerConfig
 from bertkit.data.library_calls import library_call
+from bertkit.data.tokenizers.learn import learn_byte_pairs, learn_unigram, learn_wordpiece
 
 MAX_LENGTH = 512  # in the files of a prepared dataset
 RULES_FILE = "rules.json"  # in a prepared dataset; without it the rules are Hugging Face's
@@ -48,8 +49,12 @@ class VocabFacts:
 class Tokenizer:
     """Text to ids and back: `tokenizer("a text", "its pair")` returns ids like Hugging Face's."""
 
-    def __init__(self, words_by: WordRules) -> None:
-        """Build a tokenizer from its rules; raises InputError if the ids of its tokens are not 0 to size - 1."""
+    def __init__(self, words_by: WordRules, notes: Sequence[str] = ()) -> None:
+        """Build a tokenizer from its rules; raises InputError if the ids of its tokens are not 0 to size - 1.
+
+        `notes` are what a user should know of it, if it was learned.
+        """
+        self.notes = notes
         self.words_by, self.backend = words_by, words_by.exported
         self.rules, self.lowercase, self.strip_accents = words_by.name, words_by.lowercase, words_by.strip_accents
         self.max_length: int | None = None  # tokens that the model reads; None for all its positions
@@ -230,65 +235,64 @@ def wordpiece(
         InputError: a special token is missing, the ids are not 0 to size - 1, the rules are unknown, or they do not allow
             this `strip_accents`.
     """
-    if rules not in get_args(Rules):
-        raise InputError(f"rules={rules!r}: expected {' or '.join(get_args(Rules))}")
-    if rules == "google" and strip_accents not in (None, lowercase):
-        raise InputError(
-            f"strip_accents={strip_accents}: by Google's rules accents are stripped exactly when text is lower-cased "
-            f"(here {lowercase}); set tokenizer.rules=hugging_face"
-        )
+    made = rules_named(rules, lowercase, strip_accents)
     if missing := " ".join(token for token in SPECIAL_TOKENS if token not in vocab):
         expected = f"BERT needs {' '.join(SPECIAL_TOKENS)}: add them or choose another vocabulary"
         raise InputError(f"vocabulary of {len(vocab)} tokens has no {missing}; {expected}")
-    made = GoogleRules if rules == "google" else HuggingFaceRules
     return Tokenizer(made(vocab, lowercase, strip_accents))
 
 
 def train_wordpiece(
-    sentences: Callable[[], Iterable[str]],
-    vocab_size: int,
-    lowercase: bool,
-    min_frequency: int,
-    rules: Rules = "hugging_face",
+    sentences: Callable[[], Iterable[str]], vocab_size: int, lowercase: bool, min_frequency: int
 ) -> Tokenizer:
-    """Learn a vocabulary with `learn_vocabulary`, which always follows Hugging Face's rules, and build its tokenizer."""
-    return wordpiece(learn_vocabulary(sentences, vocab_size, lowercase, min_frequency), lowercase, rules=rules)
+    """Learn the vocabulary and build the tokenizer of BERT, by Hugging Face's rules."""
+    config = TokenizerConfig(None, vocab_size, min_frequency, lowercase, "hugging_face")
+    return train_tokenizer(config, sentences, lowercase, "hugging_face")
 
 
 def train_tokenizer(
     config: TokenizerConfig, sentences: Callable[[], Iterable[str]], lowercase: bool, rules: Rules
 ) -> Tokenizer:
     """Learn the tokenizer that the settings name; `lowercase` and `rules` are for WordPiece."""
-    if config.kind == "bpe":
-        return Tokenizer(learn_byte_pairs(sentences(), config.vocab_size, config.min_frequency))
-    return train_wordpiece(sentences, config.vocab_size, lowercase, config.min_frequency, rules)
+    match config.kind:
+        case "wordpiece":
+            learned = learn_wordpiece(sentences, config, lowercase, rules)
+        case "bpe":
+            learned = learn_byte_pairs(sentences, config)
+        case "unigram":
+            learned = learn_unigram(sentences, config)
+    return Tokenizer(learned.rules, learned.notes)
 
 
-def load_tokenizer(path: Path, lowercase: bool | None = None, rules: Rules | None = None) -> Tokenizer:
+def load_tokenizer(
+    path: Path, lowercase: bool | None = None, rules: Rules | None = None, strip_accents: bool | None = None
+) -> Tokenizer:
     """Load `vocab.txt`, `tokenizer.json`, or a directory with one of them.
 
-    A `tokenizer.json` that is not BERT's WordPiece is used as it is; `lowercase` and `rules` are then refused if they differ.
-    For WordPiece, text is by default lower-cased as the files say (`do_lower_case`, or the normalizer); a `vocab.txt` without
-    these files is cased if it contains an upper-case letter, or is the vocabulary of bert-base-chinese. The default rules are
-    those stored in a prepared dataset, in other directories Hugging Face's. Raises InputError if there is no such file, or it
+    A `tokenizer.json` that is not BERT's WordPiece is used as it is; `lowercase`, `rules` and `strip_accents` are then refused if they
+    differ. For WordPiece, text is by default lower-cased as the files say (`do_lower_case`, or the normalizer); a `vocab.txt`
+    without these files is cased if it contains an upper-case letter, or is the vocabulary of bert-base-chinese. The default rules
+    are those stored in a prepared dataset, in other directories Hugging Face's. Raises InputError if there is no such file, or it
     is not a vocabulary that BERT can use.
     """
     if (own := rules_of_file(path)) is not None:
-        return Tokenizer(_as_asked(own, path, lowercase, rules))
+        asked = {"lowercase": None if lowercase == own.lowercase else lowercase, "strip_accents": strip_accents}
+        return Tokenizer(_as_asked(own, path, asked, rules))
     rules = rules or _stored_rules(path / RULES_FILE)
     vocabulary = read_vocabulary(path)
     try:
         is_lowercase = vocabulary.lowercase if lowercase is None else lowercase
-        return wordpiece(vocabulary.ids, is_lowercase, vocabulary.strip_accents, rules)
+        strips = vocabulary.strip_accents if strip_accents is None else strip_accents
+        return wordpiece(vocabulary.ids, is_lowercase, strips, rules)
     except InputError as error:
         raise InputError(f"{vocabulary.path}: {error}") from None
 
 
-def _as_asked(own: FileRules, path: Path, lowercase: bool | None, rules: Rules | None) -> FileRules:
+def _as_asked(own: FileRules, path: Path, asked: Mapping[str, bool | None], rules: Rules | None) -> FileRules:
     """Return the rules of a file; raises InputError if others are asked for."""
+    others = (f"tokenizer.{name}={str(value).lower()}" for name, value in asked.items() if value is not None)
     refuse(
-        lowercase not in (None, own.lowercase)
-        and f"{path}: tokenizer.lowercase={str(lowercase).lower()}: its own normalizer decides; leave it out",
+        [f"{path}: {other}: its own normalizer decides; leave it out" for other in others],
         rules == "google"
         and f"{path}: Google's rules and instances (segments=google) are for BERT's WordPiece, not for {own.kind}; "
         "leave them out",

@@ -1,4 +1,4 @@
-"""Tokenizers of any kind: a `tokenizer.json` with BPE, Unigram or another WordPiece than BERT's, and a byte-level BPE learned here.
+"""Tokenizers of any kind: a `tokenizer.json` with BPE, Unigram or another WordPiece than BERT's.
 
 The library does what the file says. bertkit needs the special tokens by their roles, whatever their names are: those around a text
 and between two texts from the post-processor, the others from `tokenizer_config.json` or `special_tokens_map.json`.
@@ -16,14 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
-from tokenizers.models import BPE
-from tokenizers.normalizers import NFC
-from tokenizers.pre_tokenizers import ByteLevel
-from tokenizers.trainers import BpeTrainer
 
 from bertkit.base.errors import InputError
 from bertkit.base.files import to_json
-from bertkit.base.text_files import JsonObject, parse_json, read_json, read_whole
+from bertkit.base.text_files import JsonObject, read_json, read_whole
 from bertkit.base.typed_settings import at, refuse
 from bertkit.data.corpus.long_texts import FlatIds, TextPieces
 from bertkit.data.corpus.vocabulary import CLS, MASK, PAD, SEP, UNK
@@ -50,7 +46,7 @@ USUAL = {
 NEVER = "\uffff"  # no character
 BYTE_SPACE, SPACE_MARK = "Ġ", "▁"  # of byte-level BPE and SentencePiece, at the beginning of a word after a space
 # characters of scripts without spaces between words: Thai, Lao, Tibetan and Burmese; Khmer; Japanese and Chinese
-_is_unspaced = re.compile(
+is_unspaced = re.compile(
     "[\u0e00-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
 ).match
 _byte_of = re.compile("<0x([0-9A-F]{2})>").fullmatch  # the name of a token for a byte of a rare character
@@ -90,7 +86,7 @@ class FileRules(LibraryRules):
         return flat_ids(self._after_spaces(sentences))
 
     def _after_spaces(self, texts: list[str]) -> list[Encoding]:
-        return self.encode([text if not text or _is_unspaced(text) else f"{self.space}{text}" for text in texts])
+        return self.encode([text if not text or is_unspaced(text) else f"{self.space}{text}" for text in texts])
 
     def pieces(self, texts: list[str]) -> list[TextPieces]:
         """Return the pieces of each text; the space before a word is not one of its characters.
@@ -242,7 +238,7 @@ def _text_of(token: str) -> str:
 @functools.cache
 def _is_of_word(character: str) -> bool:
     """Whether a character, or a part of one, is no sign, and has no word of its own."""
-    is_letter = unicodedata.category(character or " ")[0] in "LMN" and not _is_unspaced(character)
+    is_letter = unicodedata.category(character or " ")[0] in "LMN" and not is_unspaced(character)
     return is_letter or character == PART_OF_CHARACTER
 
 
@@ -254,33 +250,3 @@ def _stripped(text: str, places: Iterable[tuple[int, int]]) -> Places:
     filled = [place for place, character in enumerate(text) if not character.isspace()]
     nexts, lasts = [*filled, len(text)], [0, *(place + 1 for place in filled)]
     return [(nexts[bisect_left(filled, start)], lasts[bisect_left(filled, end)]) for start, end in places]
-
-
-def learn_byte_pairs(sentences: Iterable[str], vocab_size: int, min_frequency: int) -> FileRules:
-    """Learn a byte-level BPE; the same text always gives the same one.
-
-    It knows every text. A space belongs to the word after it, and there is one before each text, so that a word has the same
-    pieces wherever it is. Special tokens are those of ModernBERT. Raises InputError if `vocab_size` has no room for the bytes.
-
-    Source: Radford et al. 2019, section 2.2; Sennrich et al. 2016; Warner et al. 2024, section 2.1.1.
-    """
-    special, alphabet = SpecialTokens(PAD, UNK, CLS, SEP, MASK), sorted(ByteLevel.alphabet())
-    first = [UNK, CLS, SEP, PAD, MASK]
-    if (least := len(first) + len(alphabet)) > vocab_size:
-        wrong = (
-            f"tokenizer.vocab_size={vocab_size} has no room for {len(alphabet)} bytes and {len(first)} special tokens"
-        )
-        raise InputError(f"{wrong}; set it to {2 * least} or more")
-    learner = Tokenizer(BPE())
-    learner.normalizer, learner.pre_tokenizer = NFC(), ByteLevel(add_prefix_space=True)
-    learner.decoder = ByteLevelDecoder()
-    trainer = BpeTrainer(
-        vocab_size=vocab_size,
-        min_frequency=min_frequency,
-        special_tokens=first,
-        initial_alphabet=alphabet,
-        show_progress=False,
-    )
-    learner.train_from_iterator(sentences, trainer)
-    learner.post_processor = cls_and_sep(learner, special)
-    return FileRules(learner, parse_json(learner.to_str()), special, {})

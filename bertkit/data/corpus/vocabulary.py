@@ -1,85 +1,22 @@
-"""The WordPiece vocabulary: learned from a corpus, or read from the files of another program."""
+"""The WordPiece vocabulary, read from the files of another program."""
 
 import json
-from collections import Counter
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
-
-from tokenizers import Tokenizer
-from tokenizers.models import WordPiece
-from tokenizers.normalizers import BertNormalizer
-from tokenizers.pre_tokenizers import BertPreTokenizer
-from tokenizers.trainers import WordPieceTrainer
 
 from bertkit.base.errors import InputError
 from bertkit.base.files import sha256_file
 from bertkit.base.text_files import read_json, read_whole
 from bertkit.base.typed_settings import at, checked
-from bertkit.data.corpus.google_words import MAX_INPUT_CHARS_PER_WORD
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-MAX_ALPHABET = 1000  # the library's own limit; rarer characters become [UNK]
 
 # Whether published vocabularies are lower-cased, by the SHA-256 of vocab.txt, if their tokens do not show it.
 # bert-base-chinese has no upper-case Latin letter. Its tokenizer_config.json on the Hugging Face hub has
 # do_lower_case=false, which is how it is used. (In google-research/bert tokenization.py,
 # `validate_case_matches_checkpoint`, the same vocabulary, chinese_L-12_H-768_A-12, is lower-cased.)
 LOWERCASE_OF_PUBLISHED = {"45bbac6b341c319adc98a532532882e91a9cefc0329aa57bac9ae761c27b291c": False}
-
-
-def learn_vocabulary(
-    sentences: Callable[[], Iterable[str]], vocab_size: int, lowercase: bool, min_frequency: int
-) -> dict[str, int]:
-    """Learn a WordPiece vocabulary; the same text always gives the same vocabulary.
-
-    `sentences` is called twice, for the characters and for the words. `vocab_size` includes special tokens and single
-    characters. A pair of pieces can become one piece if it occurs at least `min_frequency` times. Raises InputError if the
-    text has no words, or more different characters than `vocab_size` allows.
-    """
-    learner = Tokenizer(WordPiece(unk_token=UNK))
-    normalizer = BertNormalizer(clean_text=True, handle_chinese_chars=True, lowercase=lowercase)
-    learner.normalizer, learner.pre_tokenizer = normalizer, BertPreTokenizer()
-    # The library numbers characters in the random order of a hash map, so ties between merges differ from run to run.
-    # Special tokens keep their order, so the characters are passed as special tokens.
-    counts: Counter[str] = Counter()
-    for sentence in sentences():
-        counts.update(sentence)
-    normal: Counter[str] = Counter()
-    for character, count in counts.items():
-        for normalized in "".join(normalizer.normalize_str(character).split()):
-            normal[normalized] += count
-    alphabet = sorted(character for character, _ in normal.most_common(MAX_ALPHABET))
-    if not alphabet:
-        raise InputError("no words in the corpus to learn a vocabulary from; check corpus.path")
-    first_tokens = [*SPECIAL_TOKENS, *alphabet, *(f"##{character}" for character in alphabet)]
-    if len(first_tokens) > vocab_size:
-        wrong = f"tokenizer.vocab_size={vocab_size} has no room for the {len(alphabet)} characters of the corpus"
-        raise InputError(f"{wrong}; set it to {2 * len(first_tokens)} or more")
-    trainer = WordPieceTrainer(
-        # the library allocates so many entries; a merge joins two pieces, so there cannot be more tokens than this
-        vocab_size=min(vocab_size, len(first_tokens) + normal.total()),
-        min_frequency=min_frequency,
-        special_tokens=first_tokens,
-        limit_alphabet=0,
-        show_progress=False,
-        continuing_subword_prefix="##",
-    )
-    learner.train_from_iterator((_without_long_words(sentence, normalizer) for sentence in sentences()), trainer)
-    return dict(learner.get_vocab())
-
-
-def _without_long_words(sentence: str, normalizer: BertNormalizer) -> str:
-    """Remove words that are so long that they become [UNK]; the library's time grows with the square of their length."""
-    if len(sentence) <= MAX_INPUT_CHARS_PER_WORD:
-        return sentence
-    runs = sentence.split()
-    for place, run in enumerate(runs):
-        if len(run) > MAX_INPUT_CHARS_PER_WORD:
-            words = BertPreTokenizer().pre_tokenize_str(normalizer.normalize_str(run))
-            runs[place] = " ".join(word for word, _ in words if len(word) <= MAX_INPUT_CHARS_PER_WORD)
-    return " ".join(runs)
 
 
 @dataclass(frozen=True)

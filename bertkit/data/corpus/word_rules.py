@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer, WhitespaceSplit
 from tokenizers.processors import TemplateProcessing
 
+from bertkit.base.errors import InputError
 from bertkit.base.files import to_json
 from bertkit.data.corpus.google_words import MAX_INPUT_CHARS_PER_WORD, split_words
 from bertkit.data.corpus.long_texts import PART_CHARACTERS, FlatIds, TextPieces, encode_in_parts, encode_long
@@ -247,6 +248,20 @@ class GoogleRules(WordPieceRules):
         assert len(origin) == len(words), "a character alone and inside a text becomes as many characters"
         offsets = [(origin[start], origin[end - 1] + 1) for start, end in encoding.offsets]
         return TextPieces(encoding.ids, offsets, encoding.word_ids)
+
+
+def rules_named(
+    rules: Rules, lowercase: bool, strip_accents: bool | None
+) -> type[HuggingFaceRules] | type[GoogleRules]:
+    """Return the rules of this name; raises InputError if there are none, or they do not allow this `strip_accents`."""
+    if rules not in get_args(Rules):
+        raise InputError(f"rules={rules!r}: expected {' or '.join(get_args(Rules))}")
+    if rules == "google" and strip_accents not in (None, lowercase):
+        raise InputError(
+            f"strip_accents={strip_accents}: by Google's rules accents are stripped exactly when text is lower-cased "
+            f"(here {lowercase}); set tokenizer.rules=hugging_face"
+        )
+    return GoogleRules if rules == "google" else HuggingFaceRules
 
 
 def hugging_face_backend(vocab: dict[str, int], lowercase: bool, strip_accents: bool | None) -> Tokenizer:

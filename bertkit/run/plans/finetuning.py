@@ -82,7 +82,7 @@ def plan_finetuning(given: FinetuneSettings, read: TrainingData | None = None) -
     data = task_data.make_task_data(splits_of(), tokenizer)
     data.task.check_metrics()
     if world.is_main:
-        say(*data.describe(settings))
+        say(*tokenizer.notes, *data.describe(settings))
     units = task_data.label_units(settings, data)
     start = start_finetuning(settings, source, tokenizer, data.labels, units)
     check_task(settings, start.model.config, data.has_pairs)

@@ -67,6 +67,14 @@ def test_each_fault_is_found_alone(corpus: Corpus, expected: list[str]) -> None:
     assert names(corpus) == expected
 
 
+def test_the_advice_fits_a_vocabulary_that_was_just_learned() -> None:
+    for is_learned, way_out in ((False, "train one (tokenizer.vocab_size=)"), (True, "raise tokenizer.")):
+        unknown, broken = find_faults(gather(make(unknown=0.02)), True, 0.51, is_learned=is_learned)
+        assert (unknown["name"], broken["name"]) == ("unknown rate", "broken words")
+        assert way_out in unknown["text"]
+        assert way_out in broken["text"]
+
+
 def test_statistics_are_as_by_hand() -> None:
     statistics = gather([(["a b", "c", "a b"], [[7, 8], [9], [7, 8]]), (["", "d"], [[], [UNK]]), (["\u200b"], [[]])])
     assert (statistics.documents, statistics.empty_documents) == (3, 1)

@@ -2,8 +2,6 @@
 
 import copy
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -284,18 +282,6 @@ def test_a_byte_level_bpe_knows_every_text() -> None:
         InputError, match="vocab_size=200 has no room for 256 bytes and 5 special tokens; set it to 522"
     ):
         train_tokenizer(TokenizerConfig(None, 200, 2, None, "auto", "bpe"), lambda: iter(TEXTS), True, "hugging_face")
-
-
-LEARN = """
-import json, sys
-from bertkit.data.corpus.tokenizer_file import learn_byte_pairs
-print(learn_byte_pairs(json.loads(sys.argv[1]), 340, 2).exported.to_str())
-"""
-
-
-def test_the_same_text_gives_the_same_bpe() -> None:
-    made = {subprocess.check_output([sys.executable, "-c", LEARN, json.dumps(TEXTS)]) for _ in range(3)}
-    assert len(made) == 1
 
 
 def test_a_library_file_of_bert_is_berts(tmp_path: Path) -> None:
