@@ -154,6 +154,7 @@ def rules_of_file(path: Path) -> FileRules | None:
     if file.suffix != ".json" or not file.is_file():
         return None
     content = read_json(file)
+    refuse(not isinstance(content, dict) and f"{file}: model.type=None: not a tokenizer of the library `tokenizers`")
     if all(at(content, f"{part}.type") in (usual, None) for part, usual in OF_BERT.items()) and at(
         content, "model.type"
     ):
