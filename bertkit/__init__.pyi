@@ -39,13 +39,15 @@ _SegmentsOption: TypeAlias = Literal['full_sentences', 'google', 'pairs']
 
 class _CorpusConfig(TypedDict, total=False):
     name: str | str | None
-    source: Literal['files', 'python_docs', 'hub']
+    source: Literal['files', 'python_docs', 'hub', 'texts']
     path: _Path | Sequence[_Path] | None
-    format: Literal['auto', 'text', 'jsonl', 'json', 'parquet', 'wikiextractor']
+    format: Literal['auto', 'text', 'jsonl', 'json', 'parquet', 'arrow', 'wikiextractor']
     field: str
     sentences: Literal['auto', 'lines', 'split']
     encoding: str
     split: str
+    lines: Literal['auto', 'sentences', 'documents']
+    deduplicate: Literal['exact', 'near'] | None
 
 _CorpusOption: TypeAlias = Literal['files', 'hub', 'python_docs']
 
@@ -340,7 +342,7 @@ def prepare(
     seed: int = 12345,
     dump: _Path | None = None,
     overwrite: bool = False,
-    corpus: _CorpusOption | _CorpusConfig = 'files',
+    corpus: _Rows | _CorpusOption | _CorpusConfig = 'files',
     tokenizer: _TokenizerOption | _TokenizerConfig = 'wordpiece',
     masking: str | _MaskingConfig = 'bert',
 ) -> Run:
@@ -355,7 +357,7 @@ def prepare(
         seed: for the instances of segments=google. Source: google-research/bert create_pretraining_data.py, lines 49-65
         dump: with segments=google: also write the instances as JSON lines with the original's field names
         overwrite: True: replace an existing dump
-        corpus: one of files, hub, python_docs; or a mapping of settings, with the option as `name`
+        corpus: one of files, hub, python_docs; or a mapping of settings, with the option as `name`; or texts, each a document, in a list, a column, a data frame, a `datasets.Dataset` or a generator
         tokenizer: one of bpe, unigram, wordpiece; or a mapping of settings, with the option as `name`
         masking: one of bert, ngram, whole_word; or a mapping of settings, with the option as `name`
 

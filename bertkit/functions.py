@@ -199,10 +199,14 @@ def _take_rows(command: Command, settings: dict[str, object], stack: contextlib.
     else:
         folder, data_dir = Path(RUNS, "rows").absolute(), RUNS  # which has the rows of other runs, too
     for name, setting in command.rows.items():
+        if setting.startswith(f"{name}.") and isinstance(settings.get(name), (str, Mapping)):
+            continue  # an option of the group, or its settings
         rows = settings.pop(name, None)
         if rows is None:
             continue
-        if setting != "input":
+        if name == "corpus":
+            settings |= stack.enter_context(_texts_as_file(rows, name, folder))
+        elif setting != "input":
             place = settings.get("data_dir", data_dir)
             settings |= stack.enter_context(_as_file(rows, name, setting, folder, place))
         elif _is_path(rows):
@@ -240,6 +244,42 @@ def _is_path(rows: object) -> bool:
 
 
 @contextlib.contextmanager
+def _texts_as_file(texts: object, name: str, folder: Path) -> Iterator[dict[str, str | os.PathLike[str]]]:
+    """Write texts one after another to a file that is named after its content; yield the settings for it."""
+    from bertkit.tasks.reading.rows import plain_rows
+
+    written, digest = folder / name, hashlib.sha256()
+    with written.open("w", encoding="utf-8") as file:
+        for number, row in enumerate(plain_rows(texts, name, "text")):
+            is_path = (
+                number == 0
+                and row.keys() == {"text"}
+                and len(str(row["text"])) < 4096
+                and os.path.exists(str(row["text"]))
+            )
+            refuse(
+                is_path and f"{name}: the first text is the name of a file; for files write {name}={{'path': [...]}}"
+            )
+            line = f"{json.dumps(row)}\n"
+            digest.update(line.encode())
+            file.write(line)
+    refuse(written.stat().st_size == 0 and f"{name}: no texts; pass at least one")
+    path = written.rename(folder / f"{name}-{digest.hexdigest()[:16]}.jsonl")
+    with _in_words_of_rows(path, name):
+        yield {f"{name}.source": "texts", f"{name}.format": "jsonl", f"{name}.path": path}
+
+
+@contextlib.contextmanager
+def _in_words_of_rows(path: Path, name: str) -> Iterator[None]:
+    """Name the rows in a file as the user does, in the messages of errors."""
+    try:
+        yield
+    except InputError as error:
+        lines = [re.sub(f"{re.escape(str(path))}:(?=[0-9])", f"{name}: row ", line) for line in error.args]
+        raise InputError(*(line.replace(str(path), name) for line in lines)) from None
+
+
+@contextlib.contextmanager
 def _as_file(
     rows: object, name: str, setting: str, folder: Path, data_dir: object
 ) -> Iterator[dict[str, str | os.PathLike[str]]]:
@@ -268,9 +308,9 @@ def _as_file(
             write_durably(own, text)
             own.replace(path)
         try:
-            yield settings
-        except InputError as error:
+            with _in_words_of_rows(path, name):
+                yield settings
+        except InputError:
             if is_new:
                 path.unlink(missing_ok=True)
-            lines = [re.sub(f"{re.escape(str(path))}:(?=[0-9])", f"{name}: row ", line) for line in error.args]
-            raise InputError(*(line.replace(str(path), name) for line in lines)) from None
+            raise

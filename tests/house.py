@@ -120,7 +120,7 @@ def module_of(dotted: str, known: Mapping[str, Path]) -> str | None:
 
 
 def room(module: str) -> str:
-    """The first name below bertkit: `bertkit.data.corpus.documents` -> data; "" for names of the package itself."""
+    """The first name below bertkit: `bertkit.data.texts.documents` -> data; "" for names of the package itself."""
     return [*module.split("."), ""][1]
 
 

@@ -57,6 +57,8 @@ OWN_TEXT = {
     "dev": f"for the evaluation, {ROWS_TEXT}; or a file; None to read data_dir, or with dev_share",
     "data": f"labelled {ROWS_TEXT}; or a file; None to read data_dir",
     "input": "a file; or texts, pairs or rows in a list, a column, a data frame, a `datasets.Dataset` or a generator",
+    "corpus": "one of files, hub, python_docs; or a mapping of settings, with the option as `name`; or texts, each a document, in a "
+    "list, a column, a data frame, a `datasets.Dataset` or a generator",
     "output_dir": "where the run is kept; None: below runs/, under a name that is made from the settings",
     "text_column": "the column of the text: a name, or a number from 0",
     "text_pair_column": "the column of the second text",

@@ -134,7 +134,7 @@ def test_every_form_of_rows(made: dict[str, Any], tmp_path: Path) -> None:
     assert predictor.logits([]).shape == (0, 2)
     for wrong, message in (
         ("rows", "data=rows: no such file"),
-        (["a text"], "data: row 1: 'a text'; expected a mapping"),
+        (["a text"], "data: row 1: str; expected a mapping"),
         ([{"text": "a", "label": object()}], "data: row 1: "),
         (pandas.DataFrame([["a", "b", "c"]], columns=["text", "label", "label"]), "data: two columns 'label'"),
     ):

@@ -12,6 +12,7 @@ Doors:
     errors          errors with exit codes; safe output to the terminal
     files           durable writes, locks
     tensor_files    safetensors, with a checksum
+    blocks          decompresses files; the endings of their names
     text_files      reads text, JSON and YAML, with size limits
     json_stream     reads the values of a JSON file one after another
     memory          the memory of this machine

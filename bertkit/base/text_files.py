@@ -1,21 +1,19 @@
-"""Reads text files, JSON and YAML: decompresses gzip, removes a byte order mark, and refuses binary data.
+"""Reads text files, JSON and YAML: decompresses, removes a byte order mark, and refuses binary data.
 
 Sizes and nesting are limited, so that no file can exhaust the memory. Real files are far below the limits.
 """
 
 import codecs
 import contextlib
-import gzip
 import io
 import json
 import re
 import sys
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, cast
 
-from bertkit.base.blocks import TEXT_BYTES, Blocks, unpacked_blocks, utf8_blocks
+from bertkit.base.blocks import MAGIC_BYTES, TEXT_BYTES, Blocks, packing_of, unpacked_blocks, utf8_blocks
 from bertkit.base.errors import InputError
 
 JsonValue: TypeAlias = Any  # what JSON or YAML holds: its reader checks what it uses
@@ -31,8 +29,18 @@ TOO_DEEP = f"lists or groups nested more than {MAX_DEPTH} deep"
 PEEKED_BYTES = 1 << 16  # enough to detect the format of a file
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # Unicode's categories Cc, Zl, Zp and Cs
-_GZIP = b"\x1f\x8b"  # RFC 1952; no text starts with these bytes
-_ARCHIVES = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # zip, which .xlsx is, and the container of .xls
+_FROM_EXCEL = "save it as CSV, or read it with pandas.read_excel and pass the frame from Python"
+_UNPACK = "unpack it, and give its files"
+_ARCHIVES = {  # the first bytes of files that hold other files, or texts in a way of their own
+    b"PK\x03\x04": f"an Excel file (or another archive); {_FROM_EXCEL}",  # zip, which .xlsx is
+    b"\xd0\xcf\x11\xe0": f"an Excel file (or another archive); {_FROM_EXCEL}",  # the container of .xls
+    b"7z\xbc\xaf\x27\x1c": f"a 7z archive; {_UNPACK}",
+    b"Rar!\x1a\x07": f"a rar archive; {_UNPACK}",
+    b"\x04\x22\x4d\x18": f"an lz4 file; {_UNPACK}",
+    b"\x1f\x9d": f"a file of compress; {_UNPACK}",
+    b"%PDF-": "a PDF file; make text of it, for example with pdftotext",
+}
+_TAR = b"ustar"  # at byte 257
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _INVISIBLE = "".join(chr(n) for n in range(0x3001) if chr(n).isspace()) + "\u200b\u200c\u200d\u2060\ufeff"
 
@@ -132,7 +140,7 @@ def is_deep(value: object) -> bool:
 def read_lines(
     path: Path, encoding: str = "utf-8", advice: str = ADVICE, in_blocks: bool = False
 ) -> Iterator[tuple[int, str]]:
-    """Read the lines of a file or pipe, numbered from 1, or its blocks; decompress gzip. For the options see `numbered_lines`.
+    """Read the lines of a file or pipe, numbered from 1, or its blocks; decompress it. For the options see `numbered_lines`.
 
     Raises InputError if it is missing, damaged or not text; the message has the line number.
     """
@@ -173,22 +181,31 @@ def opened_input(name: str) -> Iterator[tuple[io.BufferedReader, int | None]]:
 
 
 def unpacked(file: io.BufferedReader, name: Path) -> io.BufferedReader:
-    """Return a stream of the decompressed bytes if a file is gzip by its name or first bytes; else the file, if it is no archive."""
-    if file.peek(4)[:4] in _ARCHIVES:
-        way_out = "save it as CSV, or read it with pandas.read_excel and pass the frame from Python"
-        raise InputError(f"{name}: an Excel file (or another archive); {way_out}")
-    if name.suffix.lower() != ".gz" and file.peek(len(_GZIP))[: len(_GZIP)] != _GZIP:
-        return file
-    return io.BufferedReader(Blocks(unpacked_blocks(file, name, LINE_MB)), PEEKED_BYTES)
+    """Return a stream of the decompressed bytes of a file; raises InputError if it is an archive.
+
+    Whether it is compressed is seen by its name or its first bytes.
+    """
+    if packing := packing_of(name, file.peek(MAGIC_BYTES)[:MAGIC_BYTES]):
+        file = io.BufferedReader(Blocks(unpacked_blocks(file, name, packing, LINE_MB)), PEEKED_BYTES)
+    with unpacking(lambda: str(name)):
+        head = file.peek(MAGIC_BYTES)
+    kind = next((kind for magic, kind in _ARCHIVES.items() if head.startswith(magic)), "")
+    if name.suffix.lower() == ".zip" and kind:
+        kind = f"a zip archive; {_UNPACK}"
+    if head[257:].startswith(_TAR):
+        kind = f"a tar archive; {_UNPACK}"
+    if kind:
+        raise InputError(f"{name}: {kind}")
+    return file
 
 
 @contextlib.contextmanager
 def unpacking(where: Callable[[], str]) -> Iterator[None]:
-    """Turn errors of a damaged gzip file into an `InputError` that starts with `where()`."""
+    """Turn the error of a damaged compressed file into an `InputError` that starts with `where()`."""
     try:
         yield
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError(f"{where()}: damaged gzip file ({error}); restore it") from None
+    except EOFError as error:
+        raise InputError(f"{where()}: {error}; restore it") from None
 
 
 def is_text_encoding(name: str) -> bool:

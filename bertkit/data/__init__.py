@@ -1,9 +1,13 @@
 """Data preparation: text -> token ids on disk -> packed batches. Nothing here depends on a model.
 
-corpus/, from text to disk:
+texts/, from files to documents:
 
 1. Text to documents, which are lists of sentences: sources.py finds the files and cuts them into portions; documents.py
-   reads them, and parquet.py the records of parquet files; python_docs.py collects the documentation of Python.
+   reads them with records.py, and parquet.py the records of parquet and arrow files; python_docs.py collects the documentation
+   of Python.
+
+corpus/, from documents to disk:
+
 2. Documents to a tokenizer: tokenizers/learn.py learns one, with the characters that tokenizers/alphabet.py chooses;
    vocabulary.py reads a WordPiece vocabulary; tokenizer.py builds the tokenizer, by the rules in word_rules.py, or for any
    other kind those in tokenizer_file.py.
@@ -27,8 +31,10 @@ Doors:
 
     data_config               the settings
     library_calls             for how long a call of the library `tokenizers` has been running
-    corpus.documents          reading documents from files and hub datasets
-    corpus.parquet            records of parquet files
+    texts.documents           reading documents from files and hub datasets
+    texts.records             a document with its place
+    texts.parquet             records of parquet and arrow files
+    texts.sources             finding and cutting files; sentence splitting
     corpus.tokenizer          text to ids and back
     corpus.google_words       text to words by Google's rules
     corpus.encoded_documents  documents to ids, in several processes, and their files
@@ -36,7 +42,6 @@ Doors:
     corpus.manifest           the manifest of a dataset
     corpus.prepared           the dataset on disk
     corpus.dataset_writer     encoded documents, also from shards, to the splits of a dataset
-    corpus.sources            finding and cutting files; sentence splitting
     batches.examples          opens the examples of a dataset, drawn from its text or stored
     batches.description       a dataset described in words
     batches.instances         Google's fixed instances on disk, and as JSON lines

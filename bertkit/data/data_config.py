@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
@@ -17,14 +18,18 @@ from bertkit.base.typed_settings import IF_SET, options_of, refuse, unused
 class CorpusConfig:
     """Where the text comes from, and how it is cut into documents and sentences."""
 
-    source: Literal["files", "python_docs", "hub"]
+    source: Literal["files", "python_docs", "hub", "texts"]
     path: str | tuple[str, ...] | None
-    format: Literal["auto", "text", "jsonl", "json", "parquet", "wikiextractor"]
+    format: Literal["auto", "text", "jsonl", "json", "parquet", "arrow", "wikiextractor"]
     field: str
     sentences: Literal["auto", "lines", "split"]
     encoding: str
     name: str | None
     split: str
+    lines: Literal["auto", "sentences", "documents"] = dataclasses.field(
+        default="auto", metadata=IF_SET
+    )  # of a file of text
+    deduplicate: Literal["exact", "near"] | None = dataclasses.field(default=None, metadata=IF_SET)
 
     @property
     def paths(self) -> Sequence[str]:
@@ -33,7 +38,13 @@ class CorpusConfig:
 
     def __post_init__(self) -> None:
         refuse(
-            unused(self, "corpus.", ("path", self.source == "python_docs", "with corpus=python_docs", "", ())),
+            unused(
+                self,
+                "corpus.",
+                ("path", self.source == "python_docs", "with corpus=python_docs", "", ()),
+                ("lines", self.source != "files", f"with corpus={self.source}", "auto"),
+                ("name", self.source != "hub", "without corpus=hub"),
+            ),
             not is_text_encoding(self.encoding)
             and f"corpus.encoding={self.encoding}: expected UTF-16, or an encoding with one byte for a line feed, such as cp1252",
         )

@@ -3,8 +3,10 @@
 import itertools
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bertkit.base.batch import PretrainBatch
+from bertkit.data.batches.description import readable
 from bertkit.data.batches.sampling import ExampleSource
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.display.page import Table
@@ -48,9 +50,16 @@ def _filled(model: BertWithHeads, tokenizer: Tokenizer, batch: PretrainBatch, pr
     return Table("Held-out text", ("text, with [guess ✓] or [guess ✗ truth] for each [MASK]", "probabilities"), rows)
 
 
+def _halves(text: NDArray[np.integer], tokenizer: Tokenizer) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
+    """Cut a text in half, before a word, and leave out the last token, [SEP]."""
+    begins, half = tokenizer.facts.borders.begins(text), len(text) // 2
+    place = half + int(np.argmax(begins[half:-1])) if begins[half:-1].any() else half
+    return text[:place], text[place:-1]
+
+
 def _continued(model: BertWithHeads, tokenizer: Tokenizer, batch: PretrainBatch, precision: str) -> Table:
     ids = np.split(batch.input_ids, np.cumsum(batch.sequence_lengths)[:-1])
-    halves = [(text[: len(text) // 2], text[len(text) // 2 : -1]) for text in ids]
+    halves = [_halves(text, tokenizer) for text in ids]
     search = continuation_for(model, {}).search
     features = [Feature(n, half.tolist(), [0] * len(half), None) for n, (half, _) in enumerate(halves)]
     with evaluation_mode(model):
@@ -59,7 +68,7 @@ def _continued(model: BertWithHeads, tokenizer: Tokenizer, batch: PretrainBatch,
     forget_weights(model)
     decode = tokenizer.decode
     rows = [
-        (decode(before[1:]), decode(after), decode(best[0][0][: len(after)]))
+        (readable(tokenizer, before[1:]), decode(after), decode(best[0][0][: len(after)]))
         for (before, after), best in zip(halves, written, strict=True)
     ]
     return Table("Held-out text", ("text", "what follows", "what the model writes"), rows)

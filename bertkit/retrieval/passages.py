@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from bertkit.base.errors import InputError, install_extra
 from bertkit.base.text_files import without_surrogates
-from bertkit.data.corpus.documents import PlacedDocument
-from bertkit.data.corpus.sources import split_sentences
 from bertkit.data.data_config import PassagesConfig
+from bertkit.data.texts.records import PlacedDocument
+from bertkit.data.texts.sources import split_sentences
 
 MAX_CACHED_STEMS = 100_000
 MAX_QUERY_WORDS = 256  # different words; further words of a long question are ignored

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bertkit.base.blocks import ending_of
 from bertkit.base.errors import InputError, named, not_text
 from bertkit.base.text_files import is_blank, opened_input, unpacked, unpacking
 from bertkit.base.typed_settings import build, read_conf, refuse
 from bertkit.retrieval.library import Hit
 from bertkit.tasks.reading.cells import FilledRows
-from bertkit.tasks.reading.formats import beginning, json_format, suffix_of
+from bertkit.tasks.reading.formats import beginning, json_format
 from bertkit.tasks.reading.readers import input_table
 from bertkit.tasks.reading.rows import plain_rows
 from bertkit.tasks.scoring.squad import best_of, exact, f1
@@ -62,7 +63,7 @@ def read_questions(name: str, most: int | None = None) -> list[Question]:
     with opened_input(name) as (stream, _):
         with unpacking(lambda: name):
             file = unpacked(stream, path)
-            format = ENDINGS.get(suffix_of(path)) or json_format(beginning(file, "utf-8")) or "text"
+            format = ENDINGS.get(ending_of(path)) or json_format(beginning(file, "utf-8")) or "text"
         table = input_table(task, file, path, format, short_rows)
         field = "text" if format == "text" else "question"
         if table.names and field not in table.names:

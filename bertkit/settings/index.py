@@ -22,6 +22,9 @@ class IndexSettings(CommandSettings):
     def __post_init__(self) -> None:
         refuse(
             unused(self, "", ("vectors", self.model_dir is None, "without model_dir=", "float32")),
+            unused(
+                self.corpus, "corpus.", ("deduplicate", True, "on a library, which keeps every document by its name")
+            ),
             self.corpus.source != "python_docs"
             and not self.corpus.path
             and "missing value: set corpus.path= to files, folders or globs (or use corpus=python_docs)",

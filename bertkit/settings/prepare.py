@@ -117,5 +117,6 @@ COMMAND = Command(
     stage="bertkit.stages.prepare",
     needs="text",
     gives="tokenizer and prepared dataset",
+    rows={"corpus": "corpus.path"},
     options={"segments": ["google"], "masking": ["bert", "whole_word"]},  # the others are for pretrain
 )

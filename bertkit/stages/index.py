@@ -12,8 +12,8 @@ from bertkit.base.errors import InputError, counted, say
 from bertkit.base.files import partial_path
 from bertkit.base.json_stream import json_values
 from bertkit.base.text_files import JsonObject, read_lines, without_surrogates
-from bertkit.data.corpus.documents import Corpus, open_corpus
-from bertkit.data.corpus.sources import Stretch
+from bertkit.data.texts.documents import Corpus, open_corpus
+from bertkit.data.texts.sources import Stretch
 from bertkit.display.console import Progress
 from bertkit.retrieval.encoders import PassageEncoder
 from bertkit.retrieval.library import Library

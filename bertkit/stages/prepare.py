@@ -27,9 +27,9 @@ from bertkit.data.corpus.dataset_writer import (
     open_shards,
     write_dataset,
 )
-from bertkit.data.corpus.documents import Corpus, open_corpus
 from bertkit.data.corpus.tokenizer import Rules, load_tokenizer, train_tokenizer
 from bertkit.data.data_config import InstancesConfig
+from bertkit.data.texts.documents import Corpus, open_corpus
 from bertkit.display.console import Progress
 from bertkit.run.outputs import check_output, opened_output
 from bertkit.settings.prepare import PrepareSettings
@@ -70,7 +70,7 @@ def _prepare(settings: PrepareSettings, output_dir: Path) -> bool:
     results = [Path(name) for name in (settings.output_dir, settings.dump) if name is not None]
     corpus = open_corpus(settings.corpus, leave_out=results, join_files=isinstance(settings.segments, InstancesConfig))
     formats = {kind for _, kind in corpus.files}
-    if "corpus.field" in settings.explicit_keys and formats and formats <= {"text", "wikiextractor"}:
+    if "corpus.field" in settings.explicit_keys and formats and formats <= {"text", "lines", "wikiextractor"}:
         raise InputError(f"corpus.field={settings.corpus.field} has no effect on plain text; leave it out")
     portions = corpus.portions(settings.part_bytes)
     number, count = settings.shard_of
@@ -87,7 +87,8 @@ def _prepare(settings: PrepareSettings, output_dir: Path) -> bool:
     documents = (document for portion in chosen.values() for document in corpus.documents(portion))
     if manifest.is_done(output_dir, kind, facts, lambda: encoded_documents.text_sha256(documents)):
         return False
-    made_from = [facts["identity"], settings.part_bytes, facts["source_files"], __version__, sys.version]
+    say(f"reading {facts['corpus']['description']}")
+    made_from = [facts["identity"], settings.part_bytes, facts["source_files"], __version__, sys.version, kind]
     # a streamed dataset may change unnoticed, so its portions are not kept
     key = None if settings.corpus.source == "hub" else manifest.fingerprint(made_from)
     with building_dir(output_dir.resolve(), key) as partial:
@@ -143,7 +144,7 @@ def _identity(settings: PrepareSettings) -> Facts:
         del identity["masking"], identity["seed"]
     else:  # no documents are held out, as in the original
         identity |= {"held_out_prob": 0.0, "masking": stored_masking(settings.masking)}
-    if settings.corpus.source == "files":
+    if settings.corpus.source in ("files", "texts"):
         del identity["corpus"]["path"]
     identity["vocabulary_sha256"] = None
     if settings.tokenizer.path is not None:

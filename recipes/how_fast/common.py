@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from bertkit.base.errors import InputError
 from bertkit.base.processors import check_precision
 from bertkit.base.typed_settings import conf_dir
-from bertkit.data.corpus.documents import open_corpus
 from bertkit.data.corpus.prepared import PreparedDataset, open_prepared
 from bertkit.data.corpus.tokenizer import Tokenizer, wordpiece
 from bertkit.data.data_config import CorpusConfig
+from bertkit.data.texts.documents import open_corpus
 from bertkit.interop.hugging_face.directory import write_model
 from bertkit.model.bert_config import POOLED_HEADS, BertConfig
 from bertkit.model.heads import BertWithHeads

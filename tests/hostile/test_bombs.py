@@ -17,13 +17,13 @@ from bertkit.base import text_files
 from bertkit.base.errors import InputError
 from bertkit.base.text_files import read_lines
 from bertkit.cli import run
-from bertkit.data.corpus.documents import open_corpus
 from bertkit.data.corpus.manifest import damaged_files, read_manifest
 from bertkit.data.corpus.prepared import check_offsets
-from bertkit.data.corpus.sources import split_sentences
 from bertkit.data.corpus.tokenizer import Tokenizer, train_tokenizer
 from bertkit.data.corpus.word_cache import WordCache
 from bertkit.data.data_config import CorpusConfig, TokenizerConfig
+from bertkit.data.texts.documents import open_corpus
+from bertkit.data.texts.sources import split_sentences
 from bertkit.model.attention_config import AttentionConfig
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.heads import BertWithHeads

@@ -25,10 +25,10 @@ from bertkit.base.errors import BertkitError, InputError
 from bertkit.base.tensor_files import read_tensors, write_tensors
 from bertkit.data.batches.sampling import EpochCache
 from bertkit.data.batches.segments import select
-from bertkit.data.corpus.documents import open_corpus
 from bertkit.data.corpus.prepared import open_prepared
 from bertkit.data.corpus.tokenizer import Tokenizer, load_tokenizer
 from bertkit.data.data_config import CorpusConfig, PassagesConfig, SegmentsConfig
+from bertkit.data.texts.documents import open_corpus
 from bertkit.display.report import comparison_page, scores_table, write_report
 from bertkit.interop.google.bundle import read_index, write_checkpoint
 from bertkit.interop.load import load_directory, resolve_model_dir

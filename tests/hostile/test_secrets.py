@@ -13,7 +13,7 @@ from pyarrow.parquet import write_table
 
 from bertkit.base import hub_ids
 from bertkit.base.errors import InputError
-from bertkit.data.corpus.parquet import parquet_records
+from bertkit.data.texts.parquet import parquet_records
 
 CANARY = "canary-7f3a"
 TAKES = "# x\nhidden_act: ${oc.env:CANARY}\n"

@@ -11,7 +11,7 @@ from conftest import TINY_FINETUNE, TINY_PRETRAIN, Capsys, refused
 
 from bertkit.base.errors import InputError
 from bertkit.cli import run
-from bertkit.data.corpus.sources import _below
+from bertkit.data.texts.sources import _below
 from bertkit.interop.load import load_tokenizer
 from bertkit.tasks.reading.writers import word_cell as _cell
 

@@ -1,5 +1,6 @@
 """`bertkit prepare`, end to end: it says what it made, is idempotent, and careful with what is there."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -7,8 +8,11 @@ import pytest
 from conftest import Capsys, make_text, real_data, refused, write_text
 from preparing import prepare, snapshot, write_vocabulary
 
+import bertkit
 from bertkit import load_tokenizer
+from bertkit.base.errors import InputError
 from bertkit.cli import run
+from bertkit.data.batches.description import readable
 from bertkit.data.corpus.prepared import open_prepared
 
 
@@ -187,3 +191,45 @@ def test_the_rules_of_a_dataset_are_kept_with_it(corpus: Path, tmp_path: Path, m
     assert prepare(corpus, tmp_path / "data", *more) == 0
     assert load_tokenizer(tmp_path / "data").rules == rules
     assert (tmp_path / "data" / "tokenizer" / "rules.json").exists() == (rules == "google")
+
+
+def test_texts_from_python_are_a_corpus_and_never_printed(tmp_path: Path, capsys: Capsys) -> None:
+    datasets, pandas = pytest.importorskip("datasets"), pytest.importorskip("pandas")
+    texts = [f"The secret of {n}. It has {n * n} words.\nAnd more." for n in range(30)]
+    (tmp_path / "corpus.jsonl").write_text("".join(f"{json.dumps({'text': text})}\n" for text in texts))
+    settings = {"tokenizer": {"path": write_vocabulary(tmp_path / "vocab.txt")}, "held_out_prob": 0.2}
+    bertkit.prepare(corpus={"path": tmp_path / "corpus.jsonl"}, output_dir=tmp_path / "expected", **settings)
+    expected = open_prepared(tmp_path / "expected")
+    capsys.readouterr()
+    for number, corpus in enumerate((iter(texts), pandas.Series(texts), datasets.Dataset.from_dict({"text": texts}))):
+        out = tmp_path / f"out{number}"
+        assert bertkit.prepare(corpus=corpus, output_dir=out, **settings).directory == out
+        assert open_prepared(out).manifest["splits"] == expected.manifest["splits"]
+    assert bertkit.prepare(corpus=texts, output_dir=tmp_path / "out0", **settings).directory == tmp_path / "out0"
+    printed = capsys.readouterr()
+    assert "reading texts from Python" in printed.out
+    assert "done already" in printed.out
+    assert "secret" not in printed.out + printed.err + (tmp_path / "out0" / "manifest.json").read_text()
+    for wrong, message in (
+        ([*texts, None], "corpus: row 31: NoneType; expected a text"),
+        ([b"secret"], "corpus: row 1: bytes; expected a text"),
+        ([{"text": ["secret"]}], "corpus: row 1: 'text' is list; expected text"),
+        ([{"body": "secret"}], "corpus: row 1: no field 'text' \\(it has: 'body'\\); set corpus.field="),
+        ([""], "corpus: no text in it"),
+        ([], "corpus: no texts; pass at least one"),
+        ([str(tmp_path)], "corpus: the first text is the name of a file"),
+    ):
+        with pytest.raises(InputError, match=f"^{message}"):
+            bertkit.prepare(corpus=wrong, output_dir=tmp_path / "other", **settings)
+
+
+def test_an_example_that_begins_inside_a_word_says_so(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(write_vocabulary(tmp_path / "vocab.txt"))
+    facts, pieces = tokenizer.facts, tokenizer.vocab
+    inside = next(n for n, piece in enumerate(pieces) if piece.startswith("##"))
+    word = next(n for n, piece in enumerate(pieces) if piece.isalpha())
+    ids = np.array([facts.cls, inside, word, inside, facts.sep, inside, word, facts.sep])
+    rest = pieces[inside].removeprefix("##")
+    whole = f"[CLS] …{rest} {pieces[word]}{rest} [SEP] …{rest} {pieces[word]} [SEP]"
+    assert readable(tokenizer, ids) == whole
+    assert readable(tokenizer, ids[1:4]) == f"…{rest} {pieces[word]}{rest}"

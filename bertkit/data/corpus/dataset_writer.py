@@ -17,6 +17,7 @@ from bertkit.base.files import sha256_file
 from bertkit.base.text_files import JsonObject, check_size
 from bertkit.base.typed_settings import differences
 from bertkit.data.corpus import manifest
+from bertkit.data.corpus.duplicates import find_duplicates
 from bertkit.data.corpus.encoded_documents import FOLDER, encoded_files, load_documents, text_sha256_of_files
 from bertkit.data.corpus.manifest import SPLITS, read_shard_manifest
 from bertkit.data.corpus.prepared import SplitWriter, token_dtype
@@ -85,24 +86,31 @@ def _differences(first: PreparedShard, other: PreparedShard) -> list[tuple[str, 
 
 
 def write_splits(
-    paths: Iterable[Path], vocab: VocabFacts, held_out_prob: float, shard_tokens: int, directory: Path
+    paths: Iterable[Path],
+    vocab: VocabFacts,
+    held_out_prob: float,
+    shard_tokens: int,
+    directory: Path,
+    is_duplicate: NDArray[np.bool_] | None,
 ) -> tuple[CorpusStatistics, JsonObject]:
-    """Write both splits from files of encoded documents; return the statistics of the text and the counts of each split."""
+    """Write both splits from files of encoded documents; return the statistics of the text and the counts of each split.
+
+    `is_duplicate` says which of all documents to leave out.
+    """
     writers = {name: SplitWriter(directory / name, token_dtype(vocab.size), shard_tokens) for name in SPLITS}
-    statistics = CorpusStatistics(np.zeros(vocab.size, np.int64), vocab.unk)
+    statistics, first = CorpusStatistics(np.zeros(vocab.size, np.int64), vocab.unk), 0
     threshold = int(held_out_prob * 2**32)
     for path in paths:
         documents = load_documents(path)
+        if is_duplicate is not None:
+            repeats = is_duplicate[first : first + len(documents.digests)]
+            first += len(repeats)
+            documents = documents.take(~repeats)
         statistics.add(documents)
         is_held_out = np.ascontiguousarray(documents.digests[:, :4]).view("<u4")[:, 0] < threshold
         for name, is_chosen in (("train", ~is_held_out), ("held_out", is_held_out)):
-            of_sentences = np.repeat(is_chosen, documents.document_sentences)
-            of_tokens = np.repeat(of_sentences, documents.sentence_lengths)
-            writers[name].write(
-                documents.tokens[of_tokens],
-                documents.sentence_lengths[of_sentences],
-                documents.document_sentences[is_chosen & (documents.document_sentences > 0)],
-            )
+            chosen = documents.take(is_chosen & (documents.document_sentences > 0))
+            writers[name].write(chosen.tokens, chosen.sentence_lengths, chosen.document_sentences)
     return statistics, {name: writer.close() for name, writer in writers.items()}
 
 
@@ -135,7 +143,10 @@ def write_dataset(
     """Write the splits beside the tokenizer, and return their manifest; `strict` refuses text with faults."""
     identity, tokenizer = facts["identity"], load_tokenizer(directory / "tokenizer")
     vocab = tokenizer.facts
-    statistics, splits = write_splits(files, vocab, identity["held_out_prob"], identity["shard_tokens"], directory)
+    is_duplicate = find_duplicates(files, identity["corpus"].get("deduplicate"), directory)
+    statistics, splits = write_splits(
+        files, vocab, identity["held_out_prob"], identity["shard_tokens"], directory, is_duplicate
+    )
     if not statistics.tokens:
         raise InputError(f"{facts['corpus']['description']}: no text in it; check corpus.path")
     continuation_rate = _continuation_rate(tokenizer, statistics.token_counts)
@@ -148,7 +159,11 @@ def write_dataset(
     return {
         "fingerprint": manifest.fingerprint([identity, text_hash, tokenizer.files(MAX_LENGTH)]),
         **facts,
-        "corpus": {**facts["corpus"], "text_sha256": text_hash},
+        "corpus": {
+            **facts["corpus"],
+            "text_sha256": text_hash,
+            **({} if is_duplicate is None else {"duplicates": int(is_duplicate.sum())}),
+        },
         "splits": splits,
         "statistics": statistics.summary(),
         "findings": findings,

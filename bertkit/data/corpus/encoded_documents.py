@@ -28,12 +28,14 @@ from numpy.typing import NDArray
 from bertkit.base.errors import PeerError, say
 from bertkit.base.files import write_durably
 from bertkit.base.processors import num_processors
-from bertkit.data.corpus.documents import Corpus, Document
 from bertkit.data.corpus.long_texts import FlatIds
+from bertkit.data.corpus.min_hash import minima_of
 from bertkit.data.corpus.prepared import token_dtype
-from bertkit.data.corpus.sources import Portion
 from bertkit.data.corpus.tokenizer import load_tokenizer
 from bertkit.data.corpus.word_cache import WordCache
+from bertkit.data.texts.documents import Corpus
+from bertkit.data.texts.records import Document
+from bertkit.data.texts.sources import Portion
 
 FOLDER = "pieces"  # the folder of these files, of portions of the corpus, in a shard
 CHARACTERS_AT_ONCE = 1 << 18  # characters tokenized together
@@ -49,9 +51,28 @@ class EncodedDocuments:
     sentence_lengths: NDArray[np.int64]  # number of tokens in each sentence, (sentences,)
     document_sentences: NDArray[np.int64]  # number of sentences in each document, (documents,)
     digests: NDArray[np.uint8]  # SHA-256 of each document's text, (documents, 32)
-    num_words: NDArray[np.int64]  # number of words, separated by spaces, in documents with tokens, (1,)
-    sentence_hashes: NDArray[np.uint64]  # distinct hashes of the sentences in documents with tokens
-    hash_counts: NDArray[np.int64]  # number of sentences with each hash
+    num_words: NDArray[
+        np.int64
+    ]  # number of words, separated by spaces, in each document, 0 without tokens, (documents,)
+    sentence_hashes: NDArray[np.uint64]  # a hash of each sentence, (sentences,)
+    minima: NDArray[
+        np.uint32
+    ]  # see `min_hash.minima_of`, (documents, numbers), or (documents, 0) if they are not needed
+
+    def take(self, is_chosen: NDArray[np.bool_]) -> "EncodedDocuments":
+        """Return some of the documents."""
+        of_sentences = np.repeat(is_chosen, self.document_sentences)
+        of_tokens = np.repeat(of_sentences, self.sentence_lengths)
+        by_sentence = (self.sentence_lengths[of_sentences], self.sentence_hashes[of_sentences])
+        return EncodedDocuments(
+            self.tokens[of_tokens],
+            by_sentence[0],
+            self.document_sentences[is_chosen],
+            self.digests[is_chosen],
+            self.num_words[is_chosen],
+            by_sentence[1],
+            self.minima[is_chosen],
+        )
 
 
 def text_sha256(documents: Iterable[Document]) -> str:
@@ -61,7 +82,7 @@ def text_sha256(documents: Iterable[Document]) -> str:
 
 def text_sha256_of_files(paths: Iterable[Path]) -> str:
     """Return `text_sha256` of the documents in these files."""
-    return _sha256(_load_digests(path).tobytes() for path in paths)
+    return _sha256(load_columns(path, "digests")[0].tobytes() for path in paths)
 
 
 def hash_sentence(sentence: bytes) -> bytes:
@@ -80,24 +101,25 @@ def _text(document: Document) -> bytes:
     return "\n".join(document).encode("utf-8", "surrogatepass")
 
 
-def encode_documents(documents: list[Document], encode: Callable[[list[str]], FlatIds]) -> EncodedDocuments:
-    """Encode documents with at least one sentence each."""
+def encode_documents(
+    documents: list[Document], encode: Callable[[list[str]], FlatIds], for_near: bool = False
+) -> EncodedDocuments:
+    """Encode documents with at least one sentence each; `for_near` also computes what finds near-duplicates."""
     tokens, lengths = encode(list(chain.from_iterable(documents)))
     has_tokens = lengths > 0
     first = np.cumsum([0, *map(len, documents[:-1])])
     document_sentences = np.add.reduceat(has_tokens, first, dtype=np.int64)
     texts = list(map(_text, documents))
-    kept = b"\n".join(text for text, count in zip(texts, document_sentences.tolist(), strict=True) if count)
-    sentences = kept.split(b"\n") if kept else []
-    hashes, counts = np.unique(np.frombuffer(b"".join(map(hash_sentence, sentences)), "<u8"), return_counts=True)
+    hashes = np.frombuffer(b"".join(map(hash_sentence, b"\n".join(texts).split(b"\n"))), "<u8")
+    num_words = [text.count(b" ") + text.count(b"\n") + 1 for text in texts]
     return EncodedDocuments(
         tokens,
         lengths[has_tokens],
         document_sentences,
         np.frombuffer(b"".join(hashlib.sha256(text).digest() for text in texts), np.uint8).reshape(-1, 32),
-        np.array([kept.count(b" ") + len(sentences)]),
-        hashes,
-        counts,
+        np.where(document_sentences > 0, num_words, 0),
+        hashes[has_tokens],
+        minima_of(tokens, np.add.reduceat(lengths, first)) if for_near else np.zeros((len(texts), 0), np.uint32),
     )
 
 
@@ -112,9 +134,10 @@ def load_documents(path: Path) -> EncodedDocuments:
         return EncodedDocuments(**columns)
 
 
-def _load_digests(path: Path) -> NDArray[np.uint8]:
+def load_columns(path: Path, *names: str) -> list[NDArray[np.generic]]:
+    """Read some columns of a file of encoded documents, by their names."""
     with np.load(path) as columns:
-        return np.asarray(columns["digests"])
+        return [columns[name] for name in names]
 
 
 def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
@@ -135,10 +158,7 @@ def _save(batches: list[EncodedDocuments], path: Path, dtype: np.dtype[np.unsign
     names = [field.name for field in fields(EncodedDocuments)]
     columns = {name: np.concatenate([getattr(batch, name) for batch in batches]) for name in names}
     columns["tokens"] = columns["tokens"].astype(dtype)
-    columns["num_words"] = columns["num_words"].sum(keepdims=True)
-    columns["sentence_hashes"], place = np.unique(columns["sentence_hashes"], return_inverse=True)
-    columns["hash_counts"] = np.bincount(place, columns["hash_counts"])
-    for name in ("sentence_lengths", "document_sentences", "hash_counts"):
+    for name in ("sentence_lengths", "document_sentences"):
         columns[name] = columns[name].astype(np.int32)
     content = io.BytesIO()
     np.savez(content, **columns)  # type: ignore[arg-type]  # no column is named allow_pickle
@@ -193,6 +213,7 @@ class _Encoder:
     def __init__(self, job: EncodingJob) -> None:
         tokenizer = load_tokenizer(job.tokenizer_dir)
         self.job, self.dtype = job, token_dtype(tokenizer.vocab_size)
+        self.for_near = job.corpus.config.deduplicate == "near"
         self.encode_flat = WordCache(tokenizer, NUM_CACHED_WORDS).encode_flat
         if not tokenizer.words_by.is_of_bert:
             self.encode_flat = tokenizer.encode_flat
@@ -202,13 +223,13 @@ class _Encoder:
         directory, documents = self.job.output_dir, self.job.corpus.documents(self.job.portions[number])
         num_files = 0
         while (path := directory / f"{number:05d}-{num_files:03d}.npz").exists():
-            num_skipped = len(_load_digests(path))
+            num_skipped = len(load_columns(path, "digests")[0])
             next(islice(documents, num_skipped, num_skipped), None)
             num_files += 1
         waiting: list[EncodedDocuments] = []
         characters = 0
         for batch in _batches(documents):
-            waiting.append(encode_documents(batch, self.encode_flat))
+            waiting.append(encode_documents(batch, self.encode_flat, self.for_near))
             characters += sum(map(len, chain.from_iterable(batch)))
             if characters >= MAX_FILE_CHARACTERS:
                 _save(waiting, directory / f"{number:05d}-{num_files:03d}.npz", self.dtype)

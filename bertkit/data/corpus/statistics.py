@@ -27,6 +27,7 @@ class CorpusStatistics:
     sentences: int = 0
     words: int = 0
     longest_document: int = 0
+    single_sentences: int = 0  # documents of one sentence
     _threshold: int = 1 << 64
     _seen: dict[int, int] = field(default_factory=dict)
 
@@ -36,12 +37,13 @@ class CorpusStatistics:
         self.documents += len(sentences)
         self.empty_documents += int((sentences == 0).sum())
         self.sentences += int(sentences.sum())
+        self.single_sentences += int((sentences == 1).sum())
         self.longest_document = max(self.longest_document, int(sentences.max(initial=0)))
         self.token_counts += np.bincount(encoded.tokens, minlength=len(self.token_counts))
-        self.words += int(encoded.num_words[0])
-        sampled = encoded.sentence_hashes <= np.uint64(self._threshold - 1)
-        hashes, counts = encoded.sentence_hashes[sampled].tolist(), encoded.hash_counts[sampled].tolist()
-        for key, count in zip(hashes, counts, strict=True):
+        self.words += int(encoded.num_words.sum())
+        sampled = encoded.sentence_hashes[encoded.sentence_hashes <= np.uint64(self._threshold - 1)]
+        hashes, counts = np.unique(sampled, return_counts=True)
+        for key, count in zip(hashes.tolist(), counts.tolist(), strict=True):
             self._seen[key] = self._seen.get(key, 0) + count
         while len(self._seen) > SAMPLE_SIZE:
             self._threshold //= 2
@@ -89,7 +91,7 @@ def find_faults(
     documents = counts.documents - counts.empty_documents
     advice = "add documents, or train with segments=full_sentences"
     if blank_lines_expected:
-        advice = "it has no blank lines: put one between documents"
+        advice = "it has no blank lines: put one between documents, or set corpus.lines=documents if each line is one"
     unknown = broken = "the vocabulary does not fit this text: choose another one, or train one (tokenizer.vocab_size=)"
     if is_learned:
         unknown = (
@@ -97,6 +99,9 @@ def find_faults(
             "tokenizer=unigram or tokenizer=bpe"
         )
         broken = "raise tokenizer.vocab_size="
+    no_pairs = "set segments=full_sentences there"
+    if blank_lines_expected:
+        no_pairs = f"remove the blank line after every sentence, or {no_pairs}"
     # with a share of 5 / n, the probability that no document is held out, (1 - 5 / n) ^ n, is below 0.7 %
     way_out = f"set held_out_prob={min(0.5, max(0.05, round(5 / max(documents, 1), 2)))} or so"
     if documents < FEWEST_DOCUMENTS:
@@ -108,11 +113,14 @@ def find_faults(
          documents != 1 and blank_lines_expected and counts.longest_document > LONG_DOCUMENT_SENTENCES,
          f"one document has {counts.longest_document:,} sentences; a file without blank lines between its documents "
          "counts as one document"),
+        ("documents of one sentence", documents > 1 and counts.single_sentences > documents / 2,
+         f"{counts.single_sentences:,} of {documents:,} documents have a single sentence, so every pair that pretrain makes of them "
+         f"has a random second segment; {no_pairs}"),
         ("empty documents", counts.empty_documents > 0,
          f"{counts.empty_documents:,} documents have no text that the tokenizer can read and were left out"),
         ("duplicate lines", facts["repeat_rate"] > 0.1,
          f"about {100 * facts['repeat_rate']:.0f} % of the sentences repeat an earlier one; the model will learn them by "
-         "heart: remove the duplicates"),
+         "heart: remove them (of whole documents, corpus.deduplicate=exact or near does)"),
         ("unknown rate", facts["unknown_rate"] > 0.01,
          f"{100 * facts['unknown_rate']:.1f} % of the tokens are [UNK]; {unknown}"),
         ("broken words", continuation_rate > 0.5,

@@ -244,10 +244,8 @@ def _is_of_word(character: str) -> bool:
 
 
 def _stripped(text: str, places: Iterable[tuple[int, int]]) -> Places:
-    """Return places in a text that begin after white space and end before it.
-
-    That of white space alone ends before it begins, so that no answer has white space at its ends.
-    """
+    """Return places in a text that begin after white space and end before it; that of white space alone is empty, before it."""
     filled = [place for place, character in enumerate(text) if not character.isspace()]
     nexts, lasts = [*filled, len(text)], [0, *(place + 1 for place in filled)]
-    return [(nexts[bisect_left(filled, start)], lasts[bisect_left(filled, end)]) for start, end in places]
+    stripped = ((nexts[bisect_left(filled, start)], lasts[bisect_left(filled, end)]) for start, end in places)
+    return [(min(start, end), end) for start, end in stripped]

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from bertkit.base.blocks import ending_of
 from bertkit.base.errors import InputError
 from bertkit.base.text_files import PEEKED_BYTES, opened_input, parse_json, unpacked
 from bertkit.tasks.reading.conll import BLANKS
@@ -20,14 +21,9 @@ _JSON = re.compile(r'(\{|\[\s*\{)\s*"([^"\\]|\\.)*"\s*:')  # an object with a ke
 _QUOTED_CELLS = re.compile(r'"[^"]*"(,"[^"]*")+')
 
 
-def suffix_of(path: Path) -> str:
-    """Return the ending of the uncompressed file, in lower case: `.csv` for `train.csv.gz`."""
-    return (Path(path.stem) if path.suffix.lower() == ".gz" else path).suffix.lower()
-
-
 def format_of_file(task: AnyTask, path: Path) -> str:
     """Return the format of a file with labels; raises InputError if it is unknown, or is one for another task."""
-    format = task.file_format(suffix_of(path))
+    format = task.file_format(ending_of(path))
     if format is None:
         way_out = "set task.format=tsv, csv, jsonl, json, parquet, label_text, conll or conllu"
         with opened_input(str(path)) as (file, _):
@@ -48,7 +44,7 @@ class InputFormat:
 
 def format_of_input(task: AnyTask, name: Path, beginning: str) -> InputFormat:
     """Detect the format of an input of `predict`, from its ending or its first lines."""
-    format = task.input_format(suffix_of(name))
+    format = task.input_format(ending_of(name))
     if format is not None:
         return InputFormat(format)
     lines = beginning.split("\n")

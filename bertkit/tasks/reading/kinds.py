@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from bertkit.base.blocks import ending_of
 from bertkit.base.errors import InputError, counted
 from bertkit.base.text_files import as_utf8, opened_input, unpacked
 from bertkit.tasks.reading.conll import detect_scheme
-from bertkit.tasks.reading.formats import beginning, conll_format, format_of_input, suffix_of
+from bertkit.tasks.reading.formats import beginning, conll_format, format_of_input
 from bertkit.tasks.reading.labels import as_number, parts_of, spelled
 from bertkit.tasks.reading.readers import find_file, open_file
 from bertkit.tasks.reading.reading import Reading
@@ -56,7 +57,7 @@ def infer_task(task: TaskConfig, data_dir: str | None = None) -> Inferred:
         raise InputError(f"{path}: no columns; expected a table, CoNLL, or SQuAD's JSON; {_WAY_OUT}")
     table = open_file(task, path, format)
     inferred = _from_sentences(table) if format in CONLL_FORMATS else _from_table(task, path, table)
-    is_told = suffix_of(path) in ENDINGS or format in CONLL_FORMATS
+    is_told = ending_of(path) in ENDINGS or format in CONLL_FORMATS
     return inferred if is_told else inferred._replace(settings=[*inferred.settings, f"task.format={format}"])
 
 

@@ -26,10 +26,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
 
+from bertkit.base.blocks import ending_of
 from bertkit.base.errors import InputError, check_distinct, counted
 from bertkit.base.hub_ids import is_offline
 from bertkit.base.text_files import as_utf8, is_blank, numbered_lines, read_lines, unpacked, unpacking
-from bertkit.data.corpus.parquet import parquet_records
+from bertkit.data.texts.parquet import parquet_records
 from bertkit.tasks.reading.cells import Cells, CountedRows, ShortRows, SkippedRows, up_to_filled
 from bertkit.tasks.reading.formats import (
     InputFormat,
@@ -38,7 +39,6 @@ from bertkit.tasks.reading.formats import (
     format_of_file,
     format_of_input,
     needs_text_pair,
-    suffix_of,
 )
 from bertkit.tasks.reading.reading import Reading
 from bertkit.tasks.reading.rows import label_names, with_label_names
@@ -220,7 +220,7 @@ def _matches(folder: Path, pattern: str) -> list[Path]:
     if "*" not in pattern or Path(pattern).is_absolute() or (folder / pattern).is_file():
         return [*filter(Path.is_file, [folder / pattern])]
     paths = sorted(filter(Path.is_file, folder.glob(pattern)))
-    return [path for path in paths if suffix_of(path) in (*ENDINGS, ".txt")] or paths
+    return [path for path in paths if ending_of(path) in (*ENDINGS, ".txt")] or paths
 
 
 class _LineOptions(TypedDict):

@@ -62,7 +62,10 @@ def plain_rows(rows: object, what: str, text: str | None = None) -> Iterator[dic
     for number, row in enumerate(_mappings(rows, what), start=1):
         row = {text: row} if text is not None and isinstance(row, str) else row
         if not isinstance(row, Mapping):
-            raise InputError(f"{what}: row {number}: {row!r:.80}; expected a mapping from columns to values")
+            expected = (
+                "a mapping from columns to values" if text is None else "a text, or a mapping from columns to values"
+            )
+            raise InputError(f"{what}: row {number}: {type(row).__name__}; expected {expected}")
         try:
             yield {str(key): _plain(value) for key, value in row.items()}
         except (TypeError, RecursionError) as error:

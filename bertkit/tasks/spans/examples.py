@@ -137,6 +137,7 @@ def make_features(
     for place, (example, question) in enumerate(zip(examples, questions, strict=True)):
         head = [facts.cls, *question[: settings.max_query_length], *between]
         pieces = pieces_of[example.context]
+        starts = _starts(pieces.offsets)
         room = max_seq_length - len(head) - 1
         windows = _windows(len(pieces.ids), room, min(settings.window_step, room))
         gold = None if not example.answers else _gold_pieces(pieces.offsets, example.answers[0])
@@ -146,14 +147,25 @@ def make_features(
             if gold is not None and first <= gold[0] and gold[1] < last:
                 label = (gold[0] - first + len(head), gold[1] - first + len(head))
             places = [
-                ContextToken(*offsets, bool(is_max))
-                for offsets, is_max in zip(pieces.offsets[first:last], is_max_context, strict=True)
+                ContextToken(start, end, bool(is_max))
+                for start, (_, end), is_max in zip(
+                    starts[first:last], pieces.offsets[first:last], is_max_context, strict=True
+                )
             ]
             origins = [*[None] * len(head), *places, None]
             ids = [*head, *pieces.ids[first:last], facts.sep]
             types = [0] * len(head) + [1] * (last - first + 1)
             features.append(SpanFeature(place, ids, types, label, num_cut=num_cut, origins=origins))
     return features
+
+
+def _starts(offsets: Sequence[tuple[int, int]]) -> list[int]:
+    """Return where an answer starts that starts with each piece: after one of white space with the next one."""
+    starts, last = list[int](), offsets[-1][1] if offsets else 0
+    for start, end in reversed(offsets):
+        last = start if start < end else last
+        starts.append(last)
+    return starts[::-1]
 
 
 def _windows(num_pieces: int, room: int, step: int) -> list[tuple[int, int]]:

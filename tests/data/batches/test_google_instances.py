@@ -23,11 +23,11 @@ from bertkit.data.batches.google_instances import (
     truncate_pair,
 )
 from bertkit.data.batches.sampling import Sampler
-from bertkit.data.corpus.documents import open_corpus
 from bertkit.data.corpus.prepared import SplitTokens
 from bertkit.data.corpus.tokenizer import Tokenizer, VocabFacts, load_tokenizer
 from bertkit.data.corpus.word_rules import WordBorders
 from bertkit.data.data_config import CorpusConfig, InstancesConfig, MaskingConfig, SegmentsConfig
+from bertkit.data.texts.documents import open_corpus
 
 PIECES, WORDS = MaskingConfig(0.15, 0.8, 0.1), MaskingConfig(0.15, 0.8, 0.1, "whole_word")
 VOCAB = VocabFacts(

@@ -12,17 +12,17 @@ Corpus = list[tuple[list[str], list[list[int]]]]
 
 
 def add(statistics: CorpusStatistics, documents: Corpus) -> None:
-    kept = [sentences for sentences, ids in documents if any(ids)]
-    hashes = np.frombuffer(
-        b"".join(hash_sentence(sentence.encode()) for sentences in kept for sentence in sentences), "<u8"
-    )
+    filled = [
+        (sentence, ids) for sentences, rows in documents for sentence, ids in zip(sentences, rows, strict=True) if ids
+    ]
     encoded = EncodedDocuments(
-        np.array([token for _, ids in documents for sentence in ids for token in sentence], np.int32),
-        np.array([len(sentence) for _, ids in documents for sentence in ids if sentence]),
+        np.array([token for _, ids in filled for token in ids], np.int32),
+        np.array([len(ids) for _, ids in filled]),
         np.array([sum(map(bool, ids)) for _, ids in documents]),
         np.zeros((len(documents), 32), np.uint8),
-        np.array([sum(len(sentence.split(" ")) for sentences in kept for sentence in sentences)]),
-        *np.unique(hashes, return_counts=True),
+        np.array([any(ids) * sum(len(sentence.split(" ")) for sentence in sentences) for sentences, ids in documents]),
+        np.frombuffer(b"".join(hash_sentence(sentence.encode()) for sentence, _ in filled), "<u8"),
+        np.zeros((len(documents), 0), np.uint32),
     )
     statistics.add(encoded)
 
@@ -60,6 +60,7 @@ def test_a_clean_corpus_has_no_findings() -> None:
     (make(distinct=False), ["duplicate lines"]),
     (make(unknown=0.02), ["unknown rate"]),
     (make(13, 3, 521), ["long lines"]),
+    (make(1_009, 1), ["documents of one sentence"]),
     (make(3, 7), ["little text"]),
     (make(1, 7, distinct=False), ["one document", "little text"]),
 ])  # fmt: skip
@@ -83,7 +84,7 @@ def test_statistics_are_as_by_hand() -> None:
     assert facts["unknown_rate"] == 1 / 6
     assert facts["most_frequent_share"] == 2 / 6
     assert np.isclose(facts["unigram_entropy"], -(4 / 6 * np.log(2 / 6) + 2 / 6 * np.log(1 / 6)))
-    assert np.isclose(facts["repeat_rate"], 1 / 5)
+    assert np.isclose(facts["repeat_rate"], 1 / 4)
 
 
 @pytest.mark.parametrize("copies", [1, 2, 5])

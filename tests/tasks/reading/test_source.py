@@ -73,3 +73,18 @@ def test_suspicious_files_give_one_warning(tmp_path: Path, task: str, name: str,
 def test_long_label_histogram_is_shortened(tmp_path: Path) -> None:
     write(tmp_path, "train.tsv", "text\tlabel\n" + "".join(f"x\t{n}\n" for n in range(23)))
     assert read(tmp_path, "sequence", "train").describe().endswith("19 1 (4.3%), and 3 more")
+
+
+def test_the_official_folders_of_conll_are_found_by_every_task_for_entities(tmp_path: Path) -> None:
+    """CoNLL-2003's eng.testa is the dev set, and is never taken for the test set."""
+    names = {"train": "eng.train", "dev": "eng.testa", "test": "eng.testb"}
+    for split, name in names.items():
+        write(tmp_path, name, f"{split} NN I-NP I-PER\n")
+    for task in ("ner", "tagging", "conll2003"):
+        for split, name in names.items():
+            found = read(tmp_path, task, split)
+            assert [path.name for path in found.files] == [name]
+            assert [example.words for example in found.examples] == [(split,)]  # type: ignore[union-attr]
+    (tmp_path / "eng.testb").unlink()
+    with pytest.raises(InputError, match="no test file for task=ner"):
+        read(tmp_path, "ner", "test")

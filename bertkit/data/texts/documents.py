@@ -1,20 +1,19 @@
 """Files, or a dataset of the Hugging Face hub -> documents, which are lists of sentences.
 
-A text file has one sentence per line and a blank line between documents. JSON lines, JSON, parquet and hub datasets have one
-document per record; the output of WikiExtractor has one document per `<doc>` block. The text of these formats is split into
-sentences.
+A text file has one sentence per line and a blank line between documents, or one document per line. JSON lines, JSON, parquet
+and hub datasets have one document per record; the output of WikiExtractor has one document per `<doc>` block. The text of a
+record, a block or a line that is a document is split into sentences.
 """
 
 import functools
 import itertools
-import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from bertkit.base.errors import InputError, named, not_text
+from bertkit.base.errors import InputError
 from bertkit.base.files import BLOCK_BYTES
 from bertkit.base.hub_ids import is_offline
 from bertkit.base.json_stream import json_values
@@ -27,27 +26,22 @@ from bertkit.base.text_files import (
     text_blocks,
     unpacked,
     unpacking,
-    without_surrogates,
 )
-from bertkit.data.corpus.parquet import parquet_records
-from bertkit.data.corpus.python_docs import python_documents
-from bertkit.data.corpus.sources import Portion, Stretch, cut_file, find_files, split_sentences
+from bertkit.base.typed_settings import refuse
 from bertkit.data.data_config import CorpusConfig
+from bertkit.data.texts.parquet import arrow_records, parquet_records
+from bertkit.data.texts.python_docs import python_documents
+from bertkit.data.texts.records import Document, PlacedDocument, as_sentences, documents_of_lines, documents_of_records
+from bertkit.data.texts.sources import (
+    KINDS,
+    Portion,
+    Stretch,
+    cut_file,
+    find_files,
+    has_document_lines,
+)
 
-Document = list[str]
-LONGEST_COLUMN = 200  # in characters; the longer columns of a record are not kept
-NO_COLUMNS: Mapping[str, str] = {}
 BlockT = TypeVar("BlockT")
-
-
-class PlacedDocument(list[str]):
-    """A document with the number of its first line or record in its file, from 1; its title, or ""; and its short columns."""
-
-    def __init__(
-        self, lines: Iterable[str] = (), number: int = 0, title: str = "", columns: Mapping[str, str] = NO_COLUMNS
-    ) -> None:
-        super().__init__(lines)
-        self.number, self.title, self.columns = number, title, columns
 
 
 class Corpus(ABC):
@@ -96,29 +90,6 @@ class Corpus(ABC):
         if len(self.files) == 1:
             raise InputError(f"{self.files[0][0]}: no text in this file; expected sentences, one per line")
 
-    def _of_records(self, records: Iterable[tuple[int, object]], where: Callable[[int], str]) -> Iterator[Document]:
-        """Yield the texts of numbered records as documents."""
-        field = self.config.field
-        for number, record in records:
-            match record:
-                case dict() if field in record:
-                    text, title = record[field], record.get("title")
-                case dict():
-                    raise InputError(_no_field(where(number), field, named(record)))
-                case _:
-                    raise InputError(_no_field(where(number), field, type(record).__name__))
-            if not isinstance(text, str):
-                raise InputError(f"{where(number)}: {not_text(field, text)}")
-            title = without_surrogates(title) if isinstance(title, str) and field != "title" else ""
-            columns = {
-                name: short
-                for name, value in record.items()
-                if name not in (field, "title") and (short := _short(value))
-            }
-            document = PlacedDocument(without_surrogates(text).splitlines(), number, title, columns)
-            if filled := _as_sentences(document, self.config.sentences != "lines"):
-                yield filled
-
 
 def open_corpus(config: CorpusConfig, leave_out: Iterable[Path] = (), *, join_files: bool = False) -> Corpus:
     """Find the files, except those in `leave_out`, the output of the command; or open another source of text.
@@ -133,6 +104,8 @@ def open_corpus(config: CorpusConfig, leave_out: Iterable[Path] = (), *, join_fi
             return HubDataset(config)
         case "files":
             return TextFiles(config, leave_out, join_files)
+        case "texts":
+            return Texts(config, (), join_files)
 
 
 class PythonDocs(Corpus):
@@ -156,7 +129,9 @@ class HubDataset(Corpus):
 
     def documents(self, portion: Portion) -> Iterator[Document]:
         """Yield the texts of all records."""
-        return self._of_records(enumerate(self._opened(), 1), f"{self.config.path}: record {{}}".format)
+        return documents_of_records(
+            self.config, enumerate(self._opened(), 1), f"{self.config.path}: record {{}}".format
+        )
 
     def _opened(self) -> Iterator[object]:
         is_offline()
@@ -175,16 +150,35 @@ class TextFiles(Corpus):
 
     def __init__(self, config: CorpusConfig, leave_out: Iterable[Path], join_files: bool) -> None:
         super().__init__(config)
-        found = find_files(config, leave_out)
+        found, self.join_files = find_files(config, leave_out), join_files
         self.files, self.ignored, self.num_duplicates = found
-        self.join_files = join_files
+        refuse(
+            config.lines != "auto"
+            and all(kind != "text" for _, kind in self.files)
+            and f"corpus.lines={config.lines}: has no effect on {self._kinds()}; leave it out",
+            config.split != "train"
+            and all(kind != "arrow" for _, kind in self.files)
+            and f"corpus.split={config.split}: has no effect on {self._kinds()}; leave it out",
+        )
+        self.files = [(path, self._with_lines(path, kind)) for path, kind in self.files]
         self.total_bytes = sum(path.stat().st_size for path, _ in self.files)
+
+    def _with_lines(self, path: Path, kind: str) -> str:
+        """Return the format of a file of text whose lines are documents, because the user or its shape says so, or else `kind`."""
+        lines = self.config.lines
+        if kind != "text" or lines == "sentences" or (lines == "auto" and self.join_files):
+            return kind
+        return "lines" if lines == "documents" or has_document_lines(path, self.config.encoding) else kind
+
+    def _kinds(self) -> str:
+        return ", ".join(sorted({KINDS.get(kind, kind) for _, kind in self.files}))
 
     def describe(self) -> str:
         """Describe the corpus in one line."""
-        kinds = sorted({kind for _, kind in self.files})
-        text = f"{len(self.files)} {'file' if len(self.files) == 1 else 'files'} ({', '.join(kinds)}), "
+        text = f"{len(self.files)} {'file' if len(self.files) == 1 else 'files'} ({self._kinds()}), "
         text += f"{(self.total_bytes or 0) / 1e6:.1f} MB"
+        if self.config.lines == "auto" and any(kind == "lines" for _, kind in self.files):
+            text += "; no line is blank and most have several sentences, so each is a document (else set corpus.lines=sentences)"
         if self.num_duplicates:
             text += f"; {self.num_duplicates:,} more names of the same files, each read once"
         if self.ignored:
@@ -229,17 +223,22 @@ class TextFiles(Corpus):
         first, record_of = stretches[0], f"{stretches[0].path}: record {{}}".format
         match first.kind:
             case "text":
-                texts = _text_documents(itertools.chain.from_iterable(map(self._line_blocks, stretches)))
-                return (_as_sentences(text, True) for text in texts) if self.config.sentences == "split" else texts
+                texts = documents_of_lines(itertools.chain.from_iterable(map(self._line_blocks, stretches)))
+                return (as_sentences(text, True) for text in texts) if self.config.sentences == "split" else texts
+            case "lines":
+                lines = (PlacedDocument([line], number) for number, line in self._lines(first))
+                return filter(None, (as_sentences(line, self.config.sentences != "lines") for line in lines))
             case "wikiextractor":
                 split = self.config.sentences != "lines"
-                return filter(None, (_as_sentences(text, split) for text in self._wiki_documents(first)))
+                return filter(None, (as_sentences(text, split) for text in self._wiki_documents(first)))
             case "jsonl":
-                return self._of_records(self._json_lines(first), functools.partial(self._where, first))
+                return documents_of_records(self.config, self._json_lines(first), functools.partial(self._where, first))
             case "parquet":
-                return self._of_records(enumerate(parquet_records(first.path).records, 1), record_of)
+                return documents_of_records(self.config, enumerate(parquet_records(first.path).records, 1), record_of)
+            case "arrow":
+                return documents_of_records(self.config, enumerate(arrow_records(first.path), 1), record_of)
         values = (value for _, value, _ in json_values(first.path, self._text_blocks(first)))
-        return self._of_records(enumerate(values, 1), record_of)
+        return documents_of_records(self.config, enumerate(values, 1), record_of)
 
     def _line_blocks(self, stretch: Stretch) -> Iterator[tuple[int, list[str]]]:
         """Yield blocks of a stretch's lines, with the number of the first line, counted from the stretch's start."""
@@ -303,37 +302,17 @@ class TextFiles(Corpus):
             yield document
 
 
-def _short(value: object) -> str:
-    """Return a short text unchanged, and a number or a truth value as in JSON; "" for other values."""
-    match value:
-        case str() if len(value) <= LONGEST_COLUMN:
-            return value
-        case bool() | int() | float():
-            return json.dumps(value)
-    return ""
+class Texts(TextFiles):
+    """Texts from Python, in a file of JSON lines; no message quotes them."""
 
+    def describe(self) -> str:
+        """Describe the corpus in one line."""
+        return f"texts from Python, {(self.total_bytes or 0) / 1e6:.1f} MB"
 
-def _no_field(where: str, field: str, fields: str) -> str:
-    return f"{where}: no field '{field}' (it has: {fields}); set corpus.field="
+    def states_of_files(self) -> list[list[str | int]]:
+        """Return only the names and sizes: the file, named after its content, is written for each call."""
+        return [[path.name, path.stat().st_size, 0] for path, _ in self.files]
 
-
-def _text_documents(blocks: Iterable[tuple[int, list[str]]]) -> Iterator[PlacedDocument]:
-    document = PlacedDocument()
-    for number, lines in blocks:
-        for blank, run in itertools.groupby(map(str.strip, lines), is_blank):
-            own = list(run)
-            if blank and document:
-                yield document
-                document = PlacedDocument()
-            elif not blank:
-                document.number = document.number or number
-                document += own
-            number += len(own)
-    if document:
-        yield document
-
-
-def _as_sentences(document: PlacedDocument, split: bool) -> PlacedDocument:
-    sentences = itertools.chain.from_iterable(map(split_sentences, document)) if split else document
-    filled = [sentence.strip() for sentence in sentences if not is_blank(sentence)]
-    return PlacedDocument(filled, document.number, document.title, document.columns)
+    def refuse_empty(self) -> None:
+        """Raise InputError."""
+        raise InputError("corpus: no text in it; pass texts with words")

@@ -1,23 +1,33 @@
 """Files of text, found and cut between documents; and paragraphs, cut into sentences."""
 
+import contextlib
 import glob
-import gzip
 import os
 import re
 import shlex
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
+from bertkit.base.blocks import MAGIC_BYTES, ending_of, packing_of
 from bertkit.base.errors import InputError
-from bertkit.base.text_files import LINE_MB, TOO_LONG, is_utf16
+from bertkit.base.text_files import LINE_MB, TOO_LONG, is_utf16, unpacked
 from bertkit.data.data_config import CorpusConfig
+from bertkit.data.texts.parquet import saved_dataset
 
-FORMATS = {".txt": "text", ".text": "text", ".jsonl": "jsonl", ".json": "json", ".parquet": "parquet"}
+FORMATS = {
+    ".txt": "text", ".text": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".parquet": "parquet", ".arrow": "arrow",
+}  # fmt: skip
+KINDS = {"lines": "text with a document per line"}  # formats whose names do not say what they are
 TABLES = {".csv": "", ".tsv": ", delimiter='\\t'"}  # how csv.DictReader reads them
 SNIFFED_BYTES = 1024
+_MAGIC = {b"<doc ": "wikiextractor", b"PAR1": "parquet", b"ARROW1": "arrow"}  # the first bytes of files
+_JSON = re.compile(rb'(\[\s*)?\{\s*"')
+_MARKUP = re.compile(rb"<(\?xml|!doctype|html)|\{\\rtf", re.IGNORECASE)
+# a line is a document if most of the first ones are filled with so many sentences
+LINE_BYTES, FEWEST_LINES, MOST_LINES, LINE_SENTENCES = 1 << 20, 10, 100, 3
 
 
 @dataclass(frozen=True)
@@ -38,7 +48,7 @@ class FoundFiles(NamedTuple):
     """The files of a corpus."""
 
     files: list[tuple[Path, str]]  # each with its format
-    ignored: list[Path]  # the other files in the folders, which are not text
+    ignored: list[Path]  # what else is in the folders: files that are not text, links to folders, other splits
     num_duplicates: int  # further paths to the same files, such as links
 
 
@@ -52,12 +62,13 @@ def find_files(config: CorpusConfig, leave_out: Iterable[Path]) -> FoundFiles:
         if not path.is_dir():
             kinds |= {item: _format(item, config) or _as_text(item) for item in _matches(pattern, path)}
             continue
-        inside = [item for item in _below(path) if left_out.isdisjoint([item.resolve(), *item.resolve().parents])]
-        known = {item: kind for item in inside if (kind := _format(item, config)) is not None}
+        inside = _below(path, config.split)
+        inside = [item for item in inside if left_out.isdisjoint([item.resolve(), *item.resolve().parents])]
+        known = {item: kind for item in inside if item.is_file() and (kind := _format(item, config)) is not None}
         if not known:
             raise InputError(
-                f"corpus.path={pattern}: no text in this folder; expected .txt, .txt.gz, .jsonl, .json, .parquet "
-                "or WikiExtractor files"
+                f"corpus.path={pattern}: no text in this folder; expected .txt, .jsonl, .json, .parquet, WikiExtractor files, "
+                "or a directory of datasets.save_to_disk"
             )
         ignored += [item for item in inside if item not in known]
         kinds |= known
@@ -77,48 +88,86 @@ def _matches(pattern: str, path: Path) -> list[Path]:
     return files
 
 
-def _below(folder: Path) -> list[Path]:
-    """List all files below a folder but hidden ones, without following links to folders; every folder must be readable."""
+def _below(folder: Path, split: str = "train") -> list[Path]:
+    """List all files below a folder but hidden ones; every folder must be readable.
+
+    Links to folders are not followed. Of a dataset of `datasets` only the files of the split are listed; the links, and the
+    folders of other splits, are items too.
+    """
     errors: list[OSError] = []
-    paths = [Path(root, name) for root, _, names in os.walk(folder, onerror=errors.append) for name in names]
+    items: list[Path] = []
+    for root, folders, names in os.walk(folder, onerror=errors.append):
+        if saved := saved_dataset(Path(root), split, "corpus.split"):
+            items += [*saved.files, *saved.others]
+            folders.clear()
+            continue
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        links = [name for name in folders if os.path.islink(os.path.join(root, name))]
+        items += [Path(root, name) for name in (*names, *links) if not name.startswith(".")]
     if errors:
         raise InputError(f"{errors[0].filename}: {errors[0].strerror}; make it readable, or list the other folders")
-    return sorted(path for path in paths if path.is_file() and not path.name.startswith("."))
+    return sorted(items)
+
+
+def _beginning(path: Path, num_bytes: int) -> bytes:
+    """Return the first bytes of the uncompressed file; fewer if it is damaged or an archive, as its reader will say."""
+    head = bytearray()
+    with path.open("rb") as raw, contextlib.suppress(EOFError, InputError):
+        file = unpacked(raw, path)
+        while len(head) < num_bytes and (block := file.read1(num_bytes)):
+            head += block
+    return bytes(head[:num_bytes])
 
 
 def _format(path: Path, config: CorpusConfig) -> str | None:
     """Return the format of a file, by its ending or else by its first bytes; None if it is not text."""
     if config.format != "auto":
         return config.format
-    suffix = Path(path.name.removesuffix(".gz")).suffix
-    if suffix in FORMATS:
-        return FORMATS[suffix]
-    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-        try:
-            head = file.read(SNIFFED_BYTES).lstrip()
-        except (OSError, EOFError, zlib.error):
-            return None
-    if head.startswith(b"<doc "):
-        return "wikiextractor"
-    return "jsonl" if head.startswith(b"{") and b'"text"' in head else None
+    if kind := FORMATS.get(ending_of(path)):
+        return kind
+    head = _beginning(path, SNIFFED_BYTES).lstrip()
+    has_field = _JSON.match(head) is not None and f'"{config.field}"'.encode() in head
+    return next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), "jsonl" if has_field else None)
 
 
 def _as_text(path: Path) -> str:
-    """Return the format of a file that is named, but has no known ending; raises InputError for a table."""
-    if path.suffix in TABLES:
-        rows = f"csv.DictReader(sys.stdin{TABLES[path.suffix]})"
+    """Return the format of a file that is named, but has no known ending; raises InputError for a table, JSON or markup."""
+    if (ending := ending_of(path)) in TABLES:
+        rows = f"csv.DictReader(sys.stdin{TABLES[ending]})"
         script = f'python -c "import csv, json, sys; [print(json.dumps(row)) for row in {rows}]"'
-        files = f"< {shlex.quote(str(path))} > {shlex.quote(f'{path.stem}.jsonl')}"
-        raise InputError(
-            f"{path}: a table; make JSON lines of it: {script} {files}, and set corpus.field= to the column of texts"
+        name, packing = shlex.quote(str(path)), packing_of(path, b"")
+        made = shlex.quote(
+            f"{path.name.removesuffix(path.suffix).removesuffix(ending) if packing else path.stem}.jsonl"
         )
+        script = f"{packing.name} -dc {name} | {script} > {made}" if packing else f"{script} < {name} > {made}"
+        raise InputError(
+            f"{path}: a table; make JSON lines of it: {script}, and set corpus.field= to the column of texts"
+        )
+    head = _beginning(path, SNIFFED_BYTES).lstrip()
+    if _JSON.match(head):
+        raise InputError(
+            f"{path}: it looks like JSON; set corpus.format=jsonl or json, or corpus.format=text to read its lines"
+        )
+    if _MARKUP.match(head):
+        raise InputError(f"{path}: it has markup; extract its text, or set corpus.format=text to read its lines")
     return "text"
+
+
+def has_document_lines(path: Path, encoding: str) -> bool:
+    """Whether each line of a text seems to be a document: the first lines have no blank one, and most have several sentences."""
+    head = _beginning(path, LINE_BYTES)
+    lines = head.decode(encoding, "replace").split("\n")
+    lines = lines[: -1 if len(head) == LINE_BYTES or not lines[-1] else None]
+    if len(lines) < FEWEST_LINES or not all(map(str.strip, lines)):
+        return False
+    return median(len(split_sentences(line)) for line in lines[:MOST_LINES]) >= LINE_SENTENCES
 
 
 # for each format that can be cut: whether a line ends a document
 _DOCUMENT_ENDS: dict[str, Callable[[bytes], bool]] = {
     "text": lambda line: not line.strip(),
     "jsonl": lambda line: True,
+    "lines": lambda line: True,
     "wikiextractor": lambda line: line.startswith(b"</doc>"),
 }
 
@@ -126,10 +175,10 @@ _DOCUMENT_ENDS: dict[str, Callable[[bytes], bool]] = {
 def cut_file(path: Path, kind: str, num_bytes: int, encoding: str = "utf-8") -> Iterator[Stretch]:
     """Cut a file into stretches of about `num_bytes`, after a blank line, a record or a `</doc>`.
 
-    A file in UTF-16, a compressed file, a JSON file or a parquet file is one stretch.
+    A file in UTF-16, a compressed file, and one of JSON, parquet or arrow is one stretch.
     """
     size = path.stat().st_size
-    if path.suffix == ".gz" or kind not in _DOCUMENT_ENDS or is_utf16(encoding):
+    if kind not in _DOCUMENT_ENDS or is_utf16(encoding) or _is_packed(path):
         yield Stretch(path, kind, 0, None, size)
         return
     start = 0
@@ -138,6 +187,11 @@ def cut_file(path: Path, kind: str, num_bytes: int, encoding: str = "utf-8") -> 
         end = size if wanted >= size else _next_document(path, kind, wanted)
         yield Stretch(path, kind, start, end, end - start)
         start = end
+
+
+def _is_packed(path: Path) -> bool:
+    with path.open("rb") as file:
+        return packing_of(path, file.read(MAGIC_BYTES)) is not None
 
 
 def _next_document(path: Path, kind: str, at: int) -> int:

@@ -1,19 +1,24 @@
 """Reading text: every format, and every error with its place."""
 
+import bz2
 import gzip
+import io
 import json
+import lzma
 import re
 import subprocess
 import sys
+import tarfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bertkit.base.errors import InputError
-from bertkit.data.corpus.documents import Corpus, open_corpus
-from bertkit.data.corpus.sources import split_sentences
 from bertkit.data.data_config import CorpusConfig
+from bertkit.data.texts.documents import Corpus, open_corpus
+from bertkit.data.texts.sources import split_sentences
 
 TEXT = "One two.\nThree.\n\n\nFour five.\n  Six.  \n \t\nSeven."
 DOCUMENTS = [["One two.", "Three."], ["Four five.", "Six."], ["Seven."]]
@@ -48,6 +53,24 @@ def write_parquet(path: Path) -> None:
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(RECORDS), path)
 
 
+def zstandard(content: bytes) -> bytes:
+    import pyarrow
+
+    packed = pyarrow.BufferOutputStream()
+    with pyarrow.CompressedOutputStream(packed, "zstd") as stream:
+        stream.write(content)
+    return packed.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def write_arrow(path: Path, is_stream: bool) -> None:
+    import pyarrow
+
+    table = pyarrow.Table.from_pylist(RECORDS)
+    opened = pyarrow.ipc.new_stream if is_stream else pyarrow.ipc.new_file
+    with opened(str(path), table.schema) as file:
+        file.write_table(table, 2)
+
+
 WRITERS = {
     "a.txt": lambda path: path.write_text(TEXT, encoding="utf-8"),
     "a.text": lambda path: path.write_text(TEXT, encoding="utf-8"),
@@ -63,6 +86,15 @@ WRITERS = {
     "wiki_00": lambda path: path.write_text(WIKI),
     "wiki_01.gz": lambda path: path.write_bytes(gzip.compress(WIKI.encode())),
     "json_00": lambda path: path.write_text(jsonl(RECORDS)),
+    "a.txt.bz2": lambda path: path.write_bytes(bz2.compress(TEXT.encode())),
+    "a.text.xz": lambda path: path.write_bytes(lzma.compress(TEXT.encode())),
+    "a.jsonl.zst": lambda path: path.write_bytes(zstandard(jsonl(RECORDS).encode())),
+    "packed.txt": lambda path: path.write_bytes(gzip.compress(TEXT.encode())),
+    "A.TXT": lambda path: path.write_text(TEXT, encoding="utf-8"),
+    "a.ndjson": lambda path: path.write_text(jsonl(RECORDS)),
+    "a.arrow": lambda path: write_arrow(path, is_stream=True),
+    "file.arrow": lambda path: write_arrow(path, is_stream=False),
+    "arrow_00": lambda path: write_arrow(path, is_stream=False),
     "no_ending": lambda path: path.write_text(TEXT),
 }
 
@@ -73,7 +105,7 @@ def test_every_format_gives_the_same_documents_again_and_again(tmp_path: Path, n
     corpus = open_corpus(config(tmp_path / name))
     assert list(corpus) == list(corpus) == DOCUMENTS
     assert corpus.total_bytes == corpus.bytes_read == (tmp_path / name).stat().st_size
-    assert corpus.has_document_breaks == (".t" in name or name == "no_ending")
+    assert corpus.has_document_breaks == (".t" in name.lower() or name == "no_ending")
 
 
 def test_a_folder_is_read_in_order_and_other_files_are_named(tmp_path: Path) -> None:
@@ -153,7 +185,7 @@ ERRORS = {
     "zero byte": ("a.txt", lambda p: p.write_bytes(b"fine\na\0b\n"), "a.txt:2: not text (a zero byte at column 2)"),
     "zero byte in JSON lines": ("a.jsonl", lambda p: p.write_bytes(b"\0"), "a.jsonl:1: not text (a zero byte at column 1)"),
     "truncated gzip": ("a.txt.gz", bad_gzip, ": damaged gzip file ("),
-    "not gzip": ("a.txt.gz", lambda p: p.write_text("plain\n"), "a.txt.gz:1: damaged gzip file ("),
+    "not gzip": ("a.txt.gz", lambda p: p.write_text("plain\n"), "a.txt.gz: damaged gzip file ("),
     "corrupt gzip": ("a.txt.gz", lambda p: p.write_bytes(gzip.compress(b"abc" * 99)[:15] + b"\xff" * 30), "damaged gzip file"),
     "bad JSON": ("a.jsonl", lambda p: p.write_text('{"text": "a"}\n\n{"text": \n'), "a.jsonl:3: not JSON ("),
     "deep JSON": ("a.jsonl", lambda p: p.write_text("[" * 200_000 + "\n"), "a.jsonl:1: not JSON ("),
@@ -187,17 +219,18 @@ def test_errors_name_the_file_and_the_line(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize(("name", "rows"), [
     ("a.csv", 'n,body\n1,"kan, lon"\n2,"a ""b"""\n'),
-    ("a.tsv", 'n\tbody\n1\tkan, lon\n2\t"a ""b"""\n'),
+    ("a.TSV", 'n\tbody\n1\tkan, lon\n2\t"a ""b"""\n'),
+    ("a.csv.gz", 'n,body\n1,"kan, lon"\n2,"a ""b"""\n'),
 ])  # fmt: skip
 def test_a_table_becomes_json_lines_by_the_command_in_the_message(
     tmp_path: Path, name: str, rows: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path(name).write_text(rows)
+    Path(name).write_bytes(gzip.compress(rows.encode()) if name.endswith(".gz") else rows.encode())
     with pytest.raises(InputError) as caught:
         open_corpus(config(name))
-    script = re.findall("of it: python (.*), and set corpus.field=", str(caught.value))[0]
-    subprocess.run(f"{sys.executable} {script}", shell=True, check=True)
+    script = re.findall("of it: (.*), and set corpus.field=", str(caught.value))[0]
+    subprocess.run(script.replace("python", sys.executable), shell=True, check=True)
     assert read("a.jsonl", field="body") == [["kan, lon"], ['a "b"']]
 
 
@@ -293,7 +326,8 @@ def test_portions_together_are_the_corpus(tmp_path: Path, name: str, num_bytes: 
     corpus = open_corpus(config(tmp_path / name))
     portions = corpus.portions(num_bytes)
     assert read_in_portions(corpus, num_bytes) == DOCUMENTS
-    whole = name.endswith((".gz", ".json", ".parquet")) or num_bytes == 10**6
+    is_packed = name.endswith((".gz", ".bz2", ".xz", ".zst")) or name == "packed.txt"
+    whole = is_packed or "arrow" in name or name.endswith((".json", ".parquet")) or num_bytes == 10**6
     assert (len(portions) == 1) == whole
     assert sum(stretch.num_bytes for portion in portions for stretch in portion) == corpus.total_bytes
 
@@ -341,3 +375,104 @@ def test_errors_in_portions_name_the_same_line(tmp_path: Path, name: str) -> Non
             [list(corpus.documents(portion)) for portion in corpus.portions(num_bytes)]
         messages.append(str(caught.value))
     assert messages[0] == messages[1] == messages[2]
+
+
+def zipped() -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("a.txt", TEXT)
+    return packed.getvalue()
+
+
+def tarred() -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        entry = tarfile.TarInfo("a.txt")
+        entry.size = len(TEXT)
+        archive.addfile(entry, io.BytesIO(TEXT.encode()))
+    return packed.getvalue()
+
+
+REFUSED = [
+    ("a.csv.bz2", bz2.compress(b"text,n\na,1\n"), ": a table; make JSON lines of it: bzip2 -dc "),
+    ("a.tsv.xz", lzma.compress(b"text\tn\n"), ": a table; make JSON lines of it: xz -dc "),
+    ("a.csv.zst", zstandard(b"text,n\na,1\n"), ": a table; make JSON lines of it: zstd -dc "),
+    ("a.zip", zipped(), ": a zip archive; unpack it"),
+    ("a.tar.gz", tarred(), ": a tar archive; unpack it"),
+    ("a.txt.bz2", bz2.compress(TEXT.encode())[:40], ": damaged bzip2 file (Compressed file ended"),
+    ("a.txt.xz", lzma.compress(TEXT.encode())[:40], ":2: damaged xz file (Compressed file ended"),
+    ("a.txt.zst", zstandard(TEXT.encode())[:40], ": damaged zstd file (Truncated"),
+    ("a.parquet.gz", b"", ": not readable as parquet ("),
+    ("records.log", jsonl([{"body": "One."}]).encode(), ": it looks like JSON; set corpus.format=jsonl or json"),
+    ("page.html", b"<!DOCTYPE html><p>One.", ": it has markup; extract its text"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "content", "message"), REFUSED, ids=[name for name, _, _ in REFUSED])
+def test_tables_archives_and_markup_are_never_read_as_text(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        read(tmp_path / name)
+    assert str(caught.value).startswith(f"{tmp_path / name}{message}")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_dataset_of_save_to_disk_is_read_by_its_library(tmp_path: Path) -> None:
+    import datasets
+
+    rows, other = datasets.Dataset.from_list(RECORDS), datasets.Dataset.from_list([{"text": "Other."}])
+    rows.save_to_disk(tmp_path / "one", num_shards=2)
+    datasets.DatasetDict(train=rows, test=other).save_to_disk(tmp_path / "both" / "set")
+    assert (
+        read(tmp_path / "one") == read(tmp_path / "both") == DOCUMENTS
+    )  # each row once, and no line of its JSON files
+    assert read(tmp_path / "both", split="test") == [["Other."]]
+    corpus = open_corpus(config(tmp_path / "both"))
+    assert corpus.describe() == "1 file (arrow), 0.0 MB; ignored 1 other (test)"
+    for path, changes, message in (
+        ("both", {"split": "dev"}, "no split 'dev' (it has: train, test); set corpus.split="),
+        ("one", {"field": "body"}, "record 1: no field 'body' (it has: 'text', 'n'); set corpus.field="),
+    ):
+        with pytest.raises(InputError) as caught:
+            read(tmp_path / path, **changes)
+        assert message in str(caught.value)
+    (tmp_path / "one" / "state.json").write_text("{}")
+    with pytest.raises(InputError, match=r"one: not readable as a dataset of datasets\.save_to_disk"):
+        read(tmp_path / "one")
+
+
+def test_a_document_on_each_line_is_found_by_its_shape(tmp_path: Path) -> None:
+    lines = [f"Line {n} begins. It goes on. And it ends." for n in range(12)]
+    documents = [[f"Line {n} begins.", "It goes on.", "And it ends."] for n in range(12)]
+    (tmp_path / "a.txt").write_text("\n".join(lines) + "\n")
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    for name in ("a.txt", "b.txt.gz"):
+        corpus = open_corpus(config(tmp_path / name))
+        assert [document for portion in corpus.portions(99) for document in corpus.documents(portion)] == documents
+        assert "1 file (text with a document per line)" in corpus.describe()
+        assert "so each is a document (else set corpus.lines=sentences)" in corpus.describe()
+        assert not corpus.has_document_breaks
+        assert read(tmp_path / name, lines="sentences") == [lines]
+        assert list(open_corpus(config(tmp_path / name), join_files=True)) == [lines]  # as in Google's original
+    for text in ("\n".join(lines[:9]), "\n".join(lines[:6]) + "\n\n" + "\n".join(lines), "Short one.\n" * 12):
+        (tmp_path / "c.txt").write_text(text)
+        assert len(read(tmp_path / "c.txt")) <= 2
+    assert read(tmp_path / "c.txt", lines="documents") == [["Short one."]] * 12
+    assert read(tmp_path / "a.txt", lines="documents", sentences="lines") == [[line] for line in lines]
+    (tmp_path / "d.jsonl").write_text(jsonl(RECORDS))
+    for changes in ({"lines": "documents"}, {"split": "test"}):
+        with pytest.raises(InputError, match="has no effect on jsonl; leave it out"):
+            read(tmp_path / "d.jsonl", **changes)
+
+
+def test_hidden_folders_are_left_out_and_links_named(tmp_path: Path) -> None:
+    for name in ("a/.ipynb_checkpoints/copy.txt", "a/1.txt", "b/2.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    (tmp_path / "a" / "linked").symlink_to(tmp_path / "b")
+    (tmp_path / "a" / "gone.txt").symlink_to(tmp_path / "nowhere")
+    corpus = open_corpus(config(tmp_path / "a"))
+    assert list(corpus) == [["a/1.txt"]]
+    assert corpus.describe().endswith("ignored 2 other (gone.txt, linked)")

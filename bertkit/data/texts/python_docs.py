@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bertkit.data.corpus.sources import split_sentences
+from bertkit.data.texts.sources import split_sentences
 
 SKIPPED_FOLDERS = {"test", "tests", "idlelib", "lib2to3", "site-packages", "dist-packages", "__pycache__", "turtledemo"}
 MIN_WORDS = 8

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from bertkit.data.corpus import python_docs
-from bertkit.data.corpus.documents import open_corpus
 from bertkit.data.data_config import CorpusConfig
+from bertkit.data.texts import python_docs
+from bertkit.data.texts.documents import open_corpus
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""Texts of many formats, read as documents."""
