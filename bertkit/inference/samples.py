@@ -44,7 +44,7 @@ def _filled(model: BertWithHeads, tokenizer: Tokenizer, batch: PretrainBatch, pr
         guesses.append(", ".join(f"“{text}” {share:.0%}" for text, share in zip(texts, own, strict=True)))
     borders, rows = np.searchsorted(batch.masked_positions, [0, *ends]).tolist(), []
     for ids, first, last in zip(np.split(batch.input_ids, ends[:-1]), borders[:-1], borders[1:], strict=True):
-        before, *after = tokenizer.decode(ids).split(mask)
+        before, *after = readable(tokenizer, ids).split(mask)
         text = before + "".join(itertools.chain(*zip(shown[first:last], after, strict=True)))
         rows.append((text, "; ".join(guesses[first:last])))
     return Table("Held-out text", ("text, with [guess ✓] or [guess ✗ truth] for each [MASK]", "probabilities"), rows)
