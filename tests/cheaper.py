@@ -3,8 +3,7 @@
 Hydra takes 0.2 s for a configuration, so each is composed once for all processes, in a folder that the first of them makes, and each
 of its files read once. Nobody waits for the disk, 4 ms
 each of the forty times in a short run: who cuts the power, or looks at the calls, starts an interpreter of its own
-(tests/train/test_durability.py, tests/train/test_log.py). Intervals of scores are those of 20 resamples instead of 200, which score
-everything again; tests/tasks/scoring/test_baseline.py has all.
+(tests/train/test_durability.py, tests/train/test_log.py).
 """
 
 import atexit
@@ -23,8 +22,6 @@ from typing import Any, TextIO
 import hydra
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
-
-from bertkit.tasks.scoring import baseline
 
 compose_anew, load_anew = hydra.compose, OmegaConf.load
 replace = os.replace  # which tests replace
@@ -73,5 +70,3 @@ def flush_nothing(descriptor: int) -> None:
 os.fsync = flush_nothing
 hydra.compose = compose_once
 OmegaConf.load = staticmethod(load_once)  # type: ignore[method-assign, assignment]
-ALL_RESAMPLES = baseline.RESAMPLES
-baseline.RESAMPLES = 20

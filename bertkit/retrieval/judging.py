@@ -4,15 +4,14 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bertkit.base.text_files import JsonObject
 from bertkit.retrieval.questions import AnswerScores, Question
 from bertkit.retrieval.ranking import Candidate
 from bertkit.tasks.reading.writers import word_cell
+from bertkit.tasks.scoring.sampling import Interval, Mean
 
 AT = (1, 5, 20)  # the values of k in accuracy at k, up to the number of candidates
-NUM_RESAMPLES = 1000  # for the bootstrap intervals
 
 
 class RankMetrics:
@@ -46,25 +45,26 @@ class RankMetrics:
     def summary(self) -> JsonObject:
         """Return every metric with its interval, and the gain of the order `both` over each other order."""
         summary: JsonObject = {"num_questions": self.num_labelled}
-        measured: dict[str, dict[str, NDArray[np.float64]]] = {}
+        measured: dict[str, dict[str, Mean]] = {}
         for order, values in self.ranks.items():
             ranks = np.array(values)
-            measured[order] = {f"accuracy_at_{k}": (ranks <= k).astype(float) for k in self.at} | {"mrr": 1 / ranks}
+            own = {f"accuracy_at_{k}": (ranks <= k).astype(float) for k in self.at} | {"mrr": 1 / ranks}
             if self.answered[order]:
-                measured[order] |= dict(zip(AnswerScores._fields, np.array(self.answered[order]).T, strict=True))
-            summary[order] = {name: _with_interval(values) for name, values in measured[order].items()}
+                own |= dict(zip(AnswerScores._fields, np.array(self.answered[order]).T, strict=True))
+            measured[order] = {name: Mean(values) for name, values in own.items()}
+            summary[order] = {
+                name: _rounded(values.mean(), measured[order][name].interval()) for name, values in own.items()
+            }
         for other in [order for order in measured if order != "both" and "both" in measured]:
             summary[f"both_less_{other}"] = {
-                name: _with_interval(values - measured[other][name]) for name, values in measured["both"].items()
+                name: _rounded((mean.values - measured[other][name].values).mean(), mean.gain(measured[other][name]))
+                for name, mean in measured["both"].items()
             }
         return summary
 
 
-def _with_interval(values: NDArray[np.float64]) -> JsonObject:
-    """Return the mean and its 95 % interval, by a bootstrap over the questions."""
-    random = np.random.default_rng(0)
-    means = [random.choice(values, len(values)).mean() for _ in range(NUM_RESAMPLES)]
-    return {"mean": round(float(values.mean()), 4), "interval": np.percentile(means, [2.5, 97.5]).round(4).tolist()}
+def _rounded(mean: float, interval: Interval) -> JsonObject:
+    return {"mean": round(float(mean), 4), "interval": [round(end, 4) for end in interval]}
 
 
 def trec_lines(question: Question, ordered: Sequence[tuple[Candidate, float]], most: int, order: str) -> Iterator[str]:

@@ -172,10 +172,11 @@ class ChoiceTask(HeadTask[ChoiceExample, Feature, ChoicePrediction]):
         """Return the only metric."""
         return TaskMetrics("a choice of endings", ("accuracy",))
 
-    def score(self, examples: Sequence[ChoiceExample], predictions: Sequence[ChoicePrediction]) -> dict[str, float]:
-        """Compute the task's metrics."""
-        true = [example.label for example in examples]
-        return metrics.score(self.config.metrics, [prediction.label for prediction in predictions], true)
+    def compared(
+        self, examples: Sequence[ChoiceExample], predictions: Sequence[ChoicePrediction]
+    ) -> tuple[metrics.Inputs, metrics.Inputs]:
+        """Return the numbers of the endings."""
+        return [prediction.label for prediction in predictions], [example.label for example in examples]
 
     def is_degenerate(self, examples: Sequence[ChoiceExample], predictions: Sequence[ChoicePrediction]) -> bool:
         """Check whether all endings that are predicted have the same number."""

@@ -189,11 +189,11 @@ class GenerationTask(TrainableTask[GenerationExample, Feature, GenerationPredict
         metrics.require_packages(self.config.metrics)
         return TaskMetrics("texts", tuple(TEXT_METRICS))
 
-    def score(
+    def compared(
         self, examples: Sequence[GenerationExample], predictions: Sequence[GenerationPrediction]
-    ) -> dict[str, float]:
-        """Compute the task's metrics."""
-        return metrics.score(self.config.metrics, [prediction.text for prediction in predictions], _targets(examples))
+    ) -> tuple[metrics.Inputs, metrics.Inputs]:
+        """Return the texts."""
+        return [prediction.text for prediction in predictions], _targets(examples)
 
     def is_degenerate(self, examples: Sequence[GenerationExample], predictions: Sequence[GenerationPrediction]) -> bool:
         """Check whether all texts are equal."""

@@ -16,6 +16,7 @@ from bertkit.tasks.reading.labels import Labels, NumericLabels
 from bertkit.tasks.reading.reading import Reading
 from bertkit.tasks.scoring import metrics, review, tfidf
 from bertkit.tasks.scoring.review import Review
+from bertkit.tasks.scoring.sampled_metrics import SampledScores, errors
 from bertkit.tasks.sequence import (
     Probabilities,
     ReadLabel,
@@ -204,6 +205,12 @@ class Number(SequenceTask[float]):
         errors = np.array([prediction.label for prediction in predictions]) - np.array(known(examples))
         sizes = {"rmse": float(np.sqrt(np.mean(errors**2))), "mae": float(np.abs(errors).mean())}
         return super().score(examples, predictions) | sizes
+
+    def sampled(
+        self, examples: Sequence[SequenceExample[float]], predictions: Sequence[SequencePrediction[float]]
+    ) -> SampledScores:
+        """Return the scores as those of samples."""
+        return super().sampled(examples, predictions) | errors(*self.compared(examples, predictions))
 
     def labels_by_words(
         self, train: Sequence[SequenceExample[float]], examples: Sequence[SequenceExample[float]]

@@ -167,10 +167,11 @@ class MinimalPairsTask(TrainableTask[PairExample, WordsFeature, PairPrediction])
         """Return the only metric."""
         return TaskMetrics("the more probable of two texts", ("group_accuracy",))
 
-    def score(self, examples: Sequence[PairExample], predictions: Sequence[PairPrediction]) -> dict[str, float]:
-        """Compute the task's metrics; the groups are the paradigms."""
-        right, paradigms = [p.right for p in predictions], [example.paradigm for example in examples]
-        return metrics.score(self.config.metrics, right, paradigms)
+    def compared(
+        self, examples: Sequence[PairExample], predictions: Sequence[PairPrediction]
+    ) -> tuple[metrics.Inputs, metrics.Inputs]:
+        """Return which pairs are right; the groups are the paradigms."""
+        return [p.right for p in predictions], [example.paradigm for example in examples]
 
     def is_degenerate(self, examples: Sequence[PairExample], predictions: Sequence[PairPrediction]) -> bool:
         """Check whether both texts of every pair are equally probable."""

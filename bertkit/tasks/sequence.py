@@ -220,12 +220,11 @@ class SequenceTask(HeadTask[SequenceExample[LabelT], Feature, SequencePrediction
         """Return the label."""
         return example.label
 
-    def score(
+    def compared(
         self, examples: Sequence[SequenceExample[LabelT]], predictions: Sequence[SequencePrediction[LabelT]]
-    ) -> dict[str, float]:
-        """Compute the task's metrics."""
-        predicted = self.for_metrics([prediction.label for prediction in predictions])
-        return metrics.score(self.config.metrics, predicted, self.for_metrics(known(examples)))
+    ) -> tuple[metrics.Inputs, metrics.Inputs]:
+        """Return the labels."""
+        return self.for_metrics([prediction.label for prediction in predictions]), self.for_metrics(known(examples))
 
     def is_degenerate(
         self, examples: Sequence[SequenceExample[LabelT]], predictions: Sequence[SequencePrediction[LabelT]]

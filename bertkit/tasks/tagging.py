@@ -4,8 +4,7 @@ Axes: T tokens of a window, C labels.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Iterable, Iterator, Sequence
 
 from bertkit.base import plugins
 from bertkit.base.errors import InputError
@@ -36,7 +35,6 @@ class TaggingTask(HeadTask[TaggingExample, TaggingFeature, TaggingPrediction]):
     formats = ("words", "conll", "conllu", "jsonl", "json", "parquet")
     text_columns = ("text",)
     plain = "words"
-    shares: ClassVar[Mapping[str, float]] = {}  # accuracy is a share of the words
 
     def read(self, reading: Reading) -> Iterator[TaggingExample]:
         """Read an example from each sentence, or from each row of a table with lists of words.
@@ -154,10 +152,12 @@ class TaggingTask(HeadTask[TaggingExample, TaggingFeature, TaggingPrediction]):
         )
         return TaskMetrics("tags that mark no chunks", ("accuracy",), advice)
 
-    def score(self, examples: Sequence[TaggingExample], predictions: Sequence[TaggingPrediction]) -> dict[str, float]:
-        """Compute the task's metrics."""
+    def compared(
+        self, examples: Sequence[TaggingExample], predictions: Sequence[TaggingPrediction]
+    ) -> tuple[metrics.Inputs, metrics.Inputs]:
+        """Return the tags."""
         true = [list(self.reference(example)) for example in examples]
-        return metrics.score(self.config.metrics, [prediction.tags for prediction in predictions], true)
+        return [prediction.tags for prediction in predictions], true
 
     def is_degenerate(self, examples: Sequence[TaggingExample], predictions: Sequence[TaggingPrediction]) -> bool:
         """Check whether all tags that are predicted are equal."""

@@ -14,6 +14,7 @@ from bertkit.tasks.feature import Logits
 from bertkit.tasks.reading.near_duplicates import Content
 from bertkit.tasks.scoring import metrics
 from bertkit.tasks.scoring.review import Review
+from bertkit.tasks.scoring.sampled_metrics import SampledScores
 from bertkit.tasks.task import ExampleT, FeatureT, LabelNames, LogitsTask, PredictionT, Runner, Task
 from bertkit.tasks.task_config import KINDS, TaskConfig
 
@@ -35,8 +36,6 @@ class TrainableTask(Task[ExampleT, FeatureT, PredictionT]):
     To add one, write a file with a class, and add a line to `task_config.KINDS`.
     """
 
-    # the scores that are shares of the examples, each with its value for all of them
-    shares: ClassVar[Mapping[str, float]] = {"accuracy": 1.0, "exact_match": 1.0, "exact": 1.0}
     reads_several_files: ClassVar[bool] = False  # whether all files that match the name of a split belong to it
 
     @abstractmethod
@@ -60,12 +59,25 @@ class TrainableTask(Task[ExampleT, FeatureT, PredictionT]):
         """Return the metrics that can score the predictions; labels may not be known yet."""
 
     @abstractmethod
-    def score(self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT]) -> dict[str, float]:
-        """Compute the task's metrics; predictions are in the order of the examples."""
-
-    @abstractmethod
     def is_degenerate(self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT]) -> bool:
         """Check whether all predictions are equal although the labels differ: the model has learned nothing."""
+
+    def compared(
+        self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT]
+    ) -> tuple[metrics.Inputs, metrics.Inputs]:
+        """Return what the metrics compare; predictions are in the order of the examples.
+
+        A task with a `score` of its own may do without; its scores then have no intervals.
+        """
+        return (), ()
+
+    def score(self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT]) -> dict[str, float]:
+        """Compute the task's metrics; predictions are in the order of the examples."""
+        return metrics.score(self.config.metrics, *self.compared(examples, predictions))
+
+    def sampled(self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT]) -> SampledScores:
+        """Return the scores as those of samples, for their intervals."""
+        return metrics.sampled(self.config.metrics, *self.compared(examples, predictions))
 
     def classes_of(self, example: ExampleT) -> Sequence[str]:
         """Return the classes of an example; a file with a single class is useless. None if labels are no classes."""
@@ -91,14 +103,6 @@ class TrainableTask(Task[ExampleT, FeatureT, PredictionT]):
     def baselines(self, train: Sequence[ExampleT], examples: Sequence[ExampleT]) -> dict[str, list[PredictionT]]:
         """Return the predictions of simple methods by their names; "majority" is the most frequent training label."""
         return {}
-
-    def numbered_examples(self, examples: Sequence[ExampleT]) -> list[ExampleT]:
-        """Return examples that were drawn, some of them twice, with different ids if they are scored by their ids."""
-        return list(examples)
-
-    def numbered_predictions(self, predictions: Sequence[PredictionT]) -> list[PredictionT]:
-        """Return the predictions for `numbered_examples`."""
-        return list(predictions)
 
     def eval_files(self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT]) -> dict[str, Iterable[str]]:
         """Format the predictions on a labelled split: lines, by file name."""

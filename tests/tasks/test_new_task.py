@@ -89,8 +89,10 @@ class Grades(HeadTask[Essay, Feature, float]):
     def fitting_metrics(self) -> TaskMetrics:
         return TaskMetrics("grades", ("pearson", "spearmanr"))
 
-    def score(self, examples: Sequence[Essay], predictions: Sequence[float]) -> dict[str, float]:
-        return metrics.score(self.config.metrics, predictions, [*map(self.reference, examples)])
+    def compared(
+        self, examples: Sequence[Essay], predictions: Sequence[float]
+    ) -> tuple[metrics.Inputs, metrics.Inputs]:
+        return predictions, [*map(self.reference, examples)]
 
     def is_degenerate(self, examples: Sequence[Essay], predictions: Sequence[float]) -> bool:
         return is_constant(predictions, map(self.reference, examples))
@@ -126,6 +128,7 @@ def test_plug_in_task_is_read_checked_and_scored(tmp_path: Path, tokenizer: Toke
     grades = source.task.predictions(source.examples, features, logits)
     assert grades == pytest.approx([float(example.grade) for example in source.examples])
     assert source.task.score(source.examples, grades)["pearson"] == pytest.approx(1)
+    assert [*source.task.sampled(source.examples, grades)] == ["pearson"]
     source.task.check_metrics()
     with pytest.raises(InputError, match=r"task\.metrics: accuracy .*grades"):
         task_of(dataclasses.replace(task, metrics=("accuracy",)), source.labels).check_metrics()

@@ -1,32 +1,23 @@
-"""Baselines and 95 % intervals: how sure are the scores, and is the model better than something simple?
+"""Baselines: is the model better than something simple?
 
 The baselines: the most frequent training label for every example (for questions, "no answer"); for labels of texts also TF-IDF
-(weighted counts of words) with logistic regression. A share of the examples, such as an accuracy, has Wilson's interval; its
-difference to guessing has that of Agresti and Min for pairs. Other scores have the bootstrap's: the examples are drawn again,
-RESAMPLES times. Metrics of plug-ins have none, because they may be slow.
-
-Source: Wilson 1927; Agresti and Min 2005; Efron and Tibshirani 1993, chapter 13.
+(weighted counts of words) with logistic regression. Metrics of plug-ins have no intervals, because they may be slow.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from bertkit.tasks.scoring.metrics import METRICS
+from bertkit.tasks.scoring.sampling import Interval
 from bertkit.tasks.task import Example
 from bertkit.tasks.trainable import AnyTrainable, most_frequent
 
-RESAMPLES, MOST_DRAWN = 200, 200  # draws, and the most examples of a draw; some metrics take a millisecond an example
 MAX_SHARE = 0.95  # of all predictions; a label that is predicted more often is a warning
 NO_SCORES = ("total", "_thresh", "_threshold")  # endings of keys whose values are not scores
 GAIN = "difference_to_majority"  # the key of its interval, in `best_metric`
-Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -47,50 +38,10 @@ class Baseline:
 
     def intervals(self, predictions: Sequence[object], scores: Mapping[str, float]) -> dict[str, Interval]:
         """Return the 95 % interval of each score, and as `GAIN` that of the paired difference to guessing."""
-        import scipy.stats  # takes a second
-
-        task, size, intervals = self.task, len(self.examples), dict[str, Interval]()
-        for name, whole in task.shares.items():
-            if name in scores:
-                test = scipy.stats.binomtest(round(size * scores[name] / whole), size)
-                low, high = test.proportion_ci(method="wilson")
-                intervals[name] = (whole * float(low), whole * float(high))
-        if self.guesses is not None and "accuracy" in intervals and task.config.best_metric == "accuracy":
-            gains = np.zeros(size)
-            for sign, items in ((1, predictions), (-1, self.guesses)):
-                pairs = zip(items, self.examples, strict=True)
-                gains += sign * np.array([{*task.predicted_labels(p)} == {*task.labels_of(e)} for p, e in pairs])
-            mean = np.sum(gains) / (size + 2)
-            half = 1.96 * math.sqrt(((np.abs(gains).sum() + 1) / (size + 2) - mean**2) / (size + 2))
-            intervals[GAIN] = (float(mean - half), float(mean + half))
-        return self._bootstrap(predictions, scores, {*intervals}) | intervals
-
-    def _bootstrap(
-        self, predictions: Sequence[object], scores: Mapping[str, float], known: set[str]
-    ) -> dict[str, Interval]:
-        """Return intervals of the scores that are not known, from examples that are drawn again, with the same seed."""
-        config, drawn = self.task.config, defaultdict[str, list[float]](list)
-        rest = tuple(name for name in config.metrics if name in METRICS and not {*METRICS[name]} <= known)
-        task, rng, best = self.task.changed(metrics=rest), np.random.default_rng(0), config.best_metric
-        # a draw of sentences without words has no scores
-        usable = [place for place, example in enumerate(self.examples) if task.labels_of(example)]
-        size = len(usable)
-        for _ in range(RESAMPLES if rest else 0):
-            places = [usable[row] for row in rng.integers(size, size=min(size, MOST_DRAWN)).tolist()]
-            examples = task.numbered_examples([self.examples[place] for place in places])
-            ours = _score(task, examples, task.numbered_predictions([predictions[place] for place in places]))
-            if self.guesses is not None:
-                guesses = task.numbered_predictions([self.guesses[place] for place in places])
-                if best in ours:
-                    ours[GAIN] = ours[best] - _score(task, examples, guesses)[best]
-            for name, value in ours.items():
-                drawn[name].append(value)
-        shrink = math.sqrt(min(size, MOST_DRAWN) / size)  # a draw of fewer examples spreads more
-        intervals = dict[str, Interval]()
-        for name, values in drawn.items():
-            middle = scores.get(name, float(np.mean(values)))
-            low, high = (float(middle + shrink * (np.quantile(values, q) - middle)) for q in (0.025, 0.975))
-            intervals[name] = (low, high)
+        ours, best = self.task.sampled(self.examples, predictions), self.task.config.best_metric
+        intervals = {name: score.interval() for name, score in ours.items() if name in scores}
+        if self.guesses is not None and best in ours:
+            intervals[GAIN] = ours[best].gain(self.task.sampled(self.examples, self.guesses)[best])
         return intervals
 
     def warnings(self, predictions: Sequence[object], score: float, gain: Interval | None) -> list[str]:

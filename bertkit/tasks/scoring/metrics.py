@@ -38,17 +38,19 @@ from numpy.typing import NDArray
 from bertkit.base import plugins
 from bertkit.base.errors import InputError, install_extra
 from bertkit.base.plugins import Made
-from bertkit.tasks.scoring import squad
+from bertkit.tasks.scoring import sampled_metrics, squad
+from bertkit.tasks.scoring.sampled_metrics import SampledScores
 
 Scores = float | dict[str, float]
 Values = Sequence[Any] | NDArray[Any]  # label numbers or tags, one for each example or word
 Inputs = Values | Mapping[str, object]  # of a metric: see the table above
 METRICS: dict[str, tuple[str, ...]] = {}  # the keys of the scores of each metric, in the order of the table above
+SAMPLED: dict[str, Callable[[Any, Any], SampledScores]] = {}  # the metrics as scores of samples, for their intervals
 
 
-def metric(name: str, *keys: str) -> Callable[[Made], Made]:
+def metric(name: str, *keys: str, sampled: Callable[[Any, Any], SampledScores]) -> Callable[[Made], Made]:
     """Return the decorator for a metric of bertkit: a function that returns a number, or a mapping with these keys."""
-    METRICS[name] = keys or (name,)
+    METRICS[name], SAMPLED[name] = keys or (name,), sampled
     return plugins.option("metric", name)
 
 
@@ -114,7 +116,13 @@ def score(
     return scores
 
 
-@metric("accuracy")
+def sampled(names: Iterable[str], predictions: Inputs, references: Inputs) -> SampledScores:
+    """Return the scores of `score` as those of samples, without those of plug-ins, which may be slow."""
+    known = [SAMPLED[name] for name in names if name in SAMPLED and len(references)]
+    return {key: each for own in known for key, each in own(predictions, references).items()}
+
+
+@metric("accuracy", sampled=sampled_metrics.accuracy)
 def accuracy(predictions: Values, references: Values) -> float:
     """The share of right labels, or of right tags in all lists."""
     import sklearn.metrics  # takes seconds
@@ -125,7 +133,7 @@ def accuracy(predictions: Values, references: Values) -> float:
     return float(sklearn.metrics.accuracy_score(references, predictions))
 
 
-@metric("f1")
+@metric("f1", sampled=sampled_metrics.f1)
 def f1(predictions: Values, references: Values) -> float:
     """F1 of label 1."""
     if not (labels := {*predictions, *references}) <= {0, 1}:
@@ -133,13 +141,13 @@ def f1(predictions: Values, references: Values) -> float:
     return _f1(predictions, references, "binary")
 
 
-@metric("f1_macro")
+@metric("f1_macro", sampled=sampled_metrics.f1_macro)
 def f1_macro(predictions: Values, references: Values) -> float:
     """The mean of the F1 of all labels."""
     return _f1(predictions, references, "macro")
 
 
-@metric("f1_micro")
+@metric("f1_micro", sampled=sampled_metrics.f1_micro)
 def f1_micro(predictions: Values, references: Values) -> float:
     """F1 over the predictions of all labels."""
     return _f1(predictions, references, "micro")
@@ -151,7 +159,7 @@ def _f1(predictions: Values, references: Values, average: str) -> float:
     return float(sklearn.metrics.f1_score(references, predictions, average=average, zero_division=0.0))
 
 
-@metric("matthews_correlation")
+@metric("matthews_correlation", sampled=sampled_metrics.matthews_correlation)
 def matthews_correlation(predictions: Values, references: Values) -> float:
     """Matthews' correlation; 0 if all predictions or all references are the same."""
     import sklearn.metrics
@@ -161,19 +169,19 @@ def matthews_correlation(predictions: Values, references: Values) -> float:
         return float(sklearn.metrics.matthews_corrcoef(references, predictions))
 
 
-@metric("pearson")
+@metric("pearson", sampled=sampled_metrics.pearson)
 def pearson(predictions: Sequence[float], references: Sequence[float]) -> float:
     """Pearson's correlation."""
     return _correlation("pearson", predictions, references)
 
 
-@metric("spearmanr")
+@metric("spearmanr", sampled=sampled_metrics.spearmanr)
 def spearmanr(predictions: Sequence[float], references: Sequence[float]) -> float:
     """Spearman's correlation."""
     return _correlation("spearmanr", predictions, references)
 
 
-@metric("r2")
+@metric("r2", sampled=sampled_metrics.r2)
 def r2(predictions: Sequence[float], references: Sequence[float]) -> float:
     """The coefficient of determination: 1 without errors, 0 or less if the mean of the references predicts as well."""
     import sklearn.metrics
@@ -197,7 +205,9 @@ def _correlation(name: str, predictions: Sequence[float], references: Sequence[f
     return value if np.isfinite(value) else 0.0
 
 
-@metric("seqeval", "overall_precision", "overall_recall", "overall_f1", "overall_accuracy")
+@metric(
+    "seqeval", "overall_precision", "overall_recall", "overall_f1", "overall_accuracy", sampled=sampled_metrics.seqeval
+)
 def seqeval(predictions: Values, references: Values) -> dict[str, float]:
     """Precision, recall and F1 of entities, and the accuracy of tags."""
     import seqeval.metrics
@@ -207,7 +217,7 @@ def seqeval(predictions: Values, references: Values) -> dict[str, float]:
     return dict(zip(METRICS["seqeval"], map(float, values), strict=True))
 
 
-@metric("seqeval_strict", "strict_precision", "strict_recall", "strict_f1")
+@metric("seqeval_strict", "strict_precision", "strict_recall", "strict_f1", sampled=sampled_metrics.seqeval_strict)
 def seqeval_strict(predictions: Values, references: Values) -> dict[str, float]:
     """Precision, recall and F1 of valid entities."""
     import seqeval.scheme
@@ -247,7 +257,7 @@ def _check_lengths(name: str, predictions: Values, references: Values) -> None:
             raise InputError(f"metric {name}: row {number} has {len(predicted)} predicted, {len(true)} true tags")
 
 
-@metric("squad", "exact_match", "f1", "total")
+@metric("squad", "exact_match", "f1", "total", sampled=sampled_metrics.squad_v1)
 def squad_v1(predictions: Mapping[str, str], references: squad.Golds) -> dict[str, float]:
     """Exact match and F1 of answers."""
     return squad.squad_v1({key: predictions.get(key) for key in references}, references)
@@ -257,6 +267,7 @@ def squad_v1(predictions: Mapping[str, str], references: squad.Golds) -> dict[st
     "squad_v2",
     *(f"{prefix}{key}" for prefix in ("", "HasAns_", "NoAns_") for key in ("exact", "f1", "total")),
     *("best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh"),
+    sampled=sampled_metrics.squad_v2,
 )
 def squad_v2(
     predictions: Mapping[str, str], references: squad.Golds, *, no_answer_probs: Mapping[str, float] | None = None
@@ -265,13 +276,13 @@ def squad_v2(
     return squad.squad_v2(predictions, references, no_answer_probs)
 
 
-@metric("bleu")
+@metric("bleu", sampled=sampled_metrics.bleu)
 def bleu(predictions: Sequence[str], references: Sequence[str]) -> float:
     """BLEU."""
     return float(_sacrebleu("bleu").corpus_score(list(predictions), [list(references)]).score)
 
 
-@metric("chrf")
+@metric("chrf", sampled=sampled_metrics.chrf)
 def chrf(predictions: Sequence[str], references: Sequence[str]) -> float:
     """ChrF2."""
     return float(_sacrebleu("chrf").corpus_score(list(predictions), [list(references)]).score)
@@ -283,7 +294,7 @@ def _sacrebleu(name: str) -> Any:
     return BLEU() if name == "bleu" else CHRF()
 
 
-@metric("rouge", "rouge1", "rouge2", "rougeL")
+@metric("rouge", "rouge1", "rouge2", "rougeL", sampled=sampled_metrics.rouge)
 def rouge(predictions: Sequence[str], references: Sequence[str]) -> dict[str, float]:
     """The mean F of ROUGE-1, ROUGE-2 and ROUGE-L."""
     from rouge_score.rouge_scorer import RougeScorer
@@ -295,14 +306,14 @@ def rouge(predictions: Sequence[str], references: Sequence[str]) -> dict[str, fl
     return {key: total / len(references) for key, total in totals.items()}
 
 
-@metric("exact_match_text", "exact")
+@metric("exact_match_text", "exact", sampled=sampled_metrics.exact_match_text)
 def exact_match_text(predictions: Sequence[str], references: Sequence[str]) -> dict[str, float]:
     """The share of texts that are equal except for white space."""
     pairs = zip(predictions, references, strict=True)
     return {"exact": float(np.mean([text.split() == true.split() for text, true in pairs]))}
 
 
-@metric("group_accuracy", "accuracy")
+@metric("group_accuracy", "accuracy", sampled=sampled_metrics.group_accuracy)
 def group_accuracy(predictions: Values, references: Values) -> dict[str, float]:
     """The mean over groups of the share of right pairs in each."""
     right = defaultdict[Hashable, list[float]](list)

@@ -15,6 +15,7 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b", re.UNICODE)
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 Texts = Mapping[str, str | None]  # the answer by question id; None for a question without a prediction
+Values = dict[str, dict[str, float]]  # by name and question id
 Golds = Mapping[str, Sequence[str]]  # the accepted answers by question id; empty if the question has no answer
 
 
@@ -47,11 +48,17 @@ def _f1_of_version_1(gold: str, prediction: str) -> float:
 
 def squad_v1(predictions: Texts, golds: Golds) -> dict[str, float]:
     """Return SQuAD 1.1's `exact_match` and `f1` in per cent, and `total` questions; a missing prediction scores 0."""
-    scores: dict[str, float] = {}
-    for name, measure in (("exact_match", exact), ("f1", _f1_of_version_1)):
-        best = (best_of(measure, golds[key], predictions[key]) for key in golds)
-        scores[name] = 100.0 * _sum(best) / len(golds)
+    measured = values_of_version_1(predictions, golds)
+    scores = {name: 100.0 * _sum(values.values()) / len(golds) for name, values in measured.items()}
     return {**scores, "total": len(golds)}
+
+
+def values_of_version_1(predictions: Texts, golds: Golds) -> Values:
+    """Return the values of SQuAD 1.1, from 0 to 1, of each question."""
+    return {
+        name: {key: best_of(measure, golds[key], predictions[key]) for key in golds}
+        for name, measure in (("exact_match", exact), ("f1", _f1_of_version_1))
+    }
 
 
 def squad_v2(
@@ -69,12 +76,7 @@ def squad_v2(
             'predict "" for no answer'
         )
     has_answer = {key: bool(texts) for key, texts in golds.items()}
-    measured: dict[str, dict[str, float]] = {}
-    for name, measure in (("exact", exact), ("f1", f1)):
-        measured[name] = {
-            key: best_of(measure, [gold for gold in texts if normalize_answer(gold)] or [""], predictions[key])
-            for key, texts in golds.items()
-        }
+    measured = values_of_version_2(predictions, golds)
     scores: dict[str, float] = {}
     for prefix, keys in (
         ("", list(golds)),
@@ -90,6 +92,17 @@ def squad_v2(
             best = _best_threshold(predictions, values, no_answer_probs, has_answer)
             scores |= {f"best_{name}": best.score, f"best_{name}_thresh": best.threshold}
     return scores
+
+
+def values_of_version_2(predictions: Mapping[str, str], golds: Golds) -> Values:
+    """Return the values of SQuAD 2.0, from 0 to 1, of each question."""
+    return {
+        name: {
+            key: best_of(measure, [gold for gold in texts if normalize_answer(gold)] or [""], predictions[key])
+            for key, texts in golds.items()
+        }
+        for name, measure in (("exact", exact), ("f1", f1))
+    }
 
 
 def best_of(measure: Callable[[str, str], float], golds: Sequence[str], prediction: str | None) -> float:

@@ -2,8 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import ClassVar
 
 from bertkit.base import plugins
 from bertkit.base.files import to_json
@@ -13,6 +11,7 @@ from bertkit.tasks.reading.near_duplicates import Content
 from bertkit.tasks.reading.reading import Reading
 from bertkit.tasks.scoring import metrics, review
 from bertkit.tasks.scoring.review import Review
+from bertkit.tasks.scoring.sampled_metrics import SampledScores, squad_v2_best
 from bertkit.tasks.scoring.squad import best_of, exact, f1
 from bertkit.tasks.spans.answers import HIGHEST_ODDS, SpanCandidate, SpanPrediction, answers_of
 from bertkit.tasks.spans.examples import SpanExample, make_features, read
@@ -32,7 +31,6 @@ class SpansTask(HeadTask[SpanExample, SpanFeature, SpanPrediction]):
     unit = "question"
     formats = ("jsonl", "json", "csv", "tsv", "parquet")
     text_columns = ("question", "context")
-    shares: ClassVar[Mapping[str, float]] = {"exact_match": 100.0, "exact": 100.0}
 
     @property
     def settings(self) -> SpansConfig:
@@ -121,6 +119,12 @@ class SpansTask(HeadTask[SpanExample, SpanFeature, SpanPrediction]):
             return TaskMetrics("answers to every question", ("squad", "squad_v2"))
         return TaskMetrics("answers, or none", ("squad_v2",))
 
+    def compared(
+        self, examples: Sequence[SpanExample], predictions: Sequence[SpanPrediction]
+    ) -> tuple[Mapping[str, str], Mapping[str, Sequence[str]]]:
+        """Return the answers and the accepted answers, by question id."""
+        return {p.id: p.text for p in predictions}, {example.id: self.reference(example) for example in examples}
+
     def score(self, examples: Sequence[SpanExample], predictions: Sequence[SpanPrediction]) -> dict[str, float]:
         """Score the answers, and search the thresholds for "no answer" that would have given the best scores.
 
@@ -128,9 +132,8 @@ class SpansTask(HeadTask[SpanExample, SpanFeature, SpanPrediction]):
         same threshold as a value for the setting `task.spans.null_score_diff_threshold`. The search takes the best answer to each
         question, also where "no answer" was predicted.
         """
-        names, accepted = self.config.metrics, {example.id: self.reference(example) for example in examples}
-        scores = metrics.score(names, {p.id: p.text for p in predictions}, accepted)
-        if "squad_v2" not in names:
+        scores, accepted = super().score(examples, predictions), self.compared(examples, predictions)[1]
+        if "squad_v2" not in self.config.metrics:
             return scores
         answers = {p.id: p.best_text for p in predictions}
         no_answer = {p.id: p.no_answer_probability for p in predictions}
@@ -141,6 +144,14 @@ class SpansTask(HeadTask[SpanExample, SpanFeature, SpanPrediction]):
             # a threshold that is not the probability of any question predicts "" for all of them
             best[f"best_{name}_null_score_diff_threshold"] = odds_of.get(best[f"best_{name}_thresh"], -HIGHEST_ODDS)
         return scores | best
+
+    def sampled(self, examples: Sequence[SpanExample], predictions: Sequence[SpanPrediction]) -> SampledScores:
+        """Return the scores as those of samples."""
+        scores, accepted = super().sampled(examples, predictions), self.compared(examples, predictions)[1]
+        if "squad_v2" not in self.config.metrics:
+            return scores
+        answers = {p.id: p.best_text for p in predictions}
+        return scores | squad_v2_best(answers, accepted, {p.id: p.no_answer_probability for p in predictions})
 
     def is_degenerate(self, examples: Sequence[SpanExample], predictions: Sequence[SpanPrediction]) -> bool:
         """Check whether all answers are equal."""
@@ -155,14 +166,6 @@ class SpansTask(HeadTask[SpanExample, SpanFeature, SpanPrediction]):
     ) -> dict[str, list[SpanPrediction]]:
         """Predict "no answer"."""
         return {"majority": [SpanPrediction(example.id, "", [], HIGHEST_ODDS, 1.0) for example in examples]}
-
-    def numbered_examples(self, examples: Sequence[SpanExample]) -> list[SpanExample]:
-        """Return examples whose ids are their numbers."""
-        return [replace(example, id=str(number)) for number, example in enumerate(examples)]
-
-    def numbered_predictions(self, predictions: Sequence[SpanPrediction]) -> list[SpanPrediction]:
-        """Return predictions for examples whose ids are their numbers."""
-        return [replace(prediction, id=str(number)) for number, prediction in enumerate(predictions)]
 
     def eval_files(
         self, examples: Sequence[SpanExample], predictions: Sequence[SpanPrediction]

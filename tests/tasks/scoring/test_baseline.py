@@ -5,11 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cheaper import ALL_RESAMPLES
 from task_configs import task_config
 
 from bertkit.tasks.choice import ChoiceExample
-from bertkit.tasks.scoring import baseline, tfidf
+from bertkit.tasks.scoring import tfidf
 from bertkit.tasks.scoring.baseline import GAIN, Baseline
 from bertkit.tasks.sequence import SequenceExample, SequencePrediction
 from bertkit.tasks.spans.answers import SpanPrediction
@@ -81,20 +80,14 @@ def test_the_interval_of_an_accuracy_by_hand() -> None:
     ranges = actual.intervals(labelled_as(*"nnnnnyyyyy"), {"accuracy": 0.9})
     assert ranges["accuracy"] == pytest.approx((0.5958, 0.9821), abs=1e-4)  # Wilson, by hand
     mean = 3 / 12
-    half = 1.96 * math.sqrt((6 / 12 - mean**2) / 12)  # Agresti and Min
+    half = 1.959964 * math.sqrt((6 / 12 - mean**2) / 12)  # Agresti and Min
     assert ranges[GAIN] == pytest.approx((mean - half, mean + half))
     same = actual.intervals(labelled_as(*"nnnnnnnnnn"), {"accuracy": 0.6})
     assert same[GAIN][0] < -0.1 < 0.1 < same[GAIN][1]  # equal predictions on few examples prove nothing
 
 
-@pytest.fixture
-def all_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(baseline, "RESAMPLES", ALL_RESAMPLES)
-
-
-@pytest.mark.usefixtures("all_resamples")
 def test_intervals_of_other_scores_are_those_of_the_bootstrap() -> None:
-    """Against 4,000 draws with numpy: within the error of 200."""
+    """Against the percentiles of 4,000 draws with numpy, which are nearly symmetric here."""
     rng = np.random.default_rng(1)
     true = rng.integers(0, 2, 101)
     predicted = np.where(rng.random(101) < 0.8, true, 1 - true)
@@ -107,16 +100,14 @@ def test_intervals_of_other_scores_are_those_of_the_bootstrap() -> None:
     chunks = baseline_of("conll2003", tags("O"), tags(*["B-X O"] * 10), ["O", "B-X"])
     tagged = [tagged_as("B-X", "O")] * 9 + [tagged_as("O", "O")]
     ranges = chunks.intervals(tagged, {"overall_f1": 18 / 19})
-    assert 0.7 < ranges["overall_f1"][0] < 18 / 19 < ranges["overall_f1"][1] == 1 == ranges[GAIN][1]
+    assert 0.6 < ranges["overall_f1"][0] < 18 / 19 < ranges["overall_f1"][1] == 1 == ranges[GAIN][1]
 
 
-@pytest.mark.usefixtures("all_resamples")
-def test_answers_drawn_twice_count_twice() -> None:
+def test_the_interval_of_answers_by_hand() -> None:
     dev = [question(number, ANSWERED) for number in range(20)]
     answers = [SpanPrediction(str(number), "b" if number < 15 else "a", [], 0.0, 0.0) for number in range(20)]
     ranges = baseline_of("squad1", [], dev, []).intervals(answers, {"exact_match": 75.0, "f1": 75.0})
-    assert ranges["exact_match"] == pytest.approx((53.13, 88.81), abs=0.01)  # Wilson, by hand
-    assert ranges["f1"] == pytest.approx((55, 92.5), abs=5)
+    assert ranges["exact_match"] == ranges["f1"] == pytest.approx((53.13, 88.81), abs=0.01)  # Wilson, by hand
 
 
 def f1_of(true: Any, predicted: Any) -> float:
