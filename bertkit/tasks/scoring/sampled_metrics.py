@@ -36,7 +36,7 @@ def f1_macro(predictions: Any, references: Any) -> SampledScores:
 
     def mean(common: Floats, predicted: Floats, true: Floats) -> Floats:
         occurs = (predicted + true > 0) | every
-        return ratio((f1_of(common, predicted, true) * occurs).sum(0), occurs.sum(0))
+        return np.asarray(ratio((f1_of(common, predicted, true) * occurs).sum(0), occurs.sum(0)))
 
     return {"f1_macro": _of_labels(predictions, references, mean, (0.0, 1.0))}
 
@@ -55,7 +55,7 @@ def matthews_correlation(predictions: Any, references: Any) -> SampledScores:
         size = true.sum(0)
         covariance = common.sum(0) * size - (predicted * true).sum(0)
         variances = [size**2 - (counts**2).sum(0) for counts in (predicted, true)]
-        return ratio(covariance, np.sqrt(variances[0] * variances[1]))
+        return np.asarray(ratio(covariance, np.sqrt(variances[0] * variances[1])))
 
     return {"matthews_correlation": _of_labels(predictions, references, correlation, (-1.0, 1.0))}
 
@@ -91,7 +91,8 @@ def spearmanr(predictions: Any, references: Any) -> SampledScores:
 
     def ranks(weights: Floats, own: Any) -> Floats:
         counts = np.stack([np.bincount(own, row) for row in weights])  # of each value
-        return (np.cumsum(counts, 1) - (counts - 1) / 2 - (weights.sum(1, keepdims=True) + 1) / 2)[:, own]
+        middles = np.cumsum(counts, 1) - (counts - 1) / 2 - (weights.sum(1, keepdims=True) + 1) / 2
+        return np.asarray(middles[:, own])
 
     def score(weights: Floats) -> Floats:
         x, y = (ranks(weights, own) for own in numbers)

@@ -52,7 +52,8 @@ class Mean:
         The variance of a small group whose values are all equal is not 0. So to each of k groups, if there are several, 4 / k
         values are added that are half right (Price and Bonett), and one like the mean of all.
         """
-        groups = np.unique(self.groups, return_inverse=True)[1] if self.groups else np.zeros(len(self.values), int)
+        names = self.groups or [0] * len(self.values)
+        groups = np.unique(np.array(names), return_inverse=True)[1]
         sizes = np.bincount(groups)
         means, squares = (np.bincount(groups, self.values**power) / sizes for power in (1, 2))
         mean, num_groups = means.mean(), len(sizes)
