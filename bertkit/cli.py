@@ -22,8 +22,10 @@ from bertkit.base.processors import check_precision
 from bertkit.base.typed_settings import refuse
 from bertkit.help import command_help, info, usage
 from bertkit.launch import launcher, world
+from bertkit.settings.reading.answers import is_answered
 from bertkit.settings.reading.hints import setting_of_option, unknown_option
 from bertkit.settings.reading.names import command_of, in_words_of
+from bertkit.settings.reading.synonyms import command_meant, truth_of
 from bertkit.settings.reading.words import OPTIONS as SHORT_OPTIONS
 from bertkit.settings.reading.words import to_words, with_values
 
@@ -171,7 +173,8 @@ def _parse(arguments: list[str]) -> _Arguments:
     if words:
         parsed.command, *overrides = words
         if parsed.command not in COMMANDS:
-            hint = nearest(parsed.command, COMMANDS)
+            meant = command_meant(parsed.command)
+            hint = f"; {meant}" if meant else nearest(parsed.command, COMMANDS)
             raise InputError(f"unknown command '{parsed.command}'{hint}; see bertkit --help")
         short = {option: vars(parsed)[option.removeprefix("--")] for option in SHORT_OPTIONS}
         given = [(option, value) for option, value in short.items() if value is not None]
@@ -199,17 +202,19 @@ def _as_words(command: str, arguments: list[str]) -> list[str]:
     while queue:
         argument = queue.pop(0)
         name, has_value, value = argument.partition("=")
-        is_value_next = bool(queue) and not queue[0].startswith("--") and "=" not in queue[0]
         if not argument.startswith("-"):
             words.append(re.sub("=~(?=/|$)", lambda _: f"={os.path.expanduser('~')}", argument, count=1))
-        elif not (setting := setting_of_option(command, name)):
+            continue
+        key, setting = name.lstrip("-").replace("-", "_"), setting_of_option(command, name)
+        is_flag = "=" in setting  # such as --fp16, before a word that is perhaps not its value
+        is_value_next = bool(queue) and not queue[0].startswith("--") and "=" not in queue[0]
+        if not setting and not is_answered(key):
             unknown.append(unknown_option(command, argument, queue[0] if is_value_next else ""))
-        elif "=" in setting:
-            words.append(setting)
-        elif has_value:
-            words.append(f"{setting}={value}")
-        else:
-            words.append(f"{setting}={queue.pop(0) if is_value_next else 'true'}")
+            continue
+        if not has_value:
+            takes_next = is_value_next and (not is_flag or truth_of(queue[0]) is not None)
+            value = queue.pop(0) if takes_next else "true"
+        words.append(f"{key}={value}")
     refuse(unknown)
     return words
 

@@ -191,11 +191,13 @@ REFUSED = [  # a command; the setting and value that its error names, and the re
     ("pretrain --positions rotry", "'positions'; here it is attention.positions=rotry"),
     ("pretrain --trackers wandb", "unknown option --trackers; here it is log.trackers=wandb"),
     ("finetune --keep-last 9", "unknown option --keep-last; here it is checkpoint.keep_last=9"),
-    ("pretrain masking_rate=0.2", "'masking_rate'; here it is masking.probability=0.2"),
     ("pretrain masking.rate=0.2", "'masking.rate'; masking has only 'kind', 'probability', 'mask_prob', 'random_prob'"),
     ("finetune task=mrpc masking_rate=0.2", "pass masking.probability=0.2 to bertkit pretrain, whose output_dir is model_dir= here"),
-    ("pretrain report_to=wandb", "'report_to'; here it is log.trackers=wandb"),
-    ("pretrain tracking=wandb", "'tracking'; here it is log.trackers=wandb"),
+    ("pretrain data_dir=x lr=3 optimizer.peak_learning_rate=4", "set optimizer.peak_learning_rate= once"),
+    ("eval model_dir=x", "unknown command 'eval'; here it is bertkit evaluate; see"),
+    ("tokenize x", "unknown command 'tokenize'; here it is bertkit prepare; see"),
+    ("examples/run_mlm.py x", "here it is bertkit pretrain; see"),
+    ("push runs/mini", "unknown command 'push'; bertkit uploads nothing; "),
     ("pretrain trackers=wandb", "'trackers'; here it is log.trackers=wandb"),
     ("pretrain logging.trackers=wandb", "'logging.trackers'; did you mean 'log.trackers'?"),
     ("pretrain every_steps=9", "here it is checkpoint.every_steps=9 or evaluation.every_steps=9 or log.every_steps=9"),
@@ -223,8 +225,8 @@ def test_all_configuration_errors_come_at_once(capsys: Capsys) -> None:
 
 
 WRONG = {  # every wrong setting, also where the task is missing or wrong; a command, and the places of its errors
-    "finetune lr=3 epochs=2 task=sentiment": ["'lr'", "'epochs'", "task=sentiment"],
-    "finetune lr=3 task.columns.text=a task.wat=1": ["set task=", "'lr'", "'task.wat'"],
+    "finetune optim.lr=3 epoch=2 task=sentiment": ["'optim.lr'", "'epoch'", "task=sentiment"],
+    "finetune wat=3 task.columns.text=a task.wat=1": ["set task=", "'wat'", "'task.wat'"],
     "finetune --wat 3 --wit 1": ["--wat", "--wit"],
 }
 

@@ -6,7 +6,9 @@
     reading.overrides  words of the command line to assignments, by Hydra's grammar
     reading.values  values from Python to assignments
     reading.compose  YAML files and assignments to a plain mapping, by Hydra
-    reading.names  the names of settings, and their synonyms
+    reading.names  the names of settings
+    reading.synonyms  words of other tools, and what they mean here
+    reading.answers  what to set instead of words that are no setting here
     reading.hints  what is wrong with an unknown name, and what the user may mean
     inputs    what predict, embed, view and search share: a model and its inputs
 

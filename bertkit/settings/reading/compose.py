@@ -115,7 +115,8 @@ def _compose_one(
         task = "task." if composed.get("task") is not None else "task_changes."
         # a word without a key may be the file that would say the task
         is_missing = command == "finetune" and not {"task", ""} & keys_of(changes)
-        configuration = Configuration(command, _defaults(command, composed, own, "task" in choices), groups)
+        given = {one.key: one.value for one in own}
+        configuration = Configuration(command, _defaults(command, composed, own, "task" in choices), groups, given)
         refuse(
             is_missing and f"missing value: set task= {options_line('task', groups['task'])}",
             [line for one in own if (line := configuration.refusal(one))],

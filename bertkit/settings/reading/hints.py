@@ -5,6 +5,7 @@ A hint translates a name from another tool, names the command that has the setti
 
 import functools
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,16 +13,16 @@ from pathlib import Path
 from bertkit import COMMANDS
 from bertkit.base import plugins
 from bertkit.base.errors import closest, named, nearest
-from bertkit.base.text_files import JsonObject, parse_yaml
+from bertkit.base.text_files import JsonObject
 from bertkit.base.typed_settings import at, dotted_keys
-from bertkit.settings.reading.assignments import Assignment
-from bertkit.settings.reading.names import command_of, settings_of, top_level, usual_keys
+from bertkit.settings.reading import answers, synonyms
+from bertkit.settings.reading.assignments import Assignment, Plain
+from bertkit.settings.reading.names import command_of, meaning_of, settings_of, top_level, usual_keys, way_of_texts
 
 OPTIONS = ("--help", "--multirun", "--debug", "--version", "--info", "--config-dir", "--config", "--cfg")
 _OWN_DATA = ("classification", "regression", "ner", "qa", "choice", "translation", "generation")  # tasks for any files
 # the setting by which a later command takes the output_dir of a command
 _TAKEN_AS = {"prepare": "data_dir", "pretrain": "model_dir", "finetune": "model_dir"}
-_BESIDE = {"batch.micro_sequences": "; the global batch is batch.sequences"}  # what to know about a setting
 _OF_DECODER = "since otherwise model_dir= defines it; pass it to pretrain"
 # groups that are null here: when they have settings
 _ABSENT = {
@@ -32,16 +33,9 @@ _ABSENT = {
 }
 
 
-@functools.cache
-def other_tools() -> dict[str, list[str]]:
-    """Return the settings that each name from another tool may mean, from hints.yaml."""
-    table = parse_yaml(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
-    return {name: settings.split() for settings, names in table.items() for name in names.split()}
-
-
 def _meanings(name: str) -> list[str]:
-    """Return the settings that a name may mean in another tool."""
-    return other_tools().get(name.lower().replace("-", "_").rpartition(".")[2], [])
+    """Return the settings that a name may mean in another tool, also with a group before it."""
+    return synonyms.meanings(name.rpartition(".")[2])
 
 
 def _with_value(setting: str, value: str) -> str:
@@ -54,7 +48,7 @@ def _translated(command: str, key: str, value: str) -> str:
     """Translate a name from another tool into an assignment of this command; "" if no setting has its meaning."""
     for setting in _meanings(key):
         if top_level(setting) in settings_of(command) and setting != key:
-            return f"{_with_value(setting, value)}{_BESIDE.get(setting, '')}"
+            return _with_value(setting, value)
     return ""
 
 
@@ -79,18 +73,14 @@ def _elsewhere(command: str, key: str, value: str) -> str:
 
 
 def setting_of_option(command: str, option: str) -> str:
-    """Return the setting that an option such as --seed or --lr means, or its assignment, as for --fp16; "" for none.
-
-    A setting of another meaning than the other tool's is only a hint.
-    """
+    """Return the setting that an option such as --seed or --lr means, or its assignment, as for --fp16; "" for none."""
     if command not in COMMANDS:
         return ""
     key, settings = option.lstrip("-").replace("-", "_"), settings_of(command)
     slot = plugins.SLOTS.get(key)
     if top_level(key) in settings or (slot is not None and top_level(slot.setting) in settings):
         return key
-    meant = [name for name in _meanings(key) if top_level(name) in settings]
-    return meant[0] if meant and meant[0] not in _BESIDE else ""
+    return meaning_of(command, key)
 
 
 def unknown_option(command: str, option: str, value: str) -> str:
@@ -133,6 +123,8 @@ def unusable_word(command: str, word: str) -> str:
         return f"{word:.200}: bertkit {command} cannot use it (it needs: {needs}); see bertkit {command} --help"
     if Path(word).suffix or "/" in word:
         return f"{word:.200}: no such file or folder"
+    if " " in word and (way := way_of_texts(command)):
+        return f"'{word:.200}': {way}"
     texts = [f"{name}={word:.200}" for name in ("text", "question") if name in settings_of(command)]
     text = f"; for a text of one word write {texts[0]}" if texts else ""
     place = next((name for name in ("output_dir", "output") if name in settings_of(command)), "model_dir")
@@ -146,6 +138,7 @@ class Configuration:
     command: str
     defaults: JsonObject
     groups: Mapping[str, list[str]]
+    given: Mapping[str, Plain]  # what the user sets
 
     @functools.cached_property
     def keys(self) -> list[str]:
@@ -164,19 +157,36 @@ class Configuration:
         if is_option and one.value != at(self.defaults, key):
             return f"{one.text}: leaves the other values of {parent} unchanged; choose {parent}={one.value}"
         if is_known:
-            return None
+            return self._value_of_other_tool(one)
         if parent in _ABSENT.keys() & self.groups.keys() and self.defaults.get(parent) is None:
             return f"'{key}': {_ABSENT[parent]}"
         if key == "segments.next_sentence":
             return f"'{one.text}': the instances of segments=google are for nsp, as in the original; leave it out"
         return f"unknown key '{key}'{self._hint(one)}"
 
+    def _current(self, key: str) -> object:
+        """Return the value of a setting: the user's, or the default, which may be that of another one."""
+        value = self.given.get(key, at(self.defaults, key))
+        inner = re.fullmatch(r"\$\{([\w.]+)\}", value) if isinstance(value, str) else None
+        return self._current(inner[1]) if inner else value
+
     def _is_of_plugin(self, key: str) -> bool:
         return plugins.has_setting(key) and top_level(key) in self.keys
+
+    def _value_of_other_tool(self, one: Assignment) -> str | None:
+        """Return the error message for a value such as float16 in precision=float16; None for any other."""
+        assigned = f"{one.key}={one.value}"
+        meant = [f"here it is {name}" for name in synonyms.meanings(str(one.value)) if name.startswith(f"{one.key}=")]
+        answer = synonyms.advice(assigned) or "".join(meant[:1])
+        return f"unknown value {assigned}; {answer}" if answer and answer != f"here it is {assigned}" else None
 
     def _hint(self, one: Assignment) -> str:
         """Return what the user may mean by an unknown key, the likeliest that is found."""
         key, value, (group, _, leaf) = one.key, one.text.partition("=")[2], one.key.rpartition(".")
+        if answer := answers.answer(key, one.value, self._current):
+            return f"; {answer}"
+        if synonyms.truth_of(value) is False and any("=" in meant for meant in _meanings(key)):
+            return f"; it is so unless {_meanings(key)[0]} is set; leave it out"
         if meant := _meant(self.command, self.keys, key, value):
             return f"; here it is {meant}"
         if _meanings(key) and self.command not in _TAKEN_AS:

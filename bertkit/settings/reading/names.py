@@ -13,19 +13,8 @@ from bertkit.base.errors import InputError
 from bertkit.base.text_files import JsonObject
 from bertkit.base.typed_settings import conf_dir, dotted_keys, option_names, read_conf, refuse
 from bertkit.settings.command import VERBATIM, WORDS, Command, CommandSettings
-from bertkit.settings.reading.assignments import Assignment, Plain
-
-# the setting that each of them means, in a command that has this setting
-_SYNONYMS = {
-    "checkpoint": "model_dir",
-    "init_from": "model_dir",
-    "next_sentence": "segments.next_sentence",
-    "column": "text_column",  # of embed
-    "task.columns.text": "text_column",
-    "text_column": "task.columns.text",
-    "text_pair_column": "task.columns.text_pair",
-    "label_column": "task.columns.label",
-}
+from bertkit.settings.reading import synonyms
+from bertkit.settings.reading.assignments import Assignment, Plain, keys_of
 
 
 @functools.cache
@@ -64,6 +53,12 @@ def settings_of(command: str) -> frozenset[str]:
     options = _pop_options(content)
     names = frozenset({*options, *content})
     return names | settings_of("finetune") - {"task", "seed"} if command == "glue" else names
+
+
+@functools.cache
+def _groups_of(command: str) -> frozenset[str]:
+    """Return the groups of a command that take no value themselves, such as `checkpoint` of pretrain."""
+    return frozenset(name for name, content in read_conf(command).items() if isinstance(content, Mapping))
 
 
 def usual_keys(command: str) -> list[str]:
@@ -122,14 +117,34 @@ def with_own_names(command: str, assignments: Sequence[Assignment]) -> list[Assi
     wrong = [one.text for one in assignments if re.search("[\0\ud800-\udfff]", one.text)]  # half a character is a byte
     refuse(f"{text}: not UTF-8, or with a NUL; write a text in UTF-8, or rename the file" for text in wrong)
     load_plugins(assignments)
-    own = [
-        _with_own_name(command, one) for one in assignments if one.key != "plugins" or "plugins" in settings_of(command)
-    ]
-    for setting in _SYNONYMS.values():
-        same = [one.text for one in own if one.key == setting]
-        if len(same) > 1:
-            raise InputError(f"{' and '.join(same)}: the same setting; set {setting}= once")
+    typed = [one for one in assignments if one.key != "plugins" or "plugins" in settings_of(command)]
+    _refuse_column_alone(command, typed)
+    own = [_with_own_name(command, one) for one in typed]
+    for setting in keys_of(own):
+        same = [one for one, meant in zip(typed, own, strict=True) if meant.key == setting]
+        if len(keys_of(same)) > 1:
+            raise InputError(f"{' and '.join(one.text for one in same)}: the same setting; set {setting}= once")
     return own
+
+
+def way_of_texts(command: str) -> str:
+    """Return how texts themselves, not their file, are passed to a command that has only input=; "" for another command."""
+    if command_of(command).short.get("") != "input" or "text" in settings_of(command):
+        return ""
+    return f"pass texts on standard input, as in echo 'a text' | bertkit {command} input=- output=-, or from Python as input=[...]"
+
+
+def _refuse_column_alone(command: str, assignments: Sequence[Assignment]) -> None:
+    """Refuse the column of an input that is missing: the user may mean a text."""
+    way, keys = way_of_texts(command), keys_of(assignments)
+    columns = [one.text for one in assignments if one.key in ("text", command_of(command).short.get("--text"))]
+    refuse(
+        [
+            f"{text}: the column of a file, which is missing; set input=, or {way}"
+            for text in columns
+            if way and "input" not in keys
+        ]
+    )
 
 
 def load_plugins(assignments: Sequence[Assignment]) -> None:
@@ -148,14 +163,25 @@ def _with_own_name(command: str, one: Assignment) -> Assignment:
     file = command_of(command).short.get("", "")
     if one.key == "data_dir" and file.startswith("task.files.") and os.path.isfile(str(one.value)):
         return dataclasses.replace(one, key=file, value=os.path.abspath(str(one.value)))
-    return dataclasses.replace(one, key=_own_name(command, one))
-
-
-def _own_name(command: str, one: Assignment) -> str:
     slot, known = plugins.SLOTS.get(one.key), settings_of(command)
     if slot is not None and one.value not in option_names([conf_dir()]).get(one.key, ()):
-        return slot.setting if plugins.exists(one.key, one.value) else one.key
+        return dataclasses.replace(one, key=slot.setting if plugins.exists(one.key, one.value) else one.key)
     if one.key not in known and (setting := command_of(command).short.get(f"--{one.key}")):
-        return setting
-    meant = _SYNONYMS.get(one.key, one.key)
-    return meant if top_level(meant) in known else one.key
+        return dataclasses.replace(one, key=setting)
+    meant = meaning_of(command, one.key)
+    return dataclasses.replace(one, **_assigned(meant, one.value)) if meant else one
+
+
+def meaning_of(command: str, name: str) -> str:
+    """Return the setting of a command that a name means in other tools, or its assignment, as for fp16; "" for a name that is known."""
+    known = settings_of(command) - _groups_of(command)
+    meant = (setting for setting in synonyms.meanings(name) if top_level(setting) in settings_of(command))
+    return "" if name in known else next(meant, "")
+
+
+def _assigned(meant: str, value: Plain) -> dict[str, Plain]:
+    """Return the key and the value of what is meant; nothing for an assignment whose name is not set to true."""
+    key, is_flag, own = meant.partition("=")
+    if is_flag:
+        return {"key": key, "value": own} if synonyms.truth_of(value) else {}
+    return {"key": key, "value": os.path.abspath(str(value)) if key.startswith("task.files.") else value}

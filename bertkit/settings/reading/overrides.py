@@ -112,7 +112,8 @@ def combinations(command: str, words: Sequence[str], config_dir: str | None = No
     choices = [_swept_words(override, groups) for override in overrides]
     count = math.prod(map(len, choices))
     refuse(not 1 <= count <= MAX_RUNS and f"-m: {count:,} runs; expected 1 to {MAX_RUNS:,}; choose other values")
-    output = next((n for n, one in enumerate(overrides) if one.key_or_group == "output_dir"), None)
+    keys = [names.meaning_of(command, one.key_or_group) or one.key_or_group for one in overrides]
+    output = keys.index("output_dir") if "output_dir" in keys else None
     if output is None and "output_dir" in names.settings_of(command):
         raise InputError("-m needs output_dir=: each run goes to a directory below it")
     runs = []
