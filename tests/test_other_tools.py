@@ -11,31 +11,33 @@ from conftest import Capsys, refused
 from task_files import write
 
 from bertkit import COMMANDS
-from bertkit.base.typed_settings import at, dotted_keys
-from bertkit.cli import run
+from bertkit.base.typed_settings import dotted_keys
+from bertkit.cli import _parse, run
 from bertkit.settings.reading import synonyms
-from bertkit.settings.reading.compose import compose_values
 from bertkit.settings.reading.names import settings_of, settings_of_tasks, usual_keys
+from bertkit.settings.reading.overrides import read_words
+from bertkit.settings.reading.values import read_values
 
 PRETRAIN = "pretrain data_dir=d output_dir=o"
 FINETUNE = "finetune task=sst2 model_dir=m output_dir=o"
-TAKEN = [  # a command; a word of another tool and its value; what they are here
-    (PRETRAIN, "learning_rate", 3e-4, {"optimizer.peak_learning_rate": 3e-4}),
-    (PRETRAIN, "num_train_epochs", 3, {"num_epochs": 3, "steps": "auto"}),
-    (FINETUNE, "num_train_epochs", 3, {"num_epochs": 3}),
-    (PRETRAIN, "max_steps", 70, {"steps": 70}),
-    (PRETRAIN, "do_whole_word_mask", True, {"masking.kind": "whole_word"}),
-    (PRETRAIN, "wandb", True, {"log.trackers": "wandb"}),
-    (PRETRAIN, "lr_scheduler_type", "cosine", {"schedule.decay": "cosine"}),
-    (PRETRAIN, "mixed_precision", "fp16", {"precision": "fp16"}),  # and not bf16
-    (FINETUNE, "bf16", "yes", {"precision": "bf16"}),
-    (FINETUNE, "train_file", "a.tsv", {"task.files.train": f"{Path.cwd()}/a.tsv"}),
-    (PRETRAIN, "init_checkpoint", "m", {"model_dir": "m"}),
-    ("prepare corpus.path=x output_dir=o", "vocab_size", 5000, {"tokenizer.vocab_size": 5000}),
-    ("predict model_dir=m input=i", "max_length", 64, {"task_changes.max_seq_length": 64}),
-    ("embed model_dir=m input=i output=-", "column", "c", {"text_column": "c"}),
-    ("evaluate model_dir=m data_dir=d", "batch_size", 8, {"batch_sequences": 8}),
-    ("export model_dir=m", "output", "o", {"output_dir": "o"}),
+TAKEN = [  # a command; a word of another tool and its value; what is set
+    (PRETRAIN, "learning_rate", 3e-4, ("optimizer.peak_learning_rate", 3e-4)),
+    (PRETRAIN, "num_train_epochs", 3, ("num_epochs", 3)),
+    (FINETUNE, "num_train_epochs", 3, ("num_epochs", 3)),
+    (PRETRAIN, "max_steps", 70, ("steps", 70)),
+    (PRETRAIN, "do_whole_word_mask", True, ("masking", "whole_word")),
+    (PRETRAIN, "wandb", True, ("log.trackers", "wandb")),
+    (PRETRAIN, "lr_scheduler_type", "cosine", ("schedule", "cosine")),
+    (PRETRAIN, "mixed_precision", "fp16", ("precision", "fp16")),  # and not bf16
+    (FINETUNE, "bf16", "yes", ("precision", "bf16")),
+    (FINETUNE, "train_file", "a.tsv", ("task.files.train", f"{Path.cwd()}/a.tsv")),
+    (PRETRAIN, "init_checkpoint", "m", ("model_dir", "m")),
+    (PRETRAIN, "checkpoint", "m", ("model_dir", "m")),  # although there are settings checkpoint.*
+    ("prepare corpus.path=x output_dir=o", "vocab_size", 5000, ("tokenizer.vocab_size", 5000)),
+    ("predict model_dir=m input=i", "max_length", 64, ("task.max_seq_length", 64)),
+    ("embed model_dir=m input=i output=-", "column", "c", ("text_column", "c")),
+    ("evaluate model_dir=m data_dir=d", "batch_size", 8, ("batch_sequences", 8)),
+    ("export model_dir=m", "out", "o", ("output_dir", "o")),
 ]
 ANSWERED = [  # words whose meaning depends on other settings, or that are no setting here
     (f"{PRETRAIN} gradient_accumulation_steps=4", "'gradient_accumulation_steps'; here it is batch.micro_sequences=16; the "
@@ -61,17 +63,18 @@ ANSWERED = [  # words whose meaning depends on other settings, or that are no se
 
 @pytest.mark.parametrize(("command", "word", "value", "settings"), TAKEN)
 def test_a_word_of_another_tool_is_the_setting_in_all_its_forms(
-    command: str, word: str, value: object, settings: dict[str, object], capsys: Capsys
+    command: str, word: str, value: str | float | bool, settings: tuple[str, object]
 ) -> None:
-    words, dashed = shlex.split(command), word.replace("_", "-")
-    option = [f"--{dashed}"] if value is True else [f"--{dashed}", str(value)]
-    for more in ([f"{word}={value}"], [f"{word.upper()}={value}"], [f"--{word}={value}"], option):
-        assert run([*words, *more, "--cfg", "job"]) == 0, more
-        composed = yaml.safe_load(capsys.readouterr().out)
-        assert {key: at(composed, key) for key in settings} == settings, more
-    name, *assigned = words
-    composed = compose_values(name, {**dict(one.split("=") for one in assigned), word: value})
-    assert {key: at(composed, key) for key in settings} == settings
+    name, option = command.split()[0], f"--{word.replace('_', '-')}"
+    text = f"{word}={str(value).lower()}"
+    for typed in ([f"{option}={str(value).lower()}"], [option] if value is True else [option, str(value)]):
+        assert _parse([*command.split(), *typed]).words == [*command.split()[1:], text]
+    for taken in (
+        read_words(name, [text]),
+        read_words(name, [f"{word.upper()}={str(value).lower()}"]),
+        read_values(name, {word: value}),
+    ):
+        assert [(one.key, one.value) for one in taken] == [settings]
 
 
 @pytest.mark.parametrize(("command", "answer"), ANSWERED)

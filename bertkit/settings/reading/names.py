@@ -168,8 +168,11 @@ def _with_own_name(command: str, one: Assignment) -> Assignment:
         return dataclasses.replace(one, key=slot.setting if plugins.exists(one.key, one.value) else one.key)
     if one.key not in known and (setting := command_of(command).short.get(f"--{one.key}")):
         return dataclasses.replace(one, key=setting)
-    meant = meaning_of(command, one.key)
-    return dataclasses.replace(one, **_assigned(meant, one.value)) if meant else one
+    setting, is_flag, own = meaning_of(command, one.key).partition("=")
+    if is_flag:  # such as fp16
+        return dataclasses.replace(one, key=setting, value=own) if synonyms.truth_of(one.value) else one
+    value = os.path.abspath(str(one.value)) if setting.startswith("task.files.") else one.value
+    return dataclasses.replace(one, key=setting or one.key, value=value)
 
 
 def meaning_of(command: str, name: str) -> str:
@@ -177,11 +180,3 @@ def meaning_of(command: str, name: str) -> str:
     known = settings_of(command) - _groups_of(command)
     meant = (setting for setting in synonyms.meanings(name) if top_level(setting) in settings_of(command))
     return "" if name in known else next(meant, "")
-
-
-def _assigned(meant: str, value: Plain) -> dict[str, Plain]:
-    """Return the key and the value of what is meant; nothing for an assignment whose name is not set to true."""
-    key, is_flag, own = meant.partition("=")
-    if is_flag:
-        return {"key": key, "value": own} if synonyms.truth_of(value) else {}
-    return {"key": key, "value": os.path.abspath(str(value)) if key.startswith("task.files.") else value}
