@@ -9,6 +9,7 @@ texts/, from files to documents:
 corpus/, from documents to disk:
 
 2. Documents to a tokenizer: tokenizers/learn.py learns one, with the characters that tokenizers/alphabet.py chooses;
+   tokenizers/other_formats.py says how to convert others;
    vocabulary.py reads a WordPiece vocabulary; tokenizer.py builds the tokenizer, by the rules in word_rules.py, or for any
    other kind those in tokenizer_file.py.
    library_calls.py, beside this file, guards the calls of the library `tokenizers`.

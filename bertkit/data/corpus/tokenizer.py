@@ -28,6 +28,7 @@ from bertkit.data.corpus.word_rules import WordBorders, WordRules, rules_named
 from bertkit.data.data_config import TokenizerConfig
 from bertkit.data.library_calls import library_call
 from bertkit.data.tokenizers.learn import learn_byte_pairs, learn_unigram, learn_wordpiece
+from bertkit.data.tokenizers.other_formats import refuse_other_formats
 
 MAX_LENGTH = 512  # in the files of a prepared dataset
 RULES_FILE = "rules.json"  # in a prepared dataset; without it the rules are Hugging Face's
@@ -275,6 +276,7 @@ def load_tokenizer(
     are those stored in a prepared dataset, in other directories Hugging Face's. Raises InputError if there is no such file, or it
     is not a vocabulary that BERT can use.
     """
+    refuse_other_formats(path)
     if (own := rules_of_file(path)) is not None:
         asked = {"lowercase": None if lowercase == own.lowercase else lowercase, "strip_accents": strip_accents}
         return Tokenizer(_as_asked(own, path, asked, rules))

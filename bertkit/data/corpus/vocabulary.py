@@ -77,8 +77,6 @@ def read_vocabulary(path: Path) -> Vocabulary:
         if len(files) == 2:
             _check_same_ids(*files)
         path = files[0]
-    if not path.is_file():
-        raise InputError(f"{path}: no such file; expected vocab.txt, tokenizer.json or a directory with one")
     if path.suffix == ".json":
         ids, normalizer = _read_tokenizer_json(path)
     else:

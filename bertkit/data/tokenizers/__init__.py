@@ -1,1 +1,1 @@
-"""The tokenizers that are learned from text: their alphabet, and the trainers of the library `tokenizers`."""
+"""The tokenizers that are learned from text, with the trainers of the library `tokenizers`; and formats that need to be converted."""

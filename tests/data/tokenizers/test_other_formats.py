@@ -1,0 +1,50 @@
+"""Tokenizers in other formats: the message names the format, and what it says to run makes a tokenizer that bertkit reads."""
+
+import re
+from pathlib import Path
+
+import pytest
+from conftest import make_text
+from tokenizers import ByteLevelBPETokenizer
+
+from bertkit.base.errors import InputError
+from bertkit.data.corpus.tokenizer import load_tokenizer
+
+
+def message(path: Path) -> str:
+    with pytest.raises(InputError) as error:
+        load_tokenizer(path)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_sentence_piece_is_named(tmp_path: Path) -> None:
+    model = tmp_path / "sp.model"
+    model.write_bytes(b"\x0a\x0e\x0a\x05<unk>\x15\x00\x00\x00\x00\x18\x02")
+    copied = f"{model}: a SentencePiece model; copy it to DIR/spm.model, run python -c "
+    assert message(model).startswith(f'{copied}"from transformers import DebertaV2Tokenizer;')
+    assert f"AutoTokenizer.from_pretrained('{tmp_path}').save_pretrained('DIR')" in message(tmp_path)
+
+
+def test_two_files_of_a_byte_level_bpe_are_named_and_converted(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    library = ByteLevelBPETokenizer()
+    text = [" ".join(sentence for document in make_text(31) for sentence in document)]
+    library.train_from_iterator(text, vocab_size=300, special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
+    library.save_model(str(tmp_path))
+    for path in (tmp_path, tmp_path / "vocab.json", tmp_path / "merges.txt"):
+        assert message(path).startswith(f"{tmp_path}: a byte-level BPE in vocab.json and merges.txt; run python -c ")
+    (code,) = re.findall('python -c "(.*)"', message(tmp_path))
+    exec(code.replace("'DIR'", repr(str(tmp_path / "new"))), {"transformers": transformers})
+    tokenizer = load_tokenizer(tmp_path / "new")
+    assert tokenizer(text[0])["input_ids"][1:-1] == library.encode(text[0]).ids
+    (tmp_path / "vocab.json").rename(tmp_path / "vocab.other.json")
+    assert message(tmp_path) == f"{tmp_path}: no vocab.txt or tokenizer.json in this directory"
+
+
+@pytest.mark.parametrize("name", ["google-bert/bert-base-uncased", "gpt2", "no/such/vocab.txt"])
+def test_a_name_of_the_hub_has_the_way_to_it(name: str) -> None:
+    assert message(Path(name)).startswith(
+        f"{name}: no such file; expected vocab.txt, tokenizer.json or a directory with one; "
+    )
+    assert message(Path(name)).endswith("hf download ID --include 'tokenizer*' --include 'vocab*' --local-dir DIR")
