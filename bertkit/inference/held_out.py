@@ -139,7 +139,7 @@ class SplitLosses:
         return float(mean - stdtrit(size - 1, (1 + CONFIDENCE) / 2) * error)
 
 
-class HeldOut:
+class HeldOutText:
     """A split with fixed sequences and masks, on which models are measured."""
 
     def __init__(

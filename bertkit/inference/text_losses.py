@@ -13,7 +13,7 @@ from bertkit.data.batches.sampling import DatasetExamples
 from bertkit.data.corpus.manifest import SPLITS
 from bertkit.data.corpus.prepared import PreparedDataset, check_unchanged, open_prepared
 from bertkit.inference.forward import with_perplexity
-from bertkit.inference.held_out import HeldOut, SplitLosses
+from bertkit.inference.held_out import HeldOutText, SplitLosses
 from bertkit.interop.load import load_packed, resolve_model_dir
 from bertkit.launch.world import world_from_environment
 from bertkit.model.heads import BertWithHeads
@@ -66,7 +66,7 @@ def _measure(
     check_unchanged(dataset, None if has_instances(dataset) else names)
     samplers = [examples.source(name, settings.seed) for name in names if name in examples.splits]
     measured = [
-        HeldOut(dataset, sampler, settings.max_sequences, size, precision).measure(accelerator, prepared_model)
+        HeldOutText(dataset, sampler, settings.max_sequences, size, precision).measure(accelerator, prepared_model)
         for sampler in samplers
     ]
     if not measured:

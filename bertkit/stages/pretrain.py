@@ -14,7 +14,7 @@ from bertkit.base.errors import InputError
 from bertkit.display import console
 from bertkit.display.report import CHARTS
 from bertkit.inference.forward import with_perplexity
-from bertkit.inference.held_out import HeldOut
+from bertkit.inference.held_out import HeldOutText
 from bertkit.inference.samples import held_out_samples
 from bertkit.run.length_phases import LengthPhases, Phase, make_phases
 from bertkit.run.objective import pretraining_losses
@@ -67,11 +67,11 @@ class _Pretraining:
     phases: LengthPhases
 
     @functools.cached_property
-    def held_out(self) -> dict[int, HeldOut]:
+    def held_out(self) -> dict[int, HeldOutText]:
         """The held-out text of each phase that has any, by the first step."""
         dataset, most, precision = self.plan.dataset, self.settings.evaluation.max_sequences, self.settings.precision
         return {
-            phase.first_step: HeldOut(dataset, phase.held_out, most, precision=precision)
+            phase.first_step: HeldOutText(dataset, phase.held_out, most, precision=precision)
             for phase in self.phases.all
             if phase.held_out is not None
         }

@@ -23,7 +23,7 @@ from bertkit.cli import run
 from bertkit.data.batches.sampling import Sampler
 from bertkit.data.corpus.prepared import open_prepared
 from bertkit.data.data_config import MaskingConfig, SegmentsConfig
-from bertkit.inference.held_out import HeldOut
+from bertkit.inference.held_out import HeldOutText
 from bertkit.interop.load import load_directory
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.heads import BertWithHeads
@@ -155,7 +155,7 @@ def test_quality_after_the_same_tokens_and_the_same_time(tmp_path: Path) -> None
     sampler = sampler_over(prepare(real_data("text", "books_en"), tmp_path / "books"))
     valid = open_prepared(prepare(real_data("text", "wikitext-2", "valid.google_format.txt"), tmp_path / "valid"))
     held_out = Sampler(valid.splits["train"], valid.tokenizer.facts, sampler.segments, sampler.masking, seed=0)
-    measured, accelerator = HeldOut(valid, held_out, None), processes.make_accelerator("cpu", 1)
+    measured, accelerator = HeldOutText(valid, held_out, None), processes.make_accelerator("cpu", 1)
     tokens_a_step = np.mean([sampler.take(np.arange(BATCH) + s * BATCH).num_tokens for s in range(20)])
     steps = int(num_tokens / tokens_a_step)
     rate, warmup = 1e-4, steps // 10
