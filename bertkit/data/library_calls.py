@@ -113,12 +113,23 @@ def opened(path: Path, text: str, content: JsonObject) -> Tokenizer:
             library.no_truncation()
             for probe in _probes(_patterns(content)):
                 library.encode(probe)
+            _check_ids(library)
     except BaseException as error:
         if not (isinstance(error, Exception) or _is_panic(error)):
             raise
         wrong = f"model.type={at(content, 'model.type')}: not a tokenizer of the library `tokenizers`"
         raise InputError(f"{path}: {wrong} ({_reason(error)})") from None  # the library raises nothing more special
     return library
+
+
+def _check_ids(library: Tokenizer) -> None:
+    """Raise ValueError if the post-processor gives a token an id that the vocabulary has not, or has for another token."""
+    for one in (library.encode(""), library.encode("", "")):
+        for token, number in zip(one.tokens, one.ids, strict=True):
+            if library.token_to_id(token) != number:
+                raise ValueError(
+                    f"the post_processor gives {token} the id {number}, the vocabulary {library.token_to_id(token)}"
+                )
 
 
 def _probes(patterns: list[str]) -> list[str]:

@@ -105,6 +105,7 @@ class Reader:
     read: Callable[[Path], Any]
     share: float = 1.0  # of the number of changes; less where one takes long
     is_packed: bool = False  # what is in the gzip file is changed
+    change: Callable[[bytes, random.Random], bytes] = changed
 
 
 def table(name: str, content: str, task: str) -> Reader:
@@ -335,7 +336,7 @@ def attack(name: str, reader: Reader, folder: Path, count: int, says: Any) -> No
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 + MEMORY_BYTES
     num_refused = 0
     for number in range(count):
-        bad = changed(good, random.Random(f"{name} {number}"))
+        bad = reader.change(good, random.Random(f"{name} {number}"))
         bad = gzip.compress(bad, 1) if reader.is_packed else bad
         path.write_bytes(bad)
         says.send((number, "ended the process"))

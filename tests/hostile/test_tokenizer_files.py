@@ -43,6 +43,7 @@ def precompiled(table: bytes) -> dict[str, Any]:
     return {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(table).decode()}
 
 
+CLS = {"SpecialToken": {"id": "[CLS]", "type_id": 0}}
 LOST = [{"SpecialToken": {"id": "[X]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
 PIECES = {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0], ["a" * 10_000_000, -1.0]]}
 NOT_ONE = "not a tokenizer of the library `tokenizers` "
@@ -54,6 +55,9 @@ NOT_ONE = "not a tokenizer of the library `tokenizers` "
     ({"post_processor": {"type": "TemplateProcessing", "single": LOST, "pair": LOST, "special_tokens": {}}}, NOT_ONE),
     ({"model": {**BYTE_PAIRS, "continuing_subword_prefix": "##", "vocab": {**VOCAB, "##b": 8}}}, NOT_ONE),
     *(({"pre_tokenizer": split(slow)}, NOT_ONE + r"\(Onig: .*retry-limit") for slow in (r"(a+)+$", r"(x|xx)+y", r"(.*,){20}P")),
+    *(({"post_processor": {"type": "TemplateProcessing", "single": [CLS], "pair": [CLS], "special_tokens": {
+        "[CLS]": {"id": "[CLS]", "ids": [number], "tokens": ["[CLS]"]}}}}, rf"gives \[CLS\] the id {number}, the vocabulary 2\)")
+      for number in (3, 999_999, 2**31)),
     # sizes
     ({"normalizer": {"type": "Sequence", "normalizers": [replace("a", "a" * 1000)] * 3}}, "1,000,000,000 characters; expected at most"),
     ({"decoder": {"type": "Sequence", "decoders": [replace("a", "a" * 1000)] * 3}}, "decoder: it makes a character up to"),
@@ -116,7 +120,7 @@ def test_other_output_and_errors_pass_a_call(capfd: pytest.CaptureFixture[str]) 
     assert capfd.readouterr().err == "said\n"
     with library_call(), library_call():
         assert running_seconds() >= 0
-    threads = [threading.Thread(target=library_call()(lambda: print("too", file=sys.stderr))) for _ in range(2)]
+    threads = [threading.Thread(target=library_call()(lambda: sys.stderr.write("too\n"))) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
