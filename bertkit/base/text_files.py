@@ -87,22 +87,29 @@ def check_size(path: Path) -> None:
 def read_json(path: Path) -> JsonValue:
     """Read a JSON file; raises InputError if the file is missing, or is not JSON."""
     try:
-        return parse_json(read_whole(path))
+        return parse_json(read_whole(path), with_nan=False)
     except (FileNotFoundError, IsADirectoryError):
         raise InputError(f"{path}: no such file") from None
     except ValueError as error:
         raise InputError(f"{path}: not JSON ({error}); restore or recreate the file") from None
 
 
-def parse_json(text: str) -> JsonValue:
-    """Parse JSON from an untrusted source; raises ValueError if it is not JSON, or nested too deeply."""
+def parse_json(text: str, with_nan: bool = True) -> JsonValue:
+    """Parse JSON from an untrusted source; raises ValueError if it is not JSON, or nested too deeply.
+
+    NaN and Infinity are no JSON; pandas writes them into records.
+    """
     try:
-        value = json.loads(text)
+        value = json.loads(text, parse_constant=None if with_nan else _refuse_constant)
     except RecursionError:
         raise ValueError(TOO_DEEP) from None
     if text.count("[") + text.count("{") > MAX_DEPTH and is_deep(value):
         raise ValueError(TOO_DEEP)
     return value
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")
 
 
 def parse_yaml(text: str) -> JsonValue:
