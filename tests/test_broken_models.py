@@ -54,7 +54,10 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "not finite": (weights(not_finite), f"{QUERY}: 1 of 676 values are not finite"),
     "truncated": (as_bytes(lambda data: data[:-100]), "model.safetensors: damaged"),
     "a bad checksum": (tensorflow_with_bad_checksum, "damaged (the checksum of"),
-    "another tokenizer": (as_bytes(lambda data: data + b"one-more\n", "vocab.txt"), "the tokenizer has"),
+    "another tokenizer": (
+        as_bytes(lambda data: data + b"one-more\n", "vocab.txt"),
+        "vocab.txt and tokenizer.json have different ids for",
+    ),
 }
 
 

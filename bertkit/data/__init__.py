@@ -10,7 +10,7 @@ corpus/, from documents to disk:
 
 2. Documents to a tokenizer: tokenizers/learn.py learns one, with the characters that tokenizers/alphabet.py chooses;
    tokenizers/other_formats.py says how to convert others;
-   vocabulary.py reads a WordPiece vocabulary; tokenizer.py builds the tokenizer, by the rules in word_rules.py, or for any
+   tokenizers/published.py reads those of published models; tokenizer.py builds the tokenizer, by the rules in word_rules.py, or for any
    other kind those in tokenizer_file.py.
    library_calls.py, beside this file, guards the calls of the library `tokenizers`.
 3. Documents to token ids: encoded_documents.py runs the worker processes and writes their files; word_cache.py caches
@@ -40,6 +40,8 @@ Doors:
     corpus.google_words       text to words by Google's rules
     corpus.encoded_documents  documents to ids, in several processes, and their files
     corpus.statistics         counts of a corpus, and warnings about it
+    tokenizers.published      the tokenizer that the files of a model describe
+    tokenizers.files          the files of a tokenizer, and the class that reads them
     corpus.manifest           the manifest of a dataset
     corpus.prepared           the dataset on disk
     corpus.dataset_writer     encoded documents, also from shards, to the splits of a dataset

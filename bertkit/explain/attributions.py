@@ -257,7 +257,7 @@ def pretraining_target(predictor: Predictor, feature: Feature, target: str | Non
             {"masks": [words]},
             Verdict(texts[0].strip(), list(zip(texts, shares[best].tolist(), strict=True))),
         )
-    if "next_sentence" in model.heads and 1 in feature.token_type_ids:
+    if "next_sentence" in model.heads and feature.num_first is not None:
         shares = _probabilities(model, feature, "next_sentence")
         column = _chosen(target, FOLLOWS, int(shares.argmax()), "label")
         row: Row = {"next_sentence": dict(zip(FOLLOWS, shares.tolist(), strict=True))}

@@ -114,7 +114,7 @@ def explain(
     return Explanation(
         tokens=tokens,
         token_ids=feature.input_ids,
-        segments=feature.token_type_ids,
+        segments=feature.segments,
         num_layers=model.config.num_hidden_layers,
         num_heads=0 if _is_recurrent(model.config) else model.config.num_attention_heads,
         prediction=chosen.row,

@@ -92,7 +92,7 @@ class Embedder:
             ids = self.encode_ids(part, start)
             longest = self.max_seq_length
             num_cut += sum(len(text) > longest for text in ids)
-            kept = (text if len(text) <= longest else [*text[: longest - 1], text[-1]] for text in ids)
+            kept = ([text[0], *self.tokenizer.cut(text[1:-1], longest - 2), text[-1]] for text in ids)
             features = (Feature(place, text, [0] * len(text), None) for place, text in enumerate(kept))
             batches = FeatureBatches(features, "sequence")
             for items, batch in batches.batches_of(self.batch_tokens, 0, 1):

@@ -10,6 +10,7 @@ import torch
 
 from bertkit.base.batch import TaskBatch
 from bertkit.base.errors import NumericsError
+from bertkit.base.typed_settings import refuse
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.inference.generating import ROWS_AT_ONCE, forget_weights, num_rows, write_texts
 from bertkit.inference.task_model import Predictor
@@ -104,6 +105,13 @@ class Running:
         max_sequences: int | None = None,
     ) -> list[OutputT]:
         """Compute the output of each feature, in batches; `compute` also takes the numbers of the features in a batch."""
+        limit = self.predictor.model.config.type_vocab_size
+        if 0 < limit <= self.tokenizer.largest_type:
+            refuse(
+                any(max(feature.token_type_ids) >= limit for feature in features)
+                and f"a pair of texts has token type {self.tokenizer.largest_type}, the model {limit} (type_vocab_size); give it "
+                "single texts"
+            )
         kept = features if self.losses is not None else [feature.without_label() for feature in features]
         batches = FeatureBatches(kept, self.head, num_choices)
         outputs: dict[int, OutputT] = {}

@@ -7,6 +7,7 @@ files of other formats. Hugging Face's parameter names are in `hugging_face/name
     load                           the model and the tokenizer of any model directory or hub id
     hugging_face.directory         write a directory that transformers loads; download one; read its weights
     hugging_face.config_json       config.json, and whether transformers can compute a model
+    hugging_face.tokenizer_classes tokenizers that a class of transformers builds
     google.checkpoint              the checkpoints of google-research/bert
     parity.comparison              the comparison with transformers
     parity.certificate             the certificate of a comparison: read, check and summarise it

@@ -22,6 +22,7 @@ from bertkit.interop.exports.sentence_transformers import max_length_of
 from bertkit.interop.google.checkpoint import config_file, find_checkpoint
 from bertkit.interop.hugging_face.config_json import changed_from_bert
 from bertkit.interop.hugging_face.directory import fetch
+from bertkit.interop.hugging_face.tokenizer_classes import built_by_class
 from bertkit.interop.padded import PaddedBert
 from bertkit.interop.stored import Stored, files_of, fit, folder_of, read_stored, relabel
 from bertkit.model.bert_config import (
@@ -37,7 +38,14 @@ from bertkit.model.heads import BertWithHeads
 from bertkit.model.initialisation import init_weights
 from bertkit.train.checkpoint import checkpoints_dir, fault_of, newest_valid
 
-_TEXT_FILES = ("config.json", "bert_config.json", "vocab.txt", "tokenizer.json", "tokenizer_config.json")
+_TEXT_FILES = (
+    "config.json",
+    "bert_config.json",
+    "vocab.txt",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "added_tokens.json",
+)
 
 
 @dataclass(frozen=True)
@@ -101,24 +109,24 @@ def load_packed(model_dir: str | Path, heads: Sequence[str] | None = None, with_
     return load_directory(resolve_model_dir(model_dir), heads, with_pooler)
 
 
-def load_tokenizer(model_dir: str | Path, rules: Rules | None = None) -> Tokenizer:
+def load_tokenizer(model_dir: str | Path, rules: Rules | None = None, lowercase: bool | None = None) -> Tokenizer:
     """Load the tokenizer of any model directory, a prepared dataset, or a vocabulary file.
 
     `rules` split text into words as Google's code or Hugging Face's does; None for the rules of a prepared dataset, or else
-    Hugging Face's.
+    Hugging Face's. `lowercase` overrides what the files of a BERT say.
 
     Raises:
         InputError: there is no tokenizer, or BERT cannot use it.
     """
     path = path_of(model_dir)
-    if path.is_file():
-        return load_tokenizer_files(path, rules=rules)
     if (path / "tokenizer").is_dir():
-        return load_tokenizer_files(path / "tokenizer", rules=rules)
-    if checkpoints_dir(path).is_dir() or not path.is_dir():
+        return load_tokenizer_files(path / "tokenizer", lowercase, rules)
+    if checkpoints_dir(path).is_dir() or not path.exists():
         path = resolve_model_dir(model_dir)
-    tokenizer = load_tokenizer_files(folder_of(path), rules=rules)
-    tokenizer.max_length = max_length_of(folder_of(path))
+    folder = path if path.is_file() else folder_of(path)
+    tokenizer = load_tokenizer_files(folder, lowercase, rules, built=built_by_class(folder))
+    if not path.is_file():
+        tokenizer.max_length = max_length_of(folder)
     return tokenizer
 
 

@@ -16,6 +16,7 @@ from bertkit.base.batch import IGNORED
 from bertkit.base.errors import InputError, counted
 from bertkit.base.typed_settings import at
 from bertkit.data.corpus.tokenizer import Rules, Tokenizer, VocabFacts, load_tokenizer, train_tokenizer
+from bertkit.interop.hugging_face.tokenizer_classes import built_by_class
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.label_scale import LabelUnits
 from bertkit.run.directory import continued_identity
@@ -60,9 +61,8 @@ class Coverage:
             for feature in own:
                 self.num_unknown += sum(map(feature.input_ids.count, self._unknown))
                 self.num_tokens += len(feature.input_ids) - sum(map(feature.input_ids.count, self._special))
-                border = len(feature.input_ids) - sum(feature.token_type_ids)
-                first.update(feature.input_ids[:border])
-                second.update(feature.input_ids[border:])
+                first.update(feature.input_ids[: feature.num_first])
+                second.update([] if feature.num_first is None else feature.input_ids[feature.num_first :])
             self.has_pairs = self.has_pairs or bool(second)
             if any(pieces - self._special == self._unknown for pieces in (first, second)):
                 self.unknown.append(example)
@@ -160,7 +160,8 @@ def new_tokenizer(settings: FinetuneSettings, splits: Callable[[], TrainingData]
     assert config is not None, "checked by the settings"
     rules: Rules | None = None if config.rules == "auto" else config.rules
     if config.path is not None:
-        return load_tokenizer(Path(config.path), config.lowercase, rules, config.strip_accents)
+        path = Path(config.path)
+        return load_tokenizer(path, config.lowercase, rules, config.strip_accents, built_by_class(path))
     examples = splits().train.examples
 
     def texts() -> Iterator[str]:

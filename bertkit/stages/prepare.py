@@ -31,6 +31,7 @@ from bertkit.data.corpus.tokenizer import Rules, load_tokenizer, train_tokenizer
 from bertkit.data.data_config import InstancesConfig
 from bertkit.data.texts.documents import Corpus, open_corpus
 from bertkit.display.console import Progress
+from bertkit.interop.hugging_face.tokenizer_classes import built_by_class
 from bertkit.run.outputs import check_output, opened_output
 from bertkit.settings.prepare import PrepareSettings
 
@@ -162,7 +163,8 @@ def _write_tokenizer(settings: PrepareSettings, corpus: Corpus, directory: Path)
     """Load or train a vocabulary, and write the tokenizer's files."""
     config, rules = settings.tokenizer, _rules(settings)
     if config.path is not None:
-        load_tokenizer(Path(config.path), config.lowercase, rules, config.strip_accents).save(directory)
+        path = Path(config.path)
+        load_tokenizer(path, config.lowercase, rules, config.strip_accents, built_by_class(path)).save(directory)
         return
 
     def sentences() -> Iterator[str]:

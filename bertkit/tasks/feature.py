@@ -30,7 +30,15 @@ class Feature:
     label: Label | None = None  # of the whole sequence; None if unknown
     token_labels: list[int] | None = None  # tagging: the label's number of each token, -100 for a token without one
     target_ids: list[int] | None = None  # generation: the token ids of the target text
+    num_first: int | None = None  # tokens before the second text, which may have the same token type; None without one
     num_cut: int = 0  # pieces (tokens) of the example that were truncated and are in no other feature
+
+    @property
+    def segments(self) -> list[int]:
+        """For each of the T tokens 0 in the first text, 1 in the second."""
+        num_tokens = len(self.input_ids)
+        num_first = num_tokens if self.num_first is None else self.num_first
+        return [0] * num_first + [1] * (num_tokens - num_first)
 
     def without_label(self) -> Self:
         """Return a copy whose label is unknown."""
@@ -97,14 +105,16 @@ def text_feature(
     facts, between = tokenizer.facts, [] if second is None else tokenizer.between
     budget = max_seq_length - 2 - len(between)
     num_first, num_second = truncated_lengths(len(first), len(second or ()), budget)
-    head, rest = [facts.cls, *first[:num_first], *between], [*(second or ())[:num_second], facts.sep]
-    token_type_ids = [0] * len(head) + [int(second is not None)] * len(rest)
+    kept = tokenizer.cut(first, num_first), tokenizer.cut(second or (), num_second)
+    head = [facts.cls, *kept[0], *between]
+    input_ids, border = [*head, *kept[1], facts.sep], None if second is None else len(head)
+    types = [0] * len(input_ids) if second is None else tokenizer.pair_types(num_first, num_second)
     num_cut = len(first) + len(second or ()) - num_first - num_second
-    return Feature(example, head + rest, token_type_ids, label, num_cut=num_cut)
+    return Feature(example, input_ids, types, label, num_first=border, num_cut=num_cut)
 
 
 def truncated_lengths(num_first: int, num_second: int, budget: int) -> tuple[int, int]:
-    """Return the lengths of two segments after truncation: the longer segment loses its last piece until both fit.
+    """Return the lengths of two segments after truncation: the longer segment loses a piece until both fit.
 
     Of two equally long segments the second is cut, as in Google's run_classifier.py and Hugging Face's slow tokenizers. Hugging
     Face's fast tokenizers may keep one piece more of the second segment, and one less of the first.

@@ -111,7 +111,7 @@ class GenerationTask(TrainableTask[GenerationExample, Feature, GenerationPredict
         targets = dict(zip(known, encoded, strict=True))
         features = []
         for place, source in enumerate(sources):
-            input_ids = [facts.cls, *source[:room], facts.sep]
+            input_ids = [facts.cls, *tokenizer.cut(source, room), facts.sep]
             target = targets.get(place)
             target_ids = None if target is None else [facts.cls, *target[:target_room], facts.sep]
             num_cut = max(0, len(source) - room) + max(0, len(target or ()) - target_room)

@@ -99,10 +99,10 @@ class MinimalPairsTask(TrainableTask[PairExample, WordsFeature, PairPrediction])
         return [
             WordsFeature(
                 place // 2,
-                [facts.cls, *pieces.ids[:room], facts.sep],
+                [facts.cls, *tokenizer.cut(pieces.ids, room), facts.sep],
                 [0] * (min(len(pieces.ids), room) + 2),
                 num_cut=max(0, len(pieces.ids) - room),
-                word_ids=[None, *pieces.word_ids[:room], None],
+                word_ids=[None, *tokenizer.cut(pieces.word_ids, room), None],
             )
             for place, pieces in enumerate(tokenizer.encode_with_offsets(texts))
         ]

@@ -7,6 +7,7 @@ import pytest
 import torch
 from conftest import Capsys, refused, small_model
 from safetensors.torch import load_file, save_file
+from transformers import BertForPreTraining
 
 import bertkit
 from bertkit import load_tokenizer
@@ -47,9 +48,27 @@ def test_unused_embeddings_are_kept(prepared_dir: Path, tmp_path: Path) -> None:
     assert len(bertkit.predict(model_dir=tuned, input=["one"])) == 1
 
 
-@pytest.mark.parametrize("more", [3, 136])
-def test_a_size_that_is_no_padding_is_refused(more: int, prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
-    size = load_tokenizer(prepared_dir).vocab_size
-    padded(tmp_path / "model", prepared_dir, size + more - size % 8)
+@pytest.mark.parametrize("more", [1, 6, 35, 1000, 19_479])
+def test_any_number_of_unused_embeddings_is_read_and_written_again(
+    more: int, prepared_dir: Path, tmp_path: Path
+) -> None:
+    """35 has multilingual-e5-small, 1,000 an Italian BERT, and 19,479 IndoBERT."""
+    size = load_tokenizer(prepared_dir).vocab_size + more
+    padded(tmp_path / "model", prepared_dir, size)
+    ours, theirs = bertkit.load_model(tmp_path / "model"), BertForPreTraining.from_pretrained(tmp_path / "model").eval()
+    inputs = load_tokenizer(tmp_path / "model")("kam lom", return_tensors="pt")
+    with torch.no_grad():
+        logits, expected = ours(**inputs).logits["masked_lm"], theirs(**inputs).prediction_logits
+    assert logits.shape == (1, len(inputs["input_ids"][0]), size)
+    torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
+    bertkit.export_model(ours, load_tokenizer(tmp_path / "model"), tmp_path / "out")
+    assert load_file(tmp_path / "out" / "model.safetensors")["bert.embeddings.word_embeddings.weight"].shape[0] == size
+
+
+def test_fewer_embeddings_than_tokens_are_refused(prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
+    padded(tmp_path / "model", prepared_dir)
+    with (tmp_path / "model" / "vocab.txt").open("a") as file:
+        file.write("".join(f"more{number}\n" for number in range(9)))
+    (tmp_path / "model" / "tokenizer.json").unlink()
     command = ["export", f"checkpoint={tmp_path / 'model'}", f"output_dir={tmp_path / 'out'}"]
     refused(run(command), "the tokenizer has", capsys, alone=True)

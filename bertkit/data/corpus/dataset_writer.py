@@ -119,7 +119,7 @@ Facts = JsonObject  # fields of a manifest
 
 def hash_vocabulary(source: Path) -> list[str]:
     """Return the SHA-256 of a vocabulary file, or of each tokenizer file in a folder."""
-    names = ("vocab.txt", "tokenizer.json", "tokenizer_config.json")
+    names = ("vocab.txt", "tokenizer.json", "tokenizer_config.json", "added_tokens.json")
     files = [path for path in (source, *(source / name for name in names)) if path.is_file()]
     for path in files:
         check_size(path)

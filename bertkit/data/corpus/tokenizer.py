@@ -7,44 +7,32 @@ BERT's splits text into words either by Hugging Face's rules, as other programs 
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 from tokenizers import Encoding
 
 from bertkit.base.errors import InputError
 from bertkit.base.files import building_dir, to_json
-from bertkit.base.text_files import read_json
-from bertkit.base.typed_settings import refuse
+from bertkit.base.text_files import JsonObject, read_json
+from bertkit.base.typed_settings import at, refuse
 from bertkit.data.corpus.long_texts import FlatIds, TextPieces
-from bertkit.data.corpus.tokenizer_file import FileRules, rules_of_file
-from bertkit.data.corpus.vocabulary import SPECIAL_TOKENS, read_vocabulary
+from bertkit.data.corpus.tokenizer_file import FileRules, file_rules
 from bertkit.data.corpus.word_rules import Rules as Rules
+from bertkit.data.corpus.word_rules import VocabFacts as VocabFacts
 from bertkit.data.corpus.word_rules import Word as Word
-from bertkit.data.corpus.word_rules import WordBorders, WordRules, rules_named
+from bertkit.data.corpus.word_rules import WordRules, rules_named
 from bertkit.data.data_config import TokenizerConfig
 from bertkit.data.library_calls import library_call
 from bertkit.data.tokenizers.learn import learn_byte_pairs, learn_unigram, learn_wordpiece
-from bertkit.data.tokenizers.other_formats import refuse_other_formats
+from bertkit.data.tokenizers.published import Built, Published, read_published
+from bertkit.data.tokenizers.special_tokens import SPECIAL_TOKENS as SPECIAL_TOKENS
 
 MAX_LENGTH = 512  # in the files of a prepared dataset
+PieceT = TypeVar("PieceT")
 RULES_FILE = "rules.json"  # in a prepared dataset; without it the rules are Hugging Face's
-
-
-@dataclass(frozen=True)
-class VocabFacts:
-    """The size of the vocabulary, the special ids, and where words begin."""
-
-    size: int
-    pad: int
-    unk: int
-    cls: int
-    sep: int
-    mask: int
-    borders: WordBorders
 
 
 class Tokenizer:
@@ -74,12 +62,8 @@ class Tokenizer:
         return int(self.backend.get_vocab_size())
 
     def fits(self, num_embeddings: int) -> bool:
-        """Whether it can be the tokenizer of a model with so many token embeddings.
-
-        They are one for each token, or more, if they were padded to a multiple of 8 for GPUs, by fewer than 128.
-        """
-        num_unused = num_embeddings - self.vocab_size
-        return num_unused == 0 or (0 < num_unused < 128 and num_embeddings % 8 == 0)
+        """Whether it can be the tokenizer of a model with so many token embeddings: one for each token, and perhaps unused ones."""
+        return num_embeddings >= self.vocab_size
 
     @cached_property
     def vocabulary_sha256(self) -> str:
@@ -96,6 +80,21 @@ class Tokenizer:
     def between(self) -> list[int]:
         """The ids of the special tokens between the two texts of a pair: [SEP] alone, if the tokenizer is BERT's."""
         return [self.vocab.index(token) for token in self.words_by.between]
+
+    def cut(self, pieces: Sequence[PieceT], room: int) -> list[PieceT]:
+        """Return the `room` pieces that are kept of a text."""
+        return list(pieces[max(0, len(pieces) - room) :] if self.words_by.cuts_beginnings else pieces[:room])
+
+    def pair_types(self, num_first: int, num_second: int) -> list[int]:
+        """Return the token types of a pair of texts with so many pieces, and of the special tokens around and between them."""
+        cls, first, *between, second, sep = self.words_by.pair_types
+        types = [cls, *[first] * num_first, *between, *[second] * num_second, sep]
+        return types if self.words_by.has_types else [0] * len(types)
+
+    @property
+    def largest_type(self) -> int:
+        """The largest token type of a pair."""
+        return max(self.words_by.pair_types) * self.words_by.has_types
 
     @library_call()
     def encode_document(self, document: list[str]) -> list[list[int]]:
@@ -173,7 +172,7 @@ class Tokenizer:
         encodings = self._encode_batch(texts, pairs, padding, max_length if truncation else None)
         columns: dict[str, list[list[int]]] = {
             "input_ids": [encoding.ids for encoding in encodings],
-            "token_type_ids": [encoding.type_ids for encoding in encodings],
+            "token_type_ids": [one.type_ids if self.words_by.has_types else [0] * len(one.ids) for one in encodings],
             "attention_mask": [encoding.attention_mask for encoding in encodings],
         }
         if return_tensors is not None:
@@ -188,9 +187,10 @@ class Tokenizer:
         first = words.prepared(texts)
         inputs = first if pairs is None else list(zip(first, words.prepared(pairs), strict=True))
         if max_length is not None:
-            backend.enable_truncation(max_length)
+            backend.enable_truncation(max_length, direction="left" if self.words_by.cuts_beginnings else "right")
         if padding:
-            backend.enable_padding(pad_id=self.facts.pad, pad_token=words.special.pad)
+            side = at(words.config, "padding_side") or "right"
+            backend.enable_padding(direction=side, pad_id=self.facts.pad, pad_token=words.special.pad)
         try:
             return backend.encode_batch_fast(inputs)
         finally:
@@ -202,12 +202,15 @@ class Tokenizer:
 
         `longest` is the number of the model's positions, and `has_types` whether it reads token types.
         """
-        return self.words_by.files(min(self.max_length or longest, longest), has_types)
+        return self.words_by.files(min(self.max_length or longest, longest), has_types and self.words_by.has_types)
 
     def save(self, directory: Path) -> None:
         """Write the tokenizer's files, and the rules, into a prepared dataset; they appear together, by a rename."""
         with building_dir(directory) as partial:
-            for name, content in self.files(MAX_LENGTH).items():
+            longest = min(self.max_length or MAX_LENGTH, MAX_LENGTH)
+            for name, content in self.words_by.files(
+                longest, has_types=True
+            ).items():  # the pairs of a dataset have types
                 (partial / name).write_text(content, encoding="utf-8")
             if self.rules != "hugging_face":
                 (partial / RULES_FILE).write_text(to_json(self.rules), encoding="utf-8")
@@ -228,9 +231,13 @@ def _as_arrays(columns: Mapping[str, list[list[int]]], kind: str) -> dict[str, o
 
 
 def wordpiece(
-    vocab: dict[str, int], lowercase: bool, strip_accents: bool | None = None, rules: Rules = "hugging_face"
+    vocab: dict[str, int],
+    lowercase: bool,
+    strip_accents: bool | None = None,
+    rules: Rules = "hugging_face",
+    config: JsonObject | None = None,
 ) -> Tokenizer:
-    """Build BERT's tokenizer from a mapping of tokens to ids.
+    """Build BERT's tokenizer from a mapping of tokens to ids; `config` are further settings for tokenizer_config.json.
 
     Raises:
         InputError: a special token is missing, the ids are not 0 to size - 1, the rules are unknown, or they do not allow
@@ -240,7 +247,7 @@ def wordpiece(
     if missing := " ".join(token for token in SPECIAL_TOKENS if token not in vocab):
         expected = f"BERT needs {' '.join(SPECIAL_TOKENS)}: add them or choose another vocabulary"
         raise InputError(f"vocabulary of {len(vocab)} tokens has no {missing}; {expected}")
-    return Tokenizer(made(vocab, lowercase, strip_accents))
+    return Tokenizer(made(vocab, lowercase, strip_accents, config))
 
 
 def train_wordpiece(
@@ -266,28 +273,32 @@ def train_tokenizer(
 
 
 def load_tokenizer(
-    path: Path, lowercase: bool | None = None, rules: Rules | None = None, strip_accents: bool | None = None
+    path: Path,
+    lowercase: bool | None = None,
+    rules: Rules | None = None,
+    strip_accents: bool | None = None,
+    built: Built | None = None,
 ) -> Tokenizer:
-    """Load `vocab.txt`, `tokenizer.json`, or a directory with one of them.
+    """Load the tokenizer that the files in a directory describe, or a `vocab.txt` or `tokenizer.json`.
 
-    A `tokenizer.json` that is not BERT's WordPiece is used as it is; `lowercase`, `rules` and `strip_accents` are then refused if they
-    differ. For WordPiece, text is by default lower-cased as the files say (`do_lower_case`, or the normalizer); a `vocab.txt`
-    without these files is cased if it contains an upper-case letter, or is the vocabulary of bert-base-chinese. The default rules
-    are those stored in a prepared dataset, in other directories Hugging Face's. Raises InputError if there is no such file, or it
-    is not a vocabulary that BERT can use.
+    BERT's WordPiece is bertkit's own; any other tokenizer is the library's, and `lowercase`, `rules` and `strip_accents` are then refused
+    if they differ. By default text is lower-cased as the files say (`do_lower_case`); a `vocab.txt` without these files is cased if it
+    contains an upper-case letter, or is the vocabulary of bert-base-chinese. The default rules are those stored in a prepared dataset, in
+    other directories Hugging Face's. `built` is a tokenizer that a class of `transformers` has built from the files. Raises InputError if
+    there is no such file, or BERT cannot use it.
     """
-    refuse_other_formats(path)
-    if (own := rules_of_file(path)) is not None:
+    published = read_published(path, lowercase, built)
+    if isinstance(published, Published):
+        own = file_rules(published)
         asked = {"lowercase": None if lowercase == own.lowercase else lowercase, "strip_accents": strip_accents}
         return Tokenizer(_as_asked(own, path, asked, rules))
     rules = rules or _stored_rules(path / RULES_FILE)
-    vocabulary = read_vocabulary(path)
     try:
-        is_lowercase = vocabulary.lowercase if lowercase is None else lowercase
-        strips = vocabulary.strip_accents if strip_accents is None else strip_accents
-        return wordpiece(vocabulary.ids, is_lowercase, strips, rules)
+        is_lowercase = published.lowercase if lowercase is None else lowercase
+        strips = published.strip_accents if strip_accents is None else strip_accents
+        return wordpiece(published.ids, is_lowercase, strips, rules, published.config)
     except InputError as error:
-        raise InputError(f"{vocabulary.path}: {error}") from None
+        raise InputError(f"{published.path}: {error}") from None
 
 
 def _as_asked(own: FileRules, path: Path, asked: Mapping[str, bool | None], rules: Rules | None) -> FileRules:

@@ -10,7 +10,7 @@ import re
 import unicodedata
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,21 +19,13 @@ from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 
 from bertkit.base.errors import InputError
 from bertkit.base.files import to_json
-from bertkit.base.text_files import JsonObject, read_json, read_whole
+from bertkit.base.text_files import JsonObject
 from bertkit.base.typed_settings import at, refuse
 from bertkit.data.corpus.long_texts import FlatIds, TextPieces
-from bertkit.data.corpus.vocabulary import CLS, MASK, PAD, SEP, UNK
-from bertkit.data.corpus.word_rules import (
-    INPUT_NAMES,
-    LibraryRules,
-    Places,
-    SpecialTokens,
-    WordBorders,
-    cls_and_sep,
-    first_of_words,
-    flat_ids,
-)
-from bertkit.data.library_calls import library_call, opened
+from bertkit.data.corpus.word_rules import LibraryRules, Places, WordBorders, first_of_words, flat_ids
+from bertkit.data.library_calls import library_call
+from bertkit.data.tokenizers.published import INPUT_NAMES, Published
+from bertkit.data.tokenizers.special_tokens import CLS, MASK, PAD, SEP, UNK, SpecialTokens, cls_and_sep
 
 # the usual names of the special tokens, where no file says their roles
 USUAL = {
@@ -51,7 +43,10 @@ is_unspaced = re.compile(
 ).match
 _byte_of = re.compile("<0x([0-9A-F]{2})>").fullmatch  # the name of a token for a byte of a rare character
 PART_OF_CHARACTER = "\ufffd"  # decoded from some of its bytes
-OF_BERT = {"model": "WordPiece", "normalizer": "BertNormalizer", "pre_tokenizer": "BertPreTokenizer"}
+# code, paths, and tokens that tokenizer.json has
+NOT_WRITTEN = (
+    "added_tokens_decoder", "additional_special_tokens", "auto_map", "name_or_path", "special_tokens_map_file", "tokenizer_file",
+)  # fmt: skip
 
 
 class FileRules(LibraryRules):
@@ -64,11 +59,16 @@ class FileRules(LibraryRules):
         """Prepare the library's tokenizer, with the content of its file; `config` is the content of `tokenizer_config.json`."""
         self.special, self.config = special, config
         self.prefix = at(content, "model.continuing_subword_prefix")
-        self.exported = self.inputs = _around_texts(library, special)
-        self.of_corpus = Tokenizer.from_str(_of_texts(content, special))
-        self.of_corpus.no_truncation()
+        self.exported = self.inputs = library
+        _check_template(library, special)
+        self.is_split = config.get("split_special_tokens") is True
+        self.exported.encode_special_tokens = self.is_split
+        self.of_corpus = Tokenizer.from_str(_of_texts(content, special, self.is_split))
         self.of_corpus.encode_special_tokens = True
-        self.between = tuple(self.exported.encode("", "").tokens[1:-1])
+        self.between = tuple(library.encode("", "").tokens[1:-1])
+        self.pair_types = _pair_types(library, len(self.between))
+        own = {*vars(special).values()}
+        self.added = tuple(token["content"] for token in content["added_tokens"] if token["content"] not in own)
         self.kind = type(self.exported.model).__name__
         two = self.of_corpus.encode("a a", add_special_tokens=False)
         self.has_words = len({*two.word_ids}) > 1  # whether the library cuts texts into words
@@ -86,7 +86,10 @@ class FileRules(LibraryRules):
         return flat_ids(self._after_spaces(sentences))
 
     def _after_spaces(self, texts: list[str]) -> list[Encoding]:
-        return self.encode([text if not text or is_unspaced(text) else f"{self.space}{text}" for text in texts])
+        def is_bare(text: str) -> bool:
+            return not text or bool(is_unspaced(text)) or text.startswith(self.added)
+
+        return self.encode([text if is_bare(text) else f"{self.space}{text}" for text in texts])
 
     def pieces(self, texts: list[str]) -> list[TextPieces]:
         """Return the pieces of each text; the space before a word is not one of its characters.
@@ -112,6 +115,14 @@ class FileRules(LibraryRules):
         begins[1:] |= is_white[:-1]
         return begins & ~is_white
 
+    @cached_property
+    def borders(self) -> WordBorders:
+        """Where words begin among tokens of this vocabulary; an added token is a word of its own."""
+        borders = super().borders
+        added = np.array([self.exported.token_to_id(token) for token in self.added], np.int64)
+        borders.continues[added], borders.ends[added] = False, True
+        return borders
+
     def borders_of(self, tokens: Sequence[str]) -> WordBorders:
         """Return that tokens with the prefix continue a word, or those that begin with a letter or a digit and no mark of a space.
 
@@ -133,11 +144,15 @@ class FileRules(LibraryRules):
         return WordBorders(np.array([_is_of_word(text[:1]) for text in texts]), np.array(ends))
 
     def files(self, max_length: int, has_types: bool) -> dict[str, str]:
-        """Return the files: the one that was read, its settings, and the special tokens."""
+        """Return the files: the tokenizer, its settings, and the special tokens. Every version of `transformers` reads it as it is."""
         specials = self.special.settings()
-        usual = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
-        own = {"model_max_length": max_length, "model_input_names": INPUT_NAMES[has_types]}
-        settings = usual | specials | self.config | own
+        own = {
+            "clean_up_tokenization_spaces": self.config.get("clean_up_tokenization_spaces", False),
+            "model_input_names": INPUT_NAMES[has_types],
+            "model_max_length": max_length,
+            "tokenizer_class": "PreTrainedTokenizerFast",
+        }
+        settings = specials | {key: value for key, value in self.config.items() if key not in NOT_WRITTEN} | own
         return {
             "tokenizer.json": self.exported.to_str(pretty=True) + "\n",
             "tokenizer_config.json": to_json(dict(sorted(settings.items()))),
@@ -145,49 +160,34 @@ class FileRules(LibraryRules):
         }
 
 
-def rules_of_file(path: Path) -> FileRules | None:
-    """Read a `tokenizer.json`, given itself or by its directory; None if there is none, or it is BERT's WordPiece.
+def file_rules(published: Published) -> FileRules:
+    """Return the rules of a tokenizer that was read.
 
-    Raises InputError if the library cannot read it, a special token is missing, or it does not put one before texts and one after them.
+    Raises InputError if a special token is missing, or it does not put one before texts and one after them.
     """
-    file = path / "tokenizer.json" if path.is_dir() else path
-    if file.suffix != ".json" or not file.is_file():
-        return None
-    content = read_json(file)
-    refuse(not isinstance(content, dict) and f"{file}: model.type=None: not a tokenizer of the library `tokenizers`")
-    if all(at(content, f"{part}.type") in (usual, None) for part, usual in OF_BERT.items()) and at(
-        content, "model.type"
-    ):
-        return None
-    config = {k: v for k, v in _json_of(file.with_name("tokenizer_config.json")).items() if k != "auto_map"}  # code
-    named = _json_of(file.with_name("special_tokens_map.json"))
-    text = read_whole(file)
-    library = opened(file, text, content)
+    library, config = published.library, published.config
     try:
         with library_call():
-            return FileRules(library, content, _special_tokens(library, config, named), config)
+            special = _special_tokens(library, config)
+            if not published.is_of_model and not library.encode("").ids:
+                library.post_processor = cls_and_sep(library, special)
+            return FileRules(library, published.content, special, config)
     except InputError as error:
-        raise InputError(f"{file}: {error}") from None
+        raise InputError(f"{published.path}: {error}") from None
 
 
-def _json_of(path: Path) -> JsonObject:
-    content = read_json(path) if path.is_file() else {}
-    return content if isinstance(content, dict) else {}
-
-
-def _special_tokens(library: Tokenizer, *settings: JsonObject) -> SpecialTokens:
+def _special_tokens(library: Tokenizer, settings: JsonObject) -> SpecialTokens:
     """Find the special tokens by their roles; a vocabulary that knows every text may lack an unknown token."""
     around = library.encode("").tokens
     template = {"cls": around[0], "sep": around[-1]} if len(around) == 2 else {}
 
     def names(role: str) -> Iterator[str]:
         yield template.get(role, "")
-        for named in settings:
-            match named.get(f"{role}_token"):
-                case str() as name:
-                    yield name
-                case {"content": str() as name}:
-                    yield name
+        match settings.get(f"{role}_token"):
+            case str() as name:
+                yield name
+            case {"content": str() as name}:
+                yield name
         yield from USUAL[role]
 
     vocab = library.get_vocab()
@@ -201,32 +201,50 @@ def _special_tokens(library: Tokenizer, *settings: JsonObject) -> SpecialTokens:
     return SpecialTokens(**found)
 
 
-def _around_texts(library: Tokenizer, special: SpecialTokens) -> Tokenizer:
-    """Return the library's tokenizer without padding and truncation; one that adds no special tokens adds BERT's."""
-    library.no_padding()
-    library.no_truncation()
-    known = {token.content for token in library.get_added_tokens_decoder().values()}
-    library.add_special_tokens([token for token in vars(special).values() if token not in known])
-    if not library.encode("").ids:
-        library.post_processor = cls_and_sep(library, special)
+def _check_template(library: Tokenizer, special: SpecialTokens) -> None:
+    """Raise InputError unless the tokenizer puts [CLS] before a text and [SEP] after it, both with token type 0."""
     cls, sep = special.cls, special.sep
-    single, pair = library.encode("").tokens, library.encode("", "").tokens
+    one, two = library.encode(""), library.encode("", "")
+    single, pair = one.tokens, two.tokens
     refuse(
         single != [cls, sep]
-        and f"the post_processor makes {' '.join(single)} of an empty text; bertkit's models read {cls} {sep}",
+        and f"the post_processor makes {' '.join(single) or 'nothing'} of an empty text; bertkit's models read {cls} {sep}",
         (len(pair) < 3 or (pair[0], pair[-1]) != (cls, sep))
         and f"the post_processor makes {' '.join(pair)} of 2 empty texts; bertkit's models read {cls} {sep} {sep}",
+        any(one.type_ids)
+        and f"the post_processor gives a text the token types {one.type_ids}; bertkit's models read 0",
     )
-    return library
 
 
-def _of_texts(content: JsonObject, special: SpecialTokens) -> str:
-    """Return the file for texts in which the name of a special token is text: no piece of a Unigram model has it."""
+def _pair_types(library: Tokenizer, num_between: int) -> tuple[int, ...]:
+    """Return the token types of [CLS], the first text, the tokens between, the second text and [SEP]."""
+    vocab = library.get_vocab()
+    known = (text for text in ("a", ".", *vocab) if library.encode(text, add_special_tokens=False).ids)
+    text = next(known, "")
+    pair = library.encode(text, text)
+    of_texts = [
+        next((kind for kind, own in zip(pair.type_ids, pair.sequence_ids, strict=True) if own == n), n) for n in (0, 1)
+    ]
+    special = [kind for kind, own in zip(pair.type_ids, pair.sequence_ids, strict=True) if own is None]
+    return (special[0], of_texts[0], *special[1 : 1 + num_between], of_texts[1], special[-1])
+
+
+def _of_texts(content: JsonObject, special: SpecialTokens, is_split: bool) -> str:
+    """Return the file for texts in which the name of a special token is text: no piece of a Unigram model has it.
+
+    Other added tokens are tokens there too, unless special tokens are split. Nothing is put around texts, and offsets are not trimmed:
+    the library would trim the first character of a word after a space that was not there.
+    """
     names = {*vars(special).values()}
+    added = [
+        token if is_split else {**token, "special": token["content"] in names} for token in content["added_tokens"]
+    ]
+    content = {**content, "added_tokens": added, "post_processor": None, "truncation": None, "padding": None}
     match content:
-        case {"model": {"type": "Unigram", "vocab": list() as pieces}, "added_tokens": list() as added}:
-            pieces[:] = [[f"{NEVER}{piece}" if piece in names else piece, score] for piece, score in pieces]
-            added[:] = [token for token in added if token["content"] not in names]
+        case {"model": {"type": "Unigram", "vocab": list() as pieces} as model}:
+            kept = [token for token in added if token["content"] not in names]
+            vocab = [[f"{NEVER}{piece}" if piece in names else piece, score] for piece, score in pieces]
+            content |= {"added_tokens": kept, "model": {**model, "vocab": vocab}}
     return json.dumps(content)
 
 

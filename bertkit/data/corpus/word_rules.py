@@ -14,24 +14,20 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import AddedToken, Encoding, Tokenizer
-from tokenizers.decoders import WordPiece as WordPieceDecoder
+from tokenizers import Encoding, Tokenizer
 from tokenizers.models import WordPiece
-from tokenizers.normalizers import BertNormalizer
-from tokenizers.pre_tokenizers import BertPreTokenizer, WhitespaceSplit
-from tokenizers.processors import TemplateProcessing
+from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from bertkit.base.errors import InputError
 from bertkit.base.files import to_json
+from bertkit.base.text_files import JsonObject
+from bertkit.base.typed_settings import at
 from bertkit.data.corpus.google_words import MAX_INPUT_CHARS_PER_WORD, split_words
 from bertkit.data.corpus.long_texts import PART_CHARACTERS, FlatIds, TextPieces, encode_in_parts, encode_long
-from bertkit.data.corpus.vocabulary import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
+from bertkit.data.tokenizers.published import INPUT_NAMES
+from bertkit.data.tokenizers.special_tokens import BERTS, SEP, UNK, SpecialTokens, cls_and_sep, plain_bert
 
 Rules = Literal["hugging_face", "google"]
-INPUT_NAMES = {  # of `transformers`, for models with and without token types
-    True: ["input_ids", "token_type_ids", "attention_mask"],
-    False: ["input_ids", "attention_mask"],
-}
 Places = list[tuple[int, int]]  # (first, last) character of each word or piece in a text, `last` excluded
 
 
@@ -59,18 +55,16 @@ class WordBorders:
 
 
 @dataclass(frozen=True)
-class SpecialTokens:
-    """The special tokens by their roles."""
+class VocabFacts:
+    """The size of the vocabulary, the special ids, and where words begin."""
 
-    pad: str
-    unk: str
-    cls: str
-    sep: str
-    mask: str
-
-    def settings(self) -> dict[str, str]:
-        """Return the tokens by their names in files of `transformers`, such as mask_token."""
-        return {f"{role}_token": token for role, token in sorted(vars(self).items())}
+    size: int
+    pad: int
+    unk: int
+    cls: int
+    sep: int
+    mask: int
+    borders: WordBorders
 
 
 class WordRules(ABC):
@@ -82,8 +76,21 @@ class WordRules(ABC):
     is_of_bert: bool  # BERT's WordPiece, with `##`: the pieces of a word do not depend on the text around it
     special: SpecialTokens
     between: tuple[str, ...]  # the special tokens between the two texts of a pair
+    pair_types: tuple[int, ...]  # the token types of [CLS], the first text, those between, the second text, and [SEP]
+    config: JsonObject  # what tokenizer_config.json says, or some of it
     exported: Tokenizer  # of the library, as other programs use it
     inputs: Tokenizer  # of the library, for `prepared` texts with special tokens around them
+
+    @property
+    def has_types(self) -> bool:
+        """Whether its models read token types; otherwise all are 0."""
+        names = at(self.config, "model_input_names")
+        return not isinstance(names, list) or "token_type_ids" in names
+
+    @property
+    def cuts_beginnings(self) -> bool:
+        """Whether a text that is too long loses its beginning, and not its end."""
+        return bool(at(self.config, "truncation_side") == "left")
 
     @abstractmethod
     def prepared(self, texts: list[str]) -> list[str]:
@@ -138,12 +145,14 @@ class WordPieceRules(WordRules):
     """BERT's WordPiece, by one of the rules that split a text into words."""
 
     is_of_bert = True
-    special = SpecialTokens(PAD, UNK, CLS, SEP, MASK)
-    between = (SEP,)
+    special = BERTS
+    between, pair_types = (SEP,), (0, 0, 0, 1, 1)
 
-    def __init__(self, vocab: dict[str, int], lowercase: bool, strip_accents: bool | None) -> None:
-        self.lowercase, self.strip_accents = lowercase, strip_accents
-        self.exported = hugging_face_backend(vocab, lowercase, strip_accents)
+    def __init__(
+        self, vocab: dict[str, int], lowercase: bool, strip_accents: bool | None, config: JsonObject | None = None
+    ) -> None:
+        self.lowercase, self.strip_accents, self.config = lowercase, strip_accents, config or {}
+        self.exported = plain_bert(vocab, lowercase, strip_accents)
 
     def encode_flat(self, sentences: list[str]) -> FlatIds:
         """Return the ids of many sentences; long sentences are encoded in parts."""
@@ -166,6 +175,7 @@ class WordPieceRules(WordRules):
             "strip_accents": self.strip_accents,
             "tokenize_chinese_chars": True,
             "tokenizer_class": "BertTokenizer",
+            **self.config,
             **({} if has_types else {"model_input_names": INPUT_NAMES[False]}),  # by default with token types
         }
         specials, vocab = self.special.settings(), self.exported.get_vocab()
@@ -201,10 +211,12 @@ class HuggingFaceRules(LibraryRules, WordPieceRules):
 
     name = "hugging_face"
 
-    def __init__(self, vocab: dict[str, int], lowercase: bool, strip_accents: bool | None) -> None:
-        super().__init__(vocab, lowercase, strip_accents)
+    def __init__(
+        self, vocab: dict[str, int], lowercase: bool, strip_accents: bool | None, config: JsonObject | None = None
+    ) -> None:
+        super().__init__(vocab, lowercase, strip_accents, config)
         self.inputs = self.exported
-        self.of_corpus = hugging_face_backend(vocab, lowercase, strip_accents)
+        self.of_corpus = plain_bert(vocab, lowercase, strip_accents)
         self.of_corpus.encode_special_tokens = True
 
     def pieces(self, texts: list[str]) -> list[TextPieces]:
@@ -220,8 +232,10 @@ class GoogleRules(WordPieceRules):
 
     name = "google"
 
-    def __init__(self, vocab: dict[str, int], lowercase: bool, strip_accents: bool | None) -> None:
-        super().__init__(vocab, lowercase, strip_accents)
+    def __init__(
+        self, vocab: dict[str, int], lowercase: bool, strip_accents: bool | None, config: JsonObject | None = None
+    ) -> None:
+        super().__init__(vocab, lowercase, strip_accents, config)
         # for the output of `split_words`, in which "[MASK]" is ordinary text
         self.inputs = Tokenizer(WordPiece(vocab, unk_token=UNK, max_input_chars_per_word=MAX_INPUT_CHARS_PER_WORD))
         self.inputs.pre_tokenizer = WhitespaceSplit()
@@ -262,29 +276,6 @@ def rules_named(
             f"(here {lowercase}); set tokenizer.rules=hugging_face"
         )
     return GoogleRules if rules == "google" else HuggingFaceRules
-
-
-def hugging_face_backend(vocab: dict[str, int], lowercase: bool, strip_accents: bool | None) -> Tokenizer:
-    """Build the library's tokenizer with BERT's settings."""
-    backend = Tokenizer(WordPiece(vocab, unk_token=UNK, max_input_chars_per_word=100))
-    backend.normalizer = BertNormalizer(
-        clean_text=True, handle_chinese_chars=True, strip_accents=strip_accents, lowercase=lowercase
-    )
-    backend.pre_tokenizer = BertPreTokenizer()
-    backend.post_processor = cls_and_sep(backend, WordPieceRules.special)
-    backend.decoder = WordPieceDecoder(prefix="##", cleanup=True)
-    backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
-    return backend
-
-
-def cls_and_sep(backend: Tokenizer, special: SpecialTokens) -> TemplateProcessing:
-    """Return what adds the special tokens: `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`."""
-    cls, sep = special.cls, special.sep
-    return TemplateProcessing(
-        single=f"{cls} $A {sep}",
-        pair=f"{cls} $A {sep} $B:1 {sep}:1",
-        special_tokens=[(token, backend.token_to_id(token)) for token in (cls, sep)],
-    )
 
 
 def first_of_words(pieces: TextPieces) -> NDArray[np.bool_]:

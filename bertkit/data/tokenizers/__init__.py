@@ -1,1 +1,1 @@
-"""The tokenizers that are learned from text, with the trainers of the library `tokenizers`; and formats that need to be converted."""
+"""The tokenizers that are learned from text, and those of other programs: what the files of a model directory describe."""

@@ -23,10 +23,10 @@ from bertkit.base.text_files import parse_json
 from bertkit.base.typed_settings import at
 from bertkit.data.corpus.google_words import MAX_INPUT_CHARS_PER_WORD
 from bertkit.data.corpus.tokenizer_file import NEVER, FileRules
-from bertkit.data.corpus.vocabulary import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
-from bertkit.data.corpus.word_rules import Rules, SpecialTokens, WordRules, cls_and_sep, rules_named
+from bertkit.data.corpus.word_rules import Rules, WordRules, rules_named
 from bertkit.data.data_config import TokenizerConfig
 from bertkit.data.tokenizers.alphabet import choose_alphabet, described, stripping
+from bertkit.data.tokenizers.special_tokens import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK, SpecialTokens, cls_and_sep
 
 Sentences = Callable[[], Iterable[str]]  # called for each pass over the text
 LONGEST_RUN = 1000  # characters without a space that Unigram's trainer gets at once; its memory grows with their number

@@ -85,7 +85,7 @@ def plan_finetuning(given: FinetuneSettings, read: TrainingData | None = None) -
         say(*tokenizer.notes, *data.describe(settings))
     units = task_data.label_units(settings, data)
     start = start_finetuning(settings, source, tokenizer, data.labels, units)
-    check_task(settings, start.model.config, data.has_pairs)
+    check_task(settings, start.model.config, tokenizer, data.has_pairs)
     settings = settings.with_rate(settings.rate_for(start.model.config.hidden_size))
     task_data.weigh_classes(settings, data)
     steps = task_data.steps_of(settings, data.batches, world.size)

@@ -67,11 +67,11 @@ def check_tokenizer(named: str, tokenizer: Tokenizer, config: BertConfig) -> Non
         )
 
 
-def check_task(settings: FinetuneSettings, config: BertConfig, has_pairs: bool) -> None:
+def check_task(settings: FinetuneSettings, config: BertConfig, tokenizer: Tokenizer, has_pairs: bool) -> None:
     """Raise InputError if a length exceeds the model's positions, or there are pairs for a model with one segment type."""
     refuse(
         settings.task.length_problems(config),
         has_pairs
-        and config.type_vocab_size == 1
+        and 0 < config.type_vocab_size <= tokenizer.largest_type
         and f"model_dir={settings.model_dir}: type_vocab_size={config.type_vocab_size}, pairs need 2",
     )

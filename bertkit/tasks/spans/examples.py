@@ -135,7 +135,8 @@ def make_features(
     pieces_of = dict(zip(contexts, tokenizer.encode_with_offsets(contexts), strict=True))
     features = []
     for place, (example, question) in enumerate(zip(examples, questions, strict=True)):
-        head = [facts.cls, *question[: settings.max_query_length], *between]
+        asked = tokenizer.cut(question, settings.max_query_length)
+        head = [facts.cls, *asked, *between]
         pieces = pieces_of[example.context]
         starts = _starts(pieces.offsets)
         room = max_seq_length - len(head) - 1
@@ -154,8 +155,10 @@ def make_features(
             ]
             origins = [*[None] * len(head), *places, None]
             ids = [*head, *pieces.ids[first:last], facts.sep]
-            types = [0] * len(head) + [1] * (last - first + 1)
-            features.append(SpanFeature(place, ids, types, label, num_cut=num_cut, origins=origins))
+            types = tokenizer.pair_types(len(asked), last - first)
+            features.append(
+                SpanFeature(place, ids, types, label, num_first=len(head), num_cut=num_cut, origins=origins)
+            )
     return features
 
 

@@ -1,0 +1,67 @@
+"""Tokenizers that a class of `transformers` builds from its files, such as XLMRobertaTokenizer, and those that are Python code."""
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+from bertkit.base.errors import InputError
+from bertkit.data.library_calls import check_sizes, library_call
+from bertkit.data.tokenizers.files import BERT, CONFIG, read_files
+from bertkit.data.tokenizers.published import Built
+
+
+def built_by_class(folder: Path) -> Built | None:
+    """Return the tokenizer that the class named in the files of a folder builds; None if no class of its own is needed.
+
+    Raises InputError if the class computes in Python, which the library `tokenizers` cannot do.
+    """
+    files = read_files(folder)
+    name = files.class_name
+    if name in ("", BERT):
+        return None
+    check_sizes(files.path, files.content)
+    import transformers
+    from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
+
+    found = tokenizer_class_from_name(name)
+    if found is None:  # code beside a model, which is not run: transformers takes tokenizer.json as it is
+        return None
+    if not issubclass(found, transformers.PreTrainedTokenizerFast):
+        raise InputError(
+            f"{folder / CONFIG}: tokenizer_class={name}: it has no fast form: transformers computes it in Python, for Japanese with the "
+            "package fugashi; use transformers, or a model with a tokenizer.json that says the same"
+        )
+    try:
+        with library_call(), _quietly():
+            theirs = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # of every kind
+        reason = " ".join(str(error).split())
+        raise InputError(
+            f"{folder / CONFIG}: tokenizer_class={name}: transformers cannot build it ({reason:.200})"
+        ) from None
+    names = {role: str(token) for role, token in theirs.special_tokens_map.items() if isinstance(token, str)}
+    settings = {
+        "model_input_names": [*theirs.model_input_names], "truncation_side": theirs.truncation_side,
+        "padding_side": theirs.padding_side, "split_special_tokens": theirs.split_special_tokens,
+    }  # fmt: skip
+    library = theirs.backend_tokenizer
+    library.no_padding()
+    library.no_truncation()
+    return Built(library, {**names, **settings})
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Keep `transformers` from logging and warning."""
+    logger = logging.getLogger("transformers")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
