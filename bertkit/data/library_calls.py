@@ -7,7 +7,6 @@ opened by `opened` alone, and every call is a `library_call`.
 import base64
 import binascii
 import contextlib
-import json
 import math
 import os
 import re
@@ -94,48 +93,60 @@ def _reason(error: BaseException) -> str:
 
 
 def opened(path: Path, text: str, content: JsonObject) -> Tokenizer:
-    """Build the library's tokenizer from a `tokenizer.json`, its text and its parsed content; it neither pads nor cuts texts.
+    """Build the library's tokenizer from a `tokenizer.json`, its text and its parsed content, as `tried` returns it.
 
-    Raises InputError if the library cannot read it or encode a text with it, or if it lets a text fill the memory or the day.
-    The dropout of BPE is for training, and off.
+    Raises InputError if the library cannot read it, or as `tried`, or if the file lets a short text fill the memory.
     """
     check_sizes(path, content)
-    if dropout := at(content, "model.dropout"):
-        line = f"warning: {path}: model.dropout={dropout} is off: the same text always has the same tokens"
-        say(line, file=sys.stderr)
-        content["model"]["dropout"] = None
-        text = json.dumps(content)
-    content["padding"] = None
+    with _reading(path, content):
+        library = Tokenizer.from_str(text)
+    return tried(path, library, content)
+
+
+def tried(path: Path, library: Tokenizer, content: JsonObject) -> Tokenizer:
+    """Return a tokenizer that neither pads nor cuts texts, after it has encoded some; the same changes are made to `content`.
+
+    The dropout of BPE is for training, and off. Raises InputError if the library fails on a text.
+    """
+    with _reading(path, content):
+        library.no_padding()
+        library.no_truncation()
+        content["padding"] = None
+        if dropout := at(content, "model.dropout"):
+            library.model.dropout = content["model"]["dropout"] = None
+            line = f"warning: {path}: model.dropout={dropout:.3g} is off: the same text always has the same tokens"
+            say(line, file=sys.stderr)
+        for probe in _probes(_patterns(content)):
+            library.encode(probe)
+        _check_ids(library)
+    return library
+
+
+@contextlib.contextmanager
+def _reading(path: Path, content: JsonObject) -> Iterator[None]:
+    """Turn errors and panics of the library into an InputError."""
     try:
         with _silencing_panics():
-            library = Tokenizer.from_str(text)
-            library.no_padding()
-            library.no_truncation()
-            for probe in _probes(_patterns(content)):
-                library.encode(probe)
-            _check_ids(library)
+            yield
     except BaseException as error:
         if not (isinstance(error, Exception) or _is_panic(error)):
             raise
         wrong = f"model.type={at(content, 'model.type')}: not a tokenizer of the library `tokenizers`"
         raise InputError(f"{path}: {wrong} ({_reason(error)})") from None  # the library raises nothing more special
-    return library
-
-
-def _check_ids(library: Tokenizer) -> None:
-    """Raise ValueError if the post-processor gives a token an id that the vocabulary has not, or has for another token."""
-    for one in (library.encode(""), library.encode("", "")):
-        for token, number in zip(one.tokens, one.ids, strict=True):
-            if library.token_to_id(token) != number:
-                raise ValueError(
-                    f"the post_processor gives {token} the id {number}, the vocabulary {library.token_to_id(token)}"
-                )
 
 
 def _probes(patterns: list[str]) -> list[str]:
     """Return texts to try: one without any token, and for patterns those of one character, on which a slow one fails."""
     characters = dict.fromkeys("a0 A_" + "".join(patterns)[:PROBED_CHARACTERS]) if patterns else ()
     return ["\uffff", *(f"{character * PROBE_CHARACTERS}\0" for character in characters)]
+
+
+def _check_ids(library: Tokenizer) -> None:
+    """Raise ValueError if the post-processor gives a token another id than the vocabulary."""
+    for one in (library.encode(""), library.encode("", "")):
+        for token, number in zip(one.tokens, one.ids, strict=True):
+            if (known := library.token_to_id(token)) not in (number, None):
+                raise ValueError(f"the post_processor gives {token} the id {number}, the vocabulary {known}")
 
 
 def check_sizes(path: Path, content: JsonObject) -> None:
