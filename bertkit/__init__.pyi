@@ -416,6 +416,7 @@ def pretrain(
         model_dir: any model directory to start from; its shape replaces model=
         objective: masked_lm, or next_token: each token predicts the next one; auto: next_token with attention.pattern=causal
         init_moments: True: also start from the optimizer moments of model_dir; the count of updates restarts, as in NVIDIA's code
+        num_epochs: passes over the text, instead of steps=
         freeze: with model_dir=: embeddings, encoder (embeddings and all layers) or layers:K (embeddings and the lowest K layers); frozen parts have no dropout
         kernels: plain: torch.nn.functional only; see bertkit/kernels/fast.py
         compile: torch.compile for the layers; auto: on CUDA only, since on a CPU it gains nothing and needs a C++ compiler (bertkit/model/layers.py)
@@ -1034,35 +1035,79 @@ def load_predictor(
         InputError: the model has no prediction head, or a setting is wrong.
     """
 
-def masking(name: str) -> Callable[[_Made], _Made]:
+@overload
+def masking(name: str = ...) -> Callable[[_Made], _Made]: ...
+
+@overload
+def masking(made: _Made) -> _Made:
     """Add a function or class as an option of the setting masking.kind."""
 
-def head(name: str) -> Callable[[_Made], _Made]:
+@overload
+def head(name: str = ...) -> Callable[[_Made], _Made]: ...
+
+@overload
+def head(made: _Made) -> _Made:
     """Add a function or class as an option of the setting head.kind."""
 
-def score(name: str) -> Callable[[_Made], _Made]:
+@overload
+def score(name: str = ...) -> Callable[[_Made], _Made]: ...
+
+@overload
+def score(made: _Made) -> _Made:
     """Add a function or class as an option of the setting attention.score."""
 
-def positions(name: str) -> Callable[[_Made], _Made]:
+@overload
+def positions(name: str = ...) -> Callable[[_Made], _Made]: ...
+
+@overload
+def positions(made: _Made) -> _Made:
     """Add a function or class as an option of the setting attention.positions."""
 
-def pattern(name: str) -> Callable[[_Made], _Made]:
+@overload
+def pattern(name: str = ...) -> Callable[[_Made], _Made]: ...
+
+@overload
+def pattern(made: _Made) -> _Made:
     """Add a function or class as an option of the setting attention.pattern."""
 
-def feed_forward(name: str) -> Callable[[_Made], _Made]:
+@overload
+def feed_forward(name: str = ...) -> Callable[[_Made], _Made]: ...
+
+@overload
+def feed_forward(made: _Made) -> _Made:
     """Add a function or class as an option of the setting feed_forward.kind."""
 
-def pooler(name: str) -> Callable[[_Made], _Made]:
+@overload
+def pooler(name: str = ...) -> Callable[[_Made], _Made]: ...
+
+@overload
+def pooler(made: _Made) -> _Made:
     """Add a function or class as an option of the setting pooling."""
 
-def schedule(name: str) -> Callable[[_Made], _Made]:
+@overload
+def schedule(name: str = ...) -> Callable[[_Made], _Made]: ...
+
+@overload
+def schedule(made: _Made) -> _Made:
     """Add a function or class as an option of the setting schedule.decay."""
 
-def optimizer(name: str) -> Callable[[_Made], _Made]:
+@overload
+def optimizer(name: str = ...) -> Callable[[_Made], _Made]: ...
+
+@overload
+def optimizer(made: _Made) -> _Made:
     """Add a function or class as an option of the setting optimizer.name."""
 
-def metric(name: str) -> Callable[[_Made], _Made]:
+@overload
+def metric(name: str = ...) -> Callable[[_Made], _Made]: ...
+
+@overload
+def metric(made: _Made) -> _Made:
     """Add a function or class as an option of the setting task.metrics."""
 
-def shape(name: str) -> Callable[[_Made], _Made]:
+@overload
+def shape(name: str = ...) -> Callable[[_Made], _Made]: ...
+
+@overload
+def shape(made: _Made) -> _Made:
     """Add a function or class as an option of the setting task.kind."""

@@ -260,7 +260,8 @@ class Stub:
         functions.append(loader.replace("(\n", "(\n    model_dir: _Path,\n", 1))
         for slot in SLOTS:
             doc = f'"""Add a function or class as an option of the setting {plugins.SLOTS[slot].setting}."""'
-            functions.append(f"def {slot}(name: str) -> Callable[[_Made], _Made]:\n    {doc}")
+            functions += [f"@overload\ndef {slot}(name: str = ...) -> Callable[[_Made], _Made]: ..."]
+            functions += [f"@overload\ndef {slot}(made: _Made) -> _Made:\n    {doc}"]
         return "\n\n".join([HEAD, *self.classes.values(), *functions]) + "\n"
 
 

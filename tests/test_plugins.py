@@ -368,8 +368,24 @@ def test_a_feed_forward_of_another_size(tiny_runs: Path, tmp_path: Path, capsys:
     refused(code, "narrowing.py:4) returned torch.Size", capsys)
 
 
+def test_an_option_without_a_name_has_that_of_its_function() -> None:
+    @bertkit.schedule
+    def halving(step: int, steps: int, warmup_steps: float) -> float:
+        return 0.5**step
+
+    @bertkit.feed_forward()
+    class Nothing(nn.Identity):
+        def __init__(self, config: object) -> None:
+            super().__init__()
+
+    assert plugins.get("schedule", "halving") is halving
+    assert plugins.get("feed_forward", "Nothing") is Nothing
+    with pytest.raises(InputError, match=r"head 3: expected a name; write @bertkit\.head\('name'\)"):
+        bertkit.head(3)  # type: ignore[call-overload]
+
+
 def test_the_name_of_a_built_in_option() -> None:
-    assert plugins.names_of("schedule") == ["polynomial", "inverse"]
+    assert plugins.names_of("schedule") == ["polynomial", "inverse", "cosine", "wsd"]
     with pytest.raises(InputError, match=r"schedule 'inverse': defined in bertkit\.train\.schedule and in "):
         bertkit.schedule("inverse")(lambda step, steps, warmup_steps: 1.0)  # type: ignore[attr-defined]
 
@@ -409,7 +425,7 @@ MASKING = '@bertkit.masking("mine")\ndef mine(ids, special, rng, policy):\n    {
         ("raise SystemExit(0)", (), "mine.py:4, in <module>: SystemExit: 0); correct"),
         ("", (), "plugins=[mine]: has no effect, since mine adds no plug-in"),
         ('@bertkit.masking("mine")\ndef mine(ids): ...', ("masking=mine",), "mine.py:4) takes (ids); expected (ids, special, rng"),
-        ("@bertkit.masking\ndef mine(ids, special, rng, policy): ...", (), "write @bertkit.masking('name')"),
+        ("@bertkit.masking(3)\ndef mine(ids, special, rng, policy): ...", (), "write @bertkit.masking('name')"),
         (
             '@bertkit.masking("mine")\ndef mine(ids, special, rng, policy, *, words: list = []): ...',
             ("masking=mine",),

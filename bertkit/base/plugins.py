@@ -1,6 +1,6 @@
 """The registry of options: what is built in, and a user's plug-ins, by slot and name.
 
-    @bertkit.masking("block")
+    @bertkit.masking
     def block(ids, special, rng, policy, *, length: int = 3): ...
 
 An option is a function or a class with the decorator of its slot. Its keyword-only parameters are its settings, with types and
@@ -22,8 +22,19 @@ import math
 import os
 import sys
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping
-from types import FrameType, NoneType, UnionType
-from typing import Annotated, Any, Literal, SupportsFloat, TypeAlias, TypeVar, Union, cast, get_args, get_origin
+from types import FrameType, FunctionType, NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    SupportsFloat,
+    TypeAlias,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+)
 
 from bertkit.base.errors import InputError
 
@@ -74,27 +85,30 @@ _modules: set[str] = set()  # those that have added plug-ins, themselves or by a
 _used: dict[tuple[str, str], Option] = {}  # the options that `get` has returned
 
 
-def option(slot: str, name: str) -> Callable[[Made], Made]:
-    """Return the decorator that adds an option to a slot.
+def option(slot: str, name: str | None = None) -> Callable[[Made], Made]:
+    """Return the decorator that adds an option to a slot; without a name, as `@bertkit.masking`, it has that of the function.
 
-    Raises:
-        InputError: the name is no text, another module has an option with it, or a plug-in does not take what its slot passes.
+    Raises InputError if the name is no text, another module has an option with it, or a plug-in does not take what its slot passes.
     """
-    if not isinstance(name, str):
-        raise InputError(f"{slot} {name!r:.80}: expected a name; write @bertkit.{slot}('name')")
+    given: object = name  # without a call, what is decorated
     frame = inspect.currentframe()
     module = _module_of(frame.f_back if frame else None)
 
     def decorator(made: Made) -> Made:
+        own = given if isinstance(given, str) else cast(FunctionType, made).__name__
         if not _is_in(module, OWN):
             _modules.add(module)
-            _check_arguments(slot, name, made)
-        other = _options.get((slot, name), made).__module__
+            _check_arguments(slot, own, made)
+        other = _options.get((slot, own), made).__module__
         if other != made.__module__:
-            raise InputError(f"{slot} {name!r}: defined in {other} and in {made.__module__}; rename one of them")
-        _options[slot, name] = made
+            raise InputError(f"{slot} {own!r}: defined in {other} and in {made.__module__}; rename one of them")
+        _options[slot, own] = made
         return made
 
+    if inspect.isfunction(given) or inspect.isclass(given):
+        return decorator(given)
+    if not isinstance(given, str | None):
+        raise InputError(f"{slot} {given!r:.80}: expected a name; write @bertkit.{slot}('name')")
     return decorator
 
 
@@ -114,8 +128,7 @@ def _check_arguments(slot: str, name: str, made: Callable[..., object]) -> None:
 def load(modules: Iterable[str]) -> None:
     """Import modules with plug-ins, from the working directory too; child processes will do the same.
 
-    Raises:
-        InputError: a name is not that of a module, or a module cannot be imported, or adds no plug-in.
+    Raises InputError if a name is not that of a module, or a module cannot be imported, or adds no plug-in.
     """
     known = [name for name in os.environ.get(MODULES, "").split(",") if name]
     names = list(dict.fromkeys([*known, *modules]))

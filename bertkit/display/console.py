@@ -106,14 +106,22 @@ class Progress:
     """Show the progress of long work and, if the total is known, the time left.
 
     On a terminal and in a notebook this is a bar; `line` prints above it. Elsewhere `advance` prints a line every
-    `SECONDS_BETWEEN_LINES`, unless `silent` is set by a caller that prints its own lines.
+    `SECONDS_BETWEEN_LINES`, unless the caller prints its own ones (`has_lines`), perhaps whenever `is_overdue`. With `silent`,
+    it shows nothing.
     """
 
     def __init__(
-        self, label: str, total: float | None, *, done: float = 0, silent: bool = False, file: TextIO | None = None
+        self,
+        label: str,
+        total: float | None,
+        *,
+        done: float = 0,
+        silent: bool = False,
+        has_lines: bool = False,
+        file: TextIO | None = None,
     ) -> None:
         self.file = file or sys.stdout
-        self.label, self.total, self.done, self.silent = label, total, done, silent
+        self.label, self.total, self.done, self.silent = label, total, done, silent or has_lines
         self.started_at = self.last_line_at = time.monotonic()
         self.done_at_start = done
         self.bar = None
@@ -130,10 +138,15 @@ class Progress:
         step, self.done = to - self.done, to
         if self.bar is not None:
             self.bar.update(step)
-        elif not self.silent and time.monotonic() - self.last_line_at > SECONDS_BETWEEN_LINES:
+        elif not self.silent and self.is_overdue:
             self.last_line_at = time.monotonic()
             done = f"{100 * self.done / self.total:.0f} %, {self.time_left()} left" if self.total else "running"
             say(f"{self.label}: {done}", file=self.file)
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether there is no bar, and the last line was printed long ago."""
+        return self.bar is None and time.monotonic() - self.last_line_at > SECONDS_BETWEEN_LINES
 
     def line(self, text: str) -> None:
         """Print a line above the bar."""

@@ -237,14 +237,12 @@ PUBLISHED = {
 def glue_table(summary: JsonObject, left_out: Sequence[str], archive: str) -> str:
     """Return glue.md, glue.json as a table beside the published scores; `archive` is the file for the GLUE server."""
     rows, faults = [], []
-    for name, beside in PUBLISHED.items():
-        if (task := summary["tasks"].get(name)) is None:
-            rows.append((name, "not measured", "-", "-", *beside))
-            continue
+    for name in [name for name in PUBLISHED if name in summary["tasks"]]:
+        task = summary["tasks"][name]
         metrics = ", ".join(f"{key} {_percent(value)}" for key, value in task["metrics"].items())
         counted, num_runs = task["num_seeds"], len(task["runs"])
         seeds = str(num_runs) if counted == num_runs else f"{counted} of {num_runs}"
-        rows.append((name, metrics or "-", _percent(task["score"]), seeds, *beside))
+        rows.append((name, metrics or "-", _percent(task["score"]), seeds, *PUBLISHED[name]))
         faults += [
             f"- {name}, seed {run['seed']}: not counted: {in_markdown(run['fault'])}"
             for run in task["runs"]

@@ -93,7 +93,7 @@ def training(settings: RunSettings, state: TrainingState, plan: TrainingPlan) ->
     Raises StoppedError after a signal, NumericsError after too many skipped steps, StorageError without a checkpoint.
     """
     is_main = state.accelerator.is_main_process
-    progress = Progress(plan.label, plan.steps, done=state.first_step, silent=not is_main)
+    progress = Progress(plan.label, plan.steps, done=state.first_step, silent=not is_main, has_lines=True)
     rows = _WrittenRows(settings, state, plan, progress) if is_main else _Rows(state, progress)
     with (
         closing(rows),
@@ -326,7 +326,7 @@ class _WrittenRows(_Rows):
         batch = hashlib.blake2b(repr(names).encode(), digest_size=4).hexdigest()  # lets `compare` detect other examples
         self.log.write({**row, "batch": batch})
         self.trackers.log(row)
-        if metrics or "loss" not in row or self.is_printed(report.step):
+        if metrics or "loss" not in row or self.is_printed(report.step) or self.progress.is_overdue:
             self.progress.line(console.step_line(row, self.plan.steps, self.progress.time_left()))
 
     def print(self, lines: Sequence[str]) -> None:

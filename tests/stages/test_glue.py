@@ -231,10 +231,10 @@ def runs_of(*scores: tuple[dict[str, float], str | None]) -> list[SeedRun]:
 
 SAME = "the same answer to every example"
 RUNS = {
+    "wnli": runs_of(({"accuracy": 0.25}, None), ({"accuracy": 0.25}, None)),
     "cola": runs_of(({"matthews_correlation": 0.5}, None), ({"matthews_correlation": 0.0}, SAME), ({"matthews_correlation": 0.6}, None)),
     "mrpc": runs_of(({"accuracy": 0.8, "f1": 0.9}, None)),
     "rte": runs_of(({"accuracy": 0.5}, SAME), ({}, "gradient not finite")),
-    "wnli": runs_of(({"accuracy": 0.25}, None), ({"accuracy": 0.25}, None)),
 }  # fmt: skip
 
 
@@ -246,23 +246,18 @@ def test_summary_over_seeds_is_as_by_hand() -> None:
     assert tasks["mrpc"]["score"] == {"mean": pytest.approx(0.85), "deviation": None}
     assert (tasks["rte"]["score"], tasks["rte"]["best_seed"]) == (None, 0)
     assert tasks["wnli"]["best_seed"] == 0  # the first of equal ones
-    assert summary["average"] == {"score": pytest.approx(0.7), "tasks": ["cola", "mrpc"], "left_out": ["rte", "wnli"]}
+    assert summary["average"] == {"score": pytest.approx(0.7), "tasks": ["cola", "mrpc"], "left_out": ["wnli", "rte"]}
     assert glue_table(summary, LEFT_OUT, ARCHIVE).split("\n")[2:] == [
         "| task | metrics | score | seeds | BERT-base, dev | BERT-base, test |",
         "|---|---|---|---|---|---|",
         "| cola | matthews_correlation 55.00 ± 7.07 | 55.00 ± 7.07 | 2 of 3 | 56.53 | 52.1 |",
-        "| sst2 | not measured | - | - | 92.32 | 93.5 |",
         "| mrpc | accuracy 80.00, f1 90.00 | 85.00 | 1 | 84.07, F1 88.85 | F1 88.9 |",
-        "| stsb | not measured | - | - | 88.64, 88.48 | 85.8 |",
-        "| qqp | not measured | - | - | 90.71, F1 87.49 | F1 71.2 |",
-        "| mnli | not measured | - | - | 83.91, 84.10 | 84.6, 83.4 |",
-        "| qnli | not measured | - | - | 90.66 | 90.5 |",
         "| rte | - | - | 0 of 2 | 65.70 | 66.4 |",
         "| wnli | accuracy 25.00 ± 0.00 | 25.00 ± 0.00 | 2 | 56.34 | - |",
         "",
         "Average: 70.00, over the scores of cola, mrpc.",
-        "Not in the average: rte (none of its runs counts).",
         "Not in the average: wnli (as in Devlin et al. 2019).",
+        "Not in the average: rte (none of its runs counts).",
         "A score is the mean of a task's metrics.",
         "BERT-base: on dev sets, transformers' run_glue.py (cased, one seed); on test sets, Devlin et al. 2019, table 1.",
         "",
