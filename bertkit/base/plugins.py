@@ -106,7 +106,7 @@ def option(slot: str, name: str | None = None) -> Callable[[Made], Made]:
         return made
 
     if inspect.isfunction(given) or inspect.isclass(given):
-        return decorator(given)
+        return cast(Callable[[Made], Made], decorator(given))
     if not isinstance(given, str | None):
         raise InputError(f"{slot} {given!r:.80}: expected a name; write @bertkit.{slot}('name')")
     return decorator
@@ -130,8 +130,7 @@ def load(modules: Iterable[str]) -> None:
 
     Raises InputError if a name is not that of a module, or a module cannot be imported, or adds no plug-in.
     """
-    known = [name for name in os.environ.get(MODULES, "").split(",") if name]
-    names = list(dict.fromkeys([*known, *modules]))
+    names = list(dict.fromkeys([*filter(None, os.environ.get(MODULES, "").split(",")), *modules]))
     if names and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     for name in names:

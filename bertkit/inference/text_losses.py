@@ -14,6 +14,7 @@ from bertkit.data.corpus.manifest import SPLITS
 from bertkit.data.corpus.prepared import PreparedDataset, check_unchanged, open_prepared
 from bertkit.inference.forward import with_perplexity
 from bertkit.inference.held_out import HeldOutText, SplitLosses
+from bertkit.inference.pseudo_perplexity import pseudo_perplexity, sample_sentences
 from bertkit.interop.load import load_packed, resolve_model_dir
 from bertkit.launch.world import world_from_environment
 from bertkit.model.heads import BertWithHeads
@@ -76,9 +77,14 @@ def _measure(
         raise InputError(
             f"data_dir={settings.data_dir}: no documents in split {'+'.join(names)}; {hint} or set split=all"
         )
+    pseudo = {}
+    if "masked_lm" in model.heads:
+        splits = [dataset.splits[name] for name in names if name in examples.splits]
+        sentences = sample_sentences(splits, examples.segments.max_seq_length, settings.max_sequences)
+        pseudo = pseudo_perplexity(accelerator, prepared_model, sentences, dataset.tokenizer.facts, precision)
     if not world_from_environment().is_main:
         return None
-    return with_perplexity(SplitLosses.joined(measured).metrics()) | {"split": "+".join(names)}
+    return with_perplexity(SplitLosses.joined(measured).metrics()) | pseudo | {"split": "+".join(names)}
 
 
 def _with_pairs_of_run(settings: EvaluateSettings) -> EvaluateSettings:

@@ -14,6 +14,7 @@ from conftest import Capsys, mounted, output_of, refused
 from bertkit.base.files import sha256_file
 from bertkit.base.tensor_files import read_tensors
 from bertkit.cli import run
+from bertkit.display import console
 from bertkit.train import checkpoint
 from bertkit.train.checkpoint import all_checkpoints, fault_of, read_state
 from bertkit.train.log import read_metrics
@@ -102,6 +103,23 @@ def test_a_run_goes_on_from_its_stable_part_as_if_it_had_been_long_from_the_star
     shutil.rmtree(tmp_path / "linear" / "checkpoints" / "step-00000005")
     assert pretrain(prepared_dir, tmp_path / "linear", *more, "steps=7") == 0
     assert "resumed from step 6 of 7\n" in capsys.readouterr().out
+
+
+def test_a_log_file_has_one_kind_of_progress_lines(
+    prepared_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
+) -> None:
+    """Of 15 rows every other one is printed; all of them, if a line is overdue."""
+    words = ["steps=15", "log.every_steps=auto", "checkpoint.every_steps=99", "evaluation.every_steps=99"]
+
+    def steps_of(seconds: float) -> list[int]:
+        monkeypatch.setattr(console, "SECONDS_BETWEEN_LINES", seconds)
+        assert pretrain(prepared_dir, tmp_path / f"{seconds}", *words, "batch.sequences=2") == 0
+        printed = capsys.readouterr().out
+        assert "pretraining:" not in printed
+        return [int(line.split()[1].partition("/")[0]) for line in printed.splitlines() if line.startswith("step ")]
+
+    assert steps_of(99) == [1, 2, 4, 6, 8, 10, 12, 14, 15]
+    assert steps_of(0) == [*range(1, 16)]
 
 
 def test_epochs_are_converted_to_steps(prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:

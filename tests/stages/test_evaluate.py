@@ -1,6 +1,8 @@
 """Evaluation on a prepared dataset: fixed, split by split, and refused where nothing fits."""
 
+import itertools
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from conftest import Capsys, make_text, refused, small_model, write_text
 
 from bertkit import export_model, load_model, load_tokenizer
@@ -18,6 +21,8 @@ from bertkit.data.batches.examples import open_examples
 from bertkit.data.batches.instances import open_instances
 from bertkit.data.corpus.prepared import open_prepared
 from bertkit.data.corpus.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bertkit.inference import pseudo_perplexity
+from bertkit.inference.pseudo_perplexity import sample_sentences
 from bertkit.interop.load import load_directory
 from bertkit.run.length_phases import make_phases
 from bertkit.settings.pretrain import PretrainSettings
@@ -65,6 +70,43 @@ def test_a_model_is_measured_on_what_it_was_not_trained_on(prepared_dir: Path, t
     assert result["split"] == "held_out"
     final = json.loads((tmp_path / "run" / "eval.json").read_text())
     assert result["mlm_loss"] == pytest.approx(final["mlm_loss"], rel=1e-5)
+
+
+def test_pseudo_perplexity_is_that_of_transformers(prepared_dir: Path, model_dir: Path, capsys: Capsys) -> None:
+    """Salazar et al. 2020: each token of five held-out sentences hidden in turn."""
+    theirs, facts = (
+        transformers.AutoModelForMaskedLM.from_pretrained(model_dir).eval(),
+        load_tokenizer(prepared_dir).facts,
+    )
+    split = open_prepared(prepared_dir).splits["held_out"]
+    borders = split.sentences.tolist()
+    known = {tuple(split.tokens(start, end - start).tolist()) for start, end in itertools.pairwise(borders)}
+    sentences, losses = sample_sentences([split], 40, 5), []
+    assert len(sentences) == 5
+    assert {tuple(sentence) for sentence in sentences} <= known
+    for sentence in sentences:
+        for place in range(1, len(sentence) + 1):
+            ids = torch.tensor([[facts.cls, *sentence, facts.sep]])
+            ids[0, place] = facts.mask
+            with torch.no_grad():
+                logits = theirs(input_ids=ids).logits[0, place]
+            losses.append(float(-logits.log_softmax(-1)[sentence[place - 1]]))
+    arguments = (f"model_dir={model_dir}", f"data_dir={prepared_dir}", "split=held_out", "max_sequences=5")
+    result = evaluate(capsys, *arguments)
+    assert result["pseudo_perplexity"] == pytest.approx(math.exp(sum(losses) / len(losses)), rel=1e-5)
+    assert result["pseudo_perplexity_tokens"] == len(losses) == sum(map(len, sentences))
+
+
+def test_sentences_of_all_splits_within_the_budget(prepared_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    splits = open_prepared(prepared_dir).splits
+    monkeypatch.setattr(pseudo_perplexity, "MOST_TOKENS", 10**6)
+    every = sample_sentences([splits["held_out"], splits["train"]], 40, None)
+    assert len(every) == sum(len(split.sentences) - 1 for split in splits.values())
+    assert sum(map(len, every)) == sum(split.num_tokens for split in splits.values())
+    monkeypatch.setattr(pseudo_perplexity, "MOST_TOKENS", 1000)
+    few = sample_sentences([splits["train"]], 7, None)
+    assert 900 < sum(len(sentence) * (len(sentence) + 2) for sentence in few) <= 1000
+    assert max(map(len, few)) == 5
 
 
 # ---- fixed instances
