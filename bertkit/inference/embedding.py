@@ -4,6 +4,7 @@ Texts are sorted by length and packed, so nothing is computed on padding.
 """
 
 import dataclasses
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from tokenizers.normalizers import Lowercase
 from torch import nn
 
 from bertkit.base.batch import TaskBatch
@@ -21,8 +23,9 @@ from bertkit.base.processors import check_precision, share_processors
 from bertkit.base.typed_settings import build, refuse
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.inference.forward import require_finite
-from bertkit.interop.exports.sentence_transformers import Pooling, max_length_of, read_pooling
+from bertkit.inference.pooling import pooled
 from bertkit.interop.load import load_packed, load_tokenizer, resolve_model_dir
+from bertkit.interop.sentence_transformers.folder import Pooling, max_length_of, read_pooling
 from bertkit.kernels import fast
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.heads import BertWithHeads
@@ -33,6 +36,7 @@ from bertkit.tasks.feature import Feature
 from bertkit.tasks.reading.rows import is_frame, iterated, plain_rows
 from bertkit.train import micro_batches, processes
 
+_LOWERCASE = Lowercase()
 TEXTS_AT_ONCE = 4096  # texts tokenized, and sorted by length, together
 
 
@@ -50,11 +54,30 @@ class Embedder:
     """
 
     def __init__(
-        self, model: BertWithHeads, tokenizer: Tokenizer, pooling: Pooling, precision: str, batch_tokens: int
+        self,
+        model: BertWithHeads,
+        tokenizer: Tokenizer,
+        pooling: Pooling,
+        precision: str,
+        batch_tokens: int,
+        normalize: bool | None = None,
     ) -> None:
-        check_pooling(pooling.mode, model.config, "pooling")
+        """Make an embedder of an encoder; `normalize` is what the user asks for, None for what the pooling has."""
+        check_pooling(pooling.modes, model.config, "pooling")
         self.model, self.tokenizer, self.pooling = model, tokenizer, pooling
-        self.dimension, self.precision, self.batch_tokens = model.config.hidden_size, precision, batch_tokens
+        self.precision, self.batch_tokens, self.normalize = precision, batch_tokens, normalize
+        size = model.config.hidden_size * len(pooling.modes)
+        for step in pooling.steps:
+            given, made = step.sizes or (size, size)
+            refuse(given != size and f"{step.folder}: takes vectors of {given} numbers; those before it have {size}")
+            step.module.to(next(model.parameters()).device)
+            size = made
+        self.dimension = min(size, pooling.truncate_dim or size)
+        # special tokens in a text stay when it is lower-cased
+        tokens = [
+            token.content for token in tokenizer.backend.get_added_tokens_decoder().values() if not token.normalized
+        ]
+        self._kept = re.compile("|".join(map(re.escape, sorted(tokens, key=len, reverse=True))) or "(?!)")
 
     @property
     def max_seq_length(self) -> int:
@@ -81,30 +104,51 @@ class Embedder:
         """Return the warning about texts that were cut."""
         return f"{num_cut:,} of {num_texts:,} texts have more than max_seq_length={self.max_seq_length} tokens and were cut"
 
-    def embed(self, texts: Sequence[str | list[int]], normalize: bool | None = None) -> TextVectors:
-        """Return the vectors of texts, or of the ids of their tokens; `normalize` overrides that of the pooling.
+    def embed(
+        self, texts: Sequence[str | list[int]], normalize: bool | None = None, prompt: str | None = None
+    ) -> TextVectors:
+        """Return the vectors of texts, or of the ids of their tokens; `normalize` and `prompt` override those of the pooling.
 
         Raises InputError if an element is neither.
         """
+        prompt = self.pooling.prompt if prompt is None else prompt
+        normalize = self.normalize if normalize is None else normalize
+        is_normal, is_cut = (
+            self.pooling.normalize if normalize is None else normalize,
+            self.pooling.truncate_dim is not None,
+        )
+        num_skipped = (
+            0 if self.pooling.include_prompt or not prompt else len(self.encode_ids([""], prompt=prompt)[0]) - 1
+        )
+        refuse(
+            num_skipped >= self.max_seq_length - 1
+            and f"prompt={prompt!r:.60}: leaves no room for a text in max_seq_length={self.max_seq_length}"
+        )
         vectors, num_cut = np.empty((len(texts), self.dimension), np.float32), 0
         for start in range(0, len(texts), TEXTS_AT_ONCE):
             part = texts[start : start + TEXTS_AT_ONCE]
-            ids = self.encode_ids(part, start)
+            ids = self.encode_ids(part, start, prompt)
             longest = self.max_seq_length
             num_cut += sum(len(text) > longest for text in ids)
             kept = ([text[0], *self.tokenizer.cut(text[1:-1], longest - 2), text[-1]] for text in ids)
             features = (Feature(place, text, [0] * len(text), None) for place, text in enumerate(kept))
             batches = FeatureBatches(features, "sequence")
             for items, batch in batches.batches_of(self.batch_tokens, 0, 1):
-                vectors[start + items] = text_vectors(self.model, batch, self.pooling.mode, self.precision)
+                pooled_vectors = text_vectors(self.model, batch, self.pooling, self.precision, num_skipped)
+                kept_numbers = _scaled(pooled_vectors, is_normal)[:, : self.dimension]
+                # what a user asks for comes after the truncation, unlike the module of the folder
+                vectors[start + items] = _scaled(kept_numbers, is_cut and bool(normalize))
         require_finite(bool(np.isfinite(vectors).all()), self.precision)
-        if self.pooling.normalize if normalize is None else normalize:
-            # vectors are not zero, since LayerNorm comes last; 1e-12 is the default of torch's `normalize`
-            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         return TextVectors(vectors, num_cut)
 
-    def encode_ids(self, texts: Sequence[str | list[int]], start: int = 0) -> list[list[int]]:
-        """Return the ids of texts, with [CLS] and [SEP], which are put around given ids, too; the first text has the number `start`."""
+    def encode_ids(
+        self, texts: Sequence[str | list[int]], start: int = 0, prompt: str | None = None
+    ) -> list[list[int]]:
+        """Return the ids of texts, with [CLS] and [SEP], which are put around given ids, too; the first text has the number `start`.
+
+        `prompt` is written before each text; None for that of the pooling.
+        """
+        prompt = self.pooling.prompt if prompt is None else prompt
         facts = self.tokenizer.facts
         for number, text in enumerate(texts, start):
             if isinstance(text, list) and (wrong := [token for token in text if not 0 <= token < facts.size]):
@@ -115,7 +159,8 @@ class Embedder:
                 raise InputError(f"texts[{number}]: {not_text('text', text)}")
             if isinstance(text, str) and not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
                 raise InputError(f"texts[{number}]: contains half of a surrogate pair; remove it")
-        encoded = iter(self.tokenizer([text for text in texts if isinstance(text, str)])["input_ids"])
+        given = [prompt + text for text in texts if isinstance(text, str)]
+        encoded = iter(self.tokenizer([*map(self._lowered, given)] if self.pooling.lowercase else given)["input_ids"])
         return [
             next(encoded)
             if isinstance(text, str)
@@ -123,6 +168,17 @@ class Embedder:
             else [facts.cls, *text, facts.sep]
             for text in texts
         ]  # fmt: skip
+
+    def _lowered(self, text: str) -> str:
+        """Lower-case a text, as the normalizer of the library `tokenizers` does."""
+        parts, ends = self._kept.split(text), [*self._kept.findall(text), ""]
+        return "".join(f"{_LOWERCASE.normalize_str(part)}{kept}" for part, kept in zip(parts, ends, strict=True))
+
+
+def _scaled(vectors: NDArray[np.float32], is_normal: bool) -> NDArray[np.float32]:
+    """Scale vectors, (n, D), to length 1 if they shall be."""
+    # vectors are not zero, since LayerNorm comes last; 1e-12 is the default of torch's `normalize`
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12) if is_normal else vectors
 
 
 def texts_of(inputs: object, column: str | int | None = None) -> list[Any]:
@@ -140,9 +196,9 @@ def texts_of(inputs: object, column: str | int | None = None) -> list[Any]:
     return [row[str(chosen)] for row in rows]
 
 
-def check_pooling(mode: str, config: BertConfig, setting: str) -> None:
+def check_pooling(modes: Sequence[str], config: BertConfig, setting: str) -> None:
     """Raise InputError for cls pooling with causal attention, where [CLS] attends only to itself."""
-    if mode == "cls" and config.attention.pattern == "causal":
+    if "cls" in modes and config.attention.pattern == "causal":
         raise InputError(f"{setting}=cls: with attention.pattern=causal [CLS] attends only to itself; use mean")
 
 
@@ -202,8 +258,8 @@ def load_embedder(
 def open_embedder(settings: EmbedSettings) -> Embedder:
     """Load an encoder onto the device; raises InputError as `load_embedder` does."""
     device, directory = processes.choose_device(settings.device), resolve_model_dir(settings.model_dir)
-    longest = settings.max_seq_length
-    changes: dict[str, Any] = {"mode": settings.pooling, "normalize": settings.normalize, "max_length": longest}
+    longest, modes = settings.max_seq_length, settings.pooling and (settings.pooling,)
+    changes: dict[str, Any] = {"modes": modes, "max_length": longest}
     pooling = dataclasses.replace(pooling_of(directory), **{k: v for k, v in changes.items() if v is not None})
     model = load_packed(directory, heads=(), with_pooler=False).model
     tokenizer, config = load_tokenizer(directory), model.config
@@ -215,18 +271,19 @@ def open_embedder(settings: EmbedSettings) -> Embedder:
     )
     model.use(fast.choose("auto"))
     num_tokens = settings.batch_tokens or micro_batches.AUTO_MICRO_TOKENS[device.type]
-    return Embedder(model.eval().to(device), tokenizer, pooling, settings.precision, num_tokens)
+    return Embedder(model.eval().to(device), tokenizer, pooling, settings.precision, num_tokens, settings.normalize)
 
 
 @torch.no_grad()
-def text_vectors(model: nn.Module, batch: TaskBatch, pooling: str, precision: str = "fp32") -> NDArray[np.float32]:
-    """Encode a packed batch of texts, and pool the tokens of each text by "mean", "max" or "cls" (the first), (B, D)."""
+def text_vectors(
+    model: nn.Module, batch: TaskBatch, pooling: Pooling, precision: str = "fp32", num_skipped: int = 0
+) -> NDArray[np.float32]:
+    """Encode a packed batch of texts, pool the tokens of each text without the first `num_skipped`, and take all steps, (B, D)."""
     device_inputs = DeviceInputs.of(model, precision)
     with device_inputs.autocast():
         hidden = model(*device_inputs.tokens(batch)).last_hidden_state[: batch.num_tokens].float()  # (S, D)
     lengths = torch.from_numpy(batch.sequence_lengths).to(device_inputs.device)
-    if pooling == "cls":
-        vectors = hidden[lengths.cumsum(0) - lengths]
-    else:
-        vectors = torch.segment_reduce(hidden, pooling, lengths=lengths)
-    return vectors.cpu().numpy()  # type: ignore[no-any-return]
+    vectors = pooled(hidden, lengths, pooling.modes, num_skipped)
+    for step in pooling.steps:
+        vectors = step.module(vectors)
+    return vectors.cpu().numpy()

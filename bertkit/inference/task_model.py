@@ -21,6 +21,7 @@ from bertkit.run.starts.fitting import check_tokenizer
 from bertkit.tasks.continuation import ContinuationTask
 from bertkit.tasks.feature import Feature
 from bertkit.tasks.fill_mask import FillMaskTask
+from bertkit.tasks.label_kinds import Number, Score
 from bertkit.tasks.task import AnyTask, Example
 from bertkit.tasks.task_config import TaskConfig, without_retired
 from bertkit.tasks.trainable import task_of
@@ -89,6 +90,8 @@ def open_task_model(
         named_model = f"{setting}={model_dir}"
         return TaskModel(model, tokenizer, _task_without_head(named_model, model, task, changes, without_head))
     opened_task = task_of(_task_for(model_dir, model, tokenizer, task, changes), labels_of(model))
+    if isinstance(opened_task, Number) and model.config.score_activation == "sigmoid":
+        opened_task = Score(opened_task.config, opened_task.labels)
     if opened_task.config.labels != "auto":
         check_labels(model_dir, opened_task)
     return TaskModel(model, tokenizer, opened_task)

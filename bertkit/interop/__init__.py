@@ -13,5 +13,6 @@ files of other formats. Hugging Face's parameter names are in `hugging_face/name
     parity.certificate             the certificate of a comparison: read, check and summarise it
     exports.card                   the model card
     exports.onnx                   the model in ONNX format
-    exports.sentence_transformers  the files of sentence-transformers
+    sentence_transformers.folder   how a folder of sentence-transformers makes a vector of a text
+    sentence_transformers.layout   the files of sentence-transformers
 """

@@ -18,12 +18,12 @@ from bertkit.base.processors import check_precision
 from bertkit.base.typed_settings import refuse
 from bertkit.data.corpus.tokenizer import Rules, Tokenizer
 from bertkit.data.corpus.tokenizer import load_tokenizer as load_tokenizer_files
-from bertkit.interop.exports.sentence_transformers import max_length_of
 from bertkit.interop.google.checkpoint import config_file, find_checkpoint
 from bertkit.interop.hugging_face.config_json import changed_from_bert
 from bertkit.interop.hugging_face.directory import fetch
 from bertkit.interop.hugging_face.tokenizer_classes import built_by_class
 from bertkit.interop.padded import PaddedBert
+from bertkit.interop.sentence_transformers.folder import encoder_dir, max_length_of
 from bertkit.interop.stored import Stored, files_of, fit, folder_of, read_stored, relabel
 from bertkit.model.bert_config import (
     HEADS,
@@ -123,7 +123,7 @@ def load_tokenizer(model_dir: str | Path, rules: Rules | None = None, lowercase:
         return load_tokenizer_files(path / "tokenizer", lowercase, rules)
     if checkpoints_dir(path).is_dir() or not path.exists():
         path = resolve_model_dir(model_dir)
-    folder = path if path.is_file() else folder_of(path)
+    folder = path if path.is_file() else encoder_dir(folder_of(path))
     tokenizer = load_tokenizer_files(folder, lowercase, rules, built=built_by_class(folder))
     if not path.is_file():
         tokenizer.max_length = max_length_of(folder)
@@ -147,6 +147,7 @@ def resolve_model_dir(model_dir: str | Path, setting: str = "model_dir") -> Path
         if path.exists() or not is_id(str(model_dir)):
             raise missing_directory_error(str(model_dir), setting)
         path = fetch(str(model_dir), setting)
+    path = encoder_dir(path)
     if checkpoints_dir(path).is_dir() or (path / "config.yaml").is_file():
         return _model_of_run(path, f"{setting}={model_dir}")
     if not files_of(path).config.is_file():
@@ -205,7 +206,7 @@ def load_directory(
         head=HeadConfig() if set(chosen).isdisjoint(TASK_HEADS) else head or stored.config.head,
     )
     if labels is not None:
-        config = dataclasses.replace(config, labels=tuple(labels), problem_type=problem_type)
+        config = dataclasses.replace(config, labels=tuple(labels), problem_type=problem_type, score_activation=None)
     relabel(stored, chosen, config)
     refuse([f"{stored.config_path}: {each}" for each in head_problems(config.attention, config.pooling, chosen)])
     with torch.device("meta"):

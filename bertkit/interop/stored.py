@@ -18,6 +18,7 @@ from bertkit.interop.hugging_face.architecture import Architecture, StoredTensor
 from bertkit.interop.hugging_face.config_json import config_of, problem_type_of, read_content, type_of, warn_once
 from bertkit.interop.hugging_face.names import in_decoder, in_masked_lm
 from bertkit.interop.hugging_face.weight_files import HuggingFaceFiles, has_weights, unfit_values
+from bertkit.interop.sentence_transformers.folder import cross_encoder_keys
 from bertkit.model.bert_config import HEADS, TASK_HEADS, BertConfig
 
 
@@ -98,7 +99,7 @@ def read_stored(directory: Path) -> Stored:
     """Read a directory from `resolve_model_dir`; raises InputError if a file is damaged, or its settings are not supported."""
     files = files_of(directory)
     path, read = files.config, files.read()
-    content = read_content(path)
+    content = read_content(path) | cross_encoder_keys(files.folder)
     architecture = type_of(path, content)
     try:
         stored = architecture.stored(read.tensors, content)

@@ -190,6 +190,9 @@ class BertConfig(BertShape):
     labels: tuple[str, ...] = ("LABEL_0", "LABEL_1")
     # the task of a sequence head; None: a regression if there is one label, else a single-label classification
     problem_type: ProblemType | None = None
+    score_activation: Literal["sigmoid"] | None = (
+        None  # from the logit of a regression to its number, as in a cross-encoder
+    )
     classifier_dropout: ShareBelow1 | None = None  # dropout before a task head; None for `hidden_dropout_prob`
     embedding_dropout_prob: ShareBelow1 | None = None  # dropout of the embeddings; None for `hidden_dropout_prob`
     head_act: Activation | None = None  # of the transform with which heads begin; None for `hidden_act`

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError
+from bertkit.base.typed_settings import refuse
 from bertkit.retrieval.library import Library
 from bertkit.retrieval.library_file import EncoderIdentity
 from bertkit.retrieval.vectors import Numbers
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 
 
 class PassageEncoder:
-    """A model as a function from texts to vectors of length 1, whose products are cosines; it has its own pooling."""
+    """A model as a function from texts to vectors, whose products are their similarity; it has its own pooling and prompts.
+
+    The similarity is the cosine, of vectors of length 1, or the dot product, if the model's folder says so.
+    """
 
     def __init__(
         self,
@@ -34,16 +38,28 @@ class PassageEncoder:
 
         directory = resolve_model_dir(model_dir, setting)
         self.embedder: Embedder = load_embedder(directory, device=device)
-        files = repr((sorted(hashes_of(directory).items()), self.embedder.pooling))
+        pooling = self.embedder.pooling
+        refuse(
+            pooling.similarity not in ("cosine", "dot")
+            and f"{setting}={model_dir}: similarity_fn_name={pooling.similarity!r} is not supported; a library has cosine and dot"
+        )
+        self._prompts = pooling.prompts
+        self._normalize = True if pooling.similarity == "cosine" else None
+        files = f"({sorted(hashes_of(directory).items())!r}, {pooling.identity})"
         digest = hashlib.blake2b(files.encode(), digest_size=16).hexdigest()
         self.identity = EncoderIdentity(str(directory.absolute()), digest, self.embedder.dimension, numbers)
         self.num_cut = 0  # texts that were too long
 
-    def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the vectors of texts, (n, D)."""
-        vectors, num_cut = self.embedder.embed(texts, normalize=True)
+    def of_passages(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return the vectors of passages, (n, D), with the prompt for documents."""
+        vectors, num_cut = self.embedder.embed(texts, self._normalize, self._prompts.get("document", ""))
         self.num_cut += num_cut
         return vectors
+
+    def of_question(self, text: str) -> NDArray[np.float32]:
+        """Return the vector of a question, (D,), with the prompt for queries."""
+        vectors, _ = self.embedder.embed([text], self._normalize, self._prompts.get("query", ""))
+        return vectors[0]  # type: ignore[no-any-return]
 
     def check(self, library: Library) -> None:
         """Raise InputError unless this model made the library's vectors."""

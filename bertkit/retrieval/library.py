@@ -136,7 +136,7 @@ class Library:
     def add_nearest(
         self, hits: Sequence[Hit], query: NDArray[np.float32], num_hits: int, where: Sequence[str] = ()
     ) -> list[Hit]:
-        """Add the `num_hits` passages whose vectors have the largest cosines with `query`, (D,); all get their cosine.
+        """Add the `num_hits` passages whose vectors are most similar to `query`, (D,); all get their similarity.
 
         `where` is that of the hits. A passage that is not among the hits has a BM25 of 0.
         """

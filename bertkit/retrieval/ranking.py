@@ -152,7 +152,7 @@ class Searcher:
         hits = self.library.find(question, num_candidates, more, where, add_rest=predictor is not None)
         if self.encoder is not None and with_vectors:
             self.encoder.check(self.library)  # the file may be another one than at the start
-            hits = self.library.add_nearest(hits, self.encoder([question])[0], num_candidates, where)
+            hits = self.library.add_nearest(hits, self.encoder.of_question(question), num_candidates, where)
         if predictor is None or not hits:
             return Matches(question, more, [Candidate(hit) for hit in hits])
         predictions = _predictions(predictor, [(question, hit.passage) for hit in hits])

@@ -101,7 +101,7 @@ class ServedModel:
     @property
     def pooling(self) -> str | None:
         """How `/embed` pools the vectors of tokens; None if it cannot."""
-        return None if isinstance(self._embedder, InputError) else self._embedder.pooling.mode
+        return None if isinstance(self._embedder, InputError) else "+".join(self._embedder.pooling.modes)
 
     @property
     def max_length(self) -> int:

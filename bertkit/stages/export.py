@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import shutil
 from pathlib import Path
 
 from bertkit.base.errors import InputError, say
@@ -10,13 +11,15 @@ from bertkit.base.text_files import JsonObject, read_json
 from bertkit.base.typed_settings import checked, refuse
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.inference.embedding import check_pooling
-from bertkit.interop.exports import card, onnx, sentence_transformers
+from bertkit.interop.exports import card, onnx
 from bertkit.interop.google.checkpoint import write_release
 from bertkit.interop.hugging_face.config_json import is_decoder, require_bert
 from bertkit.interop.hugging_face.directory import tensors_of, write_model
 from bertkit.interop.load import hashes_of, load_directory, resolve_model_dir
 from bertkit.interop.parity.certificate import summary_of, worst_failure
 from bertkit.interop.parity.comparison import compare, load_reference
+from bertkit.interop.sentence_transformers.folder import Pooling, read_pooling
+from bertkit.interop.sentence_transformers.layout import layout_files, step_files
 from bertkit.model.bert_config import PRETRAINING_HEADS, TASK_HEADS
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.publishing import facts_of_checkpoint, tokenizer_of
@@ -41,12 +44,15 @@ def run(settings: ExportSettings) -> None:
     require_bert(model.config, f"model_dir={settings.model_dir}")
     tokenizer = tokenizer_of(settings.model_dir, source)
     _check_layouts(settings, model, tokenizer)
-    text_files = _text_files(settings, source, model)
+    pooling = _pooling_of(settings, source, model)
+    text_files = _text_files(settings, source, model, pooling)
+    copied = {} if pooling is None else step_files(pooling)
     identity = {
         "heads": [*model.heads, *(["pooler"] if model.bert.pooler is not None else [])],
         "formats": [settings.google, settings.onnx, settings.sentence_transformers],
         "source_sha256": hashes_of(source),
-        "layout_sha256": {name: hashlib.sha256(text.encode()).hexdigest() for name, text in text_files.items()},
+        "layout_sha256": {name: hashlib.sha256(text.encode()).hexdigest() for name, text in text_files.items()}
+        | {name: sha256_file(path) for name, path in copied.items()},
     }
     if final.exists() and any(final.iterdir()):
         if not _holds(final, identity):
@@ -57,6 +63,9 @@ def run(settings: ExportSettings) -> None:
         return
     with building_dir(final.resolve()) as partial:
         write_model(model, tokenizer, partial, text_files)
+        for name, path in copied.items():
+            (partial / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(path, partial / name)
         theirs = load_reference(partial, model)
         result = _certified(settings, compare(partial, model, theirs))
         if settings.google:
@@ -119,17 +128,25 @@ def _check_layouts(settings: ExportSettings, model: BertWithHeads, tokenizer: To
         onnx.check_installed()
 
 
-def _text_files(settings: ExportSettings, source: Path, model: BertWithHeads) -> dict[str, str]:
+def _text_files(
+    settings: ExportSettings, source: Path, model: BertWithHeads, pooling: Pooling | None
+) -> dict[str, str]:
     """Return the texts of the model card and of the files for sentence-transformers, by name."""
     files = {"README.md": card.model_card(model, _facts(settings, source, model))}
-    if settings.sentence_transformers is not False:
-        pooling = sentence_transformers.read_pooling(source) or sentence_transformers.Pooling()
-        if isinstance(settings.sentence_transformers, str):
-            pooling = dataclasses.replace(pooling, mode=settings.sentence_transformers)
-        check_pooling(pooling.mode, model.config, "sentence_transformers")
-        config = model.config
-        files |= sentence_transformers.layout_files(pooling, config.hidden_size, config.max_position_embeddings)
+    if pooling is not None:
+        files |= layout_files(pooling, model.config.hidden_size, model.config.max_position_embeddings)
     return files
+
+
+def _pooling_of(settings: ExportSettings, source: Path, model: BertWithHeads) -> Pooling | None:
+    """Return the pooling of an export for sentence-transformers, which is the source's own if it has one; None for others."""
+    if settings.sentence_transformers is False:
+        return None
+    pooling = read_pooling(source) or Pooling()
+    if isinstance(settings.sentence_transformers, str):
+        pooling = dataclasses.replace(pooling, modes=(settings.sentence_transformers,))
+    check_pooling(pooling.modes, model.config, "sentence_transformers")
+    return pooling
 
 
 def _facts(settings: ExportSettings, source: Path, model: BertWithHeads) -> card.CardFacts:

@@ -81,7 +81,7 @@ def _add_vectors(library: LibraryWriter, encoder: PassageEncoder, num_passages: 
     num_done = library.prepare_vectors(encoder.identity)
     with Progress("vectors", num_passages, done=num_done) as progress:
         for block in library.without_vectors():
-            vectors = encoder([text for _, text in block])
+            vectors = encoder.of_passages([text for _, text in block])
             library.add_vectors([number for number, _ in block], vectors, encoder.identity.numbers)
             num_done += len(block)
             progress.advance(num_done)

@@ -230,6 +230,14 @@ class Number(SequenceTask[float]):
         return review.review_of_numbers(cases)
 
 
+class Score(Number):
+    """Texts with a number from 0 to 1, the sigmoid of the logit: a cross-encoder of sentence-transformers."""
+
+    def prediction(self, example: str, logits: Logits) -> SequencePrediction[float]:
+        """Return the number."""
+        return super().prediction(example, sigmoid(logits))
+
+
 class NextSentence(OneLabel):
     """Pairs of texts, of which the second follows the first or does not; pretraining trains this head, not fine-tuning."""
 

@@ -15,7 +15,8 @@ from bertkit import export_model, load_embedder
 from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.inference import embedding
-from bertkit.interop.exports.sentence_transformers import Pooling, layout_files
+from bertkit.interop.sentence_transformers.folder import Pooling
+from bertkit.interop.sentence_transformers.layout import layout_files
 
 TEXTS = [
     "A cat sits on the mat.", "", "Ünïcödé: 日本語, emoji 🙂 and \u200b nothing", "[SEP] and [MASK] are special here too",
@@ -44,7 +45,7 @@ def test_a_real_model_and_what_version_6_saves_of_it(theirs: Callable[[Path], An
     assert np.linalg.norm(vectors, axis=1) == pytest.approx(np.ones(len(TEXTS)), abs=1e-5)
     assert np.abs(vectors[0] - vectors[2]).max() > 0.05  # texts are told apart
     model.save(str(tmp_path / "saved"))  # the files of the installed version
-    assert load_embedder(tmp_path / "saved").pooling == Pooling("mean", True, 256)
+    assert load_embedder(tmp_path / "saved").pooling == Pooling(("mean",), True, 256)
     assert np.array_equal(embed(tmp_path / "saved"), vectors)
 
 
@@ -55,7 +56,7 @@ def test_every_pooling_equals_sentence_transformers(
 ) -> None:
     plain = export_model(small_model(tokenizer.vocab_size, heads=(), with_pooler=True), tokenizer, tmp_path / "plain")
     stored = export_model(small_model(tokenizer.vocab_size, heads=()), tokenizer, tmp_path / "stored")
-    for name, text in layout_files(Pooling(mode, normalize, 17), HIDDEN, POSITIONS).items():
+    for name, text in layout_files(Pooling((mode,), normalize, 17), HIDDEN, POSITIONS).items():
         (stored / name).parent.mkdir(exist_ok=True)
         (stored / name).write_text(text)
     model = theirs(stored)
@@ -121,20 +122,6 @@ def test_embedder_refuses_bad_arguments(arguments: dict[str, Any], message: str,
 def test_embedder_refuses_values_that_are_no_text(text: Any, message: str, small_dir: Path) -> None:
     with pytest.raises(InputError, match=rf"texts\[1\]: .*{message}"):
         load_embedder(small_dir)(["ka", text])
-
-
-def test_prompts_and_other_modules_are_refused(small_dir: Path, tmp_path: Path) -> None:
-    for name, text in layout_files(Pooling(), HIDDEN, POSITIONS).items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    for path in small_dir.iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    (tmp_path / "config_sentence_transformers.json").write_text('{"default_prompt_name": "query"}')
-    with pytest.raises(InputError, match="default_prompt_name='query'"):
-        load_embedder(tmp_path)
-    (tmp_path / "modules.json").write_text('[{"type": "a.Transformer"}, {"type": "b.Pooling"}, {"type": "c.Dense"}]')
-    with pytest.raises(InputError, match="Transformer, Pooling, Dense"):
-        load_embedder(tmp_path)
 
 
 def test_the_example_of_its_docstring() -> None:

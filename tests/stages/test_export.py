@@ -18,8 +18,9 @@ from bertkit import export_model, load_model, load_tokenizer
 from bertkit.base.files import sha256_file
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
-from bertkit.interop.exports.sentence_transformers import Pooling, layout_files
 from bertkit.interop.hugging_face.weight_files import HuggingFaceFiles
+from bertkit.interop.sentence_transformers.folder import Pooling
+from bertkit.interop.sentence_transformers.layout import layout_files
 from bertkit.model.attention_config import AttentionConfig
 from bertkit.model.bert_config import POOLED_HEADS
 
@@ -324,7 +325,7 @@ def test_export_of_missing_head_is_refused(tokenizer: Tokenizer, tmp_path: Path,
     ("modules.json", "{}", "modules.json"),
     ("modules.json", "[{}]", "modules.json"),
     ("1_Pooling/config.json", "[]", "expected a group of values"),
-    ("1_Pooling/config.json", '{"pooling_mode_mean_sqrt_len_tokens": true}', "pools by"),
+    ("1_Pooling/config.json", '{"pooling_mode": 3}', "pooling_mode=3: expected some of"),
     ("sentence_bert_config.json", "[]", "expected a group of values"),
     ("sentence_bert_config.json", '{"max_seq_length": "x"}', "max_seq_length='x'"),
 ])  # fmt: skip

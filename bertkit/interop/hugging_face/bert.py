@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, counted
 from bertkit.base.plugins import option
 from bertkit.base.text_files import control_character
 from bertkit.base.typed_settings import refuse, to_mapping
@@ -26,7 +26,7 @@ from bertkit.interop.hugging_face.architecture import (
     StoredTensors,
     rule_of,
 )
-from bertkit.interop.hugging_face.config_json import is_decoder
+from bertkit.interop.hugging_face.config_json import is_decoder, problem_type_of
 from bertkit.interop.hugging_face.names import CLASSIFIERS, from_hugging_face, full_name, to_hugging_face, unwrapped
 from bertkit.model.attention_config import AttentionConfig
 from bertkit.model.bert_config import BertConfig, NormConfig
@@ -185,10 +185,33 @@ def task_settings(content: Content, tensors: Mapping[str, Tensor]) -> Content:
         and f"problem_type={kind!r} with one label, whose probability is always 1; set it to 'regression', or "
         "'multi_label_classification' for a probability"
     )
+    score = score_activation(content, len(labels), kind)
     pad, size = content.get("pad_token_id") or 0, content.get("vocab_size")
     if isinstance(pad, int) and isinstance(size, int) and -size <= pad < 0:
         pad += size  # torch's embeddings count from the end
-    return {"labels": labels, "problem_type": kind, "pad_token_id": pad}
+    return {"labels": labels, "problem_type": kind, "score_activation": score, "pad_token_id": pad}
+
+
+def score_activation(content: Content, num_labels: int, problem_type: object) -> str | None:
+    """Return the function from the logit of a cross-encoder to its score: "sigmoid", or None for the logit itself.
+
+    Raises InputError for another function, and for one that turns several logits into other probabilities than bertkit does.
+    """
+    own, old = content.get("sentence_transformers"), content.get("sbert_ce_default_activation_function")
+    if not isinstance(own, dict) and old is None:
+        return None
+    named = own.get("activation_fn", old) if isinstance(own, dict) else old
+    default = "Sigmoid" if num_labels == 1 else "Identity"
+    # code that is not torch's own is not run, there either
+    name = str(named).rpartition(".")[2] if str(named).startswith("torch.") else default
+    is_plain = name in (("Identity", "Sigmoid") if num_labels == 1 else ("Identity", "Softmax"))
+    refuse(
+        not is_plain
+        and (name, problem_type) != ("Sigmoid", "multi_label_classification")
+        and f"activation_fn={named!r} with {counted(num_labels, 'label')} is not supported; bertkit loads Identity, Sigmoid for "
+        "one label, and Sigmoid with problem_type='multi_label_classification'"
+    )
+    return "sigmoid" if num_labels == 1 and name == "Sigmoid" and problem_type != "multi_label_classification" else None
 
 
 def labels_of(content: Content, rows: Tensor | None) -> list[str]:
@@ -234,9 +257,10 @@ def labelled(config: BertConfig, class_name: str, dtype: torch.dtype) -> Content
         if config.problem_type is not None:
             content["problem_type"] = config.problem_type
         if (
-            config.problem_type == "regression"
+            problem_type_of(config) == "regression"
         ):  # without it, a cross-encoder of sentence-transformers applies a sigmoid
-            content["sentence_transformers"] = {"activation_fn": "torch.nn.modules.linear.Identity"}
+            name = "activation.Sigmoid" if config.score_activation else "linear.Identity"
+            content["sentence_transformers"] = {"activation_fn": f"torch.nn.modules.{name}"}
     return content
 
 

@@ -40,7 +40,7 @@ class Keys:
 
     honoured: frozenset[str]
     only: Mapping[str, object]  # the value of a key whose other values are refused
-    no_effect: frozenset[str] = NO_EFFECT
+    no_effect: frozenset[str] = frozenset()
     # keys without effect on a loaded model that are named if they have another value
     usual: Mapping[str, object] = field(default_factory=dict)
 
@@ -64,12 +64,14 @@ BERT = Keys(
     | {"attention_probs_dropout_prob", "decoder", "eos_token_id", "hidden_act", "hidden_dropout_prob", "is_decoder"}
     | {"layer_norm_eps", "position_embedding_type", "type_vocab_size"},
     {**ONLY, "add_cross_attention": False},
+    NO_EFFECT,
 )
 # of bertkit's own type
 OWN = Keys(
     BERT.honoured
     | {"attention", "embedding_dropout_prob", "feed_forward", "head", "head_act", "norm", "pooling", "task_transform"},
     BERT.only,
+    NO_EFFECT,
 )
 # of an encoder-decoder, whose two parts have those of a BERT
 PAIR = Keys(

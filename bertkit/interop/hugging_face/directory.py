@@ -17,11 +17,17 @@ from bertkit.interop.hugging_face.weight_files import unfit_values
 from bertkit.interop.padded import PaddedBert
 from bertkit.model.heads import BertWithHeads
 
-_HUB_TEXTS = ["*config.json", "vocab.txt", "tokenizer.json", "special_tokens_map.json", "added_tokens.json"]
+_TOKENIZER = ("vocab.txt", "tokenizer.json", "special_tokens_map.json", "added_tokens.json")
+# the encoder of sentence-transformers may be in a folder; its other modules are small, and have their weights in either format
+_HUB_TEXTS = [
+    *("*config.json", "modules.json", "config_sentence_transformers.json", *_TOKENIZER),
+    *(f"0_*/{name}" for name in _TOKENIZER),
+    *("[1-9]*_*/model.safetensors", "[1-9]*_*/pytorch_model.bin"),
+]
 # in the order of preference; only the first format that the hub has is downloaded
 _HUB_WEIGHTS = (
-    ("model*.safetensors", "model.safetensors.index.json"),
-    ("pytorch_model*.bin", "pytorch_model.bin.index.json"),
+    ("model*.safetensors", "model.safetensors.index.json", "0_*/model*.safetensors"),
+    ("pytorch_model*.bin", "pytorch_model.bin.index.json", "0_*/pytorch_model*.bin"),
     ("*.ckpt*.index", "*.ckpt*.data-*"),
 )
 

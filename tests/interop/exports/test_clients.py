@@ -15,7 +15,7 @@ from bertkit import export_model, load_model, load_tokenizer
 from bertkit.base.files import sha256_file
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
-from bertkit.interop.exports.sentence_transformers import Pooling, read_pooling
+from bertkit.interop.sentence_transformers.folder import Pooling, read_pooling
 from bertkit.model.bert_config import POOLED_HEADS, PRETRAINING_HEADS
 
 PAIRS = [("kan lon.", "min"), ("A river rose.", "It fell again, slowly."), ("x", "y")]
@@ -81,12 +81,12 @@ def test_what_sentence_transformers_saves_is_read(mode: str, tokenizer: Tokenize
     from sentence_transformers import SentenceTransformer
 
     output = exported(tokenizer, tmp_path, (), "head=encoder", f"sentence_transformers={mode}")
-    assert read_pooling(output) == Pooling(mode, normalize=False, max_length=41)
+    assert read_pooling(output) == Pooling((mode,), normalize=False, max_length=41)
     SentenceTransformer(str(output), device="cpu").save(str(tmp_path / "saved"))
     assert "pooling_mode_mean_tokens" not in (tmp_path / "saved" / "1_Pooling" / "config.json").read_text()
     actual = read_pooling(tmp_path / "saved")
     assert actual is not None
-    assert (actual.mode, actual.normalize) == (mode, False)
+    assert (actual.modes, actual.normalize) == ((mode,), False)
 
 
 @pytest.mark.parametrize(("heads", "option"), [
