@@ -13,7 +13,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tokenizers.normalizers import Lowercase
 from torch import nn
 
 from bertkit.base.batch import TaskBatch
@@ -36,7 +35,6 @@ from bertkit.tasks.feature import Feature
 from bertkit.tasks.reading.rows import is_frame, iterated, plain_rows
 from bertkit.train import micro_batches, processes
 
-_LOWERCASE = Lowercase()
 TEXTS_AT_ONCE = 4096  # texts tokenized, and sorted by length, together
 
 
@@ -170,9 +168,10 @@ class Embedder:
         ]  # fmt: skip
 
     def _lowered(self, text: str) -> str:
-        """Lower-case a text, as the normalizer of the library `tokenizers` does."""
+        """Lower-case a text, each letter alone, as the library `tokenizers` does: the last sigma of a word is no other letter."""
         parts, ends = self._kept.split(text), [*self._kept.findall(text), ""]
-        return "".join(f"{_LOWERCASE.normalize_str(part)}{kept}" for part, kept in zip(parts, ends, strict=True))
+        lowered = (part.replace("Σ", "σ").lower() for part in parts)
+        return "".join(f"{part}{kept}" for part, kept in zip(lowered, ends, strict=True))
 
 
 def _scaled(vectors: NDArray[np.float32], is_normal: bool) -> NDArray[np.float32]:
