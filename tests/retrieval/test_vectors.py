@@ -10,12 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Capsys, make_text, refused, small_model, write_text
+from conftest import HIDDEN, POSITIONS, Capsys, make_text, refused, small_model, write_text
 
 import bertkit
 from bertkit import export_model, load_embedder
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.interop.sentence_transformers.folder import Pooling
+from bertkit.interop.sentence_transformers.layout import layout_files
 from bertkit.retrieval import vectors
 from bertkit.retrieval.encoders import PassageEncoder
 from bertkit.retrieval.library import Library
@@ -73,6 +75,33 @@ def test_order_by_vectors_is_that_of_all_cosines(library: Path, encoder: Path) -
     assert [row["score_vectors"] for row in found["answers"]] == [row["score"] for row in found["answers"]]
 
 
+def test_the_order_is_by_the_similarity_and_the_prompts_of_the_folder(
+    library: Path, encoder: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    """As with `encode_query`, `encode_document` and `similarity` of sentence-transformers."""
+    package = pytest.importorskip("sentence_transformers")
+    shutil.copytree(encoder, tmp_path / "dot")
+    prompts = {"query": "lon: ", "document": "min "}
+    pooling = Pooling(similarity="dot", prompts=prompts, default_prompt="document")
+    for name, text in layout_files(pooling, HIDDEN, POSITIONS).items():
+        (tmp_path / "dot" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "dot" / name).write_text(text)
+    output = tmp_path / "dot.db"
+    command = (f"corpus.path={library.parent / 'text.txt'}", f"model_dir={tmp_path / 'dot'}", *PASSAGES)
+    assert index(*command, f"output={output}") == 0
+    texts = [text for text, _ in vectors_of(output)]
+    model = package.SentenceTransformer(str(tmp_path / "dot"), device="cpu")
+    scores = model.similarity(model.encode_query(["kan lon mir"]), model.encode_document(texts))[0].tolist()
+    expected = sorted(zip(scores, texts, strict=True), reverse=True)[:7]
+    options: dict[str, object] = {"order": "vectors", "top_k": 7, "candidates": 7, "device": "cpu"}
+    (found,) = bertkit.search(index=output, question="kan lon mir", **options)
+    assert [row["passage"] for row in found["answers"]] == [text for _, text in expected]
+    assert [row["score"] for row in found["answers"]] == pytest.approx([score for score, _ in expected], rel=1e-4)
+    assert expected[0][0] > 1.5  # no cosine
+    (tmp_path / "dot" / "config_sentence_transformers.json").write_text('{"similarity_fn_name": "manhattan"}')
+    refused(index(*command, f"output={tmp_path / 'b.db'}"), "similarity_fn_name='manhattan' is not supported", capsys)
+
+
 def test_hybrid_is_the_sum_of_scaled_scores_of_both_lists(library: Path, encoder: Path) -> None:
     searcher = Searcher(Library(library), None, encoder=PassageEncoder(str(encoder), "encoder", "cpu"))
     candidates = searcher.matches("kan lon mir", 11).candidates
@@ -112,7 +141,7 @@ def test_vectors_of_eight_bits_are_those_of_32_within_half_a_step(
     command = (f"corpus.path={library.parent / 'text.txt'}", f"output={tmp_path / 'small.db'}", *PASSAGES)
     assert index(*command, f"model_dir={encoder}", "vectors=int8") == 0
     exact, small = Library(library), Library(tmp_path / "small.db")
-    (query,) = PassageEncoder(str(encoder), "encoder", "cpu")(["kan lon mir"])
+    query = PassageEncoder(str(encoder), "encoder", "cpu").of_question("kan lon mir")
     cosines, others = (
         {hit.passage: hit.score_vectors or 0.0 for hit in one.add_nearest([], query, one.num_passages)}
         for one in (exact, small)
