@@ -41,7 +41,7 @@ _ARCHIVES = {  # the first bytes of files that hold other files, or texts in a w
     b"%PDF-": "a PDF file; make text of it, for example with pdftotext",
 }
 _TAR = b"ustar"  # at byte 257
-_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _INVISIBLE = "".join(chr(n) for n in range(0x3001) if chr(n).isspace()) + "\u200b\u200c\u200d\u2060\ufeff"
 
 
@@ -237,7 +237,7 @@ class Encoded(NamedTuple):
 
 def as_utf8(file: io.BufferedReader, encoding: str) -> Encoded:
     """Return a file and its encoding; UTF-16, by its byte order mark or the encoding, is converted to UTF-8."""
-    has_mark = file.peek(2)[:2] in _UTF_16
+    has_mark = file.peek(2)[:2] in UTF_16
     known = "utf-16" if has_mark else codecs.lookup(encoding).name
     if not is_utf16(known):
         return Encoded(file, encoding)

@@ -9,6 +9,7 @@ from bertkit.data.corpus.encoded_documents import EncodedDocuments
 
 SAMPLE_SIZE = 1 << 18
 LONG_DOCUMENT_SENTENCES = 10_000
+LONG_SENTENCE = 80  # tokens on average: such lines are paragraphs
 FEWEST_DOCUMENTS = 10  # if there are fewer documents, perhaps none is held out
 
 
@@ -102,6 +103,8 @@ def find_faults(
     no_pairs = "set segments=full_sentences there"
     if blank_lines_expected:
         no_pairs = f"remove the blank line after every sentence, or {no_pairs}"
+    if facts["tokens_per_sentence"] > LONG_SENTENCE:
+        no_pairs = "a line seems to have several sentences: set corpus.sentences=split"
     # with a share of 5 / n, the probability that no document is held out, (1 - 5 / n) ^ n, is below 0.7 %
     way_out = f"set held_out_prob={min(0.5, max(0.05, round(5 / max(documents, 1), 2)))} or so"
     if documents < FEWEST_DOCUMENTS:

@@ -20,7 +20,6 @@ from bertkit.base.json_stream import json_values
 from bertkit.base.text_files import (
     as_utf8,
     is_blank,
-    is_utf16,
     line_blocks,
     parse_json,
     text_blocks,
@@ -254,9 +253,7 @@ class TextFiles(Corpus):
         before, number = self.bytes_read, 1
         where = functools.partial(self._where, stretch)
         with stretch.path.open("rb") as raw, unpacking(lambda: where(number)):
-            file, encoding = unpacked(raw, stretch.path), self.config.encoding
-            if is_utf16(encoding):
-                file, encoding = as_utf8(file, encoding)
+            file, encoding = as_utf8(unpacked(raw, stretch.path), self.config.encoding)
             advice = "convert the file or set corpus.encoding"
             for number, block in read(file, where, encoding=encoding, advice=advice):
                 self.bytes_read = before + raw.tell() - stretch.start

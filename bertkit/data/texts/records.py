@@ -35,6 +35,8 @@ def documents_of_records(
                 text, title = record[field], record.get("title")
             case dict():
                 raise InputError(_no_field(where(number), field, named(record)))
+            case list():
+                raise InputError(f"{where(number)}: a list; set corpus.format=json")
             case _:
                 raise InputError(_no_field(where(number), field, type(record).__name__))
         if not isinstance(text, str):

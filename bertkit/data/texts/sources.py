@@ -1,5 +1,6 @@
 """Files of text, found and cut between documents; and paragraphs, cut into sentences."""
 
+import codecs
 import contextlib
 import glob
 import os
@@ -13,7 +14,7 @@ from typing import NamedTuple
 
 from bertkit.base.blocks import MAGIC_BYTES, ending_of, packing_of
 from bertkit.base.errors import InputError
-from bertkit.base.text_files import LINE_MB, TOO_LONG, is_utf16, unpacked
+from bertkit.base.text_files import LINE_MB, TOO_LONG, UTF_16, is_utf16, unpacked
 from bertkit.data.data_config import CorpusConfig
 from bertkit.data.texts.parquet import saved_dataset
 
@@ -67,8 +68,8 @@ def find_files(config: CorpusConfig, leave_out: Iterable[Path]) -> FoundFiles:
         known = {item: kind for item in inside if item.is_file() and (kind := _format(item, config)) is not None}
         if not known:
             raise InputError(
-                f"corpus.path={pattern}: no text in this folder; expected .txt, .jsonl, .json, .parquet, WikiExtractor files, "
-                "or a directory of datasets.save_to_disk"
+                f"corpus.path={pattern}: no text in this folder; expected .txt, .jsonl, .json, .parquet, WikiExtractor files "
+                "or a directory of datasets.save_to_disk; corpus.format=text reads every file as text"
             )
         ignored += [item for item in inside if item not in known]
         kinds |= known
@@ -123,7 +124,10 @@ def _format(path: Path, config: CorpusConfig) -> str | None:
     """Return the format of a file, by its ending or else by its first bytes; None if it is not text."""
     if config.format != "auto":
         return config.format
-    if kind := FORMATS.get(ending_of(path)):
+    kind = FORMATS.get(ending_of(path))
+    if kind == "text":
+        _check_text(path)
+    if kind is not None:
         return kind
     head = _beginning(path, SNIFFED_BYTES).lstrip()
     has_field = _JSON.match(head) is not None and f'"{config.field}"'.encode() in head
@@ -143,20 +147,25 @@ def _as_text(path: Path) -> str:
         raise InputError(
             f"{path}: a table; make JSON lines of it: {script}, and set corpus.field= to the column of texts"
         )
-    head = _beginning(path, SNIFFED_BYTES).lstrip()
+    _check_text(path)
+    return "text"
+
+
+def _check_text(path: Path) -> None:
+    """Raise InputError for JSON or markup."""
+    head = _beginning(path, SNIFFED_BYTES).removeprefix(codecs.BOM_UTF8).lstrip()
     if _JSON.match(head):
         raise InputError(
             f"{path}: it looks like JSON; set corpus.format=jsonl or json, or corpus.format=text to read its lines"
         )
     if _MARKUP.match(head):
         raise InputError(f"{path}: it has markup; extract its text, or set corpus.format=text to read its lines")
-    return "text"
 
 
 def has_document_lines(path: Path, encoding: str) -> bool:
     """Whether each line of a text seems to be a document: the first lines have no blank one, and most have several sentences."""
     head = _beginning(path, LINE_BYTES)
-    lines = head.decode(encoding, "replace").split("\n")
+    lines = head.decode("utf-16" if head.startswith(UTF_16) else encoding, "replace").split("\n")
     lines = lines[: -1 if len(head) == LINE_BYTES or not lines[-1] else None]
     if len(lines) < FEWEST_LINES or not all(map(str.strip, lines)):
         return False
@@ -178,7 +187,7 @@ def cut_file(path: Path, kind: str, num_bytes: int, encoding: str = "utf-8") -> 
     A file in UTF-16, a compressed file, and one of JSON, parquet or arrow is one stretch.
     """
     size = path.stat().st_size
-    if kind not in _DOCUMENT_ENDS or is_utf16(encoding) or _is_packed(path):
+    if kind not in _DOCUMENT_ENDS or is_utf16(encoding) or _is_encoded(path):
         yield Stretch(path, kind, 0, None, size)
         return
     start = 0
@@ -189,9 +198,11 @@ def cut_file(path: Path, kind: str, num_bytes: int, encoding: str = "utf-8") -> 
         start = end
 
 
-def _is_packed(path: Path) -> bool:
+def _is_encoded(path: Path) -> bool:
+    """Whether a file is compressed, or in UTF-16 by its byte order mark."""
     with path.open("rb") as file:
-        return packing_of(path, file.read(MAGIC_BYTES)) is not None
+        head = file.read(MAGIC_BYTES)
+    return head.startswith(UTF_16) or packing_of(path, head) is not None
 
 
 def _next_document(path: Path, kind: str, at: int) -> int:

@@ -149,8 +149,9 @@ def test_a_corpus_in_utf16(encoding: str, tmp_path: Path) -> None:
     (tmp_path / "b.txt.gz").write_bytes(gzip.compress(text))
     (tmp_path / "c.jsonl").write_bytes(jsonl([{"text": "\n".join(lines)} for lines in documents]).encode(encoding))
     for name in ("a.txt", "b.txt.gz", "c.jsonl"):
-        corpus = open_corpus(config(tmp_path / name, encoding=encoding))
-        assert [document for portion in corpus.portions(20) for document in corpus.documents(portion)] == documents
+        for set_encoding in (encoding, *(["utf-8"] if encoding == "utf-16" else [])):  # with a mark it is detected
+            corpus = open_corpus(config(tmp_path / name, encoding=set_encoding))
+            assert [document for portion in corpus.portions(20) for document in corpus.documents(portion)] == documents
 
 
 def test_given_format_field_and_sentences(tmp_path: Path) -> None:
@@ -192,7 +193,8 @@ ERRORS = {
     "long number": ("a.jsonl", lambda p: p.write_text('{"n": ' + "9" * 5_000 + "}\n"), "a.jsonl:1: not JSON ("),
     "missing field": ("a.jsonl", lambda p: p.write_text('{"title": "a", "body": "b"}\n'),
                       "a.jsonl:1: no field 'text' (it has: 'title', 'body'); set corpus.field="),
-    "no object": ("a.jsonl", lambda p: p.write_text("[1]\n"), "a.jsonl:1: no field 'text' (it has: list)"),
+    "no object": ("a.jsonl", lambda p: p.write_text("1\n"), "a.jsonl:1: no field 'text' (it has: int)"),
+    "an array in JSON lines": ("a.jsonl", lambda p: p.write_text('[{"text": "a"}]\n'), "a.jsonl:1: a list; set corpus.format=json"),
     "no text": ("a.jsonl", lambda p: p.write_text('{"text": 3}\n'), "a.jsonl:1: 'text' is 3; expected text"),
     "null": ("a.jsonl", lambda p: p.write_text('{"text": null}\n'), "a.jsonl:1: 'text' is empty; fill it or drop the row"),
     "missing field in JSON": ("a.json", lambda p: p.write_text('[{"body": "b"}]'), "a.json: record 1: no field 'text' (it has: 'body')"),
@@ -404,7 +406,9 @@ REFUSED = [
     ("a.txt.zst", zstandard(TEXT.encode())[:40], ": damaged zstd file (Truncated"),
     ("a.parquet.gz", b"", ": not readable as parquet ("),
     ("records.log", jsonl([{"body": "One."}]).encode(), ": it looks like JSON; set corpus.format=jsonl or json"),
+    ("records.txt", b'\xef\xbb\xbf{"text": "One."}\n', ": it looks like JSON; set corpus.format=jsonl or json"),
     ("page.html", b"<!DOCTYPE html><p>One.", ": it has markup; extract its text"),
+    ("page.txt.gz", gzip.compress(b"<html><p>One."), ": it has markup; extract its text"),
 ]  # fmt: skip
 
 
