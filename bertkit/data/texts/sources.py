@@ -59,14 +59,13 @@ def find_files(config: CorpusConfig, leave_out: Iterable[Path]) -> FoundFiles:
     kinds: dict[Path, str] = {}
     ignored: list[Path] = []
     for pattern in config.paths:
-        path = Path(os.path.expanduser(pattern))
-        if not path.is_dir():
-            kinds |= {item: _format(item, config) or _as_text(item) for item in _matches(pattern, path)}
-            continue
-        inside = _below(path, config.split)
+        named = _matches(pattern)
+        kinds |= {item: _format(item, config) or _as_text(item) for item in named if item.is_file()}
+        folders = [item for item in named if item.is_dir()]
+        inside = [item for folder in folders for item in _below(folder, config.split)]
         inside = [item for item in inside if left_out.isdisjoint([item.resolve(), *item.resolve().parents])]
         known = {item: kind for item in inside if item.is_file() and (kind := _format(item, config)) is not None}
-        if not known:
+        if len(folders) == len(named) and not known:
             raise InputError(
                 f"corpus.path={pattern}: no text in this folder; expected .txt, .jsonl, .json, .parquet, WikiExtractor files "
                 "or a directory of datasets.save_to_disk; corpus.format=text reads every file as text"
@@ -75,18 +74,19 @@ def find_files(config: CorpusConfig, leave_out: Iterable[Path]) -> FoundFiles:
         kinds |= known
     once = {(state.st_dev, state.st_ino): item for item in reversed(kinds) if (state := item.stat())}
     with_kinds = [(item, kinds[item]) for item in reversed(once.values())]
-    return FoundFiles(with_kinds, ignored, len(kinds) - len(once))
+    return FoundFiles(with_kinds, [item for item in ignored if item not in kinds], len(kinds) - len(once))
 
 
-def _matches(pattern: str, path: Path) -> list[Path]:
-    """Return a file, or the files that a pattern matches."""
-    if path.exists() and not path.is_file():
+def _matches(pattern: str) -> list[Path]:
+    """Return a file or a folder, or those that a pattern matches; of one with `**`, which looks into folders, only the files."""
+    path = Path(os.path.expanduser(pattern))
+    if path.exists() and not path.is_file() and not path.is_dir():
         raise InputError(f"corpus.path={pattern}: neither a file nor a folder")
     names = [path] if path.exists() else map(Path, sorted(glob.glob(str(path), recursive=True)))
-    files = [item for item in names if item.is_file()]
-    if not files:
+    found = [item for item in names if item.is_file() or (item.is_dir() and "**" not in pattern)]
+    if not found:
         raise InputError(f"corpus.path={pattern}: no such file, folder or match; for a hub dataset, add corpus=hub")
-    return files
+    return found
 
 
 def _below(folder: Path, split: str = "train") -> list[Path]:

@@ -129,6 +129,7 @@ def test_globs_lists_and_the_same_file_twice(tmp_path: Path) -> None:
     assert read(f"{tmp_path}/**/*.txt") == [["3.txt"], ["a/1.txt"], ["a/b/2.txt"]]
     assert read((f"{tmp_path}/3.txt", f"{tmp_path}/a")) == [["3.txt"], ["a/1.txt"], ["a/b/2.txt"]]
     assert read((f"{tmp_path}/3.txt", f"{tmp_path}/*.txt")) == [["3.txt"]]
+    assert read(f"{tmp_path}/*") == [["3.txt"], ["a/1.txt"], ["a/b/2.txt"]]  # a pattern may match a folder
     (tmp_path / "a[1].txt").write_text("a name")
     assert read(tmp_path / "a[1].txt") == [["a name"]]
 
