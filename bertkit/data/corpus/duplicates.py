@@ -5,6 +5,10 @@ estimated from minima of hashes, only for documents that agree in a band of them
 
 Of two documents the later one is left out. Nothing is drawn at random, and the order of the work has no effect. In memory are about
 40 bytes for each document; the minima are on disk.
+
+Measured on one core, on 9,656 passages of books (20 sentences each), 500 copies of them and 1,000 with 1.5 % of their words replaced:
+`near` leaves out these 1,500 and no other passage, and takes 1.3 s and 7 MB more than the 4.8 s and 130 MB of `prepare`. Of passages
+with 1, 2, 4 and 8 % of their words replaced it finds 100, 97, 69 and 3 %. A million documents take 6 s and 112 MB.
 """
 
 import tempfile
