@@ -127,7 +127,7 @@ def _documents(corpus: Corpus, source: _IndexedFile) -> Iterator[LibraryDocument
     if kind == "squad":
         return _squad_documents(path)
     is_split = kind == "text" and corpus.config.sentences == "split"
-    units = {"text": "from line" if is_split else "line", "json": "record", "parquet": "record"}
+    units = {"text": "from line" if is_split else "line", **dict.fromkeys(("json", "parquet", "arrow"), "record")}
     documents = corpus.documents((Stretch(path, kind, 0, None, path.stat().st_size),))
     return (document_of(document, units.get(kind, "from line")) for document in documents)
 
