@@ -76,6 +76,14 @@ class CorpusStatistics:
         }
 
 
+def _for_pairs(blank_lines_expected: bool, tokens_per_sentence: float) -> str:
+    """Return what to do about documents of one sentence."""
+    if tokens_per_sentence > LONG_SENTENCE:
+        return "a line seems to have several sentences: set corpus.sentences=split"
+    way_out = "set segments=full_sentences there"
+    return f"remove the blank line after every sentence, or {way_out}" if blank_lines_expected else way_out
+
+
 def find_faults(
     statistics: CorpusStatistics,
     blank_lines_expected: bool,
@@ -100,11 +108,6 @@ def find_faults(
             "tokenizer=unigram or tokenizer=bpe"
         )
         broken = "raise tokenizer.vocab_size="
-    no_pairs = "set segments=full_sentences there"
-    if blank_lines_expected:
-        no_pairs = f"remove the blank line after every sentence, or {no_pairs}"
-    if facts["tokens_per_sentence"] > LONG_SENTENCE:
-        no_pairs = "a line seems to have several sentences: set corpus.sentences=split"
     # with a share of 5 / n, the probability that no document is held out, (1 - 5 / n) ^ n, is below 0.7 %
     way_out = f"set held_out_prob={min(0.5, max(0.05, round(5 / max(documents, 1), 2)))} or so"
     if documents < FEWEST_DOCUMENTS:
@@ -118,7 +121,7 @@ def find_faults(
          "counts as one document"),
         ("documents of one sentence", documents > 1 and counts.single_sentences > documents / 2,
          f"{counts.single_sentences:,} of {documents:,} documents have a single sentence, so every pair that pretrain makes of them "
-         f"has a random second segment; {no_pairs}"),
+         f"has a random second segment; {_for_pairs(blank_lines_expected, facts['tokens_per_sentence'])}"),
         ("empty documents", counts.empty_documents > 0,
          f"{counts.empty_documents:,} documents have no text that the tokenizer can read and were left out"),
         ("duplicate lines", facts["repeat_rate"] > 0.1,
