@@ -9,17 +9,13 @@ output, the logits of each head, each loss, and the gradient of every parameter.
 
 The rounding error is measured with the same weights (`_rounding_errors`), since it depends on them.
 
-This is the only file that imports `transformers`.
+`transformers` is imported here, in tokenizers.py, and for the tokenizers that only its classes build.
 """
 
 import contextlib
 import importlib.metadata
-import io
-import logging
 import math
-import os
 import tempfile
-import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -33,11 +29,11 @@ from bertkit.base.text_files import JsonObject, read_json
 from bertkit.interop.hugging_face.architecture import writer_of
 from bertkit.interop.hugging_face.config_json import architecture_of, config_json, require_bert
 from bertkit.interop.hugging_face.directory import tensors_of
-from bertkit.interop.load import hashes_of, load_directory, load_tokenizer
+from bertkit.interop.load import hashes_of, load_directory
 from bertkit.interop.padded import PaddedBert
 from bertkit.interop.parity.certificate import FORMAT, full_tensors, identity_of
+from bertkit.interop.parity.reference import UncleanError, strictly
 from bertkit.interop.parity.results import (
-    TEXTS,
     ComparedBatch,
     Results,
     Rows,
@@ -47,6 +43,7 @@ from bertkit.interop.parity.results import (
     their_results,
 )
 from bertkit.interop.parity.rotations import exact_rotations
+from bertkit.interop.parity.tokenizers import tokenizer_fault
 from bertkit.model.heads import BertWithHeads
 
 # float64: relative to max(1, largest entry of the tensor); a gradient relative to max(its largest entry, a thousandth of the
@@ -59,17 +56,15 @@ TOLERANCES = {"float64": TOLERANCE, "gradient_floor": GRADIENT_FLOOR, "rounding_
 NOT_FINITE = 1e308  # stands for a difference that is not finite, since JSON has no NaN
 NOTES = (
     "google-research/bert divides the masked LM loss by its weights' sum + 1e-5, both implementations here by the count",
-    "transformers keeps back the gradient of the [PAD] embedding, bertkit and google-research/bert do not; no input here has one",
+    "transformers keeps back the gradient of the embedding pad_token_id, bertkit and google-research/bert do not; here it does not either",
+    "tokenizers are compared with the installed transformers, which makes of a BertTokenizer the vocabulary and the settings; version 4 took the "
+    "whole tokenizer.json, and without model_input_names gave the second text of a pair token type 1",
     "weights that a decoder shares with its encoder are two in transformers; their gradients are compared as a sum",
     "the span loss of transformers counts padding as possible answers; where there is padding, both are compared without it",
 )
 
 # settings of a config.json that change how values are computed or returned, but not the values
 PLAIN = {"attn_implementation": "sdpa", "return_dict": True, "chunk_size_feed_forward": 0}
-
-
-class UncleanError(InputError):
-    """`transformers` cannot load a directory, or not without a warning."""
 
 
 Row = JsonObject  # a row of the certificate: the name of a compared value, and its differences
@@ -230,28 +225,6 @@ def _rounded_differently(model: nn.Module, seed: int) -> Iterator[None]:
         yield
 
 
-def tokenizer_fault(directory: Path) -> str | None:
-    """Describe the difference between `AutoTokenizer` and bertkit's tokenizer; None if there is none, or no tokenizer."""
-    import transformers
-
-    if not all((directory / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
-        return None
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    try:
-        with _strictly(directory, "the tokenizer"):
-            reference = transformers.AutoTokenizer.from_pretrained(
-                directory, local_files_only=True, trust_remote_code=False
-            )
-        ours = load_tokenizer(directory)
-    except InputError as error:
-        return str(error)
-    for texts in TEXTS:
-        theirs, own = reference(*texts), ours(*texts)
-        if any(list(ids) != own[name] for name, ids in theirs.items()):
-            return f"{directory}: the tokenizers differ on {texts}"
-    return None
-
-
 def _largest_weights(model: BertWithHeads) -> str:
     """Describe the parameter with the largest weights, the likely reason for an overflow."""
     sizes = {name: float(tensor.detach().abs().max()) for name, tensor in model.named_parameters()}
@@ -288,7 +261,7 @@ def load_reference(directory: Path, model: BertWithHeads) -> nn.Module:
     import transformers
 
     architecture, more = architecture_of(model), writer_of(model.config).reference_settings(model)
-    with _strictly(directory, f"the model as {architecture}"):
+    with strictly(directory, f"the model as {architecture}"):
         theirs: nn.Module
         theirs, info = getattr(transformers, architecture).from_pretrained(
             directory, dtype=torch.float32, output_loading_info=True, local_files_only=True, **PLAIN, **more
@@ -298,35 +271,7 @@ def load_reference(directory: Path, model: BertWithHeads) -> nn.Module:
             raise UncleanError(
                 f"{directory}: transformers does not load the model as {architecture} cleanly: {problems}"
             )
+    for module in theirs.modules():
+        if isinstance(module, nn.Embedding):
+            module.padding_idx = None
     return theirs.eval()
-
-
-@contextlib.contextmanager
-def _strictly(directory: Path, what: str) -> Iterator[None]:
-    """Raise UncleanError if loading a directory raises, logs, warns or prints anything."""
-    import transformers
-
-    messages: list[str] = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger("transformers")
-    verbosity = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity_warning()
-    transformers.logging.disable_progress_bar()
-    handlers, logger.handlers = logger.handlers, [handler]  # recorded, and not printed
-    printed = io.StringIO()
-    try:
-        with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stderr(printed):
-            warnings.simplefilter("default")
-            yield
-    except InputError:
-        raise
-    except Exception as error:  # transformers raises errors of every kind
-        raise UncleanError(f"{directory}: transformers does not load {what}: {' '.join(str(error).split())}") from None
-    finally:
-        logger.handlers = handlers
-        transformers.logging.set_verbosity(verbosity)
-    messages += [str(warning.message) for warning in caught if "transformers" in str(warning.filename)]
-    messages += [line for line in printed.getvalue().splitlines() if line.strip()]
-    if messages and "make sure `config.is_decoder=False`" not in messages[0]:  # it is causal on purpose
-        raise UncleanError(f"{directory}: transformers does not load {what} cleanly: {messages}")
