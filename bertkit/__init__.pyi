@@ -366,8 +366,8 @@ def prepare(
     """
 
 def pretrain(
-    *,
     data_dir: _Path,
+    *,
     output_dir: _Path | None = None,
     overwrite: bool = False,
     model_dir: _Path | None = None,
@@ -437,11 +437,11 @@ def pretrain(
     """
 
 def finetune(
+    train: _Rows | _Path | None = None,
+    model_dir: _Path | None = None,
     *,
     task: _TaskOption | _TaskConfig,
-    train: _Rows | _Path | None = None,
     dev: _Rows | _Path | None = None,
-    model_dir: _Path | None = None,
     data_dir: _Path | None = None,
     output_dir: _Path | None = None,
     overwrite: bool = False,
@@ -484,7 +484,7 @@ def finetune(
 
     >>> rows = [{"review": "a good day", "label": "good"}, {"review": "a bad day", "label": "bad"}]
     >>> task = {"task": "sequence", "text_column": "review", "model_dir": run}
-    >>> stars = bertkit.finetune(train=rows * 8, dev=rows, num_epochs=1, output_dir="stars", **task)
+    >>> stars = bertkit.finetune(rows * 8, dev=rows, num_epochs=1, output_dir="stars", **task)
     >>> 0 <= stars.scores["accuracy"] <= 1
     True
 
@@ -520,8 +520,8 @@ def finetune(
     """
 
 def glue(
-    *,
     model_dir: _Path | None = None,
+    *,
     data_dir: _Path | None = None,
     output_dir: _Path | None = None,
     tasks: Sequence[str] = ['cola', 'sst2', 'mrpc', 'stsb', 'qqp', 'mnli', 'qnli', 'rte', 'wnli', 'ax'],
@@ -591,9 +591,9 @@ def glue(
 
 @overload
 def predict(
-    *,
     model_dir: _Path,
     input: _Rows | _Path | None = None,
+    *,
     text: str | None = None,
     text_pair: str | None = None,
     output: None = None,
@@ -611,7 +611,7 @@ def predict(
 ) -> list[dict[str, Any]]:
     """Predict with a fine-tuned model.
 
-    >>> predictions = bertkit.predict(model_dir=stars, input=["a good day", "a bad day"])
+    >>> predictions = bertkit.predict(stars, ["a good day", "a bad day"])
     >>> sorted(predictions[0]["probabilities"])
     ['bad', 'good']
 
@@ -628,9 +628,9 @@ def predict(
     """
 @overload
 def predict(
-    *,
     model_dir: _Path,
     input: _Rows | _Path | None = None,
+    *,
     text: str | None = None,
     text_pair: str | None = None,
     output: _Path,
@@ -650,9 +650,9 @@ def predict(
 
 @overload
 def embed(
-    *,
     model_dir: _Path,
     input: _Rows | _Path,
+    *,
     output: None = None,
     overwrite: bool = False,
     pooling: Literal['mean', 'cls', 'max'] | None = None,
@@ -685,9 +685,9 @@ def embed(
     """
 @overload
 def embed(
-    *,
     model_dir: _Path,
     input: _Rows | _Path,
+    *,
     output: _Path,
     overwrite: bool = False,
     pooling: Literal['mean', 'cls', 'max'] | None = None,
@@ -702,8 +702,9 @@ def embed(
     ...
 
 def evaluate(
-    *,
     model_dir: _Path,
+    data: _Rows | _Path | None = None,
+    *,
     task: _TaskOption | _TaskConfig | None = None,
     data_dir: _Path | None = None,
     split: str = 'auto',
@@ -715,14 +716,13 @@ def evaluate(
     segments: _SegmentsOption | _SegmentsConfig = 'pairs',
     masking: str | _MaskingConfig = 'bert',
     launch: _LaunchOption | _LaunchConfig = 'workers',
-    data: _Rows | _Path | None = None,
     text_column: str | int | None = None,
     text_pair_column: str | int | None = None,
     label_column: str | int | None = None,
 ) -> Run:
     """Measure a model.
 
-    >>> bertkit.evaluate(model_dir=stars, data=rows).scores["num_examples"]
+    >>> bertkit.evaluate(stars, rows).scores["num_examples"]
     2
 
     Args:
@@ -745,14 +745,13 @@ def evaluate(
     """
 
 def compare(
-    *,
-    runs: Sequence[_Path],
+    *runs: _Path | Sequence[_Path],
     output: _Path = 'compare.html',
     overwrite: bool = False,
 ) -> Run:
     """Compare runs.
 
-    >>> bertkit.compare(runs=[run, stars], output="compare.html").report.name
+    >>> bertkit.compare(run, stars, output="compare.html").report.name
     'compare.html'
 
     Args:
@@ -764,15 +763,62 @@ def compare(
         A run: its `report` is the page, and its `scores` hold the scores of each run by name.
     """
 
+@overload
 def view(
-    *,
     model_dir: _Path,
-    output: _Path,
-    input: _Rows | _Path | None = None,
     text: str | None = None,
+    *,
+    input: _Rows | _Path | None = None,
     text_pair: str | None = None,
     positions: bool = False,
     row: int = 1,
+    output: None = None,
+    overwrite: bool = False,
+    task: _TaskOption | _TaskConfig | None = None,
+    format: Literal['text', 'words', 'tsv', 'csv', 'jsonl', 'json', 'squad', 'conll', 'conllu', 'parquet', 'label_text'] | None = None,
+    target: str | int | None = None,
+    steps: int | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+    target_text: str | None = None,
+    device: Literal['auto', 'cpu', 'cuda'] = 'auto',
+    text_column: str | int | None = None,
+    text_pair_column: str | int | None = None,
+    label_column: str | int | None = None,
+) -> str:
+    """Look inside a model for one input.
+
+    >>> type(bertkit.view(stars, "a good day", steps=0)).__name__
+    'Page'
+
+    Args:
+        input: a file; or texts, pairs or rows in a list, a column, a data frame, a `datasets.Dataset` or a generator
+        positions: True: show the positions of the encoder, without an input
+        row: the example of input=, from 1
+        output: None: the page is returned
+        overwrite: True: replace an existing file
+        task: None: the model's own task, else the general task for its head; task.* changes its settings
+        format: the format of input=; None: detected from the ending, else from the first lines
+        layer: for .svg and .png, from 1: with head=, this head alone
+        head: from 1
+        target_text: for an encoder-decoder: show the alignment of this text instead of the generated one
+        text_column: the column of the text: a name, or a number from 0
+        text_pair_column: the column of the second text
+        label_column: the column of the labels
+
+    Returns:
+        The page, which a notebook shows; with `output`, a run that names the file.
+    """
+@overload
+def view(
+    model_dir: _Path,
+    text: str | None = None,
+    *,
+    input: _Rows | _Path | None = None,
+    text_pair: str | None = None,
+    positions: bool = False,
+    row: int = 1,
+    output: _Path,
     overwrite: bool = False,
     task: _TaskOption | _TaskConfig | None = None,
     format: Literal['text', 'words', 'tsv', 'csv', 'jsonl', 'json', 'squad', 'conll', 'conllu', 'parquet', 'label_text'] | None = None,
@@ -786,32 +832,11 @@ def view(
     text_pair_column: str | int | None = None,
     label_column: str | int | None = None,
 ) -> Run:
-    """Look inside a model for one input.
-
-    >>> bertkit.view(model_dir=stars, text="a good day", output="view.html", steps=0).report.name
-    'view.html'
-
-    Args:
-        input: a file; or texts, pairs or rows in a list, a column, a data frame, a `datasets.Dataset` or a generator
-        positions: True: show the positions of the encoder, without an input
-        row: the example of input=, from 1
-        overwrite: True: replace an existing file
-        task: None: the model's own task, else the general task for its head; task.* changes its settings
-        format: the format of input=; None: detected from the ending, else from the first lines
-        layer: for .svg and .png, from 1: with head=, this head alone
-        head: from 1
-        target_text: for an encoder-decoder: show the alignment of this text instead of the generated one
-        text_column: the column of the text: a name, or a number from 0
-        text_pair_column: the column of the second text
-        label_column: the column of the labels
-
-    Returns:
-        A run whose `output` is the page or picture.
-    """
+    ...
 
 def serve(
-    *,
     model_dir: _Path | Sequence[_Path],
+    *,
     index: _Path | None = None,
     candidates: int | None = None,
     both: _BothConfig | None = None,
@@ -881,11 +906,11 @@ def index(
 
 @overload
 def search(
-    *,
     index: _Path,
+    question: str | None = None,
+    *,
     model_dir: _Path | None = None,
     where: Sequence[str] = [],
-    question: str | None = None,
     input: _Rows | _Path | None = None,
     output: None = None,
     overwrite: bool = False,
@@ -934,11 +959,11 @@ def search(
     """
 @overload
 def search(
-    *,
     index: _Path,
+    question: str | None = None,
+    *,
     model_dir: _Path | None = None,
     where: Sequence[str] = [],
-    question: str | None = None,
     input: _Rows | _Path | None = None,
     output: _Path,
     overwrite: bool = False,
@@ -962,9 +987,9 @@ def search(
     ...
 
 def export(
-    *,
     model_dir: _Path,
     output_dir: _Path,
+    *,
     head: Literal['pretraining', 'masked_lm', 'encoder', 'task'] | None = None,
     google: bool = False,
     onnx: bool | Literal['int8'] = False,
@@ -974,7 +999,7 @@ def export(
 ) -> Run:
     """Write a model that plain transformers (4.30 to 5) loads; it is reloaded there and verified numerically.
 
-    >>> bertkit.export(model_dir=stars, head="task", output_dir="stars-export").model_dir.name
+    >>> bertkit.export(stars, "stars-export", head="task").model_dir.name
     'stars-export'
 
     Args:
@@ -990,8 +1015,8 @@ def export(
     """
 
 def verify(
-    *,
     model_dir: _Path,
+    *,
     output: _Path | None = None,
     overwrite: bool = False,
     seed: int = 0,

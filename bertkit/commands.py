@@ -48,7 +48,20 @@ def compose_settings(
     if config is not None:
         return compose_from_run(command, config, assignments, config_dir)
     inferred = _infer(assignments, config_dir) if command == "finetune" else []
-    return compose_assigned(command, [*inferred, *assignments], config_dir)
+    composed, keys = compose_assigned(command, [*inferred, *assignments], config_dir), keys_of(assignments)
+    if "task.metrics" in keys and "task.best_metric" not in keys:
+        _choose_best_metric(composed.get("task") or composed.get("task_changes") or {})
+    return composed
+
+
+def _choose_best_metric(task: JsonObject) -> None:
+    """Select checkpoints by one of the metrics that the user set, an F1 if there is one, unless the task's own is among them."""
+    from bertkit.tasks.scoring.metrics import keys_of as keys_of_metrics
+
+    metrics = task.get("metrics")
+    keys = keys_of_metrics([metrics] if isinstance(metrics, str) else metrics or [])
+    if keys and task.get("best_metric") not in keys:
+        task["best_metric"] = next((key for key in keys if "f1" in key), keys[0])
 
 
 def _infer(assignments: Sequence[Assignment], config_dir: str | None) -> list[Assignment]:

@@ -18,6 +18,7 @@ import hashlib
 import inspect
 import json
 import os
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
@@ -32,7 +33,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 import bertkit
-from bertkit.base.errors import InputError, is_silent, nearest
+from bertkit.base.errors import InputError, counted, is_missing, is_silent, nearest, say
 from bertkit.base.text_files import JsonObject, JsonValue, control_character
 from bertkit.functions import Page
 from bertkit.settings.reading.hints import setting_of_option
@@ -191,6 +192,11 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             validate_data(self, X, reset=reset, skip_check_array=True)
         items = np.atleast_1d(np.array(X, dtype=object)).tolist()
         texts = [tuple(item) if isinstance(item, (tuple, list)) else (item,) for item in items]
+        missing = [number for number, own in enumerate(texts) if any(map(is_missing, own))]
+        if missing and reset:  # of the others the predictor says it
+            many = f"{counted(len(missing), 'text')} missing, the first X[{missing[0]}]; treated as empty"
+            say(f"warning: {many}", file=sys.stderr)
+        texts = [tuple("" if is_missing(text) else text for text in own) for own in texts]
         if reset:
             self.num_texts_ = 2 if texts and len(texts[0]) == 2 else 1
         for number, own in enumerate(texts):

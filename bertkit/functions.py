@@ -24,21 +24,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import get_type_hints
 
-from bertkit.base.errors import InputError, nearest
+from bertkit.base.errors import InputError, listed, nearest
 from bertkit.base.files import folder_for, write_durably
 from bertkit.base.hub_ids import path_of
 from bertkit.base.text_files import JsonObject
 from bertkit.base.typed_settings import read_conf, refuse
 from bertkit.commands import build_settings, check_files, compose_settings, delegate, import_stage
 from bertkit.launch import launcher, world
-from bertkit.settings.command import Command, CommandSettings
+from bertkit.settings.command import WORDS, Command, CommandSettings
 from bertkit.settings.reading.assignments import Assignment
-from bertkit.settings.reading.names import command_of, in_words_of, names_of_rows, settings_of
+from bertkit.settings.reading.names import command_of, fields_of, in_words_of, names_of_rows, settings_of
 
 ONE_RUN = threading.Lock()  # a training run uses the random state of its process; a second one waits
 RUNS = Path("runs")  # where a run has its place that has no `output_dir`
 # the types of settings; values of other types are rows
 SETTABLE = (str, int, float, bool, os.PathLike, list, tuple, Mapping, type(None))
+SINGLE = (str, os.PathLike)  # one of several
 COLUMNS = ("text_column", "text_pair_column", "label_column")  # of a task
 
 
@@ -97,17 +98,33 @@ class Run:
         return Page(self.report.read_text(encoding="utf-8"))._repr_html_()
 
 
+def _named(command: Command, places: Sequence[object], settings: Mapping[str, object]) -> dict[str, object]:
+    """Return the arguments without names under the names of their settings."""
+    first = next(iter(command.positions), "")
+    if fields_of(command.name).get(first) == WORDS:
+        places = [places] if len(places) > 1 or isinstance(next(iter(places), []), SINGLE) else places
+    if len(places) > len(command.positions):
+        taken = (
+            f"takes {listed(command.positions, ', ')} without names" if first else "takes no arguments without names"
+        )
+        raise InputError(f"{command.name}({type(places[-1]).__name__}): it {taken}; write the others as name=value")
+    named = dict(zip(command.positions, places, strict=False))
+    if not isinstance(named.get("model_dir", ""), SINGLE):
+        raise InputError(
+            f"{command.name}({type(named['model_dir']).__name__}): expected model_dir; write {next(iter(command.rows))}="
+        )
+    refuse([f"{command.name}: {name} is given twice; leave one out" for name in named if name in settings])
+    return named
+
+
 @functools.cache
 def function_of(name: str) -> Callable[..., object]:
     """Return a command as a Python function; its parameters are the fields of the settings, its help that of the stub."""
     command = command_of(name)
     signature = signature_of(command)
 
-    def call(*misplaced: object, **settings: object) -> object:
-        if misplaced:
-            is_place = isinstance(misplaced[0], (str, os.PathLike)) or not command.rows
-            meant = next(iter(signature.parameters if is_place else command.rows))
-            raise InputError(f"{name}({type(misplaced[0]).__name__}): settings have names; write {meant}=")
+    def call(*places: object, **settings: object) -> object:
+        settings |= _named(command, places, settings)
         unknown = settings.keys() - signature.parameters.keys()
         for_rows = names_of_rows(name)
         are_rows = {key for key in unknown if not isinstance(settings[key], SETTABLE)}
@@ -137,13 +154,18 @@ def signature_of(command: Command) -> inspect.Signature:
     if command.makes_run:
         defaults["output_dir"] = None  # named after its settings
     of_runs = {} if command.of_runs is None else _hints(command.of_runs)
+    if command.returns == "page":
+        defaults["output"] = None  # the page is returned
     known = {**of_runs, **_hints(command.name), **dict.fromkeys(command.rows, object)}
     required = [name for name in known if defaults.get(name) == "???" and name not in command.rows]
-    usual, kind = defaults | dict.fromkeys(required, inspect.Parameter.empty), inspect.Parameter.KEYWORD_ONLY
+    usual = defaults | dict.fromkeys(required, inspect.Parameter.empty)
+    kinds = dict.fromkeys(command.positions, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return inspect.Signature(
         [
-            inspect.Parameter(name, kind, default=usual.get(name), annotation=known[name])
-            for name in dict.fromkeys([*required, *command.rows, *known])
+            inspect.Parameter(
+                name, kinds.get(name, inspect.Parameter.KEYWORD_ONLY), default=usual.get(name), annotation=known[name]
+            )
+            for name in dict.fromkeys([*command.positions, *required, *command.rows, *known])
         ]
     )
 
@@ -165,7 +187,12 @@ def _call(command: Command, settings: dict[str, object]) -> object:
         if is_unnamed:
             settings.pop("output_dir", None)
         inputs = _take_rows(command, settings, stack)
-        if command.returns == "values" and settings.get("output") is None:
+        is_shown = command.returns == "page" and settings.get("output") is None
+        if is_shown:
+            settings["output"] = (
+                f"{stack.enter_context(tempfile.TemporaryDirectory(prefix='bertkit-'))}/{command.name}.html"
+            )
+        elif command.returns == "values" and settings.get("output") is None:
             settings["output"] = "-"
         assignments = read_values(command.name, settings)
         assignments += [_own_place(command, assignments)] if is_unnamed else []
@@ -186,7 +213,9 @@ def _call(command: Command, settings: dict[str, object]) -> object:
         if command.returns == "values" and checked.output_file == "-":
             return stage.values(checked, *inputs)
         stage.run(checked, *inputs)
-        return _run_of(command, checked)
+        return (
+            Page(Path(str(checked.output_file)).read_text(encoding="utf-8")) if is_shown else _run_of(command, checked)
+        )
 
 
 def _take_rows(command: Command, settings: dict[str, object], stack: contextlib.ExitStack) -> list[object]:
@@ -285,15 +314,15 @@ def _as_file(
 ) -> Iterator[dict[str, str | os.PathLike[str]]]:
     """Write rows to a file that is named after its content, so the same rows are the same run; yield the settings for it.
 
-    After an error in the input a new file is removed again, and the message names the rows as the user does. Rows that are in
-    a file already stay there.
+    Messages about the file name the rows as the user does. After an error in the input a new file is removed again. Rows that
+    are in a file already stay there.
     """
     if isinstance(rows, (str, os.PathLike)):
         path = path_of(rows, name).absolute()
         refuse(not path.is_file() and f"{name}={rows}: no such file; pass a file, or rows")
         yield {setting: path}
         return
-    from bertkit.tasks.reading.rows import plain_rows
+    from bertkit.tasks.reading.rows import names_by_file, plain_rows
 
     text = "".join(f"{json.dumps(row)}\n" for row in plain_rows(rows, name))
     refuse(not text and f"{name}: no rows; pass at least one")
@@ -307,6 +336,7 @@ def _as_file(
             own = path.with_name(f"{path.name}.{os.getpid()}")  # several processes may write the same rows
             write_durably(own, text)
             own.replace(path)
+        before = names_by_file.set({**names_by_file.get(), path.name: name})
         try:
             with _in_words_of_rows(path, name):
                 yield settings
@@ -314,3 +344,5 @@ def _as_file(
             if is_new:
                 path.unlink(missing_ok=True)
             raise
+        finally:
+            names_by_file.reset(before)

@@ -77,27 +77,27 @@ EXAMPLES = {
     "finetune": """
         >>> rows = [{"review": "a good day", "label": "good"}, {"review": "a bad day", "label": "bad"}]
         >>> task = {"task": "sequence", "text_column": "review", "model_dir": run}
-        >>> stars = bertkit.finetune(train=rows * 8, dev=rows, num_epochs=1, output_dir="stars", **task)
+        >>> stars = bertkit.finetune(rows * 8, dev=rows, num_epochs=1, output_dir="stars", **task)
         >>> 0 <= stars.scores["accuracy"] <= 1
         True""",
     "glue": """
         >>> bertkit.glue(model_dir=run, data_dir="glue", tasks=["rte"], seeds=[0], output_dir="glue-runs")  # doctest: +SKIP""",
     "predict": """
-        >>> predictions = bertkit.predict(model_dir=stars, input=["a good day", "a bad day"])
+        >>> predictions = bertkit.predict(stars, ["a good day", "a bad day"])
         >>> sorted(predictions[0]["probabilities"])
         ['bad', 'good']""",
     "embed": """
         >>> bertkit.embed(model_dir=run, input=["a good day", "a bad day"], pooling="mean").shape
         (2, 128)""",
     "evaluate": """
-        >>> bertkit.evaluate(model_dir=stars, data=rows).scores["num_examples"]
+        >>> bertkit.evaluate(stars, rows).scores["num_examples"]
         2""",
     "compare": """
-        >>> bertkit.compare(runs=[run, stars], output="compare.html").report.name
+        >>> bertkit.compare(run, stars, output="compare.html").report.name
         'compare.html'""",
     "view": """
-        >>> bertkit.view(model_dir=stars, text="a good day", output="view.html", steps=0).report.name
-        'view.html'""",
+        >>> type(bertkit.view(stars, "a good day", steps=0)).__name__
+        'Page'""",
     "serve": """
         >>> bertkit.serve(model_dir=stars, port=8000)  # doctest: +SKIP""",
     "index": """
@@ -107,7 +107,7 @@ EXAMPLES = {
         >>> found["question"]
         'kan lon'""",
     "export": """
-        >>> bertkit.export(model_dir=stars, head="task", output_dir="stars-export").model_dir.name
+        >>> bertkit.export(stars, "stars-export", head="task").model_dir.name
         'stars-export'""",
     "verify": """
         >>> bertkit.verify(model_dir=stars, sequences=1).scores["within_tolerance"]
@@ -122,14 +122,19 @@ RETURNS = {
     "embed": "The vectors, float32 (n, D); with `output`, a run that names the file.",
     "evaluate": "A run that has only `scores`.",
     "compare": "A run: its `report` is the page, and its `scores` hold the scores of each run by name.",
-    "view": "A run whose `output` is the page or picture.",
+    "view": "The page, which a notebook shows; with `output`, a run that names the file.",
     "serve": "Only after the server is stopped.",
     "index": "A run whose `output` is the library.",
     "search": "A mapping with the passages for each question; with `output`, a run that names the file.",
     "export": "A run whose `model_dir` is the exported directory.",
     "verify": "A run whose `scores` are the certificate.",
 }
-RESULTS = {"predict": "list[dict[str, Any]]", "search": "list[dict[str, Any]]", "embed": "NDArray[np.float32]"}
+RESULTS = {
+    "view": "str",
+    "predict": "list[dict[str, Any]]",
+    "search": "list[dict[str, Any]]",
+    "embed": "NDArray[np.float32]",
+}
 
 
 class Stub:
@@ -219,6 +224,12 @@ class Stub:
             }
         if command_of(command).returns == "values":
             results["output"] = ("None", "None", results["output"][2])
+        if command_of(command).returns == "page":
+            results["output"] = (
+                "None",
+                "None",
+                f"{results['output'][2]}; None: the page is returned".removeprefix("; "),
+            )
         order = sorted(results, key=lambda name: (results[name][1] != "", name not in ("train", "dev")))
         return {name: results[name] for name in order}
 
@@ -237,18 +248,21 @@ class Stub:
         ]
         doc += ["", "    Returns:", f"        {RETURNS[command]}", '    """']
         text = self.definition(command, parameters, RESULTS.get(command, "None" if command == "serve" else "Run"), doc)
-        if command_of(command).returns == "values":
+        if command_of(command).returns in ("values", "page"):
             kind = self.type_of(str, "output")
             others = parameters | {"output": (kind, "", "")}
             text = f"@overload\n{text}\n@overload\n{self.definition(command, others, 'Run', ['    ...'])}"
         return text
 
     def definition(self, name: str, parameters: dict[str, tuple[str, str, str]], result: str, body: list[str]) -> str:
-        """A function with keyword parameters."""
-        named = [
-            f"    {key}: {kind}{f' = {default}' if default else ''}," for key, (kind, default, _) in parameters.items()
-        ]
-        return "\n".join([f"def {name}(", "    *,", *named, f") -> {result}:", *body])
+        """A function with keyword parameters, of which some need no names."""
+        named = {
+            key: f"    {key}: {kind}{f' = {default}' if default else ''},"
+            for key, (kind, default, _) in parameters.items()
+        }
+        first = [named.pop(key) for key in (command_of(name).positions if name in COMMANDS else ())]
+        mark, first = ("    *runs: _Path | Sequence[_Path],", []) if name == "compare" else ("    *,", first)
+        return "\n".join([f"def {name}(", *first, mark, *named.values(), f") -> {result}:", *body])
 
     def text(self) -> str:
         """The whole stub."""

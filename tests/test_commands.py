@@ -121,7 +121,6 @@ def test_every_form_of_rows(made: dict[str, Any], tmp_path: Path) -> None:
     np.testing.assert_array_equal(bertkit.embed(model_dir=made["run"], input=rows, text_column="review"), vectors)
     for unclear, message in (
         (pandas.DataFrame(rows), "of texts: 'review', 'label'"),
-        (pandas.DataFrame({"label": ["a", "b"], "text": ["a", None]}), r"texts\[1\]: 'text' is empty; fill it"),
         ({"text": ["a"]}, "no column 'text'"),
         (3, "texts: int: "),
         (pandas.DataFrame([["a", "b"]], columns=["text", "text"]), "texts: two columns 'text'"),
@@ -147,13 +146,62 @@ def test_logits_give_the_probabilities(made: dict[str, Any]) -> None:
     shares = torch.softmax(torch.from_numpy(predictor.logits(texts)), -1).numpy()
     predictions = [[row["probabilities"][label] for label in predictor.labels] for row in predictor(texts)]
     np.testing.assert_allclose(shares, predictions, atol=1e-6)
-    for one, wrong in ((3, "3; expected text"), (None, "empty; fill it"), (float("nan"), "empty; fill it")):
-        with pytest.raises(InputError, match=f"inputs: row 2: 'text' is {wrong}"):
-            predictor(["a", one])
+    with pytest.raises(InputError, match="inputs: row 2: 'text' is 3; expected text"):
+        predictor(["a", 3])
     masked = bertkit.load_predictor(made["run"], top_k=2)
     assert len(masked("a [MASK] day")["masks"][0]) == 2
     with pytest.raises(InputError, match="logits: "):
         masked.logits("a [MASK] day")
+
+
+def test_the_natural_first_arguments_need_no_names(made: dict[str, Any], tmp_path: Path) -> None:
+    """As on the command line: `predict RUN FILE`, `export RUN OUT`; a view shows itself where no file is named."""
+    run, rows, texts = made["stars"], made["rows"], ["a good day", "a bad day"]
+    assert bertkit.predict(run, texts) == bertkit.predict(model_dir=run, input=texts)
+    assert bertkit.evaluate(run, rows) == bertkit.evaluate(model_dir=run, data=rows)
+    assert bertkit.finetune(rows * 8, dev=rows, num_epochs=1, output_dir=run.directory, **made["task"]) == run
+    np.testing.assert_array_equal(bertkit.embed(run, texts), bertkit.embed(model_dir=run, input=texts))
+    both = (made["run"], run)
+    compared = [
+        bertkit.compare(*both, output=tmp_path / "a.html"),
+        bertkit.compare([*both], output=tmp_path / "b.html"),
+    ]
+    assert compared[0].scores == compared[1].scores
+    page = bertkit.view(run, "a good day", steps=0)
+    assert page._repr_html_().startswith("<iframe")
+    assert page == bertkit.view(run, "a good day", steps=0, output=tmp_path / "c.html").output.read_text()
+    assert command_line(["export", str(run.directory), str(tmp_path / "out")]) == 0
+    assert command_line(["export", str(run.directory), str(tmp_path / "out")]) == 0  # done already
+    assert (tmp_path / "out" / "config.json").is_file()
+
+
+def test_a_missing_text_is_an_empty_one_everywhere(made: dict[str, Any], tmp_path: Path, capsys: Capsys) -> None:
+    """In a file, a data frame and a list, for the command, the predictor, the embedder and the estimator."""
+    pandas = pytest.importorskip("pandas")
+    predictor, embed, texts = made["predictor"], bertkit.load_embedder(made["run"]), ["a good day", None]
+    frame = pandas.DataFrame({"review": texts})
+    frame.to_csv(tmp_path / "in.csv", index=False)
+    capsys.readouterr()
+    expected = [row["label"] for row in predictor(["a good day", ""])]
+    assert "warning: 1 example had an empty text" in capsys.readouterr().err
+    for inputs in (
+        texts,
+        frame,
+        [{"review": text} for text in texts],
+        [*reversed(texts)],
+        ["a good day", float("nan")],
+    ):
+        labels = [row["label"] for row in predictor(inputs)]
+        assert sorted(labels) == sorted(expected)
+        assert "warning: 1 example had an empty text" in capsys.readouterr().err
+    assert [row["label"] for row in bertkit.predict(model_dir=made["stars"], input=tmp_path / "in.csv")] == expected
+    assert "warning: 1 example had an empty text" in capsys.readouterr().err
+    for inputs in (texts, frame):
+        np.testing.assert_array_equal(embed(inputs), embed(["a good day", ""]))
+        assert "warning: 1 text missing, the first texts[1]; treated as empty" in capsys.readouterr().err
+    classifier = bertkit.BertClassifier("none")
+    assert classifier._texts(texts, reset=True) == [("a good day",), ("",)]
+    assert "warning: 1 text missing, the first X[1]; treated as empty" in capsys.readouterr().err
 
 
 def test_the_same_cell_twice_is_done_already(made: dict[str, Any], tmp_path: Path, capsys: Capsys) -> None:
@@ -249,11 +297,12 @@ def test_what_the_user_did_wrong_is_told_in_few_words(made: dict[str, Any]) -> N
 
 def test_what_is_misplaced_or_no_setting(made: dict[str, Any], tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
-    frame, run = pandas.DataFrame(made["rows"]), made["stars"]
+    frame = pandas.DataFrame(made["rows"])
     for function, value, named, message in (
-        (bertkit.finetune, [frame], {}, r"finetune\(DataFrame\): settings have names; write train="),
-        (bertkit.predict, [["a text"]], {}, r"write input="),
-        (bertkit.evaluate, [run], {}, r"write model_dir="),
+        (bertkit.finetune, [frame], {"train": frame}, "finetune: train is given twice; leave one out"),
+        (bertkit.export, ["a", "b", 3], {}, r"export\(int\): it takes model_dir, output_dir without names"),
+        (bertkit.predict, [["a text"]], {}, r"predict\(list\): expected model_dir; write input="),
+        (bertkit.prepare, ["a"], {}, r"prepare\(str\): it takes no arguments without names"),
         (bertkit.finetune, [], {"trian": frame, "output_dir": tmp_path}, "unknown key 'trian'; did you mean 'train'"),
         (bertkit.finetune, [], {"dataset": frame}, "unknown key 'dataset'; pass rows as train= or dev=$"),
         (bertkit.finetune, [], {"data": frame}, "data: DataFrame: expected .*; pass rows as train= or dev=$"),
@@ -271,7 +320,7 @@ def test_what_is_misplaced_or_no_setting(made: dict[str, Any], tmp_path: Path) -
         bertkit.finetune(
             task="sequence", train=frame, lr=1e-4, epochs=3, bach={"sequences": 2}, output_dir=tmp_path / "x"
         )
-    assert len(error.value.args) == 3
+    assert error.value.args == ("unknown key 'bach.sequences'; did you mean 'batch.sequences'?",)
     for load in (bertkit.load_model, bertkit.load_tokenizer, bertkit.load_predictor, bertkit.load_embedder):
         for wrong in (None, 3, {"a": 1}):
             with pytest.raises(InputError, match=r"^model_dir=.*: expected a path, a run or a hub id$"):

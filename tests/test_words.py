@@ -155,7 +155,6 @@ FAULTS = [  # the content of a training file; more words; the place and value th
         ":2: not UTF-8 (byte 0xef at column 10); convert it: iconv -f ",
     ),
     (CSV, ["task=classification", "task.labels=[1,2]"], ":4: stars: unknown label '5'"),
-    (CSV.replace(",5\n", ",\n"), [], ":4: stars: empty label (rows without one: 3)"),
     (CSV.replace("kar,2", "kar"), [], ":6: too few cells"),
     (b"PK\x03\x04" + CSV.encode(), [], ": an Excel file"),
     (CSV, ["--dev", "no.csv"], "/no.csv: no such file"),

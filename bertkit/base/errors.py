@@ -81,10 +81,14 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return "" if match is None else f"; did you mean '{match}'?"
 
 
+def is_missing(value: object) -> bool:
+    """Whether a value from Python stands for a missing text; pandas shows it as nan or <NA>."""
+    return not isinstance(value, str) and str(value) in ("None", "nan", "<NA>")
+
+
 def not_text(field: str, value: object) -> str:
-    """Return the message about a field whose value is not a text; pandas shows missing texts as nan or <NA>."""
-    is_missing = str(value) in ("None", "nan", "<NA>")
-    wrong = "empty; fill it or drop the row" if is_missing else f"{value!r:.80}; expected text"
+    """Return the message about a field whose value is not a text."""
+    wrong = "empty; fill it or drop the row" if is_missing(value) else f"{value!r:.80}; expected text"
     return f"'{field}' is {wrong}"
 
 

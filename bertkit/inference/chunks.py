@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from bertkit.base.errors import InputError, not_text
+from bertkit.base.errors import InputError, is_missing, not_text
 from bertkit.base.text_files import opened_input
 from bertkit.display.console import Progress
 from bertkit.tasks.reading.readers import Inputs, open_inputs, read_table
@@ -72,7 +72,7 @@ def read_rows(
     Messages name a text or pair of the wrong form by `place`, a format.
     """
     if not is_frame(inputs):
-        values = iterated(inputs, INPUTS)
+        values = ("" if is_missing(value) else value for value in iterated(inputs, INPUTS))  # as in a file
         start = list(itertools.islice(values, 1))
         inputs = itertools.chain(start, values)
         if start and isinstance(start[0], (str, tuple, list)):

@@ -5,6 +5,7 @@ Texts are sorted by length and packed, so nothing is computed on padding.
 
 import dataclasses
 import re
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from bertkit.base.batch import TaskBatch
-from bertkit.base.errors import InputError, named, not_text
+from bertkit.base.errors import InputError, counted, is_missing, named, not_text, say
 from bertkit.base.hub_ids import path_of
 from bertkit.base.processors import check_precision, share_processors
 from bertkit.base.typed_settings import build, refuse
@@ -181,7 +182,18 @@ def _scaled(vectors: NDArray[np.float32], is_normal: bool) -> NDArray[np.float32
 
 
 def texts_of(inputs: object, column: str | int | None = None) -> list[Any]:
-    """Return the texts of inputs from Python: of rows, those in their column `text`, or in the only column of texts."""
+    """Return the texts of inputs from Python: of rows, those in their column `text`, or in the only column of texts.
+
+    A missing text is an empty one, with a warning.
+    """
+    texts = _texts_of(inputs, column)
+    if missing := [number for number, text in enumerate(texts) if is_missing(text)]:
+        many = f"{counted(len(missing), 'text')} missing, the first texts[{missing[0]}]; treated as empty"
+        say(f"warning: {many}", file=sys.stderr)
+    return ["" if is_missing(text) else text for text in texts] if missing else texts
+
+
+def _texts_of(inputs: object, column: str | int | None) -> list[Any]:
     given = inputs if is_frame(inputs) or hasattr(inputs, "column_names") else list(iterated(inputs, "texts"))
     if isinstance(given, list) and not any(isinstance(one, Mapping) for one in given[:1]):
         return given

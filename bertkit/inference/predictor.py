@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, say
 from bertkit.base.hub_ids import path_of
 from bertkit.base.processors import check_precision, share_processors
 from bertkit.base.typed_settings import build
@@ -94,11 +95,12 @@ class LoadedPredictor:
         """
         if isinstance(inputs, (str, tuple, Mapping)):
             return self([inputs])[0]
-        return [
-            row
-            for read in read_inputs(self._predictor, inputs)
-            for row in read.task.rows(read.examples, read.features, self._predict(read))
-        ]
+        rows, warnings = list[Any](), list[str]()
+        for read in read_inputs(self._predictor, inputs):
+            rows += read.task.rows(read.examples, read.features, self._predict(read))
+            warnings = [*read.warnings]
+        say(*(f"warning: {line}" for line in warnings), file=sys.stderr)
+        return rows
 
     def _predict(self, read: ReadInputs) -> list[object]:
         return predict_local(self._predictor, read.task, read.examples, read.features)
@@ -131,10 +133,13 @@ class ReadInputs:
     task: AnyTask  # predicts these examples: a tagger has another task for running text
     examples: list[Example]
     features: list[Feature]
+    warnings: Sequence[str] = ()  # about all that was read so far
 
 
 def read_inputs(predictor: Predictor, inputs: object) -> Iterator[ReadInputs]:
     """Read inputs in chunks; raises InputError if an input lacks what the task needs."""
     read = read_rows(predictor.task, inputs)
     for examples in read.chunks:
-        yield ReadInputs(read.task, examples, list(read.task.each_feature(examples, predictor.tokenizer)))
+        yield ReadInputs(
+            read.task, examples, list(read.task.each_feature(examples, predictor.tokenizer)), read.warnings
+        )

@@ -73,8 +73,10 @@ class Command:
     # the parameters that take rows from Python, such as a data frame; each with the setting of a file that it replaces
     rows: Mapping[str, str] = field(default_factory=dict)
     # what Python gets: what `values(settings, inputs)` returns, if there is no output file; or a `Run` with the mapping of
-    # metrics that `scores(settings)` returns; or a `Run` after `run(settings)`
-    returns: Literal["values", "scores", "run"] = "run"
+    # metrics that `scores(settings)` returns; or, without an output file, its page; or a `Run` after `run(settings)`
+    returns: Literal["values", "scores", "page", "run"] = "run"
+    # the parameters that Python takes without their names, in order; one that takes several takes all of them
+    positions: tuple[str, ...] = ()
     model: str | None = None  # where in its directory the command writes a model; None if it makes none
     scores_file: str | None = None  # the file with its final metrics, in its directory
     # a function of the settings that reads or opens the input files before torch is imported; InputError if they are wrong. What

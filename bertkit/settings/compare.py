@@ -27,5 +27,6 @@ COMMAND = Command(
     stage="bertkit.stages.compare",
     needs="several runs",
     gives="scores, curves and settings side by side; for two runs, where they diverge and why",
+    positions=("runs",),
     returns="scores",
 )

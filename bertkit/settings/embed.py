@@ -41,6 +41,7 @@ COMMAND = Command(
     stage="bertkit.stages.embed",
     needs="encoder and texts",
     gives="one vector for each text",
+    positions=("model_dir", "input"),
     rows={"input": "input"},
     returns="values",
     check=CHECK,

@@ -73,6 +73,7 @@ COMMAND = Command(
     stage="bertkit.stages.evaluate",
     needs="model and a task's labelled split, or a prepared dataset",
     gives="metrics",
+    positions=("model_dir", "data"),
     rows={"data": "task.files.dev"},
     returns="scores",
     short={

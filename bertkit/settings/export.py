@@ -26,5 +26,6 @@ COMMAND = Command(
     stage="bertkit.stages.export",
     needs="checkpoint",
     gives="a directory that transformers loads, verified against transformers",
+    positions=("model_dir", "output_dir"),
     model=".",
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from bertkit.base.hub_ids import missing_model
-from bertkit.base.intervals import Count, Interval, Positive, ShareInside, Size
+from bertkit.base.intervals import Count, Interval, Positive, ShareBelow1, Size
 from bertkit.base.typed_settings import IF_SET, refuse, unused
 from bertkit.data.data_config import TokenizerConfig
 from bertkit.model.attention_config import AttentionConfig
@@ -66,7 +66,7 @@ class FinetuneSettings(TrainingSettings):
     layer_decay: Annotated[float, Interval(0, 1, "(]")]
     class_weights: Literal["balanced"] | tuple[Positive, ...] | None
     max_train_examples: Size | None
-    dev_share: ShareInside | None
+    dev_share: ShareBelow1 | None  # 0: train on all rows
     checkpoint: EpochCheckpointConfig
     evaluation: DevEvaluationConfig
     decoder: DecoderSettings | None = None
@@ -156,6 +156,7 @@ COMMAND = Command(
     stage="bertkit.stages.finetune",
     needs="any model and a task's files",
     gives="a model for the task, and its scores",
+    positions=("train", "model_dir"),
     is_training=True,
     rows={"train": "task.files.train", "dev": "task.files.dev"},
     model="model",

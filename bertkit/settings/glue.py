@@ -57,6 +57,7 @@ COMMAND = Command(
     stage="bertkit.stages.glue",
     needs="any model and GLUE's files",
     gives="a model for each task and seed, a table, a submission",
+    positions=("model_dir",),
     is_training=True,
     scores_file="glue.json",
     of_runs="finetune",

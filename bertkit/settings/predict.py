@@ -39,6 +39,7 @@ COMMAND = Command(
     stage="bertkit.stages.predict",
     needs="model and inputs",
     gives="predictions, one line each",
+    positions=("model_dir", "input"),
     rows={"input": "input"},
     returns="values",
     check=CHECK,

@@ -228,6 +228,7 @@ COMMAND = Command(
     stage="bertkit.stages.pretrain",
     needs="prepared dataset",
     gives="BERT, by masked LM and next sentence prediction",
+    positions=("data_dir",),
     is_training=True,
     model="model",
     scores_file="eval.json",

@@ -93,6 +93,7 @@ COMMAND = Command(
     stage="bertkit.stages.search",
     needs="a library, a question-answering model and questions",
     gives="passages with answers, and metrics",
+    positions=("index", "question"),
     rows={"input": "input"},
     returns="values",
     check=CHECK,

@@ -95,5 +95,10 @@ def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 COMMAND = Command(
-    "serve", ServeSettings, stage="bertkit.server.server", needs="models", gives="a JSON API and a web page"
+    "serve",
+    ServeSettings,
+    stage="bertkit.server.server",
+    needs="models",
+    gives="a JSON API and a web page",
+    positions=("model_dir",),
 )

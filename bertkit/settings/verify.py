@@ -23,5 +23,6 @@ COMMAND = Command(
     stage="bertkit.stages.verify",
     needs="any model",
     gives="a certificate of parity with the Hugging Face implementation",
+    positions=("model_dir",),
     returns="scores",
 )

@@ -59,6 +59,8 @@ COMMAND = Command(
     stage="bertkit.stages.view",
     needs="any model and an input",
     gives="attention and attributions, as a page, numbers or a picture",
+    positions=("model_dir", "text"),
     rows={"input": "input"},
+    returns="page",
     check=CHECK,
 )

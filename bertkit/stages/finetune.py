@@ -89,7 +89,7 @@ class _Finetuning:
 
     def after(self, step: int, due: Due) -> Evaluation:
         """Evaluate on the dev split if it is due, and keep the weights with the best score."""
-        if not due.evaluation:
+        if not due.evaluation or (self.settings.dev_share == 0 and step < self.plan.steps):
             return Evaluation()
         dev, writer = self._evaluate(), self.state.writer
         metrics = dev.scores | {"loss": dev.loss}

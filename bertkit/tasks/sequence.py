@@ -144,6 +144,7 @@ class SequenceTask(HeadTask[SequenceExample[LabelT], Feature, SequencePrediction
                     value = None  # a test file keeps all its rows
                 elif is_labelled and self.is_without_label(plain):
                     reading.unlabelled.append(f"{where}: {field}")
+                    ids.skip()
                     return None
                 if value not in (None, "") or is_labelled:
                     label = label_of(value, where)

@@ -20,7 +20,7 @@ from bertkit.tasks.reading.writers import conll_lines
 from bertkit.tasks.scoring import metrics, review
 from bertkit.tasks.scoring.review import Review
 from bertkit.tasks.task import ENDINGS, AnyTask, ExtraFile, LabelNames, Mark, Row, Verdict
-from bertkit.tasks.task_config import TAGS, TEXTS, WORDS, names_of
+from bertkit.tasks.task_config import TAGS, TEXTS, WORDS, must_exist, names_of
 from bertkit.tasks.trainable import HeadTask, TaskMetrics, is_constant, most_frequent
 from bertkit.tasks.words import TaggingExample, TaggingPrediction, make_features, pieces_of, tags_of
 
@@ -207,7 +207,10 @@ def _examples(reading: Reading, sentences: Iterator[Sentence]) -> Iterator[Taggi
         _convert(reading, whole)
         sentences = iter(whole)
     labels = reading.labels = Labels(config, "tag", reading.known_labels, False)
-    ids, names = Ids("id", is_input=reading.is_input, is_unique=False), dict[str, str]()
+    ids = reading.id_column = Ids(
+        "id", is_input=reading.is_input, is_unique=False, is_named=must_exist(config.columns.id)
+    )
+    names = dict[str, str]()
     for sentence in sentences:
         line = next(iter(sentence.lines), 0)
         if not (sentence.words or reading.is_input):  # without words there are no tags to predict

@@ -26,6 +26,7 @@ from bertkit import load_model, load_predictor, load_tokenizer
 from bertkit.base.tensor_files import read_tensors
 from bertkit.base.typed_settings import build
 from bertkit.cli import run
+from bertkit.commands import settings_from_words
 from bertkit.interop.hugging_face import directory as huggingface
 from bertkit.interop.hugging_face.names import to_hugging_face
 from bertkit.interop.load import load_packed
@@ -567,6 +568,39 @@ def test_a_part_of_train_is_held_out(data: Path, start: Path, tmp_path: Path, ca
     assert num_dev == 11
     assert f"{only}/train.tsv (tsv): {53 - num_dev} rows" in printed
     assert f"held out of {only}/train.tsv (tsv): {num_dev} rows" in printed
+
+
+def test_all_rows_are_trained_on(data: Path, start: Path, tmp_path: Path, capsys: Capsys) -> None:
+    """With dev_share=0 some of them are measured, once, and the last weights are kept."""
+    words = [
+        "finetune",
+        str(data / "train.tsv"),
+        "task=sequence",
+        f"model_dir={start}",
+        f"output_dir={tmp_path / 'run'}",
+    ]
+    assert run([*words, *SMALL, "dev_share=0", "num_epochs=2"]) == 0
+    scores = json.loads((tmp_path / "run" / "eval.json").read_text())
+    assert (scores["num_examples"], scores["best_epoch"]) == (16, 2)
+    printed = capsys.readouterr().out
+    assert "train.tsv (tsv): 53 rows" in printed
+    assert "16 of 16 examples are near-duplicates of training examples" in printed
+    assert printed.count("  dev: accuracy") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "best"),
+    [
+        ("task=classification task.metrics=f1_macro", "f1_macro"),
+        ("task=classification task.metrics=[f1_macro,accuracy]", "accuracy"),
+        ("task=ner task.metrics=[accuracy]", "accuracy"),
+        ("task=ner task.metrics=seqeval_strict", "strict_f1"),
+        ("task=regression task.metrics=[r2]", "r2"),
+    ],
+)
+def test_the_metric_that_selects_follows_from_the_metrics(words: str, best: str) -> None:
+    composed = settings_from_words("finetune", [*words.split(), "output_dir=o"])
+    assert composed["task"]["best_metric"] == best
 
 
 def test_near_duplicates_are_counted_and_an_old_run_keeps_its_split(

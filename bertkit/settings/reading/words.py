@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from bertkit.base.errors import InputError
 from bertkit.settings.reading.assignments import as_word
@@ -29,6 +29,8 @@ def to_words(command: str, words: Sequence[str], options: Sequence[tuple[str, st
     settings, others = dict[str, str | int](), list[str]()
     for word in words:
         setting = _setting_of(command, word)
+        if "=" not in word and _is_second_place(command, settings):
+            setting = "output_dir"
         if setting in settings:
             more = f"for a second file write --dev {word}" if setting == "task.files.train" else "leave one out"
             raise InputError(f"'{word}': {setting}= is {settings[setting]} already; {more}")
@@ -52,6 +54,15 @@ def to_words(command: str, words: Sequence[str], options: Sequence[tuple[str, st
         *(f"{key}={value if is_verbatim(command, key) else as_word(value)}" for key, value in named.items()),
         *others,
     ]
+
+
+def _is_second_place(command: str, settings: Container[str]) -> bool:
+    """Whether a word is where the command writes to, as in `export RUN OUT`."""
+    return (
+        command_of(command).positions[1:2] == ("output_dir",)
+        and "model_dir" in settings
+        and "output_dir" not in settings
+    )
 
 
 def _setting_of(command: str, word: str) -> str:

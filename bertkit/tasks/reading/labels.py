@@ -2,6 +2,7 @@
 
 import math
 import re
+from array import array
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -17,14 +18,17 @@ LARGEST = 1e15  # the largest label of a regression: its square fits into float3
 class Ids:
     """The ids of examples. Each must be unique; a row without an id gets its number in the file, from 0.
 
-    In an input of `predict`, ids may be empty, and may be repeated unless `is_unique`: answers to questions are stored by id. A
+    If ids of a file are repeated, all rows get their numbers, unless the user has named the column. In an input of `predict`, ids may be empty, and may be repeated unless `is_unique`: answers to questions are stored by id. A
     question without an id gets "line" and its line number, because its row number may be the id of another question.
     """
 
-    def __init__(self, field: str | None, *, is_input: bool = False, is_unique: bool = True) -> None:
-        self.field, self.is_input, self.is_unique = field, is_input, is_unique
+    def __init__(
+        self, field: str | None, *, is_input: bool = False, is_unique: bool = True, is_named: bool = False
+    ) -> None:
+        self.field, self.is_input, self.is_unique, self.is_named = field, is_input, is_unique, is_named
         self.places: dict[str, str] = {}
-        self.num_rows = 0
+        self.num_rows, self.numbers = 0, array("q")  # of the examples, for those that are repeated
+        self.repeated = ""  # the first repeated id, and where it is
 
     def skip(self) -> None:
         """Count a row that is no example."""
@@ -32,6 +36,7 @@ class Ids:
 
     def take(self, value: object, where: str, line: int) -> str:
         """Check and return the id of the next example."""
+        self.numbers.append(self.num_rows)
         self.num_rows += 1
         if value is None or (self.is_input and value == ""):
             by_line = self.is_input and self.is_unique and self.field is not None
@@ -39,9 +44,11 @@ class Ids:
         name = str(value)
         if self.is_unique or not self.is_input:
             if name in self.places:
-                duplicate = f"{self.field} '{name:.80}' is a duplicate, first at {self.places[name]}"
-                raise InputError(f"{where}: {duplicate}; remove one of them, or set task.columns.id=null")
-            self.places[name] = where
+                duplicate = f"{where}: {self.field} '{name:.80}' is a duplicate, first at {self.places[name]}"
+                if self.is_named or self.is_input:
+                    raise InputError(f"{duplicate}; remove one of them, or set task.columns.id=null")
+                self.repeated = self.repeated or duplicate
+            self.places.setdefault(name, where)
         return name
 
 

@@ -41,7 +41,7 @@ from bertkit.tasks.reading.formats import (
     needs_text_pair,
 )
 from bertkit.tasks.reading.reading import Reading
-from bertkit.tasks.reading.rows import label_names, with_label_names
+from bertkit.tasks.reading.rows import label_names, names_by_file, with_label_names
 from bertkit.tasks.reading.source import SplitExamples, collect_examples, joined
 from bertkit.tasks.reading.tables import InputTable, Rows, open_table, records
 from bertkit.tasks.task import ENDINGS, AnyTask
@@ -92,7 +92,8 @@ def open_file(task: TaskConfig, path: Path, format: str, is_labelled: bool = Tru
     if not head:
         raise InputError(f"{path}:1: the file is empty; add examples, or give another file")
     short_rows = SkippedRows() if is_labelled and task.skip_short_rows else ShortRows()
-    return open_table(task, path, format, itertools.chain(head, lines), short_rows)
+    table, rows = open_table(task, path, format, itertools.chain(head, lines), short_rows), names_by_file.get()
+    return dataclasses.replace(table, name=rows[path.name], counts=" row ") if path.name in rows else table
 
 
 @dataclass(frozen=True)
@@ -189,8 +190,10 @@ def find_files(task: TaskConfig, data_dir: str | None, split: str) -> list[Path]
         return _files_below(task, data_dir, split, names)
     if task.hub.path is not None:
         return []
-    missing = next((f"{name}: no such file" for name in names if Path(name).is_absolute()), "no data")
-    raise InputError(f"task={task.name}: {missing}; set data_dir= to the task's folder, or task.hub.path=")
+    missing = next((f"{name}: no such file" for name in names if Path(name).is_absolute()), f"no {split} file")
+    raise InputError(
+        f"task={task.name}: {missing}; set task.files.{split}= to a file, or data_dir= to the task's folder"
+    )
 
 
 def _files_below(task: TaskConfig, data_dir: str, split: str, names: tuple[str, ...]) -> list[Path]:

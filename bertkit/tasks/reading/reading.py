@@ -28,6 +28,7 @@ class Reading:
     known_labels: tuple[str, ...] | None = None  # from the model or the training file, if the task lists none
     columns: dict[tuple[str, str], None] = field(default_factory=dict)  # (setting, name) of the columns found so far
     labels: Labels | None = None  # None for a task without labels of its own
+    id_column: Ids = field(default_factory=lambda: Ids(None))
     notes: list[str] = field(default_factory=list)  # remarks on the format, for the description
     file_warnings: list[str] = field(default_factory=list)
     empty: CountedRows = field(default_factory=CountedRows)  # examples with an empty text
@@ -66,7 +67,9 @@ class Reading:
         column = self.find_optional(self.config.columns.id, "id")
         if column is None and self.is_input and not is_unique:
             column = self.table.present(OWN_ID)
-        return Ids(column, is_input=self.is_input, is_unique=is_unique)
+        is_named = must_exist(self.config.columns.id)
+        self.id_column = Ids(column, is_input=self.is_input, is_unique=is_unique, is_named=is_named)
+        return self.id_column
 
     def label_field(self) -> str | None:
         """Find the column of labels; None for an input of `predict`."""

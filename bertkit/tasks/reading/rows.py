@@ -2,11 +2,15 @@
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Protocol, Self, TypeGuard, runtime_checkable
 
 from bertkit.base.errors import InputError, check_distinct
 
 Record = Mapping[str, object]
+# what the user calls the rows from Python that are in a file of this name, as in `train: row 12`
+names_by_file: ContextVar[Mapping[str, str]] = ContextVar("names_by_file", default=MappingProxyType({}))
 
 
 @runtime_checkable

@@ -147,9 +147,12 @@ def collect_examples(task: AnyTrainable, reading: Reading) -> SplitExamples:
     config, table = reading.config, reading.table
     examples = list(task.read(reading))
     labels = reading.labels.all() if reading.labels is not None else ()
-    if reading.labels is not None and (missing := reading.unlabelled):
-        wrong = f"empty label (rows without one: {len(missing):,}); expected {reading.labels.expected()}"
-        raise InputError(f"{missing[0]}: {wrong}; fill them in, or skip them with task.skip_labels=")
+    missing, ids = reading.unlabelled, reading.id_column
+    if reading.labels is not None and missing and not examples:
+        raise InputError(f"{missing[0]}: empty label, as in every row; expected {reading.labels.expected()}")
+    if ids.repeated:
+        pairs = zip(examples, ids.numbers, strict=True)
+        examples = [dataclasses.replace(example, id=str(number)) for example, number in pairs]
     notes = [] if table.has_header else ["without a header"]
     description = f"{table.name} ({', '.join([table.format, *notes, *reading.notes])})"
     if not examples:
@@ -160,6 +163,12 @@ def collect_examples(task: AnyTrainable, reading: Reading) -> SplitExamples:
         (table.short_rows.num_rows, "too few cells"),
     )
     warnings = [f"{table.name}: skipped {counted(count, 'row')} with {what}" for count, what in skipped if count]
+    if missing:
+        warnings.append(
+            f"{table.name}: skipped {counted(len(missing), 'row')} without a label, the first at {missing[0]}"
+        )
+    if ids.repeated:
+        warnings.append(f"{ids.repeated}; the ids are the numbers of the rows instead")
     if not table.has_header and config.header is None and config.column_names is None:
         warnings += _header_as_row(table, [task.labels_of(example)[0] for example in examples])
     warnings += reading.file_warnings

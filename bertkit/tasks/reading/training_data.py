@@ -11,6 +11,8 @@ from bertkit.tasks.reading.readers import find_file, read_examples
 from bertkit.tasks.reading.source import SplitExamples
 from bertkit.tasks.task_config import TaskConfig
 
+NUM_MEASURED = 16  # training rows that are measured, once, where none is held out
+
 
 class DataSettings(Protocol):
     """The settings of `finetune` that choose its examples."""
@@ -56,7 +58,9 @@ def read_training_data(settings: DataSettings, method: str | None = STRATIFIED) 
     if len(train.labels) == 1 and task.label_names is None and not task.multi_label:
         every = f"{train.description}: every label is '{train.labels[0]}'"
         raise InputError(f"{every}; add examples, or list all labels in task.labels=")
-    if settings.dev_share is not None:
+    if settings.dev_share == 0:
+        dev = dataclasses.replace(train.first(NUM_MEASURED), file_warnings=())
+    elif settings.dev_share is not None:
         train, dev = train.hold_out(settings.dev_share, settings.seed, method)
         with contextlib.suppress(InputError):  # there is no dev split
             if unused := find_file(task, data_dir, "dev"):

@@ -42,7 +42,9 @@ def test_split_files_are_found_or_ambiguity_refused(tmp_path: Path, monkeypatch:
     absolute = task_config("mrpc", f"task.files.train={tmp_path}/train.csv", "task.columns.text=text", "task.labels=auto",
                            "task.labels_in_files=null", "task.columns.text_pair=null", "task.needs_pair=false", "task.columns.id=id")  # fmt: skip
     assert rows(read_examples(absolute, "/", "train")) == EXPECTED
-    with pytest.raises(InputError, match="task=sequence: no data; set data_dir="):
+    with pytest.raises(
+        InputError, match=r"task=sequence: no train file; set task\.files\.train= to a file, or data_dir="
+    ):
         read_examples(task_config("sequence"), None, "train")
 
 

@@ -1,5 +1,6 @@
 """Real files in their official layouts: how many examples, labels and warnings they have."""
 
+import re
 import time
 
 import pytest
@@ -138,8 +139,11 @@ def test_public_parts_are_found_by_the_names_of_the_whole() -> None:
 
 def test_duplicate_question_id_is_located() -> None:
     message = r"squad2\.json:29: .*5733be284776f41900661182.*first at .*:18"
+    source = read("fixtures/allennlp/rc", "squad2", "dev", "files.dev=squad2.json")
+    assert re.search(f"{message}; the ids are the numbers of the rows instead", source.warnings[0])
+    assert [example.id for example in source.examples] == [str(number) for number in range(len(source.examples))]
     with pytest.raises(InputError, match=message):
-        read("fixtures/allennlp/rc", "squad2", "dev", "files.dev=squad2.json")
+        read("fixtures/allennlp/rc", "squad2", "dev", "files.dev=squad2.json", "columns.id=id")
 
 
 # folder, file, overrides, rows, labels

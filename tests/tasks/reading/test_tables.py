@@ -250,5 +250,16 @@ def test_every_format_in_utf_16(tmp_path: Path, name: str) -> None:
 def test_ids_are_the_numbers_of_rows_also_where_some_are_skipped(tmp_path: Path) -> None:
     """As `predict` numbers the rows of the same file."""
     write(tmp_path, "train.csv", "text,label\na,good\nb,\nc,bad\nd,\ne,good\n")
-    source = read(tmp_path, "sequence", "train", "skip_labels=['']")
-    assert [(example.id, example.text) for example in source.examples] == [("0", "a"), ("2", "c"), ("4", "e")]
+    for settings, warning in (
+        (["skip_labels=['']"], "skipped 2 rows with no label"),
+        ([], "skipped 2 rows without a label, the first at "),
+    ):
+        source = read(tmp_path, "sequence", "train", *settings)
+        assert [(example.id, example.text) for example in source.examples] == [("0", "a"), ("2", "c"), ("4", "e")]
+        assert source.warnings[0].startswith(f"{tmp_path}/train.csv: {warning}")
+    write(tmp_path, "train.csv", "id,text,label\n7,a,good\n,b,\n7,c,bad\n8,d,good\n")  # repeated ids
+    source = read(tmp_path, "sequence", "train")
+    assert [(example.id, example.text) for example in source.examples] == [("0", "a"), ("2", "c"), ("3", "d")]
+    assert source.warnings[1] == (
+        f"{tmp_path}/train.csv:4: id '7' is a duplicate, first at {tmp_path}/train.csv:2; the ids are the numbers of the rows instead"
+    )
