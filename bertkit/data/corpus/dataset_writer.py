@@ -151,8 +151,8 @@ def write_dataset(
         raise InputError(f"{facts['corpus']['description']}: no text in it; check corpus.path")
     continuation_rate = _continuation_rate(tokenizer, statistics.token_counts)
     held_out = splits["held_out"]["documents"] if identity["held_out_prob"] > 0 else None
-    is_learned = identity["vocabulary_sha256"] is None
-    findings = find_faults(statistics, has_document_breaks, continuation_rate, held_out, is_learned)
+    asked_size = identity["tokenizer"]["vocab_size"] if identity["vocabulary_sha256"] is None else None
+    findings = find_faults(statistics, has_document_breaks, continuation_rate, held_out, asked_size)
     if strict and findings:
         raise InputError(*(f"{finding['name']}: {finding['text']}" for finding in findings))
     text_hash = text_sha256_of_files(files)

@@ -89,12 +89,13 @@ def find_faults(
     blank_lines_expected: bool,
     continuation_rate: float = 0.0,
     held_out: int | None = None,
-    is_learned: bool = False,
+    asked_size: int | None = None,
 ) -> list[dict[str, str]]:
     """List the name and the text of each fault of a corpus that would make training fail or its result worthless.
 
     `continuation_rate` is the share of pieces inside of words among the tokens in scripts with spaces; `held_out` is the number of
-    held-out documents, or None if no document should be held out; `is_learned` whether the vocabulary was learned from this text.
+    held-out documents, or None if no document should be held out; `asked_size` is the size that was asked for, if the vocabulary
+    was learned from this text.
     """
     counts, facts = statistics, statistics.summary()
     documents = counts.documents - counts.empty_documents
@@ -102,12 +103,13 @@ def find_faults(
     if blank_lines_expected:
         advice = "it has no blank lines: put one between documents, or set corpus.lines=documents if each line is one"
     unknown = broken = "the vocabulary does not fit this text: choose another one, or train one (tokenizer.vocab_size=)"
-    if is_learned:
+    if asked_size is not None:
         unknown = (
             "raise tokenizer.coverage= if characters are missing; words of more than 100 characters are unknown, too, but not with "
             "tokenizer=unigram or tokenizer=bpe"
         )
-        broken = "raise tokenizer.vocab_size="
+        is_full = len(counts.token_counts) == asked_size
+        broken = "raise tokenizer.vocab_size=" if is_full else "longer pieces need more text to learn from"
     # with a share of 5 / n, the probability that no document is held out, (1 - 5 / n) ^ n, is below 0.7 %
     way_out = f"set held_out_prob={min(0.5, max(0.05, round(5 / max(documents, 1), 2)))} or so"
     if documents < FEWEST_DOCUMENTS:

@@ -69,11 +69,15 @@ def test_each_fault_is_found_alone(corpus: Corpus, expected: list[str]) -> None:
 
 
 def test_the_advice_fits_a_vocabulary_that_was_just_learned() -> None:
-    for is_learned, way_out in ((False, "train one (tokenizer.vocab_size=)"), (True, "raise tokenizer.")):
-        unknown, broken = find_faults(gather(make(unknown=0.02)), True, 0.51, is_learned=is_learned)
+    for asked_size, coverage, size in (
+        (None, "train one (tokenizer.vocab_size=)", "train one (tokenizer.vocab_size=)"),
+        (SIZE, "raise tokenizer.coverage=", "raise tokenizer.vocab_size="),
+        (SIZE + 1, "raise tokenizer.coverage=", "longer pieces need more text to learn from"),
+    ):
+        unknown, broken = find_faults(gather(make(unknown=0.02)), True, 0.51, asked_size=asked_size)
         assert (unknown["name"], broken["name"]) == ("unknown rate", "broken words")
-        assert way_out in unknown["text"]
-        assert way_out in broken["text"]
+        assert coverage in unknown["text"]
+        assert broken["text"].endswith(size)
 
 
 def test_statistics_are_as_by_hand() -> None:
