@@ -71,21 +71,23 @@ class Server(uvicorn.Server):
         self.listener.setblocking(False)
         self.worker.connections = 0
         self.config.loaded_app.state.service.connections = self.server_state.connections
+        self._watching = asyncio.ensure_future(self._watch())
         self._listen()
         say(self.ready)
 
     async def on_tick(self, counter: int) -> bool:
         """Show life, and the number of connections."""
         self.worker.connections, self.worker.polls = len(self.server_state.connections), 0
-        if running_seconds() > self.config.loaded_app.state.service.settings.request_seconds:
-            await self._end()
         return await super().on_tick(counter)
 
-    async def _end(self) -> None:
-        """Answer all requests with an error, and end this process, in which a library computes without an end."""
+    async def _watch(self) -> None:
+        """When a library computes without an end, answer all requests with an error, and end this process."""
+        while running_seconds() <= self.config.loaded_app.state.service.settings.request_seconds:
+            await asyncio.sleep(POLL_SECONDS)
         say("error: a text takes the tokenizer longer than request_seconds; this worker ends", file=sys.stderr)
         self._is_ending = True  # new clients wait for the next worker
-        asyncio.get_running_loop().remove_reader(self.listener)
+        if self.listener.fileno() >= 0:
+            asyncio.get_running_loop().remove_reader(self.listener)
         self.config.loaded_app.state.service.refuse_all()
         await asyncio.sleep(LISTEN_SECONDS)
         os._exit(ENDLESS_CODE)

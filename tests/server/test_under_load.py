@@ -217,6 +217,8 @@ def test_a_text_that_takes_the_tokenizer_too_long_ends_its_worker_alone(
     pattern = {"type": "Split", "pattern": {"Regex": "(q(a+)+)+$"}, "behavior": "Isolated", "invert": False}
     content = json.loads(file.read_text()) | {"pre_tokenizer": pattern}
     (tmp_path / "model" / "vocab.txt").unlink()
+    settings = tmp_path / "model" / "tokenizer_config.json"  # not BERT's class, which would build its own tokenizer
+    settings.write_text(settings.read_text().replace("BertTokenizer", "PreTrainedTokenizerFast"))
     file.write_text(json.dumps(content))
     with serving(python, f"model_dir={tmp_path / 'model'}", "request_seconds=2") as server:
         right = ask(server.port, "/predict", {"inputs": [TEXTS[0]]})

@@ -17,7 +17,7 @@ from tokenizers import AddedToken, Tokenizer
 from bertkit.base.files import sha256_file
 from bertkit.base.text_files import JsonObject, parse_json, read_whole
 from bertkit.base.typed_settings import at, checked, refuse
-from bertkit.data.library_calls import opened
+from bertkit.data.library_calls import opened, tried
 from bertkit.data.tokenizers.added_tokens import AddedTokens
 from bertkit.data.tokenizers.files import BERT, CONFIG, Files, read_files, read_vocab_txt, warn
 from bertkit.data.tokenizers.special_tokens import (
@@ -115,7 +115,8 @@ def read_published(path: Path, lowercase: bool | None = None, built: Built | Non
     files = read_files(path)
     if built is not None:
         content = parse_json(built.library.to_str())
-        return _published(files, built.library, content, files.config | files.special | built.config)
+        library = tried(files.path, built.library, content)
+        return _published(files, library, content, files.config | files.special | built.config)
     settings = checked(_Settings, files.config, files.path.with_name(CONFIG))
     if files.class_name == BERT:
         return _of_bert(files, settings, lowercase)
