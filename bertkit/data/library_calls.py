@@ -151,13 +151,15 @@ def _check_ids(library: Tokenizer) -> None:
 
 def check_sizes(path: Path, content: JsonObject) -> None:
     """Raise InputError for what lets a small file, or a short text, fill the memory."""
-    pieces, added = list(_pieces(at(content, "model.vocab"))), at(content, "added_tokens")
+    vocab, added = at(content, "model.vocab"), at(content, "added_tokens")
+    pieces, ids = list(_pieces(vocab)), vocab if isinstance(vocab, dict) else {}
     names = [token.get("content") for token in added if isinstance(token, dict)] if isinstance(added, list) else []
     longest = max((len(piece) for piece in [*pieces, *names] if isinstance(piece, str)), default=0)
     most = at(content, "model.max_input_chars_per_word")
     counts = [int(number) for pattern in _patterns(content) for number in re.findall(r"[{,](\d{1,9})(?=[,}])", pattern)]
     growths = {part: _growth(at(content, part)) for part in ("normalizer", "decoder")}
     refuse(
+        [f"{path}: model.vocab.{k}={v!r:.80}: expected a whole number" for k, v in ids.items() if type(v) is not int],
         longest > MAX_PIECE and f"{path}: a token of {longest:,} characters; expected at most {MAX_PIECE:,}",
         isinstance(most, int) and most > MAX_WORD
         and f"{path}: model.max_input_chars_per_word={most}: expected at most {MAX_WORD:,}",
