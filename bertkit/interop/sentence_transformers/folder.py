@@ -116,7 +116,7 @@ class _Module:
 
 def encoder_dir(directory: Path) -> Path:
     """Return the folder of the encoder: `directory`, or the one in it that `modules.json` names, such as `0_Transformer`."""
-    if (directory / "config.json").is_file() or not (directory / "modules.json").is_file():
+    if not (directory / "modules.json").is_file():
         return directory
     modules = _modules_in(directory)
     return directory / modules[0].path if modules else directory
@@ -151,6 +151,7 @@ def read_pooling(encoder: Path) -> Pooling | None:
     steps = [step for step in read if step is not None]
     normalize = bool(steps) and steps[-1].kind == NORMALIZE
     path = directory / modules[1].path / "config.json"
+    refuse(not path.is_file() and f"{path}: no such file; copy the whole folder")
     pooling = _known(path, POOLING_KEYS)
     prompts = {name: prompt for name, prompt in settings.prompts.items() if prompt}
     return Pooling(
@@ -247,8 +248,23 @@ def _read_model_settings(directory: Path) -> _ModelSettings:
 
 
 def cross_encoder_keys(encoder: Path) -> JsonObject:
-    """Return what a cross-encoder of version 6 says beside its `config.json`, by the keys of older versions; {} for other models."""
-    path = encoder / SETTINGS
+    """Return what a cross-encoder of version 6 says beside its `config.json`, by the keys of older versions; {} for other models.
+
+    Raises InputError if it has a prompt, other modules or lower-cased texts, which would change its scores.
+    """
+    path = root_of(encoder) / SETTINGS
     settings = checked(JsonObject, read_json(path), path) if path.is_file() else {}
-    is_cross = settings.get("model_type") == "CrossEncoder"
-    return {"sentence_transformers": {"activation_fn": settings.get("activation_fn")}} if is_cross else {}
+    if settings.get("model_type") != "CrossEncoder":
+        return {}
+    name, prompts = settings.get("default_prompt_name"), settings.get("prompts")
+    prompt = prompts.get(name) if isinstance(prompts, dict) and isinstance(name, str) else None
+    kinds = [module.type.rpartition(".")[2] for module in _modules_in(path.parent)]
+    refuse(
+        bool(prompt)
+        and f"{path}: default_prompt_name={name!r} is not supported for a cross-encoder; write {prompt!r} before the texts",
+        kinds != ["Transformer"]
+        and f"{path.parent / 'modules.json'}: {', '.join(kinds)}; of a cross-encoder bertkit supports Transformer alone",
+        bool(_encoder_settings(encoder).get("do_lower_case"))
+        and f"{encoder / _ENCODER}: do_lower_case=True is not supported for a cross-encoder",
+    )
+    return {"sentence_transformers": {"activation_fn": settings.get("activation_fn")}}

@@ -122,6 +122,18 @@ def test_only_what_is_needed_is_fetched(
     assert sorted(set(snapshot.asked)) == sorted({*TEXT, *fetched})
 
 
+def test_the_modules_of_sentence_transformers_are_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without `modules.json` a model would pool by the mean, whatever its own pooling is."""
+    inside = [f"0_Transformer/{name}" for name in (*TEXT, "model.safetensors", "sentence_bert_config.json")]
+    root = ["modules.json", "config_sentence_transformers.json", "1_Pooling/config.json"]
+    more = ["2_Dense/config.json", "2_Dense/pytorch_model.bin"]
+    left = ["0_Transformer/pytorch_model.bin", "checkpoint-500/model.safetensors", "onnx/model.onnx"]
+    snapshot = Snapshot(tmp_path, *inside, *root, *more, *left)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    assert fetch("someone/sentences", "model_dir") == tmp_path
+    assert sorted(set(snapshot.asked)) == sorted([*inside, *root, *more])
+
+
 def test_a_hub_model_without_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub, "snapshot_download", Snapshot(tmp_path, *TEXT, *OTHERS))
     with pytest.raises(InputError, match="model_dir=someone/bert: "):

@@ -97,6 +97,16 @@ def test_other_functions_are_refused_by_name(tokenizer: Tokenizer, tmp_path: Pat
     model.save(str(tmp_path / "b"))
     with pytest.raises(InputError, match="model_type='CrossEncoder' is not supported"):
         bertkit.load_embedder(tmp_path / "b")
+    for name, changes, fault in [
+        ("config_sentence_transformers.json", {"prompts": {"q": "ka "}, "default_prompt_name": "q"}, "default_prompt_name='q'"),
+        ("sentence_bert_config.json", {"do_lower_case": True}, "do_lower_case=True is not supported for a cross-encoder"),
+    ]:  # fmt: skip
+        path = tmp_path / "b" / name
+        before = path.read_text()
+        path.write_text(json.dumps(json.loads(before) | changes))
+        with pytest.raises(InputError, match=fault):
+            bertkit.load_predictor(tmp_path / "b")
+        path.write_text(before)
 
 
 def test_a_model_that_is_trained_on_has_its_own_scale(tokenizer: Tokenizer, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 import torch
 from conftest import POSITIONS, Capsys, small_model
 
-from bertkit import export_model, load_embedder
+from bertkit import export_model, load_embedder, load_tokenizer
 from bertkit.base.errors import InputError
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
@@ -236,6 +236,19 @@ def test_every_key_and_module_of_the_installed_version_has_one_treatment(tmp_pat
         write(tmp_path / "modules.json", [{"name": each, "path": "", "type": each} for each in types])
         with pytest.raises(InputError, match=f"Transformer, {kind}, Pooling; bertkit supports"):
             read_pooling(tmp_path)
+
+
+def test_a_second_encoder_and_a_missing_folder(encoders: Path, tmp_path: Path) -> None:
+    """`modules.json` decides which encoder it is."""
+    folder = make_folder(tmp_path / "in", encoders / "lower", inside="0_Transformer")
+    alone = load_embedder(folder)(TEXTS[:3])
+    for path in (encoders / "cased").iterdir():
+        shutil.copy(path, folder)
+    assert np.array_equal(load_embedder(folder)(TEXTS[:3]), alone)
+    assert load_tokenizer(folder).vocab == load_tokenizer(encoders / "lower").vocab
+    (folder / "1_Pooling" / "config.json").unlink()
+    with pytest.raises(InputError, match=r"1_Pooling/config\.json: no such file"):
+        load_embedder(folder)
 
 
 def random_folder(draw: random.Random, folder: Path, encoders: Path) -> Path:
