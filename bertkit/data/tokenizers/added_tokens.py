@@ -33,7 +33,8 @@ class AddedTokens:
         decoder = config.get("added_tokens_decoder")
         if not isinstance(decoder, Mapping):  # files of transformers 5, and those before 4.34
             settings, later = config | special, special.get("extra_special_tokens") or []
-            later = later or ([] if own else special.get("additional_special_tokens") or [])
+            is_list = own and not isinstance(own, Mapping)
+            later = later or ([] if is_list else special.get("additional_special_tokens") or [])
             known = {_name(settings[role]) for role in ROLES if _is_token(settings.get(role))}
             known |= {_name(token) for token in [*own, *(special.get("extra_special_tokens") or [])]}
             decoder = {number: _legacy(name, name in known) for name, number in added.items()}

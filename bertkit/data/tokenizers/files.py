@@ -47,10 +47,10 @@ class Files:
             return BERT if name in GENERIC else name
         return "" if name in GENERIC or kind.startswith("modernbert") else name
 
-    def tokens(self) -> AddedTokens:
-        """Return the added tokens."""
+    def tokens(self, usual: JsonObject) -> AddedTokens:
+        """Return the added tokens; `usual` are settings that the files need not have."""
         where = self.path.with_name(CONFIG if "added_tokens_decoder" in self.config else self.path.name)
-        return read_added_tokens(where, self.config, self.special, self.added, self.content.get("added_tokens"))
+        return read_added_tokens(where, usual | self.config, self.special, self.added, self.content.get("added_tokens"))
 
 
 def read_files(path: Path) -> Files:

@@ -135,7 +135,7 @@ def _as_it_is(files: Files) -> Vocabulary | Published:
         own["model_input_names"] = INPUT_NAMES[False]
     config = own | files.config | files.special
     library = opened(files.path, read_whole(files.path), files.content)
-    files.tokens().add_to(library, {}, files.path)
+    files.tokens(own).add_to(library, {}, files.path)
     match files.content.get("normalizer"):
         case {
             "type": "BertNormalizer",
@@ -181,7 +181,7 @@ def _of_bert(files: Files, settings: _Settings, asked: bool | None) -> Vocabular
     vocab = checked(_Content, content, files.path).model.vocab if content else read_vocab_txt(files.path)
     _refuse_sentence_pieces(files.path, vocab)
     lowercase, is_chinese = _is_lowercase(files, vocab, settings), settings.tokenize_chinese_chars is not False
-    tokens, usual = files.tokens(), BERTS.settings()
+    tokens, usual = files.tokens({}), BERTS.settings()
     names = {role: token.content for role, token in tokens.by_role(usual).items()}
     if content:
         _say_what_differs(files, lowercase, settings)
@@ -189,6 +189,11 @@ def _of_bert(files: Files, settings: _Settings, asked: bool | None) -> Vocabular
     config = _in_file(content) | files.config
     if _is_plain(tokens, vocab) and is_chinese and not files.config.get("split_special_tokens"):
         return Vocabulary(files.path, vocab, lowercase, settings.strip_accents, _kept(config))
+    unk = names["unk_token"]
+    refuse(
+        unk not in vocab
+        and f"{files.path}: its unknown token {unk} is not in the vocabulary; set unk_token in {CONFIG}"
+    )
     library = bert_library(vocab, lowercase, settings.strip_accents, is_chinese, names["unk_token"])
     tokens.add_to(library, usual, files.path)
     library.post_processor = cls_and_sep(

@@ -61,7 +61,7 @@ def tokenizer_fault(directory: Path) -> str | None:
             ]:
                 texts = [each[differing[0]] for each in (named, second) if each]
                 return f"{directory}: the tokenizers differ on {texts!r:.200}{' cut' * cut}: {what}"
-    plain = [text for text in named if not any(name in text for name in special)]
+    plain = [text for text in named if not any(name.lower() in text.lower() for name in special)]
     untrimmed = type(theirs.backend_tokenizer).from_str(theirs.backend_tokenizer.to_str())
     untrimmed.post_processor = None
     untrimmed.no_truncation()
