@@ -1,9 +1,11 @@
 """Good files with changes by fixed seeds, to every reader: each is read or refused in one line, soon, in little memory."""
 
+import bz2
 import contextlib
 import dataclasses
 import gzip
 import json
+import lzma
 import multiprocessing
 import random
 import resource
@@ -141,6 +143,15 @@ def parquet(folder: Path) -> Path:
 
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), folder / "train.parquet")
     return folder / "train.parquet"
+
+
+def arrow() -> bytes:
+    import pyarrow
+
+    table, made = pyarrow.Table.from_pylist(ROWS), pyarrow.BufferOutputStream()
+    with pyarrow.ipc.new_stream(made, table.schema) as file:
+        file.write_table(table)
+    return made.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 
 def of_model(name: str, tokenizer: Tokenizer) -> Reader:
@@ -282,6 +293,9 @@ def readers(tiny_runs: Path, tokenizer: Tokenizer) -> dict[str, Reader]:
         "text": corpus("a.txt", TEXT),
         "text, packed": corpus("b.txt.gz", gzip.compress(TEXT.encode(), mtime=0)),
         "gzip": Reader(corpus("c.txt", gzip.compress(TEXT.encode() * 20, mtime=0)).make, corpus("c.txt", "").read),
+        "bzip2": corpus("a.txt.bz2", bz2.compress(TEXT.encode() * 20)),
+        "xz": corpus("a.txt.xz", lzma.compress(TEXT.encode() * 20)),
+        "arrow": corpus("a.arrow", arrow()),
         "records": corpus("a.jsonl", lines),
         "articles": corpus("wiki_00", '<doc id="1" url="u" title="N">\nN\n\nOne. Two.\n</doc>\n' * 2),
         "vocab.txt": of_model("vocab.txt", tokenizer),

@@ -67,6 +67,7 @@ def arrow_records(path: Path) -> Iterator[dict[str, object]]:
         check_distinct(opened.schema.names, str(path))
         batches = opened if is_stream else map(opened.get_batch, range(opened.num_record_batches))
         for batch in batches:
+            batch.validate(full=True)  # a damaged one would end the process
             for first in range(0, len(batch), RECORDS_AT_ONCE):
                 yield from batch.slice(first, RECORDS_AT_ONCE).to_pylist()
 
