@@ -23,6 +23,7 @@ FORMATS = {
 }  # fmt: skip
 KINDS = {"lines": "text with a document per line"}  # formats whose names do not say what they are
 TABLES = {".csv": "", ".tsv": ", delimiter='\\t'"}  # how csv.DictReader reads them
+_ABOUT = ("dataset_info.json", "dataset_infos.json")  # what `datasets` writes beside its files
 SNIFFED_BYTES = 1024
 _MAGIC = {b"<doc ": "wikiextractor", b"PAR1": "parquet", b"ARROW1": "arrow"}  # the first bytes of files
 _JSON = re.compile(rb'(\[\s*)?\{\s*"')
@@ -124,7 +125,7 @@ def _format(path: Path, config: CorpusConfig) -> str | None:
     """Return the format of a file, by its ending or else by its first bytes; None if it is not text."""
     if config.format != "auto":
         return config.format
-    kind = FORMATS.get(ending_of(path))
+    kind = None if path.name in _ABOUT else FORMATS.get(ending_of(path))
     if kind == "text":
         _check_text(path)
     if kind is not None:

@@ -443,6 +443,12 @@ def test_a_dataset_of_save_to_disk_is_read_by_its_library(tmp_path: Path) -> Non
         with pytest.raises(InputError) as caught:
             read(tmp_path / path, **changes)
         assert message in str(caught.value)
+    (tmp_path / "hub").mkdir()
+    write_parquet(tmp_path / "hub" / "train-00000-of-00001.parquet")
+    (tmp_path / "hub" / "dataset_infos.json").write_text(
+        '{"default": {"features": {}}}'
+    )  # as in a repository of the hub
+    assert read(tmp_path / "hub") == DOCUMENTS
     (tmp_path / "one" / "state.json").write_text("{}")
     with pytest.raises(InputError, match=r"one: not readable as a dataset of datasets\.save_to_disk"):
         read(tmp_path / "one")
