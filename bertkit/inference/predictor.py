@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bertkit.base.errors import InputError, say
+from bertkit.base.errors import InputError, named, say
 from bertkit.base.hub_ids import path_of
 from bertkit.base.processors import check_precision, share_processors
 from bertkit.base.typed_settings import build
@@ -84,6 +84,10 @@ class LoadedPredictor:
     def __init__(self, settings: PredictSettings) -> None:
         self._predictor = open_predictor(settings, settings.top_k)
         self.labels = self._predictor.task.labels
+
+    def __repr__(self) -> str:
+        labels = f", labels: {named(self.labels)}" if self.labels else ""
+        return f"LoadedPredictor({self._predictor.task.kind}{labels})"
 
     def __call__(self, inputs: object) -> Any:
         """Return a mapping for each input, in the same order, as `predict` writes it; a single mapping for a single input.

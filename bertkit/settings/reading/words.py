@@ -5,9 +5,11 @@ import re
 from collections.abc import Container, Iterable, Sequence
 
 from bertkit.base.errors import InputError
+from bertkit.base.hub_ids import DEFAULT_MODEL
+from bertkit.base.typed_settings import conf_dir, option_names
 from bertkit.settings.reading.assignments import as_word
 from bertkit.settings.reading.hints import setting_of_option, setting_of_word, unknown_option
-from bertkit.settings.reading.names import column_words, command_of, is_verbatim
+from bertkit.settings.reading.names import column_words, command_of, is_verbatim, settings_of
 
 OPTIONS = ("--text", "--label", "--pair", "--dev", "--test", "--output")
 
@@ -44,6 +46,12 @@ def to_words(command: str, words: Sequence[str], options: Sequence[tuple[str, st
     short = record.short if has_file else {**record.short, **record.short_without_file}
     for option, value in options:
         setting = short.get(option) or setting_of_option(command, option)
+        if (
+            option == "--model"
+            and "model_dir" in settings_of(command)
+            and value not in option_names([conf_dir()])["model"]
+        ):
+            setting, value = "model_dir", DEFAULT_MODEL if value.lower() == "minilm" else value
         if not setting:
             raise InputError(unknown_option(command, option, value))
         is_file, is_number = setting.startswith("task.files."), re.fullmatch("-?[0-9]{1,9}", value)

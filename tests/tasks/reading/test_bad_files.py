@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from task_files import SWAG_HEADER, read, write
 from test_conll import GERMEVAL, UD
-from test_tables import ANSWERS, CONTEXT, QAS
+from test_tables import ANSWERS, CONTEXT
 
 from bertkit.base.errors import InputError
 
@@ -36,7 +36,6 @@ FAULTS = [
     ("mrpc", "dev.tsv", "dev", "Quality\t#1 String\t#2 Sting\n1\ta\tb\n", ('/dev.tsv:1', "'#2 String'", "'sentence2'", "'Quality'")),
     ("mnli", "dev.tsv", "dev", "premise\tlabel\na\tneutral\n", ('/dev.tsv:1', "'sentence2'", "'hypothesis'", "'premise'")),
     ("rte", "dev.tsv", "dev", "index\tlabel\tsentence1\tsentence2\tlabel\n", ('/dev.tsv:1', "'label'")),
-    ("rte", "dev.tsv", "dev", PAIR + "7\ta\tb\tentailment\n8\ta\tb\tentailment\n7\tc\td\tentailment\n", ('/dev.tsv:4', "'7'", '{}/dev.tsv:2')),
     ("rte", "dev.tsv", "dev", b"index\tsentence1\tsentence2\tlabel\n0\tGr\xfc\xdfe\tb\tentailment\n", ('/dev.tsv:2', '0xfc at column 5')),
     ("rte", "dev.tsv", "dev", "a\tb\0\n", ('/dev.tsv:1', 'column 4')),
     ("rte", "dev.tsv", "dev", "", ('/dev.tsv:1', 'the file is empty')),
@@ -86,7 +85,6 @@ FAULTS = [
     ("tagging", "dev.jsonl", "dev", '{"tokens": ["a", "b"], "tags": ["O", 1]}\n', ('/dev.jsonl:1', 'different types')),
     ("pos", "x-ud-dev.conllu", "dev", "1\ta\ta\tNOUN\n", ('/x-ud-dev.conllu:1', '(4, expected 10')),
     ("pos", "x-ud-dev.conllu", "dev", UD.replace("AUX", "_"), ('/x-ud-dev.conllu:4: tag', "'_'", "'ADJ'")),
-    ("pos", "x-ud-dev.conllu", "dev", UD + "\n" + UD, ('/x-ud-dev.conllu:19', "'s1'", '{}/x-ud-dev.conllu:4')),
     # questions
     ("squad1", "dev-v1.1.json", "dev", nested(answers=[{"text": "France", "answer_start": 16}]), ("/dev-v1.1.json:1: question 'q1'", "'France'", 'answer_start=16', "'rance.'")),
     ("squad1", "dev-v1.1.json", "dev", nested(answers=[{"text": "é", "answer_start": -8}]), ("/dev-v1.1.json:1: question 'q1'", "'é'", 'answer_start=-8')),
@@ -95,7 +93,6 @@ FAULTS = [
     ("squad1", "dev-v1.1.json", "dev", nested(answers=7), ("/dev-v1.1.json:1: question 'q1'", "'answers'")),
     ("squad1", "dev-v1.1.json", "dev", nested(answers=[]), ("/dev-v1.1.json:1: question 'q1'", 'task=squad1', 'task=squad2')),
     ("squad1", "dev-v1.1.json", "dev", nested(answers=None), ("/dev-v1.1.json:1: question 'q1'", 'no answers')),
-    ("squad2", "dev-v2.0.json", "dev", json.dumps({"data": [{"paragraphs": [{"context": CONTEXT, "qas": [QAS[0], QAS[0]]}]}]}, indent=1), ('/dev-v2.0.json:24', "'q1'", '{}/dev-v2.0.json:9')),
     ("squad2", "dev-v2.0.json", "dev", '{"data": [{"paragraphs": [{"qas": []}]}]}', ('/dev-v2.0.json', "'context'")),
     ("squad2", "dev-v2.0.json", "dev", '{"data": [{"paragraphs": 3}]}', ('/dev-v2.0.json', "'paragraphs'")),
     ("spans", "dev.jsonl", "dev", '{"question": "a", "context": "b", "answer": "c"}', ("/dev.jsonl:1: question '0'", "'c'")),

@@ -11,6 +11,7 @@ from task_configs import task_config
 from task_files import read, rows, tagged, write
 
 from bertkit.base.errors import InputError
+from bertkit.settings.reading.words import to_words
 from bertkit.tasks.reading.kinds import infer_task
 
 CONTEXT = "Ann came first. Ann came second."
@@ -150,6 +151,18 @@ def test_comments_and_white_space_in_conll(tmp_path: Path, content: str, expecte
 def test_white_space_is_a_word(tmp_path: Path) -> None:
     write(tmp_path, "train.jsonl", json.dumps({"tokens": ["Sue", "\n", "\u00a0"], "tags": ["B-PER", "O", "O"]}))
     assert tagged(read(tmp_path, "tagging", "train")) == [(("Sue", "\n", "\u00a0"), ("B-PER", "O", "O"))]
+
+
+@pytest.mark.parametrize(
+    ("value", "word"),
+    [
+        ("minilm", "model_dir=sentence-transformers/all-MiniLM-L6-v2"),
+        ("runs/a", "model_dir=runs/a"),
+        ("tiny", "model=tiny"),
+    ],
+)
+def test_a_model_that_is_no_shape_is_a_directory(value: str, word: str) -> None:
+    assert to_words("finetune", [], [("--model", value)]) == [word]
 
 
 def test_a_row_for_each_word_is_refused(tmp_path: Path) -> None:

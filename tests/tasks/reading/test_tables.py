@@ -263,3 +263,5 @@ def test_ids_are_the_numbers_of_rows_also_where_some_are_skipped(tmp_path: Path)
     assert source.warnings[1] == (
         f"{tmp_path}/train.csv:4: id '7' is a duplicate, first at {tmp_path}/train.csv:2; the ids are the numbers of the rows instead"
     )
+    with pytest.raises(InputError, match="id '7' is a duplicate, first at"):
+        read(tmp_path, "sequence", "train", "columns.id=id")  # whose name the user gave
