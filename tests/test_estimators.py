@@ -181,8 +181,6 @@ REFUSED = [
     (["kan", "mir"], [(1, 2), (3, 4)], "y should be a 1d array"),
     (["kan", "mir"], ["a", "a "], "^y: the label 'a ' "),
     (["kan", "mir"], ["a", ""], "^y: the label '' "),
-    (["kan", NAN], ["a", "b"], r"^X\[1\]: nan: expected a text;"),
-    (pandas.Series([None, "kan"]), ["a", "b"], r"^X\[0\]: nan: expected a text;"),
     (["kan", PAIR], ["a", "b"], r"^X\[1\]: \('kan', 'mir'\): expected a text;"),
     ([PAIR, "kan"], ["a", "b"], r"^X\[1\]: 'kan': expected a pair of texts;"),
     ([(*PAIR, "min")] * 2, ["a", "b"], r"^X\[0\]: \['kan', 'mir', 'min'\]: expected a text;"),
