@@ -87,7 +87,7 @@ def _json_of(path: Path) -> JsonObject:
 def _check_same_ids(vocab_txt: Path, tokenizer_json: Path, content: JsonObject) -> None:
     """Raise InputError if a token has another id in the other file, since a program reads only one of the files."""
     ids, others = read_vocab_txt(vocab_txt), at(content, "model.vocab")
-    if not isinstance(others, dict):
+    if not isinstance(others, dict) or ids == others:
         return
     listed = read_added_tokens(tokenizer_json, {}, {}, {}, content.get("added_tokens")).listed
     added = {token.content: number for number, token in listed.items()}

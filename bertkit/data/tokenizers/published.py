@@ -178,7 +178,7 @@ def _of_bert(files: Files, settings: _Settings, asked: bool | None) -> Vocabular
         and f"{files.path}: model.type={kind}: transformers 5 makes WordPiece of it, as of every tokenizer of a BERT that names no other "
         f"class; set tokenizer_class to PreTrainedTokenizerFast in {CONFIG}"
     )
-    vocab = checked(_Content, content, files.path).model.vocab if content else read_vocab_txt(files.path)
+    vocab = _vocabulary_of(files) if content else read_vocab_txt(files.path)
     _refuse_sentence_pieces(files.path, vocab)
     lowercase, is_chinese = _is_lowercase(files, vocab, settings), settings.tokenize_chinese_chars is not False
     tokens, usual = files.tokens({}), BERTS.settings()
@@ -215,6 +215,14 @@ def _in_file(content: JsonObject) -> JsonObject:
         for name, value in found.items()
         if value is not None
     }
+
+
+def _vocabulary_of(files: Files) -> dict[str, int]:
+    """Return the vocabulary in tokenizer.json; its tokens are checked one by one only if one is wrong, which is faster."""
+    vocab, normalizer = at(files.content, "model.vocab"), files.content.get("normalizer")
+    if isinstance(vocab, dict) and {*map(type, vocab.values())} == {int} and isinstance(normalizer, (dict, type(None))):
+        return vocab
+    return checked(_Content, files.content, files.path).model.vocab
 
 
 def _is_plain(tokens: AddedTokens, vocab: Mapping[str, int]) -> bool:

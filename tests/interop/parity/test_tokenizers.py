@@ -10,6 +10,7 @@ import transformers
 from conftest import Capsys
 from interop.test_published_tokenizers import EXTRA, ROWS, VOCAB, model_of, saved
 
+import bertkit
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer, wordpiece
 from bertkit.interop.load import load_tokenizer
@@ -71,3 +72,26 @@ def test_an_export_keeps_what_the_files_say(tmp_path: Path) -> None:
     config = json.loads(load_tokenizer(tmp_path).files(64)["tokenizer_config.json"])
     assert config["truncation_side"] == config["padding_side"] == "left"
     assert config["model_input_names"] == ["input_ids", "attention_mask"]
+
+
+def test_the_pipeline_of_an_export_answers_as_predict_does(tmp_path: Path) -> None:
+    """Added tokens, the side of truncation and token types decide about these labels."""
+    source, out = tmp_path / "model", tmp_path / "out"
+    source.mkdir()
+    settings = {"truncation_side": "left", "model_input_names": ["input_ids", "attention_mask"], "model_max_length": 31}
+    saved(source, EXTRA, **settings)
+    torch.manual_seed(2)
+    sizes = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 13}
+    config = transformers.BertConfig(
+        vocab_size=len(VOCAB) + 21, max_position_embeddings=31, initializer_range=0.9, num_labels=3, **sizes
+    )
+    transformers.BertForSequenceClassification(config).save_pretrained(source)
+    bertkit.export(checkpoint=str(source), head="task", output_dir=str(out))
+    classify = transformers.pipeline("text-classification", model=str(out), device="cpu", top_k=None)
+    texts = ["the cat [E1] dog [/E1] sat", f"[E1] cat{' dog' * 40} sat [/E1]", "cat", "Amsterdam [E1]."]
+    for rows in (texts, [{"text": text, "text_pair": texts[0]} for text in texts]):
+        answers = classify(rows, truncation=True)
+        predicted = bertkit.predict(input=rows, model_dir=str(source), device="cpu")
+        for answer, row in zip(answers, predicted, strict=True):
+            expected = {one["label"]: one["score"] for one in answer}
+            assert row["probabilities"] == pytest.approx(expected, abs=1e-5)
