@@ -118,6 +118,10 @@ def load_tokenizer(model_dir: str | Path, rules: Rules | None = None, lowercase:
     Raises:
         InputError: there is no tokenizer, or BERT cannot use it.
     """
+    refuse(
+        not (lowercase is None or isinstance(lowercase, bool))
+        and f"lowercase={lowercase!r:.80}: expected true or false"
+    )
     path = path_of(model_dir)
     if (path / "tokenizer").is_dir():
         return load_tokenizer_files(path / "tokenizer", lowercase, rules)

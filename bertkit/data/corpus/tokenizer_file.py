@@ -226,6 +226,10 @@ def _pair_types(library: Tokenizer, num_between: int) -> tuple[int, ...]:
         next((kind for kind, own in zip(pair.type_ids, pair.sequence_ids, strict=True) if own == n), n) for n in (0, 1)
     ]
     special = [kind for kind, own in zip(pair.type_ids, pair.sequence_ids, strict=True) if own is None]
+    refuse(
+        len(special) < num_between + 2
+        and f"the post_processor makes {' '.join(pair.tokens)} of 2 texts, with fewer special tokens than for empty ones; repair it"
+    )
     return (special[0], of_texts[0], *special[1 : 1 + num_between], of_texts[1], special[-1])
 
 
