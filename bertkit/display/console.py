@@ -69,6 +69,15 @@ def objective_of(row: Mapping[str, object]) -> str | None:
     return next((name for name in ("mlm", "lm") if f"{name}_loss" in row), None)
 
 
+CONTROLS = ("accuracy_by_counting", "loss_by_counting", "loss_shuffled", "gain_on_counting", "gain_on_shuffled")
+
+
+def has_controls(metrics: Mapping[str, object]) -> bool:
+    """Whether held-out losses have their controls; the rows of earlier versions have none."""
+    name = objective_of(metrics)
+    return all(f"{name}_{key}" in metrics for key in ("accuracy", *CONTROLS))
+
+
 def has_learned(metrics: Mapping[str, float]) -> bool:
     """Whether the held-out loss is below those of both controls, counting tokens and shuffled words, beyond their intervals."""
     name = objective_of(metrics)
@@ -82,7 +91,7 @@ def health_line(metrics: Mapping[str, float], baselines: Mapping[str, float]) ->
     loss, counting = metrics[f"{name}_loss"], metrics[f"{name}_loss_by_counting"]
     verdict = "has learned" if has_learned(metrics) else "has not learned"
     text = f"{what} {verdict} from context: held-out {short} loss {loss:.3f}, {counting:.3f} by counting tokens"
-    if f"{name}_loss_at_mask" in metrics:
+    if {f"{name}_loss_at_mask", f"{name}_loss_at_mask_by_counting"} <= {*metrics}:
         alone, counted = metrics[f"{name}_loss_at_mask"], metrics[f"{name}_loss_at_mask_by_counting"]
         text += f" (at [MASK] alone {alone:.3f}, {counted:.3f})"
     text += f", {metrics[f'{name}_loss_shuffled']:.3f} with shuffled words"

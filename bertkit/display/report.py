@@ -18,7 +18,7 @@ from bertkit.base.files import write_durably
 from bertkit.base.text_files import JsonObject, JsonValue, read_json
 from bertkit.base.typed_settings import at
 from bertkit.display.charts import Figure, line_chart, reliability, scatter
-from bertkit.display.console import health_line, objective_of
+from bertkit.display.console import has_controls, health_line, objective_of
 from bertkit.display.page import Table, format_score, metric_name, render
 from bertkit.train.log import read_metrics
 
@@ -150,7 +150,7 @@ def most_confused(review: Mapping[str, JsonValue]) -> list[tuple[str, str, int]]
 def _headline(last: JsonObject, baselines: Mapping[str, float]) -> str:
     scores = {key[5:]: value for key, value in last.items() if key.startswith("eval_")}
     step = f"Step {last.get('step', 0):,}"
-    if f"{objective_of(scores)}_loss_by_counting" in scores:  # in rows of earlier versions it is not
+    if has_controls(scores):
         return f"{step}: {health_line(scores, baselines)}."
     named = [f"{metric_name(name)} {format_score(value)}" for name, value in scores.items()]
     return step + (f": {', '.join(named)} on the dev split" if named else "")
