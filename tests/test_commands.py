@@ -56,6 +56,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def test_the_examples_of_the_docstrings_run(made: dict[str, Any]) -> None:
     assert {"data", "run", "rows", "stars", "predictor"} <= set(made)
+    assert "first choose a model that knows the tokens" in made["stars"].scores["warnings"][0]  # 67 % are unknown
 
 
 def test_a_run_shows_its_report(made: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ from bertkit.interop.load import load_tokenizer
 from bertkit.model.label_scale import in_own_units
 from bertkit.run.directory import RESULT, read_manifest, read_scores, read_settings, run_of
 from bertkit.run.state import TrainingState
-from bertkit.run.task_data import TaskData
+from bertkit.run.task_data import MIN_UNKNOWN, TaskData
 from bertkit.run.trainer import TrainingPlan
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.pretrain import PretrainSettings
@@ -101,9 +101,13 @@ def publish_task(
     warnings = []
     if task.is_degenerate(examples, predictions):
         result["is_degenerate"] = True
-        warnings.append(
-            "the model makes the same prediction for every example; train longer, or with another learning rate"
+        is_readable = data.train.coverage.unknown_share < MIN_UNKNOWN
+        way = (
+            "train longer, or with another learning rate"
+            if is_readable
+            else "first choose a model that knows the tokens"
         )
+        warnings.append(f"the model makes the same prediction for every example; {way}")
     else:
         warnings += baseline.warnings(predictions, scores[task.config.best_metric], gain)
     result["warnings"] = warnings

@@ -50,6 +50,11 @@ class Coverage:
         self.num_tokens = self.num_unknown = 0  # of all features, without special tokens
         self.unknown: list[int] = []  # the numbers of examples in which the first or second text has only [UNK] tokens
 
+    @property
+    def unknown_share(self) -> float:
+        """The share of the tokens that are unknown."""
+        return self.num_unknown / max(1, self.num_tokens)
+
     def counted(self, features: Iterable[Feature]) -> Iterator[Feature]:
         """Count features, and yield them unchanged; the features of an example must be adjacent."""
         for example, group in itertools.groupby(features, key=lambda feature: feature.example):
@@ -70,7 +75,7 @@ class Coverage:
 
     def warnings(self, examples: Sequence[Example], description: str) -> list[str]:
         """Return a warning about many unknown tokens, and one about texts without any known word."""
-        share, lines = self.num_unknown / max(1, self.num_tokens), list[str]()
+        share, lines = self.unknown_share, list[str]()
         if share >= MIN_UNKNOWN:
             better = "choose a model for their language, or a multilingual one such as jhu-clsp/mmBERT-small"
             lines.append(f"{description}: {share:.0%} of the tokens are unknown, [UNK]; {better}")
