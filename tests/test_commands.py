@@ -319,7 +319,7 @@ def test_what_is_misplaced_or_no_setting(made: dict[str, Any], tmp_path: Path) -
             function(*value, **named)
     with pytest.raises(InputError) as error:
         bertkit.finetune(
-            task="sequence", train=frame, lr=1e-4, epochs=3, bach={"sequences": 2}, output_dir=tmp_path / "x"
+            task="sequence", train=frame, rate=1e-4, epoch=3, bach={"sequences": 2}, output_dir=tmp_path / "x"
         )
     assert error.value.args == ("unknown key 'bach.sequences'; did you mean 'batch.sequences'?",)
     for load in (bertkit.load_model, bertkit.load_tokenizer, bertkit.load_predictor, bertkit.load_embedder):
