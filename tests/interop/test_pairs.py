@@ -351,13 +351,14 @@ def test_own_decoders_are_reloaded_but_not_exported(
 
 
 def test_export_and_verify(tmp_path: Path, tokenizer: Tokenizer, capsys: Capsys) -> None:
-    write_model(small_pair(tokenizer), tokenizer, tmp_path)
+    (tmp_path / "model").mkdir()
+    write_model(small_pair(tokenizer), tokenizer, tmp_path / "model")
     out = tmp_path / "out"
-    assert run(["export", f"checkpoint={tmp_path}", f"output_dir={out}"]) == 0
+    assert run(["export", f"checkpoint={tmp_path / 'model'}", f"output_dir={out}"]) == 0
     assert f"exported EncoderDecoderModel to {out}" in capsys.readouterr().out
     names = {path.name for path in out.iterdir()}
     assert {"README.md", "config.json", "model.safetensors", "parity.json", "tokenizer.json"} <= names
-    assert run(["export", f"checkpoint={tmp_path}", f"output_dir={out}"]) == 0
+    assert run(["export", f"checkpoint={tmp_path / 'model'}", f"output_dir={out}"]) == 0
     assert "done already" in capsys.readouterr().out
     assert run(["verify", f"model_dir={out}", f"output={tmp_path / 'certificate.json'}"]) == 0
     assert "EncoderDecoderModel beside transformers" in capsys.readouterr().out
@@ -370,7 +371,8 @@ def test_export_and_verify(tmp_path: Path, tokenizer: Tokenizer, capsys: Capsys)
 
 @pytest.mark.parametrize("more", ["google=true", "onnx=true", "sentence_transformers=true", "head=masked_lm"])
 def test_pair_refuses_other_export_layouts(more: str, tmp_path: Path, tokenizer: Tokenizer, capsys: Capsys) -> None:
-    write_model(small_pair(tokenizer), tokenizer, tmp_path)
-    code = run(["export", f"checkpoint={tmp_path}", f"output_dir={tmp_path / 'out'}", more])
+    (tmp_path / "model").mkdir()
+    write_model(small_pair(tokenizer), tokenizer, tmp_path / "model")
+    code = run(["export", f"checkpoint={tmp_path / 'model'}", f"output_dir={tmp_path / 'out'}", more])
     refused(code, more.split("=")[0], capsys)
     assert not (tmp_path / "out").exists()
