@@ -116,7 +116,7 @@ def test_scores_equal_those_of_a_loop_over_transformers(
     expected = [[score(theirs, words, text) for text in pair] for pair in PAIRS]
     assert len({round(value, 3) for pair in expected for value in pair}) > len(PAIRS)
     for row, own in zip(predicted, expected, strict=True):
-        assert row["scores"] == pytest.approx(own, abs=1e-6, rel=1e-7)
+        assert row["scores"] == pytest.approx(own, abs=1e-6, rel=1e-6)
         assert row["right"] == (1.0 if own[0] > own[1] else 0.5 if row["scores"][0] == row["scores"][1] else 0.0)
     assert (predicted[4]["right"] == 0.5) == (kind != "byte_level")  # to an uncased model both texts are the same
     measured = bertkit.evaluate(data=rows, **settings)
