@@ -68,6 +68,7 @@ NOT_ONE = "not a tokenizer of the library `tokenizers` "
     ({"model": {**WORDS, "max_input_chars_per_word": 2**40}}, "max_input_chars_per_word=1099511627776: expected at most 10,000"),
     ({"pre_tokenizer": split("((a{100}){100}){100}")}, "a pattern that repeats 1,000,000 times"),
 ])  # fmt: skip
+@pytest.mark.usefixtures("one_thread")
 def test_what_stops_the_library_is_refused(
     parts: dict[str, Any], words: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -99,6 +100,13 @@ def test_dropout_of_bpe_is_off(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert json.loads(tokenizer.files(9)["tokenizer.json"])["model"]["dropout"] is None
 
 
+@pytest.fixture
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a command: the thread by which pytest's workers talk prints nothing."""
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
+
+
+@pytest.mark.usefixtures("one_thread")
 def test_a_panic_during_a_text_is_one_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     tokenizer = load_tokenizer(file_of(tmp_path, pre_tokenizer=split("(q(a+)+)+$")))  # no text of one character is slow
     for fail in (lambda: tokenizer("q" + "a" * 40 + "b"), lambda: tokenizer.encode_document(["q" + "a" * 40 + "b"])):
