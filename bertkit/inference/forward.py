@@ -14,7 +14,7 @@ from bertkit.base.typed_settings import refuse
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.inference.generating import ROWS_AT_ONCE, forget_weights, num_rows, write_texts
 from bertkit.inference.task_model import Predictor
-from bertkit.run.objective import best_tokens, log_probabilities, task_logits, task_losses
+from bertkit.run.objective import bare, best_tokens, log_probabilities, task_logits, task_losses
 from bertkit.tasks.batching import FeatureBatches
 from bertkit.tasks.feature import Feature, Logits, MaskFeature, TargetFeature
 from bertkit.tasks.fill_mask import pack
@@ -105,7 +105,7 @@ class Running:
         max_sequences: int | None = None,
     ) -> list[OutputT]:
         """Compute the output of each feature, in batches; `compute` also takes the numbers of the features in a batch."""
-        limit = self.predictor.model.config.type_vocab_size
+        limit = bare(self.predictor.model).config.type_vocab_size
         if 0 < limit <= self.tokenizer.largest_type:
             refuse(
                 any(max(feature.token_type_ids) >= limit for feature in features)

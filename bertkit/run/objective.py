@@ -39,11 +39,11 @@ class DeviceInputs:
     @classmethod
     def of(cls, model: nn.Module, precision: str) -> DeviceInputs:
         """Return the inputs for a model, on the device of its weights."""
-        bare, weight = _bare(model), next(model.parameters())
+        unwrapped, weight = bare(model), next(model.parameters())
         if weight.is_cuda:
-            is_recorded = bare.records_passes and bare.training and precision != "fp32"
+            is_recorded = unwrapped.records_passes and unwrapped.training and precision != "fp32"
             return cls(weight.device, precision, STEP if is_recorded else None)
-        fast = bare.fast
+        fast = unwrapped.fast
         is_by_onednn = precision == "bf16" or (fast.onednn_linear and weight.dtype == torch.float32)
         return cls(weight.device, precision, 1 if fast.even_rows and is_by_onednn else None)
 
@@ -75,9 +75,10 @@ class DeviceInputs:
         return torch.autocast(self.device.type, dtype, enabled=self.precision != "fp32")
 
 
-def _bare(model: Any) -> BertWithHeads:
-    bare: BertWithHeads = getattr(model, "module", model)  # data-parallel training wraps the model
-    return bare
+def bare(model: Any) -> BertWithHeads:
+    """Return a model without the wrapper that data-parallel training puts around it."""
+    unwrapped: BertWithHeads = getattr(model, "module", model)
+    return unwrapped
 
 
 def _tensor(array: NDArray[np.generic], device: torch.device) -> Tensor:
@@ -93,7 +94,7 @@ def pretraining_losses(model: nn.Module, batch: PretrainBatch, precision: str = 
     device_inputs = DeviceInputs.of(model, precision)
     with device_inputs.autocast():
         logits = model(*device_inputs.tokens(batch), device_inputs.rows(batch.masked_positions)).logits
-    token_loss = cross_entropy_in_place if _bare(model).fast.loss_in_place else cross_entropy
+    token_loss = cross_entropy_in_place if bare(model).fast.loss_in_place else cross_entropy
     labels = device_inputs.rows(batch.masked_labels, IGNORED)
     scores = logits["next_token" if batch.objective == "lm" else "masked_lm"]
     terms: dict[str, LossTerm] = {batch.objective: token_loss(scores, labels, count=len(batch.masked_labels))}
@@ -158,7 +159,7 @@ def _generation_loss(model: nn.Module, batch: TaskBatch, precision: str, label_s
     device_inputs = DeviceInputs.of(model, precision)
     with device_inputs.autocast():
         logits = model(*device_inputs.tokens(batch), targets=device_inputs.targets(batch)).logits[batch.head]
-    loss = cross_entropy_in_place if _bare(model).fast.loss_in_place else cross_entropy
+    loss = cross_entropy_in_place if bare(model).fast.loss_in_place else cross_entropy
     labels = device_inputs.rows(batch.labels, IGNORED)
     return loss(logits, labels, count=len(batch.labels), label_smoothing=label_smoothing)
 
