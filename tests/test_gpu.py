@@ -296,12 +296,8 @@ def test_nothing_is_compiled_in_fifty_steps_of_other_lengths(precision: str) -> 
         for step in range(50):
             trained.step(step, batch_of(step))
             if step % 10 == 0:
-                loop.evaluate(
-                    trained.accelerator,
-                    model,
-                    lambda m, b: pretraining_losses(m, b, precision),
-                    iter([batch_of(step + 7)]),
-                )
+                with loop.evaluation_mode(model), torch.no_grad():
+                    pretraining_losses(model, batch_of(step + 7), precision)
                 torch._dynamo.config.error_on_recompile = True
     finally:
         torch._dynamo.config.error_on_recompile = False

@@ -160,7 +160,7 @@ def test_paradigms_of_a_folder_are_counted_one_by_one(tmp_path: Path, tokenizer:
     assert whole["num_examples"] == 5
     one = evaluated(f"task.files.dev={tmp_path / 'data' / 'one.jsonl'}")
     assert one["accuracy"] == parts["one"]["accuracy"] == one["by_paradigm"]["one"]["accuracy"]
-    assert "warning" not in one["said"]
+    assert "truncated" not in one["said"]
     cut = evaluated(f"task.files.dev={tmp_path / 'data' / 'one.jsonl'}", "task.max_seq_length=8")
     assert "warning: 2 of 3 examples were truncated by task.max_seq_length=8; raise it\n" in cut["said"]
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import small_model
-from step_worker import LENGTHS, MASKED, part
+from step_worker import LENGTHS, part
 from torch import Tensor, nn
 
 from bertkit.base.batch import PretrainBatch
@@ -235,21 +235,6 @@ def test_a_stop_is_reported_and_asked_for_once_a_step() -> None:
     answers = iter([False, True, False])
     reports = list(steps_of(model, Recording(model), 4, steps=3, stop_requested=lambda: next(answers)))
     assert [report.stop_requested for report in reports] == [False, True, False]
-
-
-def test_evaluate_is_the_mean_over_all_predictions() -> None:
-    model = small_model(dropout=0.5).train()
-    accelerator = processes.make_accelerator("cpu", 1)
-    cuts = [[batch for _, batch in numbered(0, size)] for size in (8, 3, 1)]
-    results = [loop.evaluate(accelerator, model, pretraining_losses, iter(batches)) for batches in cuts]
-    assert model.training
-    assert {name: measured.count for name, measured in results[0].items()} == {"mlm": sum(MASKED), "nsp": 8}
-    terms = pretraining_losses(model.eval(), part(0, 0, 8))
-    for result in results:
-        for name, term in terms.items():
-            assert result[name].loss == pytest.approx(float(term.sum.detach()) / term.count, abs=1e-5)
-            assert result[name].accuracy == float(term.correct) / term.count
-    assert loop.evaluate(accelerator, model, pretraining_losses, iter(())) == {}
 
 
 def test_two_processes_take_the_same_steps(tmp_path: Path, prepared_dir: Path, torchrun: list[str]) -> None:
