@@ -192,6 +192,7 @@ def test_metrics_are_sums_over_workers(python: Path, tokenizer: Tokenizer, tmp_p
         with contextlib.ExitStack() as stack:  # each worker has half of the connections
             for each in [stack.enter_context(Connection(server.port)) for _ in range(8)]:
                 assert each.ask(request("/predict", {"inputs": TEXTS})).status == 200
+            wait_until(lambda: figure(predicted) == 8)  # a request is counted after its answer
             assert {figure(predicted) for _ in range(8)} == {8}
         assert figure("bertkit_batch_sequences_sum") == 8 * len(TEXTS)
         assert figure('bertkit_loads_total{result="done"}') == 2

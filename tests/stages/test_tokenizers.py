@@ -95,7 +95,12 @@ def test_tags_of_words_and_entities_of_texts(start: Path, tmp_path: Path) -> Non
     with torch.no_grad():
         best = model(**encoded).logits[0].argmax(-1)[np.cumsum([1, *(len(word.ids) for word in own[:-1])])]
     tags = [model.config.id2label[int(number)] for number in best]
-    tagged = [(word.start, word.end) for word, tag in zip(own, tags, strict=True) if tag != "O"]
+    tagged: list[tuple[int, int]] = []
+    for before, word, tag in zip(["O", *tags], own, tags, strict=False):
+        if tag == "I-X" and before != "O":
+            tagged[-1] = (tagged[-1][0], word.end)
+        elif tag != "O":
+            tagged.append((word.start, word.end))
     assert [(one["start"], one["end"]) for one in row["entities"]] == tagged
 
 
