@@ -321,7 +321,10 @@ def test_what_is_misplaced_or_no_setting(made: dict[str, Any], tmp_path: Path) -
         bertkit.finetune(
             task="sequence", train=frame, rate=1e-4, epoch=3, bach={"sequences": 2}, output_dir=tmp_path / "x"
         )
-    assert error.value.args == ("unknown key 'bach.sequences'; did you mean 'batch.sequences'?",)
+    assert set(error.value.args) == {
+        "unknown key 'bach.sequences'; did you mean 'batch.sequences'?",
+        *(f"unknown key '{key}'; see bertkit finetune --help" for key in ("rate", "epoch")),
+    }
     for load in (bertkit.load_model, bertkit.load_tokenizer, bertkit.load_predictor, bertkit.load_embedder):
         for wrong in (None, 3, {"a": 1}):
             with pytest.raises(InputError, match=r"^model_dir=.*: expected a path, a run or a hub id$"):

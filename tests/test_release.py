@@ -174,6 +174,7 @@ def test_the_site_has_every_page(site: Path) -> None:
         assert re.findall(r'(?:src|href)="https?://(?!localhost)[^"]*\.(?:js|css|woff2?)"', text) == []
 
 
+@pytest.mark.slow
 def test_a_broken_link_is_an_error(tmp_path: Path) -> None:
     def built_with(link: str) -> str:
         root = tmp_path / link.replace("/", "-")

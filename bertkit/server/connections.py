@@ -28,6 +28,7 @@ from bertkit.server.workers import Worker
 
 LEAVE_SECONDS = 0.01  # a worker with more connections than another one leaves a new connection to it for so long
 LISTEN_SECONDS = 0.3  # at a stop, connections are accepted for so long; the supervisor closes its copy earlier
+LEAST_SECONDS = 1.0  # of a text in the tokenizer before its worker ends: another one takes longer to start
 ENDLESS_CODE = 70  # the exit code of a worker that ended itself
 CLOSING_POLLS = 20  # then clients have this time, in polls, to send a request on an open connection, and to close it
 POLL_SECONDS = (
@@ -82,7 +83,8 @@ class Server(uvicorn.Server):
 
     async def _watch(self) -> None:
         """When a library computes without an end, answer all requests with an error, and end this process."""
-        while running_seconds() <= self.config.loaded_app.state.service.settings.request_seconds:
+        limit = max(LEAST_SECONDS, self.config.loaded_app.state.service.settings.request_seconds)
+        while running_seconds() <= limit:
             await asyncio.sleep(POLL_SECONDS)
         say("error: a text takes the tokenizer longer than request_seconds; this worker ends", file=sys.stderr)
         self._is_ending = True  # new clients wait for the next worker

@@ -204,7 +204,7 @@ def readers() -> dict[str, Reader]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("total", [300, pytest.param(20_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("total", [130, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_twisted_files_are_read_or_refused(total: int, readers: dict[str, Reader], tmp_path: Path) -> None:
     actual = run_all(readers, tmp_path, total)
     print(

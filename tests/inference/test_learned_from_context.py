@@ -81,10 +81,10 @@ def shuffled(documents: list[list[str]], seed: int) -> list[list[str]]:
 def test_topics_are_learned_and_shuffled_topics_are_not(tmp_path: Path) -> None:
     """The verdict of a run, by the words' topics, which only other words tell."""
     text = make_text(200)
-    assert has_learned(pretrained(text, tmp_path / "topics", 120))
-    metrics = pretrained(shuffled(text, 0), tmp_path / "shuffled", 90)
+    assert has_learned(pretrained(text, tmp_path / "topics", 80))
+    metrics = pretrained(shuffled(text, 0), tmp_path / "shuffled", 50)
     assert not has_learned(metrics)
-    assert metrics["mlm_loss"] < 4  # it knows the thirty words, with their pieces
+    assert metrics["mlm_loss"] < 4.5  # it knows the thirty words, with their pieces
 
 
 def zipf_text(seed: int, *, of_pieces: bool) -> list[list[str]]:

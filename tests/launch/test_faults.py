@@ -84,7 +84,7 @@ def suffer(name: str, trial: int, data: Path, folder: Path) -> float:
     return seconds
 
 
-@pytest.mark.parametrize("name", ["killed", "launcher killed"])
+@pytest.mark.parametrize("name", ["killed", pytest.param("launcher killed", marks=pytest.mark.slow)])
 def test_a_fault_ends_all_processes(name: str, prepared_dir: Path, tmp_path: Path) -> None:
     suffer(name, 1, prepared_dir, tmp_path)
 

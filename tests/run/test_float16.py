@@ -130,7 +130,11 @@ def test_an_overflow_is_not_a_fault(loss: float, norm: float, scale: float, reas
 
 @pytest.mark.parametrize(
     ("precision", "fast", "is_compiled"),
-    [("fp32", PLAIN, False), *((name, ALL, False) for name in ("fp32", "bf16", "fp16")), ("bf16", ALL, True)],
+    [
+        ("fp32", PLAIN, False),
+        *((name, ALL, False) for name in ("fp32", "bf16", "fp16")),
+        pytest.param("bf16", ALL, True, marks=pytest.mark.slow),
+    ],
 )
 def test_computing_layers_twice_changes_no_bit(precision: str, fast: FastWays, is_compiled: bool) -> None:
     """With dropout; compiled by a backend that only traces."""
