@@ -86,7 +86,7 @@ _used: dict[tuple[str, str], Option] = {}  # the options that `get` has returned
 
 
 def option(slot: str, name: str | None = None) -> Callable[[Made], Made]:
-    """Return the decorator that adds an option to a slot; without a name, as `@bertkit.masking`, it has that of the function.
+    """Return the decorator that adds an option to a slot; `@bertkit.masking` without a name takes the function's.
 
     Raises InputError if the name is no text, another module has an option with it, or a plug-in does not take what its slot passes.
     """
@@ -128,7 +128,7 @@ def _check_arguments(slot: str, name: str, made: Callable[..., object]) -> None:
 def load(modules: Iterable[str]) -> None:
     """Import modules with plug-ins, from the working directory too; child processes will do the same.
 
-    Raises InputError if a name is not that of a module, or a module cannot be imported, or adds no plug-in.
+    Raises InputError if a name is no module's, or a module cannot be imported, or adds no plug-in.
     """
     names = list(dict.fromkeys([*filter(None, os.environ.get(MODULES, "").split(",")), *modules]))
     if names and os.getcwd() not in sys.path:

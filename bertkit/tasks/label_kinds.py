@@ -210,7 +210,9 @@ class Number(SequenceTask[float]):
         self, examples: Sequence[SequenceExample[float]], predictions: Sequence[SequencePrediction[float]]
     ) -> SampledScores:
         """Return the scores as those of samples."""
-        return super().sampled(examples, predictions) | errors(*self.compared(examples, predictions))
+        return super().sampled(examples, predictions) | errors(
+            [prediction.label for prediction in predictions], known(examples)
+        )
 
     def labels_by_words(
         self, train: Sequence[SequenceExample[float]], examples: Sequence[SequenceExample[float]]

@@ -11,10 +11,11 @@ import numpy as np
 from bertkit.tasks.scoring import squad
 from bertkit.tasks.scoring.sampling import Drawn, Floats, Interval, Mean, Sampled, f1_of, from_sums, ratio
 
+Each = Sequence[Any]  # of the examples: labels, numbers, lists of tags, texts
 SampledScores = dict[str, Sampled]  # by the keys of the metric's scores
 
 
-def accuracy(predictions: Any, references: Any) -> SampledScores:
+def accuracy(predictions: Each, references: Each) -> SampledScores:
     """The share of examples with the right label or labels; with lists of tags, that of the right tags."""
     if isinstance(references, np.ndarray) or isinstance(references[0], int):
         right = np.array(predictions) == np.array(references)
@@ -23,14 +24,14 @@ def accuracy(predictions: Any, references: Any) -> SampledScores:
     return {"accuracy": from_sums(np.array(rows, float), ratio, (0.0, 1.0))}
 
 
-def f1(predictions: Any, references: Any) -> SampledScores:
+def f1(predictions: Each, references: Each) -> SampledScores:
     """F1 of label 1."""
     predicted, true = (np.array(labels) == 1 for labels in (predictions, references))
     rows = np.stack([predicted & true, predicted, true], 1).astype(float)
     return {"f1": from_sums(rows, f1_of, (0.0, 1.0))}
 
 
-def f1_macro(predictions: Any, references: Any) -> SampledScores:
+def f1_macro(predictions: Each, references: Each) -> SampledScores:
     """The mean of the F1 of the labels that occur."""
     every = isinstance(references, np.ndarray)  # several labels: also those that do not occur
 
@@ -41,14 +42,14 @@ def f1_macro(predictions: Any, references: Any) -> SampledScores:
     return {"f1_macro": _of_labels(predictions, references, mean, (0.0, 1.0))}
 
 
-def f1_micro(predictions: Any, references: Any) -> SampledScores:
+def f1_micro(predictions: Each, references: Each) -> SampledScores:
     """F1 over the predictions of all labels."""
     return {
         "f1_micro": _of_labels(predictions, references, lambda *counts: f1_of(*(c.sum(0) for c in counts)), (0.0, 1.0))
     }
 
 
-def matthews_correlation(predictions: Any, references: Any) -> SampledScores:
+def matthews_correlation(predictions: Each, references: Each) -> SampledScores:
     """Matthews' correlation of several labels."""
 
     def correlation(common: Floats, predicted: Floats, true: Floats) -> Floats:
@@ -60,7 +61,7 @@ def matthews_correlation(predictions: Any, references: Any) -> SampledScores:
     return {"matthews_correlation": _of_labels(predictions, references, correlation, (-1.0, 1.0))}
 
 
-def _of_labels(predictions: Any, references: Any, finish: Callable[..., Floats], ends: Interval) -> Drawn:
+def _of_labels(predictions: Each, references: Each, finish: Callable[..., Floats], ends: Interval) -> Drawn:
     """Return a score from three counts of each label, (C, R): right predictions, predictions and references."""
     from scipy import sparse
 
@@ -77,14 +78,14 @@ def _of_labels(predictions: Any, references: Any, finish: Callable[..., Floats],
     return Drawn(rows.shape[0], lambda weights: finish(*(rows.T @ weights.T).reshape(3, -1, len(weights))), ends)
 
 
-def pearson(predictions: Any, references: Any) -> SampledScores:
+def pearson(predictions: Each, references: Each) -> SampledScores:
     """Pearson's correlation."""
     x, y = (np.array(values, float) - np.mean(values) for values in (predictions, references))
     rows = np.stack([np.ones_like(x), x, y, x * x, y * y, x * y], 1)
     return {"pearson": from_sums(rows, _correlation)}
 
 
-def spearmanr(predictions: Any, references: Any) -> SampledScores:
+def spearmanr(predictions: Each, references: Each) -> SampledScores:
     """Spearman's correlation: Pearson's of the ranks, which each draw has anew."""
     numbers = [np.unique(values, return_inverse=True)[1] for values in (predictions, references)]
     size = len(references)
@@ -109,7 +110,7 @@ def _correlation(size: Floats, x: Floats, y: Floats, xx: Floats, yy: Floats, xy:
     return np.asarray(ratio(xy - x * y / size, np.sqrt(variances[0] * variances[1])))
 
 
-def r2(predictions: Any, references: Any) -> SampledScores:
+def r2(predictions: Each, references: Each) -> SampledScores:
     """The coefficient of determination; 0 where all references are the same."""
     errors, y = np.subtract(predictions, references), np.array(references, float) - np.mean(references)
 
@@ -120,7 +121,7 @@ def r2(predictions: Any, references: Any) -> SampledScores:
     return {"r2": from_sums(np.stack([np.ones_like(y), errors**2, y, y * y], 1), share)}
 
 
-def errors(predictions: Any, references: Any) -> SampledScores:
+def errors(predictions: Each, references: Each) -> SampledScores:
     """The root mean square and the mean of the errors."""
     sizes = np.abs(np.subtract(predictions, references))
     rows = np.stack([sizes**2, np.ones_like(sizes)], 1)
@@ -141,7 +142,7 @@ def entities(keys: Sequence[str], found: Sequence[tuple[set[Any], set[Any]]]) ->
     return {key: from_sums(counts, each, (0.0, 1.0)) for key, each in zip(keys, finish, strict=True)}
 
 
-def seqeval(predictions: Any, references: Any) -> SampledScores:
+def seqeval(predictions: Each, references: Each) -> SampledScores:
     """Precision, recall and F1 of entities, and the accuracy of tags."""
     from seqeval.metrics.sequence_labeling import get_entities
 
@@ -150,7 +151,7 @@ def seqeval(predictions: Any, references: Any) -> SampledScores:
     return scores | {"overall_accuracy": accuracy(predictions, references)["accuracy"]}
 
 
-def seqeval_strict(predictions: Any, references: Any) -> SampledScores:
+def seqeval_strict(predictions: Each, references: Each) -> SampledScores:
     """Precision, recall and F1 of valid entities."""
     from seqeval.scheme import IOB2, Entities
 
@@ -159,13 +160,13 @@ def seqeval_strict(predictions: Any, references: Any) -> SampledScores:
     return entities(("strict_precision", "strict_recall", "strict_f1"), sets)
 
 
-def squad_v1(predictions: Any, references: squad.Golds) -> SampledScores:
+def squad_v1(predictions: Mapping[str, str], references: squad.Golds) -> SampledScores:
     """Exact match and F1 of answers."""
     values = squad.values_of_version_1({key: predictions.get(key) for key in references}, references)
     return {name: Mean(np.array([*own.values()]), whole=100.0) for name, own in values.items()}
 
 
-def squad_v2(predictions: Any, references: squad.Golds) -> SampledScores:
+def squad_v2(predictions: Mapping[str, str], references: squad.Golds) -> SampledScores:
     """Exact match and F1 of answers, of which some are none; also of the questions with and without an answer."""
     values, answered = squad.values_of_version_2(predictions, references), np.array([*map(bool, references.values())])
     chosen = {"": np.ones_like(answered), "HasAns_": answered, "NoAns_": ~answered}
@@ -177,7 +178,9 @@ def squad_v2(predictions: Any, references: squad.Golds) -> SampledScores:
     }
 
 
-def squad_v2_best(predictions: Any, references: squad.Golds, no_answer_probs: Mapping[str, float]) -> SampledScores:
+def squad_v2_best(
+    predictions: Mapping[str, str], references: squad.Golds, no_answer_probs: Mapping[str, float]
+) -> SampledScores:
     """The best scores of squad_v2 if no answer is predicted above a threshold, which each draw has anew."""
     answered = np.array([*map(bool, references.values())])
     order = np.argsort([no_answer_probs[key] for key in references], kind="stable")
@@ -196,21 +199,21 @@ def squad_v2_best(predictions: Any, references: squad.Golds, no_answer_probs: Ma
     return {f"best_{name}": score_of(np.array([*own.values()])) for name, own in values.items()}
 
 
-def bleu(predictions: Any, references: Any) -> SampledScores:
+def bleu(predictions: Each, references: Each) -> SampledScores:
     """BLEU."""
     from sacrebleu.metrics import BLEU
 
     return {"bleu": _of_sacrebleu(BLEU(), predictions, references)}
 
 
-def chrf(predictions: Any, references: Any) -> SampledScores:
+def chrf(predictions: Each, references: Each) -> SampledScores:
     """ChrF2."""
     from sacrebleu.metrics import CHRF
 
     return {"chrf": _of_sacrebleu(CHRF(), predictions, references)}
 
 
-def _of_sacrebleu(scorer: Any, predictions: Any, references: Any) -> Drawn:
+def _of_sacrebleu(scorer: Any, predictions: Each, references: Each) -> Drawn:
     """Return a score from the counts of each text, as in sacrebleu's own bootstrap (sacrebleu/significance.py)."""
     rows = np.array(scorer._extract_corpus_statistics(list(predictions), [list(references)]))
 
@@ -220,7 +223,7 @@ def _of_sacrebleu(scorer: Any, predictions: Any, references: Any) -> Drawn:
     return Drawn(len(rows), score, (0.0, 100.0))
 
 
-def rouge(predictions: Any, references: Any) -> SampledScores:
+def rouge(predictions: Each, references: Each) -> SampledScores:
     """The mean F of ROUGE-1, ROUGE-2 and ROUGE-L."""
     from rouge_score.rouge_scorer import RougeScorer
 
@@ -229,12 +232,12 @@ def rouge(predictions: Any, references: Any) -> SampledScores:
     return {name: Mean(np.array([scores[name].fmeasure for scores in scored])) for name in names}
 
 
-def exact_match_text(predictions: Any, references: Any) -> SampledScores:
+def exact_match_text(predictions: Each, references: Each) -> SampledScores:
     """The share of texts that are equal except for white space."""
     pairs = zip(predictions, references, strict=True)
     return {"exact": Mean(np.array([text.split() == true.split() for text, true in pairs], float))}
 
 
-def group_accuracy(predictions: Any, references: Any) -> SampledScores:
+def group_accuracy(predictions: Each, references: Each) -> SampledScores:
     """The mean over groups of the share of right pairs in each."""
     return {"accuracy": Mean(np.array(predictions, float), groups=references)}
