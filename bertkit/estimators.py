@@ -41,8 +41,7 @@ from bertkit.settings.reading.hints import setting_of_option
 if TYPE_CHECKING:
     from bertkit.inference.predictor import LoadedPredictor  # imports torch
 
-# without held-out rows a few training rows are measured, which finetune needs, and only after the last step
-NUM_MEASURED = 16
+# without held-out rows a few training rows are measured, and only after the last step
 MEASURED_ONCE = {"evaluation.every_steps": 10**9, "checkpoint.every_steps": 10**9}
 PARAMETERS = {  # the parameter for a setting of `bertkit finetune`
     "num_epochs": "num_epochs",
@@ -150,8 +149,8 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             raise InputValueError(f"settings={{'{min(taken)}': ...}}: {how}; leave it out of settings")
         named = {setting: vars(self)[parameter] for setting, parameter in PARAMETERS.items()}
         settings = {**of_task, **own, **{name: value for name, value in named.items() if value is not None}}
-        if "dev_share" not in own:
-            settings = {"dev": rows[:NUM_MEASURED], **MEASURED_ONCE, **settings}
+        if not {"dev", "dev_share"} & own.keys():
+            settings = {"dev_share": 0, **MEASURED_ONCE, **settings}
         before = is_silent.set(not self.verbose)
         try:
             with tempfile.TemporaryDirectory(prefix="bertkit-") as folder:

@@ -162,7 +162,7 @@ def reliability(calibration: JsonObject) -> Figure:
     for part in calibration["bins"]:
         first, last, height = axes.x(part["from"]) + 1, axes.x(part["to"]) - 1, axes.y(part["accuracy"])
         title = (
-            f"confidence {part['from']:g} to {part['to']:g}, mean {part['confidence']:.3f}: "
+            f"confidence {part['from']:.2g} to {part['to']:.2g}, mean {part['confidence']:.3f}: "
             f"{part['accuracy']:.1%} of {part['count']:,} are right"
         )
         bar = (

@@ -70,6 +70,12 @@ class LinearHead(nn.Module):
         """(n, D) -> (n, num_outputs)."""
         return self.dense(self.dropout(self.transform(hidden)))  # type: ignore[no-any-return]
 
+    @torch.no_grad()
+    def cool(self, temperature: float) -> None:
+        """Divide the logits by a temperature, once and for all: in the weights, so that every format and library has it."""
+        for parameter in self.dense.parameters():
+            parameter.div_(temperature)
+
 
 def make_head(name: str, config: BertConfig, encoder: Bert) -> nn.Module:
     """Build one of `HEADS`.

@@ -20,6 +20,8 @@ def read_local_splits(settings: FinetuneSettings) -> TrainingData | None:
     task = task_of(settings.task)
     task.check_trainable()
     task.check_metrics()
+    if settings.calibrate:
+        task.decisions((), ())
     check_free(Path(settings.output_dir))
     if settings.model_dir is not None and not has_results(Path(settings.output_dir)):
         check_directory(settings.model_dir, "model_dir")

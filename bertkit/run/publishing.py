@@ -1,7 +1,9 @@
 """Writes the results of a finished training run: model, predictions, report and final metrics; what an export says of a run."""
 
+import dataclasses
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from bertkit.run.trainer import TrainingPlan
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.tasks.scoring.baseline import GAIN, Baseline
+from bertkit.tasks.scoring.calibration import Calibration
 from bertkit.tasks.scoring.metrics import keys_of, signatures
 from bertkit.tasks.scoring.review import eval_json_parts
 from bertkit.train.checkpoint import delete_old_checkpoints, read_state
@@ -52,8 +55,12 @@ def publish(
         with writing(directory / name) as file:
             file.writelines(content)
     write_report(directory, plan.baselines(plan.steps), plan.charts, review, samples)
-    if files is not None:  # model/ has the best weights, so their checkpoint is no longer needed
-        delete_old_checkpoints(directory, plan.steps, state.writer.config.keep_last, kept=())
+    if (
+        files is not None
+    ):  # model/ has the best weights, so their checkpoint is no longer needed; unless calibration has changed them
+        best = state.writer.history.best
+        kept = (best.step,) if best is not None and "calibration" in result else ()
+        delete_old_checkpoints(directory, plan.steps, state.writer.config.keep_last, kept)
     write_durably(directory / RESULT, to_json(result))
     if line is not None:
         say(line)
@@ -78,22 +85,30 @@ def publish_pretraining(
     publish(state, plan, facts, result, line=line, samples=samples)
 
 
+@dataclass(frozen=True)
+class Best:
+    """The best weights of fine-tuning, which the model has, and what they do on the dev split."""
+
+    step: int
+    scores: dict[str, float]
+    predictions: Sequence[Any]
+    calibration: Calibration | None  # with `calibrate`
+
+
 def publish_task(
     settings: FinetuneSettings,
     state: TrainingState,
     plan: TrainingPlan,
     data: TaskData,
-    best_step: int,
-    scores: dict[str, float],
-    predictions: Sequence[Any],
+    best: Best,
     baseline: Baseline,
 ) -> None:
-    """Write the results of fine-tuning: the model, with the weights of `best_step`, and its scores and predictions on dev."""
-    task, examples = data.task, data.dev.source.examples
-    best_epoch = round(best_step / (plan.steps_per_epoch or 1), 4)
+    """Write the results of fine-tuning: the model, with the best weights, and its scores and predictions on dev."""
+    task, examples, scores, predictions = data.task, data.dev.source.examples, best.scores, best.predictions
+    best_epoch = round(best.step / (plan.steps_per_epoch or 1), 4)
     ranges = baseline.intervals(predictions, scores)
     gain = ranges.pop(GAIN, None)
-    result: dict[str, Any] = {**scores, "best_step": best_step, "best_epoch": best_epoch, "num_examples": len(examples)}
+    result: dict[str, Any] = {**scores, "best_step": best.step, "best_epoch": best_epoch, "num_examples": len(examples)}
     result |= {"intervals": ranges, GAIN: gain, "majority_baseline": baseline.scores.get("majority")}
     for name in [name for name in baseline.scores if name != "majority"]:
         result |= {"tfidf_baseline": baseline.scores[name], "tfidf": name}
@@ -113,7 +128,9 @@ def publish_task(
     result["warnings"] = warnings
     signed = signatures(task.config.metrics)
     result |= {"signatures": signed} if signed else {}
-    say(*(f"{name}: {text}" for name, text in signed.items()), *(f"warning: {warning}" for warning in warnings))
+    notes = [] if best.calibration is None else [best.calibration.line(task.size(examples))]
+    result |= {} if best.calibration is None else {"calibration": dataclasses.asdict(best.calibration)}
+    say(*(f"{name}: {text}" for name, text in signed.items()), *notes, *(f"warning: {warning}" for warning in warnings))
     review = task.review(examples, predictions)
     publish(
         state,
@@ -121,14 +138,15 @@ def publish_task(
         facts,
         result | eval_json_parts(review),
         files=task.eval_files(examples, predictions),
-        line=f"dev: {console.scores_line(scores, baseline.scores, ranges)} (step {best_step}, the best by {metric_name(task.config.best_metric)})",
+        line=f"dev: {console.scores_line(scores, baseline.scores, ranges)} (step {best.step}, the best by {metric_name(task.config.best_metric)})",
         review={
             **review,
             "scores": scores,
-            "facts": _facts_of_task(settings, state, data, best_step, best_epoch),
+            "facts": _facts_of_task(settings, state, data, best.step, best_epoch),
             "baselines": baseline.scores,
             "intervals": ranges,
             "warnings": warnings,
+            "notes": notes,
             "best_metric": task.config.best_metric,
             "num_examples": len(examples),
         },

@@ -80,6 +80,7 @@ FINETUNE: Rules = {
     "reinit_layers": AT_START,
     "layer_decay": FIXED,
     "class_weights": FIXED,
+    "calibrate": FIXED,
     "max_train_examples": FIXED,
     "dev_share": FIXED,
     "evaluation": WARN,  # the choice of the best weights depends on it

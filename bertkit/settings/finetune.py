@@ -65,6 +65,7 @@ class FinetuneSettings(TrainingSettings):
     reinit_layers: Count
     layer_decay: Annotated[float, Interval(0, 1, "(]")]
     class_weights: Literal["balanced"] | tuple[Positive, ...] | None
+    calibrate: bool
     max_train_examples: Size | None
     dev_share: ShareBelow1 | None  # 0: train on all rows
     checkpoint: EpochCheckpointConfig
@@ -81,6 +82,12 @@ class FinetuneSettings(TrainingSettings):
         refuse(
             self._start_problems(),
             self._class_weight_problems(),
+            self.calibrate
+            and self.dev_share == 0
+            and "calibrate=true: dev_share=0 leaves no held-out rows to fit a temperature on; set dev_share=0.1",
+            self.calibrate
+            and self.head.kind != "linear"
+            and f"calibrate=true: head.kind={self.head.kind} has no last linear map that could hold the temperature; leave one of them out",
             unused_hub(self.explicit_keys, self.data_dir),
         )
 

@@ -3,7 +3,8 @@
 1. Plan the run: read the files, make the features and load the model; errors up to here leave no files.
 2. Open the run directory: a new one, or one with the same run, which resumes from its newest valid checkpoint.
 3. Train; at the end of every epoch, evaluate, and keep the weights with the best score.
-4. Write the best model, its metrics and predictions, and the report.
+4. With `calibrate`, fit a temperature on the dev split, and divide the weights of the head by it.
+5. Write the best model, its metrics and predictions, and the report.
 """
 
 import functools
@@ -13,16 +14,18 @@ from bertkit.display import console
 from bertkit.display.report import TASK_CHARTS
 from bertkit.inference.forward import SplitScores, score_split
 from bertkit.inference.task_model import Predictor
+from bertkit.model.heads import LinearHead
 from bertkit.run.objective import task_losses
 from bertkit.run.opening import announce, open_run
 from bertkit.run.plans.finetuning import FinetuningPlan, plan_finetuning
-from bertkit.run.publishing import publish_task
+from bertkit.run.publishing import Best, publish_task
 from bertkit.run.state import TrainingState
 from bertkit.run.task_data import largest_batch, plan_lines
 from bertkit.run.trainer import Due, Evaluation, TrainingPlan, training
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.tasks.reading.training_data import TrainingData
 from bertkit.tasks.scoring.baseline import Baseline
+from bertkit.tasks.scoring.calibration import Calibration
 
 
 def run(settings: FinetuneSettings, read: TrainingData | None = None) -> None:
@@ -103,10 +106,17 @@ class _Finetuning:
     def publish(self) -> None:
         """Evaluate the best weights, and write the model, its predictions and metrics, and the report."""
         best_step = self.state.load_best()
-        dev = self._evaluate()
+        dev, fitted = self._evaluate(), None
+        if self.settings.calibrate:
+            task = self.plan.data.task
+            head = self.state.bare_model.heads[task.head]
+            assert isinstance(head, LinearHead), "checked by the settings"
+            fitted = Calibration.of(task.decisions(self.plan.data.dev.source.examples, dev.predictions))
+            head.cool(fitted.temperature or 1.0)
+            dev = self._evaluate()
         if self.state.accelerator.is_main_process:
-            plan, data, baseline = self.training_plan(), self.plan.data, self.baseline
-            publish_task(self.settings, self.state, plan, data, best_step, dev.scores, dev.predictions, baseline)
+            best = Best(best_step, dev.scores, dev.predictions, fitted)
+            publish_task(self.settings, self.state, self.training_plan(), self.plan.data, best, self.baseline)
 
     def _evaluate(self) -> SplitScores:
         data = self.plan.data

@@ -31,5 +31,6 @@ without a door: tagging.py (with entities.py and words.py), choice.py, minimal_p
     scoring.squad       the scores of the official SQuAD scripts
     scoring.metrics     all other official metrics
     scoring.review      scores by label, calibration, confusions and mistakes
+    scoring.calibration  the temperature of probabilities, and their expected calibration error
     scoring.benchmark   GLUE: mean over seeds, average over tasks, and the archive for its server
 """

@@ -20,6 +20,7 @@ from bertkit.tasks.reading.labels import as_number
 from bertkit.tasks.reading.near_duplicates import Content
 from bertkit.tasks.reading.reading import Reading, optional_value, required_text, required_value
 from bertkit.tasks.scoring import metrics, review
+from bertkit.tasks.scoring.calibration import Decisions
 from bertkit.tasks.scoring.review import Review
 from bertkit.tasks.task import TABLES, Row, Verdict
 from bertkit.tasks.task_config import Column, first_name
@@ -192,6 +193,11 @@ class ChoiceTask(HeadTask[ChoiceExample, Feature, ChoicePrediction]):
         """Predict the most frequent number."""
         guess = most_frequent(example.label or 0 for example in train)
         return {"majority": [ChoicePrediction(example.id, guess, ()) for example in examples]}
+
+    def decisions(self, examples: Sequence[ChoiceExample], predictions: Sequence[ChoicePrediction]) -> Decisions:
+        """Return one decision for each context."""
+        probabilities = np.array([[prediction.probabilities] for prediction in predictions])
+        return Decisions.of(probabilities, [[example.label or 0] for example in examples])
 
     def review(self, examples: Sequence[ChoiceExample], predictions: Sequence[ChoicePrediction]) -> Review:
         """Return confusions by the number of the ending, calibration, and mistakes with the texts of the endings."""

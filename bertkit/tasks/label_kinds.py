@@ -15,6 +15,7 @@ from bertkit.tasks.feature import Logits, softmax
 from bertkit.tasks.reading.labels import Labels, NumericLabels
 from bertkit.tasks.reading.reading import Reading
 from bertkit.tasks.scoring import metrics, review, tfidf
+from bertkit.tasks.scoring.calibration import Decisions
 from bertkit.tasks.scoring.review import Review
 from bertkit.tasks.scoring.sampled_metrics import SampledScores, errors
 from bertkit.tasks.sequence import (
@@ -31,6 +32,7 @@ from bertkit.tasks.task_config import TaskConfig
 from bertkit.tasks.trainable import TaskMetrics, most_frequent
 
 NO_LABEL = "(none)"  # stands for an empty set of labels
+NEAR_0 = 2.0**-53  # the least probability of a label beside 1
 MIN_DEVIATION = 0.01  # standard deviation of predictions / of labels; below, a regression has learned nothing
 
 
@@ -88,6 +90,13 @@ class OneLabel(SequenceTask[str]):
         """Predict labels by TF-IDF; none if there is nothing to learn."""
         return tfidf.labels_by_words(texts_of(train), known(train), texts_of(examples))
 
+    def decisions(
+        self, examples: Sequence[SequenceExample[str]], predictions: Sequence[SequencePrediction[str]]
+    ) -> Decisions:
+        """Return one decision for each text."""
+        probabilities = np.array([[[*p.probabilities.values()]] for p in predictions])
+        return Decisions.of(probabilities, [[number] for number in self.for_metrics(known(examples))])
+
     def review_of(self, cases: Sequence[review.Case], predictions: Sequence[SequencePrediction[str]]) -> Review:
         """Return scores by label, confusions, calibration and mistakes."""
         return review.review_of_labels(cases, self.labels)
@@ -141,6 +150,16 @@ class SeveralLabels(SequenceTask[tuple[str, ...]]):
     ) -> list[tuple[str, ...]]:
         """Predict labels by TF-IDF; none if there is nothing to learn."""
         return tfidf.sets_by_words(texts_of(train), known(train), texts_of(examples))
+
+    def decisions(
+        self,
+        examples: Sequence[SequenceExample[tuple[str, ...]]],
+        predictions: Sequence[SequencePrediction[tuple[str, ...]]],
+    ) -> Decisions:
+        """Return a decision between no and yes for each label of each text."""
+        shares = np.array([[*p.probabilities.values()] for p in predictions])
+        shares = np.clip(shares, NEAR_0, 1 - NEAR_0)  # 1 stands for all that float64 cannot tell from it
+        return Decisions.of(np.stack([1 - shares, shares], -1), self.for_metrics(known(examples)))
 
     def review_of(
         self, cases: Sequence[review.Case], predictions: Sequence[SequencePrediction[tuple[str, ...]]]

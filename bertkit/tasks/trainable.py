@@ -13,6 +13,7 @@ from bertkit.base.errors import InputError, counted
 from bertkit.tasks.feature import Logits
 from bertkit.tasks.reading.near_duplicates import Content
 from bertkit.tasks.scoring import metrics
+from bertkit.tasks.scoring.calibration import Decisions
 from bertkit.tasks.scoring.review import Review
 from bertkit.tasks.scoring.sampled_metrics import SampledScores
 from bertkit.tasks.task import ExampleT, FeatureT, LabelNames, LogitsTask, PredictionT, Runner, Task
@@ -117,6 +118,10 @@ class TrainableTask(Task[ExampleT, FeatureT, PredictionT]):
     def review(self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT]) -> Review:
         """Compute what the report shows about the predictions on a labelled split, besides the scores."""
         return {}
+
+    def decisions(self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT]) -> Decisions:
+        """Return the probabilities of labelled examples, for `calibrate=true`; raises InputError if the task has no classes."""
+        raise InputError(f"calibrate=true: task={self.config.name} is no classification; leave it out")
 
     def check_trainable(self) -> None:
         """Raise InputError if fine-tuning does not train the task's head."""

@@ -416,6 +416,64 @@ def test_class_weights_are_balanced_or_given(data: Path, start: Path, tmp_path: 
     refused(finetune(data, start, tmp_path / "other", "class_weights=[1,2,3]"), "class_weights=[1.0, 2.0, 3.0]", capsys)
 
 
+@pytest.mark.parametrize("kind", ["one label", "several labels"])
+def test_calibrated_probabilities_are_those_of_the_weights(
+    kind: str, data: Path, start: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    """One temperature for the logits, in the saved weights: the same training, other probabilities, everywhere."""
+    metric = "task.metrics=[f1_micro] task.best_metric=f1_micro"
+    more = ["seed=1", *(f"task.multi_label=true {metric}".split() if kind == "several labels" else ())]
+    plain, run_dir = tmp_path / "plain", tmp_path / "run"
+    assert finetune(data, start, plain, *more) == 0
+    assert finetune(data, start, run_dir, *more, "calibrate=true") == 0
+    result = result_of(run_dir)
+    fitted = result["calibration"]
+    line = (
+        f"calibrated: temperature {fitted['temperature']:.4g}, fitted on the 23 rows of dev; expected calibration error"
+    )
+    assert f"{line} {fitted['error_before']:.4f} before, {fitted['error_after']:.4f} after" in capsys.readouterr().out
+    assert line in "\n".join(Page((run_dir / "report.html").read_text()).text)
+    assert result_of(plain)["calibration_error"] == pytest.approx(fitted["error_before"])
+    assert result["f1_micro" if more[1:] else "accuracy"] == result_of(plain)["f1_micro" if more[1:] else "accuracy"]
+    weights, others = (
+        load_file(run_dir / "model" / "model.safetensors"),
+        load_file(plain / "model" / "model.safetensors"),
+    )
+    for name, tensor in weights.items():
+        factor = fitted["temperature"] if name.startswith("classifier.") else 1
+        assert torch.allclose(tensor * factor, others[name], rtol=1e-6), name
+    texts = [tuple(line.split("\t")[:2]) for line in (data / "dev.tsv").read_text().splitlines()[1:]]
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(run_dir / "model").eval()
+    own = transformers.AutoTokenizer.from_pretrained(run_dir / "model")
+    with torch.no_grad():
+        logits = model(**own([*map(list, texts)], padding=True, return_tensors="pt")).logits.double()
+    theirs = (logits.sigmoid() if more[1:] else logits.softmax(-1)).numpy()
+    of_rows = [[*row["probabilities"].values()] for row in predictions_of(run_dir)]
+    of_texts = [[*row["probabilities"].values()] for row in load_predictor(run_dir, device="cpu")(texts)]
+    before = np.array([[*row["probabilities"].values()] for row in predictions_of(plain)])
+    odds = np.log(before) - (np.log(1 - before) if more[1:] else 0)
+    tempered = torch.from_numpy(odds / fitted["temperature"])
+    expected = (tempered.sigmoid() if more[1:] else tempered.softmax(-1)).numpy()
+    assert abs(expected - before).max() > 0.01
+    for actual in (of_rows, of_texts, theirs):
+        assert np.array(actual) == pytest.approx(expected, abs=1e-6)
+    assert run(["verify", f"model_dir={run_dir}"]) == 0
+
+
+def test_a_finished_run_can_be_calibrated_and_back(data: Path, start: Path, finished: Path, tmp_path: Path) -> None:
+    """Without training again, from the best weights."""
+    run_dir = Path(shutil.copytree(finished, tmp_path / "run"))
+    before = result_of(run_dir)
+    assert finetune(data, start, run_dir, "calibrate=true") == 2  # another run
+    for value in ("true", "false", "true"):
+        assert finetune(data, start, run_dir, f"calibrate={value}", "resume.allow=[calibrate]") == 0
+        temperature = result_of(run_dir).get("calibration", {}).get("temperature", 1)
+        assert (temperature != 1) == (value == "true")
+        weights = load_file(run_dir / "model" / "model.safetensors")["classifier.weight"] * temperature
+        assert torch.allclose(weights, load_file(finished / "model" / "model.safetensors")["classifier.weight"])
+        assert result_of(run_dir)["accuracy"] == before["accuracy"]
+
+
 def test_regression_learns_to_count(start: Path, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for name, count in (("train", 41), ("dev", 19)):
@@ -684,6 +742,11 @@ def test_a_missing_model_or_a_wrong_place_is_said_before_the_files_are_read(
     ("task.metrics=[pearson] task.best_metric=pearson", "task.metrics: pearson cannot measure one of two labels"),
     ("task.files.dev=[]", "has no dev split; set task.files.dev=; finetune needs a dev split: set dev_share=0.1"),
     ("task.multi_label=true class_weights=balanced", "class_weights: has no effect with task.multi_label=true"),
+    ("calibrate=true task.labels=regression task.metrics=[r2]", "calibrate=true: task=sequence is no classification"),
+    ("calibrate=true task=tagging", "calibrate=true: task=tagging is no classification; leave it out"),
+    ("calibrate=true task=spans", "calibrate=true: task=spans is no classification; leave it out"),
+    ("calibrate=true task=translation decoder=bert", "calibrate=true: task=translation is no classification"),
+    ("calibrate=true dev_share=0", "calibrate=true: dev_share=0 leaves no held-out rows"),
     ("task=sequense", "task=sequense; did you mean 'sequence'?"),
 ])  # fmt: skip
 def test_impossible_finetune_settings_are_refused(

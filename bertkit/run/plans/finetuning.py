@@ -75,6 +75,8 @@ def plan_finetuning(given: FinetuneSettings, read: TrainingData | None = None) -
         return None
     choose_device(settings.device)  # fail before reading all the files
     task_of(settings.task).check_metrics()
+    if settings.calibrate:
+        task_of(settings.task).decisions((), ())
     world = world_from_environment()
     source = None if settings.model_dir is None else resolve_model_dir(settings.model_dir)
     tokenizer = load_tokenizer(source) if source is not None else task_data.new_tokenizer(settings, splits_of)

@@ -22,7 +22,7 @@ import numpy as np
 from bertkit.tasks.reading.conll import chunks_of, parts_of
 
 NUM_MISTAKES = 20
-NUM_BINS = 10  # bins of confidence; Guo et al. 2017 use 15, for test sets of 5,000 examples and more
+NUM_BINS = 15  # bins of confidence, as in Guo et al. 2017
 MAX_LABELS = 16  # in a confusion matrix; more would be hard to read
 OTHERS = "(others)"
 ANSWERABLE = ("answered", "unanswerable")

@@ -21,8 +21,8 @@ def test_calibration_by_hand() -> None:
     actual = calibration([(0.55, True), (0.95, True), (0.58, False), (1.0, False)])
     assert actual["error"] == pytest.approx(0.5 * 0.065 + 0.5 * 0.475)
     assert [(each["from"], each["count"], each["accuracy"]) for each in actual["bins"]] == [
-        (0.5, 2, 0.5),
-        (0.9, 2, 0.5),
+        (8 / 15, 2, 0.5),
+        (14 / 15, 2, 0.5),
     ]
 
 
