@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from bertkit import COMMANDS, commands
 from bertkit.base import errors, plugins
 from bertkit.base.errors import InputError, StoppedError, StorageError, in_brief, nearest, say
-from bertkit.base.processors import check_precision
+from bertkit.base.processors import check_precision, share_processors
 from bertkit.base.typed_settings import refuse
 from bertkit.help import command_help, info, usage
 from bertkit.launch import launcher, world
@@ -152,6 +152,7 @@ def _run_stage(command: str, settings: CommandSettings, read: list[object]) -> i
     # exit at once: an exception during an import would leave a library half imported
     with world.handle_signals(numbers, lambda *_: os._exit(_report(_stop_error(command, settings)))):
         stage = commands.import_stage(command)
+        share_processors()
     try:
         # training installs its own handlers, which save first
         with world.handle_signals(numbers, signal.default_int_handler), _naming(settings):

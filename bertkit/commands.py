@@ -157,6 +157,5 @@ def import_stage(command: str) -> ModuleType:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     warnings.filterwarnings("ignore", module=r"(torch|accelerate|datasets|transformers|huggingface_hub)\b.*")
     stage = importlib.import_module(command_of(command).stage)
-    if "torch" in sys.modules:  # otherwise this process computes nothing
-        processors.share_processors()
+    processors.fit_threads()
     return stage

@@ -20,6 +20,7 @@ import torch
 from conftest import Capsys, make_text, output_of, weights_of, write_text
 
 import bertkit
+from bertkit.base import processors
 from bertkit.base.errors import InputError, StoppedError
 from bertkit.cli import run as command_line
 from bertkit.commands import COMMANDS
@@ -447,6 +448,24 @@ def test_eight_threads_have_their_own_settings() -> None:
     values = {"embed": {"model_dir": "m", "input": "-"}, "search": {"index": "i", "question": "q"}, "verify": {}}
     asked = [functools.partial(compose_values, command, own) for command, own in values.items()]
     assert by_eight_threads(asked) == [ask() for ask in asked] * 8
+
+
+def test_only_a_command_watches_the_processors(start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = list[int]()
+    monkeypatch.setattr(processors, "_watch", watched.append)
+    monkeypatch.setattr(processors, "_num_threads", lambda: 2)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    for name in processors.WAITS:
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "in.txt").write_text("kan lon\n", encoding="utf-8")
+    bertkit.load_embedder(start)
+    assert bertkit.embed(start, ["kan lon"]).shape[0] == 1
+    assert watched == []
+    assert (
+        command_line(["embed", f"model_dir={start}", f"input={tmp_path / 'in.txt'}", f"output={tmp_path / 'o.npy'}"])
+        == 0
+    )
+    assert watched == [2]
 
 
 @pytest.mark.parametrize("name", ["model", "tokenizer", "predictor", "embedder"])

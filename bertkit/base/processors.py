@@ -96,19 +96,27 @@ def _multiply() -> None:
     torch.nn.functional.scaled_dot_product_attention(ones, ones, ones @ ones)
 
 
-def share_processors() -> None:
-    """Fit torch's threads to the quota of a container, and let them sleep while other processes use the processors.
-
-    `OMP_NUM_THREADS`, and `GOMP_SPINCOUNT` or `OMP_WAIT_POLICY`, set by the user, have priority.
-    """
-    import torch
-
+def fit_threads() -> None:
+    """Fit torch's threads to the quota of a container, unless the user has set `OMP_NUM_THREADS`."""
     here = num_processors()
-    if torch.get_num_threads() > here and "OMP_NUM_THREADS" not in os.environ:
+    if _num_threads() > here and "OMP_NUM_THREADS" not in os.environ:
         say(f"threads: {here}, by the quota of this container; OMP_NUM_THREADS sets another number", file=sys.stderr)
-        torch.set_num_threads(here)
-    if torch.get_num_threads() > 1 and not WAITS & os.environ.keys():
-        _watch(torch.get_num_threads())
+        sys.modules["torch"].set_num_threads(here)
+
+
+def share_processors() -> None:
+    """Let torch's threads sleep while other processes use the processors, unless the user has set how they wait.
+
+    For commands only: it starts a thread, and changes how OpenMP behaves in the whole process.
+    """
+    num_threads = _num_threads()
+    if num_threads > 1 and not WAITS & os.environ.keys():
+        _watch(num_threads)
+
+
+def _num_threads() -> int:
+    """Return how many threads torch has; 1 if it is not imported, since then this process computes nothing."""
+    return int(sys.modules["torch"].get_num_threads()) if "torch" in sys.modules else 1
 
 
 @functools.cache

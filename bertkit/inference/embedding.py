@@ -19,7 +19,7 @@ from torch import nn
 from bertkit.base.batch import TaskBatch
 from bertkit.base.errors import InputError, counted, is_missing, named, not_text, say
 from bertkit.base.hub_ids import path_of
-from bertkit.base.processors import check_precision, share_processors
+from bertkit.base.processors import check_precision, fit_threads
 from bertkit.base.typed_settings import build, refuse
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.inference.forward import require_finite
@@ -262,7 +262,7 @@ def load_embedder(
     own |= {"device": device, "precision": precision, "batch_tokens": batch_tokens, "model_dir": path_of(model_dir)}
     chosen = build(EmbedSettings, compose_values("embed", {"input": "-", "output": "-", **own}))
     check_precision(chosen.precision, chosen.device)
-    share_processors()
+    fit_threads()
     return open_embedder(chosen)
 
 

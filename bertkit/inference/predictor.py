@@ -10,7 +10,7 @@ from typing import Any
 
 from bertkit.base.errors import InputError, named, say
 from bertkit.base.hub_ids import path_of
-from bertkit.base.processors import check_precision, share_processors
+from bertkit.base.processors import check_precision, fit_threads
 from bertkit.base.typed_settings import build
 from bertkit.inference.chunks import read_rows
 from bertkit.inference.forward import Running, predict_local
@@ -41,7 +41,7 @@ def load_predictor(model_dir: str | os.PathLike[str], **settings: object) -> Loa
     values = {"model_dir": path_of(model_dir), "input": "-", "output": "-", **settings}
     chosen = build(PredictSettings, compose_values("predict", values))
     check_precision(chosen.precision, chosen.device)
-    share_processors()
+    fit_threads()
     return LoadedPredictor(chosen)
 
 

@@ -168,10 +168,10 @@ def test_threads_fit_the_quota(
     torch.set_num_threads(5)
     try:
         monkeypatch.setenv("OMP_NUM_THREADS", "5")
-        processors.share_processors()
+        processors.fit_threads()
         assert torch.get_num_threads() == 5
         monkeypatch.delenv("OMP_NUM_THREADS")
-        processors.share_processors()
+        processors.fit_threads()
         assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(before)
