@@ -25,6 +25,7 @@ COMMANDS = (  # in their usual order
 # decorators of plug-ins
 SLOTS = (
     "masking", "head", "score", "positions", "pattern", "feed_forward", "pooler", "schedule", "optimizer", "metric", "shape",
+    "prediction_format", "vector_format", "passage_format",
 )  # fmt: skip
 __all__ = ["__version__", *COMMANDS, *_HOMES]
 

@@ -1138,3 +1138,24 @@ def shape(name: str = ...) -> Callable[[_Made], _Made]: ...
 @overload
 def shape(made: _Made) -> _Made:
     """Add a function or class as an option of the setting task.kind."""
+
+@overload
+def prediction_format(name: str = ...) -> Callable[[_Made], _Made]: ...
+
+@overload
+def prediction_format(made: _Made) -> _Made:
+    """Add a function or class as an option of the setting output."""
+
+@overload
+def vector_format(name: str = ...) -> Callable[[_Made], _Made]: ...
+
+@overload
+def vector_format(made: _Made) -> _Made:
+    """Add a function or class as an option of the setting output."""
+
+@overload
+def passage_format(name: str = ...) -> Callable[[_Made], _Made]: ...
+
+@overload
+def passage_format(made: _Made) -> _Made:
+    """Add a function or class as an option of the setting output."""

@@ -468,6 +468,56 @@ def test_what_a_module_changes_for_all_is_put_back(tmp_path: Path, monkeypatch: 
     sys.modules.pop("rude")
 
 
+FORMATS = """
+import bertkit
+from bertkit.retrieval.judging import PassageFormat
+from bertkit.tasks.reading.writers import PredictionFormat, VectorFormat
+
+
+@bertkit.prediction_format(".md")
+class Labels(PredictionFormat):
+    def put(self, rows):
+        self.file.writelines(f"- {row['label']}\\n" for row in rows)
+
+
+@bertkit.vector_format(".md")
+class Sizes(VectorFormat):
+    is_binary = True
+
+    def put(self, texts, vectors):
+        self.file.writelines(f"- {text}: {vectors.shape[1]}\\n".encode() for text in texts)
+
+    def __exit__(self, *error):
+        self.file.write(b"end")
+
+
+@bertkit.passage_format(".md")
+class Titles(PassageFormat):
+    def put(self, ranking):
+        self.file.write(f"- {ranking.question.text}: {len(ranking.row()['search'])} of {self.top_k}\\n")
+"""
+
+
+def test_output_formats_of_predict_embed_and_search(tiny_runs: Path, tmp_path: Path, capsys: Capsys) -> None:
+    (tmp_path / "formats.py").write_text(FORMATS)
+    (tmp_path / "in.txt").write_text("kan lon ten\nmir rur ten\n")
+    words = ["input=in.txt", "device=cpu", "output=out.md"]
+    refused(
+        run(["embed", f"model_dir={tiny_runs / 'pre'}", *words]),
+        "expected a name that ends in .jsonl, .npy, .parquet, or -",
+        capsys,
+    )
+    plugins.load(["formats"])
+    assert run(["predict", f"model_dir={tiny_runs / 'fine'}", *words]) == 0
+    predicted = [row["label"] for row in bertkit.predict(tiny_runs / "fine", ["kan lon ten", "mir rur ten"])]
+    assert (tmp_path / "out.md").read_text() == f"- {predicted[0]}\n- {predicted[1]}\n"
+    assert run(["embed", f"model_dir={tiny_runs / 'pre'}", *words, "overwrite=true"]) == 0
+    assert (tmp_path / "out.md").read_text() == "- kan lon ten: 26\n- mir rur ten: 26\nend"
+    assert run(["index", f"corpus.path={tiny_runs / 'corpus.txt'}", "output=library.db"]) == 0
+    bertkit.search(index="library.db", input=["kan lon"], top_k=3, output="found.md")
+    assert (tmp_path / "found.md").read_text() == "- kan lon: 3 of 3\n"
+
+
 @pytest.mark.parametrize(
     ("value", "message"), [('[""]', "['']"), ("[my_plugins,x/y]", "['x/y']"), ("[os]", "[os]: has no effect")]
 )

@@ -23,18 +23,7 @@ import os
 import sys
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping
 from types import FrameType, FunctionType, NoneType, UnionType
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    SupportsFloat,
-    TypeAlias,
-    TypeVar,
-    Union,
-    cast,
-    get_args,
-    get_origin,
-)
+from typing import Annotated, Any, Literal, SupportsFloat, TypeAlias, TypeVar, Union, cast, get_args, get_origin
 
 from bertkit.base.errors import InputError
 
@@ -76,6 +65,10 @@ SLOTS = {
     "optimizer": Slot("optimizer.name", "groups, config", "bertkit.train.lamb", "adamw", "optimizer.options"),
     "metric": Slot("task.metrics", "predictions, references", "bertkit.tasks.scoring.metrics"),
     "shape": Slot("task.kind", "config, labels"),
+    # the name of a format is the ending of its files; the option for search without a name is that of all other endings
+    "prediction_format": Slot("output", "file, separator", "bertkit.tasks.reading.writers"),
+    "vector_format": Slot("output", "file, dimension", "bertkit.tasks.reading.writers"),
+    "passage_format": Slot("output", "file, top_k", "bertkit.retrieval.judging"),
     "architecture": Slot("model_type", "", "bertkit.interop.hugging_face.built_in"),
 }
 MODULES = "BERTKIT_PLUGINS"  # environment variable: the modules that every process imports, separated by commas

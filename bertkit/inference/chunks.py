@@ -42,7 +42,7 @@ class Output(Protocol):
     num_written: int  # number of examples
     partial: str | None  # the file with the results so far, which is kept after an error; None for a stream
 
-    def write(self, examples: list[Any], results: Any) -> None:
+    def write(self, results: Any) -> None:
         """Write the results of a chunk."""
 
 
@@ -110,21 +110,17 @@ def _expected(names: Sequence[str]) -> str:
 
 
 def write_results(
-    source: Inputs, compute: Callable[[list[Any]], Any], output: Output, what: str, is_silent: bool
+    source: Inputs, compute: Callable[[Inputs], Iterable[Any]], output: Output, what: str, is_silent: bool
 ) -> bool:
     """Compute and write the results of all examples; return False if standard output was closed early, as `head` does.
 
-    `compute` takes a chunk of examples, and `what` is the name of its results in messages, such as "predictions". Raises
+    `compute` yields the results of each chunk of a source, and `what` is their name in messages, such as "predictions". Raises
     InputError if an example is wrong; the message names the file with the results before it.
     """
     with Progress(what, source.num_bytes, silent=is_silent, file=sys.stderr) as progress:
         try:
-            for examples in source.chunks:
-                if not output.num_written and source.position:
-                    progress.line(source.description)
-                output.write(examples, compute(examples))
-                output.num_written += len(examples)
-                progress.advance(source.position() if source.num_bytes and source.position else output.num_written)
+            for results in compute(dataclasses.replace(source, chunks=_shown(source, progress))):
+                output.write(results)
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return False
@@ -134,3 +130,14 @@ def write_results(
             kept = f"the {output.num_written:,} {what} before it are in {output.partial}"
             raise InputError(f"{error}; {kept}") from None
     return True
+
+
+def _shown(source: Inputs, progress: Progress) -> Iterator[list[Any]]:
+    """Yield the chunks of a source; before the first one say how it is read, and after each one show the progress."""
+    num_done = 0
+    for examples in source.chunks:
+        if not num_done and source.position:
+            progress.line(source.description)
+        yield examples
+        num_done += len(examples)
+        progress.advance(source.position() if source.num_bytes and source.position else num_done)

@@ -1,14 +1,17 @@
-"""How good rankings are: the ranks of the right passages, metrics with intervals, and runs for the tools of TREC."""
+"""How good rankings are: the ranks of the right passages, and metrics with intervals; and the formats of rankings."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, TextIO
 
 import numpy as np
 
+from bertkit.base.plugins import option
 from bertkit.base.text_files import JsonObject
 from bertkit.retrieval.questions import AnswerScores, Question
 from bertkit.retrieval.ranking import Candidate
-from bertkit.tasks.reading.writers import word_cell
+from bertkit.tasks.reading.writers import OutputFormat, word_cell, write_lines
 from bertkit.tasks.scoring.sampling import Interval, Mean
 
 AT = (1, 5, 20)  # the values of k in accuracy at k, up to the number of candidates
@@ -67,13 +70,44 @@ def _rounded(mean: float, interval: Interval) -> JsonObject:
     return {"mean": round(float(mean), 4), "interval": [round(end, 4) for end in interval]}
 
 
-def trec_lines(question: Question, ordered: Sequence[tuple[Candidate, float]], most: int, order: str) -> Iterator[str]:
-    """Yield the `most` best documents for a question as lines of a TREC run: question, Q0, document, rank, score, name of the run.
+@dataclass(frozen=True)
+class Ranking:
+    """The passages for a question in each order, with their scores."""
+
+    question: Question
+    ordered: dict[str, list[tuple[Candidate, float]]]
+    row: Callable[[], JsonObject]  # returns the question and the first passages as a mapping
+
+
+@option("passage_format", "")
+class PassageFormat(OutputFormat):
+    """Rankings as JSON lines; a subclass writes another format."""
+
+    one_order: ClassVar[str] = ""  # what a file is called that has one order of passages, for the questions of a file
+
+    def __init__(self, file: TextIO, top_k: int) -> None:
+        self.file, self.top_k = file, top_k
+
+    def put(self, ranking: Ranking) -> None:
+        """Write the passages for a question."""
+        write_lines(self.file, [ranking.row()])
+
+
+@option("passage_format", ".trec")
+class TrecRun(PassageFormat):
+    """A line for each of the `top_k` best documents: question, Q0, document, rank, score, name of the run.
 
     A document has the score of its best passage (Dai and Callan 2019, MaxP), since trec_eval refuses a document that is listed twice.
     """
-    best = dict[str, float]()
-    for candidate, score in ordered:
-        best.setdefault(word_cell(candidate.hit.document), score)
-    for rank, (document, score) in enumerate(itertools.islice(best.items(), most), 1):
-        yield f"{word_cell(question.id)} Q0 {document} {rank} {score} bertkit-{order}\n"
+
+    one_order = "a TREC run"
+
+    def put(self, ranking: Ranking) -> None:
+        """Write the documents for a question."""
+        ((order, ordered),) = ranking.ordered.items()
+        best = dict[str, float]()
+        for candidate, score in ordered:
+            best.setdefault(word_cell(candidate.hit.document), score)
+        of_question = word_cell(ranking.question.id)
+        for rank, (document, score) in enumerate(itertools.islice(best.items(), self.top_k), 1):
+            self.file.write(f"{of_question} Q0 {document} {rank} {score} bertkit-{order}\n")

@@ -8,8 +8,6 @@ from bertkit.base.typed_settings import refuse, unused
 from bertkit.settings.command import Command
 from bertkit.settings.inputs import CHECK, InputSettings
 
-ENDINGS = (".npy", ".parquet", ".jsonl")
-
 
 @dataclass(frozen=True, kw_only=True)
 class EmbedSettings(InputSettings):
@@ -28,9 +26,7 @@ class EmbedSettings(InputSettings):
     def __post_init__(self) -> None:
         refuse(
             self.overwritten_input,
-            self.output != "-"
-            and not self.output.endswith(ENDINGS)
-            and f"output={self.output}: expected a name that ends in {', '.join(ENDINGS)}, or - for JSON lines",
+            self.unknown_ending("vector_format"),
             unused(self, "", ("text_column", self.format == "text", "with format=text")),
         )
 

@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
+from bertkit.base import plugins
 from bertkit.base.text_files import JsonObject
 from bertkit.base.typed_settings import unused
 from bertkit.settings.command import VERBATIM, CommandSettings
@@ -26,6 +28,18 @@ class InputSettings(CommandSettings):
     def texts(self) -> Sequence[str | tuple[str, str]]:
         """The text or the pair of `text=`; none if the command reads an input."""
         return ()
+
+    @property
+    def ending(self) -> str:
+        """The ending of the output in lower case, which names its format."""
+        return Path(self.output).suffix.lower()
+
+    def unknown_ending(self, slot: str) -> str | None:
+        """The problem that no format of the slot has the ending of the output; None if one has."""
+        if self.output == "-" or plugins.find(slot, self.ending) is not None:
+            return None
+        endings = ", ".join(filter(None, plugins.names_of(slot)))
+        return f"output={self.output}: expected a name that ends in {endings}, or - for JSON lines"
 
     @property
     def overwritten_input(self) -> str | None:

@@ -1,7 +1,6 @@
 """The settings of `bertkit predict`."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from bertkit.base.intervals import Size
@@ -10,7 +9,6 @@ from bertkit.settings.command import Command
 from bertkit.settings.inputs import CHECK, TextSettings
 
 SQUAD_FILES = ("predictions.json", "nbest_predictions.json", "null_odds.json")  # written beside the output
-ENDINGS = ("", ".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")  # without an ending: JSON lines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,8 +24,7 @@ class PredictSettings(TextSettings):
         refuse(
             self.text_problems(),
             unused(self, "", ("carry_input", self.text is not None, "with text=")),
-            Path(self.output).suffix.lower() not in ENDINGS
-            and f"output={self.output}: expected a name that ends in {', '.join(ENDINGS[1:])}, or - for JSON lines",
+            self.unknown_ending("prediction_format"),
             self.output.split("/")[-1] in SQUAD_FILES
             and f"output={self.output}: predict writes SQuAD's file under this name; choose another name, such as mine.jsonl",
         )

@@ -1,7 +1,6 @@
 """The settings of `bertkit search`."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Literal
 
 from bertkit.base.intervals import Interval, NotNegative, Real
@@ -11,7 +10,6 @@ from bertkit.settings.command import VERBATIM, Command
 from bertkit.settings.inputs import CHECK, InputSettings
 from bertkit.tasks.task_config import TaskConfig
 
-ORDERS = ("search", "vectors", "hybrid", "bert", "both")
 Passages = Annotated[int, Interval(1, 1_000_000)]
 
 
@@ -47,11 +45,6 @@ class SearchSettings(InputSettings):
     kernels: Literal["auto", "plain"]
 
     @property
-    def is_trec(self) -> bool:
-        """Whether the output is a TREC run, of one order."""
-        return Path(self.output).suffix == ".trec"
-
-    @property
     def num_candidates(self) -> int:
         """The number of passages to find for a question."""
         return max(self.top_k, self.candidates)
@@ -68,8 +61,6 @@ class SearchSettings(InputSettings):
                 if "=" not in condition
             ],
             self.order == "all" and has_question and "order=all: has no effect with question=; choose one order",
-            self.is_trec and has_question and f"output={self.output}: a TREC run needs input=, a file of questions",
-            self.is_trec and self.order == "all" and f"order=all: a TREC run has one order; choose {', '.join(ORDERS)}",
             not has_reader
             and self.order in ("bert", "both")
             and f"order={self.order}: needs a reader; set model_dir= to a model fine-tuned on questions",

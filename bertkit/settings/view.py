@@ -1,7 +1,6 @@
 """The settings of `bertkit view`."""
 
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Annotated
 
 from bertkit.base.intervals import MAX_INT32, Interval, Size
@@ -27,11 +26,6 @@ class ViewSettings(TextSettings):
     layer: Size | None  # the layer to draw in a picture of one head, from 1
     head: Size | None  # the head to draw in such a picture, from 1
     target_text: str | None = field(metadata=VERBATIM)  # of an encoder-decoder; None for the generated text
-
-    @property
-    def ending(self) -> str:
-        """The ending of the output file, one of `ENDINGS`."""
-        return Path(self.output).suffix.lower()
 
     def __post_init__(self) -> None:
         is_page = self.ending in (".html", ".json") and not self.positions

@@ -7,10 +7,12 @@ import contextlib
 import functools
 import sys
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, cast
 
+from bertkit.base import plugins
 from bertkit.base.errors import counted, say
 from bertkit.inference.chunks import opened_examples, write_results
 from bertkit.inference.forward import predict_local
@@ -18,10 +20,9 @@ from bertkit.inference.predictor import open_predictor
 from bertkit.inference.task_model import Predictor
 from bertkit.run.outputs import check_outputs, has_content, is_stream, opened_output, partial_output
 from bertkit.settings.predict import PredictSettings
-from bertkit.tasks.feature import Feature
 from bertkit.tasks.reading.cells import Cells
 from bertkit.tasks.reading.readers import Inputs
-from bertkit.tasks.reading.writers import Write, row_writer, write_lines
+from bertkit.tasks.reading.writers import PredictionFormat
 from bertkit.tasks.task import AnyTask, Example, ExtraFile, Row
 
 COPIED = ("id", "text", "words")  # fields that a prediction copies from its input
@@ -30,12 +31,8 @@ COPIED = ("id", "text", "words")  # fields that a prediction copies from its inp
 def values(settings: PredictSettings, inputs: object = None) -> list[Row]:
     """Predict texts, pairs or rows from Python, or else those of `settings`; return a mapping for each, in the same order."""
     predictor = open_predictor(settings, settings.top_k)
-    rows = list[Row]()
     with opened_examples(predictor.task, settings, inputs, settings.carry_input) as source:
-        for examples in source.chunks:
-            predicted = _predicted(predictor, source.task, examples)
-            own = source.task.rows(examples, predicted.features, predicted.predictions)
-            rows += _with_fields(source.rows, own)
+        rows = [row for chunk in _predicted(predictor, source) for row in chunk.rows]
     _warn(settings, source, len(rows), sum(row["truncated"] for row in rows))
     return rows
 
@@ -50,14 +47,33 @@ def run(settings: PredictSettings, inputs: object = None) -> None:
     predictor = open_predictor(settings, settings.top_k)
     with contextlib.ExitStack() as stack:
         source = stack.enter_context(opened_examples(predictor.task, settings, inputs, settings.carry_input))
-        output = _PredictionOutput(settings, source.task, source.rows, stack)
-        compute = functools.partial(_predicted, predictor, source.task)
+        output = _PredictionOutput(settings, source.task, stack)
+        compute = functools.partial(_predicted, predictor)
         if not write_results(source, compute, output, "predictions", not to_file):
             return
         output.finish()
     _warn(settings, source, output.num_written, output.num_truncated)
     if to_file:
         say(f"{counted(output.num_written, 'prediction')} in {settings.output}", file=sys.stderr)
+
+
+@dataclass(frozen=True)
+class _Predicted:
+    """The examples of a chunk, their predictions, and their rows; with carry_input, each row has the fields of its input row."""
+
+    examples: list[Example]
+    predictions: list[object]
+    rows: list[Row]
+
+
+def _predicted(predictor: Predictor, source: Inputs) -> Iterator[_Predicted]:
+    """Predict the examples of a source, one chunk after another."""
+    task = source.task
+    for examples in source.chunks:
+        features = list(task.each_feature(examples, predictor.tokenizer))
+        predictions = predict_local(predictor, task, examples, features)
+        rows = task.rows(examples, features, predictions)
+        yield _Predicted(examples, predictions, _with_fields(source.rows, rows))
 
 
 def _warn(settings: PredictSettings, source: Inputs, num_written: int, num_truncated: int) -> None:
@@ -69,53 +85,34 @@ def _warn(settings: PredictSettings, source: Inputs, num_written: int, num_trunc
         say(f"warning: {source.task.truncated(num_truncated, num_written)}", file=sys.stderr)
 
 
-@dataclass(frozen=True)
-class _Predicted:
-    """The features and predictions of a chunk."""
-
-    features: list[Feature]
-    predictions: list[object]
-
-
-def _predicted(predictor: Predictor, task: AnyTask, examples: list[Example]) -> _Predicted:
-    features = list(task.each_feature(examples, predictor.tokenizer))
-    return _Predicted(features, predict_local(predictor, task, examples, features))
-
-
 class _PredictionOutput:
     """Where predictions are written: lines or rows, and for some tasks further files beside the output."""
 
-    def __init__(
-        self,
-        settings: PredictSettings,
-        task: AnyTask,
-        carried: deque[Cells],
-        stack: contextlib.ExitStack,
-    ) -> None:
-        self.task, self.carried, self.num_written, self.num_truncated = task, carried, 0, 0
-        self.put: Write = functools.partial(write_lines, sys.stdout)
-        self.partial: str | None = None
+    def __init__(self, settings: PredictSettings, task: AnyTask, stack: contextlib.ExitStack) -> None:
+        self.num_written, self.num_truncated, self.partial = 0, 0, None
         self.beside: list[tuple[ExtraFile[Example, object], TextIO]] = []
+        output_format = cast(type[PredictionFormat], plugins.get("prediction_format", settings.ending))
         if settings.output == "-":
+            self.writer = output_format(sys.stdout, task.config.label_separator)
             return
         path = Path(settings.output)
         beside = () if is_stream(path) else task.extra_files()
         places = [path.with_suffix(b.name) if b.name.startswith(".") else path.parent / b.name for b in beside]
         check_outputs(settings.output, settings.input, settings.overwrite or has_content(path), places)
         opened = functools.partial(opened_output, may_replace=settings.overwrite)
-        file = stack.enter_context(opened(path, is_binary=path.suffix.lower() == ".parquet"))
+        file = stack.enter_context(opened(path, is_binary=output_format.is_binary))
         self.partial = partial_output(file)
-        self.put = stack.enter_context(row_writer(file, path.suffix, task.config.label_separator))
+        self.writer = stack.enter_context(output_format(file, task.config.label_separator))
         self.beside = [(kind, stack.enter_context(opened(place))) for kind, place in zip(beside, places, strict=True)]
 
-    def write(self, examples: list[Example], results: _Predicted) -> None:
-        """Write the predictions of a chunk; with carry_input, each one follows the fields of its input row."""
-        rows = self.task.rows(examples, results.features, results.predictions)
-        self.num_truncated += sum(row["truncated"] for row in rows)
-        self.put(_with_fields(self.carried, rows))
+    def write(self, results: _Predicted) -> None:
+        """Write the predictions of a chunk."""
+        self.writer.put(results.rows)
         for kind, file in self.beside:
             begin, between, _ = kind.frame
-            file.write((between if self.num_written else begin) + kind.text(examples, results.predictions))
+            file.write((between if self.num_written else begin) + kind.text(results.examples, results.predictions))
+        self.num_written += len(results.examples)
+        self.num_truncated += sum(row["truncated"] for row in results.rows)
 
     def finish(self) -> None:
         """Write the ends of the files beside the output."""

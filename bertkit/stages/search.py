@@ -1,24 +1,29 @@
 """Stage: find passages for questions, and with a reader (a question answering model) the answers in them; compute metrics."""
 
 import contextlib
+import functools
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
-from bertkit.base.errors import InputError, counted, in_json, say
+from bertkit.base import plugins
+from bertkit.base.errors import InputError, counted, say
 from bertkit.base.text_files import JsonObject
+from bertkit.base.typed_settings import refuse
 from bertkit.display.console import Progress
 from bertkit.retrieval.encoders import encoder_of
-from bertkit.retrieval.judging import RankMetrics, trec_lines
+from bertkit.retrieval.judging import PassageFormat, Ranking, RankMetrics
 from bertkit.retrieval.library import Library
 from bertkit.retrieval.passages import sentence_around
 from bertkit.retrieval.questions import Question, questions_of, read_questions
 from bertkit.retrieval.ranking import Candidate, Matches, Searcher, fit, in_order, read_glossary
 from bertkit.run.outputs import check_outputs, opened_output
 from bertkit.settings.search import BothConfig, SearchSettings
+from bertkit.tasks.reading.writers import write_lines
 
+ORDERS = ("search", "vectors", "hybrid", "bert", "both")
 NO_ODDS = "the reader was trained without unanswerable questions: its scores rank passages, but are no probabilities"
 
 
@@ -26,21 +31,49 @@ def values(settings: SearchSettings, inputs: object = None) -> list[JsonObject]:
     """Search for one question, or for many, from Python or else those of `settings`; return the answers to each."""
     searcher = _open_searcher(settings)
     if settings.question is not None:
-        return [{"question": settings.question, **_answer(settings, searcher, settings.question)}]
-    most = settings.max_questions
-    questions = read_questions(str(settings.input), most) if inputs is None else questions_of(inputs, most)
-    metrics = _metrics_of(settings, searcher)
-    with Progress("searching", len(questions), silent=True) as progress:
-        ranked = _ranked(settings, searcher, questions, progress, metrics)
-        return [_row(settings, searcher, one) for one in ranked]
+        return [_answer(settings, searcher, settings.question)]
+    return [ranking.row() for ranking in _Rankings(settings, searcher, inputs, PassageFormat).each(is_silent=True)]
 
 
-def _metrics_of(settings: SearchSettings, searcher: Searcher) -> RankMetrics:
-    orders = searcher.orders if settings.order in (None, "all") else [settings.order]
-    orders = orders[-1:] if settings.is_trec else orders
-    for order in orders:
-        searcher.check(order)
-    return RankMetrics(orders, settings.model_dir is not None, settings.num_candidates)
+def run(settings: SearchSettings, inputs: object = None) -> None:
+    """Search the library, write the answers, and print them or their metrics."""
+    to_file, output_format = settings.output != "-", _format_of(settings)
+    if to_file:
+        check_outputs(settings.output, settings.input, settings.overwrite)
+    searcher = _open_searcher(settings)
+    if settings.question is not None:
+        answer = _answer(settings, searcher, settings.question)
+        if to_file:
+            with opened_output(settings.output) as file:
+                write_lines(file, [answer])
+        else:
+            say(*_readable(answer, [] if searcher.library.has(settings.where) else settings.where))
+        return
+    rankings = _Rankings(settings, searcher, inputs, output_format)
+    with contextlib.ExitStack() as stack:
+        file = sys.stdout
+        if to_file:
+            file = stack.enter_context(opened_output(settings.output, is_binary=output_format.is_binary))
+        writer = stack.enter_context(output_format(file, settings.top_k))
+        for ranking in rankings.each(is_silent=not to_file):
+            writer.put(ranking)
+    if rankings.metrics.num_labelled:
+        metrics = json.dumps(rankings.metrics.summary(), indent=2)
+        say(*metrics.split("\n"), file=sys.stdout if to_file else sys.stderr)
+    if to_file:
+        say(f"{counted(len(rankings.questions), 'question')} in {settings.output}", file=sys.stderr)
+
+
+def _format_of(settings: SearchSettings) -> type[PassageFormat]:
+    """Return the format of the output; raises InputError if it cannot hold what is asked for."""
+    name = settings.ending if plugins.exists("passage_format", settings.ending) else ""
+    chosen = cast(type[PassageFormat], plugins.get("passage_format", name))
+    one = chosen.one_order
+    refuse(
+        one and settings.question is not None and f"output={settings.output}: {one} needs input=, a file of questions",
+        one and settings.order == "all" and f"order=all: {one} has one order; choose {', '.join(ORDERS)}",
+    )
+    return chosen
 
 
 def _open_searcher(settings: SearchSettings) -> Searcher:
@@ -59,101 +92,64 @@ def _open_searcher(settings: SearchSettings) -> Searcher:
     return searcher
 
 
-def run(settings: SearchSettings) -> None:
-    """Search the library, write the answers, and print them or their metrics."""
-    to_file = settings.output != "-"
-    if to_file:
-        check_outputs(settings.output, settings.input, settings.overwrite)
-    searcher = _open_searcher(settings)
-    if settings.question is not None:
-        answer = _answer(settings, searcher, settings.question)
-        if to_file:
-            with opened_output(settings.output) as file:
-                file.write(f"{json.dumps({'question': settings.question, **answer}, ensure_ascii=False)}\n")
-        else:
-            say(*_readable(answer, [] if searcher.library.has(settings.where) else settings.where))
-        return
-    questions = read_questions(str(settings.input), settings.max_questions)
-    with contextlib.ExitStack() as stack:
-        file = stack.enter_context(opened_output(settings.output)) if to_file else sys.stdout
-        progress = stack.enter_context(Progress("searching", len(questions), silent=not to_file, file=sys.stderr))
-        metrics = _metrics_of(settings, searcher)
-        for ranked in _ranked(settings, searcher, questions, progress, metrics):
-            file.writelines(_lines(settings, searcher, ranked))
-    if metrics.num_labelled:
-        say(*json.dumps(metrics.summary(), indent=2).split("\n"), file=sys.stdout if to_file else sys.stderr)
-    if to_file:
-        say(f"{counted(len(questions), 'question')} in {settings.output}", file=sys.stderr)
-
-
 def _answer(settings: SearchSettings, searcher: Searcher, question: str) -> JsonObject:
-    return {**searcher.search(question, settings.order, settings.top_k, settings.where)}
+    return {"question": question, **searcher.search(question, settings.order, settings.top_k, settings.where)}
 
 
-@dataclass(frozen=True)
-class _Ranked:
-    """A question, its passages in each order, and the ranks of the right one."""
+class _Rankings:
+    """The passages for many questions, from Python or else those of `settings`, and how good their ranking is."""
 
-    question: Question
-    matches: Matches
-    ordered: dict[str, list[tuple[Candidate, float]]]
-    ranks: JsonObject
+    def __init__(
+        self, settings: SearchSettings, searcher: Searcher, inputs: object, output_format: type[PassageFormat]
+    ) -> None:
+        self.settings, self.searcher, most = settings, searcher, settings.max_questions
+        self.questions = read_questions(str(settings.input), most) if inputs is None else questions_of(inputs, most)
+        orders = searcher.orders if settings.order in (None, "all") else [settings.order]
+        orders = orders[-1:] if output_format.one_order else orders
+        for order in orders:
+            searcher.check(order)
+        self.metrics = RankMetrics(orders, settings.model_dir is not None, settings.num_candidates)
 
+    def each(self, is_silent: bool) -> Iterator[Ranking]:
+        """Rank the passages for each question; `metrics` collects the ranks of the right ones."""
+        with Progress("searching", len(self.questions), silent=is_silent, file=sys.stderr) as progress:
+            for question, matches, both in self._matches_and_weights(progress):
+                ordered = {order: in_order(matches.candidates, order, both) for order in self.metrics.ranks}
+                ranks = self.metrics.add(question, ordered)
+                yield Ranking(question, ordered, functools.partial(self._row, question, matches, ordered, ranks))
 
-def _ranked(
-    settings: SearchSettings,
-    searcher: Searcher,
-    questions: Sequence[Question],
-    progress: Progress,
-    metrics: RankMetrics,
-) -> Iterator[_Ranked]:
-    """Rank the passages for each question; `metrics` collects the ranks of the right ones."""
-    for question, matches, both in _matches_and_weights(settings, searcher, questions, progress):
-        ordered = {order: in_order(matches.candidates, order, both) for order in metrics.ranks}
-        yield _Ranked(question, matches, ordered, metrics.add(question, ordered))
+    def _row(
+        self, question: Question, matches: Matches, ordered: dict[str, list[tuple[Candidate, float]]], ranks: JsonObject
+    ) -> JsonObject:
+        """Return a question and its passages as a mapping."""
+        searcher, most = self.searcher, self.settings.top_k
+        answers = {order: searcher.rows(matches, pairs[:most]) for order, pairs in ordered.items()}
+        return {"id": question.id, "question": question.text, "has_odds": searcher.has_odds, **answers, **ranks}
 
+    def _matches_and_weights(self, progress: Progress) -> Iterator[tuple[Question, Matches, BothConfig]]:
+        """Yield each question, its matches and the weights of `both`; fit=true fits them on the other half of the questions."""
+        settings, searcher = self.settings, self.searcher
 
-def _row(settings: SearchSettings, searcher: Searcher, one: _Ranked) -> JsonObject:
-    """Return a question and its passages as a mapping."""
-    answers = {order: searcher.rows(one.matches, pairs[: settings.top_k]) for order, pairs in one.ordered.items()}
-    return {"id": one.question.id, "question": one.question.text, "has_odds": searcher.has_odds, **answers, **one.ranks}
+        def matches_of(number: int, question: Question) -> Matches:
+            matches = searcher.matches(question.text, searcher.num_candidates, settings.where)
+            progress.advance(number)
+            return matches
 
-
-def _lines(settings: SearchSettings, searcher: Searcher, one: _Ranked) -> Iterator[str]:
-    """Yield the lines of the output for a question."""
-    if settings.is_trec:
-        ((order, pairs),) = one.ordered.items()
-        yield from trec_lines(one.question, pairs, settings.top_k, order)
-    else:
-        line = json.dumps(_row(settings, searcher, one), ensure_ascii=False)
-        yield f"{in_json(line) if settings.output == '-' else line}\n"
-
-
-def _matches_and_weights(
-    settings: SearchSettings, searcher: Searcher, questions: Sequence[Question], progress: Progress
-) -> Iterator[tuple[Question, Matches, BothConfig]]:
-    """Yield each question, its matches and the weights of `both`; fit=true fits them on the other half of the questions."""
-
-    def matches_of(number: int, question: Question) -> Matches:
-        matches = searcher.matches(question.text, searcher.num_candidates, settings.where)
-        progress.advance(number)
-        return matches
-
-    pairs = ((question, matches_of(number, question)) for number, question in enumerate(questions, 1))
-    if not settings.fit:
-        yield from ((*pair, settings.both) for pair in pairs)
-        return
-    whole = list(pairs)
-    labelled = [
-        (of.candidates, [question.is_labelled and question.is_right(candidate.hit) for candidate in of.candidates])
-        for question, of in whole
-    ]
-    if not any(any(is_right) for _, is_right in labelled):
-        raise InputError(f"fit: input={settings.input}: no correct candidate; add questions, or raise candidates=")
-    fitted = fit(labelled, settings.both)
-    say(f"fitted: both.search={fitted.search} both.bert={fitted.bert} both.bias={fitted.bias}", file=sys.stderr)
-    others = [fit(labelled[1::2], settings.both), fit(labelled[::2], settings.both)]
-    yield from ((*pair, others[number % 2]) for number, pair in enumerate(whole))
+        pairs = ((question, matches_of(number, question)) for number, question in enumerate(self.questions, 1))
+        if not settings.fit:
+            yield from ((*pair, settings.both) for pair in pairs)
+            return
+        whole = list(pairs)
+        labelled = [
+            (of.candidates, [question.is_labelled and question.is_right(candidate.hit) for candidate in of.candidates])
+            for question, of in whole
+        ]
+        if not any(any(is_right) for _, is_right in labelled):
+            raise InputError(f"fit: input={settings.input}: no correct candidate; add questions, or raise candidates=")
+        fitted = fit(labelled, settings.both)
+        say(f"fitted: both.search={fitted.search} both.bert={fitted.bert} both.bias={fitted.bias}", file=sys.stderr)
+        others = [fit(labelled[1::2], settings.both), fit(labelled[::2], settings.both)]
+        yield from ((*pair, others[number % 2]) for number, pair in enumerate(whole))
 
 
 def _readable(result: JsonObject, unmet: Sequence[str]) -> Iterator[str]:

@@ -24,7 +24,7 @@ without a door: tagging.py (with entities.py and words.py), choice.py, minimal_p
     reading.source      the examples of a split, and what their reading found
     reading.tables      parses lines into rows
     reading.training_data  the training and dev examples, read once
-    reading.writers     writes rows of predictions to a file
+    reading.writers     the output formats of predictions and vectors
     scoring.sampling    95 % intervals of scores
     scoring.baseline    the scores of a constant prediction, and whether a model is better
     scoring.evaluation  what `evaluate` says of scored predictions

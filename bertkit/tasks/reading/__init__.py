@@ -12,5 +12,5 @@ rows      rows from Python: mappings, `datasets` and pandas data frames
 source    the examples of a split
 held_out  the examples that `dev_share` holds out
 near_duplicates  texts of which one contains most of the other
-writers   writes rows of predictions to a file
+writers   the output formats of predictions and vectors
 """

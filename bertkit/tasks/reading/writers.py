@@ -1,45 +1,39 @@
-"""Write rows of predictions, chunk by chunk, in the format that the file's ending names.
+"""Output formats: how predictions and vectors are written, chunk by chunk; the ending of the file's name chooses one.
 
-| ending | format |
-|---|---|
-| .csv | RFC 4180; each key of a mapping has its own column, such as `probabilities.good`; a list is written as JSON |
-| .tsv | the same with tabs and without quotes; a tab or line break in a text becomes a blank |
-| .parquet | typed columns, nested as in JSON |
-| other | JSON lines |
+A format is a class in the slot `prediction_format` or `vector_format`, registered under its ending: made of an open file, it is a
+context whose end completes the file, and `put` writes a chunk. `passage_format`, for search, is in `retrieval/judging.py`.
 """
 
-import contextlib
 import csv
-import functools
 import itertools
 import json
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO, TextIO, cast
+from typing import BinaryIO, ClassVar, Self, TextIO
+
+import numpy as np
+from numpy.typing import NDArray
 
 from bertkit.base.errors import in_json
+from bertkit.base.plugins import option
 
-Write = Callable[[Sequence[Mapping[str, object]]], None]  # a chunk of rows
+Vectors = NDArray[np.float32]  # (n, D)
 ROWS_AT_ONCE = 8192
 _NO_CELL = re.compile(r"[\t\r\n]+")
 
 
-@contextlib.contextmanager
-def row_writer(file: TextIO | BinaryIO, ending: str, separator: str) -> Iterator[Write]:
-    """Return a function that writes chunks of rows to a file; the file is binary for parquet, otherwise text.
+class OutputFormat:
+    """A format, and the file that is written in it."""
 
-    `ending` selects the format; `separator` is put between several labels in a cell.
-    """
-    match ending.lower():
-        case ".csv" | ".tsv":
-            yield _delimited(cast(TextIO, file), ending.lower() == ".tsv", separator)
-        case ".parquet":
-            with _parquet(cast(BinaryIO, file)) as write:
-                yield write
-        case _:
-            yield functools.partial(write_lines, cast(TextIO, file))
+    is_binary: ClassVar = False  # whether the file takes bytes, not text
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        """Complete the file, also after an error."""
 
 
 def write_lines(file: TextIO, rows: Iterable[Mapping[str, object]]) -> None:
@@ -48,25 +42,46 @@ def write_lines(file: TextIO, rows: Iterable[Mapping[str, object]]) -> None:
     file.flush()
 
 
-def _delimited(file: TextIO, is_tsv: bool, separator: str) -> Write:
-    columns: list[str] = []
-    writer = csv.writer(file, lineterminator="\n")
+@option("prediction_format", ".json")
+@option("prediction_format", ".ndjson")
+@option("prediction_format", ".jsonl")
+@option("prediction_format", "")
+class PredictionFormat(OutputFormat):
+    """Predictions as JSON lines; a subclass writes another format. `separator` is put between several labels in a cell."""
 
-    def put(rows: Iterable[Iterable[str]]) -> None:
-        if is_tsv:
-            file.writelines("\t".join(_NO_CELL.sub(" ", cell) for cell in cells) + "\n" for cells in rows)
-        else:
-            writer.writerows(rows)
+    def __init__(self, file: TextIO, separator: str) -> None:
+        self.file, self.separator = file, separator
 
-    def write(rows: Sequence[Mapping[str, object]]) -> None:
+    def put(self, rows: Sequence[Mapping[str, object]]) -> None:
+        """Write a chunk of rows."""
+        write_lines(self.file, rows)
+
+
+@option("prediction_format", ".csv")
+class Csv(PredictionFormat):
+    """RFC 4180; each key of a mapping has its own column, such as `probabilities.good`; a list is written as JSON."""
+
+    columns: Sequence[str] = ()
+
+    def put(self, rows: Sequence[Mapping[str, object]]) -> None:
+        """Write a chunk of rows, before the first one the names of the columns."""
         flat = [_flat(row) for row in rows]
-        if flat and not columns:
-            columns.extend(flat[0])
-            put([columns])
-        put([_cell(row.get(column), separator) for column in columns] for row in flat)
-        file.flush()
+        if flat and not self.columns:
+            self.columns = [*flat[0]]
+            self._write([self.columns])
+        self._write([_cell(row.get(column), self.separator) for column in self.columns] for row in flat)
+        self.file.flush()
 
-    return write
+    def _write(self, rows: Iterable[Iterable[str]]) -> None:
+        csv.writer(self.file, lineterminator="\n").writerows(rows)
+
+
+@option("prediction_format", ".tsv")
+class Tsv(Csv):
+    """The same with tabs and without quotes; a tab or line break in a text becomes a blank."""
+
+    def _write(self, rows: Iterable[Iterable[str]]) -> None:
+        self.file.writelines("\t".join(_NO_CELL.sub(" ", cell) for cell in cells) + "\n" for cells in rows)
 
 
 def _flat(row: Mapping[str, object]) -> dict[str, object]:
@@ -89,35 +104,111 @@ def _cell(value: object, separator: str) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-@contextlib.contextmanager
-def _parquet(file: BinaryIO) -> Iterator[Write]:
-    """Write JSON lines to a temporary file and convert it at the end, because the last row may change a column's type.
+@option("prediction_format", ".parquet")
+class Parquet(PredictionFormat):
+    """Typed columns, nested as in JSON.
 
-    After an error the output file contains the JSON lines.
+    Rows are written as JSON lines to a temporary file, which is converted at the end, because the last row may change a column's
+    type. After an error the output file contains the JSON lines.
     """
-    import pyarrow as pa
-    from pyarrow import parquet
 
-    schema = pa.schema([])
-    folder = Path(file.name).parent if isinstance(file.name, str) else None
-    with tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n", dir=folder) as lines:
+    is_binary = True
 
-        def write(rows: Sequence[Mapping[str, object]]) -> None:
-            nonlocal schema
-            plain = [json.loads(json.dumps(row)) for row in rows]  # tuples become lists
-            schema = pa.unify_schemas([schema, pa.Table.from_pylist(plain).schema], promote_options="permissive")
-            write_lines(lines, plain)
+    def __init__(self, file: BinaryIO, separator: str) -> None:
+        import pyarrow as pa
 
-        try:
-            yield write
-        except BaseException:
-            lines.seek(0)
-            file.writelines(line.encode() for line in lines)
-            raise
-        lines.seek(0)
-        with parquet.ParquetWriter(file, schema) as table:
-            for chunk in iter(lambda: list(itertools.islice(lines, ROWS_AT_ONCE)), []):
-                table.write_table(pa.Table.from_pylist([json.loads(line) for line in chunk], schema=schema))
+        folder = Path(file.name).parent if isinstance(file.name, str) else None
+        self.binary, self.schema = file, pa.schema([])
+        self.lines = tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n", dir=folder)  # noqa: SIM115  # __exit__ closes it
+
+    def put(self, rows: Sequence[Mapping[str, object]]) -> None:
+        """Write a chunk of rows."""
+        import pyarrow as pa
+
+        plain = [json.loads(json.dumps(row)) for row in rows]  # tuples become lists
+        self.schema = pa.unify_schemas([self.schema, pa.Table.from_pylist(plain).schema], promote_options="permissive")
+        write_lines(self.lines, plain)
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        """Write the table, or, after an error, the JSON lines."""
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        with self.lines:
+            self.lines.seek(0)
+            if kind is not None:
+                self.binary.writelines(line.encode() for line in self.lines)
+                return
+            with parquet.ParquetWriter(self.binary, self.schema) as table:
+                for chunk in iter(lambda: list(itertools.islice(self.lines, ROWS_AT_ONCE)), []):
+                    table.write_table(pa.Table.from_pylist([json.loads(line) for line in chunk], schema=self.schema))
+
+
+@option("vector_format", ".jsonl")
+class VectorFormat(OutputFormat):
+    """Texts and vectors as JSON lines; a subclass writes another format. A binary one needs a seekable file."""
+
+    def __init__(self, file: TextIO, dimension: int) -> None:
+        self.file = file
+        self.vector = ", ".join(["%.9g"] * dimension)  # nine digits are enough for every float32
+
+    def put(self, texts: Sequence[str], vectors: Vectors) -> None:
+        """Write the vectors of some texts."""
+        for text, vector in zip(texts, vectors.tolist(), strict=True):
+            own = in_json(json.dumps(text, ensure_ascii=False))
+            self.file.write(f'{{"text": {own}, "embedding": [{self.vector % tuple(vector)}]}}\n')
+        self.file.flush()
+
+
+@option("vector_format", ".npy")
+class Npy(VectorFormat):
+    """A file in numpy's format 1.0; at the end, the header is overwritten with the number of rows."""
+
+    is_binary = True
+
+    def __init__(self, file: BinaryIO, dimension: int) -> None:
+        self.binary, self.dimension, self.num_rows = file, dimension, 0
+        self._write_header()
+
+    def put(self, texts: Sequence[str], vectors: Vectors) -> None:
+        """Write the vectors of some texts."""
+        self.binary.write(vectors.astype("<f4").tobytes())
+        self.num_rows += len(vectors)
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        """Write the header again."""
+        self._write_header()
+
+    def _write_header(self) -> None:
+        self.binary.seek(0)
+        header = {"descr": "<f4", "fortran_order": False, "shape": (self.num_rows, self.dimension)}
+        np.lib.format.write_array_header_1_0(self.binary, header)
+
+
+@option("vector_format", ".parquet")
+class VectorParquet(VectorFormat):
+    """A parquet file with the columns `text` and `embedding`; every chunk becomes a row group."""
+
+    is_binary = True
+
+    def __init__(self, file: BinaryIO, dimension: int) -> None:
+        import pyarrow as pa
+        from pyarrow.parquet import ParquetWriter
+
+        self.dimension = dimension
+        self.schema = pa.schema([("text", pa.string()), ("embedding", pa.list_(pa.float32(), dimension))])
+        self.writer = ParquetWriter(file, self.schema)
+
+    def put(self, texts: Sequence[str], vectors: Vectors) -> None:
+        """Write the vectors of some texts."""
+        import pyarrow as pa
+
+        rows = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), self.dimension)
+        self.writer.write_table(pa.table([pa.array(texts, pa.string()), rows], schema=self.schema))
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        """Write the end."""
+        self.writer.close()
 
 
 _BETWEEN_CELLS = re.compile("[ \t-\r\x1c-\x1e\x85\u2028\u2029]+")
