@@ -5,20 +5,33 @@
     tags       B-PER      O     O    B-LOC       O
     entities   Johanson, PER, characters 0 to 8; Ulaanbaatar, LOC, characters 18 to 29
 
-This is for prediction only: a tagger is trained on words with tags.
+A tagger is trained on words with tags. Those of texts with entities are cut by BERT's rules, as for prediction, and tagged by the entities.
 """
 
+import functools
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
-from bertkit.data.corpus.tokenizer import Tokenizer, Word
+from bertkit.base.errors import InputError, counted
+from bertkit.data.corpus.tokenizer import SPECIAL_TOKENS, Tokenizer, Word, wordpiece
 from bertkit.tasks.feature import Logits, TaggingFeature
-from bertkit.tasks.reading.conll import chunks_of
+from bertkit.tasks.reading.cells import Cells, CountedRows
+from bertkit.tasks.reading.conll import Sentence, chunks_of
 from bertkit.tasks.reading.reading import Reading, optional_value, required_text
 from bertkit.tasks.reading.writers import conll_lines
 from bertkit.tasks.task import TABLES, ExtraFile, LogitsTask, Mark, Row, Runner, Verdict
-from bertkit.tasks.task_config import TEXTS
+from bertkit.tasks.task_config import ENTITIES, TEXTS
 from bertkit.tasks.words import TaggingExample, TaggingPrediction, make_features, tags_of
+
+KEYS = (
+    ("start", "start_offset"),
+    ("end", "end_offset"),
+    ("label", "labels"),
+    ("text",),
+)  # of an entity: usual ones, and Doccano's
+EXAMPLE = '{"start": 0, "end": 8, "label": "PER"}'
 
 
 @dataclass(frozen=True)
@@ -47,6 +60,117 @@ class TextPrediction:
     words: tuple[str, ...]
     tags: list[str]  # one for each word
     entities: list[Entity]  # in the order of the text
+
+
+class Span(NamedTuple):
+    """An entity as a file has it: `text[start:end]`."""
+
+    start: int
+    end: int
+    label: str
+
+
+@functools.cache
+def _cutter() -> Tokenizer:
+    """Return a tokenizer without a vocabulary, which cuts texts into words by BERT's rules."""
+    return wordpiece({token: number for number, token in enumerate(SPECIAL_TOKENS)}, lowercase=False)
+
+
+def tagged_texts(reading: Reading, text: str) -> Iterator[Sentence]:
+    """Read texts with entities as words with tags; an entity that begins or ends inside a word becomes the whole word.
+
+    `text` is the column of texts. Raises InputError if an entity is not a part of its text, or two of them share a word.
+    """
+    find = reading.find if reading.is_labelled else reading.find_optional  # a test file may have none
+    field = find(reading.config.columns.tags or ENTITIES, "tags")
+    id_field = reading.find_optional(reading.config.columns.id, "id")
+    counts, widened, rejected = Counter[str](), CountedRows(), CountedRows()
+
+    def sentence(row: Cells, where: str, line: int) -> Sentence | None:
+        value, whole = optional_value(row, field), required_text(row, text, where)
+        words = _cutter().words([whole])[0]
+        tags = [] if value is None else ["O"] * len(words)
+        if value is None and reading.is_labelled:
+            reading.unlabelled.append(f"{where}: {field}")
+            return None
+        if row.get("answer") in ("reject", "ignore"):
+            rejected.add(where)
+            return None
+        try:
+            for span in sorted({span_of(item, whole) for item in _items(value)}):
+                own = [number for number, word in enumerate(words) if word.start < span.end and word.end > span.start]
+                _tag(tags, own, span, whole)
+                counts["all"] += 1
+                if words[own[0]].start < span.start or words[own[-1]].end > span.end:
+                    widened.add(f"{where}: {whole[span.start : span.end]!r:.40}")
+        except ValueError as error:
+            raise InputError(f"{where}: field '{field}': {error}") from None
+        return Sentence(
+            optional_value(row, id_field), [whole[w.start : w.end] for w in words], tags, [line] * len(words)
+        )
+
+    yield from reading.each(sentence)
+    name = reading.table.name
+    if widened.num_rows:
+        inside = f"{widened.num_rows:,} of {counts['all']:,} entities begin or end inside a word"
+        reading.file_warnings.append(f"{name}: {inside}, the first at {widened.first}; the whole words are tagged")
+    if rejected.num_rows:
+        how = f"{counted(rejected.num_rows, 'row')} with the answer reject or ignore (Prodigy's)"
+        reading.file_warnings.append(f"{name}: skipped {how}, the first at {rejected.first}")
+
+
+def _items(value: object) -> Sequence[object]:
+    value = [] if value is None else value
+    if not isinstance(value, list):
+        raise ValueError(f"{value!r:.80}: expected a list of entities, such as [{EXAMPLE}]")
+    return value
+
+
+def _tag(tags: list[str], own: Sequence[int], span: Span, text: str) -> None:
+    """Tag the words of an entity, in IOB2."""
+    what = f"{text[span.start : span.end]!r:.40} ({span.label}, {span.start} to {span.end})"
+    if not own:
+        raise ValueError(f"the entity {what} has no word; remove it")
+    if taken := next((tags[number][2:] for number in own if tags[number] != "O"), None):
+        raise ValueError(
+            f"the entity {what} shares a word with another, {taken}; a word has one tag: remove one of them"
+        )
+    for number in own:
+        tags[number] = f"{'B' if number == own[0] else 'I'}-{span.label}"
+
+
+def span_of(item: object, text: str) -> Span:
+    """Return an entity of a text; raises ValueError if it is not one.
+
+    Label Studio once counted UTF-16 units, of which an emoji has two; the text that it wrote beside them tells.
+    """
+    match item:
+        case [start, end, label]:
+            said = None
+        case dict():
+            start, end, label, said = (next((item[key] for key in keys if key in item), None) for keys in KEYS)
+        case _:
+            start = end = label = said = None
+    label = label[0] if isinstance(label, list) and len(label) == 1 else label
+    if type(start) is not int or type(end) is not int or not isinstance(label, str) or not label.strip():
+        raise ValueError(f"{item!r:.80}: expected a start, an end and a label, such as {EXAMPLE}")
+
+    def fits(start: int, end: int) -> bool:
+        is_part = 0 <= start < end <= len(text)
+        return is_part and (not isinstance(said, str) or _squeezed(text[start:end]) == _squeezed(said))
+
+    if not fits(start, end) and isinstance(said, str):
+        units = text.encode("utf-16-le")
+        start, end = (len(units[: 2 * place].decode("utf-16-le", "ignore")) for place in (start, end))
+    if not fits(start, end):
+        here = f"is not {said!r:.40}" if isinstance(said, str) else f"is no part of a text of {len(text):,} characters"
+        raise ValueError(f"{item!r:.80}: start to end {here}; count characters from 0, with end after the last one")
+    return Span(start, end, label.strip())
+
+
+def _squeezed(text: str) -> str:
+    """Return a text without white space, which tools trim and escape."""
+    return "".join(text.replace("\\n", " ").split())
 
 
 def entities_of(text: str, words: Sequence[Word], prediction: TaggingPrediction) -> list[Entity]:

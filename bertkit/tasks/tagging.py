@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from bertkit.base import plugins
 from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import Tokenizer
-from bertkit.tasks.entities import EntitiesTask
+from bertkit.tasks.entities import EntitiesTask, tagged_texts
 from bertkit.tasks.feature import Logits, TaggingFeature
 from bertkit.tasks.reading.cells import Cells
 from bertkit.tasks.reading.conll import Sentence, parts_of, to_iob2
@@ -42,7 +42,10 @@ class TaggingTask(HeadTask[TaggingExample, TaggingFeature, TaggingPrediction]):
         An input of `predict` is read sentence by sentence. A file with tags is read as a whole, to detect the tagging scheme.
         Raises InputError if a column is missing, or when a wrong sentence is read.
         """
-        table = reading.table
+        table, columns = reading.table, reading.config.columns
+        text = None if table.present(columns.words or WORDS) else table.present(columns.text or TEXTS)
+        if text is not None:
+            return _examples(reading, tagged_texts(reading, text))
         return _examples(reading, _sentences(reading) if table.names else table.sentences())
 
     def features(self, examples: Sequence[TaggingExample], tokenizer: Tokenizer) -> list[TaggingFeature]:
@@ -233,7 +236,7 @@ def _convert(reading: Reading, sentences: Sequence[Sentence]) -> None:
     if not any(sentence.tags for sentence in sentences):
         return
     converted = to_iob2(reading.config, sentences, reading.table.name, reading.table.place)
-    reading.file_warnings = converted.warnings
+    reading.file_warnings += converted.warnings
     if converted.scheme == "none":
         return
     reading.notes.append(converted.scheme.upper() + ("" if converted.scheme == "iob2" else " read as IOB2"))

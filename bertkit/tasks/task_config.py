@@ -41,8 +41,15 @@ def must_exist(column: Column) -> bool:
     return isinstance(column, (str, int))
 
 
-# usual column names in datasets: for lists of words, their tags, and running text
+# usual column names in datasets: for lists of words, their tags, running text, and its entities
 WORDS, TAGS, TEXTS = ("tokens", "words"), ("tags", "ner_tags", "ner", "pos_tags"), ("text", "sentence")
+ENTITIES = (
+    "label",
+    "labels",
+    "entities",
+    "spans",
+    "ents",
+)  # of Doccano, of users and spaCy, of Prodigy, of spaCy's Doc.to_json
 
 # the module with each kind of task, which registers it with the decorator for plug-ins; imported on first use
 KINDS = {

@@ -4,6 +4,11 @@
     {"data": [{"id": ..., "question": ..., "context": ..., "answers": ...}]}
 
 `plausible_answers` of SQuAD 2.0 do not answer the question and are ignored.
+
+What spaCy and Label Studio write of entities becomes a record with a text and its entities:
+
+    ["a text", {"entities": [[0, 1, "LABEL"]]}]
+    {"id": ..., "data": {"text": "a text"}, "annotations": [{"result": [{"type": "labels", "value": {"start": 0, "end": 1, "labels": ["LABEL"]}}]}]}
 """
 
 import itertools
@@ -82,6 +87,39 @@ def _list(items: object, where: str, field: str) -> list[object]:
         case list():
             return items
     raise InputError(f"{where}: no list '{field}'; expected SQuAD's layout, data, paragraphs and qas")
+
+
+def with_entities(record: object) -> object:
+    """Return a pair of spaCy, or a task of Label Studio, with its text and entities as fields; any other record as it is.
+
+    Raises ValueError if several people have labelled a text, and nobody has decided between them.
+    """
+    match record:
+        case [str(text), {"entities": entities}]:
+            return {"text": text, "entities": entities}
+        case {"text": str(text), "tokens": [dict(), *_], **others}:  # spaCy's own words, with their places
+            return {"text": text, **others}
+        case {"data": dict() as data, **others}:
+            return {"id": others.get("id"), **data, **_labelled(others.get("annotations"))}
+    return record
+
+
+def _labelled(annotations: object) -> dict[str, object]:
+    """Return the entities in the annotations of Label Studio that count; None if nobody has labelled the text."""
+    kept = [one for one in annotations if not one.get("was_cancelled")] if isinstance(annotations, list) else []
+    kept = [one for one in kept if one.get("ground_truth")] or kept
+    if len(kept) > 1:
+        raise ValueError(
+            f"{len(kept)} annotations of one text; mark one of them as the ground truth, or remove the others"
+        )
+    return {"entities": [each for one in kept for each in _regions(one.get("result") or ())] if kept else None}
+
+
+def _regions(results: Sequence[object]) -> Iterator[dict[str, object]]:
+    for result in results:
+        match result:
+            case {"type": str(kind), "value": {"start": start, "end": end, **value}} if kind.endswith("labels"):
+                yield {"start": start, "end": end, "label": value.get(kind), "text": value.get("text")}
 
 
 def clean(value: object) -> object:

@@ -16,7 +16,7 @@ from bertkit.tasks.reading.readers import find_file, open_file
 from bertkit.tasks.reading.reading import Reading
 from bertkit.tasks.reading.tables import InputTable
 from bertkit.tasks.task import CONLL_FORMATS, ENDINGS
-from bertkit.tasks.task_config import TAGS, WORDS, TaskConfig
+from bertkit.tasks.task_config import ENTITIES, TAGS, WORDS, TaskConfig
 from bertkit.tasks.trainable import task_of
 
 MAX_NUMBERS = 20  # different whole numbers that may be classes, such as stars; more are the labels of a regression
@@ -66,10 +66,13 @@ def _from_sentences(table: InputTable) -> Inferred:
 
 
 def _from_table(task: TaskConfig, path: Path, table: InputTable) -> Inferred:
-    names, rows = {*table.names}, (cells for _, cells, _ in table.rows)
+    names, rows = {*table.names}, [cells for _, cells, _ in table.rows]
     if names.intersection(WORDS):
         column = next((name for name in TAGS if name in names), "")
         return Inferred(_of_tags([cells.get(column) for cells in rows]), "it has lists of words")
+    spans = next((name for name in ENTITIES if name in names), "")
+    if any(_has_spans(cells.get(spans)) for cells in rows):
+        return Inferred(["task=tagging"], f"column '{spans}' has entities")
     if {"question", "context"} <= names:
         return Inferred(["task=qa"], "it has questions and contexts")
     column = Reading(task, table).find(task.columns.label, "label")
@@ -77,6 +80,13 @@ def _from_table(task: TaskConfig, path: Path, table: InputTable) -> Inferred:
     if not inferred.settings:
         raise InputError(f"{path}: column '{column}' has {inferred.reason}")
     return inferred._replace(reason=f"column '{column}' has {inferred.reason}")
+
+
+def _has_spans(value: object) -> bool:
+    match value:
+        case [list() | dict(), *_]:
+            return True
+    return False
 
 
 def _of_tags(tags: Sequence[object]) -> list[str]:

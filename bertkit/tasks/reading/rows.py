@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Protocol, Self, TypeGuard, runtime_checkable
 
 from bertkit.base.errors import InputError, check_distinct
+from bertkit.tasks.reading.json_records import with_entities
 
 Record = Mapping[str, object]
 # what the user calls the rows from Python that are in a file of this name, as in `train: row 12`
@@ -63,7 +64,11 @@ def plain_rows(rows: object, what: str, text: str | None = None) -> Iterator[dic
     frame (missing values become None). `what` names them in messages. `text` is the column of rows that are bare texts; None
     refuses these.
     """
-    for number, row in enumerate(_mappings(rows, what), start=1):
+    for number, record in enumerate(_mappings(rows, what), start=1):
+        try:
+            row = with_entities(record)
+        except ValueError as error:
+            raise InputError(f"{what}: row {number}: {error}") from None
         row = {text: row} if text is not None and isinstance(row, str) else row
         if not isinstance(row, Mapping):
             expected = (

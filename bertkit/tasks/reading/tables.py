@@ -17,7 +17,7 @@ from bertkit.base.errors import InputError, by_similarity, check_distinct, named
 from bertkit.base.text_files import LINE_MB, TOO_LONG, is_blank
 from bertkit.tasks.reading.cells import CellRows, Cells, Lines, ShortRows, wrong_number
 from bertkit.tasks.reading.conll import Sentence, read_conll, read_words
-from bertkit.tasks.reading.json_records import clean, json_lines, json_records
+from bertkit.tasks.reading.json_records import clean, json_lines, json_records, with_entities
 from bertkit.tasks.task_config import Column, TaskConfig, must_exist, names_of
 
 _QUOTED = re.compile(r'"(?:[^"]|"")*"')
@@ -221,7 +221,11 @@ def records(
     """Open mappings, at least one, as rows; the keys of the first are the columns; raises InputError for any other record."""
 
     def mappings() -> Rows:
-        for number, row in rows:
+        for number, record in rows:
+            try:
+                row = with_entities(record)
+            except ValueError as error:
+                raise InputError(f"{name}:{counts}{number}: {error}") from None
             if not isinstance(row, dict):
                 expected = "expected an object with named fields (a list of them belongs in a .json file)"
                 raise InputError(f"{name}:{counts}{number}: {type(row).__name__}; {expected}")
