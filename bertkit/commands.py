@@ -6,19 +6,18 @@ Its name stands in `bertkit.COMMANDS`.
 A command raises the errors of `bertkit.base.errors`. The stages import torch, after all keys and types have been checked.
 """
 
-import contextlib
 import importlib
 import os
-import re
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from bertkit import COMMANDS
 from bertkit.base import hub_ids, processors
-from bertkit.base.errors import InputError, listed, say
+from bertkit.base.errors import say
 from bertkit.base.files import check_output_dir, check_place
 from bertkit.base.text_files import JsonObject
 from bertkit.launch import launcher, world
@@ -47,8 +46,8 @@ def compose_settings(
 
     if config is not None:
         return compose_from_run(command, config, assignments, config_dir)
-    inferred = _infer(assignments, config_dir) if command == "finetune" else []
-    composed, keys = compose_assigned(command, [*inferred, *assignments], config_dir), keys_of(assignments)
+    inferred, keys = _infer(command, assignments, config_dir), keys_of(assignments)
+    composed = compose_assigned(command, [*inferred, *assignments], config_dir)
     if "task.metrics" in keys and "task.best_metric" not in keys:
         _choose_best_metric(composed.get("task") or composed.get("task_changes") or {})
     return composed
@@ -64,42 +63,17 @@ def _choose_best_metric(task: JsonObject) -> None:
         task["best_metric"] = next((key for key in keys if "f1" in key), keys[0])
 
 
-def _infer(assignments: Sequence[Assignment], config_dir: str | None) -> list[Assignment]:
-    """Infer what is not set beside a training file: its task, the held-out share without a dev file, and the model.
-
-    Prints all of it in one line.
-    """
-    keys = keys_of(assignments)
-    if "task.files.train" not in keys:
-        return []
-    from bertkit.base.typed_settings import build
-    from bertkit.settings.reading.compose import compose_assigned
+def _infer(command: str, assignments: Sequence[Assignment], config_dir: str | None) -> list[Assignment]:
+    """Infer what is not set, if the command can; print all of it in one line."""
     from bertkit.settings.reading.overrides import read_words
-    from bertkit.tasks.reading import kinds, readers
-    from bertkit.tasks.task_config import TaskConfig
 
-    has_task, has_dev = "task" in keys, bool(keys & {"task.files.dev", "dev_share"})
-    own = [one for one in assignments if re.fullmatch(r"data_dir|task(\.(columns|files))?(\.\w+)?", one.key)]
-    own += read_words("finetune", [*([] if has_task else ["task=sequence"]), "output_dir=."])
-    composed = compose_assigned("finetune", own, config_dir)
-    task, data_dir = build(TaskConfig, composed["task"], "task"), composed["data_dir"]
-    inferred, reasons = list[str](), list[str]()
-    if not has_task:
-        of_file = kinds.infer_task(task, data_dir)
-        inferred += of_file.settings
-        reasons.append(f"{' '.join(inferred)}, because {of_file.reason}")
-    with contextlib.suppress(InputError):
-        has_dev = has_dev or (data_dir is not None and readers.find_file(task, data_dir, "dev") is not None)
-    if not has_dev:
-        inferred.append("dev_share=0.1")
-        reasons.append("dev_share=0.1: a tenth of the rows is held out")
-    at_hand = hub_ids.models_at_hand() if not keys & {"model_dir", "decoder"} and task.kind != "generation" else []
-    if hub_ids.DEFAULT_MODEL in at_hand:
-        inferred.append(f"model_dir={hub_ids.DEFAULT_MODEL}")
-        reasons.append(f"{inferred[-1]}, the default (at hand: {listed(at_hand, ', ')})")
-    if reasons and world.world_from_environment().is_main:
-        say("; ".join(reasons), file=sys.stderr)
-    return read_words("finetune", inferred)
+    infer = command_of(command).infer
+    if infer is None:
+        return []
+    inferred = _function(infer)(assignments, config_dir)
+    if inferred and world.world_from_environment().is_main:
+        say("; ".join(one.reason for one in inferred), file=sys.stderr)
+    return read_words(command, [word for one in inferred for word in one.settings])
 
 
 def build_settings(command: str, mapping: JsonObject) -> CommandSettings:
@@ -127,9 +101,15 @@ def check_files(command: str, settings: CommandSettings) -> list[object]:
     check = command_of(command).check
     if check is None:
         return []
-    module, _, function = check.rpartition(".")
-    read = vars(importlib.import_module(module))[function](settings)
+    read = _function(check)(settings)
     return [] if read is None else [read]
+
+
+def _function(place: str) -> Callable[..., Any]:
+    """Import a function by its place, `MODULE.NAME`."""
+    module, _, name = place.rpartition(".")
+    function: Callable[..., Any] = vars(importlib.import_module(module))[name]
+    return function
 
 
 def delegate(command: str, settings: CommandSettings) -> bool:

@@ -1,14 +1,24 @@
-"""Checks of the user's files before torch is imported, so that a wrong file is refused at once."""
+"""What the user's files say before torch is imported: a wrong file is refused at once, and settings follow from a right one."""
 
+import contextlib
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
-from bertkit.base.hub_ids import check_directory
+from bertkit.base.errors import InputError, listed
+from bertkit.base.hub_ids import DEFAULT_MODEL, check_directory, models_at_hand
 from bertkit.base.text_files import opened_input, unpacked
+from bertkit.base.typed_settings import build
 from bertkit.run.directory import check_free, has_results
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.inputs import InputSettings
+from bertkit.settings.reading.assignments import Assignment, keys_of
+from bertkit.settings.reading.compose import compose_assigned
+from bertkit.settings.reading.overrides import read_words
 from bertkit.tasks.reading import readers
+from bertkit.tasks.reading.kinds import Inferred, infer_task
 from bertkit.tasks.reading.training_data import TrainingData, read_training_data
+from bertkit.tasks.task_config import TaskConfig
 from bertkit.tasks.trainable import task_of
 
 
@@ -28,6 +38,31 @@ def read_local_splits(settings: FinetuneSettings) -> TrainingData | None:
     if readers.find_file(settings.task, settings.data_dir, "train") is None:
         return None
     return read_training_data(settings)
+
+
+def infer_settings(assignments: Sequence[Assignment], config_dir: str | None) -> list[Inferred]:
+    """Infer what is not set beside a training file: its task, the held-out share without a dev file, and the model."""
+    keys = keys_of(assignments)
+    if "task.files.train" not in keys:
+        return []
+    has_task, has_dev = "task" in keys, bool(keys & {"task.files.dev", "dev_share"})
+    own = [one for one in assignments if re.fullmatch(r"data_dir|task(\.(columns|files))?(\.\w+)?", one.key)]
+    own += read_words("finetune", [*([] if has_task else ["task=sequence"]), "output_dir=."])
+    composed = compose_assigned("finetune", own, config_dir)
+    task, data_dir = build(TaskConfig, composed["task"], "task"), composed["data_dir"]
+    inferred = list[Inferred]()
+    if not has_task:
+        words, reason = infer_task(task, data_dir)
+        inferred.append(Inferred(words, f"{' '.join(words)}, because {reason}"))
+    with contextlib.suppress(InputError):
+        has_dev = has_dev or (data_dir is not None and readers.find_file(task, data_dir, "dev") is not None)
+    if not has_dev:
+        inferred.append(Inferred(["dev_share=0.1"], "dev_share=0.1: a tenth of the rows is held out"))
+    at_hand = models_at_hand() if not keys & {"model_dir", "decoder"} and task.kind != "generation" else []
+    if DEFAULT_MODEL in at_hand:
+        default = f"model_dir={DEFAULT_MODEL}"
+        inferred.append(Inferred([default], f"{default}, the default (at hand: {listed(at_hand, ', ')})"))
+    return inferred
 
 
 def check_input(settings: InputSettings) -> None:

@@ -82,6 +82,9 @@ class Command:
     # a function of the settings that reads or opens the input files before torch is imported; InputError if they are wrong. What
     # it returns, unless None, the stage takes after the settings
     check: str | None = None
+    # a function of the user's assignments and the directory of their own settings that returns what follows from a file for
+    # other settings, `Inferred`: settings, and the reason
+    infer: str | None = None
     # for the groups of which a command takes only some options: these, the usual one first
     options: Mapping[str, list[str]] = field(default_factory=dict)
     of_runs: str | None = None  # another command, whose settings the user may set for each run that this one starts

@@ -169,6 +169,7 @@ COMMAND = Command(
     model="model",
     scores_file="eval.json",
     check="bertkit.run.checks.read_local_splits",
+    infer="bertkit.run.checks.infer_settings",
     short={
         "": "task.files.train",
         "--text": "task.columns.text",
