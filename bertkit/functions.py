@@ -17,7 +17,6 @@ import html
 import inspect
 import json
 import os
-import re
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -234,7 +233,7 @@ def _take_rows(command: Command, settings: dict[str, object], stack: contextlib.
         if rows is None:
             continue
         if name == "corpus":
-            settings |= stack.enter_context(_texts_as_file(rows, name, folder))
+            settings |= _texts_as_file(rows, name, folder)
         elif setting != "input":
             place = settings.get("data_dir", data_dir)
             settings |= stack.enter_context(_as_file(rows, name, setting, folder, place))
@@ -272,9 +271,8 @@ def _is_path(rows: object) -> bool:
     return isinstance(rows, (str, os.PathLike)) and not is_text
 
 
-@contextlib.contextmanager
-def _texts_as_file(texts: object, name: str, folder: Path) -> Iterator[dict[str, str | os.PathLike[str]]]:
-    """Write texts one after another to a file that is named after its content; yield the settings for it."""
+def _texts_as_file(texts: object, name: str, folder: Path) -> dict[str, str | os.PathLike[str]]:
+    """Write texts one after another to a file that is named after its content; return the settings for it."""
     from bertkit.tasks.reading.rows import plain_rows
 
     written, digest = folder / name, hashlib.sha256()
@@ -294,18 +292,7 @@ def _texts_as_file(texts: object, name: str, folder: Path) -> Iterator[dict[str,
             file.write(line)
     refuse(written.stat().st_size == 0 and f"{name}: no texts; pass at least one")
     path = written.rename(folder / f"{name}-{digest.hexdigest()[:16]}.jsonl")
-    with _in_words_of_rows(path, name):
-        yield {f"{name}.source": "texts", f"{name}.format": "jsonl", f"{name}.path": path}
-
-
-@contextlib.contextmanager
-def _in_words_of_rows(path: Path, name: str) -> Iterator[None]:
-    """Name the rows in a file as the user does, in the messages of errors."""
-    try:
-        yield
-    except InputError as error:
-        lines = [re.sub(f"{re.escape(str(path))}:(?=[0-9])", f"{name}: row ", line) for line in error.args]
-        raise InputError(*(line.replace(str(path), name) for line in lines)) from None
+    return {f"{name}.source": "texts", f"{name}.format": "jsonl", f"{name}.path": path}
 
 
 @contextlib.contextmanager
@@ -338,8 +325,7 @@ def _as_file(
             own.replace(path)
         before = names_by_file.set({**names_by_file.get(), path.name: name})
         try:
-            with _in_words_of_rows(path, name):
-                yield settings
+            yield settings
         except InputError:
             if is_new:
                 path.unlink(missing_ok=True)

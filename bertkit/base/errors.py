@@ -9,10 +9,13 @@ import html
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
+from types import MappingProxyType
 from typing import TextIO
 
+# what the user calls a setting that has another name here; "" for one that the user cannot set
+user_names: ContextVar[Mapping[str, str]] = ContextVar("user_names", default=MappingProxyType({}))
 INTERRUPTED = "interrupted before there was anything to save"
 INTERRUPTED_CODE = 130  # 128 + SIGINT, as a shell reports it
 MAX_FINDINGS = 5  # how many lines of one error are printed
@@ -21,6 +24,11 @@ MAX_LISTED = 8  # how many names a message lists
 # control characters (C0, DEL, C1), bidirectional controls, line separators, surrogates (from file names that are not UTF-8)
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def user_name(setting: str) -> str:
+    """Return a setting's name for a message, as the user types it: `text` for `task.columns.text`."""
+    return user_names.get().get(setting, setting)
 
 
 def shown(text: object) -> str:

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterable
 
-from bertkit.base.errors import nearest
+from bertkit.base.errors import nearest, user_name
 from bertkit.base.text_files import JsonValue
 
 # settings that must not be empty, because "" would mean the working directory
@@ -33,11 +33,11 @@ class Place:
 
     def refuse_value(self, value: object, expected: str) -> None:
         """Note that the value is not what is expected."""
-        self.refuse(f"{self.path}={value!r:.60}: expected {expected}".removeprefix("="))
+        self.refuse(f"{user_name(self.path)}={value!r:.60}: expected {expected}".removeprefix("="))
 
     def refuse_absent(self) -> None:
         """Note that there is no value."""
-        self.refuse(f"missing value: set {self.path}=")
+        self.refuse(f"missing value: set {user_name(self.path)}=")
 
     def refuse_unknown(self, names: Iterable[object], known: Iterable[str]) -> None:
         """Note the names that this group does not have."""

@@ -92,6 +92,9 @@ class Command:
     short: Mapping[str, str] = field(default_factory=dict)
     short_without_file: Mapping[str, str] = field(default_factory=dict)  # those that differ where no file is given
 
+    # settings of tasks that the command has under another name, and those that it lacks (""), for messages
+    user_names: Mapping[str, str] = field(default_factory=dict)
+
     @property
     def makes_run(self) -> bool:
         """Whether the command makes one training run."""

@@ -41,5 +41,6 @@ COMMAND = Command(
     rows={"input": "input"},
     returns="values",
     check=CHECK,
+    user_names={"task.columns.text": "text_column", "task.format": "format", "task.encoding": ""},
     short={"": "input", "--text": "text_column", "--output": "output"},
 )

@@ -18,7 +18,7 @@ from bertkit.inference.embedding import Embedder, open_embedder, texts_of
 from bertkit.inference.task_model import task_of_texts
 from bertkit.run.outputs import check_outputs, opened_output, partial_output
 from bertkit.settings.embed import EmbedSettings
-from bertkit.tasks.reading.readers import SET_ENCODING, Inputs
+from bertkit.tasks.reading.readers import Inputs
 from bertkit.tasks.reading.writers import VectorFormat, Vectors
 from bertkit.tasks.trainable import task_of
 
@@ -75,18 +75,8 @@ def _opened_texts(settings: EmbedSettings, inputs: object) -> Iterator[Inputs]:
     if inputs is not None:
         yield Inputs("", iter([texts_of(inputs, settings.text_column)]), task.short_rows(), task)
         return
-    with _own_names(), opened_examples(task, settings) as source:
+    with opened_examples(task, settings) as source:
         yield dataclasses.replace(source, chunks=([one.text for one in examples] for examples in source.chunks))
-
-
-@contextlib.contextmanager
-def _own_names() -> Iterator[None]:
-    """Replace the names of tasks' settings in messages about the input by those of `embed`."""
-    try:
-        yield
-    except InputError as error:
-        message = str(error).replace("task.columns.text", "text_column").replace("task.format", "format")
-        raise InputError(message.replace(SET_ENCODING, "")) from None
 
 
 def _warn(settings: EmbedSettings, source: Inputs, embed: Embedder, num_texts: int, num_cut: int) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from bertkit.base import plugins
+from bertkit.base.errors import user_name
 from bertkit.base.intervals import MAX_INT32, Count, Interval, Positive, Real, Share, ShareBelow1, Size
 from bertkit.base.text_files import control_character, is_text_encoding
 from bertkit.base.typed_settings import IF_SET, refuse, unused
@@ -258,7 +259,7 @@ class TaskConfig:
             not self.label_separator and "task.label_separator='': expected a separator, such as ','",
             self.needs_pair
             and columns.text_pair is None
-            and "task.columns.text_pair=null with task.needs_pair=true; name the column, or set needs_pair to false",
+            and f"{user_name('task.columns.text_pair')}=null with task.needs_pair=true; name the column, or set needs_pair to false",
             self.kind in OWN_SETTINGS
             and vars(self)[self.kind] is None
             and f"task.{self.kind}=null: kind={self.kind} needs these settings; start from task={self.kind}",

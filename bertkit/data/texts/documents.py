@@ -310,6 +310,9 @@ class Texts(TextFiles):
         """Return only the names and sizes: the file, named after its content, is written for each call."""
         return [[path.name, path.stat().st_size, 0] for path, _ in self.files]
 
+    def _where(self, stretch: Stretch, number: int) -> str:
+        return f"corpus: row {super()._where(stretch, number).rpartition(':')[2]}"
+
     def refuse_empty(self) -> None:
         """Raise InputError."""
         raise InputError("corpus: no text in it; pass texts with words")

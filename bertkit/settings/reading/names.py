@@ -9,7 +9,7 @@ import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 
 from bertkit.base import plugins
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, user_names
 from bertkit.base.text_files import JsonObject
 from bertkit.base.typed_settings import conf_dir, dotted_keys, option_names, read_conf, refuse
 from bertkit.settings.command import VERBATIM, WORDS, Command, CommandSettings
@@ -98,14 +98,13 @@ def column_words(command: str) -> dict[str, str]:
 
 @contextlib.contextmanager
 def in_words_of(command: str, typed: Container[str]) -> Iterator[None]:
-    """Name columns in errors as the user types them: `text=` for `task.columns.text=`, unless that is `typed`."""
+    """Name settings in messages as the user types them: `text=` for `task.columns.text=`, unless that is `typed`."""
+    words = {setting: word for setting, word in column_words(command).items() if setting not in typed}
+    before = user_names.set({**words, **command_of(command).user_names})
     try:
         yield
-    except InputError as error:
-        for setting, word in column_words(command).items():
-            if setting not in typed:
-                error.args = tuple(line.replace(f"{setting}=", f"{word}=") for line in error.args)
-        raise
+    finally:
+        user_names.reset(before)
 
 
 def with_own_names(command: str, assignments: Sequence[Assignment]) -> list[Assignment]:

@@ -3,7 +3,6 @@
 import math
 import re
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from bertkit.base.blocks import ending_of
@@ -56,7 +55,7 @@ def infer_task(task: TaskConfig, data_dir: str | None = None) -> Inferred:
     if format == "text":
         raise InputError(f"{path}: no columns; expected a table, CoNLL, or SQuAD's JSON; {_WAY_OUT}")
     table = open_file(task, path, format)
-    inferred = _from_sentences(table) if format in CONLL_FORMATS else _from_table(task, path, table)
+    inferred = _from_sentences(table) if format in CONLL_FORMATS else _from_table(task, table)
     is_told = ending_of(path) in ENDINGS or format in CONLL_FORMATS
     return inferred if is_told else inferred._replace(settings=[*inferred.settings, f"task.format={format}"])
 
@@ -65,7 +64,7 @@ def _from_sentences(table: InputTable) -> Inferred:
     return Inferred(_of_tags([sentence.tags for sentence in table.sentences()]), "it is CoNLL")
 
 
-def _from_table(task: TaskConfig, path: Path, table: InputTable) -> Inferred:
+def _from_table(task: TaskConfig, table: InputTable) -> Inferred:
     names, rows = {*table.names}, [cells for _, cells, _ in table.rows]
     if names.intersection(WORDS):
         column = next((name for name in TAGS if name in names), "")
@@ -78,7 +77,7 @@ def _from_table(task: TaskConfig, path: Path, table: InputTable) -> Inferred:
     column = Reading(task, table).find(task.columns.label, "label")
     inferred = _of_labels(task, [cells[column] for cells in rows if cells.get(column) not in (None, "")])
     if not inferred.settings:
-        raise InputError(f"{path}: column '{column}' has {inferred.reason}")
+        raise InputError(f"{table.name}: column '{column}' has {inferred.reason}")
     return inferred._replace(reason=f"column '{column}' has {inferred.reason}")
 
 

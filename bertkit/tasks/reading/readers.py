@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from bertkit.base.blocks import ending_of
-from bertkit.base.errors import InputError, check_distinct, counted
+from bertkit.base.errors import InputError, check_distinct, counted, user_name
 from bertkit.base.hub_ids import is_offline
 from bertkit.base.text_files import as_utf8, is_blank, numbered_lines, read_lines, unpacked, unpacking
 from bertkit.data.texts.parquet import parquet_records
@@ -49,7 +49,6 @@ from bertkit.tasks.task_config import TaskConfig, names_of
 from bertkit.tasks.trainable import task_of
 
 SPLITS = ("train", "dev", "test", "dev_mismatched", "test_mismatched")
-SET_ENCODING = "; or set task.encoding=cp1252"
 READ_AT_ONCE = 1024  # read, predicted and written together
 
 
@@ -236,8 +235,9 @@ class _LineOptions(TypedDict):
 
 def _options(task: TaskConfig, path: Path, format: str) -> _LineOptions:
     files = f"{shlex.quote(str(path))} > {shlex.quote(f'{path.stem}.utf8{path.suffix}')}"
-    advice = f"convert it: iconv -f WINDOWS-1252 -t UTF-8 {files}{SET_ENCODING}"
-    advice = advice if task.encoding == "utf-8" else "set another task.encoding="
+    convert, setting = f"convert it: iconv -f WINDOWS-1252 -t UTF-8 {files}", user_name("task.encoding")
+    way = f"{convert}; or set {setting}=cp1252" if setting else convert
+    advice = way if task.encoding == "utf-8" else "set another task.encoding="
     return {"encoding": task.encoding, "advice": advice, "in_blocks": format == "json"}
 
 

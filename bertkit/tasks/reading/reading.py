@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from bertkit.base.errors import InputError, named, not_text
+from bertkit.base.errors import InputError, named, not_text, user_name
 from bertkit.tasks.reading.cells import Cells, CountedRows
 from bertkit.tasks.reading.labels import Ids, Labels
 from bertkit.tasks.reading.tables import InputTable
@@ -82,7 +82,7 @@ class Reading:
         ):
             way = "name one, with several labels in a cell, as in joy,fear"
             raise InputError(
-                f"{self.table.place(1)}: task.columns.label={list(names_of(column))} finds {named(several)}; {way}"
+                f"{self.table.place(1)}: {user_name('task.columns.label')}={list(names_of(column))} finds {named(several)}; {way}"
             )
         if self.is_labelled is None:
             return self.table.find_optional(names_of(column) or column, "label")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from bertkit.base.errors import InputError, by_similarity, check_distinct, named, nearest
+from bertkit.base.errors import InputError, by_similarity, check_distinct, named, nearest, user_name
 from bertkit.base.text_files import LINE_MB, TOO_LONG, is_blank
 from bertkit.tasks.reading.cells import CellRows, Cells, Lines, ShortRows, wrong_number
 from bertkit.tasks.reading.conll import Sentence, read_conll, read_words
@@ -24,8 +24,8 @@ _QUOTED = re.compile(r'"(?:[^"]|"")*"')
 SEPARATORS = {"tsv": "\t", "csv": ","}
 _OTHER_SEPARATORS = {  # the settings for them
     ";": "set \"task.separator=';'\"",
-    "\t": "set task.format=tsv",
-    ",": "set task.format=csv",
+    "\t": "set {}=tsv",
+    ",": "set {}=csv",
     "|": "set \"task.separator='|'\"",
 }
 
@@ -79,9 +79,10 @@ class InputTable:
         is_told = self.is_typed or not self.has_header or must_exist(column)
         number = "" if is_told else " to its name, or without a header to its number from 0"
         hints = [self._other_separator(), *(nearest(name, self.names) for name in names)]
+        key = user_name(f"task.columns.{setting}")
         return (
-            f"{self.place(1)}: no column {expected or f'for task.columns.{setting}'} (it has: "
-            f"{named(by_similarity(names, self.names))}){next(filter(None, hints), '')}; set task.columns.{setting}={number}"
+            f"{self.place(1)}: no column {expected or f'for {key}'} (it has: "
+            f"{named(by_similarity(names, self.names))}){next(filter(None, hints), '')}; set {key}={number}"
         )
 
     def find(self, column: Column, setting: str) -> str:
@@ -99,7 +100,8 @@ class InputTable:
         if self.is_typed or len(self.names) != 1:
             return ""
         marks = (mark for mark in _OTHER_SEPARATORS if mark in self.names[0])
-        return next((f"; it looks separated by {mark!r}: {_OTHER_SEPARATORS[mark]}" for mark in marks), "")
+        ways = ((mark, _OTHER_SEPARATORS[mark].format(user_name("task.format"))) for mark in marks)
+        return next((f"; it looks separated by {mark!r}: {way}" for mark, way in ways), "")
 
 
 def all_names(task: TaskConfig) -> set[str]:
@@ -185,7 +187,7 @@ def _csv_rows(name: str, lines: Lines, separator: str) -> CellRows:
             yield number, cells or [""]
             number, length = reader.line_num + 1, 0
     except csv.Error as error:
-        advice = 'quote cells as in "a ""b""", or set task.format='
+        advice = f'quote cells as in "a ""b""", or set {user_name("task.format")}='
         raise InputError(f"{name}:{number}: not CSV ({error}); {advice}") from None
 
 
@@ -211,7 +213,7 @@ def _named_cells(name: str, columns: tuple[str, ...], rows: CellRows) -> Rows:
     for line, cells in rows:
         if len(cells) != len(columns):
             wrong = wrong_number(cells, len(columns), f": {named(columns)}")
-            raise InputError(f"{name}:{line}: {wrong}; correct the line, or set task.format=")
+            raise InputError(f"{name}:{line}: {wrong}; correct the line, or set {user_name('task.format')}=")
         yield TableRow(line, dict(zip(columns, cells, strict=True)))
 
 
