@@ -232,29 +232,6 @@ class BertConfig(BertShape):
         always = {"attention", "norm", "pooling"} | ({"decoder"} if self.decoder else set())
         return {name: mapping[name] for name, is_changed in changed.items() if is_changed or name in always}
 
-    @property
-    def num_weights(self) -> int:
-        """The number of weights in encoder and embeddings, without pooler and heads; computed without building a model."""
-        hidden, layers, head_size = self.hidden_size, self.num_hidden_layers, self.head_size
-        attention, parts = self.attention, 2 if self.feed_forward.kind == "glu" else 1
-        inner, has_bias = self.intermediate_size, self.feed_forward.bias
-        places = self.max_position_embeddings if attention.positions == "learned" else 0
-        norms = 2 * layers + self.norm.before_first + (self.norm.placement == "pre")  # and one after the embeddings
-        variant = {
-            "general": layers * head_size**2,
-            "additive": layers * attention.additive_size * (2 * head_size + 1),
-            "location": layers * (head_size * self.max_position_embeddings - hidden**2 - hidden),  # it has no keys
-            "relative": len(attention.relative_to) * layers * head_size * (2 * attention.max_distance + 1),
-            "linformer": attention.compressed_size * self.max_position_embeddings,
-        }
-        return (
-            sum(variant.get(option, 0) for option in (attention.score, attention.positions, attention.pattern))
-            + (self.vocab_size + places + self.type_vocab_size) * hidden
-            + norms * hidden * (1 + (self.norm.bias and self.norm.kind != "rms"))
-            + layers * 4 * hidden * (hidden + attention.bias)
-            + layers * ((parts + 1) * hidden * inner + has_bias * (parts * inner + hidden))
-        )
-
     def __post_init__(self) -> None:
         super().__post_init__()
         size, limit, labels, decoder = self.hidden_size, self.vocab_size, self.labels, self.decoder

@@ -12,7 +12,7 @@ the size of a micro-batch.
 import contextlib
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -22,6 +22,7 @@ from bertkit.base.memory import gigabytes, memory_here, require_memory
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.heads import BertWithHeads
 
+TOO_MANY = 2**61  # float32 numbers; torch counts their bytes in 64 bits
 BYTES_OF_A_TOKEN = 32  # in a batch: token id, segment id, position and sequence number, 8 bytes each
 # On a CPU, in addition to the tensors: memory that oneDNN and torch allocate on first use, and freed memory that glibc keeps.
 # Fitted to measurements: mini at length 128 with 4 to 64 sequences, base at length 512 with 2 and 4; fp32 and bf16; 1 thread.
@@ -64,11 +65,25 @@ def check_size(config: BertConfig, batch_sequences: int, max_seq_length: int, de
     """
     names = ("hidden_size", "num_hidden_layers", "intermediate_size", "max_position_embeddings", "type_vocab_size")
     shape = ", ".join(f"{name}={vars(config)[name]}" for name in names)
-    weights = config.num_weights
+    weights = num_weights(config)
     model = f"a model of {weights:.3g} weights (model.{shape}, {config.vocab_size} tokens)"
     require_memory(model, 16 * weights, "take a smaller one", device)
     batch = f"batch.sequences={batch_sequences} of {max_seq_length} tokens"
     require_memory(batch, BYTES_OF_A_TOKEN * batch_sequences * max_seq_length, "lower batch.sequences")
+
+
+def num_weights(config: BertConfig) -> int:
+    """Return the number of weights in encoder and embeddings, without pooler and heads; for a matrix of too many `TOO_MANY`.
+
+    They are those of a model with two layers, and for each further layer those of its third one: ten thousand layers take a minute.
+    """
+    try:
+        with torch.device("meta"):
+            two, three = (BertWithHeads(replace(config, num_hidden_layers=n), (), with_pooler=False) for n in (2, 3))
+    except RuntimeError:
+        return TOO_MANY
+    of_two, of_three = sum(map(torch.numel, two.parameters())), sum(map(torch.numel, three.parameters()))
+    return of_two + (config.num_hidden_layers - 2) * (of_three - of_two)
 
 
 def buffer_bytes(model: BertWithHeads, num_processes: int, is_strict: bool, saves_copies: bool) -> int:

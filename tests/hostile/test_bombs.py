@@ -27,6 +27,7 @@ from bertkit.data.texts.sources import split_sentences
 from bertkit.model.attention_config import AttentionConfig
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.heads import BertWithHeads
+from bertkit.run.memory_plan import TOO_MANY, num_weights
 
 
 def refused(capsys: Capsys, words: str, *arguments: str) -> None:
@@ -41,6 +42,7 @@ def refused(capsys: Capsys, words: str, *arguments: str) -> None:
 @pytest.mark.parametrize(("setting", "words"), [
     ("model.hidden_size=1000000000", "GB of memory"),
     ("model.max_position_embeddings=2147483647", "GB of memory"),
+    ("model.hidden_size=2147483646", "a model of 2.31e+18 weights"),
     ("model.intermediate_size=1000000000", "GB of memory"),
     ("model.type_vocab_size=1000000000", "GB of memory"),
     ("batch.sequences=1000000000", "batch.sequences=1000000000 of 128 tokens would need at least 4,096.0 GB"),
@@ -59,7 +61,7 @@ def test_huge_vocabulary_is_refused(prepared_dir: Path, tmp_path: Path, capsys: 
 
 def test_the_estimate_counts_every_weight() -> None:
     shape = {"num_attention_heads": 2, "hidden_act": "gelu", "initializer_range": 0.02, "layer_norm_eps": 1e-12}
-    for hidden, layers, inner, positions, types, vocab in ((12, 3, 23, 11, 2, 131), (20, 1, 5, 7, 3, 103)):
+    for hidden, layers, inner, positions, types, vocab in ((12, 5, 23, 11, 2, 131), (20, 1, 5, 7, 3, 103)):
         sizes = {"hidden_size": hidden, "num_hidden_layers": layers, "intermediate_size": inner, "vocab_size": vocab}
         more = {"max_position_embeddings": positions, "type_vocab_size": types, "hidden_dropout_prob": 0.0}
         config = BertConfig(**shape, **sizes, **more, attention_probs_dropout_prob=0.0)  # type: ignore[arg-type]
@@ -68,9 +70,11 @@ def test_the_estimate_counts_every_weight() -> None:
         for variant in [*variants, {"pattern": "linformer"}]:
             varied = dataclasses.replace(config, attention=AttentionConfig(**variant))  # type: ignore[arg-type]
             model = BertWithHeads(varied, (), with_pooler=False)
-            assert varied.num_weights == sum(parameter.numel() for parameter in model.parameters()), variant
+            assert num_weights(varied) == sum(parameter.numel() for parameter in model.parameters()), variant
     attention = AttentionConfig(pattern="linformer", compressed_size=10**9)
-    assert dataclasses.replace(config, attention=attention).num_weights > 7 * 10**9
+    assert num_weights(dataclasses.replace(config, attention=attention)) > 7 * 10**9
+    many = dataclasses.replace(config, hidden_size=2**31 - 2, num_hidden_layers=10_000)
+    assert num_weights(many) == TOO_MANY
 
 
 def test_lines_records_and_archives_have_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

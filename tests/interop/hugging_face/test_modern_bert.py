@@ -25,6 +25,7 @@ from bertkit.interop.parity.comparison import certify
 from bertkit.model.bert_config import POOLED_HEADS, BertConfig, FeedForwardConfig, HeadConfig, NormConfig
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.initialisation import init_weights
+from bertkit.run.memory_plan import num_weights
 
 CLASSES = {heads: name for heads, name in ModernBertArchitecture.classes.items() if heads}
 WINDOW = 8
@@ -249,12 +250,12 @@ def test_output_matrices_begin_smaller() -> None:
 
 
 @pytest.mark.parametrize("has_bias", [True, False])
-def test_weights_are_counted_without_building_a_model(has_bias: bool) -> None:
-    """For the check of memory, which needs no torch."""
+def test_weights_are_counted_before_the_model_is_made(has_bias: bool) -> None:
+    """For the check of memory."""
     config = config_of(40, has_bias)
     for each in (config, replace(config, type_vocab_size=3), replace(config, feed_forward=FeedForwardConfig())):
         model = BertWithHeads(each, (), with_pooler=False)
-        assert each.num_weights == sum(parameter.numel() for parameter in model.parameters())
+        assert num_weights(each) == sum(parameter.numel() for parameter in model.parameters())
 
 
 @pytest.mark.slow
