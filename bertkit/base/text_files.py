@@ -29,10 +29,11 @@ TOO_DEEP = f"lists or groups nested more than {MAX_DEPTH} deep"
 PEEKED_BYTES = 1 << 16  # enough to detect the format of a file
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # Unicode's categories Cc, Zl, Zp and Cs
-_FROM_EXCEL = "save it as CSV, or read it with pandas.read_excel and pass the frame from Python"
+_FROM_EXCEL = "save it as CSV, or as .xlsx"
 _UNPACK = "unpack it, and give its files"
+_ZIP = b"PK\x03\x04"
 _ARCHIVES = {  # the first bytes of files that hold other files, or texts in a way of their own
-    b"PK\x03\x04": f"an Excel file (or another archive); {_FROM_EXCEL}",  # zip, which .xlsx is
+    _ZIP: f"an Excel file (or another archive); {_FROM_EXCEL}",  # zip
     b"\xd0\xcf\x11\xe0": f"an Excel file (or another archive); {_FROM_EXCEL}",  # the container of .xls
     b"7z\xbc\xaf\x27\x1c": f"a 7z archive; {_UNPACK}",
     b"Rar!\x1a\x07": f"a rar archive; {_UNPACK}",
@@ -199,6 +200,8 @@ def unpacked(file: io.BufferedReader, name: Path) -> io.BufferedReader:
     kind = next((kind for magic, kind in _ARCHIVES.items() if head.startswith(magic)), "")
     if name.suffix.lower() == ".zip" and kind:
         kind = f"a zip archive; {_UNPACK}"
+    elif name.suffix.lower() == ".xlsx" and head.startswith(_ZIP):
+        kind = ""  # who reads tables reads it
     if head[257:].startswith(_TAR):
         kind = f"a tar archive; {_UNPACK}"
     if kind:

@@ -35,6 +35,7 @@ Doors:
     texts.documents           reading documents from files and hub datasets
     texts.records             a document with its place
     texts.parquet             records of parquet and arrow files
+    texts.workbooks           the cells of Excel workbooks
     texts.sources             finding and cutting files; sentence splitting
     corpus.tokenizer          text to ids and back
     corpus.google_words       text to words by Google's rules

@@ -18,7 +18,7 @@ class EmbedSettings(InputSettings):
     pooling: Literal["mean", "cls", "max"] | None
     normalize: bool | None
     text_column: str | Annotated[int, Interval(-MAX_INT32, MAX_INT32)] | None
-    format: Literal["text", "csv", "tsv", "jsonl", "json", "parquet"] | None
+    format: Literal["text", "csv", "tsv", "jsonl", "json", "parquet", "xlsx"] | None
     max_seq_length: Annotated[int, Interval(3, MAX_INT32)] | None
     batch_tokens: Size | None
     precision: Literal["fp32", "bf16", "fp16"]

@@ -64,7 +64,9 @@ class TextSettings(InputSettings):
     task: TaskConfig | None
     task_changes: JsonObject  # changes to the model's own task, which is used if `task` is None
     format: (
-        Literal["text", "words", "tsv", "csv", "jsonl", "json", "squad", "conll", "conllu", "parquet", "label_text"]
+        Literal[
+            "text", "words", "tsv", "csv", "jsonl", "json", "squad", "conll", "conllu", "parquet", "xlsx", "label_text"
+        ]
         | None
     )
 

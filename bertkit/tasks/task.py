@@ -29,7 +29,7 @@ LabelNames = tuple[str, ...]  # the name of label 0 first
 Row = dict[str, Any]  # a line that `predict` writes
 Written = list[tuple[list[int], float]]  # texts for a source (ids without [CLS] and [SEP]) and their scores; best first
 TOKENIZED_AT_ONCE = 4096  # tokenized together; more would take too much memory
-TABLES = ("tsv", "csv", "jsonl", "json", "parquet")
+TABLES = ("tsv", "csv", "jsonl", "json", "parquet", "xlsx")
 CONLL_FORMATS = ("conll", "conllu")
 ENDINGS = {f".{format}": format for format in (*TABLES, *CONLL_FORMATS)} | {".ndjson": "jsonl"}
 

@@ -184,7 +184,7 @@ class TaskConfig:
     kind: str  # one of `KINDS`, or a plug-in
     folders: tuple[str, ...]  # possible names of the task's folder in `data_dir`
     files: FilesConfig
-    format: Literal["auto", "tsv", "csv", "jsonl", "json", "parquet", "label_text", "conll", "conllu"]
+    format: Literal["auto", "tsv", "csv", "jsonl", "json", "parquet", "xlsx", "label_text", "conll", "conllu"]
     header: bool | None  # whether a table's first line names the columns; null: detected
     column_names: tuple[str, ...] | None  # the columns of a table without a header
     columns: ColumnsConfig

@@ -137,7 +137,9 @@ def _format(path: Path, config: CorpusConfig) -> str | None:
 
 def _as_text(path: Path) -> str:
     """Return the format of a file that is named, but has no known ending; raises InputError for a table, JSON or markup."""
-    if (ending := ending_of(path)) in TABLES:
+    if (ending := ending_of(path)) == ".xlsx":
+        raise InputError(f"{path}: an Excel file; from Python pass the column of texts: corpus=frame['text']")
+    if ending in TABLES:
         rows = f"csv.DictReader(sys.stdin{TABLES[ending]})"
         script = f'python -c "import csv, json, sys; [print(json.dumps(row)) for row in {rows}]"'
         name, packing = shlex.quote(str(path)), packing_of(path, b"")

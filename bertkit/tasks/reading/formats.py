@@ -25,9 +25,9 @@ def format_of_file(task: AnyTask, path: Path) -> str:
     """Return the format of a file with labels; raises InputError if it is unknown, or is one for another task."""
     format = task.file_format(ending_of(path))
     if format is None:
-        way_out = "set task.format=tsv, csv, jsonl, json, parquet, label_text, conll or conllu"
+        way_out = "set task.format=tsv, csv, jsonl, json, parquet, xlsx, label_text, conll or conllu"
         with opened_input(str(path)) as (file, _):
-            unpacked(file, path)  # refuses Excel's files
+            unpacked(file, path)  # refuses archives
         raise InputError(f"{path}: unknown format (ending '{path.suffix}'); {way_out}")
     if format in CONLL_FORMATS and not task.has_words:
         raise InputError(f"{path}: format {format} holds tags, which kind={task.kind} cannot use; set task.format=")

@@ -2,7 +2,7 @@
 
 | format | one example is |
 |---|---|
-| tsv, csv, jsonl, json, parquet, label_text | a row or record; in SQuAD's JSON a question |
+| tsv, csv, jsonl, json, parquet, xlsx, label_text | a row or record; in SQuAD's JSON a question |
 | conll, conllu | a sentence or document |
 | text | a line, for sequences and masked LM |
 | words | a line of words separated by blanks, for tagging |
@@ -29,8 +29,9 @@ from typing import Any, TypedDict
 from bertkit.base.blocks import ending_of
 from bertkit.base.errors import InputError, check_distinct, counted, user_name
 from bertkit.base.hub_ids import is_offline
-from bertkit.base.text_files import as_utf8, is_blank, numbered_lines, read_lines, unpacked, unpacking
+from bertkit.base.text_files import as_utf8, check_size, is_blank, numbered_lines, read_lines, unpacked, unpacking
 from bertkit.data.texts.parquet import parquet_records
+from bertkit.data.texts.workbooks import read_sheet
 from bertkit.tasks.reading.cells import Cells, CountedRows, ShortRows, SkippedRows, up_to_filled
 from bertkit.tasks.reading.formats import (
     InputFormat,
@@ -43,7 +44,7 @@ from bertkit.tasks.reading.formats import (
 from bertkit.tasks.reading.reading import Reading
 from bertkit.tasks.reading.rows import label_names, names_by_file, with_label_names
 from bertkit.tasks.reading.source import SplitExamples, collect_examples, joined
-from bertkit.tasks.reading.tables import InputTable, Rows, open_table, records
+from bertkit.tasks.reading.tables import InputTable, Rows, cell_table, open_table, records
 from bertkit.tasks.task import ENDINGS, AnyTask
 from bertkit.tasks.task_config import TaskConfig, names_of
 from bertkit.tasks.trainable import task_of
@@ -84,13 +85,16 @@ def read_file(
 
 def open_file(task: TaskConfig, path: Path, format: str, is_labelled: bool = True) -> InputTable:
     """Open a file as a table; raises InputError if it is empty, or not in this format."""
+    short_rows = SkippedRows() if is_labelled and task.skip_short_rows else ShortRows()
     if format == "parquet":
         return _parquet_table(path)
+    if format == "xlsx":
+        check_size(path)
+        return _sheet_table(task, path, path.read_bytes(), short_rows)
     lines = read_lines(path, **_options(task, path, format))
     head = up_to_filled(lines, lambda numbered: not is_blank(numbered[1]))
     if not head:
         raise InputError(f"{path}:1: the file is empty; add examples, or give another file")
-    short_rows = SkippedRows() if is_labelled and task.skip_short_rows else ShortRows()
     table, rows = open_table(task, path, format, itertools.chain(head, lines), short_rows), names_by_file.get()
     return dataclasses.replace(table, name=rows[path.name], counts=" row ") if path.name in rows else table
 
@@ -106,6 +110,7 @@ class Inputs:
     rows: deque[Cells] = field(default_factory=deque)  # the rows read so far, if they are kept
     empty: CountedRows = field(default_factory=CountedRows)  # the examples with an empty text that were read so far
     num_bytes: int | None = None  # size of a file; None for the others
+    note: str = ""  # about the table
     position: Callable[[], int] | None = None  # returns the number of bytes read; None for inputs from Python
 
     @property
@@ -115,6 +120,8 @@ class Inputs:
         if short.num_rows:
             few = f"{counted(short.num_rows, 'row')} had too few cells, the first at {short.first}"
             lines.append(f"{few}; the missing cells are treated as empty")
+        if self.note:
+            lines.append(self.note)
         if empty.num_rows:
             texts = f"{counted(empty.num_rows, 'example')} had an empty text, the first at {empty.first}"
             lines.append(f"{texts}; ignore their results")
@@ -164,7 +171,15 @@ def read_table(task: AnyTask, table: InputTable, keep_rows: bool = False) -> Inp
     examples = task.read(reading)
     unit = table.unit or ", ".join(f"{setting} in column '{column}'" for setting, column in reading.columns)
     chunks = iter(lambda: list(itertools.islice(examples, READ_AT_ONCE)), [])
-    return Inputs(f"{table.name} read as {table.format}: {unit}", chunks, table.short_rows, task, rows, reading.empty)
+    return Inputs(
+        f"{table.name} read as {table.format}: {unit}",
+        chunks,
+        table.short_rows,
+        task,
+        rows,
+        reading.empty,
+        note=table.note,
+    )
 
 
 def _noted(rows: Rows, kept: deque[Cells]) -> Rows:
@@ -247,15 +262,26 @@ def _parquet_table(path: Path, data: bytes | None = None) -> InputTable:
     return records(str(path), "parquet", rows, ShortRows(), counts=" record ")
 
 
+def _sheet_table(task: TaskConfig, path: Path, data: bytes, short_rows: ShortRows) -> InputTable:
+    sheet = read_sheet(path, data)
+    more = f", the first of {sheet.num_sheets}" if sheet.num_sheets > 1 else ""
+    head = list(itertools.islice(sheet.rows, 1))
+    if not head:
+        raise InputError(f"{path}: sheet '{sheet.name}'{more} is empty; add examples, or give another file")
+    rows = itertools.chain(head, sheet.rows)
+    return cell_table(task, str(path), f"xlsx, sheet '{sheet.name}'{more}", rows, short_rows, counts=" row ")
+
+
 def input_table(
     config: TaskConfig, file: io.BufferedReader, name: Path, format: str, short_rows: ShortRows
 ) -> InputTable:
     """Open an uncompressed file or pipe as a table; raises InputError for a line that does not fit, when it is read."""
-    if format != "parquet":
+    if format not in ("parquet", "xlsx"):
         lines = numbered_lines(file, name, **_options(config, name, format))
         return open_table(config, name, format, lines, short_rows)
     with unpacking(lambda: str(name)):
-        return _parquet_table(name, file.read())
+        data = file.read()
+    return _parquet_table(name, data) if format == "parquet" else _sheet_table(config, name, data, short_rows)
 
 
 def _hub_table(task: TaskConfig, split: str) -> InputTable:

@@ -169,6 +169,7 @@ def collect_examples(task: AnyTrainable, reading: Reading) -> SplitExamples:
         )
     if ids.repeated:
         warnings.append(f"{ids.repeated}; the ids are the numbers of the rows instead")
+    warnings += [table.note] if table.note else []
     if not table.has_header and config.header is None and config.column_names is None:
         warnings += _header_as_row(table, [task.labels_of(example)[0] for example in examples])
     warnings += reading.file_warnings

@@ -18,9 +18,12 @@ from bertkit.base.text_files import LINE_MB, TOO_LONG, is_blank
 from bertkit.tasks.reading.cells import CellRows, Cells, Lines, ShortRows, wrong_number
 from bertkit.tasks.reading.conll import Sentence, read_conll, read_words
 from bertkit.tasks.reading.json_records import clean, json_lines, json_records, with_entities
-from bertkit.tasks.task_config import Column, TaskConfig, must_exist, names_of
+from bertkit.tasks.task_config import Column, TaskConfig, first_name, must_exist, names_of
 
 _QUOTED = re.compile(r'"(?:[^"]|"")*"')
+_NUMBER = re.compile(r"\s*[+-]?\d+(\.\d+)?\s*")
+MANY_WORDS = 4  # in a text; the name of a column has fewer
+ROWS_AHEAD = 1000  # rows that show whether the first one is a header
 SEPARATORS = {"tsv": "\t", "csv": ","}
 _OTHER_SEPARATORS = {  # the settings for them
     ";": "set \"task.separator=';'\"",
@@ -54,6 +57,7 @@ class InputTable:
     has_header: bool = True  # whether the first line, or each record, names the columns
     counts: str = ""  # what the numbers count, if not lines; such as " record "
     unit: str = ""  # describes a row of a file without columns
+    note: str = ""  # what was made of a file without a header
 
     def place(self, number: int) -> str:
         """Return the place of a row for messages, such as `dev.tsv:12`."""
@@ -136,7 +140,7 @@ def open_table(task: TaskConfig, path: Path, format: str, lines: Lines, short_ro
                 of_line = _unquoted if task.hub.path is None else str.split
                 rows = ((n, of_line(line, mark)) for n, line in lines)
             format += "" if mark == usual else f" separated by {mark!r}"
-            return _delimited(task, name, format, rows, short_rows)
+            return cell_table(task, name, format, rows, short_rows)
         case "json":
             return records(name, format, json_records(name, lines), short_rows)
     return records(name, format, short_rows.with_blank(json_lines(name, lines)), short_rows)
@@ -191,21 +195,44 @@ def _csv_rows(name: str, lines: Lines, separator: str) -> CellRows:
         raise InputError(f"{name}:{number}: not CSV ({error}); {advice}") from None
 
 
-def _delimited(task: TaskConfig, name: str, format: str, rows: CellRows, short_rows: ShortRows) -> InputTable:
+def cell_table(
+    task: TaskConfig, name: str, format: str, rows: CellRows, short_rows: ShortRows, counts: str = ""
+) -> InputTable:
+    """Open rows of cells, at least one, as a table; the first one is a header, unless settings or the cells say otherwise."""
     first_line, first = next(rows)
-    has_header = _has_header(task, first) if task.header is None else task.header
-    columns = tuple(first)
+    columns, note, is_known = tuple(first), "", not all_names(task).isdisjoint(first)
+    has_places = bool(task.column_names) or any(isinstance(column, int) for column in vars(task.columns).values())
+    has_header = (is_known or not has_places) if task.header is None else task.header
+    if not (is_known or has_places or task.header):
+        ahead = [(first_line, first), *itertools.islice(rows, ROWS_AHEAD)]
+        rows = itertools.chain(ahead[1:], rows)
+        if places := _places(task, [cells for _, cells in ahead if len(cells) == len(first)]):
+            has_header, roles = False, [f"column {n} is taken as {role}" for n, role in places.items()]
+            note = f"{name} has no header; {', '.join(roles)}; if its first line is one, set task.header=true"
+            columns = tuple(
+                first_name(vars(task.columns)[places[n]]) if n in places else f"column {n}" for n in range(len(first))
+            )
     if not has_header:
         rows = itertools.chain([(first_line, first)], rows)
-        columns = task.column_names or tuple(f"column {n}" for n in range(len(first)))
+        columns = columns if note else task.column_names or tuple(f"column {n}" for n in range(len(first)))
     cells = _named_cells(name, columns, short_rows.fitted(name, rows, len(columns), len(first)))
-    return InputTable(name, format, columns, cells, short_rows, has_header=has_header)
+    return InputTable(name, format, columns, cells, short_rows, has_header=has_header, counts=counts, note=note)
 
 
-def _has_header(task: TaskConfig, first: list[str]) -> bool:
-    """Whether the first line is a header: it has a column's name, or the columns have no other names or numbers."""
-    has_numbers = any(isinstance(column, int) for column in vars(task.columns).values())
-    return not all_names(task).isdisjoint(first) or not (task.column_names or has_numbers)
+def _places(task: TaskConfig, rows: list[list[str]]) -> dict[int, str]:
+    """Return the columns of texts and labels in rows without a header, by number; nothing unless it is certain which they are.
+
+    Then the first row is no header, whose names are in no row below: it has a text of several words, which is not repeated, and
+    a label that other rows have too, or a number, in a column of numbers.
+    """
+    if task.kind != "sequence" or task.needs_pair or any(map(must_exist, (task.columns.text, task.columns.label))):
+        return {}
+    columns = list(enumerate(zip(*rows, strict=True)))
+    texts = [n for n, own in columns if len(own[0].split()) >= MANY_WORDS and own[0] not in own[1:]]
+    labels = [n for n, own in columns if own[0].strip() and own[0] in own[1:] and 1 < len({*own}) <= len(own) / 2]
+    numbers = [n for n, own in columns if all(map(_NUMBER.fullmatch, own)) and not all(map(str.isdigit, own))]
+    labels = labels or numbers
+    return {texts[0]: "text", labels[0]: "label"} if len(texts) == len(labels) == 1 and len(rows) > 1 else {}
 
 
 def _named_cells(name: str, columns: tuple[str, ...], rows: CellRows) -> Rows:

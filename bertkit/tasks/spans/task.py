@@ -29,7 +29,7 @@ class SpansTask(HeadTask[SpanExample, SpanFeature, SpanPrediction]):
     kind = "spans"
     head = "span"
     unit = "question"
-    formats = ("jsonl", "json", "csv", "tsv", "parquet")
+    formats = ("jsonl", "json", "csv", "tsv", "parquet", "xlsx")
     text_columns = ("question", "context")
 
     @property
