@@ -271,7 +271,7 @@ class _TaskConfig(TypedDict, total=False):
     kind: str
     folders: Sequence[str]
     files: _FilesConfig
-    format: Literal['auto', 'tsv', 'csv', 'jsonl', 'json', 'parquet', 'label_text', 'conll', 'conllu']
+    format: Literal['auto', 'tsv', 'csv', 'jsonl', 'json', 'parquet', 'xlsx', 'label_text', 'conll', 'conllu']
     header: bool | None
     column_names: Sequence[str] | None
     columns: _ColumnsConfig
@@ -602,7 +602,7 @@ def predict(
     carry_input: bool = False,
     overwrite: bool = False,
     task: _TaskOption | _TaskConfig | None = None,
-    format: Literal['text', 'words', 'tsv', 'csv', 'jsonl', 'json', 'squad', 'conll', 'conllu', 'parquet', 'label_text'] | None = None,
+    format: Literal['text', 'words', 'tsv', 'csv', 'jsonl', 'json', 'squad', 'conll', 'conllu', 'parquet', 'xlsx', 'label_text'] | None = None,
     top_k: int = 5,
     kernels: Literal['auto', 'plain'] = 'auto',
     precision: Literal['fp32', 'bf16', 'fp16'] = 'fp32',
@@ -639,7 +639,7 @@ def predict(
     carry_input: bool = False,
     overwrite: bool = False,
     task: _TaskOption | _TaskConfig | None = None,
-    format: Literal['text', 'words', 'tsv', 'csv', 'jsonl', 'json', 'squad', 'conll', 'conllu', 'parquet', 'label_text'] | None = None,
+    format: Literal['text', 'words', 'tsv', 'csv', 'jsonl', 'json', 'squad', 'conll', 'conllu', 'parquet', 'xlsx', 'label_text'] | None = None,
     top_k: int = 5,
     kernels: Literal['auto', 'plain'] = 'auto',
     precision: Literal['fp32', 'bf16', 'fp16'] = 'fp32',
@@ -660,7 +660,7 @@ def embed(
     pooling: Literal['mean', 'cls', 'max'] | None = None,
     normalize: bool | None = None,
     text_column: str | int | None = None,
-    format: Literal['text', 'csv', 'tsv', 'jsonl', 'json', 'parquet'] | None = None,
+    format: Literal['text', 'csv', 'tsv', 'jsonl', 'json', 'parquet', 'xlsx'] | None = None,
     max_seq_length: int | None = None,
     batch_tokens: int | None = None,
     precision: Literal['fp32', 'bf16', 'fp16'] = 'fp32',
@@ -695,7 +695,7 @@ def embed(
     pooling: Literal['mean', 'cls', 'max'] | None = None,
     normalize: bool | None = None,
     text_column: str | int | None = None,
-    format: Literal['text', 'csv', 'tsv', 'jsonl', 'json', 'parquet'] | None = None,
+    format: Literal['text', 'csv', 'tsv', 'jsonl', 'json', 'parquet', 'xlsx'] | None = None,
     max_seq_length: int | None = None,
     batch_tokens: int | None = None,
     precision: Literal['fp32', 'bf16', 'fp16'] = 'fp32',
@@ -777,7 +777,7 @@ def view(
     output: None = None,
     overwrite: bool = False,
     task: _TaskOption | _TaskConfig | None = None,
-    format: Literal['text', 'words', 'tsv', 'csv', 'jsonl', 'json', 'squad', 'conll', 'conllu', 'parquet', 'label_text'] | None = None,
+    format: Literal['text', 'words', 'tsv', 'csv', 'jsonl', 'json', 'squad', 'conll', 'conllu', 'parquet', 'xlsx', 'label_text'] | None = None,
     target: str | int | None = None,
     steps: int | None = None,
     layer: int | None = None,
@@ -823,7 +823,7 @@ def view(
     output: _Path,
     overwrite: bool = False,
     task: _TaskOption | _TaskConfig | None = None,
-    format: Literal['text', 'words', 'tsv', 'csv', 'jsonl', 'json', 'squad', 'conll', 'conllu', 'parquet', 'label_text'] | None = None,
+    format: Literal['text', 'words', 'tsv', 'csv', 'jsonl', 'json', 'squad', 'conll', 'conllu', 'parquet', 'xlsx', 'label_text'] | None = None,
     target: str | int | None = None,
     steps: int | None = None,
     layer: int | None = None,

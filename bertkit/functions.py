@@ -157,7 +157,8 @@ def signature_of(command: Command) -> inspect.Signature:
         defaults["output"] = None  # the page is returned
     known = {**of_runs, **_hints(command.name), **dict.fromkeys(command.rows, object)}
     required = [name for name in known if defaults.get(name) == "???" and name not in command.rows]
-    usual = defaults | dict.fromkeys(required, inspect.Parameter.empty)
+    follows = [name for name, value in defaults.items() if "${" in str(value)]  # another setting
+    usual = defaults | dict.fromkeys(required, inspect.Parameter.empty) | dict.fromkeys(follows, ...)
     kinds = dict.fromkeys(command.positions, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return inspect.Signature(
         [
@@ -172,7 +173,7 @@ def signature_of(command: Command) -> inspect.Signature:
 def _hints(command: str) -> dict[str, object]:
     """Return the types of the settings that users set, and of the columns of a task."""
     settings = command_of(command).settings
-    hints = {"experiment": str | None, **get_type_hints(settings, include_extras=True)}
+    hints = {"experiment": str | None, **get_type_hints(settings)}
     columns = dict.fromkeys(COLUMNS, str | int | None) if "task" in hints else {}
     return {**{name: hint for name, hint in hints.items() if name in settings_of(command)}, **columns}
 

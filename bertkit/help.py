@@ -132,7 +132,11 @@ def command_help(command: str, words: Sequence[str] = (), config_dir: str | None
 
 def _chosen_help(command: str, group: str, path: Path) -> list[str]:
     """List the settings of a chosen option; without a task, say how to see the settings of tasks."""
-    text = [f"  `bertkit {command} task=sequence --help` lists the settings of a task"] if group == "task" else []
+    text = (
+        [f"  `bertkit {command} task=sequence --help` lists the settings of a task, such as task.skip_labels"]
+        if group == "task"
+        else []
+    )
     return text + [f"  {group}.{line}" for line in _lines_of(path) if line and not line.startswith("#")]
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import doctest
 import functools
+import inspect
 import json
 import re
 import shutil
@@ -360,6 +361,10 @@ def test_the_stub_is_what_the_settings_say(tmp_path: Path) -> None:
     names = output_of([sys.executable, "-c", code]).split()
     assert {"train", "optimizer", "text_column", "num_epochs"} < set(names)
     assert names[-1] == "False"
+    parameters = (inspect.signature(getattr(bertkit, name)).parameters.values() for name in bertkit.COMMANDS)
+    shown = [str(parameter) for each in parameters for parameter in each]
+    assert len(shown) > 200
+    assert [one for one in shown if re.search(r"Annotated|Interval|object at|\$\{", one)] == []
     program = (
         "import bertkit\n"
         "run = bertkit.finetune(train=[{}], task='sequence', output_dir='x', optimizer={'peak_learning_rate': 1e-4})\n"

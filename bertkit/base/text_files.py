@@ -198,10 +198,8 @@ def unpacked(file: io.BufferedReader, name: Path) -> io.BufferedReader:
     with unpacking(lambda: str(name)):
         head = file.peek(MAGIC_BYTES)
     kind = next((kind for magic, kind in _ARCHIVES.items() if head.startswith(magic)), "")
-    if name.suffix.lower() == ".zip" and kind:
-        kind = f"a zip archive; {_UNPACK}"
-    elif name.suffix.lower() == ".xlsx" and head.startswith(_ZIP):
-        kind = ""  # who reads tables reads it
+    if head.startswith(_ZIP):  # .xlsx is read by readers of tables
+        kind = {".zip": f"a zip archive; {_UNPACK}", ".xlsx": ""}.get(name.suffix.lower(), kind)
     if head[257:].startswith(_TAR):
         kind = f"a tar archive; {_UNPACK}"
     if kind:

@@ -53,15 +53,18 @@ def step_line(row: JsonObject, steps: int, time_left: str) -> str:
 def scores_line(
     metrics: Mapping[str, float],
     baselines: Mapping[str, Mapping[str, float]],
+    best_metric: str,
     intervals: Mapping[str, Sequence[float]] | None = None,
 ) -> str:
-    """Format a task's metrics, with the same metrics of baselines, and the ends of 95 % intervals."""
-    parts = []
-    for name, value in metrics.items():
-        others = ", ".join(f"{label} {scores[name]:.4f}" for label, scores in baselines.items() if name in scores)
-        ends = "[{:.4f}, {:.4f}]".format(*intervals[name]) if intervals and name in intervals else ""
-        parts.append(" ".join(filter(None, (metric_name(name), f"{value:.4f}", ends, others and f"({others})"))))
-    return ", ".join(parts)
+    """Format a task's metrics: `best_metric` with its 95 % interval and the same metric of baselines, and then the others."""
+    others = ", ".join(
+        f"{label} {scores[best_metric]:.4f}" for label, scores in baselines.items() if best_metric in scores
+    )
+    ends = " [{:.4f}, {:.4f}]".format(*intervals[best_metric]) if intervals and best_metric in intervals else ""
+    first = f"{metric_name(best_metric)} {metrics[best_metric]:.4f}{ends}{others and f' ({others})'}"
+    return ", ".join(
+        [first, *(f"{metric_name(name)} {value:.4f}" for name, value in metrics.items() if name != best_metric)]
+    )
 
 
 def objective_of(row: Mapping[str, object]) -> str | None:

@@ -78,6 +78,9 @@ class Embedder:
         ]
         self._kept = re.compile("|".join(map(re.escape, sorted(tokens, key=len, reverse=True))) or "(?!)")
 
+    def __repr__(self) -> str:
+        return f"Embedder({self.dimension} numbers, pooling {'+'.join(self.pooling.modes)}, up to {self.max_seq_length} tokens)"
+
     @property
     def max_seq_length(self) -> int:
         """The largest number of tokens, with [CLS] and [SEP]; further tokens of a text are cut off."""

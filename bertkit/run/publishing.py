@@ -138,7 +138,7 @@ def publish_task(
         facts,
         result | eval_json_parts(review),
         files=task.eval_files(examples, predictions),
-        line=f"dev: {console.scores_line(scores, baseline.scores, ranges)} (step {best.step}, the best by {metric_name(task.config.best_metric)})",
+        line=f"dev: {console.scores_line(scores, baseline.scores, task.config.best_metric, ranges)} (step {best.step}, the best by {metric_name(task.config.best_metric)})",
         review={
             **review,
             "scores": scores,

@@ -36,6 +36,7 @@ from bertkit.train.micro_batches import AUTO_MICRO_TOKENS, MIN_PARTS, check_num_
 from bertkit.train.processes import Accelerator
 
 MIN_UNKNOWN = 0.05  # of the tokens: fewer unknown ones change little
+MIN_TRUNCATED = 0.1  # of the examples: fewer that are cut change little
 MAX_NAMED = 3  # examples that a warning names
 PLANNED_STEPS = 50  # steps in which to look for the largest micro-batch; a millisecond each
 
@@ -103,9 +104,8 @@ class TaskSplit:
         windows = f"; {num_windows:,} windows" if num_windows > num_examples else ""
         line = f"{source.describe()}; truncated {num_truncated:,} ({num_truncated / num_examples:.1%}){windows}"
         warnings = [*source.warnings, *self.coverage.warnings(source.examples, source.description)]
-        if num_truncated == num_examples:
-            remedy = "raise task.max_seq_length, or cut the texts into parts that fit"
-            warnings.insert(0, f"{source.description}: every example is truncated; {remedy}")
+        if num_truncated >= MIN_TRUNCATED * num_examples:
+            warnings.insert(0, f"{source.description}: {source.task.truncated(num_truncated, num_examples)}")
         return [line, *(f"warning: {warning}" for warning in warnings)]
 
 

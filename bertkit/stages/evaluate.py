@@ -4,6 +4,7 @@ import json
 import sys
 
 from bertkit.base.errors import InputError, say
+from bertkit.display import console
 from bertkit.inference.forward import score_split
 from bertkit.inference.task_model import check_labels, open_task_model, task_settings_of_run, trained_on
 from bertkit.inference.text_losses import losses_on_text
@@ -28,7 +29,10 @@ def scores(settings: EvaluateSettings) -> dict[str, object] | None:
     """Evaluate a model; return the metrics in the main process, and None in the others."""
     if settings.task is not None or task_settings_of_run(settings.model_dir) is not None:
         return _scores_on_task(settings)
-    return losses_on_text(settings)
+    losses = losses_on_text(settings)
+    if losses is not None and console.has_controls(losses):
+        say(console.health_line(losses, {}), file=sys.stderr)
+    return losses
 
 
 def _scores_on_task(settings: EvaluateSettings) -> dict[str, object] | None:
@@ -63,5 +67,7 @@ def _scores_on_task(settings: EvaluateSettings) -> dict[str, object] | None:
         *([opened.task.truncated(coverage.num_truncated, len(examples))] if coverage.num_truncated else []),
         *coverage.warnings(examples, source.description),
     ]
-    say(source.describe(), *(f"warning: {warning}" for warning in warnings), file=sys.stderr)
-    return evaluation(task, examples, scored.predictions, scored.scores, split)
+    measured, intervals = evaluation(task, examples, scored.predictions, scored.scores, split)
+    line = console.scores_line(scored.scores, {}, config.best_metric, intervals)
+    say(source.describe(), *(f"warning: {warning}" for warning in warnings), f"{split}: {line}", file=sys.stderr)
+    return measured

@@ -96,11 +96,13 @@ class _Finetuning:
             return Evaluation()
         dev, writer = self._evaluate(), self.state.writer
         metrics = dev.scores | {"loss": dev.loss}
-        is_best = writer.offer_best(step, dev.scores[self.settings.task.best_metric])
-        writer.history.num_worse = 0 if is_best else writer.history.num_worse + 1
+        score, before = dev.scores[self.settings.task.best_metric], writer.history.best
+        is_best = writer.offer_best(step, score, dev.loss)
+        is_better = is_best and (before is None or score > before.score)
+        writer.history.num_worse = 0 if is_better else writer.history.num_worse + 1
         lines = []
         if self.state.accelerator.is_main_process:
-            lines.append(f"  dev: {console.scores_line(metrics, self.baseline.scores)}")
+            lines.append(f"  dev: {console.scores_line(metrics, self.baseline.scores, self.settings.task.best_metric)}")
         return Evaluation(metrics, must_save=is_best, lines=tuple(lines))
 
     def publish(self) -> None:

@@ -56,6 +56,10 @@ class OneLabel(SequenceTask[str]):
             raise ValueError(f"unknown label {label!r:.80}{hint}")
         return self.numbers[label]
 
+    def written(self, label: str) -> str | int:
+        """Return the label as it is written: a number if all labels are whole numbers."""
+        return self.as_written[label]
+
     def prediction(self, example: str, logits: Logits) -> SequencePrediction[str]:
         """Return the most probable label."""
         probabilities = softmax(logits)
@@ -117,6 +121,10 @@ class SeveralLabels(SequenceTask[tuple[str, ...]]):
     def target(self, label: tuple[str, ...]) -> list[float]:
         """Return 1.0 for each label of an example, 0.0 for the others."""
         return [float(name in label) for name in self.labels]
+
+    def written(self, label: tuple[str, ...]) -> list[str | int]:
+        """Return the labels as they are written: numbers if all labels are whole numbers."""
+        return [self.as_written[name] for name in label]
 
     def prediction(self, example: str, logits: Logits) -> SequencePrediction[tuple[str, ...]]:
         """Return all labels above 0.5."""

@@ -9,6 +9,7 @@ Source: Devlin et al. 2019, figure 4 (a) and (b); google-research/bert run_class
 
 import functools
 import itertools
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -115,6 +116,12 @@ class SequenceTask(HeadTask[SequenceExample[LabelT], Feature, SequencePrediction
         """The number of each label."""
         return {name: number for number, name in enumerate(self.labels)}
 
+    @functools.cached_property
+    def as_written(self) -> dict[str, str | int]:
+        """Each label as `predict` writes it: whole numbers if all are, as in the training file."""
+        are_numbers = all(re.fullmatch("0|-?[1-9][0-9]*", name) for name in self.labels)
+        return {name: int(name) if are_numbers else name for name in self.labels}
+
     def is_without_label(self, value: object) -> bool:
         """Whether a cell with this value lacks the label that it must have."""
         return value == ""
@@ -198,7 +205,12 @@ class SequenceTask(HeadTask[SequenceExample[LabelT], Feature, SequencePrediction
 
     def row(self, example: SequenceExample[LabelT], prediction: SequencePrediction[LabelT]) -> Row:
         """Return the id, the label and the probabilities."""
-        return {"id": prediction.id, "label": prediction.label, "probabilities": dict(prediction.probabilities)}
+        label = self.written(prediction.label)
+        return {"id": prediction.id, "label": label, "probabilities": dict(prediction.probabilities)}
+
+    def written(self, label: LabelT) -> object:
+        """Return a label as `predict` writes it."""
+        return label
 
     def verdict(self, example: SequenceExample[LabelT], prediction: SequencePrediction[LabelT]) -> Verdict:
         """Return the label, or all labels, and the probabilities."""
@@ -218,8 +230,8 @@ class SequenceTask(HeadTask[SequenceExample[LabelT], Feature, SequencePrediction
         return example.label is not None
 
     def reference(self, example: SequenceExample[LabelT]) -> object:
-        """Return the label."""
-        return example.label
+        """Return the label, as `predict` writes it."""
+        return None if example.label is None else self.written(example.label)
 
     def compared(
         self, examples: Sequence[SequenceExample[LabelT]], predictions: Sequence[SequencePrediction[LabelT]]

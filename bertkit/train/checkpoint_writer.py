@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import math
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from bertkit.base.errors import StorageError, counted, say
+from bertkit.base.typed_settings import IF_SET
 from bertkit.train import checkpoint
 from bertkit.train.log import Window
 from bertkit.train.processes import Ranks
@@ -21,6 +23,12 @@ class Best:
 
     step: int
     score: float
+    loss: float | None = field(default=None, metadata=IF_SET)  # decides between equal scores
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """What is compared: the score, and then the loss."""
+        return self.score, -math.inf if self.loss is None else -self.loss
 
 
 @dataclass
@@ -47,13 +55,13 @@ class CheckpointWriter:
         self._failed_step: int | None = None
         self._best_before: Best | None = None
 
-    def offer_best(self, step: int, score: float) -> bool:
-        """Record the weights of `step` as the best if their score is the highest so far; return whether it is."""
+    def offer_best(self, step: int, score: float, loss: float | None = None) -> bool:
+        """Record the weights of `step` as the best if their score is the highest so far, or equals it with a lower loss; return whether they are."""
         self.wait()  # a failed save may change which weights are the best
-        best = self.history.best
-        if best is not None and not score > best.score:
+        best, offered = self.history.best, Best(step, score, loss)
+        if best is not None and not offered.rank > best.rank:
             return False
-        self.history.best, self._best_before = Best(step, score), best
+        self.history.best, self._best_before = offered, best
         return True
 
     def write(self, contents: checkpoint.Checkpoint, *, is_required: bool = False) -> None:

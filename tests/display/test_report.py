@@ -8,7 +8,7 @@ import pytest
 from browser import chromium
 from conftest import Page
 
-from bertkit.display.console import health_line, model_line, phase_line, step_line
+from bertkit.display.console import health_line, model_line, phase_line, scores_line, step_line
 from bertkit.display.page import Table
 from bertkit.display.report import CHARTS, TASK_CHARTS, comparison_page, write_report
 
@@ -219,6 +219,14 @@ def test_step_line_shows_progress() -> None:
     assert step_line(with_pairs, 2400, "1m37s") == output.replace("  lr", "  nsp acc 0.50  lr")
     left_out = {key: row[key] for key in ("step", "learning_rate", "tokens_per_second")}
     assert step_line(left_out, 2400, "") == "step 50/2400  left out  lr 9.80e-04  27,043 tokens/s"
+
+
+def test_scores_line_shows_the_baselines_of_one_metric() -> None:
+    scores = {"pearson": 0.5, "r2": 0.25, "rmse": 1.5}
+    baselines = {"majority": {"r2": 0.0, "rmse": 2.0}, "TF-IDF": {"r2": 0.125, "pearson": 0.4}}
+    output = "R² 0.2500 [0.1000, 0.4000] (majority 0.0000, TF-IDF 0.1250), Pearson correlation 0.5000, root mean square error 1.5000"
+    assert scores_line(scores, baselines, "r2", {"r2": (0.1, 0.4), "rmse": (1.0, 2.0)}) == output
+    assert scores_line({"f1": 0.5}, {}, "f1") == "F1 0.5000"
 
 
 def test_health_line_compares_loss_with_its_controls() -> None:

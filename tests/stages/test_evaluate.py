@@ -314,6 +314,12 @@ def test_what_finetuning_says_of_its_dev_split(tokenizer: Tokenizer, tmp_path: P
         assert result.pop("calibration_error") == pytest.approx(expected["calibration_error"], abs=1e-6)
         return result
 
+    capsys.readouterr()
+    assert run(["evaluate", f"model_dir={run_dir}", *task, "device=cpu"]) == 0
+    printed, (low, high) = capsys.readouterr(), scores["intervals"]["accuracy"]
+    others = f"F1 {scores['f1']:.4f}, Matthews correlation {scores['matthews_correlation']:.4f}"
+    line = f"dev: accuracy {scores['accuracy']:.4f} [{low:.4f}, {high:.4f}], {others}"
+    assert (printed.err.splitlines()[-1], json.loads(printed.out)["accuracy"]) == (line, scores["accuracy"])
     assert evaluated(f"model_dir={run_dir}", *task) == {**scores, "split": "dev"}
     assert json.loads((run_dir / "manifest.json").read_text())["corpus"]["has_pairs"] is False
     own = (f"model_dir={run_dir}", f"data_dir={data}")  # the run knows its task, which task.* changes

@@ -7,10 +7,11 @@ from task_configs import task_config
 
 from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import SPECIAL_TOKENS, wordpiece
-from bertkit.run.task_data import Coverage
+from bertkit.run.task_data import Coverage, TaskSplit
 from bertkit.tasks import task as task_module
 from bertkit.tasks.batching import FeatureBatches
 from bertkit.tasks.choice import ChoiceExample
+from bertkit.tasks.reading.source import SplitExamples
 from bertkit.tasks.sequence import SequenceExample
 from bertkit.tasks.spans.examples import SpanExample
 from bertkit.tasks.trainable import task_of
@@ -52,6 +53,16 @@ def test_coverage_counts_cut_texts_and_unknown_tokens(
     ids = ", ".join(f"id{number}" for number in expected[3])
     assert re.match(rf"dev\.tsv \(tsv\): {len(expected[3])} examples? with ", line)
     assert f"ids {ids})" in line
+
+
+@pytest.mark.parametrize(("num_long", "is_said"), [(0, False), (1, False), (4, True), (12, True)])
+def test_many_cut_texts_are_said_with_the_setting_to_raise(num_long: int, is_said: bool) -> None:
+    task, coverage = task_of(task_config("sequence", "task.max_seq_length=8"), ("x", "y")), Coverage(TOKENIZER.facts)
+    examples = [sequence(n, "a " * (9 if n < num_long else 3)) for n in range(12)]
+    list(coverage.counted(task.each_feature(examples, TOKENIZER)))
+    lines = TaskSplit(SplitExamples(task, "dev.tsv (tsv)", examples, "dev.tsv"), coverage).describe()
+    cut = f"{num_long} of 12 examples were truncated by task.max_seq_length=8; raise it or set task.long_texts=mean"
+    assert (f"warning: dev.tsv (tsv): {cut}" in lines) == is_said
 
 
 @pytest.mark.parametrize(("num_known", "share"), [(20, None), (19, "5%"), (3, "25%")])

@@ -122,6 +122,20 @@ def test_label_and_number_predictions_are_as_by_hand() -> None:
 CHOICES = [ChoiceExample("x", "a b", ("c", "d e"), 1), ChoiceExample("y", "b", ("d", "c c c"), None)]
 
 
+@pytest.mark.parametrize(
+    ("labels", "written"), [(("-1", "0", "10"), [-1, 0, 10]), (("01", "2"), ["01", "2"]), (("1", "two"), ["1", "two"])]
+)  # fmt: skip
+def test_labels_that_are_whole_numbers_are_written_as_numbers(labels: tuple[str, ...], written: list[object]) -> None:
+    row = example("a", label=labels[0])
+    logits = [np.eye(len(labels))[number] for number in range(len(labels))]
+    one, several = OneLabel(sized(8), labels), SeveralLabels(sized(8), labels)
+    rows = [one.row(row, one.prediction("0", own)) for own in logits]
+    assert [row["label"] for row in rows] == written
+    assert list(rows[0]["probabilities"]) == list(labels)
+    assert one.reference(row) == written[0]
+    assert [several.row(row, several.prediction("0", own))["label"] for own in logits] == [[one] for one in written]
+
+
 def test_each_ending_is_a_feature() -> None:
     features = ChoiceTask(sized(7)).features(CHOICES, TOKENIZER)
     assert [words(feature.input_ids) for feature in features] == [

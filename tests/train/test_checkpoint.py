@@ -15,6 +15,9 @@ from bertkit.base.errors import NumericsError, StorageError
 from bertkit.base.tensor_files import read_tensors
 from bertkit.train import checkpoint
 from bertkit.train.checkpoint import Checkpoint, all_checkpoints, fault_of, newest_valid
+from bertkit.train.checkpoint_writer import CheckpointWriter
+from bertkit.train.processes import Ranks
+from bertkit.train.train_config import SavingConfig
 
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json", "config.json", "vocab.txt")
 
@@ -50,6 +53,17 @@ def test_saved_checkpoint_is_read_back(tmp_path: Path) -> None:
     assert state == {"step": 7, **written.state}
     assert (path / "vocab.txt").read_text() == "a\nb\n"
     assert set(json.loads((path / "manifest.json").read_text())["files"]) == set(FILES)
+
+
+def test_best_of_equal_scores_has_lower_loss(tmp_path: Path) -> None:
+    writer = CheckpointWriter(tmp_path, SavingConfig(keep_last=1, background=False, on_save_error="stop"), Ranks(0, 1))
+    offers = [(0.5, 0.7, True), (0.5, 0.6, True), (0.5, 0.6, False), (0.5, 0.8, False), (0.4, 0.1, False), (0.5, None, False),
+              (0.6, 0.9, True), (0.6, float("nan"), False), (float("nan"), 0.1, False)]  # fmt: skip
+    assert [writer.offer_best(n, score, loss) for n, (score, loss, _) in enumerate(offers)] == [
+        best for _, _, best in offers
+    ]
+    assert writer.history.best is not None
+    assert writer.history.best.step == 6
 
 
 def test_oldest_checkpoints_are_deleted_in_order_of_steps(tmp_path: Path) -> None:

@@ -51,6 +51,9 @@ class Tokenizer:
         if sorted(vocab.values()) != list(range(len(vocab))):
             raise InputError(f"vocabulary of {len(vocab)} tokens: its ids are not 0 to {len(vocab) - 1}")
 
+    def __repr__(self) -> str:
+        return f"Tokenizer({self.rules}, {self.vocab_size:,} tokens)"
+
     @cached_property
     def vocab(self) -> list[str]:
         """The tokens in the order of their ids."""

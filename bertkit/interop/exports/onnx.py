@@ -8,6 +8,7 @@ import importlib.util
 import io
 import itertools
 import logging
+import math
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -105,9 +106,10 @@ def describe(rows: Sequence[OnnxDifference]) -> Iterator[str]:
     for file, group in itertools.groupby(rows, key=lambda row: row["file"]):
         own = list(group)
         worst, same = max(row["max_abs"] for row in own), min(row["same_largest"] for row in own)
+        share = "all" if same == 1 else f"at least {math.floor(1000 * same) / 10:g} % of the"
         yield (
-            f"onnx/{file}: differs from transformers by up to {worst:.2g}; on random tokens at least {same:.0%} of vectors have "
-            "the same largest element"
+            f"onnx/{file}: differs from transformers by up to {worst:.2g}; on random tokens {share} vectors have the same "
+            "largest element"
         )
 
 

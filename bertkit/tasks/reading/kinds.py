@@ -117,7 +117,8 @@ def _of_labels(task: TaskConfig, labels: Sequence[object]) -> Inferred:
     more = " (numbers; if their sizes matter, as of stars, set task=regression)" if are_stars else ""
     if not is_few:
         return Inferred([], f"{len(texts):,} different labels in {len(labels):,} rows; {_WAY_OUT}")
-    return Inferred(["task=classification"], f"{counted(len(texts), 'different label')}{more}")
+    found = counted(len(texts), "different label") if len(texts) > 1 else "one label alone"
+    return Inferred(["task=classification"], f"{found}{more}")
 
 
 def _are_lists(values: Sequence[str], separator: str) -> bool:

@@ -35,7 +35,7 @@ def test_onnxruntime_and_its_quantisation(tokenizer: Tokenizer, tmp_path: Path, 
     shape = {"max_position_embeddings": 64, "num_hidden_layers": 1}
     output = exported(tokenizer, tmp_path, PRETRAINING_HEADS, "head=pretraining", "onnx=int8", **shape)
     assert re.search(
-        r"^onnx/model_quantized.onnx: .* 0\.\d+; .* \d+% of vectors",
+        r"^onnx/model_quantized.onnx: .* 0\.\d+; on random tokens (all|at least [\d.]+ % of the) vectors have",
         capsys.readouterr().out,
         flags=re.MULTILINE,
     )
