@@ -28,7 +28,7 @@ from bertkit.kernels.layout import Layout
 
 @dataclass(frozen=True)
 class FastWays:
-    """Which fast kernels a run uses; saved in its checkpoints. The last two are for CUDA, all others for a CPU."""
+    """Which fast kernels a run uses; saved in its checkpoints. The last four are for CUDA, all others for a CPU."""
 
     # float32 linear maps with oneDNN instead of MKL, which is slow on processors that are not Intel's
     onednn_linear: bool = False
@@ -47,6 +47,12 @@ class FastWays:
     # attention of a whole batch by one kernel: variable-length flash attention in half precision, else memory-efficient
     # attention over padded sequences with a mask
     packed_attention: bool = False
+    half_residuals: bool = (
+        False  # in half precision a post-norm layer also returns half precision: a fifth less memory to move
+    )
+    even_columns: bool = (
+        False  # the decoder over a vocabulary is computed with a multiple of 8 columns, as matrix units need it
+    )
     # passes of training in half precision as CUDA graphs (`model.recorded`); the numbers of tokens and of masked tokens are then
     # rounded up
     recorded_passes: bool = False
@@ -119,21 +125,20 @@ def packed_attention(
     A query attends to `key_range` tokens before and after it, -1: all, as always between two layouts.
 
     The kernel draws 8 random bits for each weight, so it keeps a multiple of 1/256 of them: 230/256 for a `dropout_prob` of
-    0.1. It would divide by 0.9; here the context is divided by what is kept, so its mean is exact (flash-attention
-    flash_api.cpp, `p_dropout_in_uint8_t`).
+    0.1. It is asked for 26/256 instead, which it drops, and scales by, exactly (flash-attention flash_api.cpp,
+    `p_dropout_in_uint8_t`).
     """
     flash, (before, after) = torch.ops.aten._flash_attention_forward, key_range
     places = queries.bounds, keys.bounds, queries.longest, keys.longest
     windows = {"window_size_left": before, "window_size_right": after}
-    context = flash(query, key, value, *places, dropout_prob, False, False, **windows)[0]
-    return context * _correction(dropout_prob) if dropout_prob > 0 else context  # type: ignore[no-any-return]
+    return flash(query, key, value, *places, _share_dropped(dropout_prob), False, False, **windows)[0]  # type: ignore[no-any-return]
 
 
 @functools.cache
-def _correction(dropout_prob: float) -> float:
-    """Return the share of weights that flash attention should keep, divided by the share that it keeps."""
+def _share_dropped(dropout_prob: float) -> float:
+    """Return the share of weights that flash attention drops for this probability, a multiple of 1/256."""
     kept = float(torch.tensor(1.0) - torch.tensor(dropout_prob))  # in float32, as the kernel computes it
-    return kept * 256 / (math.floor(kept * 255) + 1)
+    return 1 - (math.floor(kept * 255) + 1) / 256
 
 
 def fits_packed(query: Tensor) -> bool:
@@ -161,6 +166,6 @@ def exact_dropout(query: Tensor, dropout_prob: float) -> AbstractContextManager[
     """Prevent the use of torch's flash attention with dropout on CUDA, since its probability is not exact.
 
     It compares 8 random bits, so that 0.1 becomes 26/256, but scales by 1/0.9 (flash-attention flash_api.cpp,
-    `p_dropout_in_uint8_t`); `packed_attention` accepts that, and corrects the scale.
+    `p_dropout_in_uint8_t`); `packed_attention` asks for a multiple of 1/256.
     """
     return sdpa_kernel(EXACT_DROPOUT) if dropout_prob > 0 and query.is_cuda else nullcontext()

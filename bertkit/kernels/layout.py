@@ -1,7 +1,7 @@
 """Where each sequence starts and ends in a packed batch, and groups of sequences as the operands of batched products.
 
-A fast kernel may need a batch size that is rounded up: "slack" are the additional tokens at the end of a batch, each a
-sequence of its own, whose results are not used.
+A fast kernel may need a batch size that is rounded up: "slack" are the additional tokens at the end of a batch, in
+sequences of their own, whose results are not used.
 
 Axes: as in model/attention.py.
 """
@@ -121,14 +121,18 @@ class Layout:
         device: torch.device | None = None,
         position_ids: Tensor | None = None,
         num_slack: int = 0,
+        slack_length: int = 1,
     ) -> Layout:
         """Make the layout of sequences with these lengths, a tensor (B,) on the CPU.
 
         Everything is computed on the CPU, so the host never waits for the device. `position_ids` (S,) replaces 0, 1, 2, ...
-        in each sequence, for sequences with gaps. The last `num_slack` tokens are slack.
+        in each sequence, for sequences with gaps. The last `num_slack` tokens are slack, in
+        sequences of up to `slack_length` tokens, all at position 0.
         """
-        num_sequences = len(sequence_lengths)
-        sequence_lengths = torch.cat([sequence_lengths, sequence_lengths.new_ones(num_slack)])
+        num_sequences, num_tokens = len(sequence_lengths), int(sequence_lengths.sum())
+        slack = sequence_lengths.new_full((-(-num_slack // slack_length),), slack_length)
+        slack[-1:] -= -num_slack % slack_length
+        sequence_lengths = torch.cat([sequence_lengths, slack])
         lengths: list[int] = sequence_lengths.tolist()
         ends = sequence_lengths.cumsum(0)
         starts = ends - sequence_lengths
@@ -144,7 +148,9 @@ class Layout:
         return cls(
             starts=on_device(starts[:num_sequences], device),
             bounds=on_device(torch.cat([starts[:1], ends]).int(), device),
-            position_ids=on_device(places if position_ids is None else position_ids, device),
+            position_ids=on_device(
+                F.pad(places[:num_tokens], (0, num_slack)) if position_ids is None else position_ids, device
+            ),
             padded_indices=on_device(rows * max(lengths, default=0) + places, device),
             runs=tuple(runs),
         )

@@ -72,6 +72,11 @@ class TiedLinear(nn.Module):
 
     def forward(self, inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """Inputs (n, k), weight (m, k), bias (m,) -> (n, m)."""
+        num_missing = -len(weight) % 8
+        if self.fast.even_columns and num_missing and is_half(inputs) and torch.is_grad_enabled():
+            wide = F.pad(weight.to(torch.get_autocast_dtype("cuda")), (0, 0, 0, num_missing))
+            bias = None if bias is None else F.pad(bias, (0, num_missing))
+            return F.linear(inputs, wide, bias)[:, : len(weight)]
         return linear(inputs, weight, bias, self.fast, self.packed)
 
 
@@ -134,6 +139,16 @@ def is_on_cpu(inputs: Tensor) -> bool:
 def is_on_cuda(inputs: Tensor) -> bool:
     """Whether this tensor is on a GPU, and no graph is being traced."""
     return inputs.is_cuda and not torch.compiler.is_compiling()
+
+
+def is_half(inputs: Tensor) -> bool:
+    """Whether matrix products of this tensor, on a GPU, are computed in half precision."""
+    return inputs.is_cuda and torch.is_autocast_enabled("cuda")
+
+
+def halved(hidden: Tensor, fast: FastWays) -> Tensor:
+    """Round hidden states on a GPU to the precision of the matrix products."""
+    return hidden.to(torch.get_autocast_dtype("cuda")) if fast.half_residuals and is_half(hidden) else hidden
 
 
 def product(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

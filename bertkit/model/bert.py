@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from bertkit.base import plugins
+from bertkit.kernels.fast import ANYWHERE
 from bertkit.kernels.layout import Layout
-from bertkit.kernels.linear import ACTIVATIONS, Dropout, Embedding, Linear
+from bertkit.kernels.linear import ACTIVATIONS, Dropout, Embedding, Linear, halved
 from bertkit.model.attention import MultiHeadAttention
 from bertkit.model.bert_config import READING_FIRST, BertConfig
 from bertkit.model.geometry import Geometry
@@ -52,6 +53,8 @@ class Embeddings(nn.Module):
     token embeddings (Vaswani et al. 2017, sections 3.4 and 3.5), and a recurrent model uses token embeddings only.
     """
 
+    fast = ANYWHERE  # replaced by `BertWithHeads.use`
+
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         is_bert = config.decoder is None or not config.decoder.is_from_scratch
@@ -63,6 +66,7 @@ class Embeddings(nn.Module):
         self.add_module(self.place, positions)
         self.segment = Embedding(config.type_vocab_size, size) if is_bert and config.type_vocab_size > 0 else None
         self.norm, prob = make_norm(config) if is_bert else None, config.embedding_dropout_prob
+        self.is_post_norm = is_bert and config.norm.placement == "post"
         self.dropout = Dropout(config.hidden_dropout_prob if prob is None else prob)
 
     @property
@@ -81,7 +85,8 @@ class Embeddings(nn.Module):
         if self.segment is not None:
             hidden = hidden + self.segment(token_type_ids)
         hidden = self.positions.embed(hidden, position_ids)
-        return self.dropout(hidden if self.norm is None else self.norm(hidden))  # type: ignore[no-any-return]
+        hidden = self.dropout(hidden if self.norm is None else self.norm(hidden))
+        return halved(hidden, self.fast) if self.is_post_norm else hidden
 
 
 @plugins.option("feed_forward", "mlp")
@@ -129,6 +134,8 @@ def make_feed_forward(config: BertConfig) -> nn.Module:
 class EncoderLayer(nn.Module):
     """Attention and feed-forward, both with dropout, a residual connection, and a norm after it (`post`) or before (`pre`)."""
 
+    fast = ANYWHERE  # replaced by `BertWithHeads.use`
+
     def __init__(self, config: BertConfig, layer: int, shared: nn.Module | None = None) -> None:
         """Make the layer with this number, counted from 0."""
         super().__init__()
@@ -159,8 +166,8 @@ class EncoderLayer(nn.Module):
         hidden = hidden + self.dropout(self.attention.output(context))
         if self.is_pre_norm:
             return hidden + self.dropout(self.feed_forward(self.feed_forward_norm(hidden)))  # type: ignore[no-any-return]
-        hidden = self.attention_norm(hidden)
-        return self.feed_forward_norm(hidden + self.dropout(self.feed_forward(hidden)))  # type: ignore[no-any-return]
+        hidden = halved(self.attention_norm(hidden), self.fast)
+        return halved(self.feed_forward_norm(hidden + self.dropout(self.feed_forward(hidden))), self.fast)
 
 
 class Encoder(nn.Module):

@@ -83,9 +83,8 @@ class _Recorder:
         is_training = self.model.training and torch.is_grad_enabled() and torch.is_autocast_enabled("cuda")
         if not is_training or any(more.values()):
             return self.usual(input_ids, token_type_ids, layout, masked_positions, **more)  # type: ignore[arg-type]
-        num_bounds = (
-            len(layout.starts) + 1 + max(STEP, len(input_ids) // 32)
-        )  # all slack has room: `DeviceInputs.num_slack`
+        num_slack = max(STEP, len(input_ids) // 32)  # at most, in sequences of STEP tokens: `DeviceInputs.num_slack`
+        num_bounds = len(layout.starts) + 1 - (-num_slack // STEP)
         bounds = F.pad(layout.bounds, (0, num_bounds - len(layout.bounds)), value=len(input_ids))  # empty sequences
         masked = [] if masked_positions is None else [masked_positions]
         inputs = [input_ids, token_type_ids, layout.position_ids, layout.starts, bounds, *masked]

@@ -67,7 +67,8 @@ class DeviceInputs:
         return None if ids is None or lengths is None else Targets(self.rows(ids), self._layout(ids, lengths))
 
     def _layout(self, ids: NDArray[np.generic], lengths: NDArray[np.int64]) -> Layout:
-        return Layout.from_lengths(torch.from_numpy(lengths), self.device, num_slack=self.num_slack(len(ids)))
+        num_slack, slack_length = self.num_slack(len(ids)), self.round_to or 1
+        return Layout.from_lengths(torch.from_numpy(lengths), self.device, None, num_slack, slack_length)
 
     def autocast(self) -> torch.autocast:
         """Return a context manager that selects the precision."""

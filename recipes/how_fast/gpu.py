@@ -1,8 +1,8 @@
 """bertkit and Hugging Face on one GPU: tokens per second, share of the card's peak, peak memory. Start it with gpu.sh.
 
-A row is some work with some model. Its systems are Hugging Face at its default, its faster ways, and bertkit. Each runs alone, in its own
-process with a time limit: it loads, compiles and warms up, then repeats one round. Its result is written at once, to results.json
-and results.md, and it is not measured again.
+A row is some work with some model. Its systems are Hugging Face at its default, its faster ways, and bertkit, each in its own process.
+As many as fit on the card load, compile and warm up together; then each repeats one round, while the others wait. Its result is
+written at once, to results.json and results.md, and it is not measured again.
 """
 
 import argparse
@@ -17,7 +17,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,8 @@ from bertkit.model.bert_config import PRETRAINING_HEADS
 
 Result = dict[str, Any]
 NUM_ROUNDS = 5  # after two that warm up
+BYTES = 12e9  # of the card's memory for each system that is loaded
+LIMIT = 300.0  # seconds for systems that are loaded together
 QUANTILES = {  # 0 %, 5 %, ... 100 % of the numbers of tokens, by the vocabulary of bert-base-uncased
     # the training sentences of SST-2
     "finetuning": (3, 4, 4, 5, 6, 6, 7, 8, 8, 9, 10, 11, 13, 14, 16, 18, 20, 23, 27, 33, 66),
@@ -99,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in set(args.rows) - {row.name for row in ROWS}:
         raise SystemExit(f"error: no row {name}; expected some of {', '.join(row.name for row in ROWS)}")
     args.output_dir.mkdir(parents=True, exist_ok=True)
-    results, left = opened(args), list[str]()
+    results, missing = opened(args), list[tuple[Row, System, argparse.Namespace]]()
     args.data_dir = prepared_text(args.data_dir, args.output_dir).directory
     for row in ROWS:
         if row.name not in args.rows if args.rows else args.part not in (None, row.part):
@@ -109,22 +112,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in list(done) if args.again else ():
             if name.startswith("bertkit") or "failed" in done[name]:
                 del done[name]
-        missing = [system for system in systems_of(row, given) if system.name not in done]
-        if missing and not left:
+        if left := [system for system in systems_of(row, given) if system.name not in done]:
             found |= made(row, given)
-        for system in missing:
-            limit = 180.0 if "compiled" in system.name else 120.0  # seconds, with loading and compiling
-            if left or time.monotonic() - started_at + limit > args.seconds:
-                left.append(f"{row.name}, {system.name}")
-                continue
-            done[system.name] = alone(
-                system, [each["first"] for each in done.values() if "first" in each], given, limit
-            )
+            missing += [(row, system, given) for system in left]
+    size = max(1, int(results["environment"]["memory_gigabytes"] * 1e9 / BYTES))
+    while missing and time.monotonic() - started_at + LIMIT < args.seconds:
+        for row, system, found in measured(missing[:size]):
+            systems = results["rows"][row.name]["systems"]
+            compare_first(found, system, list(systems.values()))
+            systems[system.name] = found
             write_durably(args.output_dir / "results.json", json.dumps(results, indent=1) + "\n")
             write_durably(args.output_dir / "results.md", markdown(results) + "\n")
             print(f"{row.name}, {system.name}: measured after {time.monotonic() - started_at:.0f} s", flush=True)
-    shutil.rmtree(args.output_dir / "model", ignore_errors=True)
-    print(markdown(results), *(f"left for the next start: {name}" for name in left), sep="\n")
+        missing = missing[size:]
+    shutil.rmtree(args.output_dir / "models", ignore_errors=True)
+    left = [f"left for the next start: {row.name}, {system.name}" for row, system, _ in missing]
+    print(markdown(results), *left, sep="\n")
     return 75 if left else 0
 
 
@@ -170,7 +173,7 @@ def settings_of(row: Row, args: argparse.Namespace) -> argparse.Namespace:
         "model": row.model, "vocab_size": 30522, "max_seq_length": row.length, "num_clients": row.batch,
         "batch_sequences": row.batch // 4 if is_small else row.batch, "num_texts": 0 if row.their_class else 8192,
         "steps_per_round": 5 if row.work == "pretraining" else 20, "round_seconds": 3.0,
-        "num_threads": min(8, os.cpu_count() or 1), "model_dir": args.output_dir / "model", "precision": "bf16",
+        "num_threads": min(8, os.cpu_count() or 1), "model_dir": args.output_dir / "models" / row.name, "precision": "bf16",
         "profile": args.output_dir / f"{row.name}.profile.txt",
     }  # fmt: skip
     trial = {
@@ -183,6 +186,7 @@ def settings_of(row: Row, args: argparse.Namespace) -> argparse.Namespace:
 def made(row: Row, args: argparse.Namespace) -> Result:
     """Write a new model for a row; return the title of the row, and its FLOPs for each token."""
     shutil.rmtree(args.model_dir, ignore_errors=True)
+    args.model_dir.parent.mkdir(exist_ok=True)
     labels: dict[str, Any] = {"labels": prediction.LABELS} if row.heads == ("sequence",) else {}
     new_model(args, open_prepared(args.data_dir).tokenizer, args.model_dir, row.heads, **labels)
     config, num_masked = json.loads((args.model_dir / "config.json").read_text(encoding="utf-8")), 0.0
@@ -264,29 +268,44 @@ def systems_of(row: Row, args: argparse.Namespace) -> list[System]:
     return [System(name, functools.partial(*load), tolerance) for name, load in found.items()]
 
 
-def alone(system: System, references: Sequence[Any], args: argparse.Namespace, limit: float) -> Result:
-    """Measure a system in a process of its own; write a profile of bertkit to the folder of the results."""
-    started_at = time.monotonic()
-    try:
-        with rounds.started(system, args.num_threads, limit) as ask:
-            found: Result = {"first": np.ravel(ask(rounds.first_result))[:64].tolist()}
+def measured(
+    chosen: Sequence[tuple[Row, System, argparse.Namespace]],
+) -> Iterator[tuple[Row, System, Result]]:
+    """Load systems together, then measure one after another; write profiles of bertkit to the folder of the results."""
+
+    def ready(place: int) -> Result:
+        try:
+            found: Result = {"first": np.ravel(ask[place](rounds.first_result))[:64].tolist()}
             for number in range(2):
-                ask(rounds.one_round, number)
-            found["warm_up_seconds"] = time.monotonic() - started_at
-            ask(rounds.forget_peak)
-            found["rounds"] = [asdict(ask(rounds.one_round, number)) for number in range(NUM_ROUNDS)]
-            found["notes"] = ask(rounds.notes)
-            if system.name == "bertkit bf16":
-                with contextlib.suppress(SystemExit):  # the result counts without it
-                    args.profile.write_text(ask(rounds.profiled), encoding="utf-8")
-    except SystemExit as error:
-        return {"failed": str(error)}
-    for reference in references[:1]:
+                ask[place](rounds.one_round, number)
+        except SystemExit as error:
+            return {"failed": str(error)}
+        return {**found, "warm_up_seconds": time.monotonic() - started_at}
+
+    started_at = time.monotonic()
+    with contextlib.ExitStack() as stack, ThreadPoolExecutor(len(chosen)) as pool:
+        ask = [stack.enter_context(rounds.started(system, args.num_threads, LIMIT)) for _, system, args in chosen]
+        for (row, system, args), found, each in zip(chosen, [*pool.map(ready, range(len(chosen)))], ask, strict=True):
+            if "failed" not in found:
+                try:
+                    each(rounds.forget_peak)
+                    found["rounds"] = [asdict(each(rounds.one_round, number)) for number in range(NUM_ROUNDS)]
+                    found["notes"] = each(rounds.notes)
+                    if system.name == "bertkit bf16":
+                        with contextlib.suppress(SystemExit):  # the result counts without it
+                            args.profile.write_text(each(rounds.profiled), encoding="utf-8")
+                except SystemExit as error:
+                    found = {"failed": str(error)}
+            yield row, system, found
+
+
+def compare_first(found: Result, system: System, references: Sequence[Result]) -> None:
+    """Note it if a system's first result is not that of the row's first system."""
+    for reference in [each["first"] for each in references if "first" in each][:1] if "first" in found else ():
         pairs = list(zip(found["first"], reference, strict=False))  # the default may have fewer texts
         differences = np.array([rounds.gap(*pair) for pair in pairs])
         if not np.all(differences <= np.asarray(system.tolerance)):
             found["notes"].append(f"not the same work: first results differ by {differences.max():.1e}")
-    return found
 
 
 def markdown(results: Result) -> str:
