@@ -7,7 +7,7 @@ import dataclasses
 import re
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -35,6 +35,7 @@ from bertkit.tasks.batching import FeatureBatches
 from bertkit.tasks.feature import Feature
 from bertkit.tasks.reading.rows import is_frame, iterated, plain_rows
 from bertkit.train import micro_batches, processes
+from bertkit.train.drawn_ahead import made_ahead
 
 TEXTS_AT_ONCE = 4096  # texts tokenized, and sorted by length, together
 
@@ -127,14 +128,9 @@ class Embedder:
             and f"prompt={prompt!r:.60}: leaves no room for a text in max_seq_length={self.max_seq_length}"
         )
         vectors, num_cut = np.empty((len(texts), self.dimension), np.float32), 0
-        for start in range(0, len(texts), TEXTS_AT_ONCE):
-            part = texts[start : start + TEXTS_AT_ONCE]
-            ids = self.encode_ids(part, start, prompt)
-            longest = self.max_seq_length
-            num_cut += sum(len(text) > longest for text in ids)
-            kept = ([text[0], *self.tokenizer.cut(text[1:-1], longest - 2), text[-1]] for text in ids)
-            features = (Feature(place, text, [0] * len(text), None) for place, text in enumerate(kept))
-            batches = FeatureBatches(features, "sequence")
+        device = next(self.model.parameters()).device
+        for start, num_cut_here, batches in made_ahead(self._batches(texts, prompt), device.type):
+            num_cut += num_cut_here
             for items, batch in batches.batches_of(self.batch_tokens, 0, 1):
                 pooled_vectors = text_vectors(self.model, batch, self.pooling, self.precision, num_skipped)
                 kept_numbers = _scaled(pooled_vectors, is_normal)[:, : self.dimension]
@@ -142,6 +138,15 @@ class Embedder:
                 vectors[start + items] = _scaled(kept_numbers, is_cut and bool(normalize))
         require_finite(bool(np.isfinite(vectors).all()), self.precision)
         return TextVectors(vectors, num_cut)
+
+    def _batches(self, texts: Sequence[str | list[int]], prompt: str) -> Iterator[tuple[int, int, FeatureBatches]]:
+        """Yield the number of a part's first text, how many of its texts are cut, and its batches."""
+        longest = self.max_seq_length
+        for start in range(0, len(texts), TEXTS_AT_ONCE):
+            ids = self.encode_ids(texts[start : start + TEXTS_AT_ONCE], start, prompt)
+            kept = ([text[0], *self.tokenizer.cut(text[1:-1], longest - 2), text[-1]] for text in ids)
+            features = (Feature(place, text, [0] * len(text), None) for place, text in enumerate(kept))
+            yield start, sum(len(text) > longest for text in ids), FeatureBatches(features, "sequence")
 
     def encode_ids(
         self, texts: Sequence[str | list[int]], start: int = 0, prompt: str | None = None
@@ -162,7 +167,7 @@ class Embedder:
             if isinstance(text, str) and not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
                 raise InputError(f"texts[{number}]: contains half of a surrogate pair; remove it")
         given = [prompt + text for text in texts if isinstance(text, str)]
-        encoded = iter(self.tokenizer([*map(self._lowered, given)] if self.pooling.lowercase else given)["input_ids"])
+        encoded = iter(self.tokenizer.encode_texts([*map(self._lowered, given)] if self.pooling.lowercase else given))
         return [
             next(encoded)
             if isinstance(text, str)

@@ -1,7 +1,7 @@
 """Inference: predictions and losses for the examples of a task, in one process or in all."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -23,6 +23,7 @@ from bertkit.tasks.task import Example, ExampleT, FeatureT, PredictionT, Task, T
 from bertkit.tasks.task_config import GenerationConfig
 from bertkit.tasks.trainable import AnyTrainable
 from bertkit.train import processes
+from bertkit.train.drawn_ahead import made_ahead
 from bertkit.train.loop import evaluation_mode
 from bertkit.train.losses import LossTerm
 from bertkit.train.processes import gather_in_order
@@ -119,6 +120,14 @@ class Running:
             places: list[int] = (items[:, None] * num_choices + np.arange(num_choices)).reshape(-1).tolist()
             outputs |= zip(places, compute(batch, places), strict=True)
         return [outputs[place] for place in range(len(features))]
+
+
+def with_features(
+    predictor: Predictor, task: Task[ExampleT, FeatureT, PredictionT], chunks: Iterator[list[ExampleT]]
+) -> Iterator[tuple[list[ExampleT], list[FeatureT]]]:
+    """Yield the examples of each chunk with their features; while a GPU computes a chunk, those of the next one are made."""
+    made = ((examples, list(task.each_feature(examples, predictor.tokenizer))) for examples in chunks)
+    return made_ahead(made, predictor.device.type)
 
 
 def predict_local(

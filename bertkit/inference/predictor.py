@@ -13,7 +13,7 @@ from bertkit.base.hub_ids import path_of
 from bertkit.base.processors import check_precision, fit_threads
 from bertkit.base.typed_settings import build
 from bertkit.inference.chunks import read_rows
-from bertkit.inference.forward import Running, predict_local
+from bertkit.inference.forward import Running, predict_local, with_features
 from bertkit.inference.task_model import Predictor, TaskModel, open_task_model
 from bertkit.kernels import fast
 from bertkit.settings.predict import PredictSettings
@@ -143,7 +143,5 @@ class ReadInputs:
 def read_inputs(predictor: Predictor, inputs: object) -> Iterator[ReadInputs]:
     """Read inputs in chunks; raises InputError if an input lacks what the task needs."""
     read = read_rows(predictor.task, inputs)
-    for examples in read.chunks:
-        yield ReadInputs(
-            read.task, examples, list(read.task.each_feature(examples, predictor.tokenizer)), read.warnings
-        )
+    for examples, features in with_features(predictor, read.task, read.chunks):
+        yield ReadInputs(read.task, examples, features, read.warnings)

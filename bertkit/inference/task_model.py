@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from bertkit.base.errors import InputError, named
 from bertkit.base.files import sha256_file
 from bertkit.base.text_files import JsonObject
@@ -66,6 +68,11 @@ class Predictor(TaskModel):
     precision: str  # precision of the matrix products
     micro_tokens: int  # number of tokens in one forward pass
     top_k: int = TOP_K  # masked LM: number of tokens predicted for each [MASK]
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the model."""
+        return next(self.model.parameters()).device
 
 
 def open_task_model(

@@ -35,7 +35,7 @@ from bertkit.run.length_phases import LengthPhases
 from bertkit.run.resume_rules import RunSettings
 from bertkit.run.state import TrainingState
 from bertkit.tasks.batching import TrainingOrder
-from bertkit.train.drawn_ahead import drawn_ahead
+from bertkit.train.drawn_ahead import AHEAD, drawn_ahead
 from bertkit.train.log import MetricsLog, Trackers
 from bertkit.train.loop import Course, Learner, train
 from bertkit.train.losses import Losses
@@ -43,7 +43,6 @@ from bertkit.train.micro_batches import NumberedBatches
 from bertkit.train.schedule import learning_rate
 from bertkit.train.step_report import StepReport
 
-AHEAD = ("cuda",)  # devices for which batches are drawn ahead; on a CPU the thread would share its cores
 STDOUT = 1  # a file descriptor; a signal handler must not call print, which it may have interrupted
 
 

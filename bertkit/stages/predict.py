@@ -15,7 +15,7 @@ from typing import TextIO, cast
 from bertkit.base import plugins
 from bertkit.base.errors import counted, say
 from bertkit.inference.chunks import opened_examples, write_results
-from bertkit.inference.forward import predict_local
+from bertkit.inference.forward import predict_local, with_features
 from bertkit.inference.predictor import open_predictor
 from bertkit.inference.task_model import Predictor
 from bertkit.run.outputs import check_outputs, has_content, is_stream, opened_output, partial_output
@@ -69,8 +69,7 @@ class _Predicted:
 def _predicted(predictor: Predictor, source: Inputs) -> Iterator[_Predicted]:
     """Predict the examples of a source, one chunk after another."""
     task = source.task
-    for examples in source.chunks:
-        features = list(task.each_feature(examples, predictor.tokenizer))
+    for examples, features in with_features(predictor, task, source.chunks):
         predictions = predict_local(predictor, task, examples, features)
         rows = task.rows(examples, features, predictions)
         yield _Predicted(examples, predictions, _with_fields(source.rows, rows))

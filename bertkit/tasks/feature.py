@@ -128,6 +128,6 @@ def truncated_lengths(num_first: int, num_second: int, budget: int) -> tuple[int
 
 
 def softmax(logits: Logits) -> NDArray[np.float64]:
-    """exp(x) / sum(exp(x)), in float64."""
-    powers = np.exp(logits.astype(np.float64) - np.max(logits))
-    return np.asarray(powers / powers.sum())
+    """exp(x) / sum(exp(x)) over the last axis, in float64."""
+    powers = np.exp(logits.astype(np.float64) - np.max(logits, axis=-1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=-1, keepdims=True))

@@ -60,11 +60,13 @@ class OneLabel(SequenceTask[str]):
         """Return the label as it is written: a number if all labels are whole numbers."""
         return self.as_written[label]
 
-    def prediction(self, example: str, logits: Logits) -> SequencePrediction[str]:
+    def outputs(self, logits: Logits) -> NDArray[np.float64]:
+        """Return the probability of each label."""
+        return softmax(logits)
+
+    def prediction(self, example: str, output: NDArray[np.float64]) -> SequencePrediction[str]:
         """Return the most probable label."""
-        probabilities = softmax(logits)
-        best = self.labels[int(probabilities.argmax())]
-        return SequencePrediction(example, best, Probabilities(self.numbers, probabilities))
+        return SequencePrediction(example, self.labels[int(output.argmax())], Probabilities(self.numbers, output))
 
     def fitting_metrics(self) -> TaskMetrics:
         """Return the metrics of two labels, or of more."""
@@ -126,11 +128,14 @@ class SeveralLabels(SequenceTask[tuple[str, ...]]):
         """Return the labels as they are written: numbers if all labels are whole numbers."""
         return [self.as_written[name] for name in label]
 
-    def prediction(self, example: str, logits: Logits) -> SequencePrediction[tuple[str, ...]]:
+    def outputs(self, logits: Logits) -> NDArray[np.float64]:
+        """Return the probability of each label."""
+        return sigmoid(logits)
+
+    def prediction(self, example: str, output: NDArray[np.float64]) -> SequencePrediction[tuple[str, ...]]:
         """Return all labels above 0.5."""
-        probabilities = sigmoid(logits)
-        above = tuple(self.labels[number] for number in np.flatnonzero(probabilities > 0.5))
-        return SequencePrediction(example, above, Probabilities(self.numbers, probabilities))
+        above = tuple(self.labels[number] for number in np.flatnonzero(output > 0.5))
+        return SequencePrediction(example, above, Probabilities(self.numbers, output))
 
     def fitting_metrics(self) -> TaskMetrics:
         """Return the metrics of sets of labels."""
@@ -197,9 +202,13 @@ class Number(SequenceTask[float]):
             raise ValueError(f"label {label!r}: expected a number: this task is a regression")
         return float(label)
 
-    def prediction(self, example: str, logits: Logits) -> SequencePrediction[float]:
+    def outputs(self, logits: Logits) -> NDArray[np.float64]:
+        """Return the numbers."""
+        return logits.astype(np.float64)
+
+    def prediction(self, example: str, output: NDArray[np.float64]) -> SequencePrediction[float]:
         """Return the number."""
-        return SequencePrediction(example, float(logits[0]), {})
+        return SequencePrediction(example, float(output[0]), {})
 
     def row(self, example: SequenceExample[float], prediction: SequencePrediction[float]) -> Row:
         """Return the id and the number."""
@@ -262,9 +271,9 @@ class Number(SequenceTask[float]):
 class Score(Number):
     """Texts with a number from 0 to 1, the sigmoid of the logit: a cross-encoder of sentence-transformers."""
 
-    def prediction(self, example: str, logits: Logits) -> SequencePrediction[float]:
-        """Return the number."""
-        return super().prediction(example, sigmoid(logits))
+    def outputs(self, logits: Logits) -> NDArray[np.float64]:
+        """Return the numbers, from 0 to 1."""
+        return sigmoid(logits)
 
 
 class NextSentence(OneLabel):

@@ -86,8 +86,12 @@ class SequenceTask(HeadTask[SequenceExample[LabelT], Feature, SequencePrediction
         """Return the label for the loss; raises ValueError for an unknown label."""
 
     @abstractmethod
-    def prediction(self, example: str, logits: Logits) -> SequencePrediction[LabelT]:
-        """Turn the logits of an example, (C,), or (1,) in a regression, into the prediction with its id."""
+    def outputs(self, logits: Logits) -> NDArray[np.float64]:
+        """Turn logits, (n, C), into the probabilities of labels, or (n, 1) into the numbers of a regression."""
+
+    @abstractmethod
+    def prediction(self, example: str, output: NDArray[np.float64]) -> SequencePrediction[LabelT]:
+        """Turn an example's row of `outputs` into the prediction with its id."""
 
     @abstractmethod
     def names_in(self, label: LabelT) -> Sequence[str | float]:
@@ -200,8 +204,8 @@ class SequenceTask(HeadTask[SequenceExample[LabelT], Feature, SequencePrediction
         self, examples: Sequence[SequenceExample[LabelT]], features: Sequence[Feature], logits: Sequence[Logits]
     ) -> list[SequencePrediction[LabelT]]:
         """Turn the logits of the features into a prediction for each example."""
-        pairs = zip(examples, self.logits_of(examples, features, logits), strict=True)
-        return [self.prediction(example.id, row) for example, row in pairs]
+        outputs = self.outputs(np.stack(self.logits_of(examples, features, logits)))
+        return [self.prediction(example.id, output) for example, output in zip(examples, outputs, strict=True)]
 
     def row(self, example: SequenceExample[LabelT], prediction: SequencePrediction[LabelT]) -> Row:
         """Return the id, the label and the probabilities."""

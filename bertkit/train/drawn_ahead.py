@@ -1,11 +1,24 @@
-"""Batches drawn in a thread, a step ahead, so that a GPU does not wait for the next one."""
+"""What a GPU needs next, made in a thread while it computes."""
 
 import contextlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
+AHEAD = ("cuda",)  # the devices; on a CPU the thread would share its cores
 T = TypeVar("T")
+
+
+def made_ahead(items: Iterator[T], device: str) -> Iterator[T]:
+    """Yield the items of an iterator; for a GPU a thread makes the next item while one is in use."""
+    if device not in AHEAD:
+        yield from items
+        return
+    with ThreadPoolExecutor(1, "ahead") as thread:
+        following: Future[T | None] = thread.submit(next, items, None)
+        while (item := following.result()) is not None:
+            following = thread.submit(next, items, None)
+            yield item
 
 
 @contextlib.contextmanager

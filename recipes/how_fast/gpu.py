@@ -112,9 +112,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in list(done) if args.again else ():
             if name.startswith("bertkit") or "failed" in done[name]:
                 del done[name]
-        if left := [system for system in systems_of(row, given) if system.name not in done]:
+        if to_measure := [system for system in systems_of(row, given) if system.name not in done]:
             found |= made(row, given)
-            missing += [(row, system, given) for system in left]
+            missing += [(row, system, given) for system in to_measure]
     size = max(1, int(results["environment"]["memory_gigabytes"] * 1e9 / BYTES))
     while missing and time.monotonic() - started_at + LIMIT < args.seconds:
         for row, system, found in measured(missing[:size]):

@@ -15,11 +15,8 @@ from common import MODEL, PRECISION, TEXTS, new_model, parsed, prepared_text, se
 from rounds import Ready, System, compare
 from training import compiled, transformers
 
-from bertkit.inference.forward import predict_local
-from bertkit.inference.task_model import open_task_model
-from bertkit.kernels import fast
-from bertkit.tasks.sequence import SequenceExample
-from bertkit.train.micro_batches import AUTO_MICRO_TOKENS
+from bertkit.inference.predictor import load_predictor
+from bertkit.interop.load import load_tokenizer
 
 LABELS = ("follows", "random")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -47,19 +44,15 @@ def systems(args: argparse.Namespace, model_dir: Path, texts: list[str]) -> list
 
 
 def bertkit(args: argparse.Namespace, model_dir: Path, texts: list[str]) -> Ready:
-    """Predict with the code of the command."""
-    opened = open_task_model(str(model_dir), None, {"max_seq_length": args.max_seq_length})
-    opened.model.use(fast.choose("auto"))
-    predictor = opened.predictor(args.precision, AUTO_MICRO_TOKENS[args.device], opened.model.to(args.device))
+    """Predict with `bertkit.load_predictor`."""
+    settings = {"precision": args.precision, "device": args.device}
+    predictor = load_predictor(model_dir, max_seq_length=args.max_seq_length, **settings)
+    num_tokens = sum(min(len(ids), args.max_seq_length) for ids in load_tokenizer(model_dir)(texts)["input_ids"])
 
-    def answer() -> tuple[list[list[float]], int]:
-        examples = [SequenceExample[str](str(number), text, None, None) for number, text in enumerate(texts)]
-        features = opened.features(examples)
-        found = predict_local(predictor, opened.task, examples, features)
-        shares = [[each.probabilities[label] for label in LABELS] for each in found]
-        return shares, sum(len(each.input_ids) for each in features)
+    def answer() -> list[list[float]]:
+        return [[row["probabilities"][label] for label in LABELS] for row in predictor(texts)]
 
-    return Ready(lambda: answer()[0], lambda number: answer()[1])
+    return Ready(answer, lambda number: len(answer()) and num_tokens)
 
 
 def pipeline(args: argparse.Namespace, model_dir: Path, texts: list[str], precision: str) -> Ready:

@@ -13,7 +13,7 @@ from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import wordpiece
 from bertkit.tasks.choice import ChoiceExample, ChoiceTask
 from bertkit.tasks.feature import Feature, truncated_lengths
-from bertkit.tasks.label_kinds import Number, OneLabel, SeveralLabels
+from bertkit.tasks.label_kinds import Number, OneLabel, SeveralLabels, sigmoid
 from bertkit.tasks.sequence import SequenceExample
 
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "d", "e"]
@@ -45,9 +45,9 @@ def test_several_labels_at_once() -> None:
 @pytest.mark.parametrize("task", [OneLabel, SeveralLabels])
 def test_predictions_of_thousands_of_labels_need_eight_bytes_a_label(task: type) -> None:
     several = task(sized(8), tuple(f"label {number}" for number in range(5000)))
-    assert several.prediction("first", np.zeros(5000, np.float32)).probabilities["label 7"] > 0
+    assert several.prediction("first", sigmoid(np.zeros(5000, np.float32))).probabilities["label 7"] > 0
     tracemalloc.start()
-    kept = [several.prediction("a", np.full(5000, -number, np.float32)) for number in range(19)]
+    kept = [several.prediction("a", sigmoid(np.full(5000, -number, np.float32))) for number in range(19)]
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(kept) * 5000 * 8 < taken < len(kept) * 5000 * 9 + 50_000
