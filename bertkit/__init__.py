@@ -24,15 +24,16 @@ COMMANDS = (  # in their usual order
 )  # fmt: skip
 # decorators of plug-ins
 SLOTS = (
-    "masking", "head", "score", "positions", "pattern", "feed_forward", "pooler", "schedule", "optimizer", "metric", "shape",
+    "masking", "head", "score", "positions", "pattern", "feed_forward", "pooler", "schedule", "optimizer", "metric", "task",
     "prediction_format", "vector_format", "passage_format",
 )  # fmt: skip
+_OLD_SLOTS = {"shape": "task"}  # by their names of earlier versions
 __all__ = ["__version__", *COMMANDS, *_HOMES]
 
 
 def __getattr__(name: str) -> object:
-    if name in SLOTS:
-        return functools.partial(importlib.import_module("bertkit.base.plugins").option, name)
+    if (slot := _OLD_SLOTS.get(name, name)) in SLOTS:
+        return functools.partial(importlib.import_module("bertkit.base.plugins").option, slot)
     if name in COMMANDS:
         return importlib.import_module("bertkit.functions").function_of(name)
     if name not in _HOMES:

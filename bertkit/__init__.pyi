@@ -1133,10 +1133,10 @@ def metric(made: _Made) -> _Made:
     """Add a function or class as an option of the setting task.metrics."""
 
 @overload
-def shape(name: str = ...) -> Callable[[_Made], _Made]: ...
+def task(name: str = ...) -> Callable[[_Made], _Made]: ...
 
 @overload
-def shape(made: _Made) -> _Made:
+def task(made: _Made) -> _Made:
     """Add a function or class as an option of the setting task.kind."""
 
 @overload

@@ -196,7 +196,7 @@ class Stub:
             if key in self.groups and key in chosen:
                 alias = f"_{key.capitalize()}Option"
                 kind = f"{alias} | None" if key == "experiment" else f"{alias} | {kind}"
-                if key in plugins.SLOTS:
+                if key in plugins.SLOTS and key != "task":  # a kind of task of the user's own has another setting
                     kind = kind.replace(alias, "str")
                 else:
                     self.classes[alias] = f"{alias}: TypeAlias = Literal[{', '.join(map(repr, self.groups[key]))}]"

@@ -444,6 +444,7 @@ MASKING = '@bertkit.masking("mine")\ndef mine(ids, special, rng, policy):\n    {
         (HEAD.format(more=" + 1", part=""), ("head=mine",), "mine.py:5) returned torch.Size([1, 3]); expected a tensor of shape (1, 2)"),
         (HEAD.format(more="", part="[:, 1:]"), ("head=mine",), "mine.py:12, in Mine.forward: RuntimeError"),
         (HEAD.format(more="", part=""), ("head=mine", "calibrate=true"), "calibrate=true: head.kind=mine has no last linear map"),
+        # by the decorator's name in earlier versions
         ('@bertkit.shape("mine")\ndef mine(config, labels): ...', ("task.kind=mine",), "mine.py:4) returned None; expected a bertkit.tasks"),
     ],
 )  # fmt: skip

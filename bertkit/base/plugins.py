@@ -64,7 +64,7 @@ SLOTS = {
     ),
     "optimizer": Slot("optimizer.name", "groups, config", "bertkit.train.lamb", "adamw", "optimizer.options"),
     "metric": Slot("task.metrics", "predictions, references", "bertkit.tasks.scoring.metrics"),
-    "shape": Slot("task.kind", "config, labels"),
+    "task": Slot("task.kind", "config, labels"),
     # the name of a format is the ending of its files; the option for search without a name is that of all other endings
     "prediction_format": Slot("output", "file, separator", "bertkit.tasks.reading.writers"),
     "vector_format": Slot("output", "file, dimension", "bertkit.tasks.reading.writers"),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
+from bertkit.base import plugins
 from bertkit.base.annotations import OptionOf
 from bertkit.base.errors import InputError
 from bertkit.base.intervals import MAX_INT32, Count, Interval, Share, ShareInside, Size
@@ -146,6 +147,10 @@ class MaskingConfig:
     random_prob: Share
     kind: Annotated[str, OptionOf("masking")] = "bert"
     options: dict[str, Any] = field(default_factory=dict, hash=False, metadata=options_of("masking", "kind"))
+
+    def has(self, trait: Literal["by_words", "in_instances"]) -> bool:
+        """Whether the masking says of itself that it masks whole words, or that Google's fixed instances can have it."""
+        return getattr(plugins.find("masking", self.kind), trait, False)
 
     def __post_init__(self) -> None:
         refuse(

@@ -80,7 +80,7 @@ class PrepareSettings(CommandSettings):
                 f"masking.mask_prob={masking.mask_prob} and masking.random_prob={masking.random_prob}: segments=google "
                 "uses 0.8 and 0.1, as in the original; leave them out"
             )
-        if masking.kind not in ("bert", "whole_word"):
+        if not masking.has("in_instances"):
             problems.append(
                 f"masking={masking.kind}: segments=google masks pieces or whole words, as in the original; use "
                 "masking=bert or masking=whole_word"

@@ -46,7 +46,7 @@ class ChoicePrediction:
     probabilities: tuple[float, ...]  # one for each ending, in their order
 
 
-@plugins.option("shape", "choice")
+@plugins.option("task", "choice")
 class ChoiceTask(HeadTask[ChoiceExample, Feature, ChoicePrediction]):
     """Texts with several endings."""
 

@@ -59,7 +59,7 @@ class GenerationPrediction:
     candidates: tuple[GeneratedText, ...] = ()  # the best texts; empty for num_candidates=1
 
 
-@plugins.option("shape", "generation")
+@plugins.option("task", "generation")
 class GenerationTask(TrainableTask[GenerationExample, Feature, GenerationPrediction]):
     """Source texts with target texts."""
 

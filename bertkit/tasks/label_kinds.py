@@ -286,7 +286,7 @@ class NextSentence(OneLabel):
         return [["It rained all day.", "So we stayed at home."]]
 
 
-@plugins.option("shape", "sequence")
+@plugins.option("task", "sequence")
 def sequence_task(config: TaskConfig, labels: LabelNames) -> OneLabel | SeveralLabels | Number:
     """Return the task for the kind of labels that the settings name."""
     if config.is_regression:

@@ -63,7 +63,7 @@ class WordsFeature(Feature):
     word_ids: list[int | None]  # for each of the T tokens the number of its word; None for special tokens
 
 
-@plugins.option("shape", "minimal_pairs")
+@plugins.option("task", "minimal_pairs")
 class MinimalPairsTask(TrainableTask[PairExample, WordsFeature, PairPrediction]):
     """Pairs of texts, scored by a masked LM."""
 

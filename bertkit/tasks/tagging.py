@@ -25,7 +25,7 @@ from bertkit.tasks.trainable import HeadTask, TaskMetrics, is_constant, most_fre
 from bertkit.tasks.words import TaggingExample, TaggingPrediction, make_features, pieces_of, tags_of
 
 
-@plugins.option("shape", "tagging")
+@plugins.option("task", "tagging")
 class TaggingTask(HeadTask[TaggingExample, TaggingFeature, TaggingPrediction]):
     """Sentences or documents, with a tag for each word."""
 

@@ -222,8 +222,8 @@ class TaskConfig:
         room = self.max_seq_length - 2
         refuse(
             self.kind not in KINDS
-            and plugins.find("shape", self.kind) is None
-            and f"task.kind={self.kind!r}: expected {' or '.join([*KINDS, *plugins.plugins_of('shape')])}",
+            and plugins.find("task", self.kind) is None
+            and f"task.kind={self.kind!r}: expected {' or '.join([*KINDS, *plugins.plugins_of('task')])}",
             names is not None
             and len(set(names)) < len(names)
             and f"task.labels={list(names)}: duplicate label; remove one of the two",

@@ -173,10 +173,10 @@ def task_of(config: TaskConfig, labels: LabelNames | None = None) -> AnyTrainabl
     """Return the task of some settings, with its labels: by default those that the settings list."""
     if config.kind in KINDS:
         importlib.import_module(KINDS[config.kind])
-    make = plugins.get("shape", config.kind)
+    make = plugins.get("task", config.kind)
     task = make(config, (config.label_names or ()) if labels is None else labels)
     if not isinstance(task, TrainableTask):
-        raise plugins.wrong_result("shape", config.kind, task, "a bertkit.tasks.trainable.TrainableTask")
+        raise plugins.wrong_result("task", config.kind, task, "a bertkit.tasks.trainable.TrainableTask")
     return task
 
 

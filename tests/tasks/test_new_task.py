@@ -106,7 +106,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in KINDS.values():  # lest they register in the copy alone
         importlib.import_module(module)
     monkeypatch.setattr(plugins, "_options", options_so_far())
-    bertkit.shape("grades")(Grades)
+    bertkit.task("grades")(Grades)
 
 
 def write(folder: Path) -> None:

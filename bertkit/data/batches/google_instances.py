@@ -173,10 +173,11 @@ def mask_instance(
     replacement. A `##` piece at the start of B, whose beginning was cut off, belongs to the last word of A.
     """
     candidates: list[list[int]] = []
+    by_words = masking.has("by_words")
     for position, token in enumerate(input_ids):
         if token in (vocab.cls, vocab.sep):
             continue
-        if masking.kind == "whole_word" and candidates and vocab.borders.continues[token]:
+        if by_words and candidates and vocab.borders.continues[token]:
             candidates[-1].append(position)
         else:
             candidates.append([position])

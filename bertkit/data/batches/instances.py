@@ -197,7 +197,7 @@ def check_stored(
 
 def stored_masking(masking: MaskingConfig) -> dict[str, Any]:
     """Return the masking settings for the manifest."""
-    is_whole = masking.kind == "whole_word"
+    is_whole = masking.has("by_words")
     return to_mapping(StoredMasking(masking.probability, is_whole, masking.mask_prob, masking.random_prob))
 
 

@@ -91,6 +91,8 @@ def choose(batch: Unmasked, policy: MaskingConfig) -> Chosen:
 class Pieces:
     """Exactly `quota` single WordPieces in each sequence."""
 
+    in_instances = True
+
     def __call__(self, batch: Unmasked) -> Ints:
         """Return the positions to predict."""
         draws = uniform(batch.position, after=bits(batch.keys, Stream.MASK_CHOICE)[batch.sequence])
@@ -103,6 +105,8 @@ class Pieces:
 class WholeWords:
     """Whole words with at most `quota` tokens in each sequence."""
 
+    by_words = in_instances = True
+
     def __call__(self, batch: Unmasked) -> Ints:
         """Return the positions of the pieces of the words."""
         return _concatenated(each for words in _words(batch) for each in _words_that_fit(words))
@@ -111,6 +115,8 @@ class WholeWords:
 @plugins.option("masking", "ngram")
 class Ngrams:
     """N-grams of up to `max_ngram` words, with at most `quota` tokens in each sequence."""
+
+    by_words = True
 
     def __init__(self, *, max_ngram: Size = 3) -> None:
         self.max_ngram = max_ngram

@@ -75,7 +75,7 @@ def plan_pretraining(given: PretrainSettings) -> PretrainingPlan | None:
     settings = dataclasses.replace(known, objective=objective, segments=examples.segments, masking=masking)
     check_usable(dataset)
     refuse(
-        masking.kind in ("whole_word", "ngram")
+        masking.has("by_words")
         and not dataset.tokenizer.facts.borders.continues.any()
         and f"masking={masking.kind}: the vocabulary of {given.data_dir} does not mark where a word goes on; use masking=bert"
     )

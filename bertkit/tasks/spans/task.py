@@ -22,7 +22,7 @@ from bertkit.tasks.trainable import HeadTask, TaskMetrics, is_constant, json_lin
 NUM_ANSWERS = 5  # of a verdict
 
 
-@plugins.option("shape", "spans")
+@plugins.option("task", "spans")
 class SpansTask(HeadTask[SpanExample, SpanFeature, SpanPrediction]):
     """Questions about contexts."""
 

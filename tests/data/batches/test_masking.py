@@ -18,6 +18,12 @@ PIECES, WORDS = MaskingConfig(0.15, 0.8, 0.1), MaskingConfig(0.15, 0.8, 0.1, "wh
 NGRAMS = MaskingConfig(0.15, 0.8, 0.1, "ngram", {"max_ngram": 3})
 
 
+def test_what_a_masking_says_of_itself() -> None:
+    said = {kind: MaskingConfig(0.15, 0.8, 0.1, kind) for kind in ("bert", "whole_word", "ngram", "a plug-in's")}
+    assert [kind for kind, masking in said.items() if masking.has("by_words")] == ["whole_word", "ngram"]
+    assert [kind for kind, masking in said.items() if masking.has("in_instances")] == ["bert", "whole_word"]
+
+
 def make_batch(lengths: list[int], seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Sequences `[CLS] A [SEP] B [SEP]` of the given lengths, one third of their tokens `##` pieces, and their keys."""
     rng = np.random.default_rng(seed)
