@@ -7,7 +7,6 @@
 Settings that take a task's files or an input also take rows: mappings, a data frame, a dataset, texts.
 """
 
-import ast
 import contextlib
 import dataclasses
 import errno
@@ -35,6 +34,7 @@ from bertkit.settings.reading.assignments import Assignment
 from bertkit.settings.reading.names import command_of, fields_of, in_words_of, names_of_rows, settings_of
 
 ONE_RUN = threading.Lock()  # a training run uses the random state of its process; a second one waits
+DOCSTRINGS = Path(__file__).parent / "settings" / "docstrings"  # those of the stub; tests/signatures.py writes both
 RUNS = Path("runs")  # where a run has its place that has no `output_dir`
 # the types of settings; values of other types are rows
 SETTABLE = (str, int, float, bool, os.PathLike, list, tuple, Mapping, type(None))
@@ -118,7 +118,7 @@ def _named(command: Command, places: Sequence[object], settings: Mapping[str, ob
 
 @functools.cache
 def function_of(name: str) -> Callable[..., object]:
-    """Return a command as a Python function; its parameters are the fields of the settings, its help that of the stub."""
+    """Return a command as a Python function; its parameters are the fields of the settings, its help is that of the stub."""
     command = command_of(name)
     signature = signature_of(command)
 
@@ -138,11 +138,9 @@ def function_of(name: str) -> Callable[..., object]:
                 raise
             raise InputError(f"{error.filename!s:.80}: {error.strerror}") from None
 
-    stub = ast.parse(Path(__file__).with_name("__init__.pyi").read_text(encoding="utf-8"))
-    documented = (node for node in stub.body if isinstance(node, ast.FunctionDef) and node.name == name)
     call.__name__ = call.__qualname__ = name
     call.__module__ = "bertkit"
-    call.__doc__ = next(ast.get_docstring(node) for node in documented)
+    call.__doc__ = (DOCSTRINGS / f"{name}.txt").read_text(encoding="utf-8")
     call.__signature__ = signature  # type: ignore[attr-defined]  # what `inspect.signature` looks for
     return call
 

@@ -1,9 +1,10 @@
-"""Writes `bertkit/__init__.pyi`, from which editors and `help` take the functions' parameters: `python tests/signatures.py`.
+"""Writes `bertkit/__init__.pyi`, from which editors take the functions, and their docstrings: `python tests/signatures.py`.
 
 The parameters, their types, defaults and comments are those of the settings' dataclasses and of `conf/`.
 """
 
 import dataclasses
+import inspect
 import re
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ from bertkit.inference.predictor import load_predictor
 from bertkit.settings.reading.names import command_of
 
 STUB = Path(__file__).resolve().parents[1] / "bertkit" / "__init__.pyi"
+DOCSTRINGS = STUB.parent / "settings" / "docstrings"
 HEAD = '''"""The names of `import bertkit`, for editors and type checkers; written by tests/signatures.py."""
 
 from collections.abc import Callable, Iterable, Sequence
@@ -143,6 +145,7 @@ class Stub:
     def __init__(self) -> None:
         self.groups = option_names([conf_dir()])
         self.classes: dict[str, str] = {}
+        self.docstrings: dict[str, str] = {}  # by command, as Python gives them
 
     def type_of(self, annotation: Any, key: str) -> str:
         """How a stub writes the type of a setting."""
@@ -247,6 +250,7 @@ class Stub:
             *what,
         ]
         doc += ["", "    Returns:", f"        {RETURNS[command]}", '    """']
+        self.docstrings[command] = inspect.cleandoc("\n".join(doc).strip().strip('"')) + "\n"
         text = self.definition(command, parameters, RESULTS.get(command, "None" if command == "serve" else "Run"), doc)
         if command_of(command).returns in ("values", "page"):
             kind = self.type_of(str, "output")
@@ -292,5 +296,8 @@ def head_of(command: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    STUB.write_text(Stub().text(), encoding="utf-8")
+    stub = Stub()
+    STUB.write_text(stub.text(), encoding="utf-8")
+    for command, docstring in stub.docstrings.items():
+        (DOCSTRINGS / f"{command}.txt").write_text(docstring, encoding="utf-8")
     print(f"{STUB}: {len(STUB.read_text().splitlines())} lines", file=sys.stderr)

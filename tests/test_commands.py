@@ -354,7 +354,10 @@ def test_every_command_returns_what_it_makes(made: dict[str, Any], tmp_path: Pat
 
 def test_the_stub_is_what_the_settings_say(tmp_path: Path) -> None:
     """`python tests/signatures.py` writes it anew; its functions are those of Python, without torch."""
-    assert signatures.STUB.read_text(encoding="utf-8") == signatures.Stub().text()
+    stub = signatures.Stub()
+    assert signatures.STUB.read_text(encoding="utf-8") == stub.text()
+    assert {name: getattr(bertkit, name).__doc__ for name in COMMANDS} == stub.docstrings
+    assert len(list(signatures.DOCSTRINGS.iterdir())) == len(COMMANDS)
     code = (
         "import bertkit, inspect, sys; print(*inspect.signature(bertkit.finetune).parameters, 'torch' in sys.modules)"
     )
