@@ -183,6 +183,7 @@ REFUSED = [  # a command; the setting and value that its error names, and the re
     ("finetune --text", "--text: expected one argument"),
     (f"{PRETRAIN} plugins=csv.py", "have no module csv.py; write it without .py"),
     (f"{PRETRAIN} plugins=nowhere", "have no module nowhere; start in its folder, or add that to PYTHONPATH"),
+    ("finetune task=sequence label=99999999999 model_dir=x data_dir=y output_dir=z", "error: label=99999999999: expected at most"),
     ("predict text=a model_dir=x output=y.xlsx", "output=y.xlsx: expected a name that ends in .jsonl, "),
     ("predict input=no.csv model_dir=x", "input=no.csv: no such file"),
     ("finetune task=sequence task.separator=ab model_dir=x output_dir=y", "task.separator='ab': expected one character"),

@@ -505,7 +505,7 @@ def test_output_formats_of_predict_embed_and_search(tiny_runs: Path, tmp_path: P
     words = ["input=in.txt", "device=cpu", "output=out.md"]
     refused(
         run(["embed", f"model_dir={tiny_runs / 'pre'}", *words]),
-        "expected a name that ends in .jsonl, .npy, .parquet, or -",
+        "expected a name that ends in .npy, .parquet, .jsonl, or -",
         capsys,
     )
     plugins.load(["formats"])

@@ -14,7 +14,7 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NewType, Union, get_args, get_origin, get_type_hints
 
 from bertkit.base import plugins
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, user_name
 from bertkit.base.intervals import Form, Interval
 from bertkit.base.problems import Place, PlaceInFile
 from bertkit.base.text_files import JsonValue
@@ -150,7 +150,7 @@ class _InInterval(Kind):
         number = self.number.converted(value, place)
         expected = self.interval.expected(number)
         if expected:
-            place.refuse(f"{place.path}={number}: expected {expected}")
+            place.refuse(f"{user_name(place.path)}={number}: expected {expected}")
         return number
 
 

@@ -144,7 +144,6 @@ class Parquet(PredictionFormat):
                     table.write_table(pa.Table.from_pylist([json.loads(line) for line in chunk], schema=self.schema))
 
 
-@option("vector_format", ".jsonl")
 class VectorFormat(OutputFormat):
     """Texts and vectors as JSON lines; a subclass writes another format. A binary one needs a seekable file."""
 
@@ -210,6 +209,8 @@ class VectorParquet(VectorFormat):
         """Write the end."""
         self.writer.close()
 
+
+option("vector_format", ".jsonl")(VectorFormat)  # the last one in messages
 
 _BETWEEN_CELLS = re.compile("[ \t-\r\x1c-\x1e\x85\u2028\u2029]+")
 
