@@ -11,5 +11,6 @@ Doors:
     samples     what a pretrained model predicts for held-out text, for its report
     predictor   prediction from Python
     embedding   texts to vectors
+    frozen      the vectors of the model that a fine-tuning starts from
     chunks      reading an input, and writing the results, a chunk at a time
 """

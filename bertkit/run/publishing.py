@@ -25,10 +25,11 @@ from bertkit.run.task_data import MIN_UNKNOWN, TaskData
 from bertkit.run.trainer import TrainingPlan
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.pretrain import PretrainSettings
-from bertkit.tasks.scoring.baseline import GAIN, Baseline
+from bertkit.tasks.scoring.baseline import GAIN, LINEAR, Baseline
 from bertkit.tasks.scoring.calibration import Calibration
 from bertkit.tasks.scoring.metrics import keys_of, signatures
 from bertkit.tasks.scoring.review import eval_json_parts
+from bertkit.tasks.trainable import AnyTrainable
 from bertkit.train.checkpoint import delete_old_checkpoints, read_state
 
 
@@ -94,6 +95,16 @@ class Best:
     predictions: Sequence[Any]
     calibration: Calibration | None  # with `calibrate`
 
+    def notes(self, task: AnyTrainable, baseline: Baseline, num_examples: int) -> list[str]:
+        """Return a line about the calibration, and one about a linear head on the vectors of the model before training."""
+        lines, metric = [], task.config.best_metric
+        if self.calibration is not None:
+            lines.append(self.calibration.line(counted(num_examples, task.unit)))
+        if metric in (simple := baseline.scores.get(LINEAR, {})):
+            name = metric_name(metric)
+            lines.append(f"a {LINEAR}: {name} {simple[metric]:.4f}; fine-tuned {self.scores[metric]:.4f}")
+        return lines
+
 
 def publish_task(
     settings: FinetuneSettings,
@@ -111,7 +122,8 @@ def publish_task(
     result: dict[str, Any] = {**scores, "best_step": best.step, "best_epoch": best_epoch, "num_examples": len(examples)}
     result |= {"intervals": ranges, GAIN: gain, "majority_baseline": baseline.scores.get("majority")}
     for name in [name for name in baseline.scores if name != "majority"]:
-        result |= {"tfidf_baseline": baseline.scores[name], "tfidf": name}
+        own = {"linear_head_baseline": baseline.scores[name]}
+        result |= own if name == LINEAR else {"tfidf_baseline": baseline.scores[name], "tfidf": name}
     facts = finetuning_facts(to_mapping(settings), result, scores)
     warnings = []
     if task.is_degenerate(examples, predictions):
@@ -128,7 +140,7 @@ def publish_task(
     result["warnings"] = warnings
     signed = signatures(task.config.metrics)
     result |= {"signatures": signed} if signed else {}
-    notes = [] if best.calibration is None else [best.calibration.line(task.size(examples))]
+    notes = best.notes(task, baseline, len(examples))
     result |= {} if best.calibration is None else {"calibration": dataclasses.asdict(best.calibration)}
     say(*(f"{name}: {text}" for name, text in signed.items()), *notes, *(f"warning: {warning}" for warning in warnings))
     review = task.review(examples, predictions)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from bertkit.display import console
 from bertkit.display.report import TASK_CHARTS
 from bertkit.inference.forward import SplitScores, score_split
+from bertkit.inference.frozen import frozen_vectors
 from bertkit.inference.task_model import Predictor
 from bertkit.model.heads import LinearHead
 from bertkit.run.objective import task_losses
@@ -71,8 +72,9 @@ class _Finetuning:
     @functools.cached_property
     def baseline(self) -> Baseline:
         """The scores of the baselines on the dev split."""
-        data = self.plan.data
-        return Baseline.of(data.task, data.train.source.examples, data.dev.source.examples)
+        data, rows = self.plan.data, self.plan.data.train.source.examples
+        embed = frozen_vectors(self.settings, len(rows))
+        return Baseline.of(data.task, rows, data.dev.source.examples, embed)
 
     def training_plan(self) -> TrainingPlan:
         """Return the plan for the training loop."""

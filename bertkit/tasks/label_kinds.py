@@ -91,10 +91,13 @@ class OneLabel(SequenceTask[str]):
         return most_frequent(labels)
 
     def labels_by_words(
-        self, train: Sequence[SequenceExample[str]], examples: Sequence[SequenceExample[str]]
+        self,
+        train: Sequence[SequenceExample[str]],
+        examples: Sequence[SequenceExample[str]],
+        vectors: tfidf.Vectors | None = None,
     ) -> list[str]:
-        """Predict labels by TF-IDF; none if there is nothing to learn."""
-        return tfidf.labels_by_words(texts_of(train), known(train), texts_of(examples))
+        """Predict labels by TF-IDF, or by vectors; none if there is nothing to learn."""
+        return tfidf.labels_by_words(texts_of(train), known(train), texts_of(examples), vectors)
 
     def decisions(
         self, examples: Sequence[SequenceExample[str]], predictions: Sequence[SequencePrediction[str]]
@@ -159,10 +162,13 @@ class SeveralLabels(SequenceTask[tuple[str, ...]]):
         return tuple(name for name, count in counts.items() if count > len(labels) / 2)
 
     def labels_by_words(
-        self, train: Sequence[SequenceExample[tuple[str, ...]]], examples: Sequence[SequenceExample[tuple[str, ...]]]
+        self,
+        train: Sequence[SequenceExample[tuple[str, ...]]],
+        examples: Sequence[SequenceExample[tuple[str, ...]]],
+        vectors: tfidf.Vectors | None = None,
     ) -> list[tuple[str, ...]]:
-        """Predict labels by TF-IDF; none if there is nothing to learn."""
-        return tfidf.sets_by_words(texts_of(train), known(train), texts_of(examples))
+        """Predict labels by TF-IDF, or by vectors; none if there is nothing to learn."""
+        return tfidf.sets_by_words(texts_of(train), known(train), texts_of(examples), vectors)
 
     def decisions(
         self,
@@ -251,10 +257,13 @@ class Number(SequenceTask[float]):
         )
 
     def labels_by_words(
-        self, train: Sequence[SequenceExample[float]], examples: Sequence[SequenceExample[float]]
+        self,
+        train: Sequence[SequenceExample[float]],
+        examples: Sequence[SequenceExample[float]],
+        vectors: tfidf.Vectors | None = None,
     ) -> list[float]:
-        """Predict numbers by TF-IDF; none if there is nothing to learn."""
-        return tfidf.numbers_by_words(texts_of(train), known(train), texts_of(examples))
+        """Predict numbers by TF-IDF, or by vectors; none if there is nothing to learn."""
+        return tfidf.numbers_by_words(texts_of(train), known(train), texts_of(examples), vectors)
 
     def is_degenerate(
         self, examples: Sequence[SequenceExample[float]], predictions: Sequence[SequencePrediction[float]]

@@ -27,9 +27,12 @@ from bertkit.tasks.reading.reading import Reading, optional_value, required_text
 from bertkit.tasks.scoring import metrics, review, tfidf
 from bertkit.tasks.scoring.review import Review
 from bertkit.tasks.task import TABLES, Row, Verdict
-from bertkit.tasks.trainable import HeadTask, is_constant
+from bertkit.tasks.trainable import Embed, HeadTask, is_constant
 
 LabelT = TypeVar("LabelT", bound=str | float | tuple[str, ...])  # a label's name, a number, or several names
+STRENGTH = (
+    10**0.5
+)  # vectors of length 1, which this multiplies, are regularised less: C=10 of scikit-learn (recipes/own_data)
 ReadLabel = Callable[[object, str], LabelT]  # from the value and its place in the file
 
 
@@ -110,9 +113,12 @@ class SequenceTask(HeadTask[SequenceExample[LabelT], Feature, SequencePrediction
         """Review predictions, of which each has a case."""
 
     def labels_by_words(
-        self, train: Sequence[SequenceExample[LabelT]], examples: Sequence[SequenceExample[LabelT]]
+        self,
+        train: Sequence[SequenceExample[LabelT]],
+        examples: Sequence[SequenceExample[LabelT]],
+        vectors: tfidf.Vectors | None = None,
     ) -> list[LabelT]:
-        """Predict labels by TF-IDF; none if there is nothing to learn."""
+        """Predict labels by TF-IDF, or by vectors; none if there is nothing to learn."""
         return []
 
     @functools.cached_property
@@ -255,11 +261,18 @@ class SequenceTask(HeadTask[SequenceExample[LabelT], Feature, SequencePrediction
         """Predict the most frequent label, and if possible labels by TF-IDF."""
         guess = self.guess(known(train))
         labels = {"majority": [guess] * len(examples), tfidf.name_of(len(train)): self.labels_by_words(train, examples)}
-        return {
-            name: [SequencePrediction(*pair, {}) for pair in zip([e.id for e in examples], own, strict=True)]
-            for name, own in labels.items()
-            if own
-        }
+        return {name: _predicted(examples, own) for name, own in labels.items() if own}
+
+    def by_vectors(
+        self,
+        train: Sequence[SequenceExample[LabelT]],
+        examples: Sequence[SequenceExample[LabelT]],
+        embed: Embed,
+    ) -> list[SequencePrediction[LabelT]]:
+        """Predict by a linear head on the vectors of texts, or for pairs on the sizes of their differences, |u - v|."""
+        vectors = tfidf.Vectors(*(_vectors_of(own, embed) for own in (train, examples)))
+        labels = self.labels_by_words(train, examples, vectors)
+        return _predicted(examples, labels) if labels else []
 
     def review(
         self, examples: Sequence[SequenceExample[LabelT]], predictions: Sequence[SequencePrediction[LabelT]]
@@ -270,6 +283,19 @@ class SequenceTask(HeadTask[SequenceExample[LabelT], Feature, SequencePrediction
             texts = {"text": example.text} | ({} if example.text_pair is None else {"second text": example.text_pair})
             cases.append(review.Case(example.id, texts, example.label, p.label, p.probabilities.get(str(p.label), 0.0)))
         return self.review_of(cases, predictions)
+
+
+def _vectors_of(examples: Sequence[SequenceExample[LabelT]], embed: Embed) -> NDArray[np.float32]:
+    vectors = embed([example.text for example in examples])
+    if any(example.text_pair is not None for example in examples):
+        vectors = abs(vectors - embed([example.text_pair or "" for example in examples]))
+    return STRENGTH * vectors
+
+
+def _predicted(
+    examples: Sequence[SequenceExample[LabelT]], labels: Sequence[LabelT]
+) -> list[SequencePrediction[LabelT]]:
+    return [SequencePrediction(example.id, label, {}) for example, label in zip(examples, labels, strict=True)]
 
 
 def known(examples: Sequence[SequenceExample[LabelT]]) -> list[LabelT]:

@@ -4,9 +4,12 @@ import importlib
 import json
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from bertkit.base import plugins
 from bertkit.base.errors import InputError, counted
@@ -20,6 +23,7 @@ from bertkit.tasks.task import ExampleT, FeatureT, LabelNames, LogitsTask, Predi
 from bertkit.tasks.task_config import KINDS, TaskConfig
 
 ValueT = TypeVar("ValueT", bound=Hashable)
+Embed = Callable[[Sequence[str]], NDArray[np.float32]]  # texts -> vectors, (n, D)
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,10 @@ class TrainableTask(Task[ExampleT, FeatureT, PredictionT]):
     def baselines(self, train: Sequence[ExampleT], examples: Sequence[ExampleT]) -> dict[str, list[PredictionT]]:
         """Return the predictions of simple methods by their names; "majority" is the most frequent training label."""
         return {}
+
+    def by_vectors(self, train: Sequence[ExampleT], examples: Sequence[ExampleT], embed: Embed) -> list[PredictionT]:
+        """Return the predictions of a linear head on the vectors of texts; none if the task does not label whole texts."""
+        return []
 
     def eval_files(self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT]) -> dict[str, Iterable[str]]:
         """Format the predictions on a labelled split: lines, by file name."""

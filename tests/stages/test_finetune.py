@@ -21,8 +21,9 @@ from conftest import Capsys, Page, output_of, refused, small_model, weights_of
 from forks import KILL
 from safetensors.torch import load_file, save_file
 from scipy.stats import binomtest
+from sklearn.linear_model import LogisticRegression
 
-from bertkit import load_model, load_predictor, load_tokenizer
+from bertkit import load_embedder, load_model, load_predictor, load_tokenizer
 from bertkit.base.tensor_files import read_tensors
 from bertkit.base.typed_settings import build
 from bertkit.cli import run
@@ -480,6 +481,38 @@ def test_a_finished_run_can_be_calibrated_and_back(data: Path, start: Path, fini
         weights = load_file(run_dir / "model" / "model.safetensors")["classifier.weight"] * temperature
         assert torch.allclose(weights, load_file(finished / "model" / "model.safetensors")["classifier.weight"])
         assert result_of(run_dir)["accuracy"] == before["accuracy"]
+
+
+def test_few_rows_have_a_linear_head_on_frozen_vectors_as_a_baseline(
+    data: Path, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
+) -> None:
+    """scikit-learn's on the vectors of an embedding model, for pairs |u - v|; not for many rows, nor on training rows."""
+    model = Path(shutil.copytree(start, tmp_path / "model"))
+    modules = [{"idx": n, "name": str(n), "path": f"{n}_{kind}" * n, "type": f"sentence_transformers.models.{kind}"}
+               for n, kind in enumerate(("Transformer", "Pooling"))]  # fmt: skip
+    (model / "modules.json").write_text(json.dumps(modules))
+    (model / "1_Pooling").mkdir()
+    (model / "1_Pooling" / "config.json").write_text(
+        '{"word_embedding_dimension": 26, "pooling_mode_mean_tokens": true}'
+    )
+    rows = [
+        [line.split("\t") for line in (data / f"{name}.tsv").read_text().splitlines()[1:]] for name in ("train", "dev")
+    ]
+    embed = load_embedder(model, normalize=True, device="cpu")
+    known, new = (abs(embed([row[0] for row in own]) - embed([row[1] for row in own])) for own in rows)
+    labels, true = ([row[2] for row in own] for own in rows)
+    expected = LogisticRegression(C=10, max_iter=200).fit(known, labels).score(new, true)
+    assert finetune(data, model, tmp_path / "run", "num_epochs=1") == 0
+    result = result_of(tmp_path / "run")
+    assert result["linear_head_baseline"]["accuracy"] == pytest.approx(expected)
+    assert result["tfidf_baseline"]["accuracy"] == 1
+    line = f"a linear head on frozen vectors: accuracy {expected:.4f}; fine-tuned {result['accuracy']:.4f}"
+    assert line in capsys.readouterr().out
+    assert line in "\n".join(Page((tmp_path / "run" / "report.html").read_text()).text)
+    assert finetune(data, model, tmp_path / "all", "num_epochs=1", "dev_share=0") == 0
+    monkeypatch.setattr("bertkit.inference.frozen.MOST_ROWS", 52)
+    assert finetune(data, model, tmp_path / "many", "num_epochs=1") == 0
+    assert all("linear_head_baseline" not in result_of(tmp_path / name) for name in ("all", "many"))
 
 
 def test_regression_learns_to_count(start: Path, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Baselines: is the model better than something simple?
 
 The baselines: the most frequent training label for every example (for questions, "no answer"); for labels of texts also TF-IDF
-(weighted counts of words) with logistic regression. Metrics of plug-ins have no intervals, because they may be slow.
+(weighted counts of words) with logistic regression, and for few texts the same on the vectors of the frozen model. Metrics of plug-ins have no intervals, because they may be slow.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from dataclasses import dataclass
 
 from bertkit.tasks.scoring.sampling import Interval
 from bertkit.tasks.task import Example
-from bertkit.tasks.trainable import AnyTrainable, most_frequent
+from bertkit.tasks.trainable import AnyTrainable, Embed, most_frequent
 
 MAX_SHARE = 0.95  # of all predictions; a label that is predicted more often is a warning
 NO_SCORES = ("total", "_thresh", "_threshold")  # endings of keys whose values are not scores
+LINEAR = "linear head on frozen vectors"
 GAIN = "difference_to_majority"  # the key of its interval, in `best_metric`
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """The scores of the baselines, by name: "majority" and "TF-IDF", with its sample; empty if the task has none."""
+    """The scores of the baselines, by name: "majority", "TF-IDF", with its sample, and `LINEAR`; empty if the task has none."""
 
     task: AnyTrainable  # with the labels, in the order of their numbers
     examples: Sequence[Example]
@@ -30,9 +31,13 @@ class Baseline:
     scores: dict[str, dict[str, float]]
 
     @classmethod
-    def of(cls, task: AnyTrainable, train: Sequence[Example], examples: Sequence[Example]) -> Baseline:
-        """Compute the baselines."""
+    def of(
+        cls, task: AnyTrainable, train: Sequence[Example], examples: Sequence[Example], embed: Embed | None = None
+    ) -> Baseline:
+        """Compute the baselines; `embed` gives the vectors of the frozen model."""
         predictions = task.baselines(train, examples)
+        if embed is not None and (linear := task.by_vectors(train, examples, embed)):
+            predictions[LINEAR] = linear
         scores = {name: _score(task, examples, own) for name, own in predictions.items()}
         return cls(task, examples, predictions.get("majority"), scores)
 
@@ -53,9 +58,9 @@ class Baseline:
                 f"{name} {score:.4f} is not clearly above the majority baseline ({guessed:.4f}; 95 % interval of the difference "
                 f"{gain[0]:.4f} to {gain[1]:.4f})"
             )
-        words = self.scores.get("TF-IDF", {}).get(name, -math.inf)
-        if words > score:
-            faults.append(f"{name} {score:.4f} is below that of TF-IDF, which counts words ({words:.4f})")
+        for other, what in (("TF-IDF", "TF-IDF, which counts words"), (LINEAR, f"a {LINEAR}")):
+            if (simple := self.scores.get(other, {}).get(name, -math.inf)) > score:
+                faults.append(f"{name} {score:.4f} is below that of {what} ({simple:.4f})")
         predicted = [label for prediction in predictions for label in self.task.predicted_labels(prediction)]
         true = [label for example in self.examples for label in self.task.labels_of(example)]
         if predicted:

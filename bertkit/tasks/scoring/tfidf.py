@@ -1,14 +1,22 @@
-"""A baseline for labels of texts: TF-IDF (weighted counts of words) with logistic regression, for numbers with ridge regression."""
+"""Baselines for labels of texts: logistic regression, for numbers ridge regression, on TF-IDF (weighted counts of words) or other vectors."""
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 ItemT = TypeVar("ItemT")
 MOST_ROWS = 20_000  # training rows of the logistic regression, which then takes seconds
 MOST_BYTES = 10**9  # of its memory: 25 numbers for each word and label (L-BFGS), and 4 for each row and label
+
+
+class Vectors(NamedTuple):
+    """Vectors of texts with labels, (n, D), and of texts without."""
+
+    train: NDArray[np.float32]
+    texts: NDArray[np.float32]
 
 
 def name_of(num_rows: int) -> str:
@@ -16,18 +24,23 @@ def name_of(num_rows: int) -> str:
     return "TF-IDF" + (f" on {MOST_ROWS:,} of {num_rows:,} rows" if num_rows > MOST_ROWS else "")
 
 
-def labels_by_words(train: Sequence[str], labels: Sequence[str], texts: Sequence[str]) -> list[str]:
-    """Predict a label of each text from texts with labels; none if there is nothing to learn, or too much."""
+def labels_by_words(
+    train: Sequence[str], labels: Sequence[str], texts: Sequence[str], vectors: Vectors | None = None
+) -> list[str]:
+    """Predict a label of each text from texts with labels, or from their vectors; none if there is nothing to learn, or too much."""
     from sklearn.linear_model import LogisticRegression
 
     rows, model = _sample(len(train)), LogisticRegression(max_iter=200)
-    return _predicted(model, _at(rows, train), _at(rows, labels), len({*labels}), texts)
+    return _predicted(model, _at(rows, train), _at(rows, labels), len({*labels}), texts, vectors)
 
 
 def sets_by_words(
-    train: Sequence[str], labels: Sequence[tuple[str, ...]], texts: Sequence[str]
+    train: Sequence[str],
+    labels: Sequence[tuple[str, ...]],
+    texts: Sequence[str],
+    vectors: Vectors | None = None,
 ) -> list[tuple[str, ...]]:
-    """Predict the labels of each text from texts with several labels; none if there is nothing to learn, or too much."""
+    """Predict the labels of each text from texts with several labels, or from their vectors; none if there is nothing to learn, or too much."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.multiclass import OneVsRestClassifier
     from sklearn.preprocessing import MultiLabelBinarizer
@@ -37,19 +50,21 @@ def sets_by_words(
         return []
     targets = sets.fit_transform(_at(rows, labels))
     model = OneVsRestClassifier(LogisticRegression(max_iter=200))
-    is_label = _predicted(model, _at(rows, train), targets, len(sets.classes_), texts)
+    is_label = _predicted(model, _at(rows, train), targets, len(sets.classes_), texts, vectors)
     if not is_label:
         return []
     predicted: list[tuple[str, ...]] = sets.inverse_transform(np.array(is_label).reshape(len(texts), -1))
     return predicted
 
 
-def numbers_by_words(train: Sequence[str], numbers: Sequence[float], texts: Sequence[str]) -> list[float]:
-    """Predict a number for each text from texts with numbers; none if there is nothing to learn."""
+def numbers_by_words(
+    train: Sequence[str], numbers: Sequence[float], texts: Sequence[str], vectors: Vectors | None = None
+) -> list[float]:
+    """Predict a number for each text from texts with numbers, or from their vectors; none if there is nothing to learn."""
     from sklearn.linear_model import Ridge
 
     rows = _sample(len(train))
-    return _predicted(Ridge(), _at(rows, train), _at(rows, numbers), 1, texts)
+    return _predicted(Ridge(), _at(rows, train), _at(rows, numbers), 1, texts, vectors)
 
 
 def _sample(num_rows: int) -> Sequence[int]:
@@ -68,7 +83,12 @@ def _needs_too_much(num_words: int, num_rows: int, num_labels: int) -> bool:
 
 
 def _predicted(
-    model: Any, train: Sequence[str], targets: Sequence[Any], num_labels: int, texts: Sequence[str]
+    model: Any,
+    train: Sequence[str],
+    targets: Sequence[Any],
+    num_labels: int,
+    texts: Sequence[str],
+    vectors: Vectors | None,
 ) -> list[Any]:
     from sklearn.feature_extraction.text import TfidfVectorizer  # takes seconds
 
@@ -76,10 +96,11 @@ def _predicted(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # labels that all rows or no rows have; no convergence
-            vectors = vectorizer.fit_transform(train)
-            if _needs_too_much(vectors.shape[1], len(train), num_labels):
+            known = vectorizer.fit_transform(train) if vectors is None else vectors.train
+            if _needs_too_much(known.shape[1], len(train), num_labels):
                 return []
-            predicted: list[Any] = model.fit(vectors, targets).predict(vectorizer.transform(texts)).tolist()
+            new = vectorizer.transform(texts) if vectors is None else vectors.texts
+            predicted: list[Any] = model.fit(known, targets).predict(new).tolist()
             return predicted
     except ValueError:  # a single label, or texts without words
         return []
