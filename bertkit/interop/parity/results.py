@@ -3,6 +3,7 @@
 The batches are pairs of real texts and random ids, with labels for every head.
 """
 
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -191,7 +192,8 @@ def _with_gradients(values: Results, batch: ComparedBatch, parameters: Mapping[s
         minimised = torch.stack([(a * b).mean() for a, b in zip(outputs, weights, strict=True)]).sum()
     minimised.backward()  # type: ignore[no-untyped-call]
     return {what: value.detach() for what, value in values.items()} | {
-        f"gradient.{name}": torch.stack([rows.gradient for rows in each]).sum(0) for name, each in parameters.items()
+        f"gradient.{name}": functools.reduce(torch.add, [rows.gradient for rows in each])
+        for name, each in parameters.items()
     }
 
 

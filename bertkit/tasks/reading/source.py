@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertkit.base.errors import InputError, counted, listed
+from bertkit.base.errors import InputError, counted, listed, named
 from bertkit.tasks.reading import held_out
 from bertkit.tasks.reading.near_duplicates import Content, NearDuplicates
 from bertkit.tasks.reading.reading import Reading
@@ -172,12 +172,22 @@ def collect_examples(task: AnyTrainable, reading: Reading) -> SplitExamples:
     warnings += [table.note] if table.note else []
     if not table.has_header and config.header is None and config.column_names is None:
         warnings += _header_as_row(table, [task.labels_of(example)[0] for example in examples])
-    warnings += reading.file_warnings
+    warnings += [*reading.file_warnings, *_alike(table.name, labels)]
     if reading.empty.num_rows:
         kept = f"kept {counted(reading.empty.num_rows, 'example')} with an empty text"
         warnings.append(f"{kept}, the first at {reading.empty.first}")
     labelled = dataclasses.replace(task, labels=labels)
     return SplitExamples(labelled, description, examples, table.name, tuple(warnings))
+
+
+def _alike(name: str, labels: Sequence[str]) -> list[str]:
+    """Warn of labels that differ in capital letters alone, for which there is a class each."""
+    by_letters: dict[str, list[str]] = {}
+    for label in labels:
+        by_letters.setdefault(label.casefold(), []).append(label)
+    several = [named(own, " and ") for own in by_letters.values() if len(own) > 1]
+    same = "differ in capital letters alone, and are classes of their own; write them alike if they are one"
+    return [f"{name}: labels {listed(several)} {same}"] if several else []
 
 
 def _header_as_row(table: InputTable, labels: list[str | float | None]) -> list[str]:

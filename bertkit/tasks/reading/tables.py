@@ -154,14 +154,15 @@ def _sentences(
 
 
 def _separator(task: TaskConfig, usual: str, first_line: str) -> str:
-    """Return the separator of a table; unless it is set, another one is detected if it separates a known column's name."""
+    """Return the separator of a table; unless it is set, or the usual one is in the first line, it is detected there, preferably by a column's name."""
     if task.separator != "auto":
         return task.separator
     if usual == SEPARATORS["tsv"] or usual in first_line:
         return usual
-    marks = (mark for mark in ";\t|" if mark in first_line)
+    marks = sorted((mark for mark in ";\t|" if mark in first_line), key=first_line.count, reverse=True)
     names = all_names(task)
-    return next((mark for mark in marks if names & {cell.strip('"') for cell in first_line.split(mark)}), usual)
+    known = (mark for mark in marks if names & {cell.strip('"') for cell in first_line.split(mark)})
+    return next(itertools.chain(known, marks), usual)
 
 
 def _unquoted(line: str, separator: str) -> list[str]:

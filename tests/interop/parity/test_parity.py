@@ -52,6 +52,25 @@ def test_a_random_model_is_within_tolerance(
     assert comparison.tokenizer_fault(directory) is None
 
 
+def test_further_roundings_are_computed_only_where_they_matter(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reference computes each of the 3 batches in float64 and float32; with roundings for all, twice more in float32."""
+    passes, compute = list[object](), comparison.their_results
+    monkeypatch.setattr(comparison, "their_results", lambda *given: passes.append(given) or compute(*given))
+    counts, results = [], []
+    for factor in (64, 0):
+        monkeypatch.setattr(comparison, "SETTLED_FACTOR", factor)
+        results.append(parity.certify(exported))
+        counts.append(len(passes))
+        passes.clear()
+    assert counts == [6, 12]
+    verdicts = [
+        [(row["what"], row["within_tolerance"], row.get("error")) for row in one["comparisons"]] for one in results
+    ]
+    assert verdicts[0] == verdicts[1]
+    errors = [[row.get("reference_error", 0) for row in one["comparisons"]] for one in results]
+    assert all(early <= late for early, late in zip(*errors, strict=True))
+
+
 def test_one_changed_weight_fails_values_and_gradients(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against a reference with one slightly different weight, both the values and the gradients fail."""
     load = parity.load_reference

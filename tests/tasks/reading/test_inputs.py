@@ -158,7 +158,7 @@ REFUSALS = [
     ("sequence", "-", "EU B-ORG\nrejects O\n\nkan O\n", "format conll"),
     ("sequence", "eng.testb", "-DOCSTART- O\n\nkan O\n", "eng.testb: format conll"),
     ("sequence", "-", '{"text": "kan"} lon\n', "one object per line; for plain text set format=text"),
-    ("sequence", "in.csv", "n;body\n1;kan, lon\n", "separated by ';'"),
+    ("sequence", "in.csv", "n;body\n1;kan, lon\n", "(it has: 'n', 'body')"),
     ("sequence", "in.tsv", "text\tid\nkan\t1\t2\n", "in.tsv:2: too many cells (3, expected 2"),
     ("sequence", "in.jsonl", '[{"text": "kan"}]\n', "in.jsonl:1: list; expected an object with named fields (a list of them belongs in a .json file)"),
     ("mrpc", "-", "kan\n", "-: task=mrpc needs pairs of texts"),

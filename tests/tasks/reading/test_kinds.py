@@ -62,7 +62,7 @@ def test_kind_of_task_is_inferred_from_real_files(parts: tuple[str, ...], settin
 
 
 @pytest.mark.parametrize(
-    ("content", "words"), [("text,label\na,b\nc,d\ne,f\n", "3 different labels in 3 rows"), ("text,y\na,b\n", "no column 'label'")]
+    ("content", "words"), [("Opinion;City;Note\na, b;c;d\n", "has: 'Opinion', 'City', 'Note'"), ("text,label\na,b\nc,d\ne,f\n", "3 different labels in 3 rows"), ("text,y\na,b\n", "no column 'label'")]
 )  # fmt: skip
 def test_file_that_fits_no_task_is_refused(tmp_path: Path, content: str, words: str) -> None:
     path = write(tmp_path, "a.csv", content)
