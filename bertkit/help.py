@@ -67,7 +67,7 @@ class _CommandFile:
     def read(cls, path: Path) -> "_CommandFile":
         """Read a file; in it the comment is followed by the list of options, a blank line, and the settings."""
         lines = path.read_text(encoding="utf-8").splitlines()
-        defaults = re.findall(r"^  - (\w+): (.+)$", "\n".join(lines), re.MULTILINE)
+        defaults = re.findall(r"^  - (\w+): (\S+)", "\n".join(lines), re.MULTILINE)
         settings = [line for line in _with_full_names(lines[lines.index("") + 1 :]) if line]
         return cls([line[2:] for line in lines[: lines.index("defaults:")]], settings, dict(defaults))
 
@@ -125,6 +125,8 @@ def command_help(command: str, words: Sequence[str] = (), config_dir: str | None
             text += _option_help(name, requested[name], directories)
         else:
             text += _chosen_help(command, name, directories[0] / name / f"{chosen[name]}.yaml")
+    head = text.index("usual settings:" if usual else "settings:")
+    text = [*text[:head], *_with_size(text[head:], command, file.chosen, requested, directories)]
     text = [line.replace("  #: ", "  # ") for line in text]
     top_level = {re.split("[:.]", line)[0] for line in file.settings} | file.chosen.keys()
     return "\n".join([*text, *(line for slot in plugins.SLOTS for line in _plugin_help(slot, top_level))])
@@ -138,6 +140,32 @@ def _chosen_help(command: str, group: str, path: Path) -> list[str]:
         else []
     )
     return text + [f"  {group}.{line}" for line in _lines_of(path) if line and not line.startswith("#")]
+
+
+def _with_size(
+    text: list[str], command: str, chosen: Mapping[str, str], requested: Mapping[str, str], directories: Sequence[Path]
+) -> list[str]:
+    """Give the settings of pretrain that a size of model sets the values of this size, unless an option is requested, which has its own."""
+    if command != "pretrain" or "experiment" in requested:
+        return text
+    size = requested.get("model", chosen["model"])
+    others = {*requested} - {"model"} | ({"final_phase"} if "segments" in requested else set())
+    lines = _lines_of(option_file(directories, "from_scratch", size))
+    values = dict(line.partition("  #")[0].split(": ") for line in lines if line and not line.startswith("#"))
+    pattern = re.compile(r"  ([\w.]+)(=|: )(\S+) *(.*)")
+
+    def with_value(line: str) -> str:
+        found = pattern.fullmatch(line)
+        if found is None or found[1] not in values or found[1].partition(".")[0] in others:
+            return line
+        comment = re.sub(
+            r" \([^()]*\)$", "", found[4].replace("#:", "#") or "#"
+        )  # without the source of the other value
+        setting = f"  {found[1]}{found[2]}{values[found[1]]}"
+        why = f"(model={size}: conf/from_scratch)"
+        return f"{setting:<36} {comment} {why}" if found[2] == "=" else f"{setting}  {comment} {why}"
+
+    return [with_value(line) for line in text]
 
 
 def _usual_settings(directory: Path, command: str, chosen: Mapping[str, str]) -> list[str]:

@@ -189,7 +189,7 @@ def prepared_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 TINY_SHAPE = (
-    "model=tiny", "model.hidden_size=26", "model.num_hidden_layers=1", "model.num_attention_heads=2",
+    "model=medium", "model.hidden_size=26", "model.num_hidden_layers=1", "model.num_attention_heads=2",
     "model.intermediate_size=37", "model.max_position_embeddings=32",
 )  # fmt: skip
 TINY_PRETRAIN = (

@@ -18,10 +18,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-TINY = [
-    "device=cpu", "model=tiny", "model.hidden_size=32", "model.intermediate_size=64", "model.max_position_embeddings=64",
-    "segments.max_seq_length=40", "batch.sequences=12", "batch.micro_sequences=5", "steps=17", "evaluation.every_steps=6",
-    "checkpoint.every_steps=7", "schedule.warmup_steps=3", "optimizer.peak_learning_rate=1e-3",
+TINY = [  # model=medium: BERT's own settings, which tiny to small replace (conf/from_scratch)
+    "device=cpu", "model=medium", "model.num_hidden_layers=2", "model.num_attention_heads=2", "model.hidden_size=32",
+    "model.intermediate_size=64", "model.max_position_embeddings=64", "segments.max_seq_length=40", "batch.sequences=12", "batch.micro_sequences=5",
+    "steps=17", "evaluation.every_steps=6", "checkpoint.every_steps=7", "schedule.warmup_steps=3",
+    "optimizer.peak_learning_rate=1e-3",
 ]  # fmt: skip
 PRETRAINED = {
     "pairs": [],

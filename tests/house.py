@@ -222,7 +222,7 @@ def walk(root: Path, python: str | Path = sys.executable) -> dict[str, list[str]
         prepare = ["prepare", f"corpus.path={text}", "tokenizer.vocab_size=100", f"output_dir={data}"]
         pretrain = [
             "pretrain", "model=tiny", f"data_dir={data}", f"output_dir={run}", "steps=1", "schedule.warmup_steps=0",
-            "batch.sequences=4", "segments.max_seq_length=16", "device=cpu", "log.every_steps=1",
+            "model.hidden_dropout_prob=0.1", "model.attention_probs_dropout_prob=0.1", "batch.sequences=4", "segments.max_seq_length=16", "device=cpu", "log.every_steps=1",
         ]  # fmt: skip
         for arguments, command in ((prepare, ["-m", "bertkit"]), (pretrain, ["-c", PROBE])):
             done = subprocess.run([python, *command, *arguments], cwd=root, capture_output=True, text=True)

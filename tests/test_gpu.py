@@ -51,7 +51,8 @@ VARIANTS: list[dict[str, Any]] = [
 ]  # fmt: skip
 MIXED, EQUAL, ONE = [5, 17, 17, 128, 64, 3], [31, 31, 31], [67]
 PRETRAINING = [
-    f"device={DEVICE}", "model=tiny", "model.max_position_embeddings=48", "segments.max_seq_length=40",
+    f"device={DEVICE}", "model=medium", "model.num_hidden_layers=2", "model.num_attention_heads=2", "model.hidden_size=128",
+    "model.intermediate_size=512", "model.max_position_embeddings=48", "segments.max_seq_length=40",
     "batch.sequences=12", "batch.micro_sequences=3", "optimizer.peak_learning_rate=1e-3", "schedule.warmup_steps=1",
     "log.every_steps=1", "evaluation.every_steps=2", "steps=6",
 ]  # fmt: skip

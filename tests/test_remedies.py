@@ -41,7 +41,7 @@ FOLLOWED = [
     (PRETRAIN, "steps=0", r"expected at least (1)", "steps={}"),
     (PRETRAIN, "init_moments=true", r"without (\S+);", "init_moments=true {}no/such/model"),
     (PRETRAIN, "steps=50 schedule.warmup_steps=100", r"exceeds steps=50; (lower) the warm-up", "steps=50 schedule.warmup_steps=5"),
-    (PRETRAIN, "final_phase.share=0.2", r"(leave) it out", ""),
+    (f"{PRETRAIN} model=base", "final_phase.share=0.2", r"(leave) it out", ""),
     (PRETRAIN, "batch.micro_sequences=2 batch.micro_tokens=99", r"set (one) of them", "batch.micro_tokens=99"),
     ("prepare corpus.path=no/text output_dir=no/data", "segments.max_seq_length=64", r"add (segments=google)", "segments.max_seq_length=64 {}"),
     ("prepare corpus.path=no/text output_dir=no/data", "masking.probability=0.2", r"add (segments=google)", "masking.probability=0.2 {}"),

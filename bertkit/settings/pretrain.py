@@ -8,7 +8,8 @@ from typing import Annotated, Literal, Self
 
 from bertkit.base.errors import InputError
 from bertkit.base.intervals import Form, Interval, Seed, ShareInside, Size
-from bertkit.base.typed_settings import refuse, unused
+from bertkit.base.text_files import JsonObject
+from bertkit.base.typed_settings import build, conf_dir, option_names, read_conf, refuse, to_mapping, unused
 from bertkit.data.data_config import AnySegments, MaskingConfig
 from bertkit.launch.launch_config import LaunchConfig
 from bertkit.model.attention_config import AttentionConfig
@@ -72,6 +73,12 @@ class TrainingSettings(CommandSettings):
     def frozen_line(self, num_trained: int) -> str:
         """Describe the frozen parameters for a number of trained ones; "" if none are frozen."""
         return f"frozen: {self.freeze}; {num_trained / 1e6:.1f} M parameters are trained" if self.freeze else ""
+
+
+def _set_by_size() -> set[tuple[str, str]]:
+    """Return the settings, with their groups, whose default is that of the model's size: those in `conf/from_scratch`."""
+    files = [read_conf(f"from_scratch/{name}") for name in option_names([conf_dir()])["from_scratch"]]
+    return {(group, name) for content in files for group, settings in content.items() for name in settings}
 
 
 def unused_masking(explicit_keys: Sequence[str]) -> list[str]:
@@ -182,6 +189,17 @@ class PretrainSettings(TrainingSettings):
                 f"model.type_vocab_size={shape.type_vocab_size}: segment pairs need 2; set it, or use segments=full_sentences"
             )
         return problems
+
+    def as_begun(self, begun: JsonObject) -> Self:
+        """Return the settings with those that a run began with, where a default is that of the model's size and the user sets none."""
+        if self.model_dir is not None or not begun:
+            return self
+        values, chosen = to_mapping(self), {*self.explicit_keys} - {"model"}  # a chosen option brings its own values
+        for group, name in _set_by_size():
+            saved, default = begun.get(group) or {}, getattr(type(vars(self)[group]), name, None)
+            if not {group, f"{group}.{name}"} & chosen and (name in saved or (saved and default is not None)):
+                values[group][name] = saved.get(name, default)  # a default of the class is not written
+        return build(type(self), values | {"explicit_keys": [*self.explicit_keys]})
 
     def with_steps(self, steps: int) -> Self:
         """Return the settings with this number of steps, which replaces auto and `num_epochs`."""

@@ -26,7 +26,7 @@ from bertkit.run.state import TrainingState
 from bertkit.run.trainer import Due, Evaluation, TrainingPlan, training
 from bertkit.settings.pretrain import PretrainSettings
 
-POST_NORM_RATE = 2e-4  # a peak learning rate at which small models with BERT's norm leave the loss of counting; at 1e-3 BERT-mini stays
+POST_NORM_RATE = 2e-4  # at which small models with BERT's norm leave the loss of counting; at 1e-3 BERT-mini stays, without scale_outputs
 
 
 def run(settings: PretrainSettings) -> None:
@@ -112,10 +112,11 @@ class _Pretraining:
         if metrics[f"{console.objective_of(metrics)}_gain_on_counting"] > 0 or self.settings.model_dir is not None:
             return []
         config, optimizer = self.state.bare_model.config, self.settings.optimizer
-        is_fast = config.norm.placement == "post" and optimizer.peak > POST_NORM_RATE
+        is_uneven = config.norm.placement == "post" and not config.scale_outputs
         wide = config.hidden_size**-0.5
-        advice = {  # and whether the run does otherwise (recipes/speedrun)
-            f"optimizer.peak_learning_rate={POST_NORM_RATE}": is_fast,
+        advice = {  # and whether the run does otherwise (recipes/quickstart, recipes/speedrun)
+            "model.scale_outputs=true": is_uneven,
+            f"optimizer.peak_learning_rate={POST_NORM_RATE}": is_uneven and optimizer.peak > POST_NORM_RATE,
             "attention.positions=rotary with norm=pre, as in model=modern_mini": config.attention.positions
             == "learned",
             "masking.probability=0.3 without dropout (model.hidden_dropout_prob=0 model.attention_probs_dropout_prob=0)": (

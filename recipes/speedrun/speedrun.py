@@ -42,9 +42,13 @@ BATCH: dict[str, Any] = {"batch.sequences": SEQUENCES, "segments.max_seq_length"
 BASE: dict[str, Any] = {
     "model": "mini", "model.initializer_range": WIDE, RATE: POST_NORM_RATE, "optimizer.bias_correction": True,
 }  # fmt: skip
+BERTS_OWN: dict[str, Any] = {  # what bertkit's `mini` has otherwise (conf/from_scratch)
+    "model.hidden_dropout_prob": 0.1, "model.attention_probs_dropout_prob": 0.1, "model.scale_outputs": False,
+    "masking.probability": 0.15, "optimizer.beta2": 0.999,
+}  # fmt: skip
 # each row of the ladder changes one thing more than the row before it
 CHANGES: dict[str, dict[str, Any]] = {
-    "mini": {},
+    "mini": BERTS_OWN,
     "no dropout": {"model.hidden_dropout_prob": 0.0, "model.attention_probs_dropout_prob": 0.0},
     "30 % masked": {"masking.probability": 0.3},
     "pre-norm": {"norm": "pre", RATE: 1e-3},

@@ -23,7 +23,8 @@ pick='NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i; next } { print $at[a] "\n"
 awk -F'\t' -v a="$from" -v b="$to" "$pick" "$DATA_DIR/train.tsv" > "$run/both_sides.txt"
 $bertkit prepare corpus.path="$run/both_sides.txt" "$size" tokenizer.lowercase=false output_dir="$run/data"
 $bertkit pretrain data_dir="$run/data" model=tiny segments=full_sentences segments.max_seq_length=64 steps="${STEPS:-3000}" batch.sequences=64 \
-  model.initializer_range=0.088 optimizer.peak_learning_rate=2e-3 optimizer.bias_correction=true schedule.warmup_share=0.1 output_dir="$run/bert_start"; fi
+  model.initializer_range=0.088 model.scale_outputs=false model.hidden_dropout_prob=0.1 model.attention_probs_dropout_prob=0.1 masking.probability=0.15 \
+  optimizer.peak_learning_rate=2e-3 optimizer.beta2=0.999 optimizer.bias_correction=true schedule.warmup_share=0.1 output_dir="$run/bert_start"; fi
 train bert "$bert" decoder=bert model_dir="${MODEL_DIR:-$run/bert_start}" $pair "$@"
 echo "== compare: a table and a page; view: the source words that each target word attends to"
 $bertkit compare "$run"/*/seed_? output="$run/translators.html" overwrite=true

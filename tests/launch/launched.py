@@ -10,7 +10,7 @@ from pathlib import Path
 from bertkit.train.log import read_metrics
 
 SMALL = [
-    "device=cpu", "model=tiny", "model.hidden_size=32", "model.intermediate_size=64",
+    "device=cpu", "model=medium", "model.num_hidden_layers=2", "model.num_attention_heads=2", "model.hidden_size=32", "model.intermediate_size=64",
     "model.max_position_embeddings=48", "segments.max_seq_length=40", "batch.sequences=12", "batch.micro_sequences=3",
     "log.every_steps=1",
 ]  # fmt: skip

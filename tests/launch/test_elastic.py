@@ -24,7 +24,7 @@ from bertkit.train.log import read_metrics
 WORKER = Path(__file__).with_name("elastic_worker.py")
 STEPS = 18
 SMALL = [
-    "device=cpu", "model=tiny", "model.hidden_size=32", "model.intermediate_size=64", "model.max_position_embeddings=48",
+    "device=cpu", "model=medium", "model.num_hidden_layers=2", "model.num_attention_heads=2", "model.hidden_size=32", "model.intermediate_size=64", "model.max_position_embeddings=48",
     "segments.max_seq_length=40", "batch.sequences=12", "batch.micro_sequences=3", "optimizer.peak_learning_rate=1e-3",
     "log.every_steps=1", "checkpoint.every_steps=3", "evaluation.every_steps=999", f"steps={STEPS}",
 ]  # fmt: skip

@@ -25,7 +25,7 @@ from bertkit.train.step_report import Numbers, StepNumbers, StepReport
 from bertkit.train.train_config import OptimizerConfig
 
 RUN = [
-    "pretrain", "device=cpu", "model=tiny", "model.hidden_size=32", "model.intermediate_size=64", "log.every_steps=1",
+    "pretrain", "device=cpu", "model=medium", "model.num_hidden_layers=2", "model.num_attention_heads=2", "model.hidden_size=32", "model.intermediate_size=64", "log.every_steps=1",
     "model.num_hidden_layers=2", "model.max_position_embeddings=32", "segments.max_seq_length=16", "batch.sequences=4",
     "batch.micro_sequences=2", "steps=5", "schedule.warmup_steps=0", "evaluation.max_sequences=8", "precision=fp16",
     "numerics.max_skips_in_a_row=1", "checkpoint.every_steps=1",

@@ -25,7 +25,7 @@ from bertkit.train.checkpoint import all_checkpoints
 from bertkit.train.log import read_metrics
 
 SMALL = [
-    "device=cpu", "model=tiny", "model.hidden_size=32", "model.intermediate_size=64", "model.max_position_embeddings=64",
+    "device=cpu", "model=medium", "model.num_hidden_layers=2", "model.num_attention_heads=2", "model.hidden_size=32", "model.intermediate_size=64", "model.max_position_embeddings=64",
     "segments.max_seq_length=24", "final_phase.max_seq_length=56", "final_phase.share=0.4", "steps=10",
     "batch.sequences=12", "log.every_steps=1", "evaluation.every_steps=3", "checkpoint.every_steps=1",
     "checkpoint.keep_last=20", "optimizer.peak_learning_rate=1e-3", "schedule.warmup_steps=2",
@@ -199,7 +199,10 @@ REFUSED = [
     ([*SMALL, "final_phase.share=0.01"], "final_phase.share=0.01 of steps=10 leaves a phase without steps"),
     ([*SMALL, "init_moments=true"], "init_moments=true: has no effect without model_dir="),
     (["segments=google", "final_phase.max_seq_length=100"], "start a second run"),
-    (["final_phase.share=0.3"], "final_phase.share=0.3: has no effect without final_phase.max_seq_length="),
+    (
+        ["model=base", "final_phase.share=0.3"],
+        "final_phase.share=0.3: has no effect without final_phase.max_seq_length=",
+    ),
 ]
 
 

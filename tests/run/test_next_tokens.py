@@ -24,7 +24,7 @@ from bertkit.run.objective import pretraining_losses
 from bertkit.train.checkpoint import all_checkpoints
 
 SMALL = [
-    "device=cpu", "model=tiny", "model.hidden_size=32", "model.intermediate_size=64", "model.max_position_embeddings=48",
+    "device=cpu", "model=medium", "model.num_hidden_layers=2", "model.num_attention_heads=2", "model.hidden_size=32", "model.intermediate_size=64", "model.max_position_embeddings=48",
     "attention.pattern=causal", "segments.max_seq_length=24", "batch.sequences=8", "batch.micro_sequences=2", "steps=4",
     "checkpoint.every_steps=2", "reproducibility=strict", "schedule.warmup_steps=0", "model.initializer_range=0.2",
 ]  # fmt: skip

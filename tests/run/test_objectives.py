@@ -20,7 +20,7 @@ from bertkit.train.checkpoint import all_checkpoints
 from bertkit.train.log import read_metrics
 
 SMALL = [
-    "device=cpu", "model=tiny", "model.hidden_size=32", "model.intermediate_size=64", "model.max_position_embeddings=48",
+    "device=cpu", "model=medium", "model.num_hidden_layers=2", "model.num_attention_heads=2", "model.hidden_size=32", "model.intermediate_size=64", "model.max_position_embeddings=48",
     "segments.max_seq_length=24", "batch.sequences=8", "batch.micro_sequences=2", "log.every_steps=1", "steps=4",
     "checkpoint.every_steps=1", "checkpoint.keep_last=4", "reproducibility=strict", "schedule.warmup_steps=0",
 ]  # fmt: skip

@@ -20,7 +20,7 @@ from bertkit.train.checkpoint import all_checkpoints, fault_of, read_state
 from bertkit.train.log import read_metrics
 
 SMALL = [
-    "device=cpu", "model=tiny", "model.hidden_size=32", "model.intermediate_size=64", "model.max_position_embeddings=48",
+    "device=cpu", "model=medium", "model.num_hidden_layers=2", "model.num_attention_heads=2", "model.hidden_size=32", "model.intermediate_size=64", "model.max_position_embeddings=48",
     "segments.max_seq_length=24", "batch.sequences=6", "log.every_steps=1", "checkpoint.every_steps=1", "steps=4",
     "evaluation.every_steps=2", "evaluation.max_sequences=16", "optimizer.peak_learning_rate=1e-3",
     "schedule.warmup_steps=0",

@@ -31,7 +31,7 @@ from bertkit.train.checkpoint import all_checkpoints
 from bertkit.train.log import read_metrics
 
 TINY = [
-    "device=cpu", "model=tiny", "model.hidden_size=32", "model.num_hidden_layers=2", "model.intermediate_size=61",
+    "device=cpu", "model=medium", "model.hidden_size=32", "model.num_hidden_layers=2", "model.num_attention_heads=2", "model.intermediate_size=61",
     "model.max_position_embeddings=48", "segments.max_seq_length=40", "batch.sequences=6", "log.every_steps=1",
     "checkpoint.every_steps=1", "evaluation.every_steps=100", "evaluation.max_sequences=16", "schedule.warmup_steps=0",
     "optimizer.peak_learning_rate=1e-3",

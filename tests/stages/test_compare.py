@@ -16,7 +16,7 @@ from conftest import Capsys, Page, make_text, refused, write_text
 
 from bertkit.cli import run
 
-SMALL = ["model=tiny", "model.num_hidden_layers=1", "model.hidden_size=32", "model.intermediate_size=37",
+SMALL = ["model=medium", "model.num_hidden_layers=1", "model.num_attention_heads=2", "model.hidden_size=32", "model.intermediate_size=37",
          "model.num_attention_heads=2", "steps=3", "batch.sequences=8", "batch.micro_sequences=8", "log.every_steps=1",
          "segments.max_seq_length=24", "schedule.warmup_steps=0", "evaluation.max_sequences=8", "device=cpu"]  # fmt: skip
 Make = Callable[..., Path]

@@ -60,7 +60,15 @@ def test_all_is_the_weighted_mean_of_both_splits(prepared_dir: Path, model_dir: 
 
 
 def test_a_model_is_measured_on_what_it_was_not_trained_on(prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
-    small = ["model=tiny", "model.hidden_size=32", "segments.max_seq_length=40", "steps=2", "device=cpu"]
+    small = [
+        "model=medium",
+        "model.num_hidden_layers=2",
+        "model.num_attention_heads=2",
+        "model.hidden_size=32",
+        "segments.max_seq_length=40",
+        "steps=2",
+        "device=cpu",
+    ]
     assert run(["pretrain", f"data_dir={prepared_dir}", f"output_dir={tmp_path / 'run'}", *small]) == 0
     checkpoint = "run/checkpoints/step-00000002"
     models = [f"model_dir={tmp_path / name}" for name in ("run", "run/model", checkpoint)]
@@ -171,7 +179,15 @@ def test_what_contradicts_stored_instances_is_refused(
     refused(run(["evaluate", f"model_dir={google_model}", f"data_dir={google_dir}", *more]), line, capsys)
 
 
-SMALL = ["device=cpu", "model=tiny", "model.hidden_size=32", "model.intermediate_size=64", "batch.sequences=12"]
+SMALL = [
+    "device=cpu",
+    "model=medium",
+    "model.num_hidden_layers=2",
+    "model.num_attention_heads=2",
+    "model.hidden_size=32",
+    "model.intermediate_size=64",
+    "batch.sequences=12",
+]
 
 
 def test_pretraining_on_stored_instances(google_dir: Path, tmp_path: Path, capsys: Capsys) -> None:

@@ -35,7 +35,14 @@ TEXTS = ["kan lon. min", "Ünïcode, [MASK] and 3.50 €", ""]
 @pytest.fixture(scope="module")
 def run_dir(prepared_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("export") / "run"
-    small = ["model=tiny", "model.hidden_size=32", "model.max_position_embeddings=64", "segments.max_seq_length=40"]
+    small = [
+        "model=medium",
+        "model.num_hidden_layers=2",
+        "model.num_attention_heads=2",
+        "model.hidden_size=32",
+        "model.max_position_embeddings=64",
+        "segments.max_seq_length=40",
+    ]
     assert run(["pretrain", f"data_dir={prepared_dir}", f"output_dir={output}", *small, "steps=5", "device=cpu"]) == 0
     return output
 
@@ -359,7 +366,15 @@ def test_a_run_on_fixed_instances_is_exported(tmp_path: Path) -> None:
         "segments.max_seq_length=32", "segments.dupe_factor=1", "tokenizer.vocab_size=131", "tokenizer.rules=google",
     ]  # fmt: skip
     assert run(["prepare", "segments=google", f"corpus.path={corpus}", *sizes, f"output_dir={tmp_path / 'data'}"]) == 0
-    small = ["model=tiny", "model.hidden_size=32", "model.max_position_embeddings=40", "steps=2", "device=cpu"]
+    small = [
+        "model=medium",
+        "model.num_hidden_layers=2",
+        "model.num_attention_heads=2",
+        "model.hidden_size=32",
+        "model.max_position_embeddings=40",
+        "steps=2",
+        "device=cpu",
+    ]
     arguments = ["segments=google", f"data_dir={tmp_path / 'data'}", *small, f"output_dir={tmp_path / 'run'}"]
     assert run(["pretrain", *arguments]) == 0
     assert run(["export", f"checkpoint={tmp_path / 'run'}", f"output_dir={tmp_path / 'out'}"]) == 0

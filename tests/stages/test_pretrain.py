@@ -27,9 +27,9 @@ from bertkit.run import run_length, trainer
 from bertkit.train.checkpoint import all_checkpoints, fault_of
 from bertkit.train.log import read_metrics
 
-SMALL = [
-    "device=cpu", "model=tiny", "model.hidden_size=32", "model.intermediate_size=64",
-    "model.max_position_embeddings=48", "segments.max_seq_length=40", "batch.sequences=12", "batch.micro_sequences=5",
+SMALL = [  # model=medium: with BERT's own settings, which tiny to small replace (conf/from_scratch)
+    "device=cpu", "model=medium", "model.num_hidden_layers=2", "model.num_attention_heads=2", "model.hidden_size=32",
+    "model.intermediate_size=64", "model.max_position_embeddings=48", "segments.max_seq_length=40", "batch.sequences=12", "batch.micro_sequences=5",
     "optimizer.peak_learning_rate=1e-3", "log.every_steps=1",
 ]  # fmt: skip
 
@@ -103,7 +103,7 @@ def test_what_a_run_prints_and_leaves(twelve_steps: tuple[Path, str]) -> None:
     assert re.search("\nmasked LM has (not )?learned .* next sentence prediction has (not )?learned: ", output)
     assert len(lines := re.findall("masked LM has.*", output)) == len({*lines}) == 2
     assert (
-        "try optimizer.peak_learning_rate=0.0002; attention.positions=rotary with norm=pre, as in model=modern_mini; "
+        "try model.scale_outputs=true; optimizer.peak_learning_rate=0.0002; attention.positions=rotary with norm=pre, as in model=modern_mini; "
         in output
     )
     assert "; masking.probability=0.3" in output

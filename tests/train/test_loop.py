@@ -242,7 +242,7 @@ def test_two_processes_take_the_same_steps(tmp_path: Path, prepared_dir: Path, t
     shape = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64, "max_position_embeddings": 64}
     command = [
         "pretrain", f"data_dir={prepared_dir}", "device=cpu", "steps=6", "batch.sequences=8", "batch.micro_sequences=2",
-        "segments.max_seq_length=48", "log.every_steps=1", "model=tiny", *(f"model.{k}={v}" for k, v in shape.items()),
+        "segments.max_seq_length=48", "log.every_steps=1", "model=medium", "model.num_hidden_layers=2", *(f"model.{k}={v}" for k, v in shape.items()),
     ]  # fmt: skip
     assert run([*command, f"output_dir={tmp_path / 'one'}"]) == 0
     done = subprocess.run([*torchrun, *command, f"output_dir={tmp_path / 'two'}"], capture_output=True, text=True)

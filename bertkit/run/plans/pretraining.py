@@ -14,7 +14,7 @@ from bertkit.data.batches.examples import open_examples
 from bertkit.data.batches.sampling import DatasetExamples
 from bertkit.data.corpus.prepared import PreparedDataset, check_usable, open_prepared
 from bertkit.launch.world import world_from_environment
-from bertkit.run.directory import continued_identity
+from bertkit.run.directory import continued_identity, saved_identity
 from bertkit.run.length_phases import choose_micro_sequences, lengths_of
 from bertkit.run.opening import is_done
 from bertkit.run.resume_rules import PRETRAIN, Rules, identity_of
@@ -58,7 +58,9 @@ def plan_pretraining(given: PretrainSettings) -> PretrainingPlan | None:
     own: dict[str, object] = {}
     if given.segments.is_fixed:  # the data's fingerprint covers their segments and masks
         own |= {"segments": {"kind": given.segments.kind}, "masking": None}
-    saved = continued_identity(given, PRETRAIN, own)
+    begun = given.as_begun(saved_identity(Path(given.output_dir)))
+    saved = continued_identity(begun, PRETRAIN, own)
+    given = begun if saved else given
     known = _with_saved_steps(given, saved)
     own |= {"steps": known.steps}
     open_dataset = functools.cache(lambda: open_prepared(Path(given.data_dir)))

@@ -31,6 +31,8 @@ from bertkit.settings.reading.values import read_values
 from bertkit.tasks.task_config import without_retired
 
 MAX_BYTES = 1_000_000  # of a file with settings; those of bertkit have a few thousand
+LENGTHS = {"segments.max_seq_length", "final_phase.max_seq_length"}
+FEW_STEPS = 10
 ONE_AT_A_TIME = threading.Lock()  # Hydra has one state for the whole process
 
 
@@ -111,6 +113,8 @@ def _compose_one(
     choices = {one.key: str(one.value) for one in changes if one.value in groups.get(one.key, ())}
     with _hydra(directories):
         composed = _with_options(command, choices, directories)
+        for one in _of_size(command, changes, choices, directories):
+            OmegaConf.update(composed, one.key, one.value)
         # changes to the task that the model has
         task = "task." if composed.get("task") is not None else "task_changes."
         # a word without a key may be the file that would say the task
@@ -143,6 +147,29 @@ def _with_options(command: str, choices: Mapping[str, str], directories: Sequenc
     if beside and OmegaConf.select(composed, "model.hidden_act") == "gelu":
         OmegaConf.update(composed, "model.hidden_act", "relu")  # Vaswani et al. 2017, equation 2
     return composed
+
+
+def _of_size(
+    command: str, changes: Sequence[Assignment], choices: Mapping[str, str], directories: Sequence[Path]
+) -> list[Assignment]:
+    """List what `conf/from_scratch` sets for a model of this size, in a run that trains it from scratch.
+
+    An experiment states all of its settings, and an option of a group brings its own. The two lengths go together; they are left
+    out if the user sets one of them, or so few steps that a tenth of them is none.
+    """
+    given = {one.key: one.value for one in changes}
+    size = choices.get("model") or names.usual_options(command).get("model")
+    if command != "pretrain" or size is None or "experiment" in choices or given.get("model_dir") is not None:
+        return []
+    path, steps = option_file(directories, "from_scratch", size), given.get("steps")
+    content = parse_yaml(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    has_lengths = LENGTHS & given.keys() or "segments" in choices or (isinstance(steps, int) and steps < FEW_STEPS)
+    others = choices.keys() - {"model"}
+    return [
+        one
+        for one in read_values(command, content)
+        if names.top_level(one.key) not in others and not (has_lengths and one.key in LENGTHS)
+    ]
 
 
 def _defaults(command: str, composed: DictConfig, own: Sequence[Assignment], has_task: bool) -> JsonObject:

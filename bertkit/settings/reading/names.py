@@ -61,6 +61,11 @@ def _groups_of(command: str) -> frozenset[str]:
     return frozenset(name for name, content in read_conf(command).items() if isinstance(content, Mapping))
 
 
+def usual_options(command: str) -> dict[str, str]:
+    """Return the option that each group of a command has unless the user chooses another one."""
+    return _pop_options(read_conf(command))
+
+
 def usual_keys(command: str) -> list[str]:
     """Return the dotted names of a command's settings, with those of the usual option of each group."""
     content, options = read_conf(command), option_names([conf_dir()])
