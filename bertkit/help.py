@@ -148,24 +148,18 @@ def _with_size(
     """Give the settings of pretrain that a size of model sets the values of this size, unless an option is requested, which has its own."""
     if command != "pretrain" or "experiment" in requested:
         return text
-    size = requested.get("model", chosen["model"])
-    others = {*requested} - {"model"} | ({"final_phase"} if "segments" in requested else set())
-    lines = _lines_of(option_file(directories, "from_scratch", size))
-    values = dict(line.partition("  #")[0].split(": ") for line in lines if line and not line.startswith("#"))
-    pattern = re.compile(r"  ([\w.]+)(=|: )(\S+) *(.*)")
+    size, own = requested.get("model", chosen["model"]), {"segments": "final_phase"}  # lengths go together
+    others = {*requested, *(own.get(group) for group in requested)} - {"model"}
+    lines = "\n".join(_lines_of(option_file(directories, "from_scratch", size)))
+    values = dict(re.findall(r"^([\w.]+): (\S+)", lines, re.MULTILINE))
+    names = "|".join(re.escape(name) for name in values if name.partition(".")[0] not in others)
 
-    def with_value(line: str) -> str:
-        found = pattern.fullmatch(line)
-        if found is None or found[1] not in values or found[1].partition(".")[0] in others:
-            return line
-        comment = re.sub(
-            r" \([^()]*\)$", "", found[4].replace("#:", "#") or "#"
-        )  # without the source of the other value
-        setting = f"  {found[1]}{found[2]}{values[found[1]]}"
-        why = f"(model={size}: conf/from_scratch)"
-        return f"{setting:<36} {comment} {why}" if found[2] == "=" else f"{setting}  {comment} {why}"
+    def with_value(found: re.Match[str]) -> str:
+        value = f"{values[found[2]]:<{len(found[3])}}"  # as wide as the other one; the source is that of the other one
+        return f"{found[1]}{value}{found[4] or '  #'} (model={size}: conf/from_scratch)"
 
-    return [with_value(line) for line in text]
+    pattern = rf"^(  ({names})(?:=|: ))(\S+ *)(.*?)(?: \([^()]*\))?$"
+    return re.sub(pattern, with_value, "\n".join(text), flags=re.MULTILINE).split("\n")
 
 
 def _usual_settings(directory: Path, command: str, chosen: Mapping[str, str]) -> list[str]:

@@ -196,9 +196,10 @@ class PretrainSettings(TrainingSettings):
             return self
         values, chosen = to_mapping(self), {*self.explicit_keys} - {"model"}  # a chosen option brings its own values
         for group, name in _set_by_size():
-            saved, default = begun.get(group) or {}, getattr(type(vars(self)[group]), name, None)
-            if not {group, f"{group}.{name}"} & chosen and (name in saved or (saved and default is not None)):
-                values[group][name] = saved.get(name, default)  # a default of the class is not written
+            # a value that is the default of its class is not saved
+            value = (begun.get(group) or {}).get(name, getattr(type(vars(self)[group]), name, ...))
+            if value is not ... and not {group, f"{group}.{name}"} & chosen:
+                values[group][name] = value
         return build(type(self), values | {"explicit_keys": [*self.explicit_keys]})
 
     def with_steps(self, steps: int) -> Self:

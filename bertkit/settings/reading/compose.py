@@ -158,18 +158,13 @@ def _of_size(
     out if the user sets one of them, or so few steps that a tenth of them is none.
     """
     given = {one.key: one.value for one in changes}
-    size = choices.get("model") or names.usual_options(command).get("model")
-    if command != "pretrain" or size is None or "experiment" in choices or given.get("model_dir") is not None:
+    if command != "pretrain" or "experiment" in choices or given.get("model_dir") is not None:
         return []
-    path, steps = option_file(directories, "from_scratch", size), given.get("steps")
+    path = option_file(directories, "from_scratch", choices.get("model", names.usual_options(command)["model"]))
     content = parse_yaml(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    has_lengths = LENGTHS & given.keys() or "segments" in choices or (isinstance(steps, int) and steps < FEW_STEPS)
-    others = choices.keys() - {"model"}
-    return [
-        one
-        for one in read_values(command, content)
-        if names.top_level(one.key) not in others and not (has_lengths and one.key in LENGTHS)
-    ]
+    has_lengths = {*LENGTHS, "segments"} & given.keys() or given.get("steps") in range(FEW_STEPS)
+    left_out = choices.keys() - {"model"} | (LENGTHS if has_lengths else set())
+    return [one for one in read_values(command, content) if not left_out & {one.key, names.top_level(one.key)}]
 
 
 def _defaults(command: str, composed: DictConfig, own: Sequence[Assignment], has_task: bool) -> JsonObject:
