@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from bertkit import COMMANDS, commands
 from bertkit.base import errors, plugins
 from bertkit.base.errors import InputError, StoppedError, StorageError, in_brief, nearest, say
-from bertkit.base.processors import check_precision, share_processors
+from bertkit.base.processors import check_precision, in_command
 from bertkit.base.typed_settings import refuse
 from bertkit.help import command_help, info, usage
 from bertkit.launch import launcher, world
@@ -144,6 +144,7 @@ def _naming(settings: CommandSettings) -> Iterator[None]:
         raise
 
 
+@in_command()
 def _run_stage(command: str, settings: CommandSettings, read: list[object]) -> int:
     """Import the stage of a command, and run it; a signal ends the command with the error of `_stop_error`."""
     numbers = world.STOP_SIGNALS if command_of(command).is_training else (signal.SIGINT,)
@@ -152,7 +153,6 @@ def _run_stage(command: str, settings: CommandSettings, read: list[object]) -> i
     # exit at once: an exception during an import would leave a library half imported
     with world.handle_signals(numbers, lambda *_: os._exit(_report(_stop_error(command, settings)))):
         stage = commands.import_stage(command)
-        share_processors()
     try:
         # training installs its own handlers, which save first
         with world.handle_signals(numbers, signal.default_int_handler), _naming(settings):

@@ -474,6 +474,9 @@ def test_only_a_command_watches_the_processors(start: Path, tmp_path: Path, monk
         == 0
     )
     assert watched == [2]
+    with processors.in_command():  # such as `index`, which imports torch late
+        bertkit.load_embedder(start)
+    assert watched == [2, 2]
 
 
 @pytest.mark.parametrize("name", ["model", "tokenizer", "predictor", "embedder"])

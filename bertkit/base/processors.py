@@ -10,6 +10,8 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 
 from bertkit.base.errors import InputError, say
@@ -23,6 +25,7 @@ PROBE_SECONDS = 10  # a product takes a hundredth of a second, but a fork of a p
 WATCH_SECONDS = 0.5
 SHARED = 0.15  # of the time; with a machine of its own a process waits for 0.01 to 0.08, beside a busy process for 0.5
 SOFT = 1  # omp.h's omp_pause_soft
+_is_command: ContextVar[bool] = ContextVar("_is_command", default=False)
 
 
 def num_processors() -> int:
@@ -96,18 +99,30 @@ def _multiply() -> None:
     torch.nn.functional.scaled_dot_product_attention(ones, ones, ones @ ones)
 
 
+@contextlib.contextmanager
+def in_command() -> Iterator[None]:
+    """Share the processors, too, whenever threads are fitted to them: for commands, whose process is their own."""
+    before = _is_command.set(True)
+    try:
+        yield
+    finally:
+        _is_command.reset(before)
+
+
 def fit_threads() -> None:
-    """Fit torch's threads to the quota of a container, unless the user has set `OMP_NUM_THREADS`."""
+    """Fit torch's threads to the quota of a container, unless the user has set `OMP_NUM_THREADS`; in a command, share processors."""
     here = num_processors()
     if _num_threads() > here and "OMP_NUM_THREADS" not in os.environ:
         say(f"threads: {here}, by the quota of this container; OMP_NUM_THREADS sets another number", file=sys.stderr)
         sys.modules["torch"].set_num_threads(here)
+    if _is_command.get():
+        share_processors()
 
 
 def share_processors() -> None:
     """Let torch's threads sleep while other processes use the processors, unless the user has set how they wait.
 
-    For commands only: it starts a thread, and changes how OpenMP behaves in the whole process.
+    It starts a thread, and changes how OpenMP behaves in the whole process.
     """
     num_threads = _num_threads()
     if num_threads > 1 and not WAITS & os.environ.keys():
