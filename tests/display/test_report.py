@@ -224,7 +224,7 @@ def test_step_line_shows_progress() -> None:
 def test_scores_line_shows_the_baselines_of_one_metric() -> None:
     scores = {"pearson": 0.5, "r2": 0.25, "rmse": 1.5}
     baselines = {"majority": {"r2": 0.0, "rmse": 2.0}, "TF-IDF": {"r2": 0.125, "pearson": 0.4}}
-    output = "R² 0.2500 [0.1000, 0.4000] (majority 0.0000, TF-IDF 0.1250), Pearson correlation 0.5000, root mean square error 1.5000"
+    output = "R² 0.2500 [0.1000, 0.4000] (majority 0.0000, TF-IDF 0.1250), Pearson correlation 0.5000, RMSE 1.5000"
     assert scores_line(scores, baselines, "r2", {"r2": (0.1, 0.4), "rmse": (1.0, 2.0)}) == output
     assert scores_line({"f1": 0.5}, {}, "f1") == "F1 0.5000"
 
