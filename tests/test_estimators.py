@@ -203,6 +203,8 @@ def test_wrong_settings_are_refused(tiny: str, made: tuple[Any, Path], tmp_path:
     for name, how in (("output_dir", "set output_dir= of BertClassifier"), ("train", "fit takes the rows")):
         with pytest.raises(InputValueError, match=rf"^settings=.'{name}': ....: {how}"):
             clone(classifier).set_params(settings={name: "x"}).fit(TEXTS, LABELS)
+    with pytest.raises(InputError, match=r"^calibrate=true: dev_share=0 leaves no held-out rows"):
+        clone(classifier).set_params(settings={"calibrate": True}).fit(TEXTS, LABELS)
     with pytest.raises(InputError, match=r"^num_epochs=0\.0: "):
         clone(classifier).set_params(num_epochs=0).fit(TEXTS, LABELS)
     with pytest.raises(InputError, match=r"^output_dir=.* holds another run"):
