@@ -81,8 +81,8 @@
   // How a prediction of each kind of model is shown: {summary, nodes}. `values` are the contents of the fields.
   const SHOWN = {
     sequence(found) {
-      if (typeof found.label === "number") return { summary: format(found.label), nodes: [large(format(found.label))] };
-      const held = [found.label].flat(), verdict = held.join(", ") || "none of the labels";
+      if (!found.probabilities) return { summary: format(found.label), nodes: [large(format(found.label))] };
+      const held = [found.label].flat().map(String), verdict = held.join(", ") || "none of the labels";
       const rows = byValue(found.probabilities).map(([name, value]) => ({ name, value, mark: held.includes(name) }));
       return { summary: verdict, nodes: [large(own(verdict)), ...bars(rows, "probabilities")] };
     },
