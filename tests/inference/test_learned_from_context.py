@@ -56,7 +56,7 @@ TINY = [
 ]  # fmt: skip
 
 
-# the first tenth of 10,000 steps with the defaults of `pretrain model=tiny`
+# the defaults of `pretrain model=tiny` in the first tenth of a run: sequences of 32, and the rate does not fall yet
 FIRST_TENTH = [
     "device=cpu", "model=tiny", "segments.max_seq_length=32", "schedule.power=0", "schedule.warmup_steps=100",
     "checkpoint.every_steps=1000", "evaluation.every_steps=250",
@@ -122,8 +122,10 @@ def test_nothing_is_learned_where_context_says_nothing(kind: str, seed: int, tmp
         text = shuffled(text, seed) if kind == "shuffled books" else text
     else:
         text = zipf_text(seed, of_pieces=kind == "pieces")
-    if kind == "books":  # a model of 32 is better than both controls at [MASK] alone by then, but not at all positions
-        metrics = pretrained(text, tmp_path / "run", 1000, f"seed={seed}", settings=FIRST_TENTH)
+    if (
+        kind == "books"
+    ):  # a tenth of 40 epochs; a model of 32 is then better than both controls at [MASK] alone, not at all positions
+        metrics = pretrained(text, tmp_path / "run", 1700, f"seed={seed}", settings=FIRST_TENTH)
     else:
         metrics = pretrained(text, tmp_path / "run", 1500, f"seed={seed}", "masking.probability=0.3")
     assert has_learned(metrics) == (kind == "books"), metrics
