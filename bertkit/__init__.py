@@ -12,10 +12,14 @@ __version__ = "0.2.0"
 _HOMES = {
     "Run": "bertkit.functions",
     **dict.fromkeys(("BertClassifier", "BertRegressor", "BertTagger"), "bertkit.estimators"),
-    **dict.fromkeys(("load_model", "load_tokenizer"), "bertkit.interop.load"),
+    **dict.fromkeys(("load_model", "load_packed", "load_tokenizer"), "bertkit.interop.load"),
     "check_certificate": "bertkit.interop.parity.certificate",
     "export_model": "bertkit.interop.hugging_face.directory",
     "load_embedder": "bertkit.inference.embedding",
+    **dict.fromkeys(("MaskedLM", "Objective"), "bertkit.objectives.objective"),
+    **dict.fromkeys(("Finetuning", "Pretraining", "fit", "new_model", "open_dataset"), "bertkit.jobs"),
+    "LossTerm": "bertkit.train.losses",
+    **dict.fromkeys(("head_logits", "task_loss"), "bertkit.objectives.losses"),
     "load_predictor": "bertkit.inference.predictor",
 }
 COMMANDS = (  # in their usual order
@@ -24,7 +28,7 @@ COMMANDS = (  # in their usual order
 )  # fmt: skip
 # decorators of plug-ins
 SLOTS = (
-    "masking", "head", "score", "positions", "pattern", "feed_forward", "pooler", "schedule", "optimizer", "metric", "task",
+    "masking", "head", "score", "positions", "pattern", "feed_forward", "pooler", "schedule", "optimizer", "objective", "metric", "task",
     "prediction_format", "vector_format", "passage_format",
 )  # fmt: skip
 _OLD_SLOTS = {"shape": "task"}  # by their names of earlier versions

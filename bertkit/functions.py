@@ -184,7 +184,7 @@ def _call(command: Command, settings: dict[str, object]) -> object:
         is_unnamed = command.makes_run and settings.get("output_dir") is None
         if is_unnamed:
             settings.pop("output_dir", None)
-        inputs = _take_rows(command, settings, stack)
+        inputs = take_rows(command, settings, stack)
         is_shown = command.returns == "page" and settings.get("output") is None
         if is_shown:
             settings["output"] = (
@@ -216,7 +216,7 @@ def _call(command: Command, settings: dict[str, object]) -> object:
         )
 
 
-def _take_rows(command: Command, settings: dict[str, object], stack: contextlib.ExitStack) -> list[object]:
+def take_rows(command: Command, settings: dict[str, object], stack: contextlib.ExitStack) -> list[object]:
     """Take the rows out of the settings, and return those of an input; all others become files, which a run keeps."""
     inputs, data_dir = list[object](), None
     if not command.makes_run:

@@ -31,7 +31,7 @@ from bertkit.model.heads import BertWithHeads
 from bertkit.model.layers import compile_layers
 from bertkit.model.patterns import SlidingWindow
 from bertkit.model.recorded import record_passes
-from bertkit.run.objective import pretraining_losses, task_losses
+from bertkit.objectives.losses import pretraining_losses, task_losses
 from bertkit.train import loop, processes
 from bertkit.train.loop import Course, Learner
 from bertkit.train.loss_scale import LossScale

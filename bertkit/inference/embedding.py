@@ -29,7 +29,7 @@ from bertkit.interop.sentence_transformers.folder import Pooling, max_length_of,
 from bertkit.kernels import fast
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.heads import BertWithHeads
-from bertkit.run.objective import DeviceInputs
+from bertkit.objectives.losses import DeviceInputs
 from bertkit.settings.embed import EmbedSettings
 from bertkit.tasks.batching import FeatureBatches
 from bertkit.tasks.feature import Feature

@@ -23,7 +23,7 @@ from bertkit.base.batch import TaskBatch
 from bertkit.kernels.layout import Layout
 from bertkit.kernels.packed import forget_packed, pack
 from bertkit.model.heads import BertWithHeads
-from bertkit.run.objective import DeviceInputs
+from bertkit.objectives.losses import DeviceInputs
 from bertkit.tasks.task import Written
 from bertkit.tasks.task_config import GenerationConfig
 

@@ -23,7 +23,7 @@ from bertkit.base.errors import NumericsError
 from bertkit.data.batches.controls import Counting, shuffle_words, token_counts
 from bertkit.data.batches.sampling import ExampleSource
 from bertkit.data.corpus.prepared import PreparedDataset
-from bertkit.run.objective import DeviceInputs
+from bertkit.objectives.losses import DeviceInputs
 from bertkit.train import processes
 from bertkit.train.loop import evaluation_mode
 from bertkit.train.losses import in_float32

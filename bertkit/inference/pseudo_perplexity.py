@@ -17,7 +17,7 @@ from torch import nn
 from bertkit.data.corpus.prepared import SplitTokens
 from bertkit.data.corpus.tokenizer import VocabFacts
 from bertkit.inference.forward import require_finite
-from bertkit.run.objective import log_probabilities
+from bertkit.objectives.losses import log_probabilities
 from bertkit.tasks.feature import TargetFeature
 from bertkit.tasks.fill_mask import pack
 from bertkit.tasks.scoring.metrics import perplexity

@@ -13,7 +13,7 @@ from bertkit.display.page import Table
 from bertkit.inference.generating import forget_weights, write_texts
 from bertkit.inference.task_model import continuation_for
 from bertkit.model.heads import BertWithHeads
-from bertkit.run.objective import best_tokens
+from bertkit.objectives.losses import best_tokens
 from bertkit.tasks.batching import FeatureBatches
 from bertkit.tasks.feature import Feature
 from bertkit.train.loop import evaluation_mode

@@ -2,7 +2,7 @@
 
 To launch hundreds of kernels one by one takes the host longer than a small batch takes the GPU. A graph launches them all at
 once, but its shapes and addresses are fixed: inputs are copied into its own tensors, and there is one for each number of
-sequences, of tokens and of masked tokens, and each length of the longest sequence. `run.objective` rounds the numbers of tokens
+sequences, of tokens and of masked tokens, and each length of the longest sequence. `objectives.losses` rounds the numbers of tokens
 and of masked tokens up, so that they repeat; rare ones are computed as usual, with the same results.
 
 Axes: as in attention.py; S with slack.

@@ -6,6 +6,9 @@ Doors:
     opening          opens and locks the directory of a run; detects finished runs
     outputs          files named by the user, such as output=
     resume_rules     which settings may change when a run is resumed (`opening.check` refuses the others)
+    starts.start     the starting model of a run
+    starts.pretraining  how pretraining begins
+    starts.finetuning   how fine-tuning begins
     starts.fitting   checks that a model fits its tokenizer, the data and the settings
     task_data        the training and dev examples of a task, as features; truncation
     length_phases    the sequence length of every step of pretraining
@@ -16,7 +19,6 @@ Doors:
     state            model, optimizer and checkpoints
     reproducibility  threads, torch version and device, which affect the last bits of the weights
     trainer          a `Trainer`: the reports of the steps, their log rows and checkpoints
-    objective        the losses of a packed batch
     publishing       writes the model, metrics and report of a finished run
     comparison       compares runs
 """

@@ -64,6 +64,7 @@ PRETRAIN: Rules = {
     "segments": FIXED,
     **dict.fromkeys(("segments.kind", "segments.next_sentence"), AT_START),  # the heads depend on them
     "objective": AT_START,  # the head depends on it
+    "objective_options": FIXED,
     "final_phase": FIXED,
     "masking": FIXED,
     "evaluation": FREE,
@@ -81,6 +82,7 @@ FINETUNE: Rules = {
     "layer_decay": FIXED,
     "class_weights": FIXED,
     "calibrate": FIXED,
+    **dict.fromkeys(("objective", "objective_options"), FIXED),
     "max_train_examples": FIXED,
     "dev_share": FIXED,
     "evaluation": WARN,  # the choice of the best weights depends on it

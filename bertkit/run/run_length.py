@@ -17,9 +17,9 @@ from bertkit.data.batches.sampling import DatasetExamples
 from bertkit.display.console import duration
 from bertkit.kernels.fast import FastWays
 from bertkit.model.heads import BertWithHeads
+from bertkit.objectives.losses import pretraining_losses
 from bertkit.run.length_phases import LengthPhases, lengths_of
 from bertkit.run.memory_plan import LargestBatch
-from bertkit.run.objective import pretraining_losses
 from bertkit.run.state import Choices
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.train.micro_batches import local_micro_batches, micro_batch_ranges

@@ -32,7 +32,9 @@ from bertkit.run.starts.start import Start
 from bertkit.tasks.batching import Cut
 from bertkit.train import checkpoint
 from bertkit.train.checkpoint_writer import CheckpointWriter, History
+from bertkit.train.loop import Counts, Learner
 from bertkit.train.loss_scale import LossScale
+from bertkit.train.losses import Losses
 from bertkit.train.micro_batches import check_num_processes, num_parts_for
 from bertkit.train.optimizer import MOMENTS, Adapted, make_optimizer, parameter_groups
 from bertkit.train.processes import Accelerator, ranks_of
@@ -205,6 +207,11 @@ class TrainingState:
         _require_same_tensors(directory, saved, own)
         with in_own_units(self.bare_model):
             hugging_face.copy_weights(self.bare_model, saved)
+
+    def learner(self, losses: Losses, counts: Counts) -> Learner:
+        """Return the model with its optimizer, to be trained with these losses."""
+        parts = self.choices.num_parts
+        return Learner(self.accelerator, self.model, self.optimizer, losses, self.loss_scale, parts, counts)
 
     def best_dir(self) -> Path | None:
         """Find the best weights: in their checkpoint, or, if a finished run was resumed, in its model; None if missing."""

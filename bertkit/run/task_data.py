@@ -19,6 +19,7 @@ from bertkit.data.corpus.tokenizer import Rules, Tokenizer, VocabFacts, load_tok
 from bertkit.interop.hugging_face.tokenizer_classes import built_by_class
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.label_scale import LabelUnits
+from bertkit.objectives.objective import Objective
 from bertkit.run.directory import continued_identity
 from bertkit.run.memory_plan import LargestBatch
 from bertkit.run.resume_rules import FINETUNE
@@ -31,7 +32,6 @@ from bertkit.tasks.reading.source import SplitExamples
 from bertkit.tasks.reading.training_data import TrainingData, read_training_data
 from bertkit.tasks.task import Example
 from bertkit.tasks.trainable import AnyTrainable
-from bertkit.train.losses import Losses
 from bertkit.train.micro_batches import AUTO_MICRO_TOKENS, MIN_PARTS, check_num_processes
 from bertkit.train.processes import Accelerator
 
@@ -271,14 +271,15 @@ def training_order(settings: FinetuneSettings, data: TaskData, choices: Choices,
 
 
 def largest_batch(
-    settings: FinetuneSettings, model: BertWithHeads, order: TrainingOrder, losses: Losses
+    settings: FinetuneSettings, model: BertWithHeads, order: TrainingOrder, objective: Objective
 ) -> LargestBatch:
     """Return the largest micro-batch, made of copies of the longest example, to estimate its memory."""
     batches = order.batches
 
     def forward(num_examples: int) -> int:
         longest = np.repeat(np.argmax(batches.lengths), num_examples)
-        losses(model, batches.take(longest))
+        for _, batch in objective.prepared([(0, batches.take(longest))], 0, PLANNED_STEPS, settings.seed):
+            objective.losses(model, batch, settings.precision)
         return int(batches.lengths[longest].sum())
 
     num_tokens, by_sequences = order.largest_part(PLANNED_STEPS), settings.batch.micro_sequences != "auto"

@@ -31,14 +31,14 @@ from bertkit.display.console import Progress
 from bertkit.display.report import Curves, write_report
 from bertkit.launch.world import SAME_REQUEST_SECONDS, STOP_SIGNALS, stopped_line, world_from_environment
 from bertkit.model.recorded import forget_passes, record_passes
+from bertkit.objectives.objective import BuiltIn, Objective
 from bertkit.run.length_phases import LengthPhases
 from bertkit.run.resume_rules import RunSettings
 from bertkit.run.state import TrainingState
 from bertkit.tasks.batching import TrainingOrder
 from bertkit.train.drawn_ahead import AHEAD, drawn_ahead
 from bertkit.train.log import MetricsLog, Trackers
-from bertkit.train.loop import Course, Learner, train
-from bertkit.train.losses import Losses
+from bertkit.train.loop import Course, train
 from bertkit.train.micro_batches import NumberedBatches
 from bertkit.train.schedule import learning_rate
 from bertkit.train.step_report import StepReport
@@ -52,7 +52,7 @@ class TrainingPlan:
 
     label: str  # shown in the progress bar
     order: LengthPhases | TrainingOrder  # the examples of each step
-    losses: Losses  # takes the model and a micro-batch, returns loss terms
+    objective: Objective
     steps: int  # the number of steps in the run
     warmup_steps: float
     charts: Sequence[Curves]  # the charts of the report
@@ -98,10 +98,10 @@ def training(settings: RunSettings, state: TrainingState, plan: TrainingPlan) ->
         closing(rows),
         progress,
         _charts(state, plan),
-        _recorded(settings, state),
+        _recorded(settings, state, plan.objective),
         stop_on_signal() as stop_requested,
         state.writer,
-        _batches(state, plan) as batches,
+        _batches(settings.seed, state, plan) as batches,
     ):
         yield Trainer(settings, state, plan, rows, batches, stop_requested)
     if any(state.ranks.on_every(stop_requested)):  # during the last step, which is saved
@@ -123,8 +123,8 @@ class Trainer:
         self.settings, self.state, self.plan, self.rows = settings, state, plan, rows
         state.writer.branch_step = plan.branch_step
         self.reports: Iterator[StepReport] = train(
-            Learner(
-                state.accelerator, state.model, state.optimizer, plan.losses, state.loss_scale, state.choices.num_parts
+            state.learner(
+                functools.partial(plan.objective.losses, precision=settings.precision), plan.objective.counts
             ),
             _course(settings, state, plan, batches),
             skips=state.writer.history.skips,
@@ -176,10 +176,10 @@ class Trainer:
 
 
 @contextlib.contextmanager
-def _recorded(settings: RunSettings, state: TrainingState) -> Iterator[None]:
-    """Record the passes of a single process on a GPU until training ends; recomputed layers cannot be recorded."""
+def _recorded(settings: RunSettings, state: TrainingState, objective: Objective) -> Iterator[None]:
+    """Record the passes of a single process on a GPU until training ends; recomputed layers and the passes of plug-ins cannot be recorded."""
     is_alone = state.accelerator.device.type == "cuda" and state.accelerator.num_processes == 1
-    if is_alone and settings.recompute == "none":
+    if is_alone and settings.recompute == "none" and isinstance(objective, BuiltIn):
         record_passes(state.bare_model)
     try:
         yield
@@ -237,9 +237,15 @@ def stop_on_signal() -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
-def _batches(state: TrainingState, plan: TrainingPlan) -> AbstractContextManager[Callable[[int], NumberedBatches]]:
-    """Return this process's micro-batches as a function of the step; for a GPU they are drawn a step ahead."""
-    draw = functools.partial(plan.order.micro_batches, process=state.ranks.rank, num_processes=state.ranks.size)
+def _batches(
+    seed: int, state: TrainingState, plan: TrainingPlan
+) -> AbstractContextManager[Callable[[int], NumberedBatches]]:
+    """Return this process's prepared micro-batches as a function of the step; for a GPU they are drawn a step ahead."""
+
+    def draw(step: int) -> NumberedBatches:
+        drawn = plan.order.micro_batches(step, state.ranks.rank, state.ranks.size)
+        return plan.objective.prepared(drawn, step, plan.steps, seed)
+
     return drawn_ahead(draw, plan.steps) if state.accelerator.device.type in AHEAD else contextlib.nullcontext(draw)
 
 

@@ -6,9 +6,10 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+from bertkit.base.annotations import OptionOf
 from bertkit.base.hub_ids import missing_model
 from bertkit.base.intervals import Count, Interval, Positive, ShareBelow1, Size
-from bertkit.base.typed_settings import IF_SET, refuse, unused
+from bertkit.base.typed_settings import IF_SET, options_of, refuse, unused
 from bertkit.data.data_config import TokenizerConfig
 from bertkit.model.attention_config import AttentionConfig
 from bertkit.model.bert_config import BertShape, DecoderConfig, DecoderShape, HeadConfig, NormConfig
@@ -66,6 +67,10 @@ class FinetuneSettings(TrainingSettings):
     layer_decay: Annotated[float, Interval(0, 1, "(]")]
     class_weights: Literal["balanced"] | tuple[Positive, ...] | None
     calibrate: bool
+    objective: Annotated[str, OptionOf("objective")] = field(default="auto", metadata=IF_SET)
+    objective_options: dict[str, object] = field(
+        default_factory=dict, hash=False, metadata=options_of("objective", "objective")
+    )
     max_train_examples: Size | None
     dev_share: ShareBelow1 | None  # 0: train on all rows
     checkpoint: EpochCheckpointConfig

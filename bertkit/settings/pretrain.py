@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, Self
 
+from bertkit.base.annotations import OptionOf
 from bertkit.base.errors import InputError
 from bertkit.base.intervals import Form, Interval, Seed, ShareInside, Size
 from bertkit.base.text_files import JsonObject
-from bertkit.base.typed_settings import build, conf_dir, option_names, read_conf, refuse, to_mapping, unused
+from bertkit.base.typed_settings import build, conf_dir, option_names, options_of, read_conf, refuse, to_mapping, unused
 from bertkit.data.data_config import AnySegments, MaskingConfig
 from bertkit.launch.launch_config import LaunchConfig
 from bertkit.model.attention_config import AttentionConfig
@@ -112,7 +113,10 @@ class PretrainSettings(TrainingSettings):
     norm: NormConfig
     feed_forward: FeedForwardConfig
     pooling: Pooling
-    objective: Literal["auto", "masked_lm", "next_token"]
+    objective: Annotated[str, OptionOf("objective")]
+    objective_options: dict[str, object] = field(
+        default_factory=dict, hash=False, metadata=options_of("objective", "objective")
+    )
     segments: AnySegments
     final_phase: FinalPhaseConfig
     masking: MaskingConfig

@@ -16,7 +16,6 @@ from bertkit.inference.forward import SplitScores, score_split
 from bertkit.inference.frozen import frozen_vectors
 from bertkit.inference.task_model import Predictor
 from bertkit.model.heads import LinearHead
-from bertkit.run.objective import task_losses
 from bertkit.run.opening import announce, open_run
 from bertkit.run.plans.finetuning import FinetuningPlan, plan_finetuning
 from bertkit.run.publishing import Best, publish_task
@@ -43,7 +42,7 @@ def run(settings: FinetuneSettings, read: TrainingData | None = None) -> None:
         plan = plan.resumed_with(state.choices)
         finetuning = _Finetuning(plan, state)
         training_plan = finetuning.training_plan()
-        largest = largest_batch(plan.settings, state.bare_model, plan.order, training_plan.losses)
+        largest = largest_batch(plan.settings, state.bare_model, plan.order, plan.objective)
         announce(plan, state, plan_lines(plan.settings, state.bare_model, plan.order, plan.steps), [largest])
         with training(plan.settings, state, training_plan) as trainer:
             for report in trainer.reports:
@@ -78,12 +77,11 @@ class _Finetuning:
 
     def training_plan(self) -> TrainingPlan:
         """Return the plan for the training loop."""
-        generation, settings = self.settings.task.generation, self.settings
-        smoothing = 0.0 if generation is None else generation.label_smoothing
+        settings = self.settings
         return TrainingPlan(
             label="fine-tuning",
             order=self.plan.order,
-            losses=functools.partial(task_losses, precision=settings.precision, label_smoothing=smoothing),
+            objective=self.plan.objective,
             steps=self.plan.steps,
             warmup_steps=settings.warmup_of(self.plan.steps),
             charts=TASK_CHARTS,

@@ -17,7 +17,6 @@ from bertkit.inference.forward import with_perplexity
 from bertkit.inference.held_out import HeldOutText
 from bertkit.inference.samples import held_out_samples
 from bertkit.run.length_phases import LengthPhases, Phase, make_phases
-from bertkit.run.objective import pretraining_losses
 from bertkit.run.opening import announce, open_run
 from bertkit.run.plans.pretraining import PretrainingPlan, plan_pretraining
 from bertkit.run.publishing import publish_pretraining
@@ -86,7 +85,7 @@ class _Pretraining:
         return TrainingPlan(
             label="pretraining",
             order=self.phases,
-            losses=functools.partial(pretraining_losses, precision=self.settings.precision),
+            objective=self.plan.objective,
             steps=self.plan.steps,
             warmup_steps=self.settings.schedule.warmup_of(self.plan.steps),
             branch_step=branch_step(self.settings, self.plan.steps),

@@ -273,6 +273,11 @@ class TaskConfig:
         )
 
     @property
+    def label_smoothing(self) -> float:
+        """The probability that the loss of generated texts spreads over all tokens."""
+        return 0.0 if self.generation is None else self.generation.label_smoothing
+
+    @property
     def is_regression(self) -> bool:
         """Whether labels are numbers."""
         return self.labels == "regression"

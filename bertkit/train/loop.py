@@ -17,8 +17,9 @@ import functools
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +31,8 @@ from bertkit.train.micro_batches import MicroBatch, NumberedBatches
 from bertkit.train.optimizer import Optimizer, clip_global_norm
 from bertkit.train.processes import Accelerator
 from bertkit.train.step_report import NO_SKIPS, Numbers, Skips, StepNumbers, StepReport
+
+Counts = Callable[[Any], Mapping[str, float]]  # takes a micro-batch; returns the divisor of each loss
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class Learner:
     num_parts: int | None = (
         None  # the parts of a batch whose gradients are summed in a fixed order; None: the fastest order
     )
+    counts: Counts = lambda batch: batch.loss_counts
 
     @functools.cached_property
     def parameters(self) -> list[Tensor]:
@@ -135,17 +139,18 @@ def _sum_counts(
     learner: Learner, course: Course, step: int, micro_batches: NumberedBatches, stop_requested: bool
 ) -> StepReport:
     """Sum counts, tokens and stop requests over all processes; return a report without the numbers of the step."""
-    names = sorted(micro_batches[0][1].loss_counts) if micro_batches else []
-    local: list[float] = [sum(batch.loss_counts[name] for _, batch in micro_batches) for name in names]
+    counts = [learner.counts(batch) for _, batch in micro_batches]
+    names = sorted(counts[0]) if counts else []
+    local: list[float] = [sum(own[name] for own in counts) for name in names]
     local += [sum(batch.num_tokens for _, batch in micro_batches), len(micro_batches), int(stop_requested)]
-    *counts, num_tokens, num_micro_batches, stops = sum_over_processes(learner.accelerator, local)
+    *totals, num_tokens, num_micro_batches, stops = sum_over_processes(learner.accelerator, local)
     return StepReport(
         step=step + 1,
         learning_rate=course.learning_rate(step),
         num_tokens=int(num_tokens),
         num_micro_batches=int(num_micro_batches),
         stop_requested=bool(stops),
-        counts=dict(zip(names, counts, strict=True)),
+        counts=dict(zip(names, totals, strict=True)),
     )
 
 

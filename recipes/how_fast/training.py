@@ -25,7 +25,7 @@ from bertkit.interop.load import load_packed
 from bertkit.kernels import fast
 from bertkit.model.layers import compile_layers, missing_for
 from bertkit.model.recorded import record_passes
-from bertkit.run.objective import pretraining_losses, task_losses
+from bertkit.objectives.losses import pretraining_losses, task_losses
 from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
 from bertkit.tasks.feature import Feature
 from bertkit.train import loop, processes

@@ -21,7 +21,7 @@ from bertkit.base.batch import TaskBatch
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.hugging_face import directory as huggingface
 from bertkit.model.bert_config import POOLED_HEADS, DecoderConfig
-from bertkit.run.objective import task_losses
+from bertkit.objectives.losses import task_losses
 from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
 from bertkit.tasks.feature import Feature
 from bertkit.train import loop, processes

@@ -28,7 +28,7 @@ from bertkit.interop.load import load_directory
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.initialisation import init_weights
-from bertkit.run.objective import pretraining_losses
+from bertkit.objectives.losses import pretraining_losses
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.settings.reading.compose import compose
 from bertkit.train import loop, processes

@@ -24,8 +24,8 @@ from bertkit.data.corpus.prepared import open_prepared
 from bertkit.interop.hugging_face import directory as huggingface
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.initialisation import init_weights
+from bertkit.objectives.losses import pretraining_losses
 from bertkit.run.length_phases import LengthPhases, make_phases
-from bertkit.run.objective import pretraining_losses
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.settings.reading.compose import compose
 from bertkit.train import loop, processes

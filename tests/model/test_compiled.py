@@ -17,7 +17,7 @@ from bertkit.model import layers
 from bertkit.model.attention_config import AttentionConfig
 from bertkit.model.bert_config import FeedForwardConfig, NormConfig
 from bertkit.model.layers import freeze_below
-from bertkit.run.objective import pretraining_losses, task_losses
+from bertkit.objectives.losses import pretraining_losses, task_losses
 from bertkit.train import loop, processes
 from bertkit.train.loop import Course, Learner
 from bertkit.train.optimizer import AdamW, parameter_groups

@@ -14,8 +14,8 @@ from bertkit.kernels.fast import NAMES, FastWays
 from bertkit.model.attention_config import AttentionConfig
 from bertkit.model.bert_config import BertConfig, NormConfig
 from bertkit.model.heads import BertWithHeads
+from bertkit.objectives.losses import pretraining_losses
 from bertkit.run.memory_plan import LargestBatch, buffer_bytes, measure_activations, measure_needs, memory_lines
-from bertkit.run.objective import pretraining_losses
 from bertkit.run.run_length import random_batch
 
 LENGTH = 97

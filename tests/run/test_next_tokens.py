@@ -20,7 +20,7 @@ from bertkit.data.batches.sampling import Sampler
 from bertkit.data.corpus.prepared import open_prepared
 from bertkit.data.data_config import SegmentsConfig
 from bertkit.interop.load import load_packed
-from bertkit.run.objective import pretraining_losses
+from bertkit.objectives.losses import pretraining_losses
 from bertkit.train.checkpoint import all_checkpoints
 
 SMALL = [

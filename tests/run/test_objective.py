@@ -10,7 +10,7 @@ from conftest import small_model
 
 from bertkit.base.batch import IGNORED, PretrainBatch, TaskBatch
 from bertkit.kernels.fast import ALL, ANYWHERE, PLAIN
-from bertkit.run.objective import DeviceInputs, best_tokens, pretraining_losses, task_logits, task_losses
+from bertkit.objectives.losses import DeviceInputs, best_tokens, pretraining_losses, task_logits, task_losses
 
 LENGTHS = np.array([3, 5, 7, 2])
 IDS = np.random.default_rng(0).integers(5, 131, 17)

@@ -23,7 +23,7 @@ from conftest import small_model
 from torch import Tensor, nn
 
 from bertkit.base.batch import PretrainBatch
-from bertkit.run.objective import pretraining_losses
+from bertkit.objectives.losses import pretraining_losses
 from bertkit.train import loop, micro_batches, processes
 from bertkit.train.loop import Course, Learner
 from bertkit.train.losses import LossTerm

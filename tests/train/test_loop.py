@@ -21,7 +21,7 @@ from bertkit.base.errors import NumericsError
 from bertkit.base.tensor_files import read_tensors
 from bertkit.cli import run
 from bertkit.model.heads import BertWithHeads
-from bertkit.run.objective import pretraining_losses
+from bertkit.objectives.losses import pretraining_losses
 from bertkit.train import loop, micro_batches, processes
 from bertkit.train.log import read_metrics
 from bertkit.train.loop import Course, Learner

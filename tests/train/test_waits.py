@@ -22,7 +22,7 @@ from bertkit.base.batch import PretrainBatch
 from bertkit.model.attention_config import AttentionConfig
 from bertkit.model.bert_config import DecoderConfig
 from bertkit.model.geometry import Geometry
-from bertkit.run.objective import pretraining_losses, task_losses
+from bertkit.objectives.losses import pretraining_losses, task_losses
 from bertkit.train import loop
 from bertkit.train.loop import Course, Learner
 from bertkit.train.losses import LossTerm

@@ -13,6 +13,8 @@ from bertkit.base.files import sha256_file
 from bertkit.base.typed_settings import at, to_mapping
 from bertkit.interop.load import load_tokenizer, resolve_model_dir
 from bertkit.launch.world import world_from_environment
+from bertkit.objectives.losses import task_losses
+from bertkit.objectives.objective import Objective, make_objective
 from bertkit.run import task_data
 from bertkit.run.directory import continued_identity, saved_identity
 from bertkit.run.opening import is_done
@@ -42,6 +44,7 @@ class FinetuningPlan:
     choices: Choices
     data: TaskData
     order: TrainingOrder
+    objective: Objective
     steps: int
 
     @property
@@ -62,6 +65,12 @@ class FinetuningPlan:
         return dataclasses.replace(self, choices=choices, order=order)
 
 
+def _objective_of(settings: FinetuneSettings) -> Objective:
+    smoothing = settings.task.label_smoothing
+    losses = functools.partial(task_losses, label_smoothing=smoothing)
+    return make_objective(settings.objective, settings.objective_options, losses, smoothing)
+
+
 def plan_finetuning(given: FinetuneSettings, read: TrainingData | None = None) -> FinetuningPlan | None:
     """Plan a run, or return None if it is done; raises InputError if data, model and settings do not fit together.
 
@@ -74,6 +83,7 @@ def plan_finetuning(given: FinetuneSettings, read: TrainingData | None = None) -
     if is_done(settings, FINETUNE, {}, lambda: task_data.fingerprint(splits_of())):
         return None
     choose_device(settings.device)  # fail before reading all the files
+    objective = _objective_of(settings)
     task_of(settings.task).check_metrics()
     if settings.calibrate:
         task_of(settings.task).decisions((), ())
@@ -117,5 +127,6 @@ def plan_finetuning(given: FinetuneSettings, read: TrainingData | None = None) -
         choices=choices,
         data=data,
         order=task_data.training_order(settings, data, choices, world.size),
+        objective=objective,
         steps=steps,
     )

@@ -14,6 +14,8 @@ from bertkit.data.batches.examples import open_examples
 from bertkit.data.batches.sampling import DatasetExamples
 from bertkit.data.corpus.prepared import PreparedDataset, check_usable, open_prepared
 from bertkit.launch.world import world_from_environment
+from bertkit.objectives.losses import pretraining_losses
+from bertkit.objectives.objective import Objective, make_objective
 from bertkit.run.directory import continued_identity, saved_identity
 from bertkit.run.length_phases import choose_micro_sequences, lengths_of
 from bertkit.run.opening import is_done
@@ -39,6 +41,7 @@ class PretrainingPlan:
     choices: Choices
     dataset: PreparedDataset
     examples: DatasetExamples
+    objective: Objective
     length: RunLength
     most_steps: int | None  # of the checkpoint from which the run resumes, if it was shorter before
 
@@ -76,6 +79,7 @@ def plan_pretraining(given: PretrainSettings) -> PretrainingPlan | None:
     masking = examples.masking or given.masking
     settings = dataclasses.replace(known, objective=objective, segments=examples.segments, masking=masking)
     check_usable(dataset)
+    made = make_objective(settings.objective, settings.objective_options, pretraining_losses)
     refuse(
         masking.has("by_words")
         and not dataset.tokenizer.facts.borders.continues.any()
@@ -101,6 +105,7 @@ def plan_pretraining(given: PretrainSettings) -> PretrainingPlan | None:
         choices=choices,
         dataset=dataset,
         examples=examples,
+        objective=made,
         length=length,
         most_steps=_most_steps(settings, saved),
     )

@@ -2,13 +2,13 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Literal
 
 from torch import Tensor
 
 from bertkit.base.errors import InputError, say
 from bertkit.base.typed_settings import at, refuse
 from bertkit.data.corpus.prepared import PreparedDataset
+from bertkit.data.corpus.tokenizer import VocabFacts
 from bertkit.interop.hugging_face.config_json import read_config, require_class
 from bertkit.interop.load import load_directory, resolve_model_dir
 from bertkit.launch.world import world_from_environment
@@ -32,9 +32,9 @@ def start_pretraining(settings: PretrainSettings, dataset: PreparedDataset) -> S
     return _loaded(settings, dataset, resolve_model_dir(settings.model_dir))
 
 
-def _new(settings: PretrainSettings, dataset: PreparedDataset) -> Start:
-    vocab = dataset.tokenizer.facts
-    config = BertConfig(
+def config_of(settings: PretrainSettings, vocab: VocabFacts) -> BertConfig:
+    """Return the configuration of a new model."""
+    return BertConfig(
         **dataclasses.asdict(settings.model),
         vocab_size=vocab.size,
         attention=settings.attention,
@@ -44,6 +44,10 @@ def _new(settings: PretrainSettings, dataset: PreparedDataset) -> Start:
         pad_token_id=vocab.pad,
         eos_token_id=vocab.sep if settings.predicts_next_token else None,
     )
+
+
+def _new(settings: PretrainSettings, dataset: PreparedDataset) -> Start:
+    config = config_of(settings, dataset.tokenizer.facts)
     _check(settings, config, dataset, source=None)
     model = new_model(config, settings.heads, "next_sentence" in settings.heads, settings.seed)
     return Start(model, dataset.tokenizer, init_from=None)
@@ -81,7 +85,7 @@ def _check(settings: PretrainSettings, config: BertConfig, dataset: PreparedData
     check_dataset(config, dataset, settings.segments, source, settings.final_phase.max_seq_length)
 
 
-def objective_of(settings: PretrainSettings) -> Literal["auto", "masked_lm", "next_token"]:
+def objective_of(settings: PretrainSettings) -> str:
     """Return the objective; with `model_dir`, auto depends on its attention: next tokens if it is causal, else masked ones."""
     if settings.model_dir is None or settings.objective != "auto":
         return settings.objective

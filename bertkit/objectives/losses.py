@@ -152,7 +152,7 @@ def task_losses(
     """
     if batch.head == "generation":
         return {batch.head: _generation_loss(model, batch, precision, label_smoothing)}
-    return {batch.head: _task_loss(_head_logits(model, batch, precision), batch, model)}
+    return {batch.head: task_loss(model, batch, head_logits(model, batch, precision))}
 
 
 def _generation_loss(model: nn.Module, batch: TaskBatch, precision: str, label_smoothing: float) -> LossTerm:
@@ -165,7 +165,8 @@ def _generation_loss(model: nn.Module, batch: TaskBatch, precision: str, label_s
     return loss(logits, labels, count=len(batch.labels), label_smoothing=label_smoothing)
 
 
-def _task_loss(logits: Tensor, batch: TaskBatch, model: nn.Module) -> LossTerm:
+def task_loss(model: nn.Module, batch: TaskBatch, logits: Tensor) -> LossTerm:
+    """Return the loss of the logits of a labelled batch, as `task_losses` describes it."""
     assert batch.labels is not None, "no labels to learn from"
     device = logits.device
     if batch.head in ("sequence", "token") and batch.labels.dtype.kind != "f":
@@ -198,15 +199,16 @@ def task_logits(model: nn.Module, batch: TaskBatch, precision: str = "fp32") -> 
 
     Shapes of the logits: sequence (C,), token (T, C), span (T, 2), choice (1,).
     """
-    packed = _head_logits(model, batch, precision, only_pooled=batch.head in POOLED_HEADS)
-    loss = None if batch.labels is None else _task_loss(packed, batch, model)
+    packed = head_logits(model, batch, precision, only_pooled=batch.head in POOLED_HEADS)
+    loss = None if batch.labels is None else task_loss(model, batch, packed)
     logits = packed.float().cpu()
     if batch.head in ("token", "span"):
         return HeadOutput([part.numpy() for part in _by_sequence(logits, batch.sequence_lengths)], loss)
     return HeadOutput(list(logits.numpy()), loss)
 
 
-def _head_logits(model: nn.Module, batch: TaskBatch, precision: str, only_pooled: bool = False) -> Tensor:
+def head_logits(model: nn.Module, batch: TaskBatch, precision: str = "fp32", only_pooled: bool = False) -> Tensor:
+    """Run the model on a packed batch; return the logits of its head: (B, C), (S, C) for tags, (S, 2) for spans, (B, 1) for choices."""
     device_inputs = DeviceInputs.of(model, precision)
     with device_inputs.autocast():
         logits: Tensor = model(*device_inputs.tokens(batch), only_pooled=only_pooled).logits[batch.head]

@@ -1,0 +1,150 @@
+"""What a run trains: an `Objective`, which turns drawn batches into loss terms.
+
+    @bertkit.objective
+    class SoftLabels(bertkit.Objective):
+        def __init__(self, *, weight: float = 0.5) -> None: ...
+        def losses(self, model, batch, precision): ...
+
+`objective=SoftLabels objective_options.weight=0.3` trains it, in `pretrain` and in `finetune`. A step draws the examples of a batch as
+always; then `prepare` may change them, `counts` says by what each loss is divided, and `losses` computes their sums. A total loss is the sum
+of the means, over the whole batch, however it is cut into micro-batches and shared among processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from torch import nn
+
+from bertkit.base import plugins
+from bertkit.base.batch import PretrainBatch, TaskBatch
+from bertkit.base.typed_settings import build
+from bertkit.data.data_config import MaskingConfig
+from bertkit.objectives.losses import pretraining_losses, task_losses
+from bertkit.train.losses import Losses, LossTerm
+from bertkit.train.micro_batches import NumberedBatches
+
+Batch = PretrainBatch | TaskBatch
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When a micro-batch is trained."""
+
+    step: int  # counted from 0
+    steps: int  # of the whole run
+    number: int  # of the micro-batch in the global batch
+    seed: int  # of the run
+
+    @property
+    def share(self) -> float:
+        """The share of the run that is done, from 0 to below 1."""
+        return self.step / self.steps
+
+    def random(self) -> np.random.Generator:
+        """Return random numbers that depend on the seed, the step and the micro-batch alone, so that a resumed run has the same."""
+        return np.random.default_rng([self.seed, self.step, self.number])
+
+
+class Objective:
+    """The losses of the model's heads: masked or next tokens, with the next sentence if it is predicted, or the labels of a task."""
+
+    label_smoothing = 0.0  # of generated texts
+    masking = MaskingConfig(
+        0.15, 0.8, 0.1
+    )  # of text for `Pretraining`, as in BERT; the command `pretrain` has settings for it
+
+    def prepare(self, batch: Any, moment: Moment) -> Any:
+        """Return what is made of a drawn micro-batch in this step; it depends on the batch and the moment alone."""
+        return batch
+
+    def prepared(self, drawn: NumberedBatches, step: int, steps: int, seed: int) -> NumberedBatches:
+        """Prepare the micro-batches of a step."""
+        return [(number, self.prepare(batch, Moment(step, steps, number, seed))) for number, batch in drawn]
+
+    def counts(self, batch: Any) -> Mapping[str, float]:
+        """Return the divisor of each loss by its name, for a prepared micro-batch: its number of predictions."""
+        return cast(Mapping[str, float], batch.loss_counts)
+
+    def losses(self, model: nn.Module, batch: Any, precision: str = "fp32") -> dict[str, LossTerm]:
+        """Run the model on a prepared micro-batch, and return a term for each of `counts`, summed over its predictions."""
+        if isinstance(batch, PretrainBatch):
+            return pretraining_losses(model, batch, precision)
+        return task_losses(model, batch, precision, self.label_smoothing)
+
+
+class MaskedLM(Objective):
+    """Masked language modelling with another share of masks than BERT's, or another choice of what is masked.
+
+    Args:
+        probability: the share of the tokens to predict.
+        kind: which ones: "bert", single tokens; "whole_word"; "ngram"; or a plug-in's masking.
+        mask_prob: the share of these that become [MASK].
+        random_prob: the share of these that become a random token; the others stay.
+    """
+
+    def __init__(
+        self, probability: float = 0.15, kind: str = "bert", mask_prob: float = 0.8, random_prob: float = 0.1
+    ) -> None:
+        own = {"probability": probability, "kind": kind, "mask_prob": mask_prob, "random_prob": random_prob}
+        self.masking = build(MaskingConfig, own, "masking")
+
+
+for _name in ("auto", "masked_lm", "next_token"):  # the heads and the batches tell them apart
+    plugins.option("objective", _name)(Objective)
+
+
+class BuiltIn(Objective):
+    """The objective of a command without a plug-in; it runs the model once for a micro-batch, as recorded passes need it."""
+
+    def __init__(self, losses: Losses) -> None:
+        self.losses = losses  # type: ignore[method-assign, assignment]
+
+
+def make_objective(name: str, options: Mapping[str, object], losses: Losses, label_smoothing: float = 0.0) -> Objective:
+    """Make the objective of a run: one of these losses, or a plug-in; raises InputError if that is no `Objective`."""
+    if name == plugins.SLOTS["objective"].default or not plugins.is_plugin("objective", name):
+        return BuiltIn(losses)
+    made = plugins.bind("objective", name, options)()
+    if not isinstance(made, Objective):
+        raise plugins.wrong_result("objective", name, made, "an object of a class derived from bertkit.Objective")
+    made.label_smoothing = label_smoothing
+    return Checked(made, name)
+
+
+class Checked(Objective):
+    """A plug-in's objective, whose results are checked."""
+
+    def __init__(self, inner: Objective, name: str) -> None:
+        self.inner, self.name = inner, name
+
+    def prepare(self, batch: Batch, moment: Moment) -> Batch:
+        """Return what the plug-in makes of a batch, of the same kind."""
+        prepared = self.inner.prepare(batch, moment)
+        if type(prepared) is not type(batch):
+            raise plugins.wrong_result("objective", self.name, prepared, f"a {type(batch).__name__}, from prepare")
+        return prepared
+
+    def counts(self, batch: Batch) -> Mapping[str, float]:
+        """Return the counts, which are not negative numbers."""
+        counts = self.inner.counts(batch)
+        if not isinstance(counts, Mapping) or not counts:
+            raise plugins.wrong_result(
+                "objective", self.name, counts, "the count of each loss by its name, from counts"
+            )
+        numbers = {str(name): plugins.number("objective", self.name, count) for name, count in counts.items()}
+        if min(numbers.values()) < 0:
+            raise plugins.wrong_result("objective", self.name, counts, "counts of at least 0")
+        return numbers
+
+    def losses(self, model: nn.Module, batch: Batch, precision: str = "fp32") -> dict[str, LossTerm]:
+        """Return a term for each count."""
+        terms, expected = self.inner.losses(model, batch, precision), sorted(self.counts(batch))
+        is_right = isinstance(terms, Mapping) and sorted(terms) == expected
+        if not is_right or not all(isinstance(term, LossTerm) and term.sum.ndim == 0 for term in terms.values()):
+            what = f"a LossTerm with a single number for each of {', '.join(expected)}, from losses"
+            raise plugins.wrong_result("objective", self.name, terms, what)
+        return dict(terms)

@@ -1,0 +1,229 @@
+"""Training from Python without a directory, and objectives: built in, of the guide, and wrong ones."""
+
+import importlib
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import TINY_FINETUNE, TINY_PRETRAIN, Capsys, options_so_far, refused
+from safetensors.torch import load_file
+
+import bertkit
+from bertkit.base import plugins
+from bertkit.base.errors import InputError
+from bertkit.cli import run
+from bertkit.objectives.objective import Moment
+from bertkit.tasks.task_config import KINDS
+
+GUIDE = Path(__file__).resolve().parents[1] / "recipes" / "extend"
+ROWS = [{"text": f"{'kam' if n % 2 else 'rum'} tem", "label": "yes" if n % 2 else "no"} for n in range(40)]
+WRONG = """
+import bertkit, torch
+
+
+@bertkit.objective("nothing")
+def nothing():
+    return 3
+
+
+class Base(bertkit.Objective):
+    def losses(self, model, batch, precision):
+        return super().losses(model, batch, precision)
+
+
+@bertkit.objective("no_counts")
+class NoCounts(Base):
+    def counts(self, batch):
+        return {}
+
+
+@bertkit.objective("other_terms")
+class OtherTerms(Base):
+    def counts(self, batch):
+        return {**batch.loss_counts, "more": 1}
+
+
+@bertkit.objective("no_batch")
+class NoBatch(Base):
+    def prepare(self, batch, moment):
+        return None
+
+
+@bertkit.objective("same")
+class Same(Base):
+    pass
+"""
+
+
+@pytest.fixture(autouse=True)
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A folder with the guide's module and a wrong one, as a user's working directory."""
+    shutil.copy(GUIDE / "my_objectives.py", tmp_path)
+    (tmp_path / "wrong_objectives.py").write_text(WRONG)
+    monkeypatch.chdir(tmp_path)
+    for module in KINDS.values():  # lest they register in the copy alone
+        importlib.import_module(module)
+    built_in = {key: made for key, made in options_so_far().items() if not plugins.is_plugin(*key)}
+    for name, empty in (("_options", built_in), ("_modules", set()), ("_used", {})):
+        monkeypatch.setattr(plugins, name, empty)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    monkeypatch.setenv(plugins.MODULES, "")
+    yield
+    for name in ("my_objectives", "wrong_objectives"):
+        sys.modules.pop(name, None)
+
+
+def weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def test_fit_is_the_training_of_the_command_without_a_directory(prepared_dir: Path, tmp_path: Path) -> None:
+    """The same losses to the last digit, and no file, thread or line."""
+    chosen = (*TINY_PRETRAIN, "segments=full_sentences", "masking.probability=0.3", "batch.micro_sequences=4")
+    rate = "optimizer.peak_learning_rate=1e-3"
+    assert run(["pretrain", *chosen, rate, "log.every_steps=1", f"data_dir={prepared_dir}", "output_dir=run"]) == 0
+    rows = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
+
+    data = bertkit.open_dataset(prepared_dir)
+    own = {
+        name: int(size) for name, _, size in (one.partition("=") for one in TINY_PRETRAIN) if name.startswith("model.")
+    }
+    model = bertkit.new_model("tiny", data.tokenizer, **own)
+    files = sorted(tmp_path.iterdir())
+    objective = bertkit.MaskedLM(probability=0.3)
+    job = bertkit.Pretraining(model, data, objective, batch_sequences=4, max_seq_length=32)
+    reports = list(bertkit.fit(job, steps=2, learning_rate=1e-3, schedule={"warmup_steps": 1}))
+    assert [report.measured["mlm_loss"] for report in reports] == [row["mlm_loss"] for row in rows]
+    assert not model.training
+    trained = load_file("run/model/model.safetensors")
+    assert torch.equal(trained["bert.embeddings.word_embeddings.weight"], model.bert.embeddings.token.weight)
+    measured = json.loads(Path("run/eval.json").read_text())
+    assert job.evaluate()["mlm_loss"] == pytest.approx(measured["mlm_loss"], abs=1e-9)
+    assert sorted(tmp_path.iterdir()) == files
+
+
+def test_a_task_is_trained_on_rows(start: Path, capsys: Capsys) -> None:
+    job = bertkit.Finetuning(start, ROWS, ROWS[:10], batch={"sequences": 8}, **{"task.max_seq_length": 16})
+    assert job.steps_per_epoch == 5
+    before = weights(job.model)
+    first, *_, last = bertkit.fit(job, steps=40, learning_rate=1e-2, optimizer={"beta2": 0.98}, schedule="cosine")
+    assert last.losses["sequence"] < first.losses["sequence"] - 0.2
+    assert any(not torch.equal(value, before[name]) for name, value in weights(job.model).items())
+    assert job.evaluate()["accuracy"] > 0.8
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda data, model: bertkit.MaskedLM(probability=1.5), "masking.probability=1.5"),
+        (lambda data, model: bertkit.Pretraining(model, data, batch_sequences=0), "batch_sequences=0: expected at least 1"),
+        (lambda data, model: bertkit.Pretraining(model, data, max_seq_length=10**6), "max_seq_length=1000000"),
+        (lambda data, model: bertkit.fit(bertkit.Pretraining(model, data), 0, 1e-3), "steps=0: expected at least 1"),
+        (lambda data, model: bertkit.fit(bertkit.Pretraining(model, data), 5, -1.0), "peak_learning_rate=-1"),
+        (lambda data, model: bertkit.new_model("tin", data.tokenizer), "did you mean 'tiny'?"),
+        (lambda data, model: bertkit.open_dataset("nowhere"), "nowhere"),
+        (lambda data, model: bertkit.Finetuning(GUIDE, ROWS), "extend"),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_are_named_at_once(prepared_dir: Path, call: Any, message: str) -> None:
+    data = bertkit.open_dataset(prepared_dir)
+    model = bertkit.new_model("tiny", data.tokenizer)
+    with pytest.raises(InputError, match=message.replace("(", r"\(").replace("?", r"\?")):
+        call(data, model)
+
+
+def test_masks_fall(prepared_dir: Path) -> None:
+    import my_objectives
+
+    data = bertkit.open_dataset(prepared_dir)
+    job = bertkit.Pretraining(bertkit.new_model("tiny", data.tokenizer), data, my_objectives.FallingMasks(last=0.25))
+    ((_, batch),) = job.order("cpu").micro_batches(0, 0, 1)[:1]
+    sizes = []
+    for step in (0, 50, 99):
+        made = job.objective.prepare(batch, Moment(step, 100, 0, seed=1))
+        again = job.objective.prepare(batch, Moment(step, 100, 0, seed=1))
+        assert np.array_equal(made.input_ids, again.input_ids)
+        restored = made.input_ids.copy()
+        restored[made.masked_positions] = made.masked_labels
+        whole = batch.input_ids.copy()
+        whole[batch.masked_positions] = batch.masked_labels
+        assert np.array_equal(restored, whole)
+        sizes.append(len(made.masked_positions) / len(batch.masked_positions))
+    assert sizes[0] == 1
+    assert sizes[1] == pytest.approx(0.625, abs=0.1)
+    assert sizes[2] == pytest.approx(0.2575, abs=0.1)
+
+
+def finetuned(start: Path, target: str, *words: str) -> dict[str, torch.Tensor]:
+    Path("rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in ROWS))
+    common = (
+        "task=classification",
+        "task.files.train=rows.jsonl",
+        "task.files.dev=rows.jsonl",
+        f"model_dir={start}",
+        f"output_dir={target}",
+    )
+    assert run(["finetune", *TINY_FINETUNE, *common, *words]) == 0
+    return load_file(f"{target}/model/model.safetensors")
+
+
+def test_an_objective_of_a_task_resumes_to_the_same_bytes(start: Path, tmp_path: Path) -> None:
+    chosen = ("plugins=[my_objectives]", "objective=r_drop", "objective_options.weight=0.5", "checkpoint.every_steps=2")
+    whole = finetuned(start, "whole", *chosen)
+    saved = Path("whole/config.yaml").read_text()
+    assert "objective: r_drop\nobjective_options:\n  weight: 0.5\n" in saved
+    rows = [json.loads(line) for line in Path("whole/metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["difference_loss"] > 0
+    last = sorted(Path("whole/checkpoints").iterdir())
+    shutil.copytree("whole", "cut")
+    (tmp_path / "cut" / "eval.json").unlink()
+    shutil.rmtree(tmp_path / "cut" / "model")
+    shutil.rmtree(tmp_path / "cut" / "checkpoints" / last[-1].name)
+    resumed = finetuned(start, "cut", *chosen)
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    plain = finetuned(start, "plain")
+    assert any(not torch.equal(whole[name], plain[name]) for name in whole)
+
+
+def test_an_objective_that_adds_nothing_changes_no_bit(start: Path) -> None:
+    plain = finetuned(start, "plain")
+    same = finetuned(start, "same", "plugins=[wrong_objectives]", "objective=same")
+    assert all(torch.equal(plain[name], same[name]) for name in plain)
+
+
+def test_a_student_learns_what_its_teacher_says(start: Path) -> None:
+    """With a weight of distillation alone in mind, the student's logits approach the teacher's."""
+    teacher = bertkit.Finetuning(start, ROWS, ROWS[:10], batch={"sequences": 8}, **{"task.max_seq_length": 16})
+    list(bertkit.fit(teacher, steps=40, learning_rate=1e-2))
+    bertkit.export_model(teacher.model, teacher.tokenizer, "teacher")
+    import my_objectives
+
+    objective = my_objectives.Distillation(teacher="teacher", weight=5.0)
+    student = bertkit.Finetuning(
+        start, ROWS, ROWS[:10], objective=objective, batch={"sequences": 8}, seed=1, **{"task.max_seq_length": 16}
+    )
+    reports = list(bertkit.fit(student, steps=40, learning_rate=1e-2))
+    assert reports[-1].losses["distillation"] < reports[0].losses["distillation"] / 2
+    assert reports[-1].accuracies.keys() == {"sequence"}
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nothing", "wrong_objectives.py:5) returned 3; expected an object of a class derived from bertkit.Objective"),
+        ("no_counts", "returned {}; expected the count of each loss by its name, from counts"),
+        ("other_terms", "expected a LossTerm with a single number for each of mlm, more, nsp, from losses"),
+        ("no_batch", "returned None; expected a PretrainBatch, from prepare"),
+        ("nowhere", "objective='nowhere': expected auto or masked_lm or next_token"),
+    ],
+)
+def test_a_wrong_objective_is_named(prepared_dir: Path, capsys: Capsys, name: str, message: str) -> None:
+    words = ["pretrain", *TINY_PRETRAIN, f"data_dir={prepared_dir}", "output_dir=run", "plugins=[wrong_objectives]"]
+    refused(run([*words, f"objective={name}"]), message, capsys)
