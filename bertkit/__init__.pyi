@@ -298,8 +298,6 @@ class _TaskConfig(TypedDict, total=False):
     separator: str
     encoding: str
 
-_TaskOption: TypeAlias = Literal['ax', 'choice', 'classification', 'cola', 'conll2003', 'generation', 'minimal_pairs', 'mnli', 'mrpc', 'ner', 'pos', 'qa', 'qnli', 'qqp', 'regression', 'rte', 'sequence', 'spans', 'squad1', 'squad2', 'sst2', 'stsb', 'swag', 'tagging', 'translation', 'wnli']
-
 class _DecoderSettings(TypedDict, total=False):
     name: str
     kind: Literal['bert', 'transformer', 'rnn']
@@ -440,7 +438,7 @@ def finetune(
     train: _Rows | _Path | None = None,
     model_dir: _Path | None = None,
     *,
-    task: _TaskOption | _TaskConfig,
+    task: str | _TaskConfig,
     dev: _Rows | _Path | None = None,
     data_dir: _Path | None = None,
     output_dir: _Path | None = None,
@@ -601,7 +599,7 @@ def predict(
     output: None = None,
     carry_input: bool = False,
     overwrite: bool = False,
-    task: _TaskOption | _TaskConfig | None = None,
+    task: str | _TaskConfig | None = None,
     format: Literal['text', 'words', 'tsv', 'csv', 'jsonl', 'json', 'squad', 'conll', 'conllu', 'parquet', 'xlsx', 'label_text'] | None = None,
     top_k: int = 5,
     kernels: Literal['auto', 'plain'] = 'auto',
@@ -638,7 +636,7 @@ def predict(
     output: _Path,
     carry_input: bool = False,
     overwrite: bool = False,
-    task: _TaskOption | _TaskConfig | None = None,
+    task: str | _TaskConfig | None = None,
     format: Literal['text', 'words', 'tsv', 'csv', 'jsonl', 'json', 'squad', 'conll', 'conllu', 'parquet', 'xlsx', 'label_text'] | None = None,
     top_k: int = 5,
     kernels: Literal['auto', 'plain'] = 'auto',
@@ -707,7 +705,7 @@ def evaluate(
     model_dir: _Path,
     data: _Rows | _Path | None = None,
     *,
-    task: _TaskOption | _TaskConfig | None = None,
+    task: str | _TaskConfig | None = None,
     data_dir: _Path | None = None,
     split: str = 'auto',
     seed: int = 0,
@@ -776,7 +774,7 @@ def view(
     row: int = 1,
     output: None = None,
     overwrite: bool = False,
-    task: _TaskOption | _TaskConfig | None = None,
+    task: str | _TaskConfig | None = None,
     format: Literal['text', 'words', 'tsv', 'csv', 'jsonl', 'json', 'squad', 'conll', 'conllu', 'parquet', 'xlsx', 'label_text'] | None = None,
     target: str | int | None = None,
     steps: int | None = None,
@@ -822,7 +820,7 @@ def view(
     row: int = 1,
     output: _Path,
     overwrite: bool = False,
-    task: _TaskOption | _TaskConfig | None = None,
+    task: str | _TaskConfig | None = None,
     format: Literal['text', 'words', 'tsv', 'csv', 'jsonl', 'json', 'squad', 'conll', 'conllu', 'parquet', 'xlsx', 'label_text'] | None = None,
     target: str | int | None = None,
     steps: int | None = None,
@@ -925,7 +923,7 @@ def search(
     glossary: _Path | None = None,
     translate: _Path | None = None,
     max_questions: int | None = None,
-    task: _TaskOption | _TaskConfig | None = None,
+    task: str | _TaskConfig | None = None,
     kernels: Literal['auto', 'plain'] = 'auto',
     precision: Literal['fp32', 'bf16', 'fp16'] = 'fp32',
     device: Literal['auto', 'cpu', 'cuda'] = 'auto',
@@ -978,7 +976,7 @@ def search(
     glossary: _Path | None = None,
     translate: _Path | None = None,
     max_questions: int | None = None,
-    task: _TaskOption | _TaskConfig | None = None,
+    task: str | _TaskConfig | None = None,
     kernels: Literal['auto', 'plain'] = 'auto',
     precision: Literal['fp32', 'bf16', 'fp16'] = 'fp32',
     device: Literal['auto', 'cpu', 'cuda'] = 'auto',
@@ -1041,7 +1039,7 @@ def verify(
 def load_predictor(
     model_dir: _Path,
     *,
-    task: _TaskOption | _TaskConfig | None = None,
+    task: str | _TaskConfig | None = None,
     top_k: int = 5,
     kernels: Literal['auto', 'plain'] = 'auto',
     precision: Literal['fp32', 'bf16', 'fp16'] = 'fp32',
