@@ -298,6 +298,8 @@ class _TaskConfig(TypedDict, total=False):
     separator: str
     encoding: str
 
+_TaskOption: TypeAlias = Literal['ax', 'choice', 'classification', 'cola', 'conll2003', 'generation', 'minimal_pairs', 'mnli', 'mrpc', 'ner', 'pos', 'qa', 'qnli', 'qqp', 'regression', 'rte', 'sequence', 'spans', 'squad1', 'squad2', 'sst2', 'stsb', 'swag', 'tagging', 'translation', 'wnli']
+
 class _DecoderSettings(TypedDict, total=False):
     name: str
     kind: Literal['bert', 'transformer', 'rnn']
@@ -369,7 +371,8 @@ def pretrain(
     output_dir: _Path | None = None,
     overwrite: bool = False,
     model_dir: _Path | None = None,
-    objective: Literal['auto', 'masked_lm', 'next_token'] = 'auto',
+    objective: str = 'auto',
+    objective_options: dict[str, Any] = ...,
     pooling: str = 'first',
     feed_forward: _FeedForwardConfig = ...,
     init_moments: bool = False,
@@ -412,7 +415,8 @@ def pretrain(
         output_dir: where the run is kept; None: below runs/, under a name that is made from the settings
         overwrite: True: replace another run in output_dir, which is kept until the new one has a checkpoint
         model_dir: any model directory to start from; its shape replaces model=
-        objective: masked_lm, or next_token: each token predicts the next one; auto: next_token with attention.pattern=causal
+        objective: masked_lm, or next_token: each token predicts the next one; auto: next_token with attention.pattern=causal; or a plug-in (recipes/extend)
+        objective_options: of a plug-in's objective
         init_moments: True: also start from the optimizer moments of model_dir; the count of updates restarts, as in NVIDIA's code
         num_epochs: passes over the text, instead of steps=
         freeze: with model_dir=: embeddings, encoder (embeddings and all layers) or layers:K (embeddings and the lowest K layers); frozen parts have no dropout
@@ -438,7 +442,7 @@ def finetune(
     train: _Rows | _Path | None = None,
     model_dir: _Path | None = None,
     *,
-    task: str | _TaskConfig,
+    task: _TaskOption | _TaskConfig,
     dev: _Rows | _Path | None = None,
     data_dir: _Path | None = None,
     output_dir: _Path | None = None,
@@ -446,6 +450,8 @@ def finetune(
     num_epochs: float = ...,
     dev_share: float | None = None,
     class_weights: Literal['balanced'] | Sequence[float] | None = None,
+    objective: str = 'auto',
+    objective_options: dict[str, Any] = ...,
     calibrate: bool = False,
     seed: int = 0,
     kernels: Literal['auto', 'plain'] = 'auto',
@@ -494,6 +500,8 @@ def finetune(
         model_dir: any model; None with decoder=transformer or decoder=rnn
         output_dir: where the run is kept; None: below runs/, under a name that is made from the settings
         overwrite: True: replace another run in output_dir, which is kept until the new one has a checkpoint
+        objective: the loss of the task, or a plug-in such as distillation (recipes/extend)
+        objective_options: of a plug-in's objective
         kernels: plain: torch.nn.functional only; see bertkit/kernels/fast.py
         compile: torch.compile for the layers; auto: on CUDA only, since on a CPU it gains nothing and needs a C++ compiler (bertkit/model/layers.py)
         reproducibility: rounding may depend on the number of processes; strict: the same bits for 1, 2, 4, ... processes (slower by less than 1 %)
@@ -530,6 +538,8 @@ def glue(
     num_epochs: float = ...,
     dev_share: float | None = None,
     class_weights: Literal['balanced'] | Sequence[float] | None = None,
+    objective: str = 'auto',
+    objective_options: dict[str, Any] = ...,
     calibrate: bool = False,
     kernels: Literal['auto', 'plain'] = 'auto',
     compile: bool | Literal['auto'] = 'auto',
@@ -568,6 +578,8 @@ def glue(
         seeds: scores on small tasks vary widely between seeds (Dodge et al. 2020); the submission uses the seed with the best dev score
         check: an archive to check, against the test files in data_dir if it is set
         overwrite: True: replace another run in output_dir, which is kept until the new one has a checkpoint
+        objective: the loss of the task, or a plug-in such as distillation (recipes/extend)
+        objective_options: of a plug-in's objective
         kernels: plain: torch.nn.functional only; see bertkit/kernels/fast.py
         compile: torch.compile for the layers; auto: on CUDA only, since on a CPU it gains nothing and needs a C++ compiler (bertkit/model/layers.py)
         reproducibility: rounding may depend on the number of processes; strict: the same bits for 1, 2, 4, ... processes (slower by less than 1 %)
@@ -599,7 +611,7 @@ def predict(
     output: None = None,
     carry_input: bool = False,
     overwrite: bool = False,
-    task: str | _TaskConfig | None = None,
+    task: _TaskOption | _TaskConfig | None = None,
     format: Literal['text', 'words', 'tsv', 'csv', 'jsonl', 'json', 'squad', 'conll', 'conllu', 'parquet', 'xlsx', 'label_text'] | None = None,
     top_k: int = 5,
     kernels: Literal['auto', 'plain'] = 'auto',
@@ -636,7 +648,7 @@ def predict(
     output: _Path,
     carry_input: bool = False,
     overwrite: bool = False,
-    task: str | _TaskConfig | None = None,
+    task: _TaskOption | _TaskConfig | None = None,
     format: Literal['text', 'words', 'tsv', 'csv', 'jsonl', 'json', 'squad', 'conll', 'conllu', 'parquet', 'xlsx', 'label_text'] | None = None,
     top_k: int = 5,
     kernels: Literal['auto', 'plain'] = 'auto',
@@ -705,7 +717,7 @@ def evaluate(
     model_dir: _Path,
     data: _Rows | _Path | None = None,
     *,
-    task: str | _TaskConfig | None = None,
+    task: _TaskOption | _TaskConfig | None = None,
     data_dir: _Path | None = None,
     split: str = 'auto',
     seed: int = 0,
@@ -774,7 +786,7 @@ def view(
     row: int = 1,
     output: None = None,
     overwrite: bool = False,
-    task: str | _TaskConfig | None = None,
+    task: _TaskOption | _TaskConfig | None = None,
     format: Literal['text', 'words', 'tsv', 'csv', 'jsonl', 'json', 'squad', 'conll', 'conllu', 'parquet', 'xlsx', 'label_text'] | None = None,
     target: str | int | None = None,
     steps: int | None = None,
@@ -820,7 +832,7 @@ def view(
     row: int = 1,
     output: _Path,
     overwrite: bool = False,
-    task: str | _TaskConfig | None = None,
+    task: _TaskOption | _TaskConfig | None = None,
     format: Literal['text', 'words', 'tsv', 'csv', 'jsonl', 'json', 'squad', 'conll', 'conllu', 'parquet', 'xlsx', 'label_text'] | None = None,
     target: str | int | None = None,
     steps: int | None = None,
@@ -923,7 +935,7 @@ def search(
     glossary: _Path | None = None,
     translate: _Path | None = None,
     max_questions: int | None = None,
-    task: str | _TaskConfig | None = None,
+    task: _TaskOption | _TaskConfig | None = None,
     kernels: Literal['auto', 'plain'] = 'auto',
     precision: Literal['fp32', 'bf16', 'fp16'] = 'fp32',
     device: Literal['auto', 'cpu', 'cuda'] = 'auto',
@@ -976,7 +988,7 @@ def search(
     glossary: _Path | None = None,
     translate: _Path | None = None,
     max_questions: int | None = None,
-    task: str | _TaskConfig | None = None,
+    task: _TaskOption | _TaskConfig | None = None,
     kernels: Literal['auto', 'plain'] = 'auto',
     precision: Literal['fp32', 'bf16', 'fp16'] = 'fp32',
     device: Literal['auto', 'cpu', 'cuda'] = 'auto',
@@ -1039,7 +1051,7 @@ def verify(
 def load_predictor(
     model_dir: _Path,
     *,
-    task: str | _TaskConfig | None = None,
+    task: _TaskOption | _TaskConfig | None = None,
     top_k: int = 5,
     kernels: Literal['auto', 'plain'] = 'auto',
     precision: Literal['fp32', 'bf16', 'fp16'] = 'fp32',
@@ -1122,6 +1134,13 @@ def optimizer(name: str = ...) -> Callable[[_Made], _Made]: ...
 @overload
 def optimizer(made: _Made) -> _Made:
     """Add a function or class as an option of the setting optimizer.name."""
+
+@overload
+def objective(name: str = ...) -> Callable[[_Made], _Made]: ...
+
+@overload
+def objective(made: _Made) -> _Made:
+    """Add a function or class as an option of the setting objective."""
 
 @overload
 def metric(name: str = ...) -> Callable[[_Made], _Made]: ...
