@@ -258,7 +258,7 @@ def fit(
         steps: the number of steps.
         learning_rate: the peak of the schedule.
         device: "auto" uses CUDA if it is available.
-        optimizer: settings of `optimizer.`, such as {"beta2": 0.98, "bias_correction": True}.
+        optimizer: settings of `optimizer.`, such as {"beta2": 0.98, "bias_correction": True}; the others are those of BERT.
         schedule: an option of `schedule=`, or settings of it.
 
     Raises:
@@ -267,7 +267,7 @@ def fit(
     """
     own = {"steps": steps, "precision": job.precision, "device": device, "schedule": schedule}
     own |= {"optimizer": {**(optimizer or {}), "peak_learning_rate": learning_rate}}
-    settings = build(PretrainSettings, compose_values("pretrain", {**NOWHERE, **own}))
+    settings = build(PretrainSettings, compose_values("pretrain", {**NOWHERE, "model": "base", **own}))
     world = world_from_environment()
     accelerator = make_accelerator(device, world.size)
     check_precision(job.precision, accelerator.device.type)

@@ -94,7 +94,7 @@ def test_fit_is_the_training_of_the_command_without_a_directory(prepared_dir: Pa
     own = {
         name: int(size) for name, _, size in (one.partition("=") for one in TINY_PRETRAIN) if name.startswith("model.")
     }
-    model = bertkit.new_model("tiny", data.tokenizer, **own)
+    model = bertkit.new_model("medium", data.tokenizer, **own)  # as in TINY_SHAPE
     files = sorted(tmp_path.iterdir())
     objective = bertkit.MaskedLM(probability=0.3)
     job = bertkit.Pretraining(model, data, objective, batch_sequences=4, max_seq_length=32)
