@@ -12,7 +12,7 @@ __version__ = "0.2.0"
 _HOMES = {
     "Run": "bertkit.functions",
     **dict.fromkeys(("BertClassifier", "BertRegressor", "BertTagger"), "bertkit.estimators"),
-    **dict.fromkeys(("load_model", "load_packed", "load_tokenizer"), "bertkit.interop.load"),
+    **dict.fromkeys(("load_model", "load_tokenizer"), "bertkit.interop.load"),
     "check_certificate": "bertkit.interop.parity.certificate",
     "export_model": "bertkit.interop.hugging_face.directory",
     "load_embedder": "bertkit.inference.embedding",

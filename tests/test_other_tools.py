@@ -40,8 +40,8 @@ TAKEN = [  # a command; a word of another tool and its value; what is set
     ("export model_dir=m", "out", "o", ("output_dir", "o")),
 ]
 ANSWERED = [  # words whose meaning depends on other settings, or that are no setting here
-    (f"{PRETRAIN} gradient_accumulation_steps=4", "'gradient_accumulation_steps'; here it is batch.micro_sequences=16; the "
-     "global batch is batch.sequences=64, over 1 process"),
+    (f"{PRETRAIN} gradient_accumulation_steps=4", "'gradient_accumulation_steps'; here it is batch.micro_sequences=8; the "
+     "global batch is batch.sequences=32, over 1 process"),
     (f"{FINETUNE} gradient_accumulation_steps=4", "batch.micro_sequences=8; the global batch is batch.sequences=32, over 1 process"),
     (f"{FINETUNE} batch.sequences=30 gradient_accumulation_steps=4 launch.num_processes=2",
      "batch.micro_sequences=4; the global batch is batch.sequences=30, over 2 processes"),

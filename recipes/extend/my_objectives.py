@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import bertkit
+from bertkit.interop.load import load_packed
 
 
 @bertkit.objective("falling_masks")
@@ -62,7 +63,7 @@ class Distillation(bertkit.Objective):
     @functools.cached_property
     def teaches(self):
         """The teacher, fine-tuned on the same labels, with the same vocabulary."""
-        return bertkit.load_packed(self.teacher).model.eval()
+        return load_packed(self.teacher).model.eval()
 
     def counts(self, batch):
         """Return the number of texts twice."""

@@ -95,7 +95,7 @@ def test_losses_and_weights_equal_those_of_transformers(name: str, steps: int, t
     assert run(["prepare", *arguments]) == 0
     dataset = open_prepared(tmp_path / "data")
     overrides = [
-        "data_dir=x", "output_dir=y", "schedule=google", f"schedule.warmup_steps={WARMUP}", f"steps={STEPS}",
+        "data_dir=x", "output_dir=y", "model=base", "schedule=google", f"schedule.warmup_steps={WARMUP}", f"steps={STEPS}",
         f"batch.sequences={BATCH}", f"optimizer.peak_learning_rate={RATE}", f"segments.max_seq_length={LENGTH}",
     ]  # fmt: skip
     settings = build(PretrainSettings, compose("pretrain", overrides))

@@ -51,7 +51,7 @@ def test_card_omits_unknown_facts() -> None:
 
 
 def test_the_card_of_a_run_holds_its_settings() -> None:
-    settings = compose("pretrain", ["data_dir=x", "output_dir=x", "steps=77", "seed=5"])
+    settings = compose("pretrain", ["data_dir=x", "output_dir=x", "model=base", "steps=77", "seed=5"])
     results = {"mlm_loss": 2.5, "mlm_accuracy": 0.25, "steps": 77, "perplexity": None}
     card = model_card(small_model(), pretraining_facts(settings, "three | books", results, "org/base"))
     assert "| text | three \\| books |" in card
