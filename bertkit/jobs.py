@@ -248,7 +248,7 @@ def fit(
     optimizer: Mapping[str, object] | None = None,
     schedule: str | Mapping[str, object] = "linear",
 ) -> Iterator[StepReport]:
-    """Train the model of a job, in place; yield a report after each step.
+    """Train the model of a job, in place; yield a report after each step. Layers are not compiled, as the commands do on a GPU.
 
     The model is in training mode and on the device until the iterator ends, then in evaluation mode. Under torchrun all processes
     train together. `report.measured` has the losses, accuracies and the norm of the gradient.

@@ -161,7 +161,7 @@ def test_masks_fall(prepared_dir: Path) -> None:
     assert sizes[2] == pytest.approx(0.2575, abs=0.1)
 
 
-def finetuned(start: Path, target: str, *words: str) -> dict[str, torch.Tensor]:
+def finetune(start: Path, target: str, *words: str) -> list[str]:
     Path("rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in ROWS))
     common = (
         "task=classification",
@@ -170,7 +170,11 @@ def finetuned(start: Path, target: str, *words: str) -> dict[str, torch.Tensor]:
         f"model_dir={start}",
         f"output_dir={target}",
     )
-    assert run(["finetune", *TINY_FINETUNE, *common, *words]) == 0
+    return ["finetune", *TINY_FINETUNE, *common, *words]
+
+
+def finetuned(start: Path, target: str, *words: str) -> dict[str, torch.Tensor]:
+    assert run(finetune(start, target, *words)) == 0
     return load_file(f"{target}/model/model.safetensors")
 
 
@@ -192,10 +196,22 @@ def test_an_objective_of_a_task_resumes_to_the_same_bytes(start: Path, tmp_path:
     assert any(not torch.equal(whole[name], plain[name]) for name in whole)
 
 
-def test_an_objective_that_adds_nothing_changes_no_bit(start: Path) -> None:
+def test_an_objective_that_adds_nothing_changes_no_bit_and_is_another_run(start: Path, capsys: Capsys) -> None:
     plain = finetuned(start, "plain")
     same = finetuned(start, "same", "plugins=[wrong_objectives]", "objective=same")
     assert all(torch.equal(plain[name], same[name]) for name in plain)
+    for target, words in (
+        ("plain", ("plugins=[wrong_objectives]", "objective=same")),
+        ("same", ()),
+        ("plain", ("calibrate=true",)),
+    ):
+        manifest = Path(target, "manifest.json")
+        saved = json.loads(manifest.read_text())
+        saved["identity"].pop("calibrate", None)  # as in a run of an earlier version
+        manifest.write_text(json.dumps(saved))
+        refused(run(finetune(start, target, *words)), "calibrate" if "calibrate=true" in words else "objective", capsys)
+    assert run(finetune(start, "plain")) == 0
+    assert "done already" in capsys.readouterr().out
 
 
 def test_a_student_learns_what_its_teacher_says(start: Path) -> None:

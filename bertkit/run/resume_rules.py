@@ -87,6 +87,8 @@ FINETUNE: Rules = {
     "dev_share": FIXED,
     "evaluation": WARN,  # the choice of the best weights depends on it
 }
+# settings that runs of earlier versions do not have, or that are not written by default, and what they then are
+UNWRITTEN = {"calibrate": False, "objective": "auto", "objective_options": {}}
 LENGTH = "steps"  # the only WARN setting whose change makes a finished run continue
 
 
@@ -121,7 +123,8 @@ def identity_of(settings: Mapping[str, object], rules: Rules, prefix: str = "") 
 
 
 def changes(old: Mapping[str, object], new: Mapping[str, object]) -> list[Change]:
-    """List the differences between two identities, for the top-level keys that both have."""
+    """List the differences between two identities, for the top-level keys that both have; without settings, `new` is about content alone."""
+    old, new = {**UNWRITTEN, **old}, {**(UNWRITTEN if "seed" in new else {}), **new}
     common = [key for key in old if key in new]
     pairs = differences({key: old[key] for key in common}, {key: new[key] for key in common})
     return [Change(*pair) for pair in pairs]
