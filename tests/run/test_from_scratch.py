@@ -78,7 +78,7 @@ def test_help_has_the_values_of_the_size(capsys: Capsys) -> None:
         assert run(["pretrain", "--help", *words]) == 0
         return capsys.readouterr().out.splitlines()
 
-    for words, rate in (([], "2.0e-3"), (["model=small"], "1.0e-3"), (["model=base"], "1.0e-4")):
+    for words, rate in (([], "2.0e-3"), (["model=small"], "3.0e-4"), (["model=base"], "1.0e-4")):
         assert any(line.startswith(f"  optimizer.peak_learning_rate={rate} ") for line in lines_of(*words))
     everything = lines_of("all", "model=mini")
     for setting in ("model.scale_outputs: true", "masking.probability: 0.3", "final_phase.max_seq_length: 128"):
