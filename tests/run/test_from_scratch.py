@@ -19,7 +19,7 @@ KEYS = (
 BERT = (0.1, 0.1, 0.02, False, 128, None, 0.15, 64, 1e-4, 0.999, False)
 TINY, MINI, SMALL = (
     (0.0, 0.0, initial, True, 32, 128, 0.3, 32, rate, 0.98, True)
-    for initial, rate in ((0.088, 2e-3), (0.0625, 1e-3), (0.044, 1e-3))
+    for initial, rate in ((0.088, 2e-3), (0.0625, 1e-3), (0.044, 3e-4))
 )
 NEEDED = ["data_dir=x", "output_dir=y"]
 
