@@ -90,7 +90,8 @@ def pretraining_losses(model: nn.Module, batch: PretrainBatch, precision: str = 
     """Run the model on a packed batch; return the loss terms "mlm" or "lm" and, with pairs and a next sentence head, "nsp".
 
     The total loss is the sum of the two means (Devlin et al. 2019, A.2). With precision "bf16" or "fp16" matrix products are
-    computed in bfloat16 or float16; weights, LayerNorm, gradients and the softmax in the losses stay in float32.
+    computed in bfloat16 or float16; weights, LayerNorm, gradients and the softmax in the losses are computed in float32, and on a GPU
+    what BERT's norms return is rounded (`FastWays.half_residuals`).
     """
     device_inputs = DeviceInputs.of(model, precision)
     with device_inputs.autocast():
