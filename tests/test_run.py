@@ -1,6 +1,7 @@
-"""tests/run.sh and .ci/run, in a checkout with two tests of its own and nothing to install."""
+"""tests/run.sh and the scripts in .ci, in a checkout with two tests of its own and nothing to install; the workflows that run them."""
 
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -8,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = """\
@@ -33,7 +35,7 @@ def write_script(path: Path, text: str) -> None:
 def checkout(tmp_path: Path) -> Path:
     """A copy of the scripts, with tests of which three need a browser; programs are found in `programs` alone."""
     root = tmp_path / "checkout"
-    for name in (".ci/run", "tests/run.sh", "tests/browser.py", "tests/skipped.py"):
+    for name in (".ci/run", ".ci/release", ".ci/versions", "tests/run.sh", "tests/browser.py", "tests/skipped.py"):
         (root / name).parent.mkdir(exist_ok=True, parents=True)
         shutil.copy(ROOT / name, root / name)
     (root / "tests/test_pages.py").write_text(TESTS)
@@ -49,8 +51,10 @@ def checkout(tmp_path: Path) -> Path:
     return root
 
 
-def output_of(script: Path, programs: Path, code: int = 0) -> list[str]:
-    done = subprocess.run([script], capture_output=True, text=True, env={**os.environ, "PATH": str(programs)})
+def output_of(script: Path, programs: Path, code: int = 0, *arguments: str) -> list[str]:
+    done = subprocess.run(
+        [script, *arguments], capture_output=True, text=True, env={**os.environ, "PATH": str(programs)}
+    )
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout.splitlines()
 
@@ -80,3 +84,59 @@ def test_ci_installs_a_browser_or_says_that_it_cannot(has_network: bool, checkou
     write_script(programs / "chromium", "exit 0")
     assert output_of(checkout / ".ci/run", programs, 3) == [last]
     assert not log.exists()
+
+
+def test_a_release_needs_the_tag_of_its_version(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = tmp_path / "programs"
+    write_script(checkout / "tests/run.sh", 'echo "tests: $@"')
+    write_script(checkout / ".venv/bin/python", 'case "$*" in *version*) echo 1.2.3;; *) echo "$@";; esac')
+    monkeypatch.setenv("GITHUB_REF_NAME", "v1.2.3")
+    assert output_of(checkout / ".ci/release", programs) == [
+        "tests: tests/test_release.py",
+        "-m hatchling build -d dist",
+    ]
+    monkeypatch.setenv("GITHUB_REF_NAME", "v1.2.4")
+    assert output_of(checkout / ".ci/release", programs, 2) == ["tests: tests/test_release.py"]
+
+
+def test_other_versions_are_installed_before_the_tests(checkout: Path, tmp_path: Path) -> None:
+    programs = tmp_path / "programs"
+    write_script(checkout / "tests/run.sh", 'echo "tests: $@"')
+    packages = "printf 'numpy==2.0\\ntorch==9\\nyarl==1\\n'"
+    write_script(
+        checkout / ".venv/bin/python", f'case "$*" in *list*) {packages};; *torch.__*) echo 9+cpu;; *) echo "$@";; esac'
+    )
+    for name in ("sed", "grep"):
+        (programs / name).symlink_to(str(shutil.which(name)))
+    installed, tests = output_of(checkout / ".ci/versions", programs, 2, "middle"), "tests: -k masks"
+    assert installed == []
+    installed, last = output_of(checkout / ".ci/versions", programs, 0, "lowest", "-k", "masks")
+    assert last == tests
+    assert installed.endswith("--resolution lowest-direct torch==9+cpu -e .[test]")
+    installed, last = output_of(checkout / ".ci/versions", programs, 0, "newest", "-k", "masks")
+    assert last == tests
+    assert installed.endswith("--upgrade-package=numpy --upgrade-package=yarl torch==9+cpu -e .[test]")
+
+
+def test_workflows_run_scripts_of_this_repository_with_pinned_actions_and_few_permissions() -> None:
+    texts = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / ".github/workflows").iterdir()}
+    assert sorted(texts) == ["nightly.yml", "release.yml", "tests.yml"]
+    versions: dict[str, set[tuple[str, str]]] = {}
+    scripts = set()
+    for text in texts.values():
+        workflow = yaml.safe_load(text)
+        assert workflow["permissions"] == {"contents": "read"}
+        for name, job in workflow["jobs"].items():
+            assert job.get("permissions", {}) == ({"id-token": "write"} if name == "publish" else {})
+            assert job["timeout-minutes"] <= 180
+            scripts |= {step["run"].split()[0] for step in job["steps"] if "run" in step}
+        pins = re.findall(r"uses: ([\w/-]+)@([0-9a-f]{40})  # (v\d+\.\d+\.\d+)\n", text)
+        assert text.count("uses: ") == len(pins)
+        for action, commit, version in pins:
+            versions.setdefault(action, set()).add((commit, version))
+    assert {action: len(found) for action, found in versions.items() if len(found) > 1} == {}
+    assert len(versions) == 5
+    assert scripts == {".ci/run", ".ci/release", ".ci/versions", "tests/run.sh"}
+    assert all(os.access(ROOT / script, os.X_OK) for script in scripts)
