@@ -124,7 +124,7 @@ def _run_command(arguments: list[str]) -> int:
         settings = _build(command, composed)
         with _naming(settings):
             read = commands.check_files(command, settings)
-            return 0 if commands.delegate(command, settings) else _run_stage(command, settings, read)
+            return 0 if commands.delegate(command, settings, read) else _run_stage(command, settings, read)
 
 
 def _build(command: str, composed: JsonObject) -> CommandSettings:

@@ -112,8 +112,14 @@ def _function(place: str) -> Callable[..., Any]:
     return function
 
 
-def delegate(command: str, settings: CommandSettings) -> bool:
-    """Return True if other processes run the command: workers, which this call starts and waits for, or rank 0 alone."""
+def delegate(command: str, settings: CommandSettings, read: Sequence[object]) -> bool:
+    """Return True if this process has nothing to do: the run is finished; or workers run it, started here, or rank 0 alone.
+
+    `read` is what `check_files` returned.
+    """
+    finished = command_of(command).finished
+    if finished is not None and _function(finished)(settings, *read):
+        return True
     for run in settings.distributed:
         world.check_accelerate(os.environ, run)
     for run in settings.distributed or (settings,):

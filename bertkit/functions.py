@@ -203,7 +203,7 @@ def _call(command: Command, settings: dict[str, object]) -> object:
         if command.is_training:
             stack.enter_context(ONE_RUN)
         inputs += check_files(command.name, checked)
-        if delegate(command.name, checked):
+        if delegate(command.name, checked, inputs):
             return _run_of(command, checked)
         stage = import_stage(command.name)
         if command.returns == "scores":

@@ -38,7 +38,8 @@ from bertkit.functions import take_rows
 from bertkit.inference.forward import score_split
 from bertkit.inference.held_out import HeldOutText
 from bertkit.inference.task_model import Predictor
-from bertkit.interop.load import load_tokenizer, resolve_model_dir
+from bertkit.interop.load import load_tokenizer
+from bertkit.interop.model_dir import resolve_model_dir
 from bertkit.kernels import fast
 from bertkit.launch.world import world_from_environment
 from bertkit.model.heads import BertWithHeads

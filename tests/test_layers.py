@@ -244,6 +244,11 @@ def test_light_modules_stay_light(module: str) -> None:
     assert printed(code).split() == []
 
 
+def test_a_finished_run_is_recognised_without_torch() -> None:
+    code = "import sys, bertkit.run.checks, bertkit.run.finished; print(*{'torch', 'accelerate'} & set(sys.modules))"
+    assert printed(code).split() == []
+
+
 def test_every_module_imports_without_importing_transformers_or_datasets() -> None:
     """But for scikit-learn's estimators, which are its subclasses."""
     names = [name for name in modules(ROOT) if name not in ("bertkit.__main__", "bertkit.estimators")]

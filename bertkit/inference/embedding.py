@@ -24,7 +24,8 @@ from bertkit.base.typed_settings import build, refuse
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.inference.forward import require_finite
 from bertkit.inference.pooling import pooled
-from bertkit.interop.load import load_packed, load_tokenizer, resolve_model_dir
+from bertkit.interop.load import load_packed, load_tokenizer
+from bertkit.interop.model_dir import resolve_model_dir
 from bertkit.interop.sentence_transformers.folder import Pooling, max_length_of, read_pooling
 from bertkit.kernels import fast
 from bertkit.model.bert_config import BertConfig

@@ -9,7 +9,7 @@ import functools
 from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import build
 from bertkit.inference.embedding import Embedder, open_embedder
-from bertkit.interop.load import resolve_model_dir
+from bertkit.interop.model_dir import resolve_model_dir
 from bertkit.interop.sentence_transformers.folder import read_pooling
 from bertkit.settings.embed import EmbedSettings
 from bertkit.settings.finetune import FinetuneSettings

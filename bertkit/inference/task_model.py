@@ -15,7 +15,8 @@ from bertkit.base.text_files import JsonObject
 from bertkit.base.typed_settings import at, build, checked, read_conf, refuse, to_mapping
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.hugging_face.config_json import problem_type_of
-from bertkit.interop.load import load_packed, load_tokenizer, resolve_model_dir
+from bertkit.interop.load import load_packed, load_tokenizer
+from bertkit.interop.model_dir import resolve_model_dir
 from bertkit.model.bert_config import TASK_HEADS
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.directory import read_manifest, read_settings, run_of

@@ -15,7 +15,8 @@ from bertkit.data.corpus.prepared import PreparedDataset, check_unchanged, open_
 from bertkit.inference.forward import with_perplexity
 from bertkit.inference.held_out import HeldOutText, SplitLosses
 from bertkit.inference.pseudo_perplexity import pseudo_perplexity, sample_sentences
-from bertkit.interop.load import load_packed, resolve_model_dir
+from bertkit.interop.load import load_packed
+from bertkit.interop.model_dir import resolve_model_dir
 from bertkit.launch.world import world_from_environment
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.directory import read_manifest, run_of

@@ -3,9 +3,10 @@
 `load` reads every format into the same bertkit model. Models are written as Hugging Face directories, and exports can add the
 files of other formats. Hugging Face's parameter names are in `hugging_face/names.py`, Google's in `google/checkpoint.py`. Doors:
 
+    model_dir                      the directory that a setting names, and hashes of its files
     padded                         a model for callers with padded tensors
     load                           the model and the tokenizer of any model directory or hub id
-    hugging_face.directory         write a directory that transformers loads; download one; read its weights
+    hugging_face.directory         write a directory that transformers loads
     hugging_face.config_json       config.json, and whether transformers can compute a model
     hugging_face.tokenizer_classes tokenizers that a class of transformers builds
     google.checkpoint              the checkpoints of google-research/bert

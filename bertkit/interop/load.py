@@ -12,19 +12,18 @@ import torch
 from torch import nn
 
 from bertkit.base.errors import InputError, counted, say
-from bertkit.base.files import sha256_file
-from bertkit.base.hub_ids import is_id, missing_directory_error, path_of
+from bertkit.base.hub_ids import path_of
 from bertkit.base.processors import check_precision
 from bertkit.base.typed_settings import refuse
 from bertkit.data.corpus.tokenizer import Rules, Tokenizer
 from bertkit.data.corpus.tokenizer import load_tokenizer as load_tokenizer_files
-from bertkit.interop.google.checkpoint import config_file, find_checkpoint
 from bertkit.interop.hugging_face.config_json import changed_from_bert
-from bertkit.interop.hugging_face.directory import fetch
 from bertkit.interop.hugging_face.tokenizer_classes import built_by_class
+from bertkit.interop.model_dir import folder_of, resolve_model_dir
 from bertkit.interop.padded import PaddedBert
-from bertkit.interop.sentence_transformers.folder import encoder_dir, max_length_of
-from bertkit.interop.stored import Stored, files_of, fit, folder_of, read_stored, relabel
+from bertkit.interop.sentence_transformers.folder import max_length_of
+from bertkit.interop.sentence_transformers.modules import encoder_dir
+from bertkit.interop.stored import Stored, fit, read_stored, relabel
 from bertkit.model.bert_config import (
     HEADS,
     POOLED_HEADS,
@@ -36,16 +35,7 @@ from bertkit.model.bert_config import (
 )
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.initialisation import init_weights
-from bertkit.train.checkpoint import checkpoints_dir, fault_of, newest_valid
-
-_TEXT_FILES = (
-    "config.json",
-    "bert_config.json",
-    "vocab.txt",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "added_tokens.json",
-)
+from bertkit.train.checkpoint_files import checkpoints_dir
 
 
 @dataclass(frozen=True)
@@ -128,56 +118,10 @@ def load_tokenizer(model_dir: str | Path, rules: Rules | None = None, lowercase:
     if checkpoints_dir(path).is_dir() or not path.exists():
         path = resolve_model_dir(model_dir)
     folder = path if path.is_file() else encoder_dir(folder_of(path))
-    tokenizer = load_tokenizer_files(folder, lowercase, rules, built=built_by_class(folder))
+    tokenizer = load_tokenizer_files(folder, lowercase, rules, build=built_by_class)
     if not path.is_file():
         tokenizer.max_length = max_length_of(folder)
     return tokenizer
-
-
-def resolve_model_dir(model_dir: str | Path, setting: str = "model_dir") -> Path:
-    """Find the directory with a configuration and weights; for a prefix whose directory has several checkpoints, the prefix.
-
-    `model_dir` is a run directory (its newest valid checkpoint; after fine-tuning the final model, its best checkpoint), a
-    checkpoint, a Hugging Face directory, a TensorFlow checkpoint (a directory, or a prefix such as `DIR/bert_model.ckpt`), or
-    a hub id. `setting` is its name in messages. Raises InputError if there is no such directory, or it contains no model.
-    """
-    path = path_of(model_dir, setting)
-    if not path.is_dir():
-        prefix = find_checkpoint(path)
-        if prefix is not None:
-            config_file(prefix)
-            return prefix if len(list(prefix.parent.glob("*.index"))) > 1 else prefix.parent
-        refuse(path.is_file() and f"{setting}={model_dir}: a file; name its folder")
-        if path.exists() or not is_id(str(model_dir)):
-            raise missing_directory_error(str(model_dir), setting)
-        path = fetch(str(model_dir), setting)
-    path = encoder_dir(path)
-    if checkpoints_dir(path).is_dir() or (path / "config.yaml").is_file():
-        return _model_of_run(path, f"{setting}={model_dir}")
-    if not files_of(path).config.is_file():
-        raise InputError(f"{setting}={model_dir}: no config.json and no checkpoints in this directory")
-    fault = fault_of(path) if (path / "state.json").is_file() else None
-    if fault is not None:
-        raise InputError(f"{setting}={model_dir} is damaged: {fault}; take another checkpoint")
-    return path
-
-
-def _model_of_run(run_dir: Path, named: str) -> Path:
-    model_dir = run_dir / "model"
-    has_model = (model_dir / "config.json").is_file()
-    if has_model and (run_dir / "predictions.jsonl").is_file():
-        return model_dir  # fine-tuning keeps its best checkpoint there
-    checkpoint, faults = newest_valid(run_dir)
-    if checkpoint is None and not has_model:
-        raise InputError(*faults, f"{named}: a run without a valid checkpoint")
-    return checkpoint or model_dir
-
-
-def hashes_of(directory: Path) -> dict[str, str]:
-    """Hash the weights, configuration and tokenizer files of a model directory."""
-    files = files_of(directory)
-    texts = [path for name in _TEXT_FILES if (path := files.folder / name).is_file()]
-    return {path.name: sha256_file(path) for path in [*files.weights(), *texts]}
 
 
 def load_directory(

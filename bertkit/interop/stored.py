@@ -7,48 +7,18 @@ or newly initialised by a named rule, and anything else is an error that lists t
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from bertkit.base.errors import InputError, listed
-from bertkit.interop.google.checkpoint import GoogleFiles, find_checkpoint
-from bertkit.interop.hugging_face.architecture import Architecture, StoredTensors
+from bertkit.interop.hugging_face.architecture import Architecture
 from bertkit.interop.hugging_face.config_json import config_of, problem_type_of, read_content, type_of, warn_once
 from bertkit.interop.hugging_face.names import in_decoder, in_masked_lm
-from bertkit.interop.hugging_face.weight_files import HuggingFaceFiles, has_weights, unfit_values
+from bertkit.interop.hugging_face.weight_files import unfit_values
+from bertkit.interop.model_dir import files_of
 from bertkit.interop.sentence_transformers.folder import cross_encoder_keys
 from bertkit.model.bert_config import HEADS, TASK_HEADS, BertConfig
-
-
-class ModelFiles(Protocol):
-    """The files of a model, in one of the formats that bertkit reads."""
-
-    @property
-    def folder(self) -> Path:
-        """The directory with the configuration and the tokenizer."""
-
-    @property
-    def config(self) -> Path:
-        """The path of the configuration."""
-
-    def weights(self) -> list[Path]:
-        """List the weight files; raises InputError if one is missing."""
-
-    def read(self) -> StoredTensors:
-        """Read every tensor; raises InputError if a file is damaged."""
-
-
-def files_of(directory: Path) -> ModelFiles:
-    """Return the files in a directory, or at the prefix of a checkpoint: Google's where there are no Hugging Face weights."""
-    prefix = None if has_weights(directory) else find_checkpoint(directory)
-    return HuggingFaceFiles(directory) if prefix is None else GoogleFiles(prefix)
-
-
-def folder_of(directory: Path) -> Path:
-    """Return the folder of a directory from `resolve_model_dir`, which may be the prefix of a checkpoint."""
-    return directory if directory.is_dir() else directory.parent
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ class PassageEncoder:
     ) -> None:
         """Load any model that `bertkit embed` takes; `setting` is its name in messages, `numbers` how a library stores vectors."""
         from bertkit.inference.embedding import load_embedder  # imports torch, which takes seconds
-        from bertkit.interop.load import hashes_of, resolve_model_dir
+        from bertkit.interop.model_dir import hashes_of, resolve_model_dir
 
         directory = resolve_model_dir(model_dir, setting)
         self.embedder: Embedder = load_embedder(directory, device=device)

@@ -3,7 +3,8 @@
 Doors:
 
     directory        the metadata files of a run directory
-    opening          opens and locks the directory of a run; detects finished runs
+    finished         recognises a finished run before torch is imported
+    opening          opens and locks the directory of a run
     outputs          files named by the user, such as output=
     resume_rules     which settings may change when a run is resumed (`opening.check` refuses the others)
     starts.start     the starting model of a run

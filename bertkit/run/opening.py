@@ -39,7 +39,6 @@ from bertkit.run import resume_rules
 from bertkit.run.directory import FILES_OF_A_RUN, FOLDERS_OF_A_RUN, RESULT, Changed, Manifest
 from bertkit.run.memory_plan import LargestBatch, buffer_bytes, memory_lines
 from bertkit.run.resume_rules import Change, Rules, RunSettings
-from bertkit.run.starts.start import starting_weights
 from bertkit.run.state import TrainingState
 from bertkit.train.processes import Accelerator, Ranks, ending_together, on_main_process
 
@@ -50,28 +49,6 @@ MAX_PAIRS = 3  # how many settings that differ an error names
 
 class AnotherRunError(InputError):
     """The directory of a run holds another run."""
-
-
-def is_done(settings: RunSettings, rules: Rules, own: dict[str, object], fingerprint: Callable[[], object]) -> bool:
-    """Return whether this run is already finished, and print a line if so.
-
-    Settings are compared first; those in `own` have another value in the identity. Then starting weights and data are compared,
-    if they still exist. `fingerprint` reads all the data, so it is called last.
-    """
-    directory = Path(settings.output_dir)
-    if not run_directory.has_results(directory):
-        return False
-    identity = resume_rules.identity_of(to_mapping(settings), rules) | own
-    if not run_directory.is_finished(directory, identity, rules):
-        return False
-    content = starting_weights(settings)
-    if settings.data_dir is not None and Path(os.path.expanduser(settings.data_dir)).exists():
-        content["data_fingerprint"] = fingerprint()
-    if not run_directory.is_finished(directory, content, rules):
-        return False
-    if world_from_environment().is_main:
-        say(f"done already: the model is in {directory / 'model'}")
-    return True
 
 
 class RunPlan(Protocol):

@@ -30,7 +30,8 @@ from bertkit.tasks.scoring.calibration import Calibration
 from bertkit.tasks.scoring.metrics import keys_of, signatures
 from bertkit.tasks.scoring.review import eval_json_parts
 from bertkit.tasks.trainable import AnyTrainable
-from bertkit.train.checkpoint import delete_old_checkpoints, read_state
+from bertkit.train.checkpoint import delete_old_checkpoints
+from bertkit.train.checkpoint_files import read_state
 
 
 def publish(

@@ -30,7 +30,7 @@ from bertkit.run.reproducibility import (
 from bertkit.run.resume_rules import RunSettings
 from bertkit.run.starts.start import Start
 from bertkit.tasks.batching import Cut
-from bertkit.train import checkpoint
+from bertkit.train import checkpoint, checkpoint_files
 from bertkit.train.checkpoint_writer import CheckpointWriter, History
 from bertkit.train.loop import Counts, Learner
 from bertkit.train.loss_scale import LossScale
@@ -145,17 +145,17 @@ class TrainingState:
     def _newest(self, most_steps: int | None) -> Path | None:
         """Find the newest valid checkpoint, on process 0; print a warning about each newer, damaged one."""
 
-        def look() -> checkpoint.Newest:
+        def look() -> checkpoint_files.Newest:
             with contextlib.suppress(OSError):  # a partial directory that cannot be deleted does no harm
-                remove_leftovers(checkpoint.checkpoints_dir(self.directory), checkpoint.NAMES)
-            early = checkpoint.newest_valid(self.directory, most_steps)
-            return early if early.path is not None else checkpoint.newest_valid(self.directory)
+                remove_leftovers(checkpoint_files.checkpoints_dir(self.directory), checkpoint_files.NAMES)
+            early = checkpoint_files.newest_valid(self.directory, most_steps)
+            return early if early.path is not None else checkpoint_files.newest_valid(self.directory)
 
         newest, faults = self.ranks.on_first(look)
         for fault in faults:
             self.writer.warn(fault)
         if newest is None and faults:
-            where = checkpoint.checkpoints_dir(self.directory)
+            where = checkpoint_files.checkpoints_dir(self.directory)
             raise StorageError(
                 f"{where}: {counted(len(faults), 'checkpoint')}, all damaged; restore one, or remove the directory"
             )
@@ -163,8 +163,8 @@ class TrainingState:
 
     def _resume(self, newest: Path) -> int:
         """Restore choices, history, platform, loss scale and weights; return the number of updates."""
-        content = checkpoint.read_state(newest)
-        before = checked(_State, content, newest / checkpoint.STATE)
+        content = checkpoint_files.read_state(newest)
+        before = checked(_State, content, newest / checkpoint_files.STATE)
         self.first_step = self.last_step = self.writer.last_good = content["step"]
         if before.chosen.settings == self.choices.settings:
             self.choices = before.chosen
@@ -217,7 +217,7 @@ class TrainingState:
         """Find the best weights: in their checkpoint, or, if a finished run was resumed, in its model; None if missing."""
         if self.writer.history.best is None:
             return None
-        places = (checkpoint.step_dir(self.directory, self.writer.history.best.step), self.directory / "model")
+        places = (checkpoint_files.step_dir(self.directory, self.writer.history.best.step), self.directory / "model")
         return next((place for place in places if place.is_dir()), None)
 
     def load_best(self) -> int:
@@ -225,8 +225,8 @@ class TrainingState:
         best, directory = self.writer.history.best, self.ranks.on_first(self.best_dir)
         if best is None or directory is None:
             return self.last_step
-        if directory.parent == checkpoint.checkpoints_dir(self.directory):
-            fault = self.ranks.on_first(lambda: checkpoint.fault_of(directory))
+        if directory.parent == checkpoint_files.checkpoints_dir(self.directory):
+            fault = self.ranks.on_first(lambda: checkpoint_files.fault_of(directory))
             if fault is not None:
                 remedy = "restore it, or remove it to use the weights of the last step"
                 raise StorageError(f"{directory}, the best checkpoint, is damaged: {fault}; {remedy}")

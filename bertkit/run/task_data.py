@@ -1,6 +1,5 @@
 """The data of fine-tuning: the train and dev splits of a task, as features; truncation, class weights, number of steps."""
 
-import hashlib
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,7 +13,6 @@ from numpy.typing import NDArray
 
 from bertkit.base.batch import IGNORED
 from bertkit.base.errors import InputError, counted
-from bertkit.base.typed_settings import at
 from bertkit.data.corpus.tokenizer import Rules, Tokenizer, VocabFacts, load_tokenizer, train_tokenizer
 from bertkit.interop.hugging_face.tokenizer_classes import built_by_class
 from bertkit.model.heads import BertWithHeads
@@ -27,9 +25,8 @@ from bertkit.run.state import Choices, make_choices
 from bertkit.settings.finetune import BASE_HIDDEN_SIZE, FinetuneSettings
 from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
 from bertkit.tasks.feature import Feature
-from bertkit.tasks.reading.held_out import STRATIFIED
 from bertkit.tasks.reading.source import SplitExamples
-from bertkit.tasks.reading.training_data import TrainingData, read_training_data
+from bertkit.tasks.reading.training_data import TrainingData
 from bertkit.tasks.task import Example
 from bertkit.tasks.trainable import AnyTrainable
 from bertkit.train.micro_batches import AUTO_MICRO_TOKENS, MIN_PARTS, check_num_processes
@@ -145,20 +142,6 @@ class TaskData:
         return lines
 
 
-def splits_of(settings: FinetuneSettings, read: TrainingData | None = None) -> TrainingData:
-    """Return both splits: those that a check has `read`, unless the run keeps an older split."""
-    method = held_out_by(settings)
-    if read is not None and (settings.dev_share is None or read.method == method):
-        return read
-    return read_training_data(settings, method)
-
-
-def held_out_by(settings: FinetuneSettings) -> str | None:
-    """Return the method by which `dev_share` chooses examples; runs that earlier versions began keep theirs."""
-    saved = continued_identity(settings, FINETUNE)
-    return at(saved, "dev_split") if saved else STRATIFIED
-
-
 def new_tokenizer(settings: FinetuneSettings, splits: Callable[[], TrainingData]) -> Tokenizer:
     """Load or train the tokenizer of a new model, from the training texts."""
     config = settings.tokenizer
@@ -166,7 +149,7 @@ def new_tokenizer(settings: FinetuneSettings, splits: Callable[[], TrainingData]
     rules: Rules | None = None if config.rules == "auto" else config.rules
     if config.path is not None:
         path = Path(config.path)
-        return load_tokenizer(path, config.lowercase, rules, config.strip_accents, built_by_class(path))
+        return load_tokenizer(path, config.lowercase, rules, config.strip_accents, built_by_class)
     examples = splits().train.examples
 
     def texts() -> Iterator[str]:
@@ -185,16 +168,6 @@ def make_task_data(splits: TrainingData, tokenizer: Tokenizer) -> TaskData:
     )
     batches = FeatureBatches(first, task.head, task.num_choices(train.source.examples))
     return TaskData(train, batches, dev, list(second))
-
-
-def fingerprint(splits: TrainingData) -> list[str]:
-    """Return a hash of the examples of each split, with 32 hexadecimal digits."""
-    digests = []
-    for split in (splits.train, splits.dev):
-        digests.append(hashlib.blake2b(digest_size=16))
-        for example in split.examples:
-            digests[-1].update(repr(example).encode("utf-8", "surrogatepass"))
-    return [digest.hexdigest() for digest in digests]
 
 
 def label_units(settings: FinetuneSettings, data: TaskData) -> LabelUnits | None:

@@ -29,7 +29,7 @@ from bertkit.inference.task_model import (
     open_task_model,
     with_changes,
 )
-from bertkit.interop.load import resolve_model_dir
+from bertkit.interop.model_dir import resolve_model_dir
 from bertkit.kernels import fast
 from bertkit.model.bert_config import FOLLOWS, HEADS
 from bertkit.model.heads import BertWithHeads

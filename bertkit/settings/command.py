@@ -82,6 +82,8 @@ class Command:
     # a function of the settings that reads or opens the input files before torch is imported; InputError if they are wrong. What
     # it returns, unless None, the stage takes after the settings
     check: str | None = None
+    # a function of the settings, and of what `check` returns, that tells before torch is imported whether there is nothing left to do
+    finished: str | None = None
     # a function of the user's assignments and the directory of their own settings that returns what follows from a file for
     # other settings, `Inferred`: settings, and the reason
     infer: str | None = None

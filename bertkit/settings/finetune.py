@@ -174,6 +174,7 @@ COMMAND = Command(
     model="model",
     scores_file="eval.json",
     check="bertkit.run.checks.read_local_splits",
+    finished="bertkit.run.finished.is_finetuned",
     infer="bertkit.run.checks.infer_settings",
     short={
         "": "task.files.train",

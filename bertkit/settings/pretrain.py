@@ -255,4 +255,5 @@ COMMAND = Command(
     is_training=True,
     model="model",
     scores_file="eval.json",
+    finished="bertkit.run.finished.is_pretrained",
 )

@@ -9,13 +9,13 @@ from bertkit.base.errors import InputError, say
 from bertkit.base.files import LOCK, building_dir, sha256_file, to_json
 from bertkit.base.text_files import JsonObject, read_json
 from bertkit.base.typed_settings import checked, refuse
-from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.inference.embedding import check_pooling
 from bertkit.interop.exports import card, onnx
-from bertkit.interop.google.checkpoint import write_release
+from bertkit.interop.google.checkpoint import release_problems, write_release
 from bertkit.interop.hugging_face.config_json import is_decoder, require_bert
 from bertkit.interop.hugging_face.directory import tensors_of, write_model
-from bertkit.interop.load import hashes_of, load_directory, resolve_model_dir
+from bertkit.interop.load import load_directory
+from bertkit.interop.model_dir import hashes_of, resolve_model_dir
 from bertkit.interop.parity.certificate import summary_of, worst_failure
 from bertkit.interop.parity.comparison import compare, load_reference
 from bertkit.interop.sentence_transformers.folder import Pooling, read_pooling
@@ -43,7 +43,7 @@ def run(settings: ExportSettings) -> None:
     model = _load(settings, source)
     require_bert(model.config, f"model_dir={settings.model_dir}")
     tokenizer = tokenizer_of(settings.model_dir, source)
-    _check_layouts(settings, model, tokenizer)
+    _check_layouts(settings, model, release_problems(model, tokenizer) if settings.google else [])
     pooling = _pooling_of(settings, source, model)
     text_files = _text_files(settings, source, model, pooling)
     copied = {} if pooling is None else step_files(pooling)
@@ -108,19 +108,15 @@ def _heads_of(model: BertWithHeads) -> str:
     return ", ".join(model.heads) or "the encoder only"
 
 
-def _check_layouts(settings: ExportSettings, model: BertWithHeads, tokenizer: Tokenizer) -> None:
-    """Refuse formats that cannot hold this model, before anything is written."""
-    google, heads, is_causal = settings.google, set(model.heads), is_decoder(model.config)
-    names, is_embedder = ", ".join(model.heads), settings.sentence_transformers is not False
+def _check_layouts(settings: ExportSettings, model: BertWithHeads, of_release: list[str]) -> None:
+    """Refuse formats that cannot hold this model, before anything is written; `of_release` are the problems of Google's."""
+    is_causal, is_embedder = is_decoder(model.config), settings.sentence_transformers is not False
     problems = {
-        f"sentence_transformers=true needs head=encoder; this has {names}": is_embedder and heads,
-        f"google=true: google-research/bert has no {names} head; leave it out": google and heads & {"token", "choice"},
-        "google=true: google-research/bert has no causal attention; leave it out": google and is_causal,
-        "google=true: google-research/bert reads BERT's WordPiece only, from vocab.txt; leave it out": google
-        and not tokenizer.words_by.is_of_bert,
-        "google=true: google-research/bert strips accents from lower-cased text, and from no other; leave it out": google
-        and tokenizer.strip_accents not in (None, tokenizer.lowercase),
-        "onnx=true: generation needs two graphs and a search; leave it out": settings.onnx and "generation" in heads,
+        f"sentence_transformers=true needs head=encoder; this has {', '.join(model.heads)}": is_embedder
+        and model.heads,
+        **{f"google=true: google-research/bert {problem}; leave it out": True for problem in of_release},
+        "onnx=true: generation needs two graphs and a search; leave it out": settings.onnx
+        and "generation" in model.heads,
         "onnx=true: torch cannot export attention.pattern=causal; leave it out": settings.onnx and is_causal,
     }
     refuse([problem for problem, is_wrong in problems.items() if is_wrong])

@@ -29,13 +29,11 @@ from bertkit.tasks.scoring.calibration import Calibration
 
 
 def run(settings: FinetuneSettings, read: TrainingData | None = None) -> None:
-    """Fine-tune, resume, or print that the run is done; the errors are those of `training` and `open_run`, and for bad input.
+    """Fine-tune or resume a run that is not finished; the errors are those of `training` and `open_run`, and for bad input.
 
     `read` has the examples, if a check has read them already.
     """
     plan = plan_finetuning(settings, read)
-    if plan is None:
-        return
     with open_run(plan) as record_changes:
         state = TrainingState(plan.accelerator, plan.settings, plan.start, plan.choices)
         record_changes(state.first_step)

@@ -18,9 +18,9 @@ from bertkit.base.files import to_json, write_durably
 from bertkit.display.report import glue_table
 from bertkit.inference.forward import predict_distributed
 from bertkit.inference.task_model import open_task_model
-from bertkit.interop.load import hashes_of, resolve_model_dir
 from bertkit.launch import launcher, world
-from bertkit.run.directory import read_manifest, read_scores
+from bertkit.run.directory import read_scores
+from bertkit.run.finished import is_finetuned
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.glue import GlueSettings
 from bertkit.stages import finetune
@@ -52,14 +52,13 @@ def run(settings: GlueSettings) -> None:
     assert settings.output_dir is not None
     directory = Path(settings.output_dir)
     _check_files(settings.runs)
-    start = hashes_of(resolve_model_dir(settings.model_dir))
     results: dict[str, list[SeedRun]] = {}
     for task in settings.runs:
         name = task.task.name
         for seed in () if name == "ax" else settings.seeds:
             say(f"-- {name}, seed {seed}")
             seeded = dataclasses.replace(task, seed=seed, output_dir=str(directory / name / f"seed-{seed}"))
-            results.setdefault(name, []).append(_finetune(seeded, start))
+            results.setdefault(name, []).append(_finetune(seeded))
     summary = {"model_dir": settings.model_dir, "seeds": list(settings.seeds)} | summarise(results, directory)
     missing = _submit(settings, results, directory)
     summary |= {"submission": None if missing else ARCHIVE, "missing": missing}
@@ -91,13 +90,14 @@ def _check_files(tasks: Sequence[FinetuneSettings]) -> None:
         raise InputError(f"{len(faults)} of {len(tasks)} tasks cannot run: {listed}{remedy}")
 
 
-def _finetune(settings: FinetuneSettings, start: Mapping[str, str]) -> SeedRun:
+def _finetune(settings: FinetuneSettings) -> SeedRun:
     """Fine-tune on one task with one seed, unless this is done already; return the scores."""
     run_dir = Path(settings.output_dir)
-    if (run_dir / "manifest.json").is_file() and read_manifest(run_dir).identity.get("starting_weights") != start:
-        raise InputError(f"{run_dir} holds a run with another starting model; choose another output_dir")
     try:
-        if not launcher.run_in_workers("finetune", settings, settings.launch, settings.output_dir):
+        if not (
+            is_finetuned(settings)
+            or launcher.run_in_workers("finetune", settings, settings.launch, settings.output_dir)
+        ):
             finetune.run(settings)
     except NumericsError as error:
         say(f"warning: {settings.task.name}, seed {settings.seed}: {error}")

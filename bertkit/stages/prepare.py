@@ -164,7 +164,7 @@ def _write_tokenizer(settings: PrepareSettings, corpus: Corpus, directory: Path)
     config, rules = settings.tokenizer, _rules(settings)
     if config.path is not None:
         path = Path(config.path)
-        load_tokenizer(path, config.lowercase, rules, config.strip_accents, built_by_class(path)).save(directory)
+        load_tokenizer(path, config.lowercase, rules, config.strip_accents, built_by_class).save(directory)
         return
 
     def sentences() -> Iterator[str]:

@@ -29,10 +29,8 @@ POST_NORM_RATE = 2e-4  # at which small models with BERT's norm leave the loss o
 
 
 def run(settings: PretrainSettings) -> None:
-    """Pretrain, resume, or print that the run is done; the errors are those of `training` and `open_run`, and for bad input."""
+    """Pretrain or resume a run that is not finished; the errors are those of `training` and `open_run`, and for bad input."""
     plan = plan_pretraining(settings)
-    if plan is None:
-        return
     with open_run(plan) as record_changes:
         state = TrainingState(plan.accelerator, plan.settings, plan.start, plan.choices, plan.most_steps)
         if state.first_step > plan.steps:

@@ -6,7 +6,7 @@ from pathlib import Path
 from bertkit.base.errors import ParityError, StorageError, say
 from bertkit.base.files import to_json
 from bertkit.base.text_files import JsonObject
-from bertkit.interop.load import resolve_model_dir
+from bertkit.interop.model_dir import resolve_model_dir
 from bertkit.interop.parity import certificate
 from bertkit.interop.parity.comparison import certify
 from bertkit.run.outputs import check_output, is_stream, write_output

@@ -14,6 +14,7 @@ Doors:
     gradient_sum       the sum of their gradients
     drawn_ahead        batches drawn in a thread
     processes          devices, processes, and collectives
+    checkpoint_files   the checkpoints of a run on disk: the newest valid one, and damage
     checkpoint         durable saves and strict loads
     checkpoint_writer  saves in the background; the best checkpoint
 """

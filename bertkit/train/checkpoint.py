@@ -22,41 +22,34 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import math
-import re
 import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
 
 from torch import Tensor
 
 from bertkit.base import files, tensor_files
 from bertkit.base.errors import NumericsError, StorageError, say
-from bertkit.base.text_files import read_json
-from bertkit.base.typed_settings import checked
+from bertkit.train.checkpoint_files import (
+    MANIFEST,
+    NAMES,
+    STATE,
+    FileFacts,
+    all_checkpoints,
+    checkpoints_dir,
+    known_damaged,
+    manifest_of,
+    moment_files,
+    size_and_hash,
+    step_dir,
+    step_of,
+)
 from bertkit.train.processes import ALONE, Ranks
 
-MANIFEST = "manifest.json"
 WEIGHTS = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
-STATE = "state.json"
-NAMES = r"step-[0-9]+"  # the names of checkpoint directories
-_known_damaged: set[Path] = set()  # found by `newest_valid` in this process
 SPACE_FACTOR = 1.05  # the space needed on disk, relative to the tensors: file headers, and blocks of the file system
-
-
-@dataclass(frozen=True)
-class _State:
-    step: int
-
-
-class FileFacts(TypedDict):
-    """What the manifest says of a file."""
-
-    bytes: int
-    sha256: str
 
 
 @dataclass(frozen=True)
@@ -115,7 +108,7 @@ class Share:
         """
         for group in self.tensors.values():
             for name, tensor in group.items():
-                if not is_finite(tensor):
+                if not tensor_files.is_finite(tensor):
                     raise NumericsError(f"step {self.step}: {name} is not finite; nothing was saved")
         for file, group in self.tensors.items():
             tensor_files.write_tensors(directory / file, group)
@@ -123,17 +116,7 @@ class Share:
             (directory / file).write_text(text, encoding="utf-8")
         for file in (*self.tensors, *self.texts):
             files.flush(directory / file)
-        return {file: _size_and_hash(directory / file) for file in (*self.tensors, *self.texts)}
-
-
-def checkpoints_dir(run_dir: Path) -> Path:
-    """Return the directory of a run's checkpoints."""
-    return run_dir / "checkpoints"
-
-
-def step_dir(run_dir: Path, step: int) -> Path:
-    """Return the directory of the checkpoint of a step."""
-    return checkpoints_dir(run_dir) / f"step-{step:08d}"
+        return {file: size_and_hash(directory / file) for file in (*self.tensors, *self.texts)}
 
 
 def save(
@@ -163,9 +146,9 @@ def save(
         partial.mkdir()
 
     def commit() -> None:
-        (partial / MANIFEST).write_text(_manifest(facts), encoding="utf-8")
+        (partial / MANIFEST).write_text(manifest_of(facts), encoding="utf-8")
         files.publish_dir(partial, final)
-        _known_damaged.discard(final)
+        known_damaged.discard(final)
 
     try:
         ranks.on_first(prepare)
@@ -205,61 +188,7 @@ def delete_old_checkpoints(run_dir: Path, step: int, keep_last: int, kept: Colle
             except OSError as error:
                 say(f"warning: {path} could not be deleted ({error.strerror}); the next save tries again")
                 return
-        num_valid += path not in _known_damaged and (path / MANIFEST).is_file()
-
-
-def step_of(checkpoint_dir: Path) -> int:
-    """Return the step in the name of a checkpoint."""
-    return int(checkpoint_dir.name[5:])
-
-
-def all_checkpoints(run_dir: Path) -> list[Path]:
-    """List the checkpoints of a run, newest first."""
-    paths = [path for path in checkpoints_dir(run_dir).glob("step-*") if re.fullmatch(NAMES, path.name)]
-    return sorted(paths, key=step_of, reverse=True)
-
-
-def _size_and_hash(path: Path) -> FileFacts:
-    """Return the size and SHA-256 of a file, for a manifest."""
-    return {"bytes": path.stat().st_size, "sha256": files.sha256_file(path)}
-
-
-def _manifest(facts: Mapping[str, FileFacts]) -> str:
-    return files.to_json({"files": {file: facts[file] for file in sorted(facts)}})
-
-
-def fault_of(checkpoint_dir: Path) -> str | None:
-    """Describe the damage of a checkpoint on disk; None if every byte is as it was written.
-
-    The manifest can be computed from the other files, so damage of the manifest itself is detected too.
-    """
-    file = MANIFEST
-    try:
-        listed = read_json(checkpoint_dir / MANIFEST)["files"]
-        present = {path.name for path in checkpoint_dir.iterdir()} - {MANIFEST}
-        if present != set(listed):
-            return f"{', '.join(sorted(present ^ set(listed)))}: missing or unexpected"
-        here = {}
-        for file, facts in listed.items():
-            if (checkpoint_dir / file).stat().st_size == facts["bytes"]:  # otherwise there is no need to hash the file
-                here[file] = _size_and_hash(checkpoint_dir / file)
-            if here.get(file) != facts:
-                return f"{file}: size or SHA-256 differs from the manifest"
-        if (checkpoint_dir / MANIFEST).read_bytes() != _manifest(here).encode():
-            return f"{MANIFEST}: not as it was written"
-        step = read_state(checkpoint_dir)["step"]
-        if checkpoint_dir.name.startswith("step-") and step != step_of(checkpoint_dir):
-            return f"{STATE}: it is from step {step}"
-    except Exception as error:
-        return f"{file}: unreadable ({error})"
-    return None
-
-
-class Newest(NamedTuple):
-    """The newest valid checkpoint of a run."""
-
-    path: Path | None  # None if there is none
-    faults: list[str]  # a line about each newer, damaged one
+        num_valid += path not in known_damaged and (path / MANIFEST).is_file()
 
 
 def delete_later(run_dir: Path, step: int) -> None:
@@ -270,25 +199,6 @@ def delete_later(run_dir: Path, step: int) -> None:
             say(f"{path}: deleted; the run goes on from step {step}, the last one before the decay began")
 
 
-def newest_valid(run_dir: Path, most_steps: int | None = None) -> Newest:
-    """Find the newest valid checkpoint, perhaps of those after at most `most_steps` steps."""
-    faults: list[str] = []
-    for path in all_checkpoints(run_dir):
-        if most_steps is not None and step_of(path) > most_steps:
-            continue
-        fault = fault_of(path)
-        if fault is None:
-            return Newest(path, faults)
-        _known_damaged.add(path)
-        faults.append(f"{path} is damaged and not used: {fault}")
-    return Newest(None, faults)
-
-
-def moment_files(checkpoint_dir: Path) -> list[Path]:
-    """List the files with the moments of the optimizer, one for each process that wrote the checkpoint."""
-    return sorted(checkpoint_dir.glob("optimizer*.safetensors"))
-
-
 def read_moments(checkpoint_dir: Path) -> dict[str, Tensor]:
     """Read the moments of the optimizer, written by any number of processes."""
     return {
@@ -296,16 +206,3 @@ def read_moments(checkpoint_dir: Path) -> dict[str, Tensor]:
         for path in moment_files(checkpoint_dir)
         for name, tensor in tensor_files.read_tensors(path).items()
     }
-
-
-def read_state(checkpoint_dir: Path) -> dict[str, Any]:
-    """Read state.json of a checkpoint."""
-    content: dict[str, Any] = read_json(checkpoint_dir / STATE)
-    checked(_State, content, checkpoint_dir / STATE)
-    return content
-
-
-def is_finite(tensor: Tensor) -> bool:
-    """Return whether a tensor has no NaN and no infinity."""
-    # the minimum and maximum are enough, and 25 times faster than a test of every number
-    return tensor.numel() == 0 or all(math.isfinite(extreme) for extreme in tensor.aminmax())

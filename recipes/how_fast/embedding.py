@@ -20,7 +20,8 @@ from rounds import Ready, System, compare
 from training import compiled, transformers
 
 from bertkit.inference.embedding import load_embedder
-from bertkit.interop.load import load_tokenizer, resolve_model_dir
+from bertkit.interop.load import load_tokenizer
+from bertkit.interop.model_dir import resolve_model_dir
 
 TOLERANCE = {"fp32": 1e-5, "bf16": 1e-2}  # tolerance for an element of a vector of length 1
 ENCODER: Options = {"--model-dir": {"help": "an encoder with mean pooling; default: a new one"}}

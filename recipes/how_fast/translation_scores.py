@@ -26,7 +26,8 @@ from training import transformers
 import bertkit
 from bertkit.data.corpus.tokenizer import load_tokenizer
 from bertkit.interop.hugging_face.directory import write_model
-from bertkit.interop.load import load_directory, resolve_model_dir
+from bertkit.interop.load import load_directory
+from bertkit.interop.model_dir import resolve_model_dir
 from bertkit.model.bert_config import DecoderConfig
 
 BATCH, RATE, WARMUP_SHARE, SMOOTHING, LONGEST, LONGEST_TARGET = 64, 1e-3, 0.1, 0.1, 128, 64

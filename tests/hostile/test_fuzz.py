@@ -33,7 +33,8 @@ from bertkit.data.data_config import CorpusConfig, PassagesConfig, SegmentsConfi
 from bertkit.data.texts.documents import open_corpus
 from bertkit.display.report import comparison_page, scores_table, write_report
 from bertkit.interop.google.bundle import read_index, write_checkpoint
-from bertkit.interop.load import load_directory, resolve_model_dir
+from bertkit.interop.load import load_directory
+from bertkit.interop.model_dir import resolve_model_dir
 from bertkit.interop.parity.certificate import read_certificate
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.initialisation import init_weights
@@ -43,7 +44,7 @@ from bertkit.retrieval.passages import document_of_text
 from bertkit.run.comparison import find_divergence, read_run
 from bertkit.run.directory import read_manifest, read_settings
 from bertkit.tasks.reading.readers import read_examples
-from bertkit.train.checkpoint import newest_valid, read_state
+from bertkit.train.checkpoint_files import newest_valid, read_state
 from bertkit.train.log import MetricsLog
 
 SECONDS = 10  # for one file

@@ -20,7 +20,8 @@ from bertkit import load_embedder
 from bertkit.base.text_files import JsonValue
 from bertkit.data.corpus.tokenizer import load_tokenizer
 from bertkit.inference.embedding import pooling_of
-from bertkit.interop.load import load_directory, resolve_model_dir
+from bertkit.interop.load import load_directory
+from bertkit.interop.model_dir import resolve_model_dir
 
 HOSTILE: tuple[JsonValue, ...] = (
     None, True, False, 0, 1, -1, 2, 7, 0.5, -0.5, 999_999, 2**31, 2**34, 2**63, 2**70, 1e308, float("nan"), float("inf"),

@@ -13,7 +13,7 @@ from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.hugging_face import directory as huggingface
 from bertkit.interop.hugging_face.directory import text_files, write_model
-from bertkit.interop.load import resolve_model_dir
+from bertkit.interop.model_dir import resolve_model_dir
 from bertkit.train import checkpoint
 from bertkit.train.checkpoint import Checkpoint
 

@@ -18,7 +18,8 @@ import pytest
 from forks import KILL
 
 from bertkit.base.files import LOCK, sha256_file
-from bertkit.train.checkpoint import all_checkpoints, read_moments
+from bertkit.train.checkpoint import read_moments
+from bertkit.train.checkpoint_files import all_checkpoints
 from bertkit.train.log import read_metrics
 
 WORKER = Path(__file__).with_name("elastic_worker.py")

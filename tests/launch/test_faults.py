@@ -13,7 +13,7 @@ import pytest
 from launched import ENDLESS, HANG_SECONDS, SMALL, await_end, await_steps, listening, start, workers_of
 
 from bertkit.cli import run
-from bertkit.train.checkpoint import all_checkpoints, fault_of
+from bertkit.train.checkpoint_files import all_checkpoints, fault_of
 
 pytestmark = pytest.mark.usefixtures("no_launcher")
 # put into every process from outside, by a sitecustomize.py on PYTHONPATH: on SIGWINCH it fails, on SIGVTALRM it hangs

@@ -16,7 +16,7 @@ from bertkit.launch import launcher
 from bertkit.launch.launch_config import LaunchConfig
 from bertkit.settings.reading.compose import compose
 from bertkit.settings.reading.names import schema_of
-from bertkit.train.checkpoint import all_checkpoints, fault_of
+from bertkit.train.checkpoint_files import all_checkpoints, fault_of
 
 pytestmark = pytest.mark.usefixtures("no_launcher")
 SRUN = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_STEP_ID": "0"}

@@ -15,7 +15,7 @@ from bertkit.model.layers import compile_layers, recompute_layers
 from bertkit.objectives.losses import pretraining_losses
 from bertkit.run.run_length import random_batch
 from bertkit.train import loop, loss_scale
-from bertkit.train.checkpoint import all_checkpoints, read_state
+from bertkit.train.checkpoint_files import all_checkpoints, read_state
 from bertkit.train.log import read_metrics
 from bertkit.train.loop import Course, Learner
 from bertkit.train.loss_scale import LossScale

@@ -21,7 +21,7 @@ from bertkit.run.length_phases import choose_micro_sequences, make_phases
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.settings.reading.compose import compose
 from bertkit.train import micro_batches
-from bertkit.train.checkpoint import all_checkpoints
+from bertkit.train.checkpoint_files import all_checkpoints
 from bertkit.train.log import read_metrics
 
 SMALL = [

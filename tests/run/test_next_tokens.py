@@ -21,7 +21,7 @@ from bertkit.data.corpus.prepared import open_prepared
 from bertkit.data.data_config import SegmentsConfig
 from bertkit.interop.load import load_packed
 from bertkit.objectives.losses import pretraining_losses
-from bertkit.train.checkpoint import all_checkpoints
+from bertkit.train.checkpoint_files import all_checkpoints
 
 SMALL = [
     "device=cpu", "model=medium", "model.num_hidden_layers=2", "model.num_attention_heads=2", "model.hidden_size=32", "model.intermediate_size=64", "model.max_position_embeddings=48",

@@ -16,7 +16,7 @@ from bertkit.base.typed_settings import build
 from bertkit.cli import run
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.settings.reading.compose import compose
-from bertkit.train.checkpoint import all_checkpoints
+from bertkit.train.checkpoint_files import all_checkpoints
 from bertkit.train.log import read_metrics
 
 SMALL = [

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.train.checkpoint import all_checkpoints
+from bertkit.train.checkpoint_files import all_checkpoints
 from bertkit.train.log import read_metrics
 
 LARGE = [  # 32 million parameters, a checkpoint of 385 MB

@@ -16,7 +16,7 @@ from bertkit.base.tensor_files import read_tensors
 from bertkit.cli import run
 from bertkit.display import console
 from bertkit.train import checkpoint
-from bertkit.train.checkpoint import all_checkpoints, fault_of, read_state
+from bertkit.train.checkpoint_files import all_checkpoints, fault_of, read_state
 from bertkit.train.log import read_metrics
 
 SMALL = [

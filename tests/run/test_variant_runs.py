@@ -27,7 +27,7 @@ from bertkit.model.heads import BertWithHeads
 from bertkit.model.initialisation import init_weights, reinitialise_top
 from bertkit.model.layers import freeze_below
 from bertkit.train import loop
-from bertkit.train.checkpoint import all_checkpoints
+from bertkit.train.checkpoint_files import all_checkpoints
 from bertkit.train.log import read_metrics
 
 TINY = [

@@ -18,7 +18,7 @@ from bertkit import export_model, load_model, load_tokenizer
 from bertkit.base.files import sha256_file
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
-from bertkit.interop.hugging_face.weight_files import HuggingFaceFiles
+from bertkit.interop.model_dir import HuggingFaceFiles
 from bertkit.interop.sentence_transformers.folder import Pooling
 from bertkit.interop.sentence_transformers.layout import layout_files
 from bertkit.model.attention_config import AttentionConfig

@@ -1,6 +1,7 @@
 """Fine-tuning as a user meets it: the run directory, stops and resumes, frozen parts, and what it learns."""
 
 import contextlib
+import dataclasses
 import io
 import json
 import os
@@ -23,7 +24,7 @@ from safetensors.torch import load_file, save_file
 from scipy.stats import binomtest
 from sklearn.linear_model import LogisticRegression
 
-from bertkit import load_embedder, load_model, load_predictor, load_tokenizer
+from bertkit import commands, load_embedder, load_model, load_predictor, load_tokenizer
 from bertkit.base.tensor_files import read_tensors
 from bertkit.base.typed_settings import build
 from bertkit.cli import run
@@ -32,12 +33,13 @@ from bertkit.interop.hugging_face import directory as huggingface
 from bertkit.interop.hugging_face.names import to_hugging_face
 from bertkit.interop.load import load_packed
 from bertkit.model.layers import freeze_below
-from bertkit.run import task_data
+from bertkit.run import finished as run_finished
+from bertkit.run.finished import is_finetuned
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.reading.compose import compose
 from bertkit.tasks.reading import held_out, readers
 from bertkit.train import checkpoint, loop
-from bertkit.train.checkpoint import all_checkpoints, read_state, step_dir, step_of
+from bertkit.train.checkpoint_files import all_checkpoints, read_state, step_dir, step_of
 from bertkit.train.log import read_metrics
 
 WORDS = {"good": ("kan", "lon", "min"), "bad": ("kar", "lor", "mir")}  # of two topics of the shared made-up text
@@ -63,8 +65,12 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def words_of(data: Path, start: Path, output: Path, *more: str) -> list[str]:
+    return [f"data_dir={data}", f"model_dir={start}", f"output_dir={output}", *SMALL, *more]
+
+
 def finetune(data: Path, start: Path, output: Path, *more: str) -> int:
-    return run(["finetune", f"data_dir={data}", f"model_dir={start}", f"output_dir={output}", *SMALL, *more])
+    return run(["finetune", *words_of(data, start, output, *more)])
 
 
 def test_the_files_are_read_once(data: Path, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +150,9 @@ def test_what_went_wrong_quietly_is_said(data: Path, start: Path, tmp_path: Path
     assert "truncated, so" not in capsys.readouterr().out
 
 
-def test_a_small_encoder_has_a_rate_that_fits(data: Path, start: Path, tmp_path: Path, capsys: Capsys) -> None:
+def test_a_small_encoder_has_a_rate_that_fits(
+    data: Path, start: Path, tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
     arguments = ["optimizer.peak_learning_rate=auto", "num_epochs=1"]
     assert finetune(data, start, tmp_path / "run", *arguments) == 0
     printed, width = capsys.readouterr().out, load_model(start).config.hidden_size
@@ -153,8 +161,14 @@ def test_a_small_encoder_has_a_rate_that_fits(data: Path, start: Path, tmp_path:
     assert rate == 1e-3  # the most
     assert f"learning rate {rate:g} after " in printed
     assert f"(the published 2e-05 is for a hidden size of 768; here it is {width})" in printed
+    monkeypatch.setattr(commands, "import_stage", None)  # a finished run is recognised before torch is imported
     assert finetune(data, start, tmp_path / "run", *arguments) == 0
     assert capsys.readouterr().out.startswith("done already")
+    words = words_of(data, start, tmp_path / "run", *arguments)
+    settings = build(FinetuneSettings, compose("finetune", words))
+    assert is_finetuned(settings)
+    assert not is_finetuned(dataclasses.replace(settings, model_dir="another/model"))  # of the hub, known by its name
+    assert is_finetuned(dataclasses.replace(settings, model_dir=str(tmp_path / "gone")))
 
 
 def test_default_rate_depends_on_width() -> None:
@@ -721,7 +735,7 @@ def test_near_duplicates_are_counted_and_an_old_run_keeps_its_split(
     assert "dev.tsv: 1 of 2 examples are near-duplicates of training examples" in capsys.readouterr().out
     old_run = (tmp_path / "data", start, tmp_path / "run", "dev_share=0.5", "num_epochs=1")
     with pytest.MonkeyPatch.context() as patch:  # as version 0.2
-        patch.setattr(task_data, "held_out_by", lambda settings: held_out.TOGETHER)
+        patch.setattr(run_finished, "held_out_by", lambda settings: held_out.TOGETHER)
         assert finetune(*old_run, "log.every_steps=1") == 0
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert manifest["identity"]["dev_split"] == held_out.TOGETHER

@@ -178,7 +178,11 @@ def test_another_model_is_refused(
     other = export_model(small_model(tokenizer.vocab_size, seed=7), tokenizer, tmp_path / "other")
     more = ["tasks=[rte]", "seeds=[0]"]
     assert run(arguments(glue_dir, start, tmp_path / "glue", *more)) == 0
-    refused(run(arguments(glue_dir, other, tmp_path / "glue", *more)), "rte/seed-0 holds a run", capsys)
+    refused(
+        run(arguments(glue_dir, other, tmp_path / "glue", *more)),
+        "rte/seed-0 holds another run (starting_weights",
+        capsys,
+    )
 
 
 def test_a_missing_task_is_refused_before_anything_is_trained(

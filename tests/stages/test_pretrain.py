@@ -24,7 +24,7 @@ from bertkit import load_model
 from bertkit.base.files import locked, sha256_file, to_json
 from bertkit.cli import run
 from bertkit.run import run_length, trainer
-from bertkit.train.checkpoint import all_checkpoints, fault_of
+from bertkit.train.checkpoint_files import all_checkpoints, fault_of
 from bertkit.train.log import read_metrics
 
 SMALL = [  # model=medium: with BERT's own settings, which tiny to small replace (conf/from_scratch)

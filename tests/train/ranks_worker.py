@@ -10,8 +10,8 @@ import torch
 from saver import contents
 
 from bertkit.base.errors import BertkitError
-from bertkit.train import checkpoint, processes
-from bertkit.train.checkpoint import all_checkpoints
+from bertkit.train import checkpoint, checkpoint_files, processes
+from bertkit.train.checkpoint_files import all_checkpoints
 from bertkit.train.processes import Ranks
 
 
@@ -45,7 +45,7 @@ def main() -> None:
     if rank == 1:
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     ranks.on_first(lambda: None)  # which the first process enters after it has cleaned up
-    results["left"] = sorted(path.name for path in checkpoint.checkpoints_dir(run_dir).iterdir())
+    results["left"] = sorted(path.name for path in checkpoint_files.checkpoints_dir(run_dir).iterdir())
 
     bad = contents(3, numbers.clone())
     if rank == 1:

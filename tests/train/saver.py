@@ -17,7 +17,7 @@ from torch import Tensor
 from bertkit.base.errors import StorageError
 from bertkit.base.files import remove_leftovers
 from bertkit.base.tensor_files import read_tensors
-from bertkit.train import checkpoint
+from bertkit.train import checkpoint, checkpoint_files
 from bertkit.train.checkpoint import Checkpoint
 
 NAMES = ("embeddings", "layer", "pooler")
@@ -38,12 +38,12 @@ def contents(step: int, numbers: Tensor) -> Checkpoint:
 
 def resume(run_dir: Path) -> int:
     """Return the step of the newest valid checkpoint, 0 if there is none; a damaged or mixed one ends the process."""
-    remove_leftovers(checkpoint.checkpoints_dir(run_dir), checkpoint.NAMES)
-    newest, faults = checkpoint.newest_valid(run_dir)
+    remove_leftovers(checkpoint_files.checkpoints_dir(run_dir), checkpoint_files.NAMES)
+    newest, faults = checkpoint_files.newest_valid(run_dir)
     assert faults == [], faults
     if newest is None:
         return 0
-    step = checkpoint.read_state(newest)["step"]
+    step = checkpoint_files.read_state(newest)["step"]
     tensors = [read_tensors(newest / checkpoint.WEIGHTS), checkpoint.read_moments(newest)]
     assert {float(tensor[-1]) for group in tensors for tensor in group.values()} == {step}
     return int(step)

@@ -11,10 +11,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from bertkit.base import tensor_files
 from bertkit.base.errors import NumericsError, StorageError
 from bertkit.base.tensor_files import read_tensors
-from bertkit.train import checkpoint
-from bertkit.train.checkpoint import Checkpoint, all_checkpoints, fault_of, newest_valid
+from bertkit.train import checkpoint, checkpoint_files
+from bertkit.train.checkpoint import Checkpoint
+from bertkit.train.checkpoint_files import all_checkpoints, fault_of, newest_valid
 from bertkit.train.checkpoint_writer import CheckpointWriter
 from bertkit.train.processes import Ranks
 from bertkit.train.train_config import SavingConfig
@@ -46,7 +48,7 @@ def test_saved_checkpoint_is_read_back(tmp_path: Path) -> None:
     assert path == tmp_path / "checkpoints" / "step-00000007"
     assert sorted(file.name for file in path.iterdir()) == sorted([*FILES, "manifest.json"])
     written, weights = contents(7), read_tensors(path / "model.safetensors")
-    moments, state = checkpoint.read_moments(path), checkpoint.read_state(path)
+    moments, state = checkpoint.read_moments(path), checkpoint_files.read_state(path)
     for there, here in ((written.model, weights), (written.optimizer, moments)):
         assert set(there) == set(here)
         assert all(torch.equal(there[name], here[name]) and there[name].dtype == here[name].dtype for name in there)
@@ -173,13 +175,19 @@ def test_a_full_disk_is_refused_before_anything_is_written_or_deleted(
 
 
 def test_one_nan_or_infinity_is_detected() -> None:
-    for good in (torch.ones(3), torch.zeros(2, 2), torch.empty(0), torch.full((1,), 3e38), torch.ones(3).bfloat16()):
-        assert checkpoint.is_finite(good)
+    for good in (
+        torch.ones(3),
+        torch.zeros(2, 2),
+        torch.empty(0),
+        torch.full((1,), 3e38),
+        *(torch.ones(3).to(t) for t in (torch.bfloat16, torch.float16, torch.float64)),
+    ):
+        assert tensor_files.is_finite(good)
     for number in (float("nan"), float("inf"), float("-inf")):
         for place in range(5):
             bad = torch.arange(5.0)
             bad[place] = number
-            assert not checkpoint.is_finite(bad)
+            assert not tensor_files.is_finite(bad)
 
 
 @pytest.mark.parametrize("group", ["model", "optimizer"])

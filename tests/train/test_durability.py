@@ -28,8 +28,8 @@ from conftest import mounted
 from saver import contents
 
 from bertkit.base.errors import StorageError
-from bertkit.train import checkpoint
-from bertkit.train.checkpoint import all_checkpoints, newest_valid
+from bertkit.train import checkpoint, checkpoint_files
+from bertkit.train.checkpoint_files import all_checkpoints, newest_valid
 
 SAVER = Path(__file__).with_name("saver.py")
 SMALL = 9_000  # numbers of a state: 36 kB
@@ -88,7 +88,7 @@ def kill_saves(run_dir: Path, num_trials: int, num_numbers: int, keep_last: int)
                 seconds = time.monotonic() - started_at
             time.sleep(rng.uniform(0, 2 * seconds))
             savers.kill()
-            kinds = {path.name.rpartition(".")[2] for path in checkpoint.checkpoints_dir(run_dir).iterdir()}
+            kinds = {path.name.rpartition(".")[2] for path in checkpoint_files.checkpoints_dir(run_dir).iterdir()}
             results["hit a save"] += "partial" in kinds
             results["hit a deletion"] += "trash" in kinds
             if trial % 20 == 19:
@@ -127,7 +127,7 @@ def cut_power(tmp_path: Path, num_trials: int, num_numbers: int, keep_last: int)
                 (disk / "run").mkdir(exist_ok=True)
                 newest, faults = newest_valid(disk / "run")
                 results["visible but damaged"] += len(faults)
-                results["lost"] += (0 if newest is None else checkpoint.step_of(newest)) < savers.acknowledged
+                results["lost"] += (0 if newest is None else checkpoint_files.step_of(newest)) < savers.acknowledged
                 if trial == num_trials:
                     break
                 savers.start()

@@ -11,8 +11,8 @@ import torch
 from saver import contents
 
 from bertkit.base.tensor_files import read_tensors
-from bertkit.train import checkpoint
-from bertkit.train.checkpoint import newest_valid
+from bertkit.train import checkpoint, checkpoint_files
+from bertkit.train.checkpoint_files import newest_valid
 
 WORKER = Path(__file__).with_name("ranks_worker.py")
 Ranks = tuple[Path, list[dict[str, Any]]]
@@ -34,7 +34,7 @@ def test_one_process_loads_checkpoint_of_two(ranks: Ranks) -> None:
     newest, faults = newest_valid(run_dir)
     assert newest is not None
     assert (newest.name, faults) == ("step-00000004", [])
-    files = [path.name for path in checkpoint.moment_files(newest)]
+    files = [path.name for path in checkpoint_files.moment_files(newest)]
     assert files == ["optimizer-00001-of-00002.safetensors", "optimizer-00002-of-00002.safetensors"]
     written = contents(4, torch.randn(90_000, generator=torch.Generator().manual_seed(0)))
     moments, weights = checkpoint.read_moments(newest), read_tensors(newest / "model.safetensors")

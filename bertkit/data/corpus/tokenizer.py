@@ -26,6 +26,7 @@ from bertkit.data.corpus.word_rules import Word as Word
 from bertkit.data.corpus.word_rules import WordRules, rules_named
 from bertkit.data.data_config import TokenizerConfig
 from bertkit.data.library_calls import library_call
+from bertkit.data.tokenizers.files import Files
 from bertkit.data.tokenizers.learn import learn_byte_pairs, learn_unigram, learn_wordpiece
 from bertkit.data.tokenizers.published import Built, Published, read_published
 from bertkit.data.tokenizers.special_tokens import SPECIAL_TOKENS as SPECIAL_TOKENS
@@ -280,17 +281,17 @@ def load_tokenizer(
     lowercase: bool | None = None,
     rules: Rules | None = None,
     strip_accents: bool | None = None,
-    built: Built | None = None,
+    build: Callable[[Files], Built | None] | None = None,
 ) -> Tokenizer:
     """Load the tokenizer that the files in a directory describe, or a `vocab.txt` or `tokenizer.json`.
 
     BERT's WordPiece is bertkit's own; any other tokenizer is the library's, and `lowercase`, `rules` and `strip_accents` are then refused
     if they differ. By default text is lower-cased as the files say (`do_lower_case`); a `vocab.txt` without these files is cased if it
     contains an upper-case letter, or is the vocabulary of bert-base-chinese. The default rules are those stored in a prepared dataset, in
-    other directories Hugging Face's. `built` is a tokenizer that a class of `transformers` has built from the files. Raises InputError if
+    other directories Hugging Face's. `build` returns the tokenizer that a class of `transformers` builds from the files. Raises InputError if
     there is no such file, or BERT cannot use it.
     """
-    published = read_published(path, lowercase, built)
+    published = read_published(path, lowercase, build)
     if isinstance(published, Published):
         own = file_rules(published)
         asked = {"lowercase": None if lowercase == own.lowercase else lowercase, "strip_accents": strip_accents}

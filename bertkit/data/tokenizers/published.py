@@ -8,7 +8,7 @@ Source: transformers 5.23, models/auto/tokenization_auto.py, models/bert/tokeniz
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,13 +106,16 @@ class _Settings:
     tokenize_chinese_chars: bool | None = None
 
 
-def read_published(path: Path, lowercase: bool | None = None, built: Built | None = None) -> Vocabulary | Published:
+def read_published(
+    path: Path, lowercase: bool | None = None, build: Callable[[Files], Built | None] | None = None
+) -> Vocabulary | Published:
     """Read the files in a folder, or a vocabulary file: a `vocab.txt` alone, or a `tokenizer.json` as it is.
 
-    `lowercase` overrides the setting of a BERT, and `built` is what a class of `transformers` made of the files. Raises InputError
+    `lowercase` overrides the setting of a BERT, and `build` returns what a class of `transformers` makes of the files. Raises InputError
     if there are none, or they are damaged, or not for BERT.
     """
     files = read_files(path)
+    built = None if build is None else build(files)
     if built is not None:
         content = parse_json(built.library.to_str())
         library = tried(files.path, built.library, content)

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from bertkit.base.errors import InputError, listed
+from bertkit.interop.google.files import index_file
 from bertkit.interop.google.table import Reader, build_table, masked_crc32c, read_table, to_varint
 
 # from tensorflow/core/framework/types.proto; BERT does not need the other dtypes
@@ -70,11 +71,6 @@ class _Entry:
     offset: int
     size: int  # in bytes
     crc32c: int  # as `masked_crc32c` computes it
-
-
-def index_file(prefix: Path) -> Path:
-    """Return the path of a checkpoint's index."""
-    return Path(f"{prefix}.index")
 
 
 def checkpoint_files(prefix: Path) -> list[Path]:

@@ -3,9 +3,8 @@
 Source: google-research/bert modeling.py, run_pretraining.py, run_classifier.py, run_squad.py and optimization.py.
 """
 
-import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -13,14 +12,15 @@ from torch import Tensor
 
 from bertkit.base.errors import InputError, listed
 from bertkit.base.files import to_json
+from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.google import bundle
 from bertkit.interop.hugging_face.architecture import StoredTensors, rule_of
 from bertkit.interop.hugging_face.bert import SHAPE
 from bertkit.interop.hugging_face.names import OF_A_LAYER, full_name, translate
 from bertkit.model.bert_config import BertConfig
+from bertkit.model.heads import BertWithHeads
 
 NAME = "bert_model.ckpt"  # the prefix of the file names in Google's releases
-CONFIG_FILES = ("bert_config.json", "config.json")
 SKIPPED = {
     r"(.+/)?(adam|lamb)_[mv]": "a moment of the optimizer",
     r".+/Adam(_1)?": "a moment of the optimizer",
@@ -30,58 +30,9 @@ SKIPPED = {
 }
 
 
-def find_checkpoint(path: Path) -> Path | None:
-    """Return the prefix of the checkpoint in a directory, or at a prefix such as `DIR/bert_model.ckpt`; None without one.
-
-    If a directory has several checkpoints, its file `checkpoint` names the newest. If it does not, InputError is raised.
-    """
-    if not path.is_dir():
-        prefix = Path(str(path).removesuffix(".index"))
-        return prefix if bundle.index_file(prefix).is_file() else None
-    names = [file.name.removesuffix(".index") for file in sorted(path.glob("*.index"))]
-    if len(names) <= 1:
-        return path / names[0] if names else None
-    state = path / "checkpoint"
-    text = state.read_text("utf-8", "replace") if state.is_file() else ""
-    newest = re.search(r'^model_checkpoint_path:\s*"(.*)"', text, re.MULTILINE)
-    chosen = Path(newest[1]).name if newest else None  # the directory may have been moved since then
-    if chosen in names:
-        return path / chosen
-    why = f"the file checkpoint names {chosen}, which is missing" if chosen else "no file checkpoint chooses one"
-    raise InputError(f"{path}: holds the checkpoints {', '.join(names)}, and {why}; name one: {path / names[0]}")
-
-
-def config_file(prefix: Path) -> Path:
-    """Find `bert_config.json`, or `config.json`, beside a checkpoint."""
-    for name in CONFIG_FILES:
-        if (prefix.parent / name).is_file():
-            return prefix.parent / name
-    raise InputError(f"{prefix}: no bert_config.json beside this checkpoint; copy it from the original model")
-
-
-@dataclass(frozen=True)
-class GoogleFiles:
-    """The files of a checkpoint of google-research/bert."""
-
-    prefix: Path
-
-    @property
-    def folder(self) -> Path:
-        """The directory of the checkpoint."""
-        return self.prefix.parent
-
-    @property
-    def config(self) -> Path:
-        """The path of the configuration; raises InputError if there is none."""
-        return config_file(self.prefix)
-
-    def weights(self) -> list[Path]:
-        """List the files of the checkpoint."""
-        return bundle.checkpoint_files(self.prefix)
-
-    def read(self) -> StoredTensors:
-        """Read the weights by their Hugging Face names, without the variables of the optimizer."""
-        return as_hugging_face(bundle.read_checkpoint(self.prefix), self.prefix)
+def read_release(prefix: Path) -> StoredTensors:
+    """Read the weights by their Hugging Face names, without the variables of the optimizer."""
+    return as_hugging_face(bundle.read_checkpoint(prefix), prefix)
 
 
 def as_hugging_face(tensors: Mapping[str, Tensor], prefix: Path) -> StoredTensors:
@@ -105,6 +56,19 @@ def as_hugging_face(tensors: Mapping[str, Tensor], prefix: Path) -> StoredTensor
     return stored
 
 
+def release_problems(model: BertWithHeads, tokenizer: Tokenizer) -> list[str]:
+    """List what google-research/bert cannot hold of a model and its tokenizer."""
+    problems = {
+        f"has no {', '.join(model.heads)} head": not {"token", "choice"}.isdisjoint(model.heads),
+        "has no causal attention": model.config.attention.pattern == "causal",
+        "reads BERT's WordPiece only, from vocab.txt": not tokenizer.words_by.is_of_bert,
+        "strips accents from lower-cased text, and from no other": (
+            tokenizer.strip_accents not in (None, tokenizer.lowercase)
+        ),
+    }
+    return [problem for problem, is_there in problems.items() if is_there]
+
+
 def write_release(directory: Path, config: BertConfig, tensors: Mapping[str, Tensor]) -> None:
     """Write a checkpoint and `bert_config.json`, as in Google's releases, to an existing directory, and read them back.
 
@@ -114,7 +78,7 @@ def write_release(directory: Path, config: BertConfig, tensors: Mapping[str, Ten
     content, variables = config_json(config), as_tensorflow(tensors)
     (directory / "bert_config.json").write_text(content, encoding="utf-8")
     bundle.write_checkpoint(directory / NAME, variables)
-    reread = GoogleFiles(directory / NAME).read().tensors
+    reread = read_release(directory / NAME).tensors
     written = {full_name(name): tensor for name, tensor in tensors.items()}
     if set(reread) != set(written) or not all(torch.equal(reread[name], tensor) for name, tensor in written.items()):
         raise InputError(f"{directory / NAME}: differs when it is read back; try again")

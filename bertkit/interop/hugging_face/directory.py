@@ -1,4 +1,4 @@
-"""Model directories of Hugging Face: download one from the hub, or write one; without `transformers`."""
+"""Write model directories of Hugging Face, without `transformers`."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from bertkit.base.errors import InputError, listed
 from bertkit.base.files import building_dir, check_output_dir
-from bertkit.base.hub_ids import is_offline, missing_model_error, path_of
+from bertkit.base.hub_ids import path_of
 from bertkit.base.tensor_files import write_tensors
 from bertkit.base.text_files import read_json
 from bertkit.data.corpus.tokenizer import Tokenizer
@@ -16,45 +16,6 @@ from bertkit.interop.hugging_face.config_json import architecture_of, config_jso
 from bertkit.interop.hugging_face.weight_files import unfit_values
 from bertkit.interop.padded import PaddedBert
 from bertkit.model.heads import BertWithHeads
-
-_TOKENIZER = ("vocab.txt", "tokenizer.json", "special_tokens_map.json", "added_tokens.json")
-# the encoder of sentence-transformers may be in a folder; its other modules are small, and have their weights in either format
-_HUB_TEXTS = [
-    *("*config.json", "modules.json", "config_sentence_transformers.json", *_TOKENIZER),
-    *(f"0_*/{name}" for name in _TOKENIZER),
-    *("[1-9]*_*/model.safetensors", "[1-9]*_*/pytorch_model.bin"),
-]
-# in the order of preference; only the first format that the hub has is downloaded
-_HUB_WEIGHTS = (
-    ("model*.safetensors", "model.safetensors.index.json", "0_*/model*.safetensors"),
-    ("pytorch_model*.bin", "pytorch_model.bin.index.json", "0_*/pytorch_model*.bin"),
-    ("*.ckpt*.index", "*.ckpt*.data-*"),
-)
-
-
-def fetch(name: str, setting: str) -> Path:
-    """Download the files of a hub model that the cache lacks, and return the local directory.
-
-    Configuration, tokenizer and weights in one format are downloaded. `HF_HOME`, `HF_HUB_OFFLINE` and `HF_TOKEN` have their
-    usual meaning. Messages name the `setting`. Raises InputError if neither the hub nor the cache has the model.
-    """
-    is_offline()
-    import huggingface_hub
-
-    fault: Exception | None = None
-    for patterns in _HUB_WEIGHTS:
-        try:
-            snapshot = Path(huggingface_hub.snapshot_download(name, allow_patterns=[*_HUB_TEXTS, *patterns]))
-        except Exception as error:  # of the hub's client, the network or the disk
-            fault = error
-            if not hasattr(error, "snapshot_path"):  # with it, the cache lacks this format, but may have another
-                break
-        else:
-            if any(any(snapshot.glob(pattern)) for pattern in patterns):
-                return snapshot
-    if fault is None:
-        raise InputError(f"{setting}={name}: the hub's {name} holds no weights that bertkit reads")
-    raise missing_model_error(name, setting, type(fault.__cause__ or fault).__name__) from fault
 
 
 def export_model(model: PaddedBert | BertWithHeads, tokenizer: Tokenizer, output_dir: str | Path) -> Path:

@@ -5,20 +5,18 @@ import io
 import logging
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 
 from bertkit.base.errors import InputError
 from bertkit.data.library_calls import check_sizes, library_call
-from bertkit.data.tokenizers.files import BERT, CONFIG, read_files
+from bertkit.data.tokenizers.files import BERT, CONFIG, Files
 from bertkit.data.tokenizers.published import Built
 
 
-def built_by_class(folder: Path) -> Built | None:
-    """Return the tokenizer that the class named in the files of a folder builds; None if no class of its own is needed.
+def built_by_class(files: Files) -> Built | None:
+    """Return the tokenizer that the class named in the files builds; None if no class of its own is needed.
 
     Raises InputError if the class computes in Python, which the library `tokenizers` cannot do.
     """
-    files = read_files(folder)
     name = files.class_name
     if name in ("", BERT):
         return None
@@ -31,16 +29,18 @@ def built_by_class(folder: Path) -> Built | None:
         return None
     if not issubclass(found, transformers.PreTrainedTokenizerFast):
         raise InputError(
-            f"{folder / CONFIG}: tokenizer_class={name}: it has no fast form: transformers computes it in Python, for Japanese with the "
+            f"{files.path.with_name(CONFIG)}: tokenizer_class={name}: it has no fast form: transformers computes it in Python, for Japanese with the "
             "package fugashi; use transformers, or a model with a tokenizer.json that says the same"
         )
     try:
         with library_call(), _quietly():
-            theirs = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+            theirs = transformers.AutoTokenizer.from_pretrained(
+                files.path.parent, local_files_only=True, trust_remote_code=False
+            )
     except Exception as error:  # of every kind
         reason = " ".join(str(error).split())
         raise InputError(
-            f"{folder / CONFIG}: tokenizer_class={name}: transformers cannot build it ({reason:.200})"
+            f"{files.path.with_name(CONFIG)}: tokenizer_class={name}: transformers cannot build it ({reason:.200})"
         ) from None
     names = {role: str(token) for role, token in theirs.special_tokens_map.items() if isinstance(token, str)}
     settings = {

@@ -29,7 +29,8 @@ from bertkit.base.text_files import JsonObject, read_json
 from bertkit.interop.hugging_face.architecture import writer_of
 from bertkit.interop.hugging_face.config_json import architecture_of, config_json, require_bert
 from bertkit.interop.hugging_face.directory import tensors_of
-from bertkit.interop.load import hashes_of, load_directory
+from bertkit.interop.load import load_directory
+from bertkit.interop.model_dir import hashes_of
 from bertkit.interop.padded import PaddedBert
 from bertkit.interop.parity.certificate import FORMAT, full_tensors, identity_of
 from bertkit.interop.parity.reference import UncleanError, strictly

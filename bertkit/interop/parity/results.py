@@ -15,10 +15,10 @@ from bertkit.base.errors import InputError
 from bertkit.base.memory import require_memory
 from bertkit.data.corpus.tokenizer import load_tokenizer
 from bertkit.interop.hugging_face.architecture import writer_of
+from bertkit.interop.model_dir import folder_of
 from bertkit.interop.padded import PaddedBert
 from bertkit.interop.parity.certificate import full_tensors
 from bertkit.interop.parity.heads import COMPARISONS, their_labels, their_logits
-from bertkit.interop.stored import folder_of
 from bertkit.model.bert_config import POOLED_HEADS, BertConfig
 from bertkit.model.heads import BertWithHeads
 

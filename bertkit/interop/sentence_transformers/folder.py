@@ -7,13 +7,14 @@ that is not in the tables below; tests hold them against the classes of the inst
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from bertkit.base.errors import InputError, named
 from bertkit.base.intervals import Size
 from bertkit.base.text_files import JsonObject, read_json
 from bertkit.base.typed_settings import checked, refuse
 from bertkit.interop.hugging_face.config_keys import Keys
+from bertkit.interop.sentence_transformers.modules import modules_in, root_of
 from bertkit.interop.sentence_transformers.steps import NORMALIZE, STEPS, Step, check_keys, read_step
 
 MOST = 1e31  # transformers writes 1e30 for no limit
@@ -105,30 +106,6 @@ class _ModelSettings:
     truncate_dim: Size | None = None
 
 
-@dataclass(frozen=True)
-class _Module:
-    """A step from a text to a vector, in `modules.json`."""
-
-    type: str = ""
-    path: str = ""
-    name: str = ""
-
-
-def encoder_dir(directory: Path) -> Path:
-    """Return the folder of the encoder: `directory`, or the one in it that `modules.json` names, such as `0_Transformer`."""
-    if not (directory / "modules.json").is_file():
-        return directory
-    modules = _modules_in(directory)
-    return directory / modules[0].path if modules else directory
-
-
-def root_of(encoder: Path) -> Path:
-    """Return the folder of sentence-transformers with this encoder; `encoder` itself if there is none above it."""
-    above = encoder.parent
-    is_inside = not (encoder / "modules.json").is_file() and (above / "modules.json").is_file()
-    return above if is_inside and encoder_dir(above) == encoder else encoder
-
-
 def read_pooling(encoder: Path) -> Pooling | None:
     """Read the settings of a folder of sentence-transformers by its encoder's; None without `modules.json`.
 
@@ -137,7 +114,7 @@ def read_pooling(encoder: Path) -> Pooling | None:
     directory = root_of(encoder)
     if not (directory / "modules.json").is_file():
         return None
-    path, modules = directory / "modules.json", _modules_in(directory)
+    path, modules = directory / "modules.json", modules_in(directory)
     settings = _read_model_settings(directory)
     kinds = [module.type.rpartition(".")[2] for module in modules]
     foreign = [module.type for module in modules if not module.type.startswith("sentence_transformers.")]
@@ -217,14 +194,6 @@ def _known(path: Path, keys: Keys) -> JsonObject:
     return settings
 
 
-def _modules_in(directory: Path) -> tuple[_Module, ...]:
-    path = directory / "modules.json"
-    modules = checked(tuple[_Module, ...], read_json(path), path)
-    outside = [m.path for m in modules if PurePath(m.path).is_absolute() or ".." in PurePath(m.path).parts]
-    refuse([f"{path}: path {each!r}: expected one inside this directory" for each in outside])
-    return modules
-
-
 def _modes_in(settings: JsonObject, path: Path) -> tuple[str, ...]:
     """Return the modes of a pooling: those of version 6, or else those of older versions that are on; the mean if none is."""
     chosen = settings.get("pooling_mode", [mode for mode, key in LEGACY_MODES.items() if settings.get(key)] or "mean")
@@ -258,7 +227,7 @@ def cross_encoder_keys(encoder: Path) -> JsonObject:
         return {}
     name, prompts = settings.get("default_prompt_name"), settings.get("prompts")
     prompt = prompts.get(name) if isinstance(prompts, dict) and isinstance(name, str) else None
-    kinds = [module.type.rpartition(".")[2] for module in _modules_in(path.parent)]
+    kinds = [module.type.rpartition(".")[2] for module in modules_in(path.parent)]
     refuse(
         bool(prompt)
         and f"{path}: default_prompt_name={name!r} is not supported for a cross-encoder; write {prompt!r} before the texts",

@@ -14,7 +14,7 @@ from bertkit.base.intervals import Size
 from bertkit.base.text_files import JsonObject, read_json
 from bertkit.base.typed_settings import checked, refuse
 from bertkit.interop.hugging_face.config_keys import Keys
-from bertkit.interop.hugging_face.weight_files import HuggingFaceFiles, unfit_values
+from bertkit.interop.hugging_face.weight_files import read_weights, unfit_values
 
 NORMALIZE = "Normalize"
 _ON_VECTOR = {"module_input_name": "sentence_embedding", "module_output_name": "sentence_embedding"}
@@ -141,7 +141,7 @@ def read_step(kind: str, folder: Path) -> Step | None:
 
 def _with_weights(step: Step) -> Step:
     """Load the weights of a step."""
-    tensors = HuggingFaceFiles(step.folder).read().tensors
+    tensors = read_weights(step.folder).tensors
     expected = {name: tuple(tensor.shape) for name, tensor in step.module.state_dict().items()}
     actual = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     refuse(

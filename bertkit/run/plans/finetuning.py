@@ -5,19 +5,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from bertkit.base.errors import say
 from bertkit.base.files import sha256_file
-from bertkit.base.typed_settings import at, to_mapping
-from bertkit.interop.load import load_tokenizer, resolve_model_dir
+from bertkit.base.typed_settings import to_mapping
+from bertkit.interop.load import load_tokenizer
+from bertkit.interop.model_dir import resolve_model_dir
 from bertkit.launch.world import world_from_environment
 from bertkit.objectives.losses import task_losses
 from bertkit.objectives.objective import Objective, make_objective
-from bertkit.run import task_data
-from bertkit.run.directory import continued_identity, saved_identity
-from bertkit.run.opening import is_done
+from bertkit.run import finished, task_data
+from bertkit.run.finished import continued_finetuning
 from bertkit.run.resume_rules import FINETUNE, Rules, identity_of
 from bertkit.run.starts.finetuning import start_finetuning
 from bertkit.run.starts.fitting import check_task
@@ -71,17 +70,13 @@ def _objective_of(settings: FinetuneSettings) -> Objective:
     return make_objective(settings.objective, settings.objective_options, losses, smoothing)
 
 
-def plan_finetuning(given: FinetuneSettings, read: TrainingData | None = None) -> FinetuningPlan | None:
-    """Plan a run, or return None if it is done; raises InputError if data, model and settings do not fit together.
+def plan_finetuning(given: FinetuneSettings, read: TrainingData | None = None) -> FinetuningPlan:
+    """Plan a run that is not finished; raises InputError if data, model and settings do not fit together.
 
     `read` has the examples, if a check has read them already.
     """
-    rate = at(saved_identity(Path(given.output_dir)), "optimizer.peak_learning_rate")
-    resumed = given.with_rate(rate) if isinstance(rate, float) else given  # a resumed run keeps its rate
-    settings = resumed if continued_identity(resumed, FINETUNE) else given
-    splits_of = functools.cache(lambda: task_data.splits_of(settings, read))
-    if is_done(settings, FINETUNE, {}, lambda: task_data.fingerprint(splits_of())):
-        return None
+    settings = continued_finetuning(given)
+    splits_of = functools.cache(lambda: finished.splits_of(settings, read))
     choose_device(settings.device)  # fail before reading all the files
     objective = _objective_of(settings)
     task_of(settings.task).check_metrics()
@@ -104,9 +99,9 @@ def plan_finetuning(given: FinetuneSettings, read: TrainingData | None = None) -
     accelerator = make_accelerator(settings.device, world.size, settings.launch.hang_timeout_seconds)
     choices = task_data.choose(settings, accelerator)
     identity = identity_of(to_mapping(settings), FINETUNE)
-    identity["data_fingerprint"] = task_data.fingerprint(splits_of())
+    identity["data_fingerprint"] = finished.fingerprint(splits_of())
     identity["starting_weights"] = start.weights_sha256
-    method = None if settings.dev_share is None else task_data.held_out_by(settings)
+    method = None if settings.dev_share is None else finished.held_out_by(settings)
     identity |= {} if method is None else {"dev_split": method}
     identity |= {"label_scale": units.scale} if units is not None else {}
     identity |= {"vocabulary": tokenizer.vocabulary_sha256} if source is None else {}  # trained again at every start

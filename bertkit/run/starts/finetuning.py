@@ -5,7 +5,8 @@ from pathlib import Path
 
 from bertkit.base.errors import InputError, say
 from bertkit.data.corpus.tokenizer import Tokenizer
-from bertkit.interop.load import hashes_of, load_directory
+from bertkit.interop.load import load_directory
+from bertkit.interop.model_dir import hashes_of
 from bertkit.launch.world import world_from_environment
 from bertkit.model.attention_config import AttentionConfig
 from bertkit.model.bert_config import POOLED_HEADS, BertConfig, NormConfig

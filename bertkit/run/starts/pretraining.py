@@ -10,7 +10,8 @@ from bertkit.base.typed_settings import at, refuse
 from bertkit.data.corpus.prepared import PreparedDataset
 from bertkit.data.corpus.tokenizer import VocabFacts
 from bertkit.interop.hugging_face.config_json import read_config, require_class
-from bertkit.interop.load import load_directory, resolve_model_dir
+from bertkit.interop.load import load_directory
+from bertkit.interop.model_dir import resolve_model_dir
 from bertkit.launch.world import world_from_environment
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.heads import BertWithHeads
@@ -18,9 +19,10 @@ from bertkit.run.directory import read_manifest, run_of
 from bertkit.run.length_phases import lengths_of
 from bertkit.run.memory_plan import check_size
 from bertkit.run.starts.fitting import check_dataset
-from bertkit.run.starts.start import Start, new_model, sha256_of_start
+from bertkit.run.starts.start import Start, new_model
+from bertkit.run.starts.weights import sha256_of_start
 from bertkit.settings.pretrain import PretrainSettings
-from bertkit.train import checkpoint
+from bertkit.train import checkpoint, checkpoint_files
 from bertkit.train.optimizer import MOMENTS
 from bertkit.train.processes import choose_device
 
@@ -96,7 +98,7 @@ def objective_of(settings: PretrainSettings) -> str:
 
 def _read_moments(source: Path, settings: PretrainSettings, model: BertWithHeads) -> dict[str, Tensor]:
     """Read the moments of the optimizer from a checkpoint; raises InputError if they belong to another model or optimizer."""
-    if not checkpoint.moment_files(source):
+    if not checkpoint_files.moment_files(source):
         raise InputError(
             f"model_dir={settings.model_dir} has no optimizer state; choose a run directory, or set init_moments=false"
         )

@@ -23,10 +23,12 @@ from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.google import bundle
 from bertkit.interop.google import checkpoint as tensorflow
 from bertkit.interop.google.checkpoint import TENSORFLOW
+from bertkit.interop.google.files import find_checkpoint
 from bertkit.interop.google.table import build_table, masked_crc32c, read_table
 from bertkit.interop.hugging_face import directory as huggingface
 from bertkit.interop.hugging_face.architecture import StoredTensors
-from bertkit.interop.load import hashes_of, load_directory, resolve_model_dir
+from bertkit.interop.load import load_directory
+from bertkit.interop.model_dir import hashes_of, resolve_model_dir
 from bertkit.model.heads import BertWithHeads
 
 # Written by TensorFlow 2.21: tf.compat.v1.train.Saver(variables).save(session, "model.ckpt", write_meta_graph=False),
@@ -304,16 +306,16 @@ def test_checkpoint_is_found_by_prefix_or_directory(
     tmp_path: Path, files: tuple[str, ...], checkpoint: str, asked: str, actual: str
 ) -> None:
     touch(tmp_path, *files, checkpoint=checkpoint)
-    assert tensorflow.find_checkpoint(tmp_path / asked) == (tmp_path / actual if actual else None)
+    assert find_checkpoint(tmp_path / asked) == (tmp_path / actual if actual else None)
 
 
 def test_several_checkpoints(tmp_path: Path) -> None:
     touch(tmp_path, *TWO)
     with pytest.raises(InputError, match=r"a\.ckpt-1, a\.ckpt-20, .*/a.ckpt-1$"):
-        tensorflow.find_checkpoint(tmp_path)
+        find_checkpoint(tmp_path)
     touch(tmp_path, checkpoint="a.ckpt-3")
     with pytest.raises(InputError, match=r"names a\.ckpt-3"):
-        tensorflow.find_checkpoint(tmp_path)
+        find_checkpoint(tmp_path)
 
 
 def test_google_directory_is_a_model_dir(tmp_path: Path, tokenizer: Tokenizer) -> None:

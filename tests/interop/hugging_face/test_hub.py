@@ -15,8 +15,8 @@ from bertkit import export_model, load_model, load_tokenizer
 from bertkit.base.errors import InputError
 from bertkit.base.hub_ids import check_model, is_id
 from bertkit.data.corpus.tokenizer import Tokenizer
-from bertkit.interop.hugging_face.directory import fetch
-from bertkit.interop.load import resolve_model_dir
+from bertkit.interop.hugging_face.hub import fetch
+from bertkit.interop.model_dir import resolve_model_dir
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 
