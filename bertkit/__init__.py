@@ -17,7 +17,7 @@ _HOMES = {
     "export_model": "bertkit.interop.hugging_face.directory",
     "load_embedder": "bertkit.inference.embedding",
     **dict.fromkeys(("MaskedLM", "Objective"), "bertkit.objectives.objective"),
-    **dict.fromkeys(("Finetuning", "Pretraining", "fit", "new_model", "open_dataset"), "bertkit.jobs"),
+    **dict.fromkeys(("Finetuning", "Pretraining", "fit", "new_model", "open_dataset"), "bertkit.training"),
     "LossTerm": "bertkit.train.losses",
     **dict.fromkeys(("head_logits", "task_loss"), "bertkit.objectives.losses"),
     "load_predictor": "bertkit.inference.predictor",

@@ -17,11 +17,11 @@ from bertkit.interop.load import load_tokenizer as load_tokenizer
 from bertkit.interop.parity.certificate import check_certificate as check_certificate
 from bertkit.inference.embedding import load_embedder as load_embedder
 from bertkit.inference.predictor import LoadedPredictor
-from bertkit.jobs import Finetuning as Finetuning
-from bertkit.jobs import Pretraining as Pretraining
-from bertkit.jobs import fit as fit
-from bertkit.jobs import new_model as new_model
-from bertkit.jobs import open_dataset as open_dataset
+from bertkit.training import Finetuning as Finetuning
+from bertkit.training import Pretraining as Pretraining
+from bertkit.training import fit as fit
+from bertkit.training import new_model as new_model
+from bertkit.training import open_dataset as open_dataset
 from bertkit.objectives.losses import head_logits as head_logits
 from bertkit.objectives.losses import task_loss as task_loss
 from bertkit.objectives.objective import MaskedLM as MaskedLM

@@ -2,7 +2,9 @@
 
 import importlib
 import json
+import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,17 +14,23 @@ import numpy as np
 import pytest
 import torch
 from conftest import TINY_FINETUNE, TINY_PRETRAIN, Capsys, options_so_far, refused
+from house import ROOT
+from house import modules as modules_of
 from safetensors.torch import load_file
 
 import bertkit
 from bertkit.base import plugins
 from bertkit.base.errors import InputError
+from bertkit.base.files import sha256_file
 from bertkit.cli import run
 from bertkit.objectives.objective import Moment
 from bertkit.tasks.task_config import KINDS
 
 GUIDE = Path(__file__).resolve().parents[1] / "recipes" / "extend"
 ROWS = [{"text": f"{'kam' if n % 2 else 'rum'} tem", "label": "yes" if n % 2 else "no"} for n in range(40)]
+TINY: dict[str, Any] = {
+    name: int(size) for name, _, size in (one.partition("=") for one in TINY_PRETRAIN) if name.startswith("model.")
+}
 WRONG = """
 import bertkit, torch
 
@@ -85,16 +93,13 @@ def weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 def test_fit_is_the_training_of_the_command_without_a_directory(prepared_dir: Path, tmp_path: Path) -> None:
     """The same losses to the last digit, and no file, thread or line."""
-    chosen = (*TINY_PRETRAIN, "segments=full_sentences", "masking.probability=0.3", "batch.micro_sequences=4")
+    chosen = (*TINY_PRETRAIN, "segments=full_sentences", "masking.probability=0.3")
     rate = "optimizer.peak_learning_rate=1e-3"
     assert run(["pretrain", *chosen, rate, "log.every_steps=1", f"data_dir={prepared_dir}", "output_dir=run"]) == 0
     rows = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
 
     data = bertkit.open_dataset(prepared_dir)
-    own = {
-        name: int(size) for name, _, size in (one.partition("=") for one in TINY_PRETRAIN) if name.startswith("model.")
-    }
-    model = bertkit.new_model("medium", data.tokenizer, **own)  # as in TINY_SHAPE
+    model = bertkit.new_model("medium", data.tokenizer, **TINY)  # as in TINY_SHAPE
     files = sorted(tmp_path.iterdir())
     objective = bertkit.MaskedLM(probability=0.3)
     job = bertkit.Pretraining(model, data, objective, batch_sequences=4, max_seq_length=32)
@@ -106,6 +111,65 @@ def test_fit_is_the_training_of_the_command_without_a_directory(prepared_dir: Pa
     measured = json.loads(Path("run/eval.json").read_text())
     assert job.evaluate()["mlm_loss"] == pytest.approx(measured["mlm_loss"], abs=1e-9)
     assert sorted(tmp_path.iterdir()) == files
+
+
+def test_fit_in_a_directory_is_a_run_that_is_resumed(prepared_dir: Path, capsys: Capsys) -> None:
+    """Broken off after its third step, it ends with the bytes of a run that was not; the model is there, and other settings are refused."""
+    data, steps = bertkit.open_dataset(prepared_dir), []
+
+    def job(**settings: object) -> Any:
+        model = bertkit.new_model("tiny", data.tokenizer, **TINY)
+        return bertkit.Pretraining(model, data, bertkit.MaskedLM(0.3), batch_sequences=4, max_seq_length=32, **settings)
+
+    whole = bertkit.fit(job(), 5, 1e-3, directory="whole").run()
+    assert whole.model_dir is not None
+    assert set(whole.scores) >= {"mlm_loss", "mlm_accuracy", "steps"}
+    saving = {"checkpoint": {"every_steps": 2}}
+    for report in bertkit.fit(job(**saving), 5, 1e-3, directory="broken"):
+        steps.append(report.step)
+        if report.step == 3:
+            break
+    mine = job(**saving)
+    again = bertkit.fit(mine, 5, 1e-3, directory="broken")
+    steps += [report.step for report in again]
+    assert steps == [1, 2, 3, 3, 4, 5]
+    assert not mine.model.training
+    assert "resumed from step 2 of 5" in capsys.readouterr().out
+    assert sha256_file(Path("broken/model/model.safetensors")) == sha256_file(Path("whole/model/model.safetensors"))
+    plain = job()
+    list(bertkit.fit(plain, 5, 1e-3))
+    assert all(torch.equal(value, weights(plain.model)[name]) for name, value in weights(mine.model).items())
+    with pytest.raises(InputError, match=r"holds another run .*peak_learning_rate: 0\.001 there, 0\.01 here"):
+        bertkit.fit(job(), 5, 1e-2, directory="whole").run()
+    trained = bertkit.Pretraining(mine.model, data, bertkit.MaskedLM(0.3), batch_sequences=4, max_seq_length=32)
+    with pytest.raises(InputError, match=r"holds another run .*starting_weights"):
+        bertkit.fit(trained, 5, 1e-3, directory="whole").run()
+
+
+def test_a_task_in_a_directory(start: Path) -> None:
+    """Its rows are kept there; the command that its settings name goes on with it, and finds it done."""
+    job = bertkit.Finetuning(start, ROWS, ROWS[:10], batch={"sequences": 8}, **{"task.max_seq_length": 16})
+    run_ = bertkit.fit(job, steps=7, learning_rate=1e-3, directory="task").run()
+    assert run_.scores["num_examples"] == 10
+    assert len(list(Path("task/rows").iterdir())) == 2
+    assert bertkit.load_predictor(model_dir="task")(["kam tem"])
+
+
+def test_the_library_stands_without_the_apps(prepared_dir: Path, tmp_path: Path) -> None:
+    """Only the stages of search and view import them, and training does without the folder."""
+    package = Path(bertkit.__file__).parent
+    ignored = shutil.ignore_patterns("apps", "__pycache__")
+    shutil.copytree(package, tmp_path / "alone" / "bertkit", ignore=ignored)
+    shutil.copytree(package.parent / "conf", tmp_path / "alone" / "conf")
+    words = ["pretrain", *TINY_PRETRAIN, f"data_dir={prepared_dir}", "output_dir=run"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "alone")}
+    done = subprocess.run([sys.executable, "-m", "bertkit", *words], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run" / "model").is_dir()
+    users = {module for module, path in modules_of(ROOT).items() if "bertkit.apps" in path.read_text(encoding="utf-8")}
+    assert {name for name in users if not name.startswith("bertkit.apps.")} == {
+        "bertkit.base.plugins", "bertkit.settings.serve", "bertkit.stages.index", "bertkit.stages.search", "bertkit.stages.view",
+    }  # fmt: skip  # the first two name a module that is imported when it is asked for
 
 
 def test_a_task_is_trained_on_rows(start: Path, capsys: Capsys) -> None:
@@ -144,7 +208,7 @@ def test_masks_fall(prepared_dir: Path) -> None:
 
     data = bertkit.open_dataset(prepared_dir)
     job = bertkit.Pretraining(bertkit.new_model("tiny", data.tokenizer), data, my_objectives.FallingMasks(last=0.25))
-    ((_, batch),) = job.order("cpu").micro_batches(0, 0, 1)[:1]
+    (batch,) = job.examples.source("train", 0).micro_batches(0, 64, [(0, 64)])
     sizes = []
     for step in (0, 50, 99):
         made = job.objective.prepare(batch, Moment(step, 100, 0, seed=1))
@@ -225,7 +289,7 @@ def test_a_student_learns_what_its_teacher_says(start: Path) -> None:
     student = bertkit.Finetuning(
         start, ROWS, ROWS[:10], objective=objective, batch={"sequences": 8}, seed=1, **{"task.max_seq_length": 16}
     )
-    reports = list(bertkit.fit(student, steps=40, learning_rate=1e-2))
+    reports = list(bertkit.fit(student, steps=40, learning_rate=3e-3))
     assert reports[-1].losses["distillation"] < reports[0].losses["distillation"] / 2
     assert reports[-1].accuracies.keys() == {"sequence"}
 

@@ -471,7 +471,7 @@ def test_what_a_module_changes_for_all_is_put_back(tmp_path: Path, monkeypatch: 
 
 FORMATS = """
 import bertkit
-from bertkit.retrieval.judging import PassageFormat
+from bertkit.apps.retrieval.judging import PassageFormat
 from bertkit.tasks.reading.writers import PredictionFormat, VectorFormat
 
 

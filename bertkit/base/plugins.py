@@ -69,7 +69,7 @@ SLOTS = {
     # the name of a format is the ending of its files; the option for search without a name is that of all other endings
     "prediction_format": Slot("output", "file, separator", "bertkit.tasks.reading.writers"),
     "vector_format": Slot("output", "file, dimension", "bertkit.tasks.reading.writers"),
-    "passage_format": Slot("output", "file, top_k", "bertkit.retrieval.judging"),
+    "passage_format": Slot("output", "file, top_k", "bertkit.apps.retrieval.judging"),
     "architecture": Slot("model_type", "", "bertkit.interop.hugging_face.built_in"),
 }
 MODULES = "BERTKIT_PLUGINS"  # environment variable: the modules that every process imports, separated by commas

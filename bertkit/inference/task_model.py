@@ -20,7 +20,7 @@ from bertkit.interop.model_dir import resolve_model_dir
 from bertkit.model.bert_config import TASK_HEADS
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.directory import read_manifest, read_settings, run_of
-from bertkit.run.starts.fitting import check_tokenizer
+from bertkit.run.fitting import check_tokenizer
 from bertkit.tasks.continuation import ContinuationTask
 from bertkit.tasks.feature import Feature
 from bertkit.tasks.fill_mask import FillMaskTask

@@ -20,7 +20,7 @@ from bertkit.interop.model_dir import resolve_model_dir
 from bertkit.launch.world import world_from_environment
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.directory import read_manifest, run_of
-from bertkit.run.starts.fitting import check_dataset
+from bertkit.run.fitting import check_dataset
 from bertkit.settings.evaluate import EvaluateSettings
 from bertkit.settings.pretrain import unused_masking
 from bertkit.train.processes import Accelerator, ending_together, make_accelerator

@@ -16,17 +16,23 @@ from bertkit.data.corpus.prepared import PreparedDataset, open_prepared
 from bertkit.launch.world import world_from_environment
 from bertkit.run.directory import continued_identity, has_results, is_finished, read_manifest, saved_identity
 from bertkit.run.resume_rules import FINETUNE, PRETRAIN, Rules, RunSettings, identity_of
-from bertkit.run.starts.weights import starting_weights
+from bertkit.run.start_weights import starting_weights
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.tasks.reading.held_out import STRATIFIED
+from bertkit.tasks.reading.source import SplitExamples
 from bertkit.tasks.reading.training_data import TrainingData, read_training_data
 
 
 def is_finetuned(given: FinetuneSettings, read: TrainingData | None = None) -> bool:
     """Return whether a fine-tuning run is finished, and print a line if so; `read` has the examples, if a check has read them."""
     settings = continued_finetuning(given)
-    return _is_done(settings, FINETUNE, {}, lambda: fingerprint(splits_of(settings, read)))
+
+    def fingerprint_of_splits() -> list[str]:
+        splits = splits_of(settings, read)
+        return fingerprint(splits.train, splits.dev)
+
+    return _is_done(settings, FINETUNE, {}, fingerprint_of_splits)
 
 
 def is_pretrained(given: PretrainSettings) -> bool:
@@ -111,10 +117,10 @@ def held_out_by(settings: FinetuneSettings) -> str | None:
     return at(saved, "dev_split") if saved else STRATIFIED
 
 
-def fingerprint(splits: TrainingData) -> list[str]:
+def fingerprint(train: SplitExamples, dev: SplitExamples) -> list[str]:
     """Return a hash of the examples of each split, with 32 hexadecimal digits."""
     digests = []
-    for split in (splits.train, splits.dev):
+    for split in (train, dev):
         digests.append(hashlib.blake2b(digest_size=16))
         for example in split.examples:
             digests[-1].update(repr(example).encode("utf-8", "surrogatepass"))

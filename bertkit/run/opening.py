@@ -12,7 +12,7 @@ import socket
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import yaml
 
@@ -37,8 +37,9 @@ from bertkit.launch.world import command_line, newest_checkpoint, world_from_env
 from bertkit.run import directory as run_directory
 from bertkit.run import resume_rules
 from bertkit.run.directory import FILES_OF_A_RUN, FOLDERS_OF_A_RUN, RESULT, Changed, Manifest
-from bertkit.run.memory_plan import LargestBatch, buffer_bytes, memory_lines
-from bertkit.run.resume_rules import Change, Rules, RunSettings
+from bertkit.run.job import AnyJob
+from bertkit.run.memory_plan import buffer_bytes, memory_lines
+from bertkit.run.resume_rules import Change, Rules
 from bertkit.run.state import TrainingState
 from bertkit.train.processes import Accelerator, Ranks, ending_together, on_main_process
 
@@ -51,42 +52,14 @@ class AnotherRunError(InputError):
     """The directory of a run holds another run."""
 
 
-class RunPlan(Protocol):
-    """A run that has not begun, as `plans` make it."""
-
-    @property
-    def settings(self) -> RunSettings:
-        """The settings, as config.yaml saves them."""
-
-    @property
-    def accelerator(self) -> Accelerator:
-        """The device and the processes."""
-
-    @property
-    def identity(self) -> dict[str, object]:
-        """The settings that are not free to change, and hashes of data and starting weights."""
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """Further facts for the manifest."""
-
-    @property
-    def rules(self) -> Rules:
-        """Which settings may change when the run is resumed."""
-
-    @property
-    def steps(self) -> int:
-        """The number of steps."""
-
-
 @contextlib.contextmanager
-def open_run(plan: RunPlan) -> Iterator[Callable[[int], None]]:
+def open_run(job: AnyJob) -> Iterator[Callable[[int], None]]:
     """Open the directory of a run on process 0; yield a function that records, with the current step, the changed settings."""
-    accelerator, settings, identity = plan.accelerator, plan.settings, plan.identity
+    accelerator, settings, identity = job.accelerator, job.settings, job.identity
     directory, mapping = Path(settings.output_dir), to_mapping(settings)
     with ending_together(accelerator), contextlib.ExitStack() as stack:
         _check_same(accelerator, mapping | identity)
-        opened = lock_run(directory, mapping, identity, plan.facts, plan.rules, settings.resume.allow)
+        opened = lock_run(directory, mapping, identity, job.facts, job.rules, settings.resume.allow)
         changes = on_main_process(accelerator, lambda: stack.enter_context(opened))
 
         def record(step: int) -> None:
@@ -286,9 +259,9 @@ def _git_revision() -> str | None:
     return done.stdout.strip() or None
 
 
-def announce(plan: RunPlan, state: TrainingState, lines: Sequence[str], batches: Sequence[LargestBatch]) -> None:
-    """Print the model, the precision and device, the stage's own lines, the expected memory, and the step of a resumed run."""
-    settings, accelerator, model = plan.settings, state.accelerator, state.bare_model
+def announce(job: AnyJob, state: TrainingState) -> None:
+    """Print the model, the precision and device, the job's own lines, the expected memory, and the step of a resumed run."""
+    settings, accelerator, model = job.settings, state.accelerator, state.bare_model
     if not accelerator.is_main_process:
         return
     config, device, num_processes = model.config, accelerator.device.type, accelerator.num_processes
@@ -297,8 +270,9 @@ def announce(plan: RunPlan, state: TrainingState, lines: Sequence[str], batches:
     say(console.model_line(size, config.num_hidden_layers, config.hidden_size, list(model.heads), how))
     if own := not_in_transformers(config):
         say(f"note: transformers has no BERT with {', '.join(own)}; this model is for bertkit alone, without an export")
-    say(*lines)
+    say(*job.lines(state))
     buffers = buffer_bytes(model, num_processes, state.choices.is_strict, settings.checkpoint.background)
+    batches = job.largest_batches()
     say(*memory_lines(model, buffers, batches, processes_here(device), settings.recompute == "layers"))
     if state.first_step:
-        say(f"resumed from step {state.first_step} of {plan.steps}")
+        say(f"resumed from step {state.first_step} of {job.steps}")

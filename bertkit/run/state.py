@@ -1,11 +1,9 @@
 """The state of a training run: model, optimizer, checkpoints, and automatic choices; resumes from the newest checkpoint."""
 
 import contextlib
-import dataclasses
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -15,80 +13,26 @@ from bertkit.base.files import remove_leftovers
 from bertkit.base.tensor_files import read_tensors
 from bertkit.base.typed_settings import IF_SET, checked, to_mapping
 from bertkit.interop.hugging_face import directory as hugging_face
-from bertkit.kernels import fast
-from bertkit.kernels.fast import NAMES, FastWays
+from bertkit.kernels.fast import FastWays
 from bertkit.model.label_scale import in_own_units
 from bertkit.model.layers import compile_layers, freeze_below, recompute_layers
+from bertkit.run.choices import Choices
 from bertkit.run.reproducibility import (
     Platform,
     can_still_compile,
     current_platform,
     make_sums_deterministic,
     restore_platform,
-    should_compile,
 )
 from bertkit.run.resume_rules import RunSettings
-from bertkit.run.starts.start import Start
-from bertkit.tasks.batching import Cut
+from bertkit.run.start import Start
 from bertkit.train import checkpoint, checkpoint_files
 from bertkit.train.checkpoint_writer import CheckpointWriter, History
 from bertkit.train.loop import Counts, Learner
 from bertkit.train.loss_scale import LossScale
 from bertkit.train.losses import Losses
-from bertkit.train.micro_batches import check_num_processes, num_parts_for
 from bertkit.train.optimizer import MOMENTS, Adapted, make_optimizer, parameter_groups
 from bertkit.train.processes import Accelerator, ranks_of
-
-
-@dataclass(frozen=True)
-class Choices:
-    """The automatic choices at the first start of a run; a later start keeps them, unless `settings` has changed."""
-
-    cut: tuple[int, ...] | Cut  # how micro-batches are made: in pretraining the number of sequences, for each phase
-    num_parts: int | None  # as in `train.loop.Course`
-    kernels: tuple[Literal[NAMES], ...]  # type: ignore[valid-type]
-    is_compiled: bool  # whether the layers run as compiled graphs, with different dropout
-    settings: dict[str, Any]  # the settings on which the choices depend; plain values
-
-    def __post_init__(self) -> None:
-        if isinstance(self.cut, tuple) and min(self.cut, default=0) < 1:
-            raise InputError(f"chosen.cut={list(self.cut)}: expected positive numbers of sequences")
-
-    @property
-    def micro_sequences(self) -> tuple[int, ...]:
-        """The number of sequences in a micro-batch, for each phase of pretraining."""
-        assert isinstance(self.cut, tuple), "only for pretraining"
-        return self.cut
-
-    @property
-    def is_strict(self) -> bool:
-        """Whether gradients are summed in a fixed order (reproducibility=strict)."""
-        return self.num_parts is not None
-
-
-def make_choices(
-    settings: RunSettings, accelerator: Accelerator, cut: tuple[int, ...] | Cut, min_micro_batches: int, **more: object
-) -> Choices:
-    """Choose kernels, compilation and the parts of a batch, for steps with at least `min_micro_batches` micro-batches.
-
-    `more` has the values, other than the batch settings, on which `cut` depends, such as `lengths`. Raises InputError if there
-    are too many processes for a batch, or a tool that compile=true needs is missing.
-    """
-    num_parts = num_parts_for(min_micro_batches) if settings.reproducibility == "strict" else None
-    check_num_processes(min_micro_batches, num_parts, accelerator.num_processes)
-    return Choices(
-        cut=cut,
-        num_parts=num_parts,
-        kernels=fast.choose(settings.kernels).names,
-        is_compiled=should_compile(settings.compile, accelerator.device.type),
-        settings={
-            "batch": dataclasses.asdict(settings.batch),
-            "kernels": settings.kernels,
-            "compile": settings.compile,
-            "reproducibility": settings.reproducibility,
-            **more,
-        },
-    )
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,10 @@
-"""The steps of a run, for pretraining and fine-tuning: a `Trainer`.
+"""A run: a job in a directory, with a lock, an identity, checkpoints, a log and a report.
 
-    with training(settings, state, plan) as trainer:
-        for report in trainer.reports:
-            trainer.finish(report, EVALUATION)
+    for report in run_steps(job):
+        ...
 
-A stage loops over the reports of `train.loop.train`. In the body of the loop it evaluates, if that is due; `finish` then writes
-the log row and the checkpoint of the step, prints its lines and updates the report.
+Each report is that of `train.loop.train`. After its step the job measures the model, if that is due; then the `Trainer` writes the
+log row and the checkpoint, prints its lines and updates the report.
 """
 
 from __future__ import annotations
@@ -20,90 +19,68 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass, field
 from types import FrameType
 from typing import Literal
 
-from bertkit.base.errors import StoppedError
+from bertkit.base.errors import InputError, StoppedError
 from bertkit.base.typed_settings import to_mapping
 from bertkit.display import console
 from bertkit.display.console import Progress
-from bertkit.display.report import Curves, write_report
+from bertkit.display.report import write_report
 from bertkit.launch.world import SAME_REQUEST_SECONDS, STOP_SIGNALS, stopped_line, world_from_environment
 from bertkit.model.recorded import forget_passes, record_passes
-from bertkit.objectives.objective import BuiltIn, Objective
-from bertkit.run.length_phases import LengthPhases
-from bertkit.run.resume_rules import RunSettings
+from bertkit.objectives.objective import BuiltIn
+from bertkit.run.job import AnyJob, Due, Evaluation
+from bertkit.run.opening import announce, open_run
 from bertkit.run.state import TrainingState
-from bertkit.tasks.batching import TrainingOrder
 from bertkit.train.drawn_ahead import AHEAD, drawn_ahead
 from bertkit.train.log import MetricsLog, Trackers
-from bertkit.train.loop import Course, train
+from bertkit.train.loop import train
 from bertkit.train.micro_batches import NumberedBatches
-from bertkit.train.schedule import learning_rate
 from bertkit.train.step_report import StepReport
 
 STDOUT = 1  # a file descriptor; a signal handler must not call print, which it may have interrupted
 
 
-@dataclass(frozen=True)
-class TrainingPlan:
-    """The examples, the losses, the length and the report of a run."""
+def run_steps(job: AnyJob) -> Iterator[StepReport]:
+    """Train a job in its directory, from where it stands to the end, and yield a report after each step; then write the results.
 
-    label: str  # shown in the progress bar
-    order: LengthPhases | TrainingOrder  # the examples of each step
-    objective: Objective
-    steps: int  # the number of steps in the run
-    warmup_steps: float
-    charts: Sequence[Curves]  # the charts of the report
-    baselines: Callable[[int], dict[str, float]]  # takes a step, counted from 0; returns baselines for the charts
-    steps_per_epoch: int | None = None  # None if epochs are not counted
-    branch_step: int | None = None  # saved and kept, since a longer run goes on from there (`run_length.branch_step`)
-    patience: int | None = None  # the run ends after so many evaluations without a better score; None for no limit
-
-
-@dataclass(frozen=True)
-class Due:
-    """What is due after a step; after the last step of the run, everything is."""
-
-    log: bool
-    evaluation: bool
-    save: bool
-
-    @property
-    def is_any(self) -> bool:
-        """Whether the step must be waited for."""
-        return self.log or self.evaluation or self.save
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """What a stage adds to a step."""
-
-    metrics: dict[str, float] = field(default_factory=dict)  # empty if no evaluation was due
-    must_save: bool = False  # requests a checkpoint although none is due
-    lines: tuple[str, ...] = ()  # printed below the line of the step
+    Raises StoppedError after a signal, NumericsError after too many skipped steps, StorageError without a checkpoint, InputError if
+    the directory holds another run.
+    """
+    with open_run(job) as record_changes:
+        state = TrainingState(job.accelerator, job.settings, job.start, job.choices, job.most_steps)
+        if state.first_step > job.steps:
+            raise InputError(
+                f"steps={job.steps}: the run in {state.directory} has done {state.first_step}; increase it"
+            )
+        job.choices = state.choices
+        job.check_num_processes()
+        record_changes(state.first_step)
+        announce(job, state)
+        with training(job, state) as trainer:
+            for report in trainer.reports:
+                trainer.finish(report, job.after(report.step, trainer.due(report), state))
+                yield report
+        job.publish(state)
 
 
 @contextlib.contextmanager
-def training(settings: RunSettings, state: TrainingState, plan: TrainingPlan) -> Iterator[Trainer]:
-    """Open what the steps of a run need, from its current step to its end.
-
-    Raises StoppedError after a signal, NumericsError after too many skipped steps, StorageError without a checkpoint.
-    """
+def training(job: AnyJob, state: TrainingState) -> Iterator[Trainer]:
+    """Open what the steps of a run need, from its current step to its end."""
     is_main = state.accelerator.is_main_process
-    progress = Progress(plan.label, plan.steps, done=state.first_step, silent=not is_main, has_lines=True)
-    rows = _WrittenRows(settings, state, plan, progress) if is_main else _Rows(state, progress)
+    progress = Progress(job.label, job.steps, done=state.first_step, silent=not is_main, has_lines=True)
+    rows = _WrittenRows(state, job, progress) if is_main else _Rows(state, progress)
     with (
         closing(rows),
         progress,
-        _charts(state, plan),
-        _recorded(settings, state, plan.objective),
+        _charts(state, job),
+        _recorded(state, job),
         stop_on_signal() as stop_requested,
         state.writer,
-        _batches(settings.seed, state, plan) as batches,
+        _batches(state, job) as batches,
     ):
-        yield Trainer(settings, state, plan, rows, batches, stop_requested)
+        yield Trainer(job, state, rows, batches, stop_requested)
     if any(state.ranks.on_every(stop_requested)):  # during the last step, which is saved
         raise StoppedError(stopped_line(state.last_step))
 
@@ -113,20 +90,18 @@ class Trainer:
 
     def __init__(
         self,
-        settings: RunSettings,
+        job: AnyJob,
         state: TrainingState,
-        plan: TrainingPlan,
         rows: _Rows,
         batches: Callable[[int], NumberedBatches],
         stop_requested: Callable[[], bool],
     ) -> None:
-        self.settings, self.state, self.plan, self.rows = settings, state, plan, rows
-        state.writer.branch_step = plan.branch_step
+        self.job, self.settings, self.state, self.rows = job, job.settings, state, rows
+        state.writer.branch_step = job.branch_step
+        losses = functools.partial(job.objective.losses, precision=job.settings.precision)
         self.reports: Iterator[StepReport] = train(
-            state.learner(
-                functools.partial(plan.objective.losses, precision=settings.precision), plan.objective.counts
-            ),
-            _course(settings, state, plan, batches),
+            state.learner(losses, job.objective.counts),
+            job.course(batches, state.first_step),
             skips=state.writer.history.skips,
             should_sync=lambda step: self._due(step).is_any,
             stop_requested=stop_requested,
@@ -136,7 +111,7 @@ class Trainer:
     @property
     def is_over(self) -> bool:
         """Whether the score has not improved for `patience` evaluations; then a run trains no further, even if started again."""
-        return self.plan.patience is not None and self.state.writer.history.num_worse >= self.plan.patience
+        return self.job.patience is not None and self.state.writer.history.num_worse >= self.job.patience
 
     def due(self, report: StepReport) -> Due:
         """Return what is due after a step; before a stop it is saved."""
@@ -144,25 +119,23 @@ class Trainer:
         return dataclasses.replace(due, save=due.save or report.stop_requested)
 
     def _due(self, step: int) -> Due:
-        settings, is_last = self.settings, step == self.plan.steps
-        every = settings.log.every_of(self.plan.steps)
+        settings, is_last = self.settings, step == self.job.steps
+        every = settings.log.every_of(self.job.steps)
         return Due(
             log=is_last or step == 1 or step % every == 0,
             evaluation=is_last or step % self._steps_of(settings.evaluation.every_steps) == 0,
-            save=is_last
-            or step == self.plan.branch_step
-            or step % self._steps_of(settings.checkpoint.every_steps) == 0,
+            save=is_last or step == self.job.branch_step or step % self._steps_of(settings.checkpoint.every_steps) == 0,
         )
 
     def _steps_of(self, every: int | Literal["epoch"]) -> int:
-        return self.plan.steps_per_epoch or 1 if every == "epoch" else every
+        return self.job.steps_per_epoch or 1 if every == "epoch" else every
 
     def finish(self, report: StepReport, evaluation: Evaluation) -> None:
         """Write the log row of a step, and its checkpoint if one is due or asked for; print its lines; stop after a signal."""
-        state, plan, step, due = self.state, self.plan, report.step, self.due(report)
+        state, job, step, due = self.state, self.job, report.step, self.due(report)
         self.rows.add(report, evaluation.metrics, is_logged=due.log)
         report.check_skips(self.settings.numerics.max_skips_in_a_row)
-        is_over = step == plan.steps or self.is_over
+        is_over = step == job.steps or self.is_over
         is_saved = due.save or is_over or evaluation.must_save
         if is_saved:
             state.writer.history.skips = report.skips
@@ -170,16 +143,16 @@ class Trainer:
             state.save(step, is_required=report.stop_requested and not is_over)
         self.rows.print(evaluation.lines)
         if state.accelerator.is_main_process and (evaluation.metrics or is_saved):
-            write_report(state.directory, plan.baselines(step - 1), plan.charts)
+            write_report(state.directory, job.baselines(step - 1), job.charts)
         if report.stop_requested and not is_over:
-            raise StoppedError(f"stopped at step {step} of {plan.steps}, which is saved; the same command resumes")
+            raise StoppedError(f"stopped at step {step} of {job.steps}, which is saved; the same command resumes")
 
 
 @contextlib.contextmanager
-def _recorded(settings: RunSettings, state: TrainingState, objective: Objective) -> Iterator[None]:
+def _recorded(state: TrainingState, job: AnyJob) -> Iterator[None]:
     """Record the passes of a single process on a GPU until training ends; recomputed layers and the passes of plug-ins cannot be recorded."""
     is_alone = state.accelerator.device.type == "cuda" and state.accelerator.num_processes == 1
-    if is_alone and settings.recompute == "none" and isinstance(objective, BuiltIn):
+    if is_alone and job.settings.recompute == "none" and isinstance(job.objective, BuiltIn):
         record_passes(state.bare_model)
     try:
         yield
@@ -188,12 +161,12 @@ def _recorded(settings: RunSettings, state: TrainingState, objective: Objective)
 
 
 @contextlib.contextmanager
-def _charts(state: TrainingState, plan: TrainingPlan) -> Iterator[None]:
+def _charts(state: TrainingState, job: AnyJob) -> Iterator[None]:
     """Draw the report when training begins, and again if it ends early, by a stop or an error."""
 
     def draw() -> None:
         if state.accelerator.is_main_process:
-            write_report(state.directory, plan.baselines(state.first_step), plan.charts)
+            write_report(state.directory, job.baselines(state.first_step), job.charts)
 
     draw()
     try:
@@ -237,30 +210,10 @@ def stop_on_signal() -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
-def _batches(
-    seed: int, state: TrainingState, plan: TrainingPlan
-) -> AbstractContextManager[Callable[[int], NumberedBatches]]:
+def _batches(state: TrainingState, job: AnyJob) -> AbstractContextManager[Callable[[int], NumberedBatches]]:
     """Return this process's prepared micro-batches as a function of the step; for a GPU they are drawn a step ahead."""
-
-    def draw(step: int) -> NumberedBatches:
-        drawn = plan.order.micro_batches(step, state.ranks.rank, state.ranks.size)
-        return plan.objective.prepared(drawn, step, plan.steps, seed)
-
-    return drawn_ahead(draw, plan.steps) if state.accelerator.device.type in AHEAD else contextlib.nullcontext(draw)
-
-
-def _course(
-    settings: RunSettings, state: TrainingState, plan: TrainingPlan, batches: Callable[[int], NumberedBatches]
-) -> Course:
-    return Course(
-        batches=batches,
-        learning_rate=learning_rate(settings.optimizer.peak, settings.schedule, plan.steps, plan.warmup_steps),
-        first_step=state.first_step,
-        steps=plan.steps,
-        max_grad_norm=settings.optimizer.max_grad_norm,
-        seed=settings.seed,
-        skip_steps=settings.data.skip_steps,
-    )
+    is_ahead = state.accelerator.device.type in AHEAD
+    return drawn_ahead(job.prepared, job.steps) if is_ahead else contextlib.nullcontext(job.prepared)
 
 
 class _Rows:
@@ -305,12 +258,12 @@ class _Rows:
 class _WrittenRows(_Rows):
     """The rows of process 0, with their lines on the console."""
 
-    def __init__(self, settings: RunSettings, state: TrainingState, plan: TrainingPlan, progress: Progress) -> None:
+    def __init__(self, state: TrainingState, job: AnyJob, progress: Progress) -> None:
         super().__init__(state, progress)
-        self.plan = plan
-        self.is_printed = functools.partial(settings.log.prints, steps=plan.steps)
+        self.job = job
+        self.is_printed = functools.partial(job.settings.log.prints, steps=job.steps)
         self.log = MetricsLog(state.directory / "metrics.jsonl", state.first_step)
-        self.trackers = Trackers(settings.log.trackers, state.directory, to_mapping(settings))
+        self.trackers = Trackers(job.settings.log.trackers, state.directory, to_mapping(job.settings))
 
     def write(
         self, report: StepReport, means: dict[str, float], tokens_per_second: float | None, metrics: dict[str, float]
@@ -323,16 +276,16 @@ class _WrittenRows(_Rows):
         if tokens_per_second is not None:
             row["tokens_per_second"] = round(tokens_per_second, 1)
         row |= {f"eval_{name}": value for name, value in metrics.items()}
-        if self.plan.steps_per_epoch is not None:
-            row["epoch"] = round(report.step / self.plan.steps_per_epoch, 4)
-        names = list(self.plan.order.names(report.step - 1))
+        if self.job.steps_per_epoch is not None:
+            row["epoch"] = round(report.step / self.job.steps_per_epoch, 4)
+        names = list(self.job.order.names(report.step - 1))
         if report.skip_reason is not None:
             row["examples"] = names
         batch = hashlib.blake2b(repr(names).encode(), digest_size=4).hexdigest()  # lets `compare` detect other examples
         self.log.write({**row, "batch": batch})
         self.trackers.log(row)
         if metrics or "loss" not in row or self.is_printed(report.step) or self.progress.is_overdue:
-            self.progress.line(console.step_line(row, self.plan.steps, self.progress.time_left()))
+            self.progress.line(console.step_line(row, self.job.steps, self.progress.time_left()))
 
     def print(self, lines: Sequence[str]) -> None:
         """Print lines."""

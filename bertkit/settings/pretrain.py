@@ -210,12 +210,6 @@ class PretrainSettings(TrainingSettings):
         """Return the settings with this number of steps, which replaces auto and `num_epochs`."""
         return dataclasses.replace(self, steps=steps, num_epochs=None)
 
-    @property
-    def num_steps(self) -> int:
-        """The number of steps, after auto has been resolved."""
-        assert self.steps != "auto", "resolved before a run begins"
-        return self.steps
-
     def _final_phase_problems(self) -> list[str]:
         longest = self.final_phase.max_seq_length
         if longest is None:

@@ -97,7 +97,7 @@ def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 COMMAND = Command(
     "serve",
     ServeSettings,
-    stage="bertkit.server.server",
+    stage="bertkit.apps.server.server",
     needs="models",
     gives="a JSON API and a web page",
     positions=("model_dir",),

@@ -8,8 +8,8 @@ from bertkit.display import console
 from bertkit.inference.forward import score_split
 from bertkit.inference.task_model import check_labels, open_task_model, task_settings_of_run, trained_on
 from bertkit.inference.text_losses import losses_on_text
+from bertkit.jobs.task_data import Coverage
 from bertkit.launch.world import world_from_environment
-from bertkit.run.task_data import Coverage
 from bertkit.settings.evaluate import EvaluateSettings
 from bertkit.tasks.reading import readers
 from bertkit.tasks.scoring.evaluation import evaluation

@@ -8,6 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from bertkit.apps.retrieval.encoders import PassageEncoder
+from bertkit.apps.retrieval.library import Library
+from bertkit.apps.retrieval.library_writer import LibraryWriter, opened_for_writing, stored_files
+from bertkit.apps.retrieval.passages import LibraryDocument, document_of, document_of_text
 from bertkit.base.errors import InputError, counted, say
 from bertkit.base.files import partial_path
 from bertkit.base.json_stream import json_values
@@ -15,10 +19,6 @@ from bertkit.base.text_files import JsonObject, read_lines, without_surrogates
 from bertkit.data.texts.documents import Corpus, open_corpus
 from bertkit.data.texts.sources import Stretch
 from bertkit.display.console import Progress
-from bertkit.retrieval.encoders import PassageEncoder
-from bertkit.retrieval.library import Library
-from bertkit.retrieval.library_writer import LibraryWriter, opened_for_writing, stored_files
-from bertkit.retrieval.passages import LibraryDocument, document_of, document_of_text
 from bertkit.settings.index import IndexSettings
 
 SNIFFED_BYTES = 1 << 16

@@ -8,17 +8,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import cast
 
+from bertkit.apps.retrieval.encoders import encoder_of
+from bertkit.apps.retrieval.judging import PassageFormat, Ranking, RankMetrics
+from bertkit.apps.retrieval.library import Library
+from bertkit.apps.retrieval.passages import sentence_around
+from bertkit.apps.retrieval.questions import Question, questions_of, read_questions
+from bertkit.apps.retrieval.ranking import Candidate, Matches, Searcher, fit, in_order, read_glossary
 from bertkit.base import plugins
 from bertkit.base.errors import InputError, counted, say
 from bertkit.base.text_files import JsonObject
 from bertkit.base.typed_settings import refuse
 from bertkit.display.console import Progress
-from bertkit.retrieval.encoders import encoder_of
-from bertkit.retrieval.judging import PassageFormat, Ranking, RankMetrics
-from bertkit.retrieval.library import Library
-from bertkit.retrieval.passages import sentence_around
-from bertkit.retrieval.questions import Question, questions_of, read_questions
-from bertkit.retrieval.ranking import Candidate, Matches, Searcher, fit, in_order, read_glossary
 from bertkit.run.outputs import check_outputs, opened_output
 from bertkit.settings.search import BothConfig, SearchSettings
 from bertkit.tasks.reading.writers import write_lines

@@ -3,12 +3,12 @@
 import itertools
 from collections.abc import Iterator
 
+from bertkit.apps.explain.attributions import NO_ALIGNMENT
+from bertkit.apps.explain.explain import NO_WEIGHTS, Explanation, explain, json_parts
+from bertkit.apps.explain.pictures import alignment_picture, attention_page, heads_picture, one_head_picture, png_writer
+from bertkit.apps.explain.positions import look_at_positions, positions_page
 from bertkit.base.errors import InputError, say
 from bertkit.base.typed_settings import refuse, unused
-from bertkit.explain.attributions import NO_ALIGNMENT
-from bertkit.explain.explain import NO_WEIGHTS, Explanation, explain, json_parts
-from bertkit.explain.pictures import alignment_picture, attention_page, heads_picture, one_head_picture, png_writer
-from bertkit.explain.positions import look_at_positions, positions_page
 from bertkit.inference.chunks import opened_examples
 from bertkit.inference.predictor import ReadInputs
 from bertkit.inference.task_model import Predictor, open_task_model

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 from common import Options, parsed
 
+from bertkit.apps.retrieval.library import Library
+from bertkit.apps.retrieval.library_writer import opened_for_writing
+from bertkit.apps.retrieval.passages import LibraryDocument, document_of
 from bertkit.data.data_config import PassagesConfig
-from bertkit.retrieval.library import Library
-from bertkit.retrieval.library_writer import opened_for_writing
-from bertkit.retrieval.passages import LibraryDocument, document_of
 
 VOCABULARY = 1_000_000
 PASSAGE_WORDS, QUESTION_WORDS = 100, 10

@@ -14,11 +14,11 @@ import torch
 from conftest import output_of, refused, small_model
 
 from bertkit import cli, export_model, load_embedder, load_model
+from bertkit.apps.server import server
 from bertkit.base import memory, processors
 from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.launch import launcher, sweep
-from bertkit.server import server
 
 ISA = "ONEDNN_MAX_CPU_ISA"
 SAID = (

@@ -22,10 +22,10 @@ from bertkit.cli import run
 from bertkit.data.batches.examples import open_examples
 from bertkit.data.corpus.prepared import open_prepared
 from bertkit.interop.hugging_face import directory as huggingface
+from bertkit.jobs.phases import LengthPhases, make_phases
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.initialisation import init_weights
 from bertkit.objectives.losses import pretraining_losses
-from bertkit.run.length_phases import LengthPhases, make_phases
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.settings.reading.compose import compose
 from bertkit.train import loop, processes
@@ -110,7 +110,7 @@ def test_losses_and_weights_equal_those_of_transformers(name: str, steps: int, t
     reference = ReferenceAdamW(theirs)
 
     examples = open_examples(dataset, settings.segments, settings.masking, settings.explicit_keys)
-    phases = make_phases(settings, examples, tmp_path / "cache", [BATCH // 2])
+    phases = make_phases(settings, STEPS, examples, tmp_path / "cache", [BATCH // 2])
     whole = LengthPhases([dataclasses.replace(phases.all[0], micro_batches=[(0, BATCH)])])
     config = settings.optimizer
     schedule = settings.schedule

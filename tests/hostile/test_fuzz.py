@@ -23,6 +23,9 @@ from conftest import small_config
 from task_configs import task_config
 
 from bertkit import commands, export_model
+from bertkit.apps.retrieval.library import Library
+from bertkit.apps.retrieval.library_writer import opened_for_writing, stored_files
+from bertkit.apps.retrieval.passages import document_of_text
 from bertkit.base.errors import BertkitError, InputError
 from bertkit.base.tensor_files import read_tensors, write_tensors
 from bertkit.data.batches.sampling import EpochCache
@@ -38,9 +41,6 @@ from bertkit.interop.model_dir import resolve_model_dir
 from bertkit.interop.parity.certificate import read_certificate
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.initialisation import init_weights
-from bertkit.retrieval.library import Library
-from bertkit.retrieval.library_writer import opened_for_writing, stored_files
-from bertkit.retrieval.passages import document_of_text
 from bertkit.run.comparison import find_divergence, read_run
 from bertkit.run.directory import read_manifest, read_settings
 from bertkit.tasks.reading.readers import read_examples

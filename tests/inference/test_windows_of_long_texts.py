@@ -13,12 +13,12 @@ import yaml
 from conftest import Capsys, headed_model, refused
 
 from bertkit import export_model, load_model, load_predictor, load_tokenizer
+from bertkit.apps.server.bodies import describe_model
+from bertkit.apps.server.models import open_models
 from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import build
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
-from bertkit.server.bodies import describe_model
-from bertkit.server.models import open_models
 from bertkit.settings.reading.compose import compose
 from bertkit.settings.serve import ServeSettings
 

@@ -15,7 +15,7 @@ from bertkit.base.batch import PretrainBatch, TaskBatch
 from bertkit.data.batches.sampling import Sampler
 from bertkit.data.corpus.prepared import open_prepared
 from bertkit.data.data_config import MaskingConfig, SegmentsConfig
-from bertkit.run.length_phases import LengthPhases, Phase
+from bertkit.jobs.phases import LengthPhases, Phase
 from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
 from bertkit.tasks.feature import Feature
 from bertkit.train import micro_batches

@@ -13,12 +13,12 @@ from conftest import real_data
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bertkit.apps.retrieval import bm25
+from bertkit.apps.retrieval.library import Library
+from bertkit.apps.retrieval.library_writer import opened_for_writing
+from bertkit.apps.retrieval.passages import LibraryDocument, document_of_text, words_of
+from bertkit.apps.retrieval.questions import read_questions
 from bertkit.data.data_config import PassagesConfig, Stemming
-from bertkit.retrieval import bm25
-from bertkit.retrieval.library import Library
-from bertkit.retrieval.library_writer import opened_for_writing
-from bertkit.retrieval.passages import LibraryDocument, document_of_text, words_of
-from bertkit.retrieval.questions import read_questions
 from bertkit.stages.index import _squad_documents
 
 

@@ -9,10 +9,10 @@ from conftest import Capsys, make_text, refused, small_model
 
 import bertkit
 from bertkit import export_model
+from bertkit.apps.retrieval.encoders import PassageEncoder
+from bertkit.apps.retrieval.library import Library
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
-from bertkit.retrieval.encoders import PassageEncoder
-from bertkit.retrieval.library import Library
 
 LANGUAGES = ("de", "en", "fr")
 

@@ -21,13 +21,20 @@ from typing import Any
 import pytest
 from conftest import Capsys, make_text, real_data, refused, write_text
 
+from bertkit.apps.retrieval import library_file, passages
+from bertkit.apps.retrieval.library import Library
+from bertkit.apps.retrieval.library_writer import opened_for_writing
+from bertkit.apps.retrieval.passages import (
+    MAX_QUERY_WORDS,
+    LibraryDocument,
+    cut,
+    document_of,
+    document_of_text,
+    words_of,
+)
 from bertkit.base.errors import InputError
 from bertkit.cli import run
 from bertkit.data.data_config import PassagesConfig
-from bertkit.retrieval import library_file, passages
-from bertkit.retrieval.library import Library
-from bertkit.retrieval.library_writer import opened_for_writing
-from bertkit.retrieval.passages import MAX_QUERY_WORDS, LibraryDocument, cut, document_of, document_of_text, words_of
 
 PLAIN = PassagesConfig(words=13, overlap=5, stemming="none", accents="drop")
 
@@ -306,7 +313,7 @@ def test_a_library_follows_its_files(folder: Path, tmp_path: Path, capsys: Capsy
 KILLED = """
 import os, signal, sys
 from bertkit.cli import run
-from bertkit.retrieval import library_writer as library
+from bertkit.apps.retrieval import library_writer as library
 
 written, searchable = [], library.searchable
 def counted(text, stemming):

@@ -9,10 +9,10 @@ import pytest
 from conftest import Capsys
 
 import bertkit
+from bertkit.apps.retrieval.library import Library
+from bertkit.apps.retrieval.passages import Span
+from bertkit.apps.retrieval.snippets import SNIPPET_CHARS, snippet_of
 from bertkit.cli import run
-from bertkit.retrieval.library import Library
-from bertkit.retrieval.passages import Span
-from bertkit.retrieval.snippets import SNIPPET_CHARS, snippet_of
 
 WORDS = ["invented", "INVENTION", "inventory", "résumé", "Resume", "ｒｅｓｕｍｅ", "naïve", "Häuser", "haus", "it's", "1990s", "½", "東京都",
          "京都", "京", "नमस्ते", "नम", "ภาษาไทย", "İstanbul", "ﬁne", "x_y"]  # fmt: skip

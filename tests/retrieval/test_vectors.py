@@ -14,15 +14,15 @@ from conftest import HIDDEN, POSITIONS, Capsys, make_text, refused, small_model,
 
 import bertkit
 from bertkit import export_model, load_embedder
+from bertkit.apps.retrieval import vectors
+from bertkit.apps.retrieval.encoders import PassageEncoder
+from bertkit.apps.retrieval.library import Library
+from bertkit.apps.retrieval.library_file import seal
+from bertkit.apps.retrieval.ranking import Searcher, in_order
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.sentence_transformers.folder import Pooling
 from bertkit.interop.sentence_transformers.layout import layout_files
-from bertkit.retrieval import vectors
-from bertkit.retrieval.encoders import PassageEncoder
-from bertkit.retrieval.library import Library
-from bertkit.retrieval.library_file import seal
-from bertkit.retrieval.ranking import Searcher, in_order
 
 ORDERS = ("search", "vectors", "hybrid")
 PASSAGES = ("passages.words=23", "passages.overlap=0")
@@ -209,7 +209,7 @@ def test_vectors_follow_the_files(encoder: Path, tmp_path: Path, capsys: Capsys)
 KILLED = """
 import os, signal, sys
 from bertkit.cli import run
-from bertkit.retrieval import library_writer
+from bertkit.apps.retrieval import library_writer
 
 blocks, add_vectors = [], library_writer.LibraryWriter.add_vectors
 

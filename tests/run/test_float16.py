@@ -10,10 +10,10 @@ import torch
 from conftest import output_of, small_model, weights_of
 
 from bertkit.cli import run
+from bertkit.jobs.run_length import random_batch
 from bertkit.kernels.fast import ALL, PLAIN, FastWays
 from bertkit.model.layers import compile_layers, recompute_layers
 from bertkit.objectives.losses import pretraining_losses
-from bertkit.run.run_length import random_batch
 from bertkit.train import loop, loss_scale
 from bertkit.train.checkpoint_files import all_checkpoints, read_state
 from bertkit.train.log import read_metrics

@@ -17,7 +17,7 @@ from bertkit.data.batches.examples import open_examples
 from bertkit.data.batches.sampling import DatasetExamples, Sampler
 from bertkit.data.corpus.prepared import PreparedDataset, open_prepared
 from bertkit.data.data_config import MaskingConfig, SegmentsConfig
-from bertkit.run.length_phases import choose_micro_sequences, make_phases
+from bertkit.jobs.phases import LengthPhases, choose_micro_sequences, make_phases
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.settings.reading.compose import compose
 from bertkit.train import micro_batches
@@ -48,6 +48,12 @@ def rows(run_dir: Path) -> list[dict[str, float]]:
     return [{**row, "tokens_per_second": 0} for row in read_metrics(run_dir / "metrics.jsonl")]
 
 
+def _phases(
+    settings: PretrainSettings, steps: int, dataset: PreparedDataset, cache: Path, sizes: list[int]
+) -> LengthPhases:
+    return make_phases(settings, steps, examples_of(dataset, settings), cache, sizes)
+
+
 @pytest.mark.parametrize(
     ("steps", "share", "border"), [(10, 0.4, 6), (1_000_000, 0.1, 900_000), (7, 0.1, 6), (2, 0.5, 1)]
 )
@@ -55,14 +61,14 @@ def test_final_phase_begins_at_its_share(
     prepared_dir: Path, tmp_path: Path, steps: int, share: float, border: int
 ) -> None:
     settings = settings_of(f"steps={steps}", f"final_phase.share={share}")
-    first, final = make_phases(settings, examples_of(open_prepared(prepared_dir), settings), tmp_path, [5, 3]).all
+    first, final = _phases(settings, steps, open_prepared(prepared_dir), tmp_path, [5, 3]).all
     assert (first.first_step, first.last_step, final.first_step, final.last_step) == (0, border, border, steps)
     assert (len(first.micro_batches), len(final.micro_batches)) == (3, 4)
 
 
 def test_a_run_without_a_final_phase_is_one_phase(prepared_dir: Path, tmp_path: Path) -> None:
     settings = settings_of("final_phase.max_seq_length=null")
-    (only,) = make_phases(settings, examples_of(open_prepared(prepared_dir), settings), tmp_path, [5]).all
+    (only,) = _phases(settings, 10, open_prepared(prepared_dir), tmp_path, [5]).all
     assert (only.first_step, only.last_step, only.sampler.segments.max_seq_length) == (0, 10, 24)
 
 
@@ -79,7 +85,7 @@ def test_micro_batches_depend_on_the_length(more: list[str], expected: list[int]
 def test_batches_are_those_of_a_sampler_of_the_length(prepared_dir: Path, tmp_path: Path) -> None:
     """Of each phase, from the beginning of that sampler's first epoch, whatever the phase before."""
     dataset = open_prepared(prepared_dir)
-    both = make_phases(settings_of(), examples_of(dataset, settings_of()), tmp_path, [5, 3])
+    both = _phases(settings_of(), 10, dataset, tmp_path, [5, 3])
     masking = MaskingConfig(0.15, 0.8, 0.1)
     longest = []
     for phase, length, size in zip(both.all, (24, 56), (5, 3), strict=True):

@@ -10,13 +10,13 @@ import torch
 
 from bertkit.base import memory
 from bertkit.cli import run
+from bertkit.jobs.run_length import random_batch
 from bertkit.kernels.fast import NAMES, FastWays
 from bertkit.model.attention_config import AttentionConfig
 from bertkit.model.bert_config import BertConfig, NormConfig
 from bertkit.model.heads import BertWithHeads
 from bertkit.objectives.losses import pretraining_losses
 from bertkit.run.memory_plan import LargestBatch, buffer_bytes, measure_activations, measure_needs, memory_lines
-from bertkit.run.run_length import random_batch
 
 LENGTH = 97
 SHAPE = {"hidden_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 509}

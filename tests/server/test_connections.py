@@ -18,8 +18,8 @@ pytest.importorskip("uvloop")
 
 import uvicorn
 
-from bertkit.server.connections import Server
-from bertkit.server.workers import Worker
+from bertkit.apps.server.connections import Server
+from bertkit.apps.server.workers import Worker
 
 
 class Application:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
+from bertkit.apps.server.queues import Queue, RefusedError
 from bertkit.base.errors import InputError, LibraryError, NumericsError
-from bertkit.server.queues import Queue, RefusedError
 
 PanicException = type("PanicException", (BaseException,), {})
 FAULTS: dict[str, BaseException] = {

@@ -19,13 +19,13 @@ from conftest import Capsys, headed_model, make_text, refused, write_text
 from serving import Connection, Server, ask, chunked, request, serving
 
 from bertkit import export_model, load_embedder, load_predictor
+from bertkit.apps.retrieval.encoders import PassageEncoder
+from bertkit.apps.retrieval.library import Library
+from bertkit.apps.retrieval.ranking import Searcher
+from bertkit.apps.server.models import open_models
 from bertkit.base.typed_settings import build
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
-from bertkit.retrieval.encoders import PassageEncoder
-from bertkit.retrieval.library import Library
-from bertkit.retrieval.ranking import Searcher
-from bertkit.server.models import open_models
 from bertkit.settings.reading.compose import compose
 from bertkit.settings.serve import ServeSettings
 

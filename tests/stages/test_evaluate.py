@@ -24,7 +24,7 @@ from bertkit.data.corpus.tokenizer import SPECIAL_TOKENS, Tokenizer
 from bertkit.inference import pseudo_perplexity
 from bertkit.inference.pseudo_perplexity import sample_sentences
 from bertkit.interop.load import load_directory
-from bertkit.run.length_phases import make_phases
+from bertkit.jobs.phases import make_phases
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.settings.reading.compose import compose
 from bertkit.train.log import read_metrics
@@ -217,7 +217,7 @@ def test_the_seed_of_a_run_orders_the_stored_instances(google_dir: Path, tmp_pat
     for seed in (0, 3):
         settings = build(PretrainSettings, compose("pretrain", [*arguments, f"seed={seed}"]))
         examples = open_examples(dataset, settings.segments, settings.masking, settings.explicit_keys)
-        phases = make_phases(settings, examples, tmp_path, [12])
+        phases = make_phases(settings, 100, examples, tmp_path, [12])
         ((_, batch),) = phases.micro_batches(0, 0, 1)
         tokens.append(batch.input_ids.tolist())
     assert tokens[0] != tokens[1]

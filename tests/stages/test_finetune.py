@@ -431,7 +431,7 @@ def test_starting_from_another_task(data: Path, start: Path, tmp_path: Path, cap
 
 
 def test_class_weights_are_balanced_or_given(data: Path, start: Path, tmp_path: Path, capsys: Capsys) -> None:
-    from bertkit.run.task_data import balanced_weights
+    from bertkit.jobs.task_data import balanced_weights
 
     assert balanced_weights(np.array([0, 0, 0, 2]), 3) == (4 / 9, 1.0, 4 / 3)
     assert balanced_weights(np.array([-100, 1, 1, 0]), 2) == (1.5, 0.75)

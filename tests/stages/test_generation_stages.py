@@ -20,13 +20,13 @@ from conftest import Capsys, output_of, refused, small_model, weights_of
 from forks import KILL
 
 from bertkit import load_embedder, load_model, load_predictor, load_tokenizer
+from bertkit.apps.server.models import open_models
 from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import build
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.inference.forward import Running
 from bertkit.inference.predictor import read_inputs
-from bertkit.server.models import open_models
 from bertkit.settings.reading.compose import compose, compose_from_run
 from bertkit.settings.serve import ServeSettings
 from bertkit.train.log import read_metrics

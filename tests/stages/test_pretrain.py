@@ -23,7 +23,8 @@ from forks import KILL
 from bertkit import load_model
 from bertkit.base.files import locked, sha256_file, to_json
 from bertkit.cli import run
-from bertkit.run import run_length, trainer
+from bertkit.jobs import run_length
+from bertkit.run import trainer
 from bertkit.train.checkpoint_files import all_checkpoints, fault_of
 from bertkit.train.log import read_metrics
 

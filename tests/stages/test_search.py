@@ -14,10 +14,10 @@ import pytest
 from conftest import Capsys, headed_model, make_text, output_of, real_data, refused, small_model, write_text
 
 from bertkit import export_model, load_predictor
+from bertkit.apps.retrieval.library import Hit, Library
+from bertkit.apps.retrieval.ranking import Candidate, Searcher, fit, in_order, log_both, read_glossary, scores_of
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
-from bertkit.retrieval.library import Hit, Library
-from bertkit.retrieval.ranking import Candidate, Searcher, fit, in_order, log_both, read_glossary, scores_of
 from bertkit.settings.search import BothConfig
 
 BOTH = BothConfig(search=0.7, bert=0.4, bias=-0.3)

@@ -19,12 +19,12 @@ from conftest import Capsys, headed_model, minilm_dir, output_of, refused, small
 from safetensors.numpy import load_file
 
 from bertkit import export_model, load_model, load_tokenizer
+from bertkit.apps.explain.attributions import Target, attribute
+from bertkit.apps.explain.explain import Alignment, Explanation, rollout
+from bertkit.apps.explain.heads import head_importance, head_roles
+from bertkit.apps.explain.pictures import alignment_picture, attention_page, compress_attention
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer, wordpiece
-from bertkit.explain.attributions import Target, attribute
-from bertkit.explain.explain import Alignment, Explanation, rollout
-from bertkit.explain.heads import head_importance, head_roles
-from bertkit.explain.pictures import alignment_picture, attention_page, compress_attention
 from bertkit.interop.hugging_face.directory import write_model
 from bertkit.interop.load import load_packed
 from bertkit.kernels.layout import Layout

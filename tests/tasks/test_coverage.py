@@ -7,7 +7,7 @@ from task_configs import task_config
 
 from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import SPECIAL_TOKENS, wordpiece
-from bertkit.run.task_data import Coverage, TaskSplit
+from bertkit.jobs.task_data import Coverage, TaskSplit
 from bertkit.tasks import task as task_module
 from bertkit.tasks.batching import FeatureBatches
 from bertkit.tasks.choice import ChoiceExample

@@ -1,7 +1,7 @@
 """Output formats: how predictions and vectors are written, chunk by chunk; the ending of the file's name chooses one.
 
 A format is a class in the slot `prediction_format` or `vector_format`, registered under its ending: made of an open file, it is a
-context whose end completes the file, and `put` writes a chunk. `passage_format`, for search, is in `retrieval/judging.py`.
+context whose end completes the file, and `put` writes a chunk. `passage_format`, for search, is in `apps/retrieval/judging.py`.
 """
 
 import csv

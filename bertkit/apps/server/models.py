@@ -1,0 +1,350 @@
+"""The served models; each computes many requests at once."""
+
+import copy
+import dataclasses
+import functools
+import itertools
+import re
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertkit.apps.explain.explain import explain
+from bertkit.apps.explain.pictures import attention_page
+from bertkit.apps.server.queues import RefusedError
+from bertkit.base.errors import InputError, LibraryError
+from bertkit.base.text_files import without_surrogates
+from bertkit.base.typed_settings import refuse
+from bertkit.inference.embedding import Embedder, pooling_of
+from bertkit.inference.forward import predict_local
+from bertkit.inference.predictor import read_inputs
+from bertkit.inference.task_model import (
+    Predictor,
+    TaskModel,
+    continuation_for,
+    fill_mask_for,
+    open_task_model,
+    with_changes,
+)
+from bertkit.interop.model_dir import resolve_model_dir
+from bertkit.kernels import fast
+from bertkit.model.bert_config import FOLLOWS, HEADS
+from bertkit.model.heads import BertWithHeads
+from bertkit.settings.serve import ServeSettings
+from bertkit.tasks.feature import Feature
+from bertkit.tasks.label_kinds import NextSentence
+from bertkit.tasks.task import AnyTask, Example, Row
+from bertkit.train import micro_batches, processes
+
+VIEW_STEPS = 32  # of integrated gradients: 7 s for 128 tokens of a MiniLM on two busy cores
+JSON_TYPES = {str: "a text", int: "a number", float: "a number", list: "a list", dict: "an object",
+              bool: "true or false", type(None): "null"}  # fmt: skip
+ResultT = TypeVar("ResultT", covariant=True)
+
+
+@dataclasses.dataclass(slots=True)
+class _Input:
+    """An input of a request."""
+
+    request: int  # index of the request
+    index: int  # within the request
+    value: object
+    task: AnyTask  # predicts this input
+    examples: list[Example] = dataclasses.field(default_factory=list)  # one, when it has been read
+    features: list[Feature] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch(Generic[ResultT]):
+    """The results of some requests, a value or an exception for each, and the amount of work."""
+
+    results: list[ResultT | Exception]
+    num_sequences: int
+    num_tokens: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Embedded:
+    """The vectors of a request's texts."""
+
+    model: str  # its name
+    vectors: NDArray[np.float32]  # (n, D)
+    num_tokens: int
+
+
+@dataclasses.dataclass(frozen=True)
+class _Texts:
+    """The texts of a request to embed them."""
+
+    texts: list[str | list[int]]
+    num_tokens: int
+
+
+class ServedModel:
+    """A model for `/predict`, `/embed` and `/view`.
+
+    Its kind is sequence, tagging, spans, choice, generation, fill_mask or next_sentence; without a head, it is embedding, and
+    the predictor is only used to read inputs. `explained`, the predictor for `view`, also accepts pairs for a masked LM.
+    """
+
+    def __init__(
+        self, name: str, kind: str, predictor: Predictor, embedder: Embedder | InputError, explained: Predictor
+    ) -> None:
+        self.name, self.kind, self.predictor, self.load_seconds = name, kind, predictor, 0.0
+        self.loaded_at = time.time()
+        self.explained, self._embedder = explained, embedder
+
+    @property
+    def pooling(self) -> str | None:
+        """How `/embed` pools the vectors of tokens; None if it cannot."""
+        return None if isinstance(self._embedder, InputError) else "+".join(self._embedder.pooling.modes)
+
+    @property
+    def max_length(self) -> int:
+        """The largest number of tokens of a text; further ones are cut."""
+        if self.kind == "embedding" and not isinstance(self._embedder, InputError):
+            return self._embedder.max_seq_length
+        return min(self.predictor.task.config.max_seq_length, self.predictor.model.config.max_position_embeddings)
+
+    def predict_requests(
+        self, requests: Sequence[Sequence[object]], max_tokens: int, num_alternatives: int = 0
+    ) -> Batch[list[Row]]:
+        """Predict the inputs of many requests; the result of a request is a list of rows, or an error."""
+        inputs = [
+            _Input(request, index, _as_pair(value, self.predictor.task), self.predictor.task)
+            for request, values in enumerate(requests)
+            for index, value in enumerate(values)
+        ]
+        errors = self._read(inputs)
+        errors = self._too_long(inputs, max_tokens) | errors
+        groups: defaultdict[object, list[_Input]] = defaultdict(list)
+        for one in inputs:
+            if one.request not in errors:
+                groups[type(one.task), one.task.num_choices(one.examples)].append(one)
+        rows: list[list[Row]] = [[{}] * len(values) for values in requests]
+        num_sequences = num_tokens = 0
+        for group in groups.values():
+            task, examples = group[0].task, [one.examples[0] for one in group]
+            features = [each.of_example(n) for n, one in enumerate(group) for each in one.features]
+            num_sequences += len(features)
+            num_tokens += sum(len(feature.input_ids) for feature in features)
+            predictions = predict_local(self.predictor, task, examples, features)
+            for one, prediction in zip(group, predictions, strict=True):
+                rows[one.request][one.index] = self._row(one, prediction, num_alternatives)
+        return Batch([errors.get(number, own) for number, own in enumerate(rows)], num_sequences, num_tokens)
+
+    def embed_requests(
+        self, requests: Sequence[Sequence[object]], max_tokens: int, normalize: bool | None = None
+    ) -> Batch[Embedded]:
+        """Embed the texts of many requests; the result of a request is its vectors, or an error."""
+        if isinstance(self._embedder, InputError):
+            return Batch([self._embedder] * len(requests), 0, 0)
+        read: dict[int, _Texts] = {}
+        results: dict[int, Embedded | Exception] = {}
+        for number, inputs in enumerate(requests):
+            try:
+                read[number] = _texts_of(self._embedder, inputs, max_tokens)
+            except LibraryError:
+                raise
+            except (InputError, RefusedError) as error:
+                results[number] = error
+        texts = [text for own in read.values() for text in own.texts]
+        ends = np.cumsum([len(own.texts) for own in read.values()])
+        shares = np.split(self._embedder.embed(texts, normalize).vectors, ends[:-1])
+        for (number, own), vectors in zip(read.items(), shares, strict=False):
+            results[number] = Embedded(self.name, vectors, own.num_tokens)
+        num_tokens = sum(own.num_tokens for own in read.values())
+        return Batch([results[number] for number in range(len(requests))], len(texts), num_tokens)
+
+    @functools.cached_property
+    def _viewer(self) -> Predictor:
+        """The predictor to explain, a copy, since explaining changes the model's hooks and gradients."""
+        model = copy_sharing_weights(self.explained.model)
+        model.use(fast.PLAIN)
+        return with_own_tokenizer(dataclasses.replace(self.explained, model=model, precision="fp32"))
+
+    def view(self, value: object, settings: ServeSettings) -> str:
+        """Return the HTML page that explains one input."""
+        (read,) = read_inputs(self._viewer, [_as_pair(value, self._viewer.task)])
+        lengths, most = [len(feature.input_ids) for feature in read.features], settings.max_view_tokens
+        if max(lengths, default=0) > most:
+            raise RefusedError(413, "too_large", f"input: {max(lengths)} tokens; expected at most {most}")
+        if sum(lengths) > settings.max_tokens:
+            raise _too_large(sum(lengths), settings.max_tokens)
+        return attention_page(explain(self._viewer, read, steps=VIEW_STEPS), self.name)
+
+    def _read(self, inputs: Sequence[_Input]) -> dict[int, Exception]:
+        """Read all inputs of the same form together; if one is wrong, read each request alone. Return the errors by request.
+
+        They name each wrong input of a request, or what is wrong with its inputs together, such as an id that two have.
+        """
+        lines: defaultdict[int, list[str]] = defaultdict(list)
+        forms: defaultdict[object, list[_Input]] = defaultdict(list)
+        for one in inputs:
+            forms[tuple(one.value) if isinstance(one.value, dict) else type(one.value)].append(one)
+        for alike in forms.values():
+            groups = itertools.groupby(alike, key=lambda one: one.request) if self._error_of(alike) else ()
+            for request, group in groups:
+                own = list(group)
+                if together := self._error_of(own):
+                    alone = [line for one in own for line in _lines(self._error_of([one]), [one])]
+                    lines[request] += alone or _lines(together, own)
+        return {request: InputError(*own) for request, own in lines.items()}
+
+    def _error_of(self, inputs: Sequence[_Input]) -> InputError | None:
+        """Read inputs of the same form together; return the error if one of them is wrong."""
+        remaining = iter(inputs)
+        try:
+            for read in read_inputs(self.predictor, [one.value for one in inputs]):
+                share = list(itertools.islice(remaining, len(read.examples)))
+                for one, example in zip(share, read.examples, strict=True):
+                    one.task, one.examples, one.features = read.task, [example], []
+                for feature in read.features:
+                    share[feature.example].features.append(feature)
+        except LibraryError:
+            raise
+        except InputError as error:
+            return error
+        return None
+
+    def _too_long(self, inputs: Sequence[_Input], max_tokens: int) -> dict[int, Exception]:
+        """Return the errors of the requests that have too many tokens."""
+        search = self.predictor.task.config.generation
+        num_written = 0 if search is None else search.max_target_length  # largest number, for each input
+        totals = Counter[int]()
+        for one in inputs:
+            totals[one.request] += sum(len(feature.input_ids) + num_written for feature in one.features)
+        return {
+            request: _too_large(num_tokens, max_tokens, num_written > 0)
+            for request, num_tokens in totals.items()
+            if num_tokens > max_tokens
+        }
+
+    def _row(self, one: _Input, prediction: object, num_alternatives: int) -> Row:
+        """Return the row that `predict` writes; the id of an input without one is its index in the request."""
+        features = [feature.of_example(0) for feature in one.features]
+        (row,) = one.task.rows(one.examples, features, [prediction])
+        column = self.predictor.task.config.columns.id
+        names = (*(column if isinstance(column, tuple) else (column,)), "id")
+        if not isinstance(one.value, dict) or all(one.value.get(str(name)) in (None, "") for name in names):
+            row["id"] = str(one.index)
+        if num_alternatives:
+            row["alternatives"] = one.task.alternatives(prediction, num_alternatives)
+        return row
+
+
+def open_models(settings: ServeSettings) -> dict[str, ServedModel]:
+    """Load all models; the default model comes first."""
+    models: dict[str, ServedModel] = {}
+    for name, directory in settings.names.items():
+        started_at = time.perf_counter()
+        for served in _open(name, directory, settings):
+            served.load_seconds = time.perf_counter() - started_at
+            models[served.name] = served
+    for group in settings.task_changes:
+        if all(vars(model.predictor.task.config)[group] is None for model in models.values()):
+            raise InputError(f"task.{group}: has no effect on {', '.join(models)}; leave it out")
+    return models
+
+
+def _open(name: str, directory: str, settings: ServeSettings) -> Iterator[ServedModel]:
+    device = processes.choose_device(settings.device)
+    opened = open_task_model(directory, None, {}, without_head=True)
+    model, groups = opened.model.to(device), {"long_texts"} if "sequence" in opened.model.heads else set[str]()
+    groups |= {key for key in settings.task_changes if vars(opened.task.config)[key] is not None}
+    opened = with_changes(opened, {key: value for key, value in settings.task_changes.items() if key in groups})
+    model.use(fast.choose(settings.kernels))
+    model.requires_grad_(False)
+    num_tokens = settings.batch_tokens or micro_batches.AUTO_MICRO_TOKENS[device.type]
+    texts = opened.predictor(settings.precision, num_tokens, model, settings.top_k)
+    task = _task_of(opened, settings)
+    predictor = texts if task is None else dataclasses.replace(texts, task=task)
+    embedder: Embedder | InputError
+    try:
+        pooling = pooling_of(resolve_model_dir(directory))
+        embedder = Embedder(copy_sharing_weights(model, ()), opened.tokenizer, pooling, settings.precision, num_tokens)
+    except InputError as error:  # bertkit does not have this kind of pooling
+        embedder = error
+    yield ServedModel(name, "embedding" if task is None else task.kind, predictor, embedder, texts)
+    if "next_sentence" in model.heads:
+        pairs = _next_sentence(opened, copy_sharing_weights(model, ("next_sentence",)), predictor)
+        yield ServedModel(f"{name}/next_sentence", "next_sentence", pairs, embedder, texts)
+
+
+def _task_of(opened: TaskModel, settings: ServeSettings) -> AnyTask | None:
+    """Return the task that a model predicts; None if it has no head for one."""
+    heads = opened.model.heads
+    if opened.task.head in heads:
+        return opened.task
+    if "masked_lm" in heads:
+        return fill_mask_for(opened.task)
+    return continuation_for(opened.model, settings.task_changes) if "next_token" in heads else None
+
+
+def _next_sentence(opened: TaskModel, model: BertWithHeads, predictor: Predictor) -> Predictor:
+    """Return a predictor for next sentence prediction, as a classifier of pairs."""
+    columns = dataclasses.replace(opened.task.config.columns, text="text", text_pair="text_pair")
+    task = NextSentence(opened.task.config, FOLLOWS).changed(columns=columns, needs_pair=True)
+    return dataclasses.replace(predictor, model=model, task=task)
+
+
+def copy_sharing_weights(model: BertWithHeads, heads: Sequence[str] = HEADS) -> BertWithHeads:
+    """Return a copy of a model that shares its weights, with those of its heads that are in `heads`."""
+    weights = itertools.chain(model.parameters(), model.buffers())
+    copied = copy.deepcopy(model, {id(weight): weight for weight in weights})
+    for head in set(copied.heads) - set(heads):
+        del copied.heads[head]
+    return copied
+
+
+def with_own_tokenizer(predictor: Predictor) -> Predictor:
+    """Return a predictor with its own tokenizer, for another thread; older tokenizers are not thread-safe."""
+    return dataclasses.replace(predictor, tokenizer=copy.deepcopy(predictor.tokenizer))
+
+
+def _texts_of(embedder: Embedder, inputs: Sequence[object], max_tokens: int) -> _Texts:
+    """Check the texts of a request; raises InputError for another type, RefusedError for too many tokens."""
+    texts, wrong = list[str | list[int]](), list[str]()
+    for number, value in enumerate(inputs):
+        match value:
+            case str():
+                texts.append(without_surrogates(value))
+            case list() if {*map(type, value)} <= {int}:
+                texts.append(value)
+            case _:
+                wrong.append(f"inputs[{number}]: {JSON_TYPES[type(value)]}, expected a text")
+    refuse(wrong)
+    ids = embedder.encode_ids(texts)  # takes a hundredth of the model's time
+    num_tokens = sum(min(len(text), embedder.max_seq_length) for text in ids)
+    if num_tokens > max_tokens:
+        raise _too_large(num_tokens, max_tokens)
+    return _Texts(texts, num_tokens)
+
+
+def _too_large(num_tokens: int, most: int, with_written: bool = False) -> RefusedError:
+    what = "inputs, with the longest texts that may be written" if with_written else "inputs"
+    message = f"{what}: {num_tokens:,} tokens; expected at most {most:,}; send several requests"
+    return RefusedError(413, "too_large", message)
+
+
+def _as_pair(value: object, task: AnyTask) -> object:
+    """Turn a list of two texts into a tuple, which JSON lacks; for a tagging model it stays a list of words."""
+    match value:
+        case [str(), str()] if not task.has_words:
+            return tuple(value)
+    return value
+
+
+def _lines(error: InputError | None, inputs: Sequence[_Input]) -> list[str]:
+    """Return what is wrong with inputs, by their indices in the request, from 0, without the advice for the command line."""
+    lines = []
+    for line in () if error is None else map(str, error.args):
+        place = re.match(r"inputs: row (\d+)", line)
+        if place is not None and 0 < int(place[1]) <= len(inputs):
+            line = f"inputs[{inputs[int(place[1]) - 1].index}]{line[place.end() :]}"
+        lines.append(re.sub(r"(;|,? or) set (task\.\S+|format=)[^;]*$", "", line))
+    return lines

@@ -1,0 +1,11 @@
+"""What is trained: the jobs of pretraining and fine-tuning, planned from settings; how they begin, and what they measure.
+
+Doors:
+
+    pretraining        the job of pretraining, and its plan
+    pretraining_start  the model with which pretraining begins
+    phases             the sequence length of every step of pretraining
+    run_length         the number of steps, and how long they take
+    finetuning         the job of fine-tuning, and its plan
+    task_data          the training and dev examples of a task, as features; truncation
+"""

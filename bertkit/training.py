@@ -1,0 +1,334 @@
+"""Training from Python, step by step: a job and `fit`.
+
+    data = bertkit.open_dataset("runs/quickstart/data")
+    model = bertkit.new_model("modern_tiny", data.tokenizer)
+    job = bertkit.Pretraining(model, data, bertkit.MaskedLM(probability=0.3), batch_sequences=16, max_seq_length=64)
+    for report in bertkit.fit(job, steps=200, learning_rate=1e-3):
+        print(report.step, report.measured["loss"])
+    print(job.evaluate())
+    run = bertkit.fit(job, steps=200, learning_rate=1e-3, directory="runs/mine").run()
+
+A job is what is trained: a model, its examples, its objective, and how it is measured. `fit` trains it: no file, no output, no signal
+handler. With a directory it is a run, as those of the commands `pretrain` and `finetune`: it has checkpoints, a log and a report, and the
+same call resumes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import functools
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Literal, Self
+
+import torch
+from torch import nn
+
+from bertkit.base.errors import is_silent
+from bertkit.base.hub_ids import path_of
+from bertkit.base.processors import check_precision
+from bertkit.base.typed_settings import build, refuse, to_mapping
+from bertkit.commands import compose_settings
+from bertkit.data.batches.sampling import DrawnExamples
+from bertkit.data.corpus.prepared import PreparedDataset, check_usable, open_prepared
+from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.data.data_config import SegmentsConfig
+from bertkit.functions import Run, take_rows
+from bertkit.jobs.finetuning import FinetuningJob, make_job
+from bertkit.jobs.pretraining import PretrainingJob
+from bertkit.jobs.pretraining_start import config_of
+from bertkit.kernels.fast import FastWays
+from bertkit.launch.world import world_from_environment
+from bertkit.model.bert_config import BertShape
+from bertkit.model.heads import BertWithHeads
+from bertkit.objectives.objective import MaskedLM, Objective
+from bertkit.run.directory import read_scores
+from bertkit.run.job import AnyJob, SettingsT
+from bertkit.run.resume_rules import identity_of
+from bertkit.run.start import Start
+from bertkit.run.start import new_model as initialised
+from bertkit.run.trainer import run_steps
+from bertkit.settings.finetune import FinetuneSettings
+from bertkit.settings.pretrain import PretrainSettings
+from bertkit.settings.reading.compose import compose_values
+from bertkit.settings.reading.names import command_of, in_words_of
+from bertkit.settings.reading.values import read_values
+from bertkit.tasks.reading.training_data import read_training_data
+from bertkit.train.loop import Learner, train
+from bertkit.train.loss_scale import LossScale
+from bertkit.train.optimizer import make_optimizer, parameter_groups
+from bertkit.train.processes import make_accelerator
+from bertkit.train.step_report import StepReport
+
+Precision = Literal["fp32", "bf16", "fp16"]
+NOWHERE = {"data_dir": "-", "output_dir": "-"}  # settings of a command that a job without a directory does not use
+
+
+class _FromPython:
+    """What a job from Python can do besides those of the commands."""
+
+    def evaluate(self: AnyJob) -> dict[str, float]:  # type: ignore[misc]
+        """Measure the model on held-out examples, on the device where it is."""
+        device = next(self.model.parameters()).device.type
+        return self.measure(make_accelerator(device, world_from_environment().size), self.model)
+
+
+class Pretraining(_FromPython, PretrainingJob):
+    """Pretraining of a model on the text of a prepared dataset.
+
+    A model with a next sentence head gets pairs of segments, others blocks of full sentences; one with the head `next_token` predicts next
+    tokens. The examples, their order and their masks are a function of the seed.
+
+    Args:
+        model: the model, which is trained in place.
+        data: a prepared dataset, from `open_dataset`.
+        objective: what is learned; None for masked LM as in BERT. Its `masking` says how text is masked.
+        batch_sequences: sequences in a step, over all processes.
+        max_seq_length: the longest sequence, in tokens.
+        seed: for the examples, their order, the masks and dropout.
+        precision: of the matrix products.
+        settings: other settings of `bertkit pretrain`, such as checkpoint={"every_steps": 100}.
+
+    Raises:
+        InputError: the model does not fit the dataset, or a number is out of range.
+    """
+
+    def __init__(
+        self,
+        model: BertWithHeads,
+        data: PreparedDataset,
+        objective: Objective | None = None,
+        *,
+        batch_sequences: int = 64,
+        max_seq_length: int = 128,
+        seed: int = 0,
+        precision: Precision = "fp32",
+        **settings: object,
+    ) -> None:
+        check_usable(data)
+        config, objective = model.config, objective or MaskedLM()
+        refuse(
+            batch_sequences < 1 and f"batch_sequences={batch_sequences}: expected at least 1",
+            data.tokenizer.vocab_size > config.vocab_size
+            and f"model: has {config.vocab_size} tokens, the dataset {data.tokenizer.vocab_size}; take a model of its vocabulary",
+            config.too_long("max_seq_length", max_seq_length, "max_seq_length"),
+        )
+        own = {"model": "base", "seed": seed, "precision": precision, "data_dir": data.directory, "output_dir": "-"}
+        with in_words_of("pretrain", settings):
+            composed = compose_values("pretrain", {**own, **settings, "batch.sequences": batch_sequences})
+            chosen = build(PretrainSettings, composed)
+        has_pairs = "next_sentence" in model.heads
+        kind: Literal["pairs", "full_sentences"] = "pairs" if has_pairs else "full_sentences"
+        segments = SegmentsConfig(kind, max_seq_length, 0.1, "nsp" if has_pairs else "none")
+        described = dataclasses.replace(
+            chosen,
+            model=BertShape(**{field.name: getattr(config, field.name) for field in dataclasses.fields(BertShape)}),
+            attention=config.attention,
+            norm=config.norm,
+            feed_forward=config.feed_forward,
+            pooling=config.pooling,
+            segments=segments,
+            masking=objective.masking,
+            objective="next_token" if "next_token" in model.heads else _name_of(objective),
+            objective_options=_options_of(objective),
+            explicit_keys=(),
+        )
+        examples = DrawnExamples(data, segments, described.masks)
+        start = Start(model, data.tokenizer, init_from=None, made_sha256=_sha256_of(model))
+        super().__init__(described, start, objective, data, examples)
+
+    def with_course(self, steps: int, chosen: PretrainSettings, directory: Path | None) -> Self:
+        """Return this job with the steps, the optimizer and the schedule of a `fit`."""
+        made = copy.copy(self)
+        made.settings = _with_course(self.settings, chosen, directory).with_steps(steps)
+        return made
+
+
+class Finetuning(_FromPython, FinetuningJob):
+    """Fine-tuning of a model on the examples of a task.
+
+    Args:
+        model_dir: the model to start from, as for `bertkit finetune`.
+        train: the training rows, or a file with them.
+        dev: the rows to be measured on; None takes a tenth of the training rows.
+        objective: what is learned; None for the loss of the task.
+        settings: other settings of `bertkit finetune`, such as batch={"sequences": 8}.
+
+    Raises:
+        InputError: a setting, a row or the model is wrong.
+    """
+
+    def __init__(
+        self,
+        model_dir: str | os.PathLike[str],
+        train: object,
+        dev: object = None,
+        *,
+        objective: Objective | None = None,
+        **settings: object,
+    ) -> None:
+        given: dict[str, object] = {"model_dir": path_of(model_dir), "train": train, "dev": dev, **settings}
+        self.files = tempfile.TemporaryDirectory(prefix="bertkit-")  # with the rows, as long as the job is there
+        token = is_silent.set(True)
+        try:
+            with in_words_of("finetune", given), contextlib.ExitStack() as stack:
+                given["output_dir"] = Path(self.files.name)
+                take_rows(command_of("finetune"), given, stack)
+                chosen = build(FinetuneSettings, compose_settings("finetune", read_values("finetune", given)))
+                read = read_training_data(chosen)
+                made = make_job(chosen, lambda: read, objective or Objective())
+        finally:
+            is_silent.reset(token)
+        settings_ = dataclasses.replace(
+            made.settings, objective=_name_of(made.objective), objective_options=_options_of(made.objective)
+        )
+        super().__init__(settings_, made.start, made.objective, made.data, made.units)
+
+    def with_course(self, steps: int, chosen: PretrainSettings, directory: Path | None) -> Self:
+        """Return this job with the steps, the optimizer and the schedule of a `fit`; its rows are in the directory."""
+        made, rows = copy.copy(self), Path(self.files.name, "rows")
+        made.settings = _with_course(self.settings, chosen, directory)
+        made.settings = dataclasses.replace(made.settings, num_epochs=steps / self.steps_per_epoch)
+        if directory is not None and made.settings.data_dir == str(rows):
+            shutil.copytree(rows, directory / "rows", dirs_exist_ok=True)
+            made.settings = dataclasses.replace(made.settings, data_dir=str(directory / "rows"))
+        return made
+
+
+def _with_course(settings: SettingsT, chosen: PretrainSettings, directory: Path | None) -> SettingsT:
+    """Return the settings of a job with those of a `fit`."""
+    place = "-" if directory is None else str(directory)
+    return dataclasses.replace(
+        settings, optimizer=chosen.optimizer, schedule=chosen.schedule, device=chosen.device, output_dir=place
+    )
+
+
+def _name_of(objective: Objective) -> str:
+    """Return the name of an objective's class; "auto" for those that are built in."""
+    return "auto" if type(objective) in (Objective, MaskedLM) else type(objective).__name__
+
+
+def _options_of(objective: Objective) -> dict[str, object]:
+    """Return the numbers and names that an objective holds: another value is another run."""
+    plain = (bool, int, float, str)
+    return {} if _name_of(objective) == "auto" else {k: v for k, v in vars(objective).items() if isinstance(v, plain)}
+
+
+def _sha256_of(model: nn.Module) -> str:
+    """Hash the weights of a model."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def open_dataset(data_dir: str | os.PathLike[str]) -> PreparedDataset:
+    """Open a prepared dataset, the output of `bertkit prepare`; raises InputError if it is none."""
+    return open_prepared(Path(path_of(data_dir)))
+
+
+def new_model(name: str, tokenizer: Tokenizer, *, seed: int = 0, **settings: object) -> BertWithHeads:
+    """Make a model with initial weights, of one of the shapes of `bertkit pretrain model=`, for the vocabulary of a tokenizer.
+
+    `settings` are those of `pretrain` that concern the model: `segments="pairs"` adds the next sentence head.
+
+    Raises InputError if a setting is wrong.
+    """
+    own = {"model": name, "segments": "full_sentences", "segments.max_seq_length": 8, "seed": seed, **settings}
+    chosen = build(PretrainSettings, compose_values("pretrain", {**NOWHERE, **own}))
+    return initialised(config_of(chosen, tokenizer.facts), chosen.heads, "next_sentence" in chosen.heads, seed)
+
+
+class Fit(Iterator[StepReport]):
+    """The steps of a training: an iterator of their reports."""
+
+    def __init__(self, job: AnyJob, reports: Iterator[StepReport]) -> None:
+        self.job, self._reports = job, reports
+
+    def __next__(self) -> StepReport:
+        """Train a step, and return its report."""
+        try:
+            return next(self._reports)
+        except BaseException:
+            self.job.model.eval()
+            raise
+
+    def run(self) -> Run:
+        """Train to the end; return the directory, its model and the final metrics."""
+        for _ in self:
+            pass
+        place = self.job.directory
+        return Run(None, None, {}) if place is None else Run(place, place / "model", read_scores(place))
+
+
+def fit(
+    job: Pretraining | Finetuning,
+    steps: int,
+    learning_rate: float,
+    *,
+    directory: str | os.PathLike[str] | None = None,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    optimizer: Mapping[str, object] | None = None,
+    schedule: str | Mapping[str, object] = "linear",
+) -> Fit:
+    """Train the model of a job, in place, and yield a report after each step; `.run()` goes through to the end.
+
+    Without a directory it is training, nothing else. With one it is a run: what `bertkit pretrain` and `bertkit finetune` write is there
+    at the end, the same call with the same job resumes it after a stop, and its progress is printed.
+
+    The model is in training mode and on the device until the iterator ends, then in evaluation mode. Under torchrun all processes
+    train together. `report.measured` has the losses, accuracies and the norm of the gradient.
+
+    Args:
+        job: what is trained.
+        steps: the number of steps.
+        learning_rate: the peak of the schedule.
+        directory: of the run; None to write nothing.
+        device: "auto" uses CUDA if it is available.
+        optimizer: settings of `optimizer.`, such as {"beta2": 0.98, "bias_correction": True}; the others are those of BERT.
+        schedule: an option of `schedule=`, or settings of it.
+
+    Raises:
+        InputError: an argument is wrong, or the directory holds another run.
+        NumericsError: a loss or the gradient is not finite in five steps in a row.
+        StoppedError: a signal stopped the run in a directory.
+    """
+    own = {"model": "base", "steps": steps, "precision": job.settings.precision, "device": device, "schedule": schedule}
+    own |= {"optimizer": {**(optimizer or {}), "peak_learning_rate": learning_rate}}
+    chosen = build(PretrainSettings, compose_values("pretrain", {**NOWHERE, **own}))
+    world, place = world_from_environment(), None if directory is None else Path(path_of(directory, "directory"))
+    accelerator = make_accelerator(device, world.size)
+    check_precision(job.settings.precision, accelerator.device.type)
+    made = job.with_course(steps, chosen, place)
+    made.steps, made.directory = steps, place
+    made.on(accelerator)
+    if place is None:
+        return Fit(made, _steps(made))
+    made.identity = identity_of(to_mapping(made.settings), made.rules) | made.content
+    return Fit(made, run_steps(made))
+
+
+def _steps(job: AnyJob) -> Iterator[StepReport]:
+    """Train a job without a directory."""
+    accelerator, settings, model = job.accelerator, job.settings, job.model
+    model.use(FastWays.of(job.choices.kernels))
+    prepared = accelerator.prepare_model(model.train(), device_placement=True)
+    groups = parameter_groups(model, settings.optimizer.weight_decay, job.start.rate_scale_of)
+    learner = Learner(
+        accelerator,
+        prepared,
+        make_optimizer(groups, settings.optimizer),
+        functools.partial(job.objective.losses, precision=settings.precision),
+        LossScale(accelerator.device) if settings.precision == "fp16" else None,
+        counts=job.objective.counts,
+    )
+    for report in train(learner, job.course(job.prepared)):
+        report.check_skips(settings.numerics.max_skips_in_a_row)
+        yield report
