@@ -10,6 +10,7 @@ Doors:
     outputs          files named by the user, such as output=
     resume_rules     which settings may change when a run is resumed (`opening.check` refuses the others)
     start            the starting model of a run
+    start_weights    the hashes of its files
     fitting          checks that a model fits its tokenizer, the data and the settings
     choices          the automatic choices of a run
     memory_plan      how much memory a run needs
