@@ -244,7 +244,7 @@ def test_light_modules_stay_light(module: str) -> None:
 
 
 def test_a_finished_run_is_recognised_without_torch() -> None:
-    code = "import sys, bertkit.run.checks, bertkit.run.finished; print(*{'torch', 'accelerate'} & set(sys.modules))"
+    code = "import sys, bertkit.jobs.checks, bertkit.run.finished; print(*{'torch', 'accelerate'} & set(sys.modules))"
     assert printed(code).split() == []
 
 

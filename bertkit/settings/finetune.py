@@ -173,9 +173,9 @@ COMMAND = Command(
     rows={"train": "task.files.train", "dev": "task.files.dev"},
     model="model",
     scores_file="eval.json",
-    check="bertkit.run.checks.read_local_splits",
+    check="bertkit.jobs.checks.read_local_splits",
     finished="bertkit.run.finished.is_finetuned",
-    infer="bertkit.run.checks.infer_settings",
+    infer="bertkit.jobs.checks.infer_settings",
     short={
         "": "task.files.train",
         "--text": "task.columns.text",

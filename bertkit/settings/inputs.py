@@ -11,7 +11,7 @@ from bertkit.base.typed_settings import unused
 from bertkit.settings.command import VERBATIM, CommandSettings
 from bertkit.tasks.task_config import TaskConfig
 
-CHECK = "bertkit.run.checks.check_input"
+CHECK = "bertkit.jobs.checks.check_input"
 
 
 @dataclass(frozen=True, kw_only=True)
