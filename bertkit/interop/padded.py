@@ -89,7 +89,10 @@ class PaddedBert(nn.Module):
                 shapes, or attention weights are requested in training mode.
         """
         ids, mask, types = self._checked(input_ids, attention_mask, token_type_ids)
-        tokens, written = unpad(mask), self._targets(decoder_input_ids, decoder_attention_mask, len(ids))
+        tokens, written = (
+            unpad(mask, skips_padding=self.config.skips_padding),
+            self._targets(decoder_input_ids, decoder_attention_mask, len(ids)),
+        )
         out = self.model(
             ids.reshape(-1)[tokens.indices],
             types.reshape(-1)[tokens.indices],
@@ -142,6 +145,11 @@ class PaddedBert(nn.Module):
         mask = torch.ones_like(ids) if attention_mask is None else attention_mask.flatten(0, -2)
         types = torch.zeros_like(ids) if token_type_ids is None else token_type_ids.flatten(0, -2)
         self._check_length("input_ids", ids)
+        pad = self.config.pad_token_id
+        if self.config.skips_padding and bool(((ids == pad) & mask.bool()).any()):
+            raise ValueError(
+                f"input_ids: padding, token {pad}, among the tokens of a text, where it has no position; set attention_mask to 0 there"
+            )
         return _Inputs(ids, mask, types)
 
     def _check_length(self, name: str, ids: Tensor) -> None:
@@ -150,11 +158,11 @@ class PaddedBert(nn.Module):
             raise ValueError(f"{name}: {ids.shape[1]} tokens exceed max_position_embeddings={limit}; truncate them")
 
 
-def unpad(attention_mask: Tensor, name: str = "attention_mask") -> Unpadded:
+def unpad(attention_mask: Tensor, name: str = "attention_mask", skips_padding: bool = False) -> Unpadded:
     """Find the tokens of a padded batch, (B, T).
 
-    Position ids are columns of the padded batch, so padding on the left shifts the positions. Raises ValueError if a sequence
-    has no token at all.
+    Position ids are columns of the padded batch, so padding on the left shifts the positions, except with `skips_padding`. Raises
+    ValueError if a sequence has no token at all.
     """
     is_token = attention_mask.bool()  # (B, T)
     indices = is_token.reshape(-1).nonzero().squeeze(1)  # (S,)
@@ -162,7 +170,8 @@ def unpad(attention_mask: Tensor, name: str = "attention_mask") -> Unpadded:
     if not bool((lengths > 0).all()):
         raise ValueError(f"{name}: a sequence has no token; every row needs at least one 1")
     num_columns = attention_mask.shape[1]
-    layout = Layout.from_lengths(lengths, attention_mask.device, indices.remainder(num_columns))
+    columns = None if skips_padding else indices.remainder(num_columns)
+    layout = Layout.from_lengths(lengths, attention_mask.device, columns)
     return Unpadded(indices, layout, num_columns)
 
 

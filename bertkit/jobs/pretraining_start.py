@@ -9,7 +9,7 @@ from bertkit.base.errors import InputError, say
 from bertkit.base.typed_settings import at, refuse
 from bertkit.data.corpus.prepared import PreparedDataset
 from bertkit.data.corpus.tokenizer import VocabFacts
-from bertkit.interop.hugging_face.config_json import read_config, require_class
+from bertkit.interop.hugging_face.config_json import completed, read_config, require_class
 from bertkit.interop.load import load_directory
 from bertkit.interop.model_dir import resolve_model_dir
 from bertkit.jobs.phases import lengths_of
@@ -36,7 +36,7 @@ def start_pretraining(settings: PretrainSettings, dataset: PreparedDataset) -> S
 
 def config_of(settings: PretrainSettings, vocab: VocabFacts) -> BertConfig:
     """Return the configuration of a new model."""
-    return BertConfig(
+    config = BertConfig(
         **dataclasses.asdict(settings.model),
         vocab_size=vocab.size,
         attention=settings.attention,
@@ -46,6 +46,7 @@ def config_of(settings: PretrainSettings, vocab: VocabFacts) -> BertConfig:
         pad_token_id=vocab.pad,
         eos_token_id=vocab.sep if settings.predicts_next_token else None,
     )
+    return completed(config)
 
 
 def _new(settings: PretrainSettings, dataset: PreparedDataset) -> Start:

@@ -228,13 +228,14 @@ def make_pooler(config: BertConfig) -> nn.Module:
 class Bert(nn.Module):
     """The encoder of Devlin et al. 2019 over packed tokens; with a recurrent decoder, the encoder of Bahdanau et al. 2015."""
 
-    def __init__(self, config: BertConfig, with_pooler: bool = True) -> None:
+    def __init__(self, config: BertConfig, with_pooler: bool = True, pooler_dropout_prob: float = 0.0) -> None:
         super().__init__()
         self.config = config
         self.embeddings = Embeddings(config)
         is_recurrent = config.decoder is not None and config.decoder.kind == "rnn"
         self.encoder = RecurrentLayers(config) if is_recurrent else Encoder(config)
         self.pooler = make_pooler(config) if with_pooler else None
+        self.pooler_dropout = Dropout(pooler_dropout_prob)
         # whether the last layer may compute the first tokens alone: neither the pooler nor a plug-in reads others
         is_plain = isinstance(self.encoder, Encoder) and not self.encoder.layers[-1].has_plugin
         self.may_skip = is_plain and config.attention.pattern == "full" and config.pooling in READING_FIRST
@@ -260,7 +261,7 @@ class Bert(nn.Module):
         if only_pooled and self.pooler is not None and self.may_skip:
             firsts = Layout.from_lengths(torch.ones_like(layout.starts, device="cpu"), embedded.device)
             hidden_states = self.encoder(embedded, layout, firsts=firsts)
-            return hidden_states, self.pooler(hidden_states[-1], firsts)
+            return hidden_states, self.pooler(self.pooler_dropout(hidden_states[-1]), firsts)
         hidden_states = self.encoder(embedded, layout, output_hidden_states, attentions)
-        pooled = self.pooler(hidden_states[-1], layout) if self.pooler is not None else None
+        pooled = None if self.pooler is None else self.pooler(self.pooler_dropout(hidden_states[-1]), layout)
         return hidden_states, pooled

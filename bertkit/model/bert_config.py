@@ -21,6 +21,8 @@ READING_FIRST = ("first", "cls")  # the poolings that read the first token of ea
 POOLED_HEADS = ("next_sentence", "sequence", "choice")  # they read the pooled output; the other heads read every token
 
 Activation = Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish"]
+# the model type of `config.json` under which a model is written, where several have the same layers
+Family = Literal["roberta", "xlm-roberta", "camembert"]
 ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
 Pooling = Annotated[str, OptionOf("pooler")]
 LOCAL_SCORES = ("local_m", "local_p")
@@ -143,6 +145,7 @@ class BertShape:
     # whether the initial output matrices of the layers are divided by sqrt(2 L)
     scale_outputs: bool = field(default=False, metadata=IF_SET)
     task_transform: bool = field(default=False, metadata=IF_SET)  # task heads begin as a masked LM head does
+    family: Family | None = field(default=None, metadata=IF_SET)
 
     def __post_init__(self) -> None:
         size, heads = self.hidden_size, self.num_attention_heads
@@ -196,6 +199,11 @@ class BertConfig(BertShape):
     classifier_dropout: ShareBelow1 | None = None  # dropout before a task head; None for `hidden_dropout_prob`
     embedding_dropout_prob: ShareBelow1 | None = None  # dropout of the embeddings; None for `hidden_dropout_prob`
     head_act: Activation | None = None  # of the transform with which heads begin; None for `hidden_act`
+    # by head: dropout before the pooler, and before the head's last map where it is not `classifier_dropout`
+    pooler_dropout_probs: dict[str, ShareBelow1] = field(default_factory=dict, hash=False, metadata=IF_SET)
+    head_dropout_probs: dict[str, ShareBelow1] = field(default_factory=dict, hash=False, metadata=IF_SET)
+    # whether padding before a text does not shift the positions of its tokens, as in RoBERTa
+    skips_padding: bool = field(default=False, metadata=IF_SET)
 
     @property
     def output_scale(self) -> float:
@@ -219,6 +227,10 @@ class BertConfig(BertShape):
             "head_act": self.head_act is not None,
             "embedding_dropout_prob": self.embedding_dropout_prob is not None,
             "task_transform": self.task_transform,
+            "family": self.family is not None,
+            "pooler_dropout_probs": bool(self.pooler_dropout_probs),
+            "head_dropout_probs": bool(self.head_dropout_probs),
+            "skips_padding": self.skips_padding,
             "type_vocab_size": self.type_vocab_size == 0,
             "norm": self.norm != NormConfig(),
             "pooling": self.pooling != "first",

@@ -94,15 +94,16 @@ def make_head(name: str, config: BertConfig, encoder: Bert) -> nn.Module:
     Source: google-research/bert run_pretraining.py `get_next_sentence_output`, run_classifier.py and run_squad.py
     `create_model`; Devlin et al. 2019, figure 4 and section 4.4; for dropout transformers modeling_bert.py.
     """
-    without_dropout = replace(config, classifier_dropout=0.0)
+    dropped = {"next_sentence": 0.0, "span": 0.0, **config.head_dropout_probs}.get(name, config.classifier_dropout)
+    config = replace(config, classifier_dropout=dropped)
     match name:
         case "masked_lm" | "next_token":
             return MaskedLMHead(config)
         case "next_sentence":
-            return LinearHead(without_dropout, 2)
+            return LinearHead(config, 2)
         case "sequence" | "token" | "span" | "choice":
             num_outputs = {"span": 2, "choice": 1}.get(name, len(config.labels))
-            return _head_of_task(without_dropout if name == "span" else config, num_outputs)
+            return _head_of_task(config, num_outputs)
         case "generation" if config.decoder is not None:
             if config.decoder.kind == "rnn":
                 return RecurrentDecoder(config)
@@ -162,7 +163,8 @@ class BertWithHeads(nn.Module):
             raise InputError(*problems)
         assert with_pooler or not set(heads) & set(POOLED_HEADS), f"{heads} need the pooler"
         self.config = config
-        self.bert = Bert(config, with_pooler)
+        dropped = [config.pooler_dropout_probs.get(head, 0.0) for head in heads]
+        self.bert = Bert(config, with_pooler, max(dropped, default=0.0))
         self.heads = nn.ModuleDict({name: make_head(name, config, self.bert) for name in HEADS if name in heads})
         assert len(self.heads) == len(heads), f"unknown heads among {heads}"
 

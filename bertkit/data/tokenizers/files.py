@@ -22,6 +22,11 @@ CONFIG, SPECIAL_MAP, ADDED, MODEL = (
     "config.json",
 )
 BERT, GENERIC = "BertTokenizer", ("", "PreTrainedTokenizer", "TokenizersBackend", "PythonBackend")
+# of a tokenizer.json for which no file names a class, by the model's type
+CLASSES = {
+    "bert": BERT, "encoder-decoder": BERT, "roberta": "RobertaTokenizer", "xlm-roberta": "XLMRobertaTokenizer",
+    "camembert": "CamembertTokenizer",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,7 @@ class Files:
     def class_name(self) -> str:
         """The class by which `transformers` reads the files; "" if it takes tokenizer.json as it is."""
         kind = str(self.model.get("model_type"))
-        usual = BERT if kind in ("bert", "encoder-decoder") or not self.content else ""
+        usual = CLASSES.get(kind, "") if self.content else BERT
         name = str(self.config.get("tokenizer_class") or self.model.get("tokenizer_class") or usual).removesuffix(
             "Fast"
         )

@@ -139,7 +139,7 @@ def _usage_example(model: BertWithHeads, use: _Use, is_of_sentences: bool) -> st
         return _SENTENCES
     if config.variant and "generation" in model.heads:
         return _WRITES
-    if config.variant and not is_decoder(config):
+    if not writer_of(config).writes(config):
         return _OWN
     more = "".join(f", {name}={value}" for name, value in writer_of(config).reference_settings(model).items())
     numbers = _NUMBERS.get(config.problem_type or "") if "sequence" in model.heads else None

@@ -112,6 +112,10 @@ class Architecture(ABC):
     def reference_weights(self, model: BertWithHeads, full_name: str) -> list[Located]:
         """Return where a weight is in the class of `transformers`: in two places if decoder and encoder share it."""
 
+    def completed(self, config: BertConfig) -> BertConfig:
+        """Return the configuration of a new model with the settings that follow from its type."""
+        return config
+
     def reference_settings(self, model: BertWithHeads) -> Content:
         """Return what `from_pretrained` of the class needs, beyond the directory, to load a model without new weights."""
         return {}

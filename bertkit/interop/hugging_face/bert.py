@@ -27,7 +27,14 @@ from bertkit.interop.hugging_face.architecture import (
     rule_of,
 )
 from bertkit.interop.hugging_face.config_json import is_decoder, problem_type_of
-from bertkit.interop.hugging_face.names import CLASSIFIERS, from_hugging_face, full_name, to_hugging_face, unwrapped
+from bertkit.interop.hugging_face.names import (
+    CLASSIFIERS,
+    HUGGING_FACE,
+    from_hugging_face,
+    full_name,
+    to_hugging_face,
+    unwrapped,
+)
 from bertkit.model.attention_config import AttentionConfig
 from bertkit.model.bert_config import BertConfig, NormConfig
 from bertkit.model.heads import BertWithHeads
@@ -49,6 +56,7 @@ _TIES = {
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
 _TIES |= {f"decoder.{tied}": f"decoder.{original}" for tied, original in _TIES.items()}
+_CLASSIFIERS = ("classifier.weight", "classifier.out_proj.weight")
 _OLD_NAMES = {r"LayerNorm\.gamma$": "LayerNorm.weight", r"LayerNorm\.beta$": "LayerNorm.bias"}
 _OWNER = re.compile(r"^(model\.)+")  # what a BERT is called in a module that holds it, such as Lightning's
 _DISTANCES = re.compile(r"bert\.encoder\.layer\.(\d+)\.attention\.self\.distance_embedding\.weight")
@@ -75,6 +83,8 @@ class BertArchitecture(Architecture):
         (): "BertModel",
     }
     without_pooler: ClassVar[tuple[Heads, ...]] = (("masked_lm",), ("next_token",), ("token",), ("span",))
+    names: ClassVar[Mapping[str, str]] = HUGGING_FACE  # full names by bertkit's
+    ties: ClassVar[Mapping[str, str]] = _TIES  # of full names: those of a second copy, and of the original
     # tensors without a weight, with the reason
     left_out: ClassVar[Mapping[str, str]] = {
         r"(decoder\.)?bert\.embeddings\.(position|token_type)_ids": "a buffer of old versions, not a weight"
@@ -102,7 +112,7 @@ class BertArchitecture(Architecture):
 
     def content(self, config: BertConfig, class_name: str, dtype: torch.dtype) -> Content:
         """Return the settings by their keys, for `transformers` 4 and 5."""
-        causal = {"is_decoder": True} if is_decoder(config) else {}
+        causal = {"is_decoder": True} if config.attention.pattern == "causal" else {}
         return shared_content(config, class_name, dtype) | causal
 
     def full_name_of_file(self, name: str) -> str:
@@ -122,35 +132,38 @@ class BertArchitecture(Architecture):
                 stored.put(full, name, tensor)
         if content.get("position_embedding_type") == RELATIVE_KEY:
             _turn_distances(stored)
-        stored.untie(_TIES, content)
+        stored.untie(self.ties, content)
         return stored
 
     def our_names(self, names: Iterable[str], content: Content) -> dict[str, str]:
         """Translate by the heads of the named class; without one, `classifier` belongs to a pooler, or else to tokens."""
         names, heads = set(names), self.heads_of_classes(content)
-        default = "sequence" if "bert.pooler.dense.weight" in names else "token"
-        classifier = next((head for head in CLASSIFIERS if head in heads), default)
-        return from_hugging_face(names, classifier, "next_token" if "next_token" in heads else "masked_lm")
+        classifier = next((head for head in CLASSIFIERS if head in heads), self.unnamed_classifier(names))
+        return from_hugging_face(names, classifier, "next_token" if "next_token" in heads else "masked_lm", self.names)
+
+    def unnamed_classifier(self, names: set[str]) -> str:
+        """Return the head that has the classifier if no class is named."""
+        return "sequence" if "bert.pooler.dense.weight" in names else "token"
 
     def full_name(self, name: str) -> str:
         """Translate by the table of names; parameters that only variants have keep theirs."""
-        return to_hugging_face(name)
+        return to_hugging_face(name, self.names)
 
     def reference_settings(self, model: BertWithHeads) -> Content:
         """Leave out the pooler of an encoder that has none."""
         return {} if model.heads or model.bert.pooler else {"add_pooling_layer": False}
 
     def tensors_of(self, model: BertWithHeads) -> dict[str, Tensor]:
-        """Return the weights, for an encoder alone without the prefix `bert.`; no pooler if the class has none."""
-        prefix, absent = "" if model.heads else self.prefix, () if self.has_pooler(model) else ("bert.pooler.",)
+        """Return the weights by their names in the class; no pooler if the class has none."""
+        absent = () if self.has_pooler(model) else ("bert.pooler.",)
         return {
-            self.full_name(name).removeprefix(prefix): tensor.detach()
+            self.reference_weights(model, self.full_name(name))[0].name: tensor.detach()
             for name, tensor in model.named_parameters()
             if not name.startswith(absent)
         }
 
     def reference_weights(self, model: BertWithHeads, full_name: str) -> list[Located]:
-        """Return the full name, for an encoder alone without the prefix `bert.`."""
+        """Return the full name, for an encoder alone without the prefix."""
         return [Located(full_name if model.heads else full_name.removeprefix(self.prefix))]
 
 
@@ -178,7 +191,7 @@ def activation_of(name: object) -> object:
 
 def task_settings(content: Content, tensors: Mapping[str, Tensor]) -> Content:
     """Return the settings of labels and padding, which all model types have."""
-    labels, kind = labels_of(content, tensors.get("classifier.weight")), content.get("problem_type")
+    labels, kind = labels_of(content, _classifier_in(tensors)), content.get("problem_type")
     refuse(
         len(labels) == 1
         and kind == "single_label_classification"
@@ -190,6 +203,11 @@ def task_settings(content: Content, tensors: Mapping[str, Tensor]) -> Content:
     if isinstance(pad, int) and isinstance(size, int) and -size <= pad < 0:
         pad += size  # torch's embeddings count from the end
     return {"labels": labels, "problem_type": kind, "score_activation": score, "pad_token_id": pad}
+
+
+def _classifier_in(tensors: Mapping[str, Tensor]) -> Tensor | None:
+    """Return the matrix whose rows are the labels' logits; None if there is none."""
+    return next((tensors[name] for name in _CLASSIFIERS if name in tensors), None)
 
 
 def score_activation(content: Content, num_labels: int, problem_type: object) -> str | None:
@@ -237,7 +255,7 @@ def shared_content(config: BertConfig, class_name: str, dtype: torch.dtype) -> C
         "model_type": "bert",
         "position_embedding_type": "absolute",
     }
-    if class_name == BertArchitecture.classes["next_token",]:
+    if class_name.endswith(("LMHeadModel", "ForCausalLM")):
         content["eos_token_id"] = config.eos_token_id
     return content
 
@@ -281,9 +299,10 @@ class VariantArchitecture(BertArchitecture):
         own = {name: content.get(name) for name in known}
         groups = {name: {**known[name], **group} if isinstance(group, dict) else group for name, group in own.items()}
         others = {"pooling": content.get("pooling", "first")}
-        others |= {name: content.get(name, {}) for name in ("head", "feed_forward")}
-        others |= {"task_transform": content.get("task_transform", False)}
-        others |= {name: content.get(name) for name in ("head_act", "embedding_dropout_prob")}
+        mappings = ("head", "feed_forward", "pooler_dropout_probs", "head_dropout_probs")
+        others |= {name: content.get(name, {}) for name in mappings}
+        others |= {name: content.get(name, False) for name in ("task_transform", "skips_padding")}
+        others |= {name: content.get(name) for name in ("head_act", "embedding_dropout_prob", "family")}
         return groups | others | shared_settings(content, tensors)
 
     def content(self, config: BertConfig, class_name: str, dtype: torch.dtype) -> Content:

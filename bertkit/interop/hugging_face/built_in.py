@@ -3,3 +3,4 @@
 from bertkit.interop.hugging_face import bert as bert
 from bertkit.interop.hugging_face import encoder_decoder as encoder_decoder
 from bertkit.interop.hugging_face import modern_bert as modern_bert
+from bertkit.interop.hugging_face import roberta as roberta

@@ -71,6 +71,12 @@ def changed_from_bert(config: BertConfig) -> list[str]:
     return [each for each in changed if not config.attention.without_effect(each.partition("=")[0].partition(".")[2])]
 
 
+def completed(config: BertConfig) -> BertConfig:
+    """Return the configuration of a new model with the settings that follow from its family."""
+    architecture = find_architecture(config.family)
+    return config if architecture is None else architecture.completed(config)
+
+
 def config_json(config: BertConfig, class_name: str, dtype: torch.dtype = torch.float32) -> str:
     """Write `config.json` for a class of `transformers` 4 and 5; `dtype` is the dtype of the weights."""
     content = writer_of(config).content(config, class_name, dtype)

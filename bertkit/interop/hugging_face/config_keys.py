@@ -66,10 +66,14 @@ BERT = Keys(
     {**ONLY, "add_cross_attention": False},
     NO_EFFECT,
 )
+ROBERTA = Keys(
+    BERT.honoured - {"position_embedding_type"}, {**BERT.only, "position_embedding_type": "absolute"}, NO_EFFECT
+)
 # of bertkit's own type
 OWN = Keys(
     BERT.honoured
-    | {"attention", "embedding_dropout_prob", "feed_forward", "head", "head_act", "norm", "pooling", "task_transform"},
+    | {"attention", "embedding_dropout_prob", "feed_forward", "head", "head_act", "norm", "pooling", "task_transform"}
+    | {"family", "head_dropout_probs", "pooler_dropout_probs", "skips_padding"},
     BERT.only,
     NO_EFFECT,
 )

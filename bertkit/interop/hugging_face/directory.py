@@ -70,7 +70,7 @@ def text_files(model: PaddedBert | BertWithHeads, tokenizer: Tokenizer) -> dict[
     """Return the contents of the configuration and tokenizer files of a model directory, by file name."""
     inner = packed(model)
     config = config_json(inner.config, architecture_of(inner), next(inner.parameters()).dtype)
-    has_types = inner.config.type_vocab_size > 0
+    has_types = inner.config.type_vocab_size > 1
     return {"config.json": config, **tokenizer.files(inner.config.max_position_embeddings, has_types)}
 
 

@@ -6,6 +6,12 @@
 import re
 from collections.abc import Iterable, Mapping
 
+
+def by_weight(modules: Mapping[str, str]) -> dict[str, str]:
+    """Return the names of the weights of modules, with their biases."""
+    return {f"{ours}.{part}": f"{theirs}.{part}" for ours, theirs in modules.items() for part in ("weight", "bias")}
+
+
 OF_A_LAYER = {
     "attention.query": "attention.self.query",
     "attention.key": "attention.self.key",
@@ -38,7 +44,7 @@ HUGGING_FACE = {
     "bert.embeddings.segment.weight": "bert.embeddings.token_type_embeddings.weight",
     "heads.masked_lm.bias": "cls.predictions.bias",
     "heads.next_token.bias": "cls.predictions.bias",
-    **{f"{ours}.{part}": f"{theirs}.{part}" for ours, theirs in _MODULES.items() for part in ("weight", "bias")},
+    **by_weight(_MODULES),
 }
 _DECODER = (
     ("bert.embeddings.", "heads.generation.embeddings."),
@@ -78,19 +84,31 @@ _WRAPPERS = re.compile(r"(^|(?<=\.))(_orig_mod|_fsdp_wrapped_module|_checkpoint_
 _OUTERMOST = re.compile(r"^(module\.)+")
 
 
-def to_hugging_face(name: str) -> str:
+def of_encoder(prefix: str) -> dict[str, str]:
+    """Return the names of the weights of an encoder that has BERT's, by another prefix."""
+    return {
+        ours: f"{prefix}{theirs[len('bert.') :]}" for ours, theirs in HUGGING_FACE.items() if ours.startswith("bert.")
+    }
+
+
+def to_hugging_face(name: str, table: Mapping[str, str] = HUGGING_FACE) -> str:
     """Translate a bertkit name; parameters that only bertkit's variants have keep their names."""
-    theirs = translate([name], HUGGING_FACE)
+    theirs = translate([name], table)
     return name if name not in theirs and OWN.search(name) else theirs[name]
 
 
-def from_hugging_face(names: Iterable[str], classifier: str = "sequence", lm: str = "masked_lm") -> dict[str, str]:
+def from_hugging_face(
+    names: Iterable[str],
+    classifier: str = "sequence",
+    lm: str = "masked_lm",
+    table: Mapping[str, str] = HUGGING_FACE,
+) -> dict[str, str]:
     """Translate names of Hugging Face; names that bertkit does not know are left out.
 
     `classifier` and `lm` are the heads that `classifier.*` and `cls.predictions.*` belong to. Parameters of variants keep theirs.
     """
     others = tuple(f"heads.{head}." for head in {*CLASSIFIERS, *LM_HEADS} - {classifier, lm})
-    inverse = {theirs: ours for ours, theirs in HUGGING_FACE.items() if not ours.startswith(others)}
+    inverse = {theirs: ours for ours, theirs in table.items() if not ours.startswith(others)}
     return {name: name for name in names if OWN.search(name)} | translate(names, inverse)
 
 

@@ -202,7 +202,7 @@ def their_parameters(model: BertWithHeads, theirs: nn.Module) -> dict[str, list[
 
     A pooler that no head uses is left out; only bertkit has it.
     """
-    parameters: dict[str, Tensor] = dict(theirs.named_parameters())
+    parameters: dict[str, Tensor] = dict(theirs.named_parameters(remove_duplicate=False))
     architecture = writer_of(model.config)
     places = {name: architecture.reference_weights(model, name) for name in full_tensors(model)}
     known = {
@@ -210,5 +210,6 @@ def their_parameters(model: BertWithHeads, theirs: nn.Module) -> dict[str, list[
         for name, of_theirs in places.items()
     }
     absent = [name for name, of_theirs in known.items() if not of_theirs]
-    assert all(name.startswith("bert.pooler.") for name in absent), f"transformers has no {absent[0]}"
+    pooler = f"{architecture.prefix}pooler."
+    assert all(name.startswith(pooler) for name in absent), f"transformers has no {absent[0]}"
     return {name: of_theirs for name, of_theirs in known.items() if of_theirs}

@@ -33,6 +33,7 @@ from bertkit.tasks.task_config import without_retired
 MAX_BYTES = 1_000_000  # of a file with settings; those of bertkit have a few thousand
 LENGTHS = {"segments.max_seq_length", "final_phase.max_seq_length"}
 FEW_STEPS = 10
+_OF_FAMILY = re.compile(r"^(roberta)_(?=mini$)")  # before the size, which decides on the settings of a run from scratch
 ONE_AT_A_TIME = threading.Lock()  # Hydra has one state for the whole process
 
 
@@ -160,7 +161,8 @@ def _of_size(
     given = {one.key: one.value for one in changes}
     if command != "pretrain" or "experiment" in choices or given.get("model_dir") is not None:
         return []
-    path = option_file(directories, "from_scratch", choices.get("model", names.usual_options(command)["model"]))
+    shape = choices.get("model", names.usual_options(command)["model"])
+    path = option_file(directories, "from_scratch", _OF_FAMILY.sub("", shape))
     content = parse_yaml(path.read_text(encoding="utf-8")) if path.is_file() else {}
     has_lengths = {*LENGTHS, "segments"} & given.keys() or given.get("steps") in range(FEW_STEPS)
     left_out = choices.keys() - {"model"} | (LENGTHS if has_lengths else set())

@@ -1,0 +1,150 @@
+"""The model types `roberta`, `xlm-roberta` and `camembert`: BERT without next sentences (Liu et al. 2019, section 3).
+
+In `transformers` positions are counted from pad_token_id + 1, so that the first rows of the table of positions are never used. Here
+the table begins with the first row that is used, and `max_position_embeddings` is the number of tokens that a text may have.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from bertkit.base.plugins import option
+from bertkit.interop.hugging_face import config_keys
+from bertkit.interop.hugging_face.architecture import Content, Heads, Located, StoredTensors, heads_of
+from bertkit.interop.hugging_face.family import FamilyArchitecture
+from bertkit.interop.hugging_face.names import by_weight, of_encoder
+from bertkit.model.bert_config import BertConfig
+from bertkit.model.heads import BertWithHeads
+
+_PLACES = "roberta.embeddings.position_embeddings.weight"
+_POOLERS = {f"classifier.dense.{part}": f"roberta.pooler.dense.{part}" for part in ("weight", "bias")}
+_NAMES = {
+    **of_encoder("roberta."),
+    **by_weight(
+        {
+            "heads.masked_lm.dense": "lm_head.dense",
+            "heads.masked_lm.norm": "lm_head.layer_norm",
+            "heads.next_token.dense": "lm_head.dense",
+            "heads.next_token.norm": "lm_head.layer_norm",
+            "heads.sequence.dense": "classifier.out_proj",
+            "heads.token.dense": "classifier",
+            "heads.choice.dense": "classifier",
+            "heads.span.dense": "qa_outputs",
+        }
+    ),
+    "heads.masked_lm.bias": "lm_head.bias",
+    "heads.next_token.bias": "lm_head.bias",
+}
+
+
+@option("architecture", "roberta")
+class RobertaArchitecture(FamilyArchitecture):
+    """A RoBERTa. Its sequence head begins with a map that is called a pooler elsewhere, and so it is here."""
+
+    family = "roberta"
+    prefix = "roberta."
+    parts = ("roberta.", "heads.")
+    keys = config_keys.ROBERTA
+    defaults: ClassVar[Content] = {"pad_token_id": 1}
+    names: ClassVar[Mapping[str, str]] = _NAMES
+    ties: ClassVar[Mapping[str, str]] = {
+        "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
+        "lm_head.decoder.bias": "lm_head.bias",
+    }
+    left_out: ClassVar[Mapping[str, str]] = {
+        r"roberta\.embeddings\.(position|token_type)_ids": "a buffer of old versions, not a weight"
+    }
+    classes: ClassVar[Mapping[Heads, str]] = {
+        ("masked_lm",): "RobertaForMaskedLM",
+        ("next_token",): "RobertaForCausalLM",
+        ("sequence",): "RobertaForSequenceClassification",
+        ("token",): "RobertaForTokenClassification",
+        ("span",): "RobertaForQuestionAnswering",
+        ("choice",): "RobertaForMultipleChoice",
+        (): "RobertaModel",
+    }
+
+    def settings(self, content: Content, tensors: Mapping[str, Tensor]) -> Content:
+        """Count the positions that a text can have."""
+        read = super().settings(content, tensors)
+        rows, pad = read["max_position_embeddings"], read["pad_token_id"]
+        return read | {"max_position_embeddings": rows - _first(pad) if type(rows) is int else rows}
+
+    def derived(self, read: Content) -> Content:
+        """Return the activation of the masked LM head, always GELU, and what dropout differs from BERT's."""
+        dropped, own = read["hidden_dropout_prob"], read["classifier_dropout"]
+        return {
+            "head_act": None if read["hidden_act"] == "gelu" else "gelu",
+            "pooler_dropout_probs": {"sequence": dropped if own is None else own},
+            "head_dropout_probs": {"choice": dropped},
+            "skips_padding": True,
+        }
+
+    def content(self, config: BertConfig, class_name: str, dtype: torch.dtype) -> Content:
+        """Count the rows of positions in `transformers`."""
+        return super().content(config, class_name, dtype) | {
+            "bos_token_id": None,
+            "eos_token_id": config.eos_token_id,
+            "max_position_embeddings": config.max_position_embeddings + _first(config.pad_token_id),
+        }
+
+    def stored(self, tensors: Mapping[str, Tensor], content: Content) -> StoredTensors:
+        """Leave out the rows that are no positions, and a pooler beside the map of a sequence head."""
+        stored = super().stored(tensors, content)
+        for name in _POOLERS.keys() & stored.tensors.keys():
+            pooler, in_file = _POOLERS[name], stored.file_names.pop(name)
+            if stored.tensors.pop(pooler, None) is not None:
+                stored.skipped[stored.file_names[pooler]] = "an unused pooler"
+            stored.tensors[pooler], stored.file_names[pooler] = stored.tensors.pop(name), in_file
+        if _PLACES in stored.tensors:
+            pad = (self.defaults | content)["pad_token_id"]
+            stored.tensors[_PLACES] = stored.tensors[_PLACES][_first(pad) :]
+        return stored
+
+    def unnamed_classifier(self, names: set[str]) -> str:
+        """Return the head by the names of its weights."""
+        with_pooler = "choice" if "roberta.pooler.dense.weight" in names else "token"
+        return "sequence" if "classifier.out_proj.weight" in names else with_pooler
+
+    def tensors_of(self, model: BertWithHeads) -> dict[str, Tensor]:
+        """Add rows of zeros before the first position."""
+        tensors = super().tensors_of(model)
+        name = self.reference_weights(model, _PLACES)[0].name
+        if name in tensors:
+            rows = tensors[name].new_zeros(_first(model.config.pad_token_id), tensors[name].shape[1])
+            tensors[name] = torch.cat([rows, tensors[name]])
+        return tensors
+
+    def reference_weights(self, model: BertWithHeads, full_name: str) -> list[Located]:
+        """Return the name in the class: of the pooler by the head, of the positions with their rows."""
+        rows = slice(_first(model.config.pad_token_id) if full_name == _PLACES else 0, None)
+        own = {theirs: ours for ours, theirs in _POOLERS.items()} if heads_of(model) == ("sequence",) else {}
+        return [replace(super().reference_weights(model, own.get(full_name, full_name))[0], rows=rows)]
+
+
+def _first(pad_token_id: object) -> int:
+    """Return the row of the first position."""
+    return pad_token_id + 1 if type(pad_token_id) is int else 0
+
+
+@option("architecture", "xlm-roberta")
+class XLMRobertaArchitecture(RobertaArchitecture):
+    """An XLM-RoBERTa, of the same layers and names (Conneau et al. 2020)."""
+
+    family = "xlm-roberta"
+    classes: ClassVar[Mapping[Heads, str]] = {
+        heads: f"XLM{name}" for heads, name in RobertaArchitecture.classes.items()
+    }
+
+
+@option("architecture", "camembert")
+class CamembertArchitecture(RobertaArchitecture):
+    """A CamemBERT, of the same layers and names (Martin et al. 2020)."""
+
+    family = "camembert"
+    classes: ClassVar[Mapping[Heads, str]] = {
+        heads: name.replace("Roberta", "Camembert") for heads, name in RobertaArchitecture.classes.items()
+    }

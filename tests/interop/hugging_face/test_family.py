@@ -1,0 +1,210 @@
+"""BERT's family: every class of each type beside `transformers`, both ways, over random shapes."""
+
+import dataclasses
+import json
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from family_tokenizers import TEXTS, save_tokenizer
+from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
+
+import bertkit
+from bertkit.base.errors import InputError
+from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.interop.hugging_face.architecture import Architecture, find_architecture
+from bertkit.interop.hugging_face.config_json import architecture_of, config_json
+from bertkit.interop.hugging_face.directory import tensors_of, write_model
+from bertkit.interop.load import load_directory
+from bertkit.interop.parity.comparison import certify, load_reference
+from bertkit.interop.parity.tokenizers import tokenizer_fault
+
+CONFIGS: dict[str, Any] = {
+    "roberta": transformers.RobertaConfig,
+    "xlm-roberta": transformers.XLMRobertaConfig,
+    "camembert": transformers.CamembertConfig,
+}
+
+
+def architecture(kind: str) -> Architecture:
+    found = find_architecture(kind)
+    assert found is not None
+    return found
+
+
+def shape(kind: str, number: int) -> dict[str, Any]:
+    """A random shape, by the keys of the type."""
+    draw = random.Random(f"{kind} {number}")
+    head_size, heads = draw.choice([3, 5, 8]), draw.choice([1, 2, 3])
+    return {
+        "vocab_size": draw.randint(11, 101), "hidden_size": head_size * heads, "num_attention_heads": heads,
+        "num_hidden_layers": draw.randint(1, 3), "intermediate_size": draw.randint(1, 50),
+        "hidden_act": draw.choice(["gelu", "gelu_new", "relu", "silu"]),
+        "max_position_embeddings": draw.choice([23, 40]), "type_vocab_size": draw.randint(1, 3),
+        "layer_norm_eps": draw.choice([1e-12, 1e-5]), "pad_token_id": draw.choice([0, 1, 3]),
+        "classifier_dropout": draw.choice([None, 0.0, 0.3]), "bos_token_id": None,
+    }  # fmt: skip
+
+
+def saved(folder: Path, kind: str, heads: tuple[str, ...], number: int, **more: Any) -> torch.nn.Module:
+    """Save a model with random weights by `transformers`."""
+    torch.manual_seed(number)
+    labels = (
+        {"id2label": {n: f"class {n}" for n in range(1 + number % 4)}} if heads in (("sequence",), ("token",)) else {}
+    )
+    config = CONFIGS[kind](**shape(kind, number) | labels | more)
+    config.is_decoder = heads == ("next_token",)
+    theirs: torch.nn.Module = getattr(transformers, architecture(kind).classes[heads])(config)
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.normal_(std=0.3)
+    theirs.save_pretrained(folder)  # type: ignore[operator]
+    return theirs.eval()
+
+
+CASES = [(kind, heads) for kind in CONFIGS for heads in architecture(kind).classes]
+
+
+@pytest.mark.parametrize(("kind", "heads"), CASES, ids=[architecture(kind).classes[heads] for kind, heads in CASES])
+def test_each_class_both_ways(kind: str, heads: tuple[str, ...], tmp_path: Path) -> None:
+    """Outputs and gradients within 1e-10 in float64; the weights that are used are written again, bit for bit."""
+    number = CASES.index((kind, heads))
+    saved(tmp_path / "theirs", kind, heads, number)
+    model, report = load_directory(tmp_path / "theirs")
+    assert (report.skipped, report.new, tuple(model.heads)) == ({}, [], heads)
+    (tmp_path / "ours").mkdir()
+    (tmp_path / "ours" / "config.json").write_text(config_json(model.config, architecture_of(model)))
+    save_file(
+        {name: tensor.contiguous() for name, tensor in tensors_of(model).items()},
+        tmp_path / "ours" / "model.safetensors",
+        {"format": "pt"},
+    )
+    before, after = (load_file(tmp_path / side / "model.safetensors") for side in ("theirs", "ours"))
+    assert before.keys() == after.keys()
+    for name, tensor in before.items():
+        used = slice(-model.config.max_position_embeddings if "position_embeddings" in name else None, None)
+        assert torch.equal(tensor[used], after[name][used]), name
+        assert tensor.shape == after[name].shape
+    load_reference(tmp_path / "ours", model)
+    assert load_directory(tmp_path / "ours").model.config == model.config
+    result = certify(tmp_path / "theirs", num_sequences=2)
+    exact = [row for row in result["comparisons"] if row["dtype"] == "float64"]
+    assert [row for row in exact if row["max_rel"] > 1e-10 and row["max_abs"] > 1e-10] == []
+    assert (result["within_tolerance"], result["rewritten_because"]) == (True, None)
+
+
+def with_tokenizer(folder: Path, kind: str, **more: Any) -> None:
+    """A small masked LM with the tokenizer of its type."""
+    size = save_tokenizer(kind, folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    heads = ("masked_lm",)
+    sizes = {"vocab_size": size, "pad_token_id": tokenizer.pad_token_id, SIZES.get(kind, SIZES[""])["places"]: 70}
+    saved(folder, kind, heads, 1, **sizes | more)
+
+
+SIZES: dict[str, dict[str, str]] = {"": {"places": "max_position_embeddings"}}
+ROWS = [
+    {"text": "The committee met.", "text_pair": "It has decided.", "label": "yes"},
+    {"text": "Naïve café owners paid.", "text_pair": "Sie sprach leise.", "label": "no"},
+]
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_from_its_directory_to_a_task_and_back(kind: str, tmp_path: Path) -> None:
+    """Tokens, fine-tuning on pairs, predictions beside a pipeline of `transformers`, vectors beside sentence-transformers."""
+    with_tokenizer(tmp_path / "model", kind)
+    draw = random.Random(0)
+    words = [word for text in TEXTS for word in text.split()]
+    texts = [" ".join(draw.choices(words, k=draw.randint(0, 9))) for _ in range(200)]
+    theirs, ours = (
+        transformers.AutoTokenizer.from_pretrained(tmp_path / "model"),
+        bertkit.load_tokenizer(tmp_path / "model"),
+    )
+    for seconds in (None, texts[::-1]):
+        assert ours(texts, seconds)["input_ids"] == theirs(texts, seconds)["input_ids"]
+    assert tokenizer_fault(tmp_path / "model") is None
+    sequence = theirs("a", "b")["input_ids"]
+    assert sequence[-1] == theirs.sep_token_id
+    run = bertkit.finetune(
+        task="sequence", train=ROWS * 3, dev=ROWS, model_dir=tmp_path / "model", output_dir=tmp_path / "run", num_epochs=1,
+        **{"task.max_seq_length": 60},
+    )  # fmt: skip
+    predicted = bertkit.load_predictor(run)(ROWS)
+    bertkit.export(model_dir=run, head="task", output_dir=tmp_path / "exported")
+    pipe = transformers.pipeline("text-classification", str(tmp_path / "exported"), device="cpu")
+    expected = [pipe({"text": row["text"], "text_pair": row["text_pair"]}) for row in ROWS]
+    for own, other in zip(predicted, expected, strict=True):
+        assert own["probabilities"][other["label"]] == pytest.approx(other["score"], abs=1e-5)
+    bertkit.export(
+        model_dir=tmp_path / "model", head="encoder", sentence_transformers="mean", output_dir=tmp_path / "vectors"
+    )
+    expected_vectors = SentenceTransformer(str(tmp_path / "vectors"), device="cpu").encode(texts[:9])
+    vectors = bertkit.embed(model_dir=tmp_path / "vectors", input=texts[:9])
+    assert np.abs(vectors - expected_vectors).max() < 1e-5
+
+
+def test_padding_before_a_text_does_not_shift_the_positions_of_roberta(tmp_path: Path) -> None:
+    theirs = saved(tmp_path, "roberta", (), 2, vocab_size=50, pad_token_id=1, max_position_embeddings=20)
+    ids = torch.tensor([[1, 1, 1, 7, 8, 9], [2, 3, 4, 5, 6, 7]])
+    mask = (ids != 1).long()
+    expected = theirs(input_ids=ids, attention_mask=mask).last_hidden_state
+    actual = bertkit.load_model(tmp_path)(ids, mask).last_hidden_state
+    torch.testing.assert_close(actual[mask.bool()], expected[mask.bool()], rtol=0, atol=1e-5)
+    with pytest.raises(ValueError, match="input_ids: padding, token 1, among the tokens of a text"):
+        bertkit.load_model(tmp_path)(ids)
+
+
+def test_roberta_drops_before_the_map_of_its_sequence_head_alone(tmp_path: Path) -> None:
+    """As RobertaClassificationHead; the head for choices has the dropout of the layers."""
+    settings = {"classifier_dropout": 0.3, "hidden_dropout_prob": 0.2}
+    for heads, expected in ((("sequence",), (0.3, 0.3)), (("choice",), (0.0, 0.2)), (("token",), (0.0, 0.3))):
+        saved(tmp_path / heads[0], "roberta", heads, 3, **settings)
+        model = bertkit.load_model(tmp_path / heads[0]).model
+        assert (model.bert.pooler_dropout.prob, model.heads[heads[0]].dropout.prob) == expected
+
+
+def test_an_unused_pooler_beside_the_map_of_the_head_is_left_out(tmp_path: Path) -> None:
+    """As transformers 3 saved sequence classifiers."""
+    saved(tmp_path, "xlm-roberta", ("sequence",), 4)
+    tensors = load_file(tmp_path / "model.safetensors")
+    more = {f"roberta.pooler.dense.{part}": tensors[f"classifier.dense.{part}"] + 1 for part in ("weight", "bias")}
+    save_file(tensors | more, tmp_path / "model.safetensors", {"format": "pt"})
+    model, report = load_directory(tmp_path)
+    assert report.skipped == dict.fromkeys(more, "an unused pooler")
+    assert torch.equal(model.bert.pooler.dense.weight, tensors["classifier.dense.weight"])
+
+
+REFUSED = [
+    ("roberta", {"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key' is not supported"),
+    ("camembert", {"add_cross_attention": True}, "add_cross_attention=True is not supported"),
+    ("xlm-roberta", {"hidden_act": "mish"}, "hidden_act='mish'"),
+]
+
+
+@pytest.mark.parametrize(("kind", "settings", "message"), REFUSED)
+def test_settings_that_bertkit_lacks_are_refused(
+    kind: str, settings: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    saved(tmp_path, kind, ("masked_lm",), 5)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+    with pytest.raises(InputError, match=re.escape(message)):
+        load_directory(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["roberta_mini"])
+def test_a_new_model_of_the_family(name: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """It is written as its type, and read again as it was."""
+    model = bertkit.new_model(name, tokenizer)
+    write_model(model, tokenizer, tmp_path)
+    content = json.loads((tmp_path / "config.json").read_text())
+    assert content["model_type"] == model.config.family
+    again, _ = load_directory(tmp_path)
+    assert again.config == dataclasses.replace(model.config, scale_outputs=False)
+    assert certify(tmp_path, num_sequences=1)["within_tolerance"]
