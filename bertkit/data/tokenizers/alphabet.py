@@ -15,6 +15,9 @@ SHOWN = 5  # characters in a message
 _is_accent = re.compile(
     "[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe00-\ufe2f\U000e0100-\U000e01ef]"
 ).match
+JOINERS = (
+    "\u200c\u200d"  # zero width, between letters: in Persian, Malayalam and others they change a word; in emoji, too
+)
 _is_syllable = re.compile("[\uac00-\ud7a3]").match  # of Korean, which stripping takes apart
 
 

@@ -25,7 +25,7 @@ from bertkit.data.corpus.google_words import MAX_INPUT_CHARS_PER_WORD
 from bertkit.data.corpus.tokenizer_file import NEVER, FileRules
 from bertkit.data.corpus.word_rules import Rules, WordRules, rules_named
 from bertkit.data.data_config import TokenizerConfig
-from bertkit.data.tokenizers.alphabet import choose_alphabet, described, stripping
+from bertkit.data.tokenizers.alphabet import JOINERS, choose_alphabet, described, stripping
 from bertkit.data.tokenizers.special_tokens import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK, SpecialTokens, cls_and_sep
 
 Sentences = Callable[[], Iterable[str]]  # called for each pass over the text
@@ -77,7 +77,7 @@ def learn_wordpiece(sentences: Sentences, config: TokenizerConfig, lowercase: bo
         continuing_subword_prefix="##",
     )
     learner.train_from_iterator((_without_long_words(sentence, normalizer) for sentence in sentences()), trainer)
-    notes += [*alphabet.notes, *_shortage(learner, config)]
+    notes += [*_joiners(counts), *alphabet.notes, *_shortage(learner, config)]
     return Learned(made(dict(learner.get_vocab()), lowercase, strips), notes)
 
 
@@ -102,6 +102,14 @@ def _strips_accents(counts: Counter[str], config: TokenizerConfig, lowercase: bo
     changed = found.accents + found.marks
     notes = [f"accents are stripped from {described(changed, total)}, as in BERT; {way_out}"]
     return _Choice(None if strips == lowercase else strips, notes if strips and changed else [])
+
+
+def _joiners(counts: Counter[str]) -> list[str]:
+    """Say that BERT removes the joiners of a text, if it has any."""
+    number = sum(counts[one] for one in JOINERS)
+    return [
+        f"{number:,} joiners without width are removed, as in BERT; tokenizer=unigram and tokenizer=bpe keep them"
+    ] * bool(number)
 
 
 def _shortage(learner: Tokenizer, config: TokenizerConfig) -> list[str]:

@@ -122,6 +122,24 @@ def test_lower_casing_strips_accents_but_not_the_marks_of_a_script(
         assert theirs(text)["input_ids"] == tokenizer(text)["input_ids"] == load_tokenizer(tmp_path)(text)["input_ids"]
 
 
+def test_joiners_are_counted_where_bert_removes_them() -> None:
+    """They make another letter in Malayalam, and separate the parts of a word in Persian."""
+    lines = ["അവന്\u200d വന്നു, അവള്\u200d പോയി", "می\u200cخواهم کتاب\u200cها را"] * 2
+    removed = learn("wordpiece", lines, 300)
+    assert any(
+        note.startswith("8 joiners without width are removed, as in BERT; tokenizer=unigram") for note in removed.notes
+    )
+    assert not any("joiners" in note for note in learn("wordpiece", [HINDI] * 2, 300).notes)
+    for tokenizer, change in (
+        (removed, without_spaces),
+        (learn("bpe", lines, 600), str),
+        (learn("unigram", lines, 300), str),
+    ):
+        assert [change(tokenizer.decode(ids)).strip() for ids in tokenizer.encode_document(lines)] == [
+            *map(change, lines)
+        ]
+
+
 def test_googles_rules_have_no_choice() -> None:
     config = TokenizerConfig(None, 300, 2, None, "auto")
     rules: Rules = "google"
