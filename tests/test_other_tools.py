@@ -107,7 +107,10 @@ def test_every_row_of_the_table_is_a_setting_of_ours() -> None:
         (setting, name) for row, names in table["settings"].items() for setting in row.split() for name in names.split()
     ]
     keys = {key for command in COMMANDS for key in (*usual_keys(command), *settings_of(command))}
-    keys |= {f"task.{key}" for key in dotted_keys(settings_of_tasks())} | {"segments.next_sentence"}
+    keys |= {f"task.{key}" for key in dotted_keys(settings_of_tasks())} | {
+        "segments.next_sentence",
+        "segments.dupe_factor",
+    }
     assert len(rows) > 150
     assert {setting.partition("=")[0] for setting, _ in rows} - keys == set()
     assert {*table["commands"]} <= {*COMMANDS}
