@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Install bertkit with its test extras, and run ruff, mypy and pytest. Arguments go to pytest.
+# Install bertkit with its test extras, and run ruff, typos, mypy and pytest. Arguments go to pytest.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 cores=$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
@@ -15,6 +15,8 @@ export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"  # the models are tiny, so more t
 echo "== ruff"
 $bin/ruff check .
 $bin/ruff format --check .
+echo "== typos"
+$bin/typos
 types=$(mktemp) last_line=$(mktemp)
 $bin/mypy > "$types" 2>&1 & mypy=$!
 trap 'kill "$mypy" 2> /dev/null || true; rm -f "$types" "$last_line"' EXIT  # usually it has ended already

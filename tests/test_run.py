@@ -41,7 +41,7 @@ def checkout(tmp_path: Path) -> Path:
     (root / "tests/test_pages.py").write_text(TESTS)
     (root / "tests/conftest.py").write_text("from skipped import pytest_terminal_summary\n")
     (root / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
-    for name in ("docker/install.sh", ".venv/bin/ruff", ".venv/bin/mypy"):
+    for name in ("docker/install.sh", ".venv/bin/ruff", ".venv/bin/typos", ".venv/bin/mypy"):
         write_script(root / name, "exit 0")
     write_script(root / ".venv/bin/python", f'case "$*" in *minilm*) exit 0; esac; exec {sys.executable} "$@"')
     (tmp_path / "programs").mkdir()
@@ -118,6 +118,13 @@ def test_other_versions_are_installed_before_the_tests(checkout: Path, tmp_path:
     installed, last = output_of(checkout / ".ci/versions", programs, 0, "newest", "-k", "masks")
     assert last == tests
     assert installed.endswith("--upgrade-package=numpy --upgrade-package=yarl torch==9+cpu -e .[test]")
+
+
+def test_hooks_before_a_commit_are_the_checks_of_the_tests() -> None:
+    (hooks,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]
+    script = (ROOT / "tests/run.sh").read_text(encoding="utf-8")
+    commands = re.findall(r"^\$bin/((?:ruff|typos|mypy).*?)(?: >.*)?$", script, re.MULTILINE)
+    assert [hook["entry"] for hook in hooks["hooks"]] == [f".venv/bin/{command}" for command in commands]
 
 
 def test_workflows_run_scripts_of_this_repository_with_pinned_actions_and_few_permissions() -> None:
