@@ -18,8 +18,8 @@ _HOMES = {
     "load_embedder": "bertkit.inference.embedding",
     **dict.fromkeys(("MaskedLM", "Objective"), "bertkit.objectives.objective"),
     **dict.fromkeys(("Finetuning", "Pretraining", "fit", "new_model", "open_dataset"), "bertkit.training"),
-    "LossTerm": "bertkit.train.losses",
-    **dict.fromkeys(("head_logits", "task_loss"), "bertkit.objectives.losses"),
+    **dict.fromkeys(("LossTerm", "cross_entropy"), "bertkit.train.losses"),
+    **dict.fromkeys(("head_logits", "outputs", "task_loss"), "bertkit.objectives.losses"),
     "load_predictor": "bertkit.inference.predictor",
 }
 COMMANDS = (  # in their usual order

@@ -5,8 +5,9 @@ A batch is packed: it holds the tokens of all its sequences, one after another, 
 Axes: B sequences, S packed tokens, S_t packed target tokens, M masked positions, C labels.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,7 @@ class PretrainBatch:
     # or if the label is not predicted
     next_sentence_labels: NDArray[np.int64] | None
     objective: Literal["mlm", "lm"] = "mlm"  # lm: every position but the last predicts the next token
+    targets: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # what an objective has added, by name
 
     @property
     def loss_counts(self) -> dict[str, int]:
@@ -40,6 +42,37 @@ class PretrainBatch:
     def num_tokens(self) -> int:
         """S, the number of real tokens."""
         return len(self.input_ids)
+
+    @property
+    def original_ids(self) -> NDArray[np.int64]:
+        """The token ids before masking, (S,)."""
+        if self.objective == "lm":
+            return self.input_ids
+        ids = self.input_ids.copy()
+        ids[self.masked_positions] = self.masked_labels
+        return ids
+
+    def part(self, is_chosen: NDArray[np.bool_]) -> Self:
+        """Return the batch of some of the sequences, (B,), without what an objective has added.
+
+        >>> numbers = np.arange(6)
+        >>> batch = PretrainBatch(numbers, 0 * numbers, np.array([2, 4]), np.array([1, 4]), np.array([7, 8]), None)
+        >>> part = batch.part(np.array([False, True]))
+        >>> part.input_ids, part.masked_positions, part.masked_labels
+        (array([2, 3, 4, 5]), array([2]), array([8]))
+        """
+        is_kept = np.repeat(is_chosen, self.sequence_lengths)  # of the tokens
+        is_predicted, labels = is_kept[self.masked_positions], self.next_sentence_labels
+        return replace(
+            self,
+            input_ids=self.input_ids[is_kept],
+            token_type_ids=self.token_type_ids[is_kept],
+            sequence_lengths=self.sequence_lengths[is_chosen],
+            masked_positions=(np.cumsum(is_kept) - 1)[self.masked_positions[is_predicted]],
+            masked_labels=self.masked_labels[is_predicted],
+            next_sentence_labels=None if labels is None else labels[is_chosen],
+            targets={},
+        )
 
 
 @dataclass(frozen=True)
@@ -68,6 +101,7 @@ class TaskBatch:
     class_weights: NDArray[np.float64] | None = None  # the weight of each label in the loss, (C,); None if all are 1
     target_ids: NDArray[np.int64] | None = None  # the decoder's input, `[CLS] y1 .. yn` for each target, (S_t,)
     target_lengths: NDArray[np.int64] | None = None  # number of tokens in each target, n + 1, (B,); their sum is S_t
+    targets: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # what an objective has added, by name
 
     @property
     def loss_counts(self) -> dict[str, float]:

@@ -17,7 +17,7 @@ def model_line(num_parameters: int, num_layers: int, hidden_size: int, heads: Se
     """Describe the model and its training."""
     return (
         f"BERT with {num_parameters / 1e6:.1f} M parameters ({num_layers} layers of {hidden_size}), heads: "
-        f"{', '.join(heads)}; {how}"
+        f"{', '.join(heads) or 'none'}; {how}"
     )
 
 
@@ -85,6 +85,12 @@ def has_learned(metrics: Mapping[str, float]) -> bool:
     """Whether the held-out loss is below those of both controls, counting tokens and shuffled words, beyond their intervals."""
     name = objective_of(metrics)
     return min(metrics[f"{name}_gain_on_counting"], metrics[f"{name}_gain_on_shuffled"]) > 0
+
+
+def losses_line(metrics: Mapping[str, float]) -> str | None:
+    """Say what an objective has measured on held-out text; None if there is none."""
+    parts = [f"{name.replace('_', ' ')} {value:.4f}" for name, value in metrics.items()]
+    return f"held-out text: {', '.join(parts)}" if parts else None
 
 
 def health_line(metrics: Mapping[str, float], baselines: Mapping[str, float]) -> str:

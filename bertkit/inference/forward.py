@@ -14,7 +14,8 @@ from bertkit.base.typed_settings import refuse
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.inference.generating import ROWS_AT_ONCE, forget_weights, num_rows, write_texts
 from bertkit.inference.task_model import Predictor
-from bertkit.objectives.losses import bare, best_tokens, log_probabilities, task_logits, task_losses
+from bertkit.model.heads import bare
+from bertkit.objectives.losses import best_tokens, log_probabilities, task_logits, task_losses
 from bertkit.tasks.batching import FeatureBatches
 from bertkit.tasks.feature import Feature, Logits, MaskFeature, TargetFeature
 from bertkit.tasks.fill_mask import pack

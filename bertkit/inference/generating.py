@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from bertkit.base.batch import TaskBatch
 from bertkit.kernels.layout import Layout
 from bertkit.kernels.packed import forget_packed, pack
-from bertkit.model.heads import BertWithHeads
+from bertkit.model.heads import BertWithHeads, bare
 from bertkit.objectives.losses import DeviceInputs
 from bertkit.tasks.task import Written
 from bertkit.tasks.task_config import GenerationConfig
@@ -121,14 +121,14 @@ def write_texts(
     model: BertWithHeads, batch: TaskBatch, search: GenerationConfig, precision: str = "fp32"
 ) -> list[Written]:
     """Generate texts for a packed batch of sources; return the texts of each source, the best first."""
-    bare: BertWithHeads = getattr(model, "module", model)  # data-parallel training wraps the model
+    inner = bare(model)
     device_inputs = DeviceInputs.of(model, precision)
-    has_decoder, device = bare.config.decoder is not None, device_inputs.device
-    if bare.fast.packed_weights and device.type == "cpu" and precision == "fp32":
-        pack(bare.heads["generation"] if has_decoder else bare)
+    has_decoder, device = inner.config.decoder is not None, device_inputs.device
+    if inner.fast.packed_weights and device.type == "cpu" and precision == "fp32":
+        pack(inner.heads["generation"] if has_decoder else inner)
     with device_inputs.autocast():
         open_writer: Callable[..., _TextWriter] = _Decoding if has_decoder else _Continuation
-        writer = open_writer(bare, device_inputs, batch)
+        writer = open_writer(inner, device_inputs, batch)
         width = num_rows(search)
         sources = [_SourceTexts(index, [_TextRow([], 0.0)] * width) for index in range(len(batch.sequence_lengths))]
         if width > 1:

@@ -178,6 +178,10 @@ class HeldOutText:
         documents = self.sampler.documents(0, self.size)
         return SplitLosses(objective, documents, tokens, self._counting, moved, sentences)
 
+    def metrics_of(self, accelerator: processes.Accelerator, model: nn.Module) -> dict[str, float]:
+        """Measure a model; return the means by name."""
+        return self.measure(accelerator, model).metrics()
+
     @functools.cached_property
     def _counting(self) -> Sums:
         """The predictions by counting; the same for all models."""

@@ -20,7 +20,7 @@ from bertkit.data.corpus.prepared import PreparedDataset, check_usable, open_pre
 from bertkit.display import console
 from bertkit.display.report import CHARTS
 from bertkit.inference.forward import with_perplexity
-from bertkit.inference.held_out import HeldOutText
+from bertkit.inference.held_out_losses import HeldOut, held_out_of
 from bertkit.inference.samples import held_out_samples
 from bertkit.interop.exports.card import pretraining_facts
 from bertkit.jobs.phases import LengthPhases, Phase, choose_micro_sequences, lengths_of, make_phases
@@ -111,27 +111,27 @@ class PretrainingJob(Job[PretrainSettings]):
 
     def largest_batches(self) -> list[LargestBatch]:
         """Return a micro-batch of each phase."""
-        return largest_batches(self.settings, self.model, self.order)
+        return largest_batches(self.settings, self.model, self.order, self.objective)
 
     def measure(self, accelerator: Accelerator, model: nn.Module) -> dict[str, float]:
-        """Return the losses and accuracies on held-out text, and those of counting tokens; empty without held-out text."""
+        """Return the losses and accuracies on held-out text, for masked or next tokens those of counting too; empty without held-out text."""
         if "held_out" not in self.examples.splits:
             return {}
-        return self._on_held_out(self.examples.source("held_out", seed=0)).measure(accelerator, model).metrics()
+        return self._on_held_out(self.examples.source("held_out", seed=0)).metrics_of(accelerator, model)
 
-    def _on_held_out(self, examples: ExampleSource) -> HeldOutText:
+    def _on_held_out(self, examples: ExampleSource) -> HeldOut:
         settings = self.settings
-        return HeldOutText(self.dataset, examples, settings.evaluation.max_sequences, precision=settings.precision)
+        return held_out_of(self.objective, self.dataset, examples, settings.evaluation.max_sequences, settings.precision)
 
     @functools.cached_property
-    def held_out(self) -> dict[int, HeldOutText]:
+    def held_out(self) -> dict[int, HeldOut]:
         """The held-out text of each phase that has any, by the first step."""
         parts = [(phase.first_step, phase.held_out) for phase in self.order.all]
         return {first: self._on_held_out(held_out) for first, held_out in parts if held_out is not None}
 
     def _measure_phase(self, phase: Phase, state: TrainingState) -> dict[str, float]:
         text = self.held_out.get(phase.first_step)
-        return {} if text is None else text.measure(state.accelerator, state.model).metrics()
+        return {} if text is None else text.metrics_of(state.accelerator, state.model)
 
     def after(self, step: int, due: Due, state: TrainingState) -> Evaluation:
         """Measure the losses on held-out text if it is due; the checkpoint with the lowest sum of losses is the best one."""
@@ -172,7 +172,7 @@ class PretrainingJob(Job[PretrainSettings]):
         history, keeps_best = writer.history, self.settings.checkpoint.keep_best
         if history.best is not None and (history.best.step <= phase.first_step or not keeps_best):
             history.best = None  # the best one of an earlier phase was measured on shorter sequences
-        losses = [metrics[name] for name in ("mlm_loss", "lm_loss", "nsp_loss") if name in metrics]
+        losses = [value for name, value in metrics.items() if name.endswith("_loss")]
         if losses and keeps_best:
             writer.offer_best(step, -sum(losses))
 
@@ -191,11 +191,13 @@ class PretrainingJob(Job[PretrainSettings]):
         metrics = self._measure_phase(last, state)
         if not state.accelerator.is_main_process:
             return
-        samples = None
-        if last.held_out is not None:
+        samples, is_of_tokens = None, console.objective_of(metrics) is not None
+        if last.held_out is not None and is_of_tokens:
             samples = held_out_samples(self.model, self.tokenizer, last.held_out, self.settings.precision)
         result = with_perplexity(metrics) | {"steps": self.steps}
-        line = console.health_line(metrics, self.baselines(self.steps)) if metrics else None
+        line = console.losses_line(metrics)
+        if is_of_tokens:
+            line = console.health_line(metrics, self.baselines(self.steps))
         text = self.dataset.manifest["corpus"]["description"]
         facts = pretraining_facts(to_mapping(self.settings), text, result, self.settings.model_dir)
         publish(self, state, facts, result, line=line, samples=samples)
@@ -218,7 +220,7 @@ def plan_pretraining(given: PretrainSettings) -> PretrainingJob:
     )
     job = PretrainingJob(settings, start_pretraining(settings, dataset), made, dataset, examples)
     job.on(make_accelerator(settings.device, world_from_environment().size, settings.launch.hang_timeout_seconds))
-    job.length = choose_steps(settings, examples, job.model, job.accelerator, job.choices)
+    job.length = choose_steps(settings, examples, job.start.trained, job.accelerator, job.choices, made)
     job.steps, job.directory = job.length.steps, Path(settings.output_dir)
     job.settings = settings.with_steps(job.steps)
     job.identity = identity_of(to_mapping(given), PRETRAIN) | continued.own | {"steps": job.steps} | job.content

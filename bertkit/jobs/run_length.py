@@ -17,8 +17,8 @@ from bertkit.data.batches.sampling import DatasetExamples
 from bertkit.display.console import duration
 from bertkit.jobs.phases import LengthPhases, lengths_of
 from bertkit.kernels.fast import FastWays
-from bertkit.model.heads import BertWithHeads
-from bertkit.objectives.losses import pretraining_losses
+from bertkit.model.heads import BertWithHeads, Trained, bare
+from bertkit.objectives.objective import Moment, Objective
 from bertkit.run.choices import Choices
 from bertkit.run.memory_plan import LargestBatch
 from bertkit.settings.pretrain import PretrainSettings
@@ -70,18 +70,19 @@ class RunLength:
 def choose_steps(
     settings: PretrainSettings,
     examples: DatasetExamples,
-    model: BertWithHeads,
+    model: Trained,
     accelerator: Accelerator,
     choices: Choices,
+    objective: Objective,
 ) -> RunLength:
     """Choose the number of steps if it is auto, and measure the duration of a step; every process calls this."""
     if settings.num_epochs is not None:
         steps, epochs = _steps_of(settings.num_epochs, settings, examples), counted(settings.num_epochs, "epoch")
-        known = choose_steps(settings.with_steps(steps), examples, model, accelerator, choices)
+        known = choose_steps(settings.with_steps(steps), examples, model, accelerator, choices, objective)
         return dataclasses.replace(known, reason=f"steps={steps}: {epochs} of the text")
     seconds = None
     if accelerator.device.type == "cpu" and (settings.steps == "auto" or _may_be_long(settings, settings.steps, model)):
-        here = _seconds_of_steps(settings, model, accelerator, choices)
+        here = _seconds_of_steps(settings, model, accelerator, choices, objective)
         seconds = on_main_process(accelerator, lambda: here)
     if settings.steps != "auto":
         return RunLength(settings.steps, seconds)
@@ -103,7 +104,7 @@ def _steps_of(num_epochs: float, settings: PretrainSettings, examples: DatasetEx
     return max(1, round(num_epochs / epochs_per_example / settings.batch.sequences))
 
 
-def _may_be_long(settings: PretrainSettings, steps: int, model: BertWithHeads) -> bool:
+def _may_be_long(settings: PretrainSettings, steps: int, model: Trained) -> bool:
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     operations = 6 * num_parameters * max(lengths_of(settings)) * settings.batch.sequences * steps
     return operations > MOST_SECONDS * SLOW_CPU
@@ -126,7 +127,11 @@ def _choose(settings: PretrainSettings, epoch_length: float, phase_seconds: list
 
 
 def _seconds_of_steps(
-    settings: PretrainSettings, model: BertWithHeads, accelerator: Accelerator, choices: Choices
+    settings: PretrainSettings,
+    model: Trained,
+    accelerator: Accelerator,
+    choices: Choices,
+    objective: Objective,
 ) -> list[float]:
     """Measure the seconds per step in each phase, for process 0; the weights are not changed."""
     phase_seconds = []
@@ -136,16 +141,18 @@ def _seconds_of_steps(
         ranges = micro_batch_ranges(size, micro_sequences)
         share = len(local_micro_batches(len(ranges), 0, accelerator.num_processes)) / len(ranges)
         num_sequences = max(1, min(size, TRIAL_TOKENS // length))
-        seconds = min(_trial(model, num_sequences, length, settings.precision) for _ in range(2))
+        seconds = min(_trial(objective, model, num_sequences, length, settings.precision) for _ in range(2))
         phase_seconds.append(seconds * size * share / num_sequences)
     return phase_seconds
 
 
-def largest_batches(settings: PretrainSettings, model: BertWithHeads, phases: LengthPhases) -> list[LargestBatch]:
+def largest_batches(
+    settings: PretrainSettings, model: BertWithHeads, phases: LengthPhases, objective: Objective
+) -> list[LargestBatch]:
     """Return a micro-batch of each phase, to estimate its memory."""
 
     def forward(length: int, num_sequences: int) -> int:
-        pretraining_losses(model, random_batch(model, num_sequences, length), settings.precision)
+        objective.losses(model, _prepared(objective, model, num_sequences, length), settings.precision)
         return num_sequences * length
 
     by_sequences, batches = settings.batch.micro_tokens == "auto", []
@@ -163,7 +170,7 @@ def random_batch(model: BertWithHeads, num_sequences: int, length: int) -> Pretr
     predicted = np.sort(rng.choice(size, size if is_lm else math.ceil(MASKED_SHARE * size), replace=False))
     return PretrainBatch(
         input_ids=ids,
-        token_type_ids=np.zeros_like(ids),
+        token_type_ids=np.tile(np.arange(length) > length // 2, num_sequences) * int(model.config.type_vocab_size > 1),
         sequence_lengths=np.full(num_sequences, length),
         masked_positions=predicted,
         masked_labels=ids[predicted],
@@ -172,12 +179,17 @@ def random_batch(model: BertWithHeads, num_sequences: int, length: int) -> Pretr
     )
 
 
-def _trial(model: BertWithHeads, num_sequences: int, length: int, precision: str) -> float:
+def _prepared(objective: Objective, model: Trained, num_sequences: int, length: int) -> PretrainBatch:
+    batch: PretrainBatch = objective.prepare(random_batch(bare(model), num_sequences, length), Moment(0, 1, 0, 0))
+    return batch
+
+
+def _trial(objective: Objective, model: Trained, num_sequences: int, length: int, precision: str) -> float:
     """Measure the seconds of one forward and backward pass on random tokens."""
-    batch = random_batch(model, num_sequences, length)
+    batch = _prepared(objective, model, num_sequences, length)
     with torch.random.fork_rng(devices=[]):
         started_at = time.perf_counter()
-        terms = pretraining_losses(model.train(), batch, precision)
+        terms = objective.losses(model.train(), batch, precision)
         torch.stack([term.sum for term in terms.values()]).sum().backward()  # type: ignore[no-untyped-call]
         seconds = time.perf_counter() - started_at
     model.zero_grad(set_to_none=True)

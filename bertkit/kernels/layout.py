@@ -88,6 +88,7 @@ class Layout:
     padded_indices: Tensor  # index of each token in a batch padded to the longest sequence and flattened, (S,)
     # runs of neighbouring sequences of equal length: (first token, number of sequences, their length)
     runs: tuple[tuple[int, int, int], ...]
+    is_causal: bool = False  # in self-attention, no token attends to a later one, whatever the pattern of the model is
     # `model.geometry` keeps here how attention is computed over this batch, for all layers
     plans: dict[Hashable, Plan] = field(default_factory=dict, compare=False, repr=False)
     compressed: dict[int, Layout] = field(

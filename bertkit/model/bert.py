@@ -193,7 +193,7 @@ class Encoder(nn.Module):
         hidden_states = [hidden]
         for layer, pattern in zip(self.layers, self.patterns, strict=True):
             queries = layout if firsts is None or layer is not self.layers[-1] else firsts
-            geometry = Geometry(queries, layout, pattern, is_whole=attentions is not None)
+            geometry = Geometry(queries, layout, pattern.over(layout), is_whole=attentions is not None)
             output = layer(hidden_states[-1], geometry, attentions)
             hidden_states = [*hidden_states, output] if output_hidden_states else [output]
         if self.norm is not None:
@@ -258,7 +258,7 @@ class Bert(nn.Module):
             `only_pooled` the last hidden state may be that of the first tokens alone, (B, D).
         """
         embedded = self.embeddings(input_ids, token_type_ids, layout.position_ids)
-        if only_pooled and self.pooler is not None and self.may_skip:
+        if only_pooled and self.pooler is not None and self.may_skip and not layout.is_causal:
             firsts = Layout.from_lengths(torch.ones_like(layout.starts, device="cpu"), embedded.device)
             hidden_states = self.encoder(embedded, layout, firsts=firsts)
             return hidden_states, self.pooler(self.pooler_dropout(hidden_states[-1]), firsts)

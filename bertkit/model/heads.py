@@ -3,8 +3,11 @@
 Axes: as in attention.py.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -216,3 +219,31 @@ class BertWithHeads(nn.Module):
         layers = hidden_states if output_hidden_states else None
         by_layer = (None if tensors is None else tuple(tensors) for tensors in (layers, attentions, alignments))
         return BertOutput(last, pooled, logits, *by_layer)
+
+
+class Accompanied(nn.Module):
+    """A model with what an objective trains beside it, such as a generator or a projection, which is no part of the model."""
+
+    def __init__(self, model: BertWithHeads, objective: nn.Module) -> None:
+        super().__init__()
+        self.module, self.objective = model, objective
+
+    def use(self, fast: FastWays) -> None:
+        """Set the fast kernels of all modules."""
+        self.module.use(fast)
+        for module in self.objective.modules():
+            module.fast = fast  # type: ignore[assignment]
+
+    def forward(self, *inputs: Any, **more: Any) -> BertOutput:
+        """Run the model."""
+        return self.module(*inputs, **more)  # type: ignore[no-any-return]
+
+
+Trained = BertWithHeads | Accompanied
+
+
+def bare(model: Any) -> BertWithHeads:
+    """Return a model without what data-parallel training, or an objective, puts around it."""
+    while (inner := getattr(model, "module", None)) is not None:
+        model = inner
+    return model  # type: ignore[no-any-return]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bertkit.model.heads import BertWithHeads, LinearHead
+from bertkit.model.heads import BertWithHeads, LinearHead, bare
 
 HEAD = "sequence"
 
@@ -71,7 +71,7 @@ def in_own_units(model: BertWithHeads) -> Iterator[None]:
 
 def label_scale(model: Any) -> float:
     """Return the unit in which a model, perhaps wrapped for data-parallel training, learns its labels."""
-    head = vars(model).get("module", model).heads[HEAD]
+    head = bare(model).heads[HEAD]
     return head.scale if isinstance(head, ScaledHead) else 1.0
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from bertkit.base import plugins
 from bertkit.base.intervals import Count, Interval, Size
+from bertkit.base.typed_settings import refuse
 from bertkit.kernels.layout import Layout
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.slots import FULL, Block, Pattern
@@ -147,6 +148,14 @@ class Linformer(Pattern):
     def shares_compression(self) -> bool:  # type: ignore[override]
         """Whether the layers share their matrices."""
         return self.compression_shared == "layers"
+
+    def over(self, layout: Layout) -> Pattern:
+        """Return itself; raises InputError for a causal layout."""
+        refuse(
+            layout.is_causal
+            and "attention.pattern=linformer: compressed keys have no places, so attention cannot be causal"
+        )
+        return self
 
     def compression(self, config: BertConfig) -> "Compression":
         """Make the matrices of a layer, or of all."""

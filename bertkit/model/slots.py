@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from bertkit.base import plugins
+from bertkit.kernels.layout import Layout
 from bertkit.kernels.linear import Embedding
 from bertkit.model.attention_config import AttentionConfig
 from bertkit.model.bert_config import BertConfig
@@ -241,6 +242,10 @@ class Pattern:
         """How many tokens before and after a query are its keys, -1: all; None: its keys are no such range."""
         return None if self.is_masked else (-1, -1)
 
+    def over(self, layout: Layout) -> "Pattern":
+        """Return the pattern for a batch: with a causal layout, no query attends to a later key."""
+        return Earlier(self) if layout.is_causal and not self.is_causal else self
+
     def compression(self, config: BertConfig) -> nn.Module | None:
         """Make what compresses the keys and values of a layer; None: nothing does."""
         return None
@@ -267,6 +272,33 @@ class Pattern:
             return self.cut(length, num_blocks)
         places = torch.arange(length)[None]
         return [Block(places, places, self.allowed(length)[None])]
+
+
+@dataclass(frozen=True)
+class Earlier(Pattern):
+    """A query attends to the keys that another pattern allows, but to none after it.
+
+    >>> Earlier(Pattern()).allowed(2).int()
+    tensor([[1, 0],
+            [1, 1]], dtype=torch.int32)
+    """
+
+    inner: Pattern
+    is_masked = True
+
+    @property
+    def is_causal(self) -> bool:  # type: ignore[override]
+        """Whether all earlier keys are allowed."""
+        return not self.inner.is_masked
+
+    @property
+    def key_range(self) -> tuple[int, int] | None:
+        """Those before, none after."""
+        return None if self.inner.key_range is None else (self.inner.key_range[0], 0)
+
+    def allowed(self, length: int) -> Tensor:
+        """J <= i, and as the other pattern allows."""
+        return self.inner.allowed(length).tril()
 
 
 def make_pattern(attention: AttentionConfig) -> Pattern:

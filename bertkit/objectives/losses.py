@@ -5,8 +5,8 @@ Axes: B sequences, S packed tokens, T tokens per sequence, C labels.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,8 +16,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from bertkit.base.batch import IGNORED, PretrainBatch, TaskBatch
 from bertkit.kernels.layout import Layout, on_device
-from bertkit.model.bert_config import POOLED_HEADS
-from bertkit.model.heads import BertWithHeads, Targets
+from bertkit.model.bert_config import POOLED_HEADS, TOKEN_HEADS
+from bertkit.model.heads import BertOutput, Targets, bare
 from bertkit.model.label_scale import label_scale
 from bertkit.model.recorded import STEP
 from bertkit.train.losses import LossTerm, binary_cross_entropy, cross_entropy, cross_entropy_in_place, squared_error
@@ -56,9 +56,10 @@ class DeviceInputs:
         padded = np.pad(array, (0, self.num_slack(len(array))), constant_values=slack_value)
         return _tensor(padded, self.device)
 
-    def tokens(self, batch: PretrainBatch | TaskBatch) -> tuple[Tensor, Tensor, Layout]:
-        """Move the ids, segment ids and layout of a batch."""
+    def tokens(self, batch: PretrainBatch | TaskBatch, is_causal: bool = False) -> tuple[Tensor, Tensor, Layout]:
+        """Move the ids, segment ids and layout of a batch; with `is_causal` no token attends to a later one."""
         layout = self._layout(batch.input_ids, batch.sequence_lengths)
+        layout.is_causal = is_causal
         return self.rows(batch.input_ids), self.rows(batch.token_type_ids), layout
 
     def targets(self, batch: TaskBatch) -> Targets | None:
@@ -76,14 +77,40 @@ class DeviceInputs:
         return torch.autocast(self.device.type, dtype, enabled=self.precision != "fp32")
 
 
-def bare(model: Any) -> BertWithHeads:
-    """Return a model without the wrapper that data-parallel training puts around it."""
-    unwrapped: BertWithHeads = getattr(model, "module", model)
-    return unwrapped
-
-
 def _tensor(array: NDArray[np.generic], device: torch.device) -> Tensor:
     return on_device(torch.from_numpy(np.ascontiguousarray(array)), device)
+
+
+def outputs(
+    model: nn.Module,
+    batch: PretrainBatch | TaskBatch,
+    precision: str = "fp32",
+    *,
+    positions: NDArray[np.int64] | None = None,
+    is_causal: bool = False,
+    hidden_states: bool = False,
+) -> BertOutput:
+    """Run the model on a packed batch, for an objective.
+
+    Args:
+        model: the model, as an objective gets it, or another one.
+        batch: the tokens.
+        precision: as an objective gets it.
+        positions: the tokens, from 0 to S - 1, whose vocabulary is scored by a masked LM or next token head; None: all.
+        is_causal: whether no token attends to a later one.
+        hidden_states: whether to return the vectors of all layers.
+
+    Returns:
+        `last_hidden_state` (S, D), `pooled_output` (B, D), `logits` by head, and `hidden_states`, L + 1 times (S, D).
+    """
+    inputs, size = DeviceInputs.of(model, precision), len(batch.input_ids)
+    places = None if positions is None else inputs.rows(positions)
+    with inputs.autocast():
+        out: BertOutput = model(*inputs.tokens(batch, is_causal), places, output_hidden_states=hidden_states)
+    num_rows = {name: size if positions is None else len(positions) for name in TOKEN_HEADS}
+    layers = out.hidden_states and tuple(layer[:size] for layer in out.hidden_states)
+    logits = {name: rows[: num_rows.get(name, size)] for name, rows in out.logits.items()}  # drops slack rows
+    return replace(out, last_hidden_state=out.last_hidden_state[:size], logits=logits, hidden_states=layers)
 
 
 def pretraining_losses(model: nn.Module, batch: PretrainBatch, precision: str = "fp32") -> dict[str, LossTerm]:

@@ -14,15 +14,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
+import torch
 from torch import nn
 
 from bertkit.base import plugins
 from bertkit.base.batch import PretrainBatch, TaskBatch
+from bertkit.base.errors import named
 from bertkit.base.typed_settings import build
 from bertkit.data.data_config import MaskingConfig
+from bertkit.model.bert_config import PRETRAINING_HEADS
+from bertkit.model.heads import Accompanied, BertWithHeads, Trained
 from bertkit.objectives.losses import pretraining_losses, task_losses
 from bertkit.train.losses import Losses, LossTerm
 from bertkit.train.micro_batches import NumberedBatches
@@ -52,10 +56,21 @@ class Moment:
 class Objective:
     """The losses of the model's heads: masked or next tokens, with the next sentence if it is predicted, or the labels of a task."""
 
+    # of the model in `pretrain`; None: those for masked or next tokens, with the next sentence if it is predicted. A model with other heads
+    # than these, and any for which they are given here, is measured by the losses of the objective on held-out text
+    heads: ClassVar[tuple[str, ...] | None] = None
     label_smoothing = 0.0  # of generated texts
     masking = MaskingConfig(
         0.15, 0.8, 0.1
     )  # of text for `Pretraining`, as in BERT; the command `pretrain` has settings for it
+
+    def begin(self, model: BertWithHeads) -> nn.Module | None:
+        """Return what is trained beside the model, such as a generator or a projection: no part of it; None: nothing.
+
+        It is called once, before the first step or a resume. Random numbers of torch depend on the seed of the run. Parameters that the
+        module shares with the model remain the model's; the others are in checkpoints, and in nothing that is exported.
+        """
+        return None
 
     def prepare(self, batch: Any, moment: Moment) -> Any:
         """Return what is made of a drawn micro-batch in this step; it depends on the batch and the moment alone."""
@@ -104,6 +119,14 @@ class BuiltIn(Objective):
         self.losses = losses  # type: ignore[method-assign, assignment]
 
 
+def accompanied(model: BertWithHeads, objective: Objective, seed: int) -> Trained:
+    """Return what is trained: the model, with what the objective trains beside it."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        beside = objective.begin(model)
+    return model if beside is None else Accompanied(model, beside.to(next(model.parameters()).device))
+
+
 def make_objective(name: str, options: Mapping[str, object], losses: Losses, label_smoothing: float = 0.0) -> Objective:
     """Make the objective of a run: one of these losses, or a plug-in; raises InputError if that is no `Objective`."""
     if name == plugins.SLOTS["objective"].default or not plugins.is_plugin("objective", name):
@@ -120,6 +143,19 @@ class Checked(Objective):
 
     def __init__(self, inner: Objective, name: str) -> None:
         self.inner, self.name = inner, name
+        self.heads = inner.heads  # type: ignore[misc]
+        known = {*PRETRAINING_HEADS, "next_token"}
+        if self.heads is not None and not (isinstance(self.heads, tuple) and known.issuperset(self.heads)):
+            raise plugins.wrong_result(
+                "objective", name, self.heads, f"None, or a tuple of {named(sorted(known))}, as heads"
+            )
+
+    def begin(self, model: BertWithHeads) -> nn.Module | None:
+        """Return the plug-in's module."""
+        made: object = self.inner.begin(model)
+        if not isinstance(made, nn.Module | None):
+            raise plugins.wrong_result("objective", self.name, made, "a torch.nn.Module or None, from begin")
+        return made
 
     def prepare(self, batch: Batch, moment: Moment) -> Batch:
         """Return what the plug-in makes of a batch, of the same kind."""

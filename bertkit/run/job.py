@@ -98,8 +98,12 @@ class Job(ABC, Generic[SettingsT]):
         return self.start.tokenizer
 
     def on(self, accelerator: Accelerator) -> Self:
-        """Make the automatic choices for a device and its processes; raises InputError if they do not suit the batch."""
+        """Make the automatic choices for a device and its processes, and what the objective trains beside the model.
+
+        Raises InputError if the choices do not suit the batch.
+        """
         self.accelerator = accelerator
+        self.start = self.start.beginning(self.objective, self.settings.seed)
         self.choices = self.choose()
         return self
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from bertkit.base.memory import gigabytes, memory_here, require_memory
 from bertkit.model.bert_config import BertConfig
-from bertkit.model.heads import BertWithHeads
+from bertkit.model.heads import BertWithHeads, Trained
 
 TOO_MANY = 2**61  # float32 numbers; torch counts their bytes in 64 bits
 BYTES_OF_A_TOKEN = 32  # in a batch: token id, segment id, position and sequence number, 8 bytes each
@@ -86,7 +86,7 @@ def num_weights(config: BertConfig) -> int:
     return of_two + (config.num_hidden_layers - 2) * (of_three - of_two)
 
 
-def buffer_bytes(model: BertWithHeads, num_processes: int, is_strict: bool, saves_copies: bool) -> int:
+def buffer_bytes(model: Trained, num_processes: int, is_strict: bool, saves_copies: bool) -> int:
     """Return the size of the buffers that a step needs in addition to weights, moments and activations.
 
     The buffers are the gradients; with several processes, a buffer to exchange them; with `is_strict`, three more copies for
@@ -110,7 +110,7 @@ class Activations(NamedTuple):
     num_bytes: int
 
 
-def measure_activations(model: BertWithHeads, forward: Callable[[int], int], num_sequences: int) -> Activations:
+def measure_activations(model: Trained, forward: Callable[[int], int], num_sequences: int) -> Activations:
     """Run a model on some sequences, and measure what autograd keeps.
 
     The random state and the model are not changed. Layers run uncompiled, so this slightly overestimates.
@@ -148,7 +148,7 @@ class MemoryNeeds:
         return int((num_bytes - self.fixed) / self.per_token)
 
 
-def measure_needs(model: BertWithHeads, buffers: int, batch: LargestBatch, recomputes: bool = False) -> MemoryNeeds:
+def measure_needs(model: Trained, buffers: int, batch: LargestBatch, recomputes: bool = False) -> MemoryNeeds:
     """Measure the activations of one and two sequences, and add `buffers` bytes."""
     on_cpu = next(model.parameters()).device.type == "cpu"
     first_use, factor = (FIRST_USE, 1 + SHARE_KEPT_BY_ALLOCATOR) if on_cpu else (0, 1.0)
@@ -160,7 +160,7 @@ def measure_needs(model: BertWithHeads, buffers: int, batch: LargestBatch, recom
 
 
 def memory_lines(
-    model: BertWithHeads, buffers: int, batches: Sequence[LargestBatch], num_here: int, recomputes: bool = False
+    model: Trained, buffers: int, batches: Sequence[LargestBatch], num_here: int, recomputes: bool = False
 ) -> list[str]:
     """Describe the expected peak memory, and warn if it exceeds the free memory, divided by the processes on this machine."""
     here = memory_here(next(model.parameters()).device.type)

@@ -271,8 +271,8 @@ def announce(job: AnyJob, state: TrainingState) -> None:
     if own := not_in_transformers(config):
         say(f"note: transformers has no BERT with {', '.join(own)}; this model is for bertkit alone, without an export")
     say(*job.lines(state))
-    buffers = buffer_bytes(model, num_processes, state.choices.is_strict, settings.checkpoint.background)
+    buffers = buffer_bytes(state.trained, num_processes, state.choices.is_strict, settings.checkpoint.background)
     batches = job.largest_batches()
-    say(*memory_lines(model, buffers, batches, processes_here(device), settings.recompute == "layers"))
+    say(*memory_lines(state.trained, buffers, batches, processes_here(device), settings.recompute == "layers"))
     if state.first_step:
         say(f"resumed from step {state.first_step} of {job.steps}")

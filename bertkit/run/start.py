@@ -1,17 +1,18 @@
 """The starting model of a run, and the hashes of its weights."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import NotRequired, TypedDict
+from dataclasses import dataclass, field, replace
+from typing import NotRequired, Self, TypedDict
 
 import torch
 from torch import Tensor
 
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.model.bert_config import BertConfig
-from bertkit.model.heads import BertWithHeads
+from bertkit.model.heads import Accompanied, BertWithHeads, Trained
 from bertkit.model.initialisation import init_weights
 from bertkit.model.layers import depth_of
+from bertkit.objectives.objective import Objective, accompanied
 
 
 class InitFrom(TypedDict):
@@ -34,6 +35,17 @@ class Start:
     frozen_depth: int = 0  # which lower layers are frozen (`model.layers`)
     layer_decay: float = 1.0  # learning rate of a layer, relative to the layer above it
     made_sha256: str | None = None  # of the weights of a model that was made in Python
+    accompanied: Accompanied | None = None  # the model with what its objective trains beside it; None: nothing
+
+    @property
+    def trained(self) -> Trained:
+        """What the steps of the run train."""
+        return self.accompanied or self.model
+
+    def beginning(self, objective: Objective, seed: int) -> Self:
+        """Return the start with what an objective trains beside the model."""
+        trained = accompanied(self.model, objective, seed)
+        return replace(self, accompanied=trained if isinstance(trained, Accompanied) else None)
 
     @property
     def weights_sha256(self) -> dict[str, str] | None:

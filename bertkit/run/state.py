@@ -67,6 +67,7 @@ class TrainingState:
         """
         self.accelerator, self.directory = accelerator, Path(settings.output_dir)
         self.bare_model, self.tokenizer = start.model, start.tokenizer
+        self.trained = start.trained  # the model, perhaps with what its objective trains beside it
         self.ranks = ranks_of(accelerator, settings.launch.hang_timeout_seconds)
         self.ranks.check_shared(self.directory)
         self.first_step = self.last_step = 0
@@ -81,7 +82,7 @@ class TrainingState:
         if settings.recompute == "layers":
             recompute_layers(self.bare_model)
         # told where to place it: otherwise Accelerate looks for tensors in shards, and imports torch.distributed.tensor for a second
-        self.model = accelerator.prepare_model(self.bare_model, device_placement=True)
+        self.model = accelerator.prepare_model(self.trained, device_placement=True)
         self._make_optimizer(settings, start, newest, num_updates)
         if most_steps is not None and self.first_step <= most_steps:
             self.ranks.on_first(lambda: checkpoint.delete_later(self.directory, self.first_step))
@@ -123,6 +124,7 @@ class TrainingState:
             self.writer.warn(f"the best checkpoint, of step {best.step}, is missing; the best later one replaces it")
             self.writer.history.best = None
         self._load_weights(newest)
+        self._load_beside(newest)
         return before.num_updates
 
     def _compute_as_chosen(self, frozen_depth: int) -> None:
@@ -131,15 +133,20 @@ class TrainingState:
         torch.set_num_threads(self.platform.num_threads)
         if choices.is_strict:
             make_sums_deterministic(device)
-        self.bare_model.use(FastWays.of(choices.kernels))
-        freeze_below(self.bare_model.train(), frozen_depth)
+        self.trained.use(FastWays.of(choices.kernels))
+        self.trained.train()
+        freeze_below(self.bare_model, frozen_depth)
         if choices.is_compiled and can_still_compile(device.type, choices.is_strict, self.directory, self.writer.warn):
             compile_layers(self.bare_model.bert.encoder)
 
     def _make_optimizer(self, settings: RunSettings, start: Start, newest: Path | None, num_updates: int) -> None:
-        groups = parameter_groups(self.bare_model, settings.optimizer.weight_decay, start.rate_scale_of)
+        names = {p: name.removeprefix("module.") for name, p in self.trained.named_parameters()}
+        scales = {
+            name: start.rate_scale_of(name.removeprefix("module.")) for name, _ in self.trained.named_parameters()
+        }
+        groups = parameter_groups(self.trained, settings.optimizer.weight_decay, scales.__getitem__)
         self.optimizer = make_optimizer(groups, settings.optimizer)
-        self.names: dict[Tensor, str] = {p: name for name, p in self.bare_model.named_parameters() if p.requires_grad}
+        self.names: dict[Tensor, str] = {p: name for p, name in names.items() if p.requires_grad}
         moments = start.moments if newest is None else checkpoint.read_moments(newest)
         if newest is not None and num_updates and not isinstance(self.optimizer, Adapted):
             expected = {f"{name}.{moment}": p for p, name in self.names.items() for moment in MOMENTS}
@@ -151,6 +158,21 @@ class TrainingState:
         _require_same_tensors(directory, saved, own)
         with in_own_units(self.bare_model):
             hugging_face.copy_weights(self.bare_model, saved)
+
+    @property
+    def _beside(self) -> dict[str, Tensor]:
+        """The parameters and buffers that the objective trains beside the model, without those that it shares with the model."""
+        if self.trained is self.bare_model:
+            return {}
+        tensors = [*self.trained.named_parameters(), *self.trained.named_buffers()]
+        return {name: tensor.detach() for name, tensor in tensors if name.startswith("objective.")}
+
+    def _load_beside(self, directory: Path) -> None:
+        own, path = self._beside, directory / checkpoint.BESIDE
+        saved = read_tensors(path) if path.exists() else {}
+        _require_same_tensors(directory, saved, own)
+        for name, tensor in own.items():
+            tensor.copy_(saved[name])
 
     def learner(self, losses: Losses, counts: Counts) -> Learner:
         """Return the model with its optimizer, to be trained with these losses."""
@@ -187,6 +209,7 @@ class TrainingState:
         contents = checkpoint.Checkpoint(
             step=step,
             model=hugging_face.tensors_of(self.bare_model),
+            beside=self._beside,
             optimizer=self.optimizer.tensors(self.names),
             state=to_mapping(state),
             files=hugging_face.text_files(self.bare_model, self.tokenizer),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, Self
 
+from bertkit.base import plugins
 from bertkit.base.annotations import OptionOf
 from bertkit.base.errors import InputError
 from bertkit.base.intervals import Form, Interval, Seed, ShareInside, Size
@@ -157,6 +158,9 @@ class PretrainSettings(TrainingSettings):
     @property
     def heads(self) -> Sequence[str]:
         """The heads that are trained, after the objective is resolved."""
+        own = None if self.objective == "auto" else getattr(plugins.find("objective", self.objective), "heads", None)
+        if isinstance(own, tuple):
+            return own
         if self.predicts_next_token:
             return ("next_token",)
         return PRETRAINING_HEADS if self.segments.predicts_next else ("masked_lm",)

@@ -2,6 +2,7 @@
 
     checkpoints/step-00001000/
         model.safetensors       the weights; with config.json and the tokenizer, the folder is also a model directory
+        objective.safetensors   what an objective trains beside the model, if anything
         optimizer.safetensors   the moments of the optimizer; N processes write optimizer-00001-of-0000N.safetensors, ...
         state.json              the step, and the automatic choices of the run
         manifest.json           size and SHA-256 of every other file; written last
@@ -24,7 +25,7 @@ import contextlib
 import errno
 import shutil
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch import Tensor
@@ -48,6 +49,7 @@ from bertkit.train.checkpoint_files import (
 from bertkit.train.processes import ALONE, Ranks
 
 WEIGHTS = "model.safetensors"
+BESIDE = "objective.safetensors"
 OPTIMIZER = "optimizer.safetensors"
 SPACE_FACTOR = 1.05  # the space needed on disk, relative to the tensors: file headers, and blocks of the file system
 
@@ -61,6 +63,7 @@ class Checkpoint:
     optimizer: dict[str, Tensor]  # the moments, by parameter name
     state: dict[str, object]  # plain values for state.json
     files: Mapping[str, str]  # text files that make the directory a model directory
+    beside: dict[str, Tensor] = field(default_factory=dict)  # what is trained beside the model
 
     def share(self, rank: int, size: int) -> Share:
         """Return what one process writes: a share of the moments; process 0 also writes weights and text files."""
@@ -75,7 +78,8 @@ class Checkpoint:
         if rank > 0:
             return Share(self.step, {file: moments}, {})
         state = files.to_json({"step": self.step, **self.state})
-        return Share(self.step, {WEIGHTS: self.model, file: moments}, {STATE: state, **self.files})
+        beside = {BESIDE: self.beside} if self.beside else {}
+        return Share(self.step, {WEIGHTS: self.model, **beside, file: moments}, {STATE: state, **self.files})
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,10 @@
-"""Three objectives; README.md shows how to use them."""
+"""Two objectives; README.md shows how to use them."""
 
 import dataclasses
-import functools
 
-import torch
 import torch.nn.functional as F
 
 import bertkit
-from bertkit.interop.load import load_packed
 
 
 @bertkit.objective("falling_masks")
@@ -50,33 +47,4 @@ class RDrop(bertkit.Objective):
         return {
             batch.head: mean,
             "difference": bertkit.LossTerm(self.weight * both, len(batch.labels), None),
-        }
-
-
-@bertkit.objective("distillation")
-class Distillation(bertkit.Objective):
-    """The task's loss, and the cross-entropy with a teacher's probabilities at a temperature (Hinton et al. 2015, section 2)."""
-
-    def __init__(self, *, teacher: str = "", temperature: float = 2.0, weight: float = 1.0):
-        self.teacher, self.temperature, self.weight = teacher, temperature, weight
-
-    @functools.cached_property
-    def teaches(self):
-        """The teacher, fine-tuned on the same labels, with the same vocabulary."""
-        return load_packed(self.teacher).model.eval()
-
-    def counts(self, batch):
-        """Return the number of texts twice."""
-        return {**batch.loss_counts, "distillation": len(batch.labels)}
-
-    def losses(self, model, batch, precision):
-        """Return both losses; the second is multiplied by the square of the temperature, which its gradient is divided by."""
-        logits = bertkit.head_logits(model, batch, precision)
-        with torch.no_grad():
-            target = bertkit.head_logits(self.teaches.to(logits.device), batch, precision)
-        own, target = (torch.log_softmax(each.float() / self.temperature, -1) for each in (logits, target))
-        total = F.kl_div(own, target, reduction="sum", log_target=True) * self.temperature**2 * self.weight
-        return {
-            batch.head: bertkit.task_loss(model, batch, logits),
-            "distillation": bertkit.LossTerm(total, len(batch.labels), None),
         }
