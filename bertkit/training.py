@@ -30,7 +30,7 @@ from typing import Literal, Self
 import torch
 from torch import nn
 
-from bertkit.base.errors import is_silent
+from bertkit.base.errors import is_silent, named
 from bertkit.base.hub_ids import path_of
 from bertkit.base.processors import check_precision
 from bertkit.base.typed_settings import build, refuse, to_mapping
@@ -113,7 +113,11 @@ class Pretraining(_FromPython, PretrainingJob):
     ) -> None:
         check_usable(data)
         config, objective = model.config, objective or MaskedLM()
+        heads = model.heads.keys() if objective.heads is None else objective.heads
         refuse(
+            {*heads} != {*model.heads}
+            and f"model: has the heads {named(model.heads) or 'none'}, the objective trains {named(heads) or 'none'}; make a model with "
+            "them by new_model(..., objective=)",
             batch_sequences < 1 and f"batch_sequences={batch_sequences}: expected at least 1",
             data.tokenizer.vocab_size > config.vocab_size
             and f"model: has {config.vocab_size} tokens, the dataset {data.tokenizer.vocab_size}; take a model of its vocabulary",
@@ -123,7 +127,7 @@ class Pretraining(_FromPython, PretrainingJob):
         with in_words_of("pretrain", settings):
             composed = compose_values("pretrain", {**own, **settings, "batch.sequences": batch_sequences})
             chosen = build(PretrainSettings, composed)
-        has_pairs = "next_sentence" in model.heads
+        has_pairs = "next_sentence" in model.heads or objective.takes_pairs
         kind: Literal["pairs", "full_sentences"] = "pairs" if has_pairs else "full_sentences"
         segments = SegmentsConfig(kind, max_seq_length, 0.1, "nsp" if has_pairs else "none")
         described = dataclasses.replace(
@@ -234,16 +238,20 @@ def open_dataset(data_dir: str | os.PathLike[str]) -> PreparedDataset:
     return open_prepared(Path(path_of(data_dir)))
 
 
-def new_model(name: str, tokenizer: Tokenizer, *, seed: int = 0, **settings: object) -> BertWithHeads:
+def new_model(
+    name: str, tokenizer: Tokenizer, *, objective: Objective | None = None, seed: int = 0, **settings: object
+) -> BertWithHeads:
     """Make a model with initial weights, of one of the shapes of `bertkit pretrain model=`, for the vocabulary of a tokenizer.
 
-    `settings` are those of `pretrain` that concern the model: `segments="pairs"` adds the next sentence head.
+    `settings` are those of `pretrain` that concern the model: `segments="pairs"` adds the next sentence head. An `objective` with heads of
+    its own has them.
 
     Raises InputError if a setting is wrong.
     """
     own = {"model": name, "segments": "full_sentences", "segments.max_seq_length": 8, "seed": seed, **settings}
     chosen = build(PretrainSettings, compose_values("pretrain", {**NOWHERE, **own}))
-    return initialised(config_of(chosen, tokenizer.facts), chosen.heads, "next_sentence" in chosen.heads, seed)
+    heads = chosen.heads if objective is None or objective.heads is None else objective.heads
+    return initialised(config_of(chosen, tokenizer.facts), heads, "next_sentence" in heads, seed)
 
 
 class Fit(Iterator[StepReport]):
@@ -317,7 +325,7 @@ def fit(
 
 def _steps(job: AnyJob) -> Iterator[StepReport]:
     """Train a job without a directory."""
-    accelerator, settings, model = job.accelerator, job.settings, job.model
+    accelerator, settings, model = job.accelerator, job.settings, job.start.trained
     model.use(FastWays.of(job.choices.kernels))
     prepared = accelerator.prepare_model(model.train(), device_placement=True)
     groups = parameter_groups(model, settings.optimizer.weight_decay, job.start.rate_scale_of)

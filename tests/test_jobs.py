@@ -63,6 +63,17 @@ class NoBatch(Base):
         return None
 
 
+@bertkit.objective("no_module")
+class NoModule(Base):
+    def begin(self, model):
+        return 3
+
+
+@bertkit.objective("other_heads")
+class OtherHeads(Base):
+    heads = ("sequence",)
+
+
 @bertkit.objective("same")
 class Same(Base):
     pass
@@ -278,22 +289,6 @@ def test_an_objective_that_adds_nothing_changes_no_bit_and_is_another_run(start:
     assert "done already" in capsys.readouterr().out
 
 
-def test_a_student_learns_what_its_teacher_says(start: Path) -> None:
-    """With a weight of distillation alone in mind, the student's logits approach the teacher's."""
-    teacher = bertkit.Finetuning(start, ROWS, ROWS[:10], batch={"sequences": 8}, **{"task.max_seq_length": 16})
-    list(bertkit.fit(teacher, steps=40, learning_rate=1e-2))
-    bertkit.export_model(teacher.model, teacher.tokenizer, "teacher")
-    import my_objectives
-
-    objective = my_objectives.Distillation(teacher="teacher", weight=5.0)
-    student = bertkit.Finetuning(
-        start, ROWS, ROWS[:10], objective=objective, batch={"sequences": 8}, seed=1, **{"task.max_seq_length": 16}
-    )
-    reports = list(bertkit.fit(student, steps=40, learning_rate=3e-3))
-    assert reports[-1].losses["distillation"] < reports[0].losses["distillation"] / 2
-    assert reports[-1].accuracies.keys() == {"sequence"}
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -301,6 +296,8 @@ def test_a_student_learns_what_its_teacher_says(start: Path) -> None:
         ("no_counts", "returned {}; expected the count of each loss by its name, from counts"),
         ("other_terms", "expected a LossTerm with a single number for each of mlm, more, nsp, from losses"),
         ("no_batch", "returned None; expected a PretrainBatch, from prepare"),
+        ("no_module", "returned 3; expected a torch.nn.Module or None, from begin"),
+        ("other_heads", "returned ('sequence',); expected None, or a tuple of"),
         ("nowhere", "objective='nowhere': expected auto or masked_lm or next_token"),
     ],
 )

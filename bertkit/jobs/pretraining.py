@@ -121,7 +121,9 @@ class PretrainingJob(Job[PretrainSettings]):
 
     def _on_held_out(self, examples: ExampleSource) -> HeldOut:
         settings = self.settings
-        return held_out_of(self.objective, self.dataset, examples, settings.evaluation.max_sequences, settings.precision)
+        return held_out_of(
+            self.objective, self.dataset, examples, settings.evaluation.max_sequences, settings.precision
+        )
 
     @functools.cached_property
     def held_out(self) -> dict[int, HeldOut]:

@@ -242,6 +242,11 @@ class Accompanied(nn.Module):
 Trained = BertWithHeads | Accompanied
 
 
+def own_name(name: str) -> str:
+    """Return the name that a parameter of `Trained` has in the model, or, beside it, in the objective: `objective.NAME`."""
+    return name.removeprefix("module.")
+
+
 def bare(model: Any) -> BertWithHeads:
     """Return a model without what data-parallel training, or an objective, puts around it."""
     while (inner := getattr(model, "module", None)) is not None:

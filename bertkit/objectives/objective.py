@@ -59,6 +59,8 @@ class Objective:
     # of the model in `pretrain`; None: those for masked or next tokens, with the next sentence if it is predicted. A model with other heads
     # than these, and any for which they are given here, is measured by the losses of the objective on held-out text
     heads: ClassVar[tuple[str, ...] | None] = None
+    # of text for `Pretraining`, as `segments=pairs` in `pretrain`: the next sentence head, too, takes pairs
+    takes_pairs: ClassVar[bool] = False
     label_smoothing = 0.0  # of generated texts
     masking = MaskingConfig(
         0.15, 0.8, 0.1

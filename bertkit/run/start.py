@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.model.bert_config import BertConfig
-from bertkit.model.heads import Accompanied, BertWithHeads, Trained
+from bertkit.model.heads import Accompanied, BertWithHeads, Trained, own_name
 from bertkit.model.initialisation import init_weights
 from bertkit.model.layers import depth_of
 from bertkit.objectives.objective import Objective, accompanied
@@ -57,7 +57,7 @@ class Start:
     def rate_scale_of(self, name: str) -> float:
         """Return the factor for the learning rate of a parameter."""
         num_layers = self.model.config.num_hidden_layers
-        return float(self.layer_decay ** (num_layers + 1 - depth_of(name, num_layers)))
+        return float(self.layer_decay ** (num_layers + 1 - depth_of(own_name(name), num_layers)))
 
 
 def new_model(config: BertConfig, heads: Sequence[str], with_pooler: bool, seed: int) -> BertWithHeads:

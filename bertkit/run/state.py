@@ -14,6 +14,7 @@ from bertkit.base.tensor_files import read_tensors
 from bertkit.base.typed_settings import IF_SET, checked, to_mapping
 from bertkit.interop.hugging_face import directory as hugging_face
 from bertkit.kernels.fast import FastWays
+from bertkit.model.heads import own_name
 from bertkit.model.label_scale import in_own_units
 from bertkit.model.layers import compile_layers, freeze_below, recompute_layers
 from bertkit.run.choices import Choices
@@ -140,13 +141,11 @@ class TrainingState:
             compile_layers(self.bare_model.bert.encoder)
 
     def _make_optimizer(self, settings: RunSettings, start: Start, newest: Path | None, num_updates: int) -> None:
-        names = {p: name.removeprefix("module.") for name, p in self.trained.named_parameters()}
-        scales = {
-            name: start.rate_scale_of(name.removeprefix("module.")) for name, _ in self.trained.named_parameters()
-        }
-        groups = parameter_groups(self.trained, settings.optimizer.weight_decay, scales.__getitem__)
+        groups = parameter_groups(self.trained, settings.optimizer.weight_decay, start.rate_scale_of)
         self.optimizer = make_optimizer(groups, settings.optimizer)
-        self.names: dict[Tensor, str] = {p: name for p, name in names.items() if p.requires_grad}
+        self.names: dict[Tensor, str] = {
+            p: own_name(name) for name, p in self.trained.named_parameters() if p.requires_grad
+        }
         moments = start.moments if newest is None else checkpoint.read_moments(newest)
         if newest is not None and num_updates and not isinstance(self.optimizer, Adapted):
             expected = {f"{name}.{moment}": p for p, name in self.names.items() for moment in MOMENTS}

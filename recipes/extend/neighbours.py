@@ -19,6 +19,7 @@ class Neighbours(bertkit.Objective):
     """
 
     heads = ()
+    takes_pairs = True
 
     def __init__(self, *, temperature: float = 0.05):
         self.temperature = temperature

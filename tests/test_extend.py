@@ -1,0 +1,290 @@
+"""The objectives of the guide that have parameters of their own, or heads, or causal attention: trained, stopped, in two processes, exported."""
+
+import dataclasses
+import importlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import TINY_FINETUNE, TINY_PRETRAIN, free_port, options_so_far, small_model
+from safetensors.torch import load_file
+
+import bertkit
+from bertkit.base import plugins
+from bertkit.base.batch import PretrainBatch
+from bertkit.base.errors import InputError
+from bertkit.cli import run
+from bertkit.objectives.objective import Moment, Objective
+from bertkit.tasks.task_config import KINDS
+from bertkit.train import micro_batches
+
+GUIDE = Path(__file__).resolve().parents[1] / "recipes" / "extend"
+PRETRAINING = ("mixed_next_token", "replaced_tokens", "neighbours")
+OPTIONS: dict[str, dict[str, Any]] = {
+    "mixed_next_token": {"causal": 8},
+    "distillation": {"teacher": "teacher", "layers_weight": 3.0},
+}
+ROWS = [{"text": f"{'kam' if n % 2 else 'rum'} tem", "label": "yes" if n % 2 else "no"} for n in range(40)]
+
+
+@pytest.fixture(autouse=True)
+def guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A working directory; the guide's modules on Python's path."""
+    monkeypatch.chdir(tmp_path)
+    for module in KINDS.values():  # lest they register in the copy alone
+        importlib.import_module(module)
+    built_in = {key: made for key, made in options_so_far().items() if not plugins.is_plugin(*key)}
+    for name, empty in (("_options", built_in), ("_modules", set()), ("_used", {})):
+        monkeypatch.setattr(plugins, name, empty)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(GUIDE)])
+    monkeypatch.setenv(plugins.MODULES, "")
+    yield
+    for name in (*PRETRAINING, "distillation"):
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def teacher(start: Path) -> Path:
+    """A model with the labels of `ROWS`."""
+    job = bertkit.Finetuning(start, ROWS, ROWS[:10], batch={"sequences": 8}, **{"task.max_seq_length": 16})
+    list(bertkit.fit(job, steps=20, learning_rate=1e-2))
+    return bertkit.export_model(job.model, job.tokenizer, "teacher")
+
+
+def objective(name: str) -> Objective:
+    """An objective of the guide, with its options here."""
+    importlib.import_module(name)
+    made = plugins.bind("objective", name, OPTIONS.get(name, {}))()
+    assert isinstance(made, Objective)
+    return made
+
+
+def words_of(name: str, start: Path, prepared_dir: Path) -> list[str]:
+    """The command that trains an objective, without its output."""
+    own = [f"plugins=[{name}]", f"objective={name}", "checkpoint.every_steps=2", "batch.micro_sequences=2"]
+    own += [f"objective_options.{key}={value}" for key, value in OPTIONS.get(name, {}).items()]
+    if name in PRETRAINING:
+        return ["pretrain", *TINY_PRETRAIN, "steps=4", f"data_dir={prepared_dir}", *own]
+    Path("rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in ROWS))
+    files = [f"task.files.{split}=rows.jsonl" for split in ("train", "dev")]
+    return ["finetune", *TINY_FINETUNE, "task=classification", *files, f"model_dir={start}", *own]
+
+
+@pytest.mark.parametrize("name", [*PRETRAINING, "distillation"])
+def test_an_objective_of_the_guide_is_short_and_resumes_to_the_same_bytes(
+    start: Path, prepared_dir: Path, teacher: Path, name: str
+) -> None:
+    assert len((GUIDE / f"{name}.py").read_text().splitlines()) <= 60
+    words = words_of(name, start, prepared_dir)
+    assert run([*words, "output_dir=whole"]) == 0
+    last, *_ = sorted(Path("whole/checkpoints").iterdir(), reverse=True)
+    shutil.copytree("whole", "cut")
+    Path("cut/eval.json").unlink()
+    shutil.rmtree("cut/model")
+    shutil.rmtree(Path("cut/checkpoints", last.name))
+    assert run([*words, "output_dir=cut"]) == 0
+    files = [
+        file
+        for file in ("model.safetensors", "objective.safetensors", "optimizer.safetensors")
+        if (last / file).exists()
+    ]
+    assert len(files) == (3 if name in ("replaced_tokens", "distillation") else 2)
+    for file in files:
+        assert (last / file).read_bytes() == Path("cut/checkpoints", last.name, file).read_bytes()
+    assert not any(key.startswith("objective") for key in load_file("whole/model/model.safetensors"))
+    rows = [json.loads(line) for line in Path("whole/metrics.jsonl").read_text().splitlines()]
+    assert (
+        f"{ {'mixed_next_token': 'causal', 'replaced_tokens': 'replaced', 'neighbours': 'neighbours'}.get(name, 'layers') }_loss"
+        in rows[-1]
+    )
+
+
+WORLD = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+import test_extend
+test_extend.train_all(*sys.argv[2:])
+"""
+
+
+def train_all(start: str, prepared_dir: str, output: str) -> None:
+    """Train all four objectives; save the weights and what is trained beside them."""
+    results = {}
+    for name in (*PRETRAINING, "distillation"):
+        made = objective(name)
+        micro_batches.AUTO_MICRO_TOKENS["cpu"] = 80 if name in PRETRAINING else 20  # two micro-batches or more
+        job: Any
+        if name in PRETRAINING:
+            data = bertkit.open_dataset(prepared_dir)
+            shape = {"model.num_hidden_layers": 1, "model.hidden_size": 16, "model.num_attention_heads": 2}
+            model = bertkit.new_model("tiny", data.tokenizer, objective=made, **shape)
+            job = bertkit.Pretraining(model, data, made, batch_sequences=8, max_seq_length=20)
+        else:
+            job = bertkit.Finetuning(
+                start, ROWS, ROWS[:10], objective=made, batch={"sequences": 8}, **{"task.max_seq_length": 16}
+            )
+        beside: list[Any] = []
+        begin = made.begin
+        made.begin = lambda model, begin=begin, beside=beside: beside.append(begin(model)) or beside[-1]  # type: ignore[method-assign,misc]
+        list(bertkit.fit(job, steps=3, learning_rate=1e-2))
+        modules = [job.model, *filter(None, beside)]
+        results |= {
+            f"{name}.{n}.{key}": t for n, module in enumerate(modules) for key, t in module.state_dict().items()
+        }
+    torch.save(results, output)
+
+
+def test_two_processes_train_what_one_does(
+    start: Path, prepared_dir: Path, teacher: Path, python: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All four objectives, in two processes: the same weights, of the model and beside it."""
+    monkeypatch.setitem(micro_batches.AUTO_MICRO_TOKENS, "cpu", 0)  # restored afterwards
+    train_all(str(start), str(prepared_dir), "alone.pt")
+    world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "PYTHONPATH": str(GUIDE)}
+    command = [str(python), "-c", WORLD, str(Path(__file__).parent), str(start), str(prepared_dir)]
+    processes = [
+        subprocess.Popen(
+            [*command, f"rank{rank}.pt"], env={**os.environ, **world, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        )
+        for rank in range(2)
+    ]
+    assert [process.wait(timeout=120) for process in processes] == [0, 0]
+    alone, first, second = (torch.load(f"{name}.pt") for name in ("alone", "rank0", "rank1"))
+    assert len(alone) > 60
+    for name, tensor in alone.items():
+        assert torch.equal(first[name], second[name])
+        assert torch.allclose(tensor, first[name], atol=1e-6), name
+
+
+@pytest.mark.parametrize("changes", [{}, {"pattern": "window", "window": 2}, {"pattern": "alternating", "window": 2}])
+def test_in_causal_attention_nothing_depends_on_what_follows(changes: dict[str, Any]) -> None:
+    """Every token has the vector that it has at the end of its text, with the pattern of the model; patterns that compress are refused."""
+    from bertkit.model.attention_config import AttentionConfig
+
+    heads = {"heads": ("masked_lm",), "with_pooler": False}
+    model = small_model(attention=AttentionConfig(**changes), **heads).eval()
+    ids = np.random.default_rng(0).integers(131, size=11)
+    none = np.zeros(0, np.int64)
+
+    def hidden(lengths: list[int], size: int, **more: Any) -> torch.Tensor:
+        batch = PretrainBatch(ids[:size], np.zeros(size, np.int64), np.array(lengths), none, none, None)
+        return bertkit.outputs(model, batch, **more).last_hidden_state
+
+    with torch.no_grad():
+        whole = hidden([11], 11, is_causal=True)
+        packed = hidden([7, 4], 11, is_causal=True)
+        for size in (1, 4, 7):
+            alone = hidden([size], size, is_causal=True)
+            assert torch.allclose(whole[:size], alone, atol=1e-5)
+            assert torch.allclose(packed[:size], alone, atol=1e-5)
+        assert not torch.allclose(whole[:-1], hidden([11], 11)[:-1], atol=1e-3)
+        if changes.get("pattern") != "window":  # the alternating pattern keeps its windows
+            plain = small_model(attention=AttentionConfig(**{**changes, "pattern": "causal"}), **heads).eval()
+            plain.load_state_dict(model.state_dict())
+            model, reference = plain, whole
+            assert torch.allclose(hidden([11], 11), reference, atol=1e-5) == (not changes)
+        linformer = small_model(attention=AttentionConfig(pattern="linformer"), **heads)
+        model = linformer
+        with pytest.raises(InputError, match="linformer: compressed keys"):
+            hidden([11], 11, is_causal=True)
+
+
+def drawn(prepared_dir: Path, name: str) -> tuple[bertkit.Pretraining, Any]:
+    """A job of an objective, and its first micro-batch as it was drawn."""
+    data, made = bertkit.open_dataset(prepared_dir), objective(name)
+    model = bertkit.new_model("tiny", data.tokenizer, objective=made)
+    job = bertkit.Pretraining(model, data, made, batch_sequences=16, max_seq_length=32)
+    return job, job.order("cpu").micro_batches(0, 0, 1)[0][1]
+
+
+def test_masked_and_causal_tokens_are_predicted_one_place_before(prepared_dir: Path) -> None:
+    job, batch = drawn(prepared_dir, "mixed_next_token")
+    original, made = batch.original_ids, job.objective
+    parts = {name: rest for name, *rest in made.parts(made.prepare(batch, Moment(0, 1, 0, 1)))}  # type: ignore[attr-defined]
+    texts = {tuple(ids) for ids in np.split(original, np.cumsum(batch.sequence_lengths)[:-1])}
+    assert sum(len(part.sequence_lengths) for part, *_ in parts.values()) == len(texts) == 16
+    for part, weight, places, labels in parts.values():
+        assert weight == 0.5
+        assert 0 < len(part.sequence_lengths) < 16
+        assert {tuple(ids) for ids in np.split(part.original_ids, np.cumsum(part.sequence_lengths)[:-1])} < texts
+        assert np.array_equal(part.original_ids[places + 1], labels)
+    masked, causal = parts["masked"], parts["causal"]
+    assert (masked[0].input_ids != masked[0].original_ids).any()
+    assert len(causal[3]) == len(causal[0].input_ids) - len(causal[0].sequence_lengths)
+
+
+def test_pairs_become_neighbours(prepared_dir: Path) -> None:
+    job, batch = drawn(prepared_dir, "neighbours")
+    made = job.objective.prepare(batch, Moment(0, 1, 0, 1))
+    cls = job.tokenizer.facts.cls
+    ends, original = np.cumsum(batch.sequence_lengths), batch.original_ids
+    segments = np.split(made.input_ids, np.cumsum(made.sequence_lengths)[:-1])
+    for pair, first, second in zip(np.split(original, ends[:-1]), segments[::2], segments[1::2], strict=True):
+        assert first[0] == second[0] == cls
+        assert np.array_equal(np.concatenate([first, second[1:]]), pair)
+    assert made.targets["are_neighbours"].sum() == (batch.next_sentence_labels == 0).sum()
+    assert job.objective.counts(made) == {"neighbours": 2 * (batch.next_sentence_labels == 0).sum()}
+
+
+def test_the_discriminator_learns_from_samples_of_the_generator(prepared_dir: Path) -> None:
+    """They share the embeddings; both losses fall, and a gap that is filled with the original is not replaced."""
+    job, batch = drawn(prepared_dir, "replaced_tokens")
+    beside = job.objective.begin(job.model)
+    assert beside is not None
+    shared = beside.generator.bert.embeddings.token.weight  # type: ignore[union-attr]
+    assert shared is job.model.bert.embeddings.token.weight
+    terms = job.objective.losses(job.model, dataclasses.replace(batch), "fp32")
+    assert terms["generator"].count == len(batch.masked_labels)
+    assert terms["generator"].sum.item() / len(batch.masked_labels) == pytest.approx(
+        np.log(job.model.config.vocab_size), rel=0.1
+    )
+    reports = list(bertkit.fit(job, steps=30, learning_rate=3e-3))
+    first, last = reports[0].losses, reports[-1].losses
+    assert last["generator"] < first["generator"] - 0.3
+    assert last["replaced"] < first["replaced"] * 0.7
+    measured = job.evaluate()
+    assert {*measured} == {"generator_loss", "generator_accuracy", "replaced_loss", "replaced_accuracy"}
+    assert measured == job.evaluate()
+
+
+def test_they_export_as_usual(prepared_dir: Path, start: Path) -> None:
+    """A mixed model is a BERT with its certificate; what embeds texts is one for sentence-transformers, with the same vectors."""
+    for name in ("mixed_next_token", "neighbours"):
+        assert run([*words_of(name, start, prepared_dir), f"output_dir={name}"]) == 0
+    assert run(["export", "model_dir=mixed_next_token", "head=masked_lm", "output_dir=mixed"]) == 0
+    certificate = json.loads(Path("mixed/parity.json").read_text())
+    assert certificate["architecture"] == "BertForMaskedLM"
+    assert certificate["within_tolerance"]
+    assert (
+        run(["export", "model_dir=neighbours", "head=encoder", "sentence_transformers=true", "output_dir=vectors"]) == 0
+    )
+    from sentence_transformers import SentenceTransformer
+
+    texts = ["kam tem", "rum lon kan"]
+    theirs = SentenceTransformer("vectors", device="cpu").encode(texts)
+    ours = bertkit.load_embedder("vectors")(texts)
+    assert np.allclose(ours, theirs, atol=1e-5)
+
+
+def test_a_student_learns_the_logits_and_the_layers_of_its_teacher(start: Path, teacher: Path) -> None:
+    student = bertkit.Finetuning(
+        start,
+        ROWS,
+        ROWS[:10],
+        objective=objective("distillation"),
+        batch={"sequences": 8},
+        seed=1,
+        **{"task.max_seq_length": 16},
+    )
+    reports = list(bertkit.fit(student, steps=40, learning_rate=1e-2))
+    for name in ("logits", "layers"):
+        assert reports[-1].losses[name] < reports[0].losses[name] / 2
+    assert reports[-1].accuracies.keys() == {"sequence"}
