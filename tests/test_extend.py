@@ -202,7 +202,7 @@ def drawn(prepared_dir: Path, name: str) -> tuple[bertkit.Pretraining, Any]:
     data, made = bertkit.open_dataset(prepared_dir), objective(name)
     model = bertkit.new_model("tiny", data.tokenizer, objective=made)
     job = bertkit.Pretraining(model, data, made, batch_sequences=16, max_seq_length=32)
-    return job, job.order("cpu").micro_batches(0, 0, 1)[0][1]
+    return job, job.examples.source("train", 0).micro_batches(0, 16, [(0, 16)])[0]
 
 
 def test_masked_and_causal_tokens_are_predicted_one_place_before(prepared_dir: Path) -> None:
