@@ -73,10 +73,23 @@ NOWHERE = {"data_dir": "-", "output_dir": "-"}  # settings of a command that a j
 class _FromPython:
     """What a job from Python can do besides those of the commands."""
 
+    start: Start
+
     def evaluate(self: AnyJob) -> dict[str, float]:  # type: ignore[misc]
         """Measure the model on held-out examples, on the device where it is."""
         device = next(self.model.parameters()).device.type
         return self.measure(make_accelerator(device, world_from_environment().size), self.model)
+
+    @functools.cached_property
+    def _began(self) -> dict[Path, str]:
+        """The hashes of the weights with which this job has begun the runs in directories."""
+        return {}
+
+    def begun_in(self, directory: Path) -> Start:
+        """Return the start of a run: with the weights of now, which `fit` may have trained, unless this job has begun it already."""
+        now = self._began.setdefault(directory.resolve(), _sha256_of(self.start.model))
+        is_loaded = self.start.init_from is not None and now == self.start.made_sha256
+        return dataclasses.replace(self.start, made_sha256=None if is_loaded else now)
 
 
 class Pretraining(_FromPython, PretrainingJob):
@@ -144,8 +157,7 @@ class Pretraining(_FromPython, PretrainingJob):
             explicit_keys=(),
         )
         examples = DrawnExamples(data, segments, described.masks)
-        start = Start(model, data.tokenizer, init_from=None, made_sha256=_sha256_of(model))
-        super().__init__(described, start, objective, data, examples)
+        super().__init__(described, Start(model, data.tokenizer, init_from=None), objective, data, examples)
 
     def with_course(self, steps: int, chosen: PretrainSettings, directory: Path | None) -> Self:
         """Return this job with the steps, the optimizer and the schedule of a `fit`."""
@@ -192,7 +204,8 @@ class Finetuning(_FromPython, FinetuningJob):
         settings_ = dataclasses.replace(
             made.settings, objective=_name_of(made.objective), objective_options=_options_of(made.objective)
         )
-        super().__init__(settings_, made.start, made.objective, made.data, made.units)
+        start = dataclasses.replace(made.start, made_sha256=_sha256_of(made.start.model))
+        super().__init__(settings_, start, made.objective, made.data, made.units)
 
     def with_course(self, steps: int, chosen: PretrainSettings, directory: Path | None) -> Self:
         """Return this job with the steps, the optimizer and the schedule of a `fit`; its rows are in the directory."""
@@ -319,6 +332,7 @@ def fit(
     made.on(accelerator)
     if place is None:
         return Fit(made, _steps(made))
+    made.start = job.begun_in(place)
     made.identity = identity_of(to_mapping(made.settings), made.rules) | made.content
     return Fit(made, run_steps(made))
 

@@ -141,6 +141,7 @@ def test_fit_in_a_directory_is_a_run_that_is_resumed(prepared_dir: Path, capsys:
         if report.step == 3:
             break
     mine = job(**saving)
+    next(bertkit.fit(mine, 5, 1e-3, directory="broken"))  # of a job that has begun a run, the weights are those of then
     again = bertkit.fit(mine, 5, 1e-3, directory="broken")
     steps += [report.step for report in again]
     assert steps == [1, 2, 3, 3, 4, 5]
@@ -152,6 +153,8 @@ def test_fit_in_a_directory_is_a_run_that_is_resumed(prepared_dir: Path, capsys:
     assert all(torch.equal(value, weights(plain.model)[name]) for name, value in weights(mine.model).items())
     with pytest.raises(InputError, match=r"holds another run .*peak_learning_rate: 0\.001 there, 0\.01 here"):
         bertkit.fit(job(), 5, 1e-2, directory="whole").run()
+    with pytest.raises(InputError, match=r"holds another run .*starting_weights"):  # `plain` has been trained since
+        bertkit.fit(plain, 5, 1e-3, directory="whole").run()
     trained = bertkit.Pretraining(mine.model, data, bertkit.MaskedLM(0.3), batch_sequences=4, max_seq_length=32)
     with pytest.raises(InputError, match=r"holds another run .*starting_weights"):
         bertkit.fit(trained, 5, 1e-3, directory="whole").run()
@@ -164,6 +167,10 @@ def test_a_task_in_a_directory(start: Path) -> None:
     assert run_.scores["num_examples"] == 10
     assert len(list(Path("task/rows").iterdir())) == 2
     assert bertkit.load_predictor(model_dir="task")(["kam tem"])
+    files = json.loads(Path("task/manifest.json").read_text())["identity"]["starting_weights"]
+    assert files["model.safetensors"] == sha256_file(start / "model.safetensors")
+    bertkit.fit(job, steps=7, learning_rate=1e-3, directory="later").run()  # from the weights that it has trained
+    assert set(json.loads(Path("later/manifest.json").read_text())["identity"]["starting_weights"]) == {"model"}
 
 
 def test_the_library_stands_without_the_apps(prepared_dir: Path, tmp_path: Path) -> None:

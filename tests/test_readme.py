@@ -33,7 +33,15 @@ ROOT = Path(__file__).resolve().parents[1]
 FEWER_STEPS = ["steps=12", "schedule.warmup_steps=2", "evaluation.every_steps=12", "checkpoint.every_steps=12"]
 
 
-GUIDES = ("own_data", "reproducibility", "how_fast", "extend", "what_is_shown", "from_other_tools")  # without a run.sh
+GUIDES = (
+    "step_by_step",
+    "own_data",
+    "reproducibility",
+    "how_fast",
+    "extend",
+    "what_is_shown",
+    "from_other_tools",
+)  # without a run.sh
 ELSEWHERE = ("prepare_on_dask", "speedrun")  # run in tests/stages/test_prepare_workers.py and tests/test_speedrun.py
 INSTALLING = {"recipes/quickstart/run.sh", "tests/run.sh"}  # what the README prints beside commands of bertkit
 # what stands between `bertkit` as it is printed and as it is run here: training is shortened
@@ -87,7 +95,7 @@ def test_readme_commands_run(quickstarted: Path, python: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*GUIDES[:4], "multi_host"])
+@pytest.mark.parametrize("name", [*GUIDES[:5], "multi_host"])
 def test_guide_commands_run(name: str, quickstarted: Path, python: Path) -> None:
     output = run_document(f"recipes/{name}/README.md", quickstarted, python)
     if name == "own_data":

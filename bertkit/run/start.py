@@ -34,7 +34,7 @@ class Start:
     moments: dict[str, Tensor] = field(default_factory=dict)  # the moments of the optimizer, if loaded
     frozen_depth: int = 0  # which lower layers are frozen (`model.layers`)
     layer_decay: float = 1.0  # learning rate of a layer, relative to the layer above it
-    made_sha256: str | None = None  # of the weights of a model that was made in Python
+    made_sha256: str | None = None  # of the weights, if they are those of a model in Python and of no file
     accompanied: Accompanied | None = None  # the model with what its objective trains beside it; None: nothing
 
     @property
