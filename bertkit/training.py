@@ -41,9 +41,9 @@ from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.data.data_config import SegmentsConfig
 from bertkit.functions import Run, take_rows
 from bertkit.jobs.finetuning import FinetuningJob, make_job
+from bertkit.jobs.plain import plain_steps
 from bertkit.jobs.pretraining import PretrainingJob
 from bertkit.jobs.pretraining_start import config_of
-from bertkit.kernels.fast import FastWays
 from bertkit.launch.world import world_from_environment
 from bertkit.model.bert_config import BertShape
 from bertkit.model.heads import BertWithHeads
@@ -60,9 +60,6 @@ from bertkit.settings.reading.compose import compose_values
 from bertkit.settings.reading.names import command_of, in_words_of
 from bertkit.settings.reading.values import read_values
 from bertkit.tasks.reading.training_data import read_training_data
-from bertkit.train.loop import Learner, train
-from bertkit.train.loss_scale import LossScale
-from bertkit.train.optimizer import make_optimizer, parameter_groups
 from bertkit.train.processes import make_accelerator
 from bertkit.train.step_report import StepReport
 
@@ -331,26 +328,7 @@ def fit(
     made.steps, made.directory = steps, place
     made.on(accelerator)
     if place is None:
-        return Fit(made, _steps(made))
+        return Fit(made, plain_steps(made))
     made.start = job.begun_in(place)
     made.identity = identity_of(to_mapping(made.settings), made.rules) | made.content
     return Fit(made, run_steps(made))
-
-
-def _steps(job: AnyJob) -> Iterator[StepReport]:
-    """Train a job without a directory."""
-    accelerator, settings, model = job.accelerator, job.settings, job.start.trained
-    model.use(FastWays.of(job.choices.kernels))
-    prepared = accelerator.prepare_model(model.train(), device_placement=True)
-    groups = parameter_groups(model, settings.optimizer.weight_decay, job.start.rate_scale_of)
-    learner = Learner(
-        accelerator,
-        prepared,
-        make_optimizer(groups, settings.optimizer),
-        functools.partial(job.objective.losses, precision=settings.precision),
-        LossScale(accelerator.device) if settings.precision == "fp16" else None,
-        counts=job.objective.counts,
-    )
-    for report in train(learner, job.course(job.prepared)):
-        report.check_skips(settings.numerics.max_skips_in_a_row)
-        yield report

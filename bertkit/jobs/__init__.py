@@ -7,5 +7,6 @@ Doors:
     phases             the sequence length of every step of pretraining
     run_length         the number of steps, and how long they take
     finetuning         the job of fine-tuning, and its plan
+    plain              the training of a job without a directory
     task_data          the training and dev examples of a task, as features; truncation
 """

@@ -1,0 +1,30 @@
+"""Training of a job without a directory: no file, no output, no signal handler. `run.trainer.run_steps` is the same in a directory."""
+
+import functools
+from collections.abc import Iterator
+
+from bertkit.kernels.fast import FastWays
+from bertkit.run.job import AnyJob
+from bertkit.train.loop import Learner, train
+from bertkit.train.loss_scale import LossScale
+from bertkit.train.optimizer import make_optimizer, parameter_groups
+from bertkit.train.step_report import StepReport
+
+
+def plain_steps(job: AnyJob) -> Iterator[StepReport]:
+    """Train a job, and yield a report after each step."""
+    accelerator, settings, model = job.accelerator, job.settings, job.start.trained
+    model.use(FastWays.of(job.choices.kernels))
+    prepared = accelerator.prepare_model(model.train(), device_placement=True)
+    groups = parameter_groups(model, settings.optimizer.weight_decay, job.start.rate_scale_of)
+    learner = Learner(
+        accelerator,
+        prepared,
+        make_optimizer(groups, settings.optimizer),
+        functools.partial(job.objective.losses, precision=settings.precision),
+        LossScale(accelerator.device) if settings.precision == "fp16" else None,
+        counts=job.objective.counts,
+    )
+    for report in train(learner, job.course(job.prepared)):
+        report.check_skips(settings.numerics.max_skips_in_a_row)
+        yield report
