@@ -8,7 +8,7 @@ Names are imported on first use: `import bertkit` takes milliseconds.
 import functools
 import importlib
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 _HOMES = {
     "Run": "bertkit.functions",
     **dict.fromkeys(("BertClassifier", "BertRegressor", "BertTagger"), "bertkit.estimators"),

@@ -356,6 +356,7 @@ def test_the_stub_is_what_the_settings_say(tmp_path: Path) -> None:
     """`python tests/signatures.py` writes it anew; its functions are those of Python, without torch."""
     stub = signatures.Stub()
     assert signatures.STUB.read_text(encoding="utf-8") == stub.text()
+    assert [name for name in bertkit.__all__ if not re.search(rf"\b{name}\b", stub.text())] == []
     assert {name: getattr(bertkit, name).__doc__ for name in COMMANDS} == stub.docstrings
     assert len(list(signatures.DOCSTRINGS.iterdir())) == len(COMMANDS)
     code = (
