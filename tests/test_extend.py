@@ -47,7 +47,7 @@ def guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(sys, "path", [*sys.path, str(GUIDE)])
     monkeypatch.setenv(plugins.MODULES, "")
     yield
-    for name in (*PRETRAINING, "distillation"):
+    for name in (*PRETRAINING, "distillation", "adversarial"):
         sys.modules.pop(name, None)
 
 
@@ -288,3 +288,36 @@ def test_a_student_learns_the_logits_and_the_layers_of_its_teacher(start: Path, 
     for name in ("logits", "layers"):
         assert reports[-1].losses[name] < reports[0].losses[name] / 2
     assert reports[-1].accuracies.keys() == {"sequence"}
+
+
+def test_adversarial_objectives_go_uphill(start: Path) -> None:
+    """Without dropout: a pass alone, from no start, has the plain loss; each further pass has a larger one; and a model is trained."""
+    import adversarial
+
+    job = bertkit.Finetuning(start, ROWS, ROWS[:10], batch={"sequences": 8}, **{"task.max_seq_length": 16})
+    batch, model = job.data.batches.take(np.arange(8)), job.model.eval()
+    plain = Objective().losses(model, batch)["sequence"].sum.item()
+    sums = []
+    for passes in (1, 2, 3):
+        torch.manual_seed(0)
+        made = adversarial.FreeLB(passes=passes, start=0.0, step=0.3)
+        sums.append(passes * made.losses(model, batch, "fp32")["sequence"].sum.item())
+    assert sums[0] == pytest.approx(plain, rel=1e-6)
+    assert plain < sums[1] - sums[0] < sums[2] - sums[1]
+
+    smart = adversarial.Smart(weight=3.0, step=0.1)
+    found = []
+    for step in (0.0, 0.1):
+        smart.step = step
+        torch.manual_seed(0)
+        terms = smart.losses(model, batch, "fp32")
+        found.append(terms["smoothness"].sum.item())
+        assert terms.keys() == smart.counts(batch).keys()
+        assert terms["sequence"].sum.item() == pytest.approx(plain, rel=1e-6)
+    assert 0 <= found[0] < found[1] / 1000
+    for made in (adversarial.FreeLB(step=0.01, start=0.01), adversarial.Smart()):  # tiny vectors, so small steps
+        trained = bertkit.Finetuning(
+            start, ROWS, ROWS[:10], objective=made, batch={"sequences": 8}, **{"task.max_seq_length": 16}
+        )
+        first, *_, last = bertkit.fit(trained, steps=40, learning_rate=3e-3)
+        assert last.losses["sequence"] < first.losses["sequence"] - 0.2

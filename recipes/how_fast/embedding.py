@@ -22,6 +22,7 @@ from training import compiled, transformers
 from bertkit.inference.embedding import load_embedder
 from bertkit.interop.load import load_tokenizer
 from bertkit.interop.model_dir import resolve_model_dir
+from bertkit.kernels.fast import keep_freed_memory
 
 TOLERANCE = {"fp32": 1e-5, "bf16": 1e-2}  # tolerance for an element of a vector of length 1
 ENCODER: Options = {"--model-dir": {"help": "an encoder with mean pooling; default: a new one"}}
@@ -86,7 +87,8 @@ def hugging_face(
     batch_size: int = 32,
     is_compiled: bool = False,
 ) -> Ready:
-    """Embed with `encode`, which sorts the texts of a call and takes them in batches, by default of 32."""
+    """Embed with `encode`, which sorts the texts of a call and takes them in batches, by default of 32; with bertkit's allocator setting."""
+    keep_freed_memory()
     import sentence_transformers
 
     transformers()

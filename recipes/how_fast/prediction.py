@@ -17,6 +17,7 @@ from training import compiled, transformers
 
 from bertkit.inference.predictor import load_predictor
 from bertkit.interop.load import load_tokenizer
+from bertkit.kernels.fast import keep_freed_memory
 
 LABELS = ("follows", "random")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -77,7 +78,8 @@ def hugging_face(
     batch_size: int = 32,
     is_compiled: bool = False,
 ) -> Ready:
-    """Predict in a plain loop over batches that are sorted by length."""
+    """Predict in a plain loop over batches that are sorted by length, with bertkit's allocator setting."""
+    keep_freed_memory()
     found: Any = transformers()
     tokenizer = found.AutoTokenizer.from_pretrained(model_dir)
     settings = {"dtype": DTYPES[precision], "attn_implementation": "sdpa"}

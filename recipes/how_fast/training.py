@@ -201,7 +201,9 @@ def bertkit(training: Training, precision: str, is_plain: bool = False) -> Ready
 
 
 def hugging_face(training: Training, precision: str, way: str) -> Ready:
-    """Train a class of transformers in a plain loop: fused AdamW, clipping, autocast in bf16."""
+    """Train a class of transformers in a plain loop: fused AdamW, clipping, autocast in bf16; at its best with bertkit's allocator setting."""
+    if not way.startswith("padded"):
+        fast.keep_freed_memory()
     batches, device = training.batches, training.device
     width = batches.max_seq_length if isinstance(batches, Pairs) else None
     loaded = getattr(transformers(), training.their_class)

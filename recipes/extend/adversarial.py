@@ -1,0 +1,91 @@
+"""Two objectives that make a task robust to small changes of its token embeddings; README.md shows how to use them."""
+
+import contextlib
+import dataclasses
+
+import torch
+import torch.nn.functional as F
+
+import bertkit
+from bertkit.objectives.losses import bare
+
+
+@contextlib.contextmanager
+def moved(model, delta):
+    """Add `delta`, (S, D), to the token embeddings while the context is open."""
+
+    def add(_, __, embedded):
+        return embedded + F.pad(delta, (0, 0, 0, len(embedded) - len(delta)))  # there may be slack rows at the end
+
+    hook = bare(model).bert.embeddings.token.register_forward_hook(add)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def by_text(rows, lengths, largest=False):
+    """Return the Euclidean norm of the rows of each text, or their largest number, for each of its rows: (S, D) -> (S, 1)."""
+    parts = [part.abs().max() if largest else part.norm() for part in rows.float().split(lengths)]
+    return torch.stack(parts).clamp_min(1e-12).repeat_interleave(torch.tensor(lengths, device=rows.device))[:, None]
+
+
+@bertkit.objective("freelb")
+class FreeLB(bertkit.Objective):
+    """The mean loss of several passes, between which the embeddings move uphill, from a random start (Zhu et al. 2020, algorithm 1)."""
+
+    def __init__(self, *, passes: int = 2, step: float = 0.1, start: float = 0.2):
+        self.passes, self.step, self.start = passes, step, start
+
+    def losses(self, model, batch, precision):
+        """Return the terms of the task, each the mean of those of the passes."""
+        matrix, lengths = bare(model).bert.embeddings.token.weight, batch.sequence_lengths.tolist()
+        noise = 2 * torch.rand(sum(lengths), matrix.shape[1], device=matrix.device) - 1
+        sizes = torch.tensor(lengths, device=matrix.device).repeat_interleave(
+            torch.tensor(lengths, device=matrix.device)
+        )
+        delta, terms = noise * self.start / (sizes * matrix.shape[1])[:, None].sqrt(), []
+        for _ in range(self.passes):
+            delta = delta.detach().requires_grad_()
+            with moved(model, delta):
+                terms.append(super().losses(model, batch, precision))
+            slope = torch.autograd.grad(sum(term.sum for term in terms[-1].values()), delta, retain_graph=True)[0]
+            delta = delta + self.step * slope / by_text(slope, lengths)
+        return {
+            name: dataclasses.replace(term, sum=sum(one[name].sum for one in terms) / self.passes)
+            for name, term in terms[0].items()
+        }
+
+
+@bertkit.objective("smart")
+class Smart(bertkit.Objective):
+    """The task's loss, and how far its predictions change where a tiny step of the embeddings changes them most (Jiang et al. 2020, 3.1)."""
+
+    def __init__(self, *, weight: float = 1.0, step: float = 1e-3, start: float = 1e-5):
+        self.weight, self.step, self.start = weight, step, start
+
+    def counts(self, batch):
+        """Return the number of texts twice."""
+        return {**batch.loss_counts, "smoothness": len(batch.labels)}
+
+    def losses(self, model, batch, precision):
+        """Return the task's loss and the weighted change in both directions; squared differences for a regression."""
+        logits = bertkit.head_logits(model, batch, precision)
+        matrix, lengths = bare(model).bert.embeddings.token.weight, batch.sequence_lengths.tolist()
+        noise = self.start * torch.randn(sum(lengths), matrix.shape[1], device=matrix.device)
+        change = self.change(model, batch, precision, logits.detach(), noise.requires_grad_())
+        slope = torch.autograd.grad(change, noise)[0]
+        delta = (noise + self.step * slope / by_text(slope, lengths, largest=True)).detach()
+        change = self.change(model, batch, precision, logits, delta)
+        term = bertkit.LossTerm(self.weight * change, len(batch.labels), None)
+        return {batch.head: bertkit.task_loss(model, batch, logits), "smoothness": term}
+
+    def change(self, model, batch, precision, logits, delta):
+        """Return the sum of the divergences of the predictions with and without `delta`."""
+        with moved(model, delta):
+            others = bertkit.head_logits(model, batch, precision)
+        if logits.shape[-1] == 1:
+            return F.mse_loss(others, logits, reduction="sum")
+        first, second = F.log_softmax(logits.float(), -1), F.log_softmax(others.float(), -1)
+        both = ((first, second), (second, first))
+        return sum(F.kl_div(own, other, reduction="sum", log_target=True) for own, other in both)
