@@ -23,7 +23,7 @@ from bertkit.base.typed_settings import refuse
 from bertkit.help import command_help, info, usage
 from bertkit.launch import launcher, world
 from bertkit.settings.reading.answers import is_answered
-from bertkit.settings.reading.hints import setting_of_option, unknown_option
+from bertkit.settings.reading.hints import option_of, unknown_option
 from bertkit.settings.reading.names import command_of, in_words_of
 from bertkit.settings.reading.synonyms import command_meant, truth_of
 from bertkit.settings.reading.words import OPTIONS as SHORT_OPTIONS
@@ -203,12 +203,12 @@ def _as_words(command: str, arguments: list[str]) -> list[str]:
     while queue:
         argument = queue.pop(0)
         name, has_value, value = argument.partition("=")
-        if not argument.startswith("-"):
+        if not argument.startswith("-") or argument == "-":
             words.append(re.sub("=~(?=/|$)", lambda _: f"={os.path.expanduser('~')}", argument, count=1))
             continue
-        key, setting = name.lstrip("-").replace("-", "_"), setting_of_option(command, name)
-        is_flag = "=" in setting  # such as --fp16, before a word that is perhaps not its value
         is_value_next = bool(queue) and not queue[0].startswith("--") and "=" not in queue[0]
+        key, setting = option_of(command, name, value if has_value else queue[0] if is_value_next else "")
+        is_flag = "=" in setting  # such as --fp16, before a word that is perhaps not its value
         if not setting and not is_answered(key):
             unknown.append(unknown_option(command, argument, queue[0] if is_value_next else ""))
             continue

@@ -15,6 +15,7 @@ from task_files import write
 from bertkit import export_model
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.settings.reading.hints import option_of
 from bertkit.settings.reading.words import to_words
 
 CSV = "review,stars\n" + "".join(f"kan lon {word},{n}\n" for word in ("min", "kar", "lor") for n in (1, 2, 5))
@@ -46,6 +47,10 @@ def test_short_words_become_settings(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "text_column=x",
     ]
     assert to_words("compare", ["a b.csv"], []) == ["a b.csv"]
+    assert to_words("predict", ["-"], []) == ["input='-'"]
+    (tmp_path / "minilm").mkdir()
+    named = {value: option_of("finetune", "--model", value)[0] for value in ("minilm", "org/bert", "mini")}
+    assert named == {"minilm": "model_dir", "org/bert": "model_dir", "mini": "model"}
 
 
 @pytest.mark.parametrize(

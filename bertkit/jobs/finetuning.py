@@ -154,9 +154,13 @@ class FinetuningJob(Job[FinetuneSettings]):
         published, width = settings.task.recipe.peak_learning_rate, self.model.config.hidden_size
         if settings.optimizer.peak == settings.rate_for(width) != published:
             rate += f" (the published {published:g} is for a hidden size of {BASE_HIDDEN_SIZE}; here it is {width})"
+        published_epochs, longer = settings.task.recipe.num_epochs, ""
+        if settings.epochs == settings.epochs_for(len(self.data.batches)) > published_epochs:
+            few = published_epochs * self.steps_per_epoch
+            longer = f" (the published {published_epochs} would be {counted(few, 'step')}, too few)"
         return [
             *filter(None, [settings.frozen_line(num_trained)]),
-            f"{counted(self.steps_per_epoch, 'step')} an epoch, {counted(settings.num_epochs, 'epoch')}; up to "
+            f"{counted(self.steps_per_epoch, 'step')} an epoch, {counted(settings.epochs, 'epoch')}{longer}; up to "
             f"{counted(settings.batch.sequences, 'example')} a step; learning rate {rate}",
         ]
 
@@ -261,17 +265,18 @@ def make_job(
     start = start_finetuning(settings, source, tokenizer, data.labels, units)
     check_task(settings, start.model.config, tokenizer, data.has_pairs)
     task_data.weigh_classes(settings, data)
-    with_rate = settings.with_rate(settings.rate_for(start.model.config.hidden_size))
-    return FinetuningJob(with_rate, start, objective, data, units)
+    settings = settings.with_rate(settings.rate_for(start.model.config.hidden_size))
+    settings = settings.with_epochs(settings.epochs_for(len(data.batches)))
+    return FinetuningJob(settings, start, objective, data, units)
 
 
 def steps_of(job: FinetuningJob) -> int:
     """Return the number of steps in a run; raises InputError if the warm-up or the last batch does not fit."""
     settings, num_examples, num_processes = job.settings, len(job.data.batches), world_from_environment().size
-    steps = math.ceil(settings.num_epochs * job.steps_per_epoch)
-    if settings.num_epochs * num_examples < 1:
+    steps = math.ceil(settings.epochs * job.steps_per_epoch)
+    if settings.epochs * num_examples < 1:
         raise InputError(
-            f"num_epochs={settings.num_epochs:g} of {num_examples:,} examples is less than one example; raise it"
+            f"num_epochs={settings.epochs:g} of {num_examples:,} examples is less than one example; raise it"
         )
     if settings.warmup_of(steps) > steps:
         warmup = f"schedule.warmup_steps={settings.schedule.warmup_steps}"

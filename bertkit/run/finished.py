@@ -74,9 +74,11 @@ def _is_done(settings: RunSettings, rules: Rules, own: dict[str, object], finger
 
 
 def continued_finetuning(given: FinetuneSettings) -> FinetuneSettings:
-    """Return the settings of a run; one that is resumed keeps its learning rate."""
-    rate = at(saved_identity(Path(given.output_dir)), "optimizer.peak_learning_rate")
+    """Return the settings of a run; one that is resumed keeps its learning rate and its epochs."""
+    saved = saved_identity(Path(given.output_dir))
+    rate, epochs = at(saved, "optimizer.peak_learning_rate"), saved.get("num_epochs")
     resumed = given.with_rate(rate) if isinstance(rate, float) else given
+    resumed = resumed.with_epochs(epochs) if isinstance(epochs, (int, float)) else resumed
     return resumed if continued_identity(resumed, FINETUNE) else given
 
 

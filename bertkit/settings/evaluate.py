@@ -37,15 +37,20 @@ class EvaluateSettings(CommandSettings):
     launch: LaunchConfig
 
     def __post_init__(self) -> None:
-        is_file = self.data_dir is None and "task.files.dev" in self.explicit_keys
         refuse(
             unused_hub(self.explicit_keys, self.data_dir),
-            is_file
+            self.is_file
+            and self.data_dir is None
             and self.split not in OF_ONE_FILE
             and f"split={self.split}: has no effect on a single file, of which all rows are measured; leave it out",
         )
         if self.task is not None:
             self.check_for_task(self.task)
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the user named a file, which is no split."""
+        return "task.files.dev" in self.explicit_keys
 
     def check_for_task(self, task: TaskConfig) -> None:
         """Refuse settings that have no effect on the split of a task."""

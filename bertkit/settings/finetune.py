@@ -20,6 +20,7 @@ from bertkit.train.train_config import SavingConfig
 
 BASE_HIDDEN_SIZE = 768  # the published learning rates are for encoders of this size
 MAX_RATE = 1e-3
+MIN_STEPS, MAX_EPOCHS = 100, 20  # of own rows, if the number of epochs is auto
 RATE_TIMES_SIZE = 0.36  # for models from scratch: learning rate times hidden size
 
 
@@ -62,7 +63,7 @@ class FinetuneSettings(TrainingSettings):
 
     task: TaskConfig
     data_dir: str | None
-    num_epochs: Annotated[float, Interval(0, 1_000_000, "(]")]
+    num_epochs: Annotated[float, Interval(0, 1_000_000, "(]")] | Literal["auto"]
     reinit_layers: Count
     layer_decay: Annotated[float, Interval(0, 1, "(]")]
     class_weights: Literal["balanced"] | tuple[Positive, ...] | None
@@ -154,6 +155,28 @@ class FinetuneSettings(TrainingSettings):
         if self.optimizer.peak_learning_rate != "auto":
             return self
         return dataclasses.replace(self, optimizer=dataclasses.replace(self.optimizer, peak_learning_rate=rate))
+
+    @property
+    def epochs(self) -> float:
+        """The number of epochs, after auto is resolved."""
+        assert self.num_epochs != "auto", "resolved when the data are known"
+        return self.num_epochs
+
+    def epochs_for(self, num_examples: int) -> int:
+        """Return the number of epochs for auto: `task.recipe`'s, but for few own rows as many as make `MIN_STEPS` steps.
+
+        With 200 rows, three epochs are 21 steps, which leave a new head where it began (recipes/own_data). Mosbach et al. 2021 train
+        on few rows for 20 epochs.
+        """
+        published = self.task.recipe.num_epochs
+        if self.task.hub.path is not None or self.is_from_scratch:
+            return published
+        steps_per_epoch = -(-num_examples // self.batch.sequences)
+        return max(published, min(MAX_EPOCHS, -(-MIN_STEPS // steps_per_epoch)))
+
+    def with_epochs(self, epochs: float) -> FinetuneSettings:
+        """Return the settings with this number of epochs, if theirs is auto."""
+        return dataclasses.replace(self, num_epochs=epochs) if self.num_epochs == "auto" else self
 
     def warmup_of(self, steps: int) -> float:
         """Return the number of warm-up steps; auto means the task's share of `steps`, rounded down."""

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 from bertkit.base.errors import InputError, say
 from bertkit.display import console
@@ -51,6 +52,7 @@ def _scores_on_task(settings: EvaluateSettings) -> dict[str, object] | None:
             f"folder with {split}.*{hub}; files that are named in a run's settings are not opened"
         )
     source = readers.read_examples(config, settings.data_dir, split, labels or None)
+    split = Path(source.name).name if settings.is_file else split
     source.check_labelled(split)
     examples, coverage = source.examples, Coverage(opened.tokenizer.facts)
     features = list(coverage.counted(opened.task.each_feature(examples, opened.tokenizer)))

@@ -153,13 +153,20 @@ def test_what_went_wrong_quietly_is_said(data: Path, start: Path, tmp_path: Path
 def test_a_small_encoder_has_a_rate_that_fits(
     data: Path, start: Path, tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arguments = ["optimizer.peak_learning_rate=auto", "num_epochs=1"]
+    arguments = [
+        "optimizer.peak_learning_rate=auto",
+        "num_epochs=auto",
+        "max_train_examples=50",
+        "batch.sequences=10",
+        "evaluation.every_steps=99",
+    ]
     assert finetune(data, start, tmp_path / "run", *arguments) == 0
     printed, width = capsys.readouterr().out, load_model(start).config.hidden_size
     rate = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["optimizer"]["peak_learning_rate"]
     assert width < 100
     assert rate == 1e-3  # the most
     assert f"learning rate {rate:g} after " in printed
+    assert "5 steps an epoch, 20 epochs (the published 3 would be 15 steps, too few); up to 10 examples" in printed
     assert f"(the published 2e-05 is for a hidden size of 768; here it is {width})" in printed
     monkeypatch.setattr(commands, "import_stage", None)  # a finished run is recognised before torch is imported
     assert finetune(data, start, tmp_path / "run", *arguments) == 0
@@ -175,6 +182,11 @@ def test_default_rate_depends_on_width() -> None:
     settings = build(FinetuneSettings, compose("finetune", ["task=rte", "model_dir=x", "output_dir=y"]))
     widths = {16: 1e-3, 128: 7e-4, 256: 2e-4, 384: 8e-5, 512: 5e-5, 768: 2e-5, 1024: 2e-5}  # by hand
     assert {width: settings.rate_for(width) for width in widths} == pytest.approx(widths)
+    few = {1: 20, 64: 20, 200: 15, 1000: 4, 1100: 3, 9000: 3}  # 100 steps of 32 examples, 3 to 20 epochs
+    own = build(FinetuneSettings, compose("finetune", ["task=sequence", "model_dir=x", "output_dir=y"]))
+    assert {size: own.epochs_for(size) for size in few} == few
+    assert settings.epochs_for(64) == 3  # a benchmark has the published number
+    assert own.with_epochs(4).with_epochs(5).epochs == 4
     assert settings.with_rate(1e-4).with_rate(2e-4).optimizer.peak == 1e-4
 
 

@@ -72,6 +72,13 @@ def _elsewhere(command: str, key: str, value: str) -> str:
     return ""
 
 
+def option_of(command: str, option: str, value: str) -> tuple[str, str]:
+    """Return the key of an option, and its setting; --model with a directory or a model of the hub is model_dir, not a size."""
+    key = option.lstrip("-").replace("-", "_")
+    key = "model_dir" if key == "model" and ("/" in value or os.path.isdir(value)) else key
+    return key, setting_of_option(command, key)
+
+
 def setting_of_option(command: str, option: str) -> str:
     """Return the setting that an option such as --seed or --lr means, or its assignment, as for --fp16; "" for none."""
     if command not in COMMANDS:
@@ -111,7 +118,12 @@ def setting_of_word(command: str, word: str) -> str:
     is_file, is_folder = os.path.isfile(path), os.path.isdir(path) and not is_model
     is_text = " " in word and not os.path.exists(path)
     places = {"model_dir": is_model, "index": is_file and path.endswith(".db"), "text": is_text, "question": is_text}
-    places |= {"input": is_file, "task.files.dev": is_file, "data_dir": is_folder, "corpus.path": os.path.exists(path)}
+    places |= {
+        "input": is_file or word == "-",
+        "task.files.dev": is_file,
+        "data_dir": is_folder,
+        "corpus.path": os.path.exists(path),
+    }
     known = settings_of(command)
     return next((name for name, fits in places.items() if fits and top_level(name) in known), "")
 

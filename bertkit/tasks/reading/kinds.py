@@ -8,6 +8,7 @@ from typing import NamedTuple
 from bertkit.base.blocks import ending_of
 from bertkit.base.errors import InputError, counted
 from bertkit.base.text_files import as_utf8, opened_input, unpacked
+from bertkit.base.typed_settings import refuse
 from bertkit.tasks.reading.conll import detect_scheme
 from bertkit.tasks.reading.formats import beginning, conll_format, format_of_input
 from bertkit.tasks.reading.labels import as_number, parts_of, spelled
@@ -15,7 +16,7 @@ from bertkit.tasks.reading.readers import find_file, open_file
 from bertkit.tasks.reading.reading import Reading
 from bertkit.tasks.reading.tables import InputTable
 from bertkit.tasks.task import CONLL_FORMATS, ENDINGS
-from bertkit.tasks.task_config import ENTITIES, TAGS, WORDS, TaskConfig
+from bertkit.tasks.task_config import ENTITIES, TAGS, WORDS, TaskConfig, must_exist
 from bertkit.tasks.trainable import task_of
 
 MAX_NUMBERS = 20  # different whole numbers that may be classes, such as stars; more are the labels of a regression
@@ -74,6 +75,10 @@ def _from_table(task: TaskConfig, table: InputTable) -> Inferred:
         return Inferred(["task=tagging"], f"column '{spans}' has entities")
     if {"question", "context"} <= names:
         return Inferred(["task=qa"], "it has questions and contexts")
+    needed = {
+        key: one for key, one in vars(task.columns).items() if must_exist(one) or (one and key in ("text", "label"))
+    }
+    refuse([table.missing(one, key) for key, one in needed.items() if table.present(one) is None])
     column = Reading(task, table).find(task.columns.label, "label")
     inferred = _of_labels(task, [cells[column] for cells in rows if cells.get(column) not in (None, "")])
     if not inferred.settings:

@@ -2,11 +2,12 @@
 
 import math
 import re
+import shlex
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from bertkit.base.errors import InputError, named
+from bertkit.base.errors import InputError, named, user_name
 from bertkit.base.text_files import control_character
 from bertkit.tasks.task_config import TaskConfig
 
@@ -50,6 +51,33 @@ class Ids:
                 self.repeated = self.repeated or duplicate
             self.places.setdefault(name, where)
         return name
+
+
+_WORDS = re.compile(r"[A-ZÄÖÜ]?[a-zäöü]+|[A-ZÄÖÜ]+|\d+")
+_OF_AN_ID = {"id", "uid", "uuid", "guid", "nr", "nummer"}  # the last word of a column's name
+NUM_LOOKED_AT = 1000  # values of a column, at most
+
+
+class IdLike:
+    """A column with the name of an id that is not taken as one; a remark is due if each row has its own value."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.name = next((name for name in names if "".join(_WORDS.findall(name)[-1:]).lower() in _OF_AN_ID), "")
+        self.values, self.is_distinct = set[object](), True
+
+    def look(self, value: object) -> None:
+        """Look at the value of the next row."""
+        if self.is_distinct and len(self.values) < NUM_LOOKED_AT:
+            self.is_distinct = value not in (None, "") and value not in self.values
+            self.values.add(value)
+
+    @property
+    def remark(self) -> str:
+        """What to set so that the column has the ids; "" if it has none."""
+        if not self.name or not self.is_distinct or len(self.values) < 2:
+            return ""
+        setting = shlex.quote(f"{user_name('task.columns.id')}={self.name}")
+        return f"the ids are row numbers; {setting} takes those of column '{self.name}', and carry_input=true keeps all columns"
 
 
 class _First(NamedTuple):

@@ -41,6 +41,7 @@ from bertkit.tasks.reading.formats import (
     format_of_input,
     needs_text_pair,
 )
+from bertkit.tasks.reading.labels import IdLike
 from bertkit.tasks.reading.reading import Reading
 from bertkit.tasks.reading.rows import label_names, names_by_file, with_label_names
 from bertkit.tasks.reading.source import SplitExamples, collect_examples, joined
@@ -109,6 +110,7 @@ class Inputs:
     task: AnyTask  # predicts these examples: a tagger has another task for running text
     rows: deque[Cells] = field(default_factory=deque)  # the rows read so far, if they are kept
     empty: CountedRows = field(default_factory=CountedRows)  # the examples with an empty text that were read so far
+    id_like: IdLike = field(default_factory=lambda: IdLike(()))
     num_bytes: int | None = None  # size of a file; None for the others
     note: str = ""  # about the table
     position: Callable[[], int] | None = None  # returns the number of bytes read; None for inputs from Python
@@ -120,8 +122,7 @@ class Inputs:
         if short.num_rows:
             few = f"{counted(short.num_rows, 'row')} had too few cells, the first at {short.first}"
             lines.append(f"{few}; the missing cells are treated as empty")
-        if self.note:
-            lines.append(self.note)
+        lines += filter(None, (self.note, self.id_like.remark))
         if empty.num_rows:
             texts = f"{counted(empty.num_rows, 'example')} had an empty text, the first at {empty.first}"
             lines.append(f"{texts}; ignore their results")
@@ -178,6 +179,7 @@ def read_table(task: AnyTask, table: InputTable, keep_rows: bool = False) -> Inp
         task,
         rows,
         reading.empty,
+        IdLike(()) if keep_rows else reading.id_like,
         note=table.note,
     )
 
@@ -199,7 +201,7 @@ def find_files(task: TaskConfig, data_dir: str | None, split: str) -> list[Path]
     is_local = data_dir is None and task.hub.path is None
     own = (path for path in map(Path, names) if path.is_file() and (path.is_absolute() or is_local))
     if path := next(own, None):
-        return [path]
+        return [path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path]  # as the user calls it
     if data_dir is not None:
         return _files_below(task, data_dir, split, names)
     if task.hub.path is not None:

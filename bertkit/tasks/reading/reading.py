@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from bertkit.base.errors import InputError, named, not_text, user_name
 from bertkit.tasks.reading.cells import Cells, CountedRows
-from bertkit.tasks.reading.labels import Ids, Labels
+from bertkit.tasks.reading.labels import IdLike, Ids, Labels
 from bertkit.tasks.reading.tables import InputTable
 from bertkit.tasks.task_config import Column, TaskConfig, must_exist, names_of
 
@@ -29,6 +29,7 @@ class Reading:
     columns: dict[tuple[str, str], None] = field(default_factory=dict)  # (setting, name) of the columns found so far
     labels: Labels | None = None  # None for a task without labels of its own
     id_column: Ids = field(default_factory=lambda: Ids(None))
+    id_like: IdLike = field(default_factory=lambda: IdLike(()))
     notes: list[str] = field(default_factory=list)  # remarks on the format, for the description
     file_warnings: list[str] = field(default_factory=list)
     empty: CountedRows = field(default_factory=CountedRows)  # examples with an empty text
@@ -41,11 +42,14 @@ class Reading:
         return self.is_labelled is False
 
     def find(self, column: Column, setting: str) -> str:
-        """Find a column of the table, and record it in `columns`.
+        """Find a column of the table, and record it in `columns`; in an input also by the setting's own name, such as "text".
 
         Raises InputError if it is missing, with a line for each column that the task must have and that is missing, too.
         """
-        if (name := self.table.present(column)) is None:
+        name = self.table.present(column)
+        if name is None and self.is_input:
+            name = self.table.present(setting)
+        if name is None:
             own = {key: one for key, one in vars(self.config.columns).items() if must_exist(one)} | {setting: column}
             needed = {key: one for key, one in own.items() if not (self.is_input and key in ANSWERS)}
             raise InputError(
@@ -67,6 +71,9 @@ class Reading:
         column = self.find_optional(self.config.columns.id, "id")
         if column is None and self.is_input and not is_unique:
             column = self.table.present(OWN_ID)
+        if column is None and self.config.columns.id is not None:
+            others = {name for _, name in self.columns}
+            self.id_like = IdLike(name for name in self.table.names if name not in others)
         is_named = must_exist(self.config.columns.id)
         self.id_column = Ids(column, is_input=self.is_input, is_unique=is_unique, is_named=is_named)
         return self.id_column
@@ -94,6 +101,7 @@ class Reading:
     def each(self, example: Callable[[Cells, str, int], ReadT | None]) -> Iterator[ReadT]:
         """Yield `example(row, place, line)` for each row; a row is skipped if this is None."""
         for number, cells, _ in self.table.rows:
+            self.id_like.look(cells.get(self.id_like.name))
             if (one := example(cells, self.table.place(number), number)) is not None:
                 yield one
 

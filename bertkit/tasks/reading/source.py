@@ -54,6 +54,15 @@ class SplitExamples:
         missing = [label for label in self.task.expected_labels() if label not in seen]
         return [f"{self.name}: labels without an example: {listed(missing, ', ')}"] if missing and classes else []
 
+    def with_rare_labels(self) -> SplitExamples:
+        """Return the examples of training with a warning about labels of a single example, which can be learned or measured, not both."""
+        classes = Counter(itertools.chain.from_iterable(map(self.task.classes_of, self.examples)))
+        rare = [label for label, count in classes.items() if count == 1 and label in self.labels]
+        if not rare or len(rare) == len(self.labels):
+            return self
+        line = f"{self.name}: labels with one example alone: {listed(rare, ', ')}; add examples, or write them as another label"
+        return dataclasses.replace(self, file_warnings=(*self.file_warnings, line))
+
     def _counts(self) -> Counter[str | float | None]:
         """Return how many examples have each label."""
         return Counter(itertools.chain.from_iterable(map(self.task.labels_of, self.examples)))

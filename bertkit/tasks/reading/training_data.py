@@ -58,6 +58,7 @@ def read_training_data(settings: DataSettings, method: str | None = STRATIFIED) 
     if len(train.labels) == 1 and task.label_names is None and not task.multi_label:
         every = f"{train.description}: every label is '{train.labels[0]}'"
         raise InputError(f"{every}; add examples, or list all labels in task.labels=")
+    train = train.with_rare_labels()
     if settings.dev_share == 0:
         dev = dataclasses.replace(train.first(NUM_MEASURED), file_warnings=())
     elif settings.dev_share is not None:

@@ -36,6 +36,25 @@ def rows_of(inputs: Inputs) -> list[tuple[Any, ...]]:
     return [tuple(dataclasses.astuple(example)[1:-1]) for chunk in inputs.chunks for example in chunk]
 
 
+@pytest.mark.parametrize(("column", "values", "is_told"), [
+    ("ticket_id", "ab", True), ("Ticket-Nr", "ab", True), ("TicketID", "ab", True), ("Bestell Nummer", "ab", True), ("uuid", "ab", True),
+    ("ticket_id", "aa", False), ("paid", "ab", False), ("Id der Person", "ab", False), ("ID", "a", False),
+])  # fmt: skip
+def test_a_column_of_ids_is_told(column: str, values: str, is_told: bool) -> None:
+    """It is hinted at if each row has its own value; without a hint in the column 'id', which is taken."""
+    inputs = opened(
+        task_of("sequence"), f"{column},text\n" + "".join(f"{value},kan lon\n" for value in values), "a.csv"
+    )
+    list(inputs.chunks)
+    assert [line for line in inputs.warnings if f"task.columns.id={column}" in line.replace("'", "")] == inputs.warnings
+    assert bool(inputs.warnings) == is_told
+
+
+def test_an_input_may_call_its_text_text() -> None:
+    """Whatever the column was called in training."""
+    assert rows_of(opened(task_of("sequence", text="Beschreibung"), "text\nkan lon\n", "a.csv"))[0][0] == "kan lon"
+
+
 WORDS = [
     ("His blood type is O\n", [["His", "blood", "type", "is", "O"]]),
     ("kan O\nlon O\n", [["kan", "O"], ["lon", "O"]]),  # no blank line

@@ -23,6 +23,14 @@ def test_warnings_of_labels_are_of_the_examples_that_are_left(tmp_path: Path) ->
     )
 
 
+def test_labels_that_occur_once_are_named(tmp_path: Path) -> None:
+    write(tmp_path, "train.csv", "text,label\na,x\nb,x\nc,once\nd,y\ne,y\n")
+    (line,) = read(tmp_path, "sequence", "train").with_rare_labels().file_warnings
+    assert line.startswith(f"{tmp_path}/train.csv: labels with one example alone: once; ")
+    write(tmp_path, "dev.csv", "text,label\na,x\nb,y\n")  # each of them: labels that are no classes, or a tiny sample
+    assert read(tmp_path, "sequence", "dev").with_rare_labels().file_warnings == ()
+
+
 def test_a_share_is_held_out_by_a_hash_of_the_texts(tmp_path: Path) -> None:
     lines = [f"t{number % 499},{'ab'[number % 2]}\n" for number in range(998)]  # every text twice, with both labels
     write(tmp_path, "train.csv", "text,label\n" + "".join(lines))
