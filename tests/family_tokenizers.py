@@ -42,6 +42,7 @@ _UNIGRAM = {
         ["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED", "<s>", "</s>"],
         "<mask>",
     ),
+    "albert": ("AlbertTokenizer", ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"], "▁▁"),
 }
 
 

@@ -79,7 +79,9 @@ def read_stored(directory: Path) -> Stored:
     config = config_of(path, content, tensors)
     our_names = architecture.our_names(tensors, content)
     num_layers = sum(name.endswith((".attention.query.weight", ".weight_ih_l0")) for name in our_names.values())
-    if config.num_hidden_layers > 2 * num_layers + 8:  # refused before all of them are built
+    if (
+        config.num_hidden_layers > 2 * num_layers + 8 and not config.shared_layers
+    ):  # refused before all of them are built
         raise InputError(
             f"{directory}: num_hidden_layers={config.num_hidden_layers}, but there are weights for {num_layers} layers; "
             "restore the directory from its source"

@@ -39,10 +39,10 @@ def rms_norm(size: int, eps: float) -> RMSNorm:
     return RMSNorm(size, eps)
 
 
-def make_norm(config: BertConfig) -> nn.Module:
-    """Make the norm of a model."""
+def make_norm(config: BertConfig, size: int | None = None) -> nn.Module:
+    """Make a norm of a model, of vectors of `hidden_size` or another size."""
     bound = plugins.bind("norm", config.norm.kind, vars(config.norm))
-    norm: nn.Module = bound(config.hidden_size, config.layer_norm_eps)
+    norm: nn.Module = bound(size or config.hidden_size, config.layer_norm_eps)
     return norm
 
 
@@ -51,6 +51,8 @@ class Embeddings(nn.Module):
 
     Encoder-decoders trained from scratch use neither segment embeddings nor a norm: a Transformer adds sinusoids to the
     token embeddings (Vaswani et al. 2017, sections 3.4 and 3.5), and a recurrent model uses token embeddings only.
+
+    With `embedding_size` all this has that size E, and a linear map to D follows (Lan et al. 2020, section 3.1).
     """
 
     fast = ANYWHERE  # replaced by `BertWithHeads.use`
@@ -58,16 +60,18 @@ class Embeddings(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         is_bert = config.decoder is None or not config.decoder.is_from_scratch
-        positions, size = make_positions(config, changes_embeddings), config.hidden_size
+        positions, size = make_positions(config, changes_embeddings), config.embedding_width
         is_scaled = config.decoder is not None and config.decoder.kind == "transformer"
         self.scale = size**0.5 if is_scaled or positions.scales_tokens else None
         self.token = Embedding(config.vocab_size, size)
         self.place = positions.module_name
         self.add_module(self.place, positions)
         self.segment = Embedding(config.type_vocab_size, size) if is_bert and config.type_vocab_size > 0 else None
-        self.norm, prob = make_norm(config) if is_bert else None, config.embedding_dropout_prob
+        self.task = Embedding(config.task_type_vocab_size, size) if config.task_type_vocab_size else None
+        self.norm, prob = make_norm(config, size) if is_bert else None, config.embedding_dropout_prob
         self.is_post_norm = is_bert and config.norm.placement == "post"
         self.dropout = Dropout(config.hidden_dropout_prob if prob is None else prob)
+        self.projection = None if config.embedding_size is None else Linear(size, config.hidden_size)
 
     @property
     def positions(self) -> Positions:
@@ -85,7 +89,10 @@ class Embeddings(nn.Module):
         if self.segment is not None:
             hidden = hidden + self.segment(token_type_ids)
         hidden = self.positions.embed(hidden, position_ids)
+        if self.task is not None:
+            hidden = hidden + self.task.weight[0]  # a task's number is 0 (Sun et al. 2020, ERNIE 2.0, section 3.3)
         hidden = self.dropout(hidden if self.norm is None else self.norm(hidden))
+        hidden = hidden if self.projection is None else self.projection(hidden)
         return halved(hidden, self.fast) if self.is_post_norm else hidden
 
 
@@ -144,7 +151,8 @@ class EncoderLayer(nn.Module):
         self.attention_norm = nn.Identity() if is_bare else make_norm(config)
         self.feed_forward = make_feed_forward(config)
         self.feed_forward_norm = make_norm(config)
-        self.dropout = Dropout(config.hidden_dropout_prob)
+        probs = dict.fromkeys(("attention", "feed_forward"), config.hidden_dropout_prob) | config.layer_dropout_probs
+        self.attention_dropout, self.dropout = Dropout(probs["attention"]), Dropout(probs["feed_forward"])
         self.is_pre_norm = config.norm.placement == "pre"
         chosen = {"positions": config.attention.positions, "feed_forward": config.feed_forward.kind}
         self.has_plugin = any(plugins.is_plugin(*option) for option in chosen.items())  # outside of attention
@@ -163,7 +171,7 @@ class EncoderLayer(nn.Module):
 
     def after_attention(self, hidden: Tensor, context: Tensor) -> Tensor:
         """The input of the layer and the contexts of its heads, both (S, D) -> (S, D)."""
-        hidden = hidden + self.dropout(self.attention.output(context))
+        hidden = hidden + self.attention_dropout(self.attention.output(context))
         if self.is_pre_norm:
             return hidden + self.dropout(self.feed_forward(self.feed_forward_norm(hidden)))  # type: ignore[no-any-return]
         hidden = halved(self.attention_norm(hidden), self.fast)
@@ -178,7 +186,9 @@ class Encoder(nn.Module):
         pattern, numbers = make_pattern(config.attention), range(config.num_hidden_layers)
         self.patterns = [pattern.of_layer(number) for number in numbers]
         self.compression = pattern.compression(config) if pattern.shares_compression else None
-        self.layers = nn.ModuleList(EncoderLayer(config, number, self.compression) for number in numbers)
+        own = numbers[:1] if config.shared_layers else numbers  # one layer L times, or L layers
+        layers = [EncoderLayer(config, number, self.compression) for number in own]
+        self.layers = nn.ModuleList(layers * (len(numbers) // len(own)))
         self.norm = make_norm(config) if config.norm.placement == "pre" else None
 
     def forward(
@@ -191,8 +201,8 @@ class Encoder(nn.Module):
     ) -> list[Tensor]:
         """Return the last output, (S, D), or that of the first tokens alone, (B, D); or the input and all outputs, L + 1 times (S, D)."""
         hidden_states = [hidden]
-        for layer, pattern in zip(self.layers, self.patterns, strict=True):
-            queries = layout if firsts is None or layer is not self.layers[-1] else firsts
+        for number, (layer, pattern) in enumerate(zip(self.layers, self.patterns, strict=True), 1):
+            queries = layout if firsts is None or number < len(self.layers) else firsts
             geometry = Geometry(queries, layout, pattern.over(layout), is_whole=attentions is not None)
             output = layer(hidden_states[-1], geometry, attentions)
             hidden_states = [*hidden_states, output] if output_hidden_states else [output]
@@ -203,11 +213,12 @@ class Encoder(nn.Module):
 
 @plugins.option("pooler", "first")
 class Pooler(nn.Module):
-    """One vector for a sequence: tanh of a linear map of what `pool` returns, here its [CLS] vector."""
+    """One vector for a sequence: tanh, or another activation, of a linear map of what `pool` returns, here its [CLS] vector."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.dense = Linear(config.hidden_size, config.hidden_size)
+        self.activation = {"tanh": torch.tanh, **ACTIVATIONS}[config.pooler_act]
 
     def pool(self, hidden: Tensor, layout: Layout) -> Tensor:
         """(S, D) -> (B, D)."""
@@ -215,7 +226,7 @@ class Pooler(nn.Module):
 
     def forward(self, hidden: Tensor, layout: Layout) -> Tensor:
         """(S, D) -> (B, D)."""
-        return torch.tanh(self.dense(self.pool(hidden, layout)))
+        return self.activation(self.dense(self.pool(hidden, layout)))
 
 
 def make_pooler(config: BertConfig) -> nn.Module:

@@ -22,7 +22,8 @@ POOLED_HEADS = ("next_sentence", "sequence", "choice")  # they read the pooled o
 
 Activation = Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish"]
 # the model type of `config.json` under which a model is written, where several have the same layers
-Family = Literal["roberta", "xlm-roberta", "camembert"]
+Family = Literal["roberta", "xlm-roberta", "camembert", "distilbert", "ernie", "electra", "albert"]
+PoolerActivation = Literal["tanh", "gelu", "relu"]
 ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
 Pooling = Annotated[str, OptionOf("pooler")]
 LOCAL_SCORES = ("local_m", "local_p")
@@ -146,6 +147,9 @@ class BertShape:
     scale_outputs: bool = field(default=False, metadata=IF_SET)
     task_transform: bool = field(default=False, metadata=IF_SET)  # task heads begin as a masked LM head does
     family: Family | None = field(default=None, metadata=IF_SET)
+    # the size of the embeddings, which a linear map turns into `hidden_size`; None: the same, without a map
+    embedding_size: Size | None = field(default=None, metadata=IF_SET)
+    shared_layers: bool = field(default=False, metadata=IF_SET)  # all layers have the same weights
 
     def __post_init__(self) -> None:
         size, heads = self.hidden_size, self.num_attention_heads
@@ -153,6 +157,11 @@ class BertShape:
             size % heads > 0
             and f"model.hidden_size={size} is not a multiple of model.num_attention_heads={heads}; change one of them",
         )
+
+    @property
+    def embedding_width(self) -> int:
+        """The size of the embeddings."""
+        return self.embedding_size or self.hidden_size
 
     @property
     def head_size(self) -> int:
@@ -169,7 +178,10 @@ class BertShape:
     def size_problems(self, attention: AttentionConfig) -> list[str]:
         """Return an error line if positions need an even size and it is odd."""
         sizes = {
-            "sinusoidal": ("model.hidden_size", self.hidden_size),
+            "sinusoidal": (
+                "model.embedding_size" if self.embedding_size else "model.hidden_size",
+                self.embedding_width,
+            ),
             "rotary": ("model.hidden_size / model.num_attention_heads", self.head_size),
         }
         name, size = sizes.get(attention.positions, ("", 0))
@@ -204,6 +216,10 @@ class BertConfig(BertShape):
     head_dropout_probs: dict[str, ShareBelow1] = field(default_factory=dict, hash=False, metadata=IF_SET)
     # whether padding before a text does not shift the positions of its tokens, as in RoBERTa
     skips_padding: bool = field(default=False, metadata=IF_SET)
+    # by place, `attention` or `feed_forward`: dropout of what a layer adds to its input, where it is not `hidden_dropout_prob`
+    layer_dropout_probs: dict[str, ShareBelow1] = field(default_factory=dict, hash=False, metadata=IF_SET)
+    pooler_act: PoolerActivation = field(default="tanh", metadata=IF_SET)
+    task_type_vocab_size: Count = field(default=0, metadata=IF_SET)  # rows of ERNIE's task embeddings; 0: it has none
 
     @property
     def output_scale(self) -> float:
@@ -231,6 +247,11 @@ class BertConfig(BertShape):
             "pooler_dropout_probs": bool(self.pooler_dropout_probs),
             "head_dropout_probs": bool(self.head_dropout_probs),
             "skips_padding": self.skips_padding,
+            "layer_dropout_probs": bool(self.layer_dropout_probs),
+            "pooler_act": self.pooler_act != "tanh",
+            "task_type_vocab_size": self.task_type_vocab_size > 0,
+            "embedding_size": self.embedding_size is not None,
+            "shared_layers": self.shared_layers,
             "type_vocab_size": self.type_vocab_size == 0,
             "norm": self.norm != NormConfig(),
             "pooling": self.pooling != "first",

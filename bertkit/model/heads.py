@@ -27,15 +27,16 @@ from bertkit.model.slots import checked_module
 class Transform(nn.Module):
     """A linear map, an activation and a norm, with which a masked LM head begins; a task head too, in ModernBERT."""
 
-    def __init__(self, config: BertConfig) -> None:
+    def __init__(self, config: BertConfig, size: int) -> None:
+        """Make it with outputs of this size, that of the embeddings for a masked LM head."""
         super().__init__()
-        self.dense = Linear(config.hidden_size, config.hidden_size, config.feed_forward.bias)
+        self.dense = Linear(config.hidden_size, size, config.feed_forward.bias)
         self.dense.init_scale = config.output_scale
         self.activation = ACTIVATIONS[config.head_act or config.hidden_act]
-        self.norm = make_norm(config)
+        self.norm = make_norm(config, size)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """(n, D) -> (n, D)."""
+        """(n, D) -> (n, size)."""
         return self.norm(self.activation(self.dense(hidden)))  # type: ignore[no-any-return]
 
 
@@ -46,12 +47,12 @@ class MaskedLMHead(Transform):
     """
 
     def __init__(self, config: BertConfig) -> None:
-        super().__init__(config)
+        super().__init__(config, config.embedding_width)
         self.decoder = TiedLinear()
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, hidden: Tensor, token_embedding: Tensor) -> Tensor:  # type: ignore[override]
-        """(M, D) and the embedding matrix (V, D) -> (M, V)."""
+        """(M, D) and the embedding matrix (V, E) -> (M, V)."""
         return self.decoder(super().forward(hidden), token_embedding, self.bias)  # type: ignore[no-any-return]
 
 
@@ -64,7 +65,7 @@ class LinearHead(nn.Module):
     def __init__(self, config: BertConfig, num_outputs: int) -> None:
         super().__init__()
         prob = config.classifier_dropout
-        self.transform = Transform(config) if config.task_transform else nn.Identity()
+        self.transform = Transform(config, config.hidden_size) if config.task_transform else nn.Identity()
         self.dropout = Dropout(config.hidden_dropout_prob if prob is None else prob)
         self.dense = Linear(config.hidden_size, num_outputs)
         self.dense.init_scale = config.classifier_scale

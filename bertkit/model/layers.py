@@ -41,6 +41,10 @@ def freeze_below(model: BertWithHeads, depth: int) -> None:
     Call it after `model.train()`; with depth 1 the embeddings are frozen, with L + 1 the whole encoder.
     """
     layers = model.bert.encoder.layers
+    if model.config.shared_layers and 1 < depth <= len(layers):
+        raise InputError(
+            f"freeze=layers:{depth - 1}: all layers of this model have the same weights; set freeze=embeddings or encoder"
+        )
     frozen: list[nn.Module] = [model.bert.embeddings, *layers][:depth]
     for module in [*frozen, *([model.bert.encoder] if depth > len(layers) else [])]:
         module.eval()
@@ -65,7 +69,7 @@ def compile_layers(encoder: nn.Module, backend: str = "inductor") -> None:
     allow_compiler_cache()
     # ModernBERT has three kinds of layers, the first, local ones and others, each while it trains, is evaluated, or is frozen
     torch._dynamo.config.recompile_limit = 16
-    for layer in encoder.layers:
+    for layer in dict.fromkeys(encoder.layers):
         assert isinstance(layer, EncoderLayer)
         is_whole = not layer.has_plugin  # whose Python code may break a graph
         compiled = functools.partial(torch.compile, fullgraph=is_whole, dynamic=True, backend=backend)
@@ -84,5 +88,5 @@ def recompute_layers(model: BertWithHeads) -> None:
     if not isinstance(model.bert.encoder, Encoder):
         raise InputError("recompute=layers: has no effect with a recurrent model; leave it out")
     for stack in model.modules():
-        for layer in stack.layers[:-1] if isinstance(stack, (Encoder, Decoder)) else ():
+        for layer in dict.fromkeys(stack.layers[:-1]) if isinstance(stack, (Encoder, Decoder)) else ():
             layer.forward = functools.partial(checkpoint, layer.forward, use_reentrant=False)

@@ -204,7 +204,7 @@ class Learned(Embedding, Positions):
     module_name = "position"
 
     def __init__(self, config: BertConfig) -> None:
-        super().__init__(config.max_position_embeddings, config.hidden_size)
+        super().__init__(config.max_position_embeddings, config.embedding_width)
 
     def embed(self, hidden: Tensor, position_ids: Tensor) -> Tensor:
         """Add the embeddings."""

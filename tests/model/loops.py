@@ -195,9 +195,13 @@ def encode(w: Weights, config: BertConfig, ids: list[int], types: list[int]) -> 
             token = token + w["embeddings.position.weight"][place]
         if config.type_vocab_size:
             token = token + w["embeddings.segment.weight"][type_]
-        tokens.append(norm(w, "embeddings.norm", token, config))
+        if config.task_type_vocab_size:  # of the first task; Sun et al. 2020 (ERNIE 2.0), section 3.3
+            token = token + w["embeddings.task.weight"][0]
+        token = norm(w, "embeddings.norm", token, config)
+        tokens.append(token if config.embedding_size is None else linear(w, "embeddings.projection", token))
     x = np.array(tokens)
-    for layer in range(config.num_hidden_layers):
+    for number in range(config.num_hidden_layers):
+        layer = 0 if config.shared_layers else number  # Lan et al. 2020, section 3.1, as is the projection
         first, second = (f"encoder.layers.{layer}.{part}_norm" for part in ("attention", "feed_forward"))
         if config.norm.placement == "pre":  # Xiong et al. 2020, table 1, right
             is_bare = layer == 0 and not config.norm.before_first
@@ -217,7 +221,8 @@ def encode(w: Weights, config: BertConfig, ids: list[int], types: list[int]) -> 
     else:  # Raffel and Ellis 2016, equations 2 to 4
         shares = softmax(np.array([np.tanh(linear(w, "pooler.score", token))[0] for token in x]))
         pooled = sum(share * token for share, token in zip(shares, x, strict=True))
-    return x, np.tanh(linear(w, "pooler.dense", pooled)) if "pooler.dense.weight" in w else pooled
+    activation = {"tanh": np.tanh, "relu": lambda x: np.where(x.real > 0, x, 0)}[config.pooler_act]
+    return x, activation(linear(w, "pooler.dense", pooled)) if "pooler.dense.weight" in w else pooled
 
 
 def translate(w: Weights, config: BertConfig, source: list[int], target: list[int]) -> Numbers:

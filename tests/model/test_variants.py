@@ -130,6 +130,8 @@ CASES = {
         ),
         feed_forward=FeedForwardConfig(kind="glu", bias=False), type_vocab_size=0,
     ),
+    "factorised": replace(config_of(), embedding_size=7, pooler_act="relu", task_type_vocab_size=3),
+    "shared_layers": replace(config_of(layers=3, positions="sinusoidal"), shared_layers=True),
     "mean": config_of(pooling="mean"),
     "feed_forward": config_of(pooling="feed_forward"),
     "everything": EVERYTHING,

@@ -25,7 +25,7 @@ BERT, GENERIC = "BertTokenizer", ("", "PreTrainedTokenizer", "TokenizersBackend"
 # of a tokenizer.json for which no file names a class, by the model's type
 CLASSES = {
     "bert": BERT, "encoder-decoder": BERT, "roberta": "RobertaTokenizer", "xlm-roberta": "XLMRobertaTokenizer",
-    "camembert": "CamembertTokenizer",
+    "camembert": "CamembertTokenizer", "distilbert": BERT, "ernie": BERT, "electra": BERT, "albert": "AlbertTokenizer",
 }  # fmt: skip
 
 

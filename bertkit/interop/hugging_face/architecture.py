@@ -8,7 +8,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -62,6 +62,13 @@ class Located:
     rows: slice = field(default_factory=lambda: slice(None))  # of a matrix
 
 
+class OfNextSentence(NamedTuple):
+    """The names of its label and its logits in a class that also fills masks."""
+
+    label: str = "next_sentence_label"
+    logits: str = "seq_relationship_logits"
+
+
 class Architecture(ABC):
     """A model type. Full names of weights are those of a `transformers` class with heads, such as `bert.pooler.dense.bias`."""
 
@@ -73,6 +80,7 @@ class Architecture(ABC):
     names_in_file: ClassVar[Mapping[str, str]] = {}  # of bertkit's settings, where they differ
     classes: ClassVar[Mapping[Heads, str]]  # of transformers, by their heads
     without_pooler: ClassVar[tuple[Heads, ...]] = ()  # the heads of the classes that have none
+    of_next_sentence: ClassVar[OfNextSentence] = OfNextSentence()
 
     @abstractmethod
     def writes(self, config: BertConfig) -> bool:

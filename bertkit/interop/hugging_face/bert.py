@@ -143,7 +143,7 @@ class BertArchitecture(Architecture):
 
     def unnamed_classifier(self, names: set[str]) -> str:
         """Return the head that has the classifier if no class is named."""
-        return "sequence" if "bert.pooler.dense.weight" in names else "token"
+        return "sequence" if self.full_name("bert.pooler.dense.weight") in names else "token"
 
     def full_name(self, name: str) -> str:
         """Translate by the table of names; parameters that only variants have keep theirs."""
@@ -299,10 +299,13 @@ class VariantArchitecture(BertArchitecture):
         own = {name: content.get(name) for name in known}
         groups = {name: {**known[name], **group} if isinstance(group, dict) else group for name, group in own.items()}
         others = {"pooling": content.get("pooling", "first")}
-        mappings = ("head", "feed_forward", "pooler_dropout_probs", "head_dropout_probs")
+        mappings = ("head", "feed_forward", "pooler_dropout_probs", "head_dropout_probs", "layer_dropout_probs")
         others |= {name: content.get(name, {}) for name in mappings}
-        others |= {name: content.get(name, False) for name in ("task_transform", "skips_padding")}
-        others |= {name: content.get(name) for name in ("head_act", "embedding_dropout_prob", "family")}
+        others |= {name: content.get(name, False) for name in ("task_transform", "skips_padding", "shared_layers")}
+        optional = ("head_act", "embedding_dropout_prob", "family", "embedding_size")
+        others |= {name: content.get(name) for name in optional}
+        others |= {"pooler_act": content.get("pooler_act", "tanh")}
+        others |= {"task_type_vocab_size": content.get("task_type_vocab_size", 0)}
         return groups | others | shared_settings(content, tensors)
 
     def content(self, config: BertConfig, class_name: str, dtype: torch.dtype) -> Content:

@@ -69,11 +69,34 @@ BERT = Keys(
 ROBERTA = Keys(
     BERT.honoured - {"position_embedding_type"}, {**BERT.only, "position_embedding_type": "absolute"}, NO_EFFECT
 )
+DISTILBERT = Keys(
+    COMMON - {"classifier_dropout", "hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers"}
+    | {"activation", "attention_dropout", "dim", "dropout", "hidden_dim", "n_heads", "n_layers", "qa_dropout"}
+    | {"seq_classif_dropout"},
+    {**ONLY, "is_decoder": False},
+    # `sinusoidal_pos_embds` is about initial weights; `transformers` reads none of the others
+    NO_EFFECT | {"sinusoidal_pos_embds", "tie_weights_"},
+)
+ERNIE = Keys(ROBERTA.honoured | {"task_type_vocab_size", "use_task_id"}, ROBERTA.only, NO_EFFECT)
+ELECTRA = Keys(
+    ROBERTA.honoured | {"embedding_size", "summary_last_dropout"},
+    {
+        **ROBERTA.only, "summary_activation": "gelu", "summary_first_dropout": 0.0, "summary_proj_to_labels": False,
+        "summary_type": "first", "summary_use_proj": True,
+    },
+    NO_EFFECT,
+)  # fmt: skip
+ALBERT = Keys(
+    ROBERTA.honoured - {"classifier_dropout"} | {"classifier_dropout_prob", "embedding_size"},
+    {**ROBERTA.only, "inner_group_num": 1, "is_decoder": False, "num_hidden_groups": 1},
+    NO_EFFECT | {"down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks"},
+)
 # of bertkit's own type
 OWN = Keys(
     BERT.honoured
     | {"attention", "embedding_dropout_prob", "feed_forward", "head", "head_act", "norm", "pooling", "task_transform"}
-    | {"family", "head_dropout_probs", "pooler_dropout_probs", "skips_padding"},
+    | {"embedding_size", "family", "head_dropout_probs", "layer_dropout_probs", "pooler_act", "pooler_dropout_probs"}
+    | {"shared_layers", "skips_padding", "task_type_vocab_size"},
     BERT.only,
     NO_EFFECT,
 )

@@ -123,10 +123,10 @@ def unwrapped(name: str) -> str:
 
 
 def translate(names: Iterable[str], table: Mapping[str, str]) -> dict[str, str]:
-    """Translate names with a table of templates; names without a template are left out."""
+    """Translate names with a table of templates, in which a layer without a number is 0; names without a template are left out."""
     translated = {}
     for name in names:
         template = _LAYER.sub("{}", name)
         if template in table:
-            translated[name] = table[template].replace("{}", "".join(_LAYER.findall(name)))
+            translated[name] = table[template].replace("{}", "".join(_LAYER.findall(name)) or "0")
     return translated

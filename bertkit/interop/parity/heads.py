@@ -134,22 +134,19 @@ COMPARISONS = {
     "masked_lm": MaskedLMComparison(), "next_token": NextTokenComparison(), "next_sentence": HeadComparison(), "sequence": SequenceComparison(),
     "token": TokenComparison(), "span": SpanComparison(), "choice": ChoiceComparison(),
 }  # fmt: skip
-# the names of labels and logits in the class with both pretraining heads
-_PRETRAINING_LABELS = {"masked_lm": "labels", "next_sentence": "next_sentence_label"}
-_PRETRAINING_LOGITS = {"masked_lm": "prediction_logits", "next_sentence": "seq_relationship_logits"}
 
 
-def their_labels(labels: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the labels of a model's heads as arguments of its class in `transformers`."""
+def their_labels(labels: Mapping[str, Tensor], next_sentence: str) -> dict[str, Tensor]:
+    """Return the labels of a model's heads as arguments of its class in `transformers`; `next_sentence` is the name beside another head."""
     if len(labels) == 2:
-        return {_PRETRAINING_LABELS[head]: label for head, label in labels.items()}
+        return {"labels": labels["masked_lm"], next_sentence: labels["next_sentence"]}
     return {
         name: tensor for head, label in labels.items() for name, tensor in COMPARISONS[head].their_labels(label).items()
     }
 
 
-def their_logits(output: Mapping[str, Tensor], heads: tuple[str, ...]) -> dict[str, Tensor]:
+def their_logits(output: Mapping[str, Tensor], heads: tuple[str, ...], next_sentence: str) -> dict[str, Tensor]:
     """Return the logits by bertkit's heads, from the output of the class in `transformers`; a decoder's are those of a text."""
     if len(heads) == 2:
-        return {head: output[_PRETRAINING_LOGITS[head]] for head in heads}
+        return {"masked_lm": output["prediction_logits"], "next_sentence": output[next_sentence]}
     return {head: COMPARISONS.get(head, HeadComparison()).their_logits(output) for head in heads}

@@ -130,7 +130,9 @@ def our_results(ours: PaddedBert, batch: ComparedBatch, names: Iterable[str]) ->
     """Compute a batch forward and backward with bertkit; return the gradients of parameters with these Hugging Face names."""
     ours.zero_grad(set_to_none=True)
     out = ours(**batch.arguments, output_hidden_states=True)
-    pooled = None if ours.model.heads else out.pooled_output  # with a head, transformers does not return it
+    # with a head, transformers does not return it
+    is_returned = not ours.model.heads and writer_of(ours.config).has_pooler(ours.model)
+    pooled = out.pooled_output if is_returned else None
     values = _values(batch, out.hidden_states, out.logits, pooled)
     if batch.labels:
         values["loss"] = batch.loss(out.logits, batch.labels_like(out.last_hidden_state), ours.config)
@@ -142,9 +144,10 @@ def their_results(theirs: nn.Module, batch: ComparedBatch, model: BertWithHeads)
     """Compute a batch forward and backward with `transformers`; the keys are those of `our_results`."""
     theirs.zero_grad(set_to_none=True)
     labels = batch.labels_like(next(theirs.parameters()))
-    reference = theirs(**batch.arguments, **their_labels(labels), output_hidden_states=True)
+    named = writer_of(model.config).of_next_sentence
+    reference = theirs(**batch.arguments, **their_labels(labels, named.label), output_hidden_states=True)
     states = reference.get("encoder_hidden_states", reference.get("hidden_states"))
-    logits = their_logits(reference, tuple(model.heads))
+    logits = their_logits(reference, tuple(model.heads), named.logits)
     values = _values(batch, states, logits, reference.get("pooler_output"))
     if labels:
         is_exact = reference.loss.dtype == next(theirs.parameters()).dtype  # some losses are computed in float32
@@ -210,6 +213,6 @@ def their_parameters(model: BertWithHeads, theirs: nn.Module) -> dict[str, list[
         for name, of_theirs in places.items()
     }
     absent = [name for name, of_theirs in known.items() if not of_theirs]
-    pooler = f"{architecture.prefix}pooler."
+    pooler = architecture.full_name("bert.pooler.dense.weight").removesuffix("weight")
     assert all(name.startswith(pooler) for name in absent), f"transformers has no {absent[0]}"
     return {name: of_theirs for name, of_theirs in known.items() if of_theirs}

@@ -33,7 +33,9 @@ from bertkit.tasks.task_config import without_retired
 MAX_BYTES = 1_000_000  # of a file with settings; those of bertkit have a few thousand
 LENGTHS = {"segments.max_seq_length", "final_phase.max_seq_length"}
 FEW_STEPS = 10
-_OF_FAMILY = re.compile(r"^(roberta)_(?=mini$)")  # before the size, which decides on the settings of a run from scratch
+_OF_FAMILY = re.compile(
+    r"^(roberta|albert|electra)_(?=mini$)"
+)  # before the size, which decides on the settings of a run from scratch
 ONE_AT_A_TIME = threading.Lock()  # Hydra has one state for the whole process
 
 

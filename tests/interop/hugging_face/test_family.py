@@ -29,6 +29,10 @@ CONFIGS: dict[str, Any] = {
     "roberta": transformers.RobertaConfig,
     "xlm-roberta": transformers.XLMRobertaConfig,
     "camembert": transformers.CamembertConfig,
+    "distilbert": transformers.DistilBertConfig,
+    "ernie": transformers.ErnieConfig,
+    "electra": transformers.ElectraConfig,
+    "albert": transformers.AlbertConfig,
 }
 
 
@@ -42,14 +46,26 @@ def shape(kind: str, number: int) -> dict[str, Any]:
     """A random shape, by the keys of the type."""
     draw = random.Random(f"{kind} {number}")
     head_size, heads = draw.choice([3, 5, 8]), draw.choice([1, 2, 3])
-    return {
+    sizes: dict[str, Any] = {
         "vocab_size": draw.randint(11, 101), "hidden_size": head_size * heads, "num_attention_heads": heads,
         "num_hidden_layers": draw.randint(1, 3), "intermediate_size": draw.randint(1, 50),
         "hidden_act": draw.choice(["gelu", "gelu_new", "relu", "silu"]),
         "max_position_embeddings": draw.choice([23, 40]), "type_vocab_size": draw.randint(1, 3),
         "layer_norm_eps": draw.choice([1e-12, 1e-5]), "pad_token_id": draw.choice([0, 1, 3]),
         "classifier_dropout": draw.choice([None, 0.0, 0.3]), "bos_token_id": None,
+        "embedding_size": draw.choice([head_size * heads, 7]), "use_task_id": draw.choice([True, False]),
     }  # fmt: skip
+    if kind == "distilbert":
+        names = architecture(kind).names_in_file
+        return {names.get(key, key): value for key, value in sizes.items() if key in names or key not in ABSENT} | {
+            "seq_classif_dropout": 0.25, "qa_dropout": 0.15,
+        }  # fmt: skip
+    if kind == "albert":
+        del sizes["classifier_dropout"]
+    return sizes
+
+
+ABSENT = ("type_vocab_size", "layer_norm_eps", "embedding_size", "use_task_id")
 
 
 def saved(folder: Path, kind: str, heads: tuple[str, ...], number: int, **more: Any) -> torch.nn.Module:
@@ -103,12 +119,11 @@ def with_tokenizer(folder: Path, kind: str, **more: Any) -> None:
     """A small masked LM with the tokenizer of its type."""
     size = save_tokenizer(kind, folder)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    heads = ("masked_lm",)
-    sizes = {"vocab_size": size, "pad_token_id": tokenizer.pad_token_id, SIZES.get(kind, SIZES[""])["places"]: 70}
-    saved(folder, kind, heads, 1, **sizes | more)
+    own = {"vocab_size": size, "pad_token_id": tokenizer.pad_token_id, "max_position_embeddings": 70}
+    pairs = {} if kind == "distilbert" else {"type_vocab_size": 2}
+    saved(folder, kind, ("masked_lm",), 1, **own | pairs | more)
 
 
-SIZES: dict[str, dict[str, str]] = {"": {"places": "max_position_embeddings"}}
 ROWS = [
     {"text": "The committee met.", "text_pair": "It has decided.", "label": "yes"},
     {"text": "Naïve café owners paid.", "text_pair": "Sie sprach leise.", "label": "no"},
@@ -184,6 +199,13 @@ REFUSED = [
     ("roberta", {"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key' is not supported"),
     ("camembert", {"add_cross_attention": True}, "add_cross_attention=True is not supported"),
     ("xlm-roberta", {"hidden_act": "mish"}, "hidden_act='mish'"),
+    ("distilbert", {"is_decoder": True}, "is_decoder=True is not supported"),
+    ("distilbert", {"dropout": 1.5}, "dropout=1.5: expected"),
+    ("ernie", {"position_embedding_type": "relative_key_query"}, "position_embedding_type='relative_key_query'"),
+    ("electra", {"summary_type": "mean"}, "summary_type='mean' is not supported"),
+    ("electra", {"embedding_size": 0}, "embedding_size=0: expected"),
+    ("albert", {"num_hidden_groups": 2}, "num_hidden_groups=2 is not supported"),
+    ("albert", {"inner_group_num": 2}, "inner_group_num=2 is not supported"),
 ]
 
 
@@ -198,7 +220,7 @@ def test_settings_that_bertkit_lacks_are_refused(
         load_directory(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["roberta_mini"])
+@pytest.mark.parametrize("name", ["roberta_mini", "albert_mini", "electra_mini"])
 def test_a_new_model_of_the_family(name: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
     """It is written as its type, and read again as it was."""
     model = bertkit.new_model(name, tokenizer)

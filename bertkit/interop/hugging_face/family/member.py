@@ -11,18 +11,21 @@ from torch import Tensor
 
 from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import build, refuse
-from bertkit.interop.hugging_face.architecture import Content, Located
+from bertkit.interop.hugging_face.architecture import Content, Located, StoredTensors, heads_of
 from bertkit.interop.hugging_face.bert import BertArchitecture
 from bertkit.interop.hugging_face.names import unwrapped
 from bertkit.model.bert_config import BertConfig, HeadConfig
 from bertkit.model.heads import BertWithHeads
 
 # settings that follow from the type, and from others that `config.json` has
-_DERIVED = ("head_act", "pooler_dropout_probs", "head_dropout_probs", "skips_padding")
+_DERIVED = (
+    "classifier_dropout", "head_act", "pooler_act", "pooler_dropout_probs", "head_dropout_probs", "layer_dropout_probs", "skips_padding",
+)  # fmt: skip
 # settings that no architecture writes, or only with the class of a task
 _NOT_OF_THE_TYPE: dict[str, object] = {
     "labels": ("LABEL_0", "LABEL_1"), "problem_type": None, "score_activation": None, "scale_outputs": False,
 }  # fmt: skip
+_PARTS = ("weight", "bias")
 
 
 class FamilyArchitecture(BertArchitecture):
@@ -30,6 +33,8 @@ class FamilyArchitecture(BertArchitecture):
 
     family: ClassVar[str]
     defaults: ClassVar[Content] = {}  # of the class of `transformers`, for keys that a file lacks
+    fixed: ClassVar[Content] = {}  # BERT's settings for which there is no key
+    poolers: ClassVar[Mapping[str, str]] = {}  # the pooler's name in the class with a head, where it has another one
 
     def writes(self, config: BertConfig) -> bool:
         """Whether a model of this family would be read as it is written."""
@@ -38,16 +43,20 @@ class FamilyArchitecture(BertArchitecture):
     def settings(self, content: Content, tensors: Mapping[str, Tensor]) -> Content:
         """Translate the settings; those that follow from them are in `derived`."""
         refuse(self.keys.faults(content))
-        read = super().settings(self.defaults | content, tensors) | {"family": self.family}
-        return read | self.derived(read)
+        full = {**self.defaults, **content}
+        full |= {ours: full[theirs] for ours, theirs in self.names_in_file.items() if theirs in full} | self.fixed
+        read = super().settings(full, tensors) | {"family": self.family}
+        return read | self.derived(read, full)
 
-    def derived(self, read: Content) -> Content:
-        """Return the settings that follow from the type and from those that were read."""
+    def derived(self, read: Content, full: Content) -> Content:
+        """Return the settings that follow from the type, from those that were read, and from the keys that BERT does not have."""
         return {}
 
     def content(self, config: BertConfig, class_name: str, dtype: torch.dtype) -> Content:
-        """Add the type."""
-        return super().content(config, class_name, dtype) | {"model_type": self.family}
+        """Return the settings by the keys of the type."""
+        berts = super().content(config, class_name, dtype) | {"model_type": self.family}
+        own = {theirs: berts[ours] for ours, theirs in self.names_in_file.items()}
+        return {key: value for key, value in berts.items() if key not in {*self.names_in_file, *self.fixed}} | own
 
     def as_read(self, config: BertConfig) -> BertConfig:
         """Return a configuration as it is read after it was written."""
@@ -58,6 +67,23 @@ class FamilyArchitecture(BertArchitecture):
         read = self.as_read(config)
         return replace(config, **{name: vars(read)[name] for name in _DERIVED})
 
+    def stored(self, tensors: Mapping[str, Tensor], content: Content) -> StoredTensors:
+        """Give a head's own pooler the name of the encoder's, which is left out if both are there."""
+        stored = super().stored(tensors, content)
+        pooler = self.pooler
+        for name in {f"{module}.{part}": part for module in self.poolers.values() for part in _PARTS}:
+            if name in stored.tensors and name.rpartition(".")[0] != pooler:
+                full, in_file = f"{pooler}.{name.rpartition('.')[2]}", stored.file_names.pop(name)
+                if stored.tensors.pop(full, None) is not None:
+                    stored.skipped[stored.file_names[full]] = "an unused pooler"
+                stored.tensors[full], stored.file_names[full] = stored.tensors.pop(name), in_file
+        return stored
+
+    @property
+    def pooler(self) -> str:
+        """The full name of the pooler's linear map."""
+        return self.full_name("bert.pooler.dense.weight").removesuffix(".weight")
+
     def full_name_of_file(self, name: str) -> str:
         """Return the full name: the encoder's weights have the prefix, also in a file of the encoder alone."""
         name = re.sub(r"^(model\.)+", "", unwrapped(name))
@@ -65,8 +91,11 @@ class FamilyArchitecture(BertArchitecture):
         return f"{self.prefix}{name}" if name.split(".")[0] in parts else name
 
     def reference_weights(self, model: BertWithHeads, full_name: str) -> list[Located]:
-        """Return the name in the class."""
-        return [Located(full_name if model.heads else full_name.removeprefix(self.prefix))]
+        """Return the name in the class, that of the pooler by the head."""
+        own = next((self.poolers[head] for head in heads_of(model) if head in self.poolers), self.pooler)
+        module, _, part = full_name.rpartition(".")
+        name = f"{own}.{part}" if module == self.pooler else full_name
+        return [Located(name if model.heads else name.removeprefix(self.prefix))]
 
 
 @functools.lru_cache(maxsize=64)

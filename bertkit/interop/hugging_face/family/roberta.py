@@ -13,14 +13,13 @@ from torch import Tensor
 
 from bertkit.base.plugins import option
 from bertkit.interop.hugging_face import config_keys
-from bertkit.interop.hugging_face.architecture import Content, Heads, Located, StoredTensors, heads_of
-from bertkit.interop.hugging_face.family import FamilyArchitecture
+from bertkit.interop.hugging_face.architecture import Content, Heads, Located, StoredTensors
+from bertkit.interop.hugging_face.family.member import FamilyArchitecture
 from bertkit.interop.hugging_face.names import by_weight, of_encoder
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.heads import BertWithHeads
 
 _PLACES = "roberta.embeddings.position_embeddings.weight"
-_POOLERS = {f"classifier.dense.{part}": f"roberta.pooler.dense.{part}" for part in ("weight", "bias")}
 _NAMES = {
     **of_encoder("roberta."),
     **by_weight(
@@ -49,6 +48,7 @@ class RobertaArchitecture(FamilyArchitecture):
     parts = ("roberta.", "heads.")
     keys = config_keys.ROBERTA
     defaults: ClassVar[Content] = {"pad_token_id": 1}
+    poolers: ClassVar[Mapping[str, str]] = {"sequence": "classifier.dense"}
     names: ClassVar[Mapping[str, str]] = _NAMES
     ties: ClassVar[Mapping[str, str]] = {
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
@@ -73,7 +73,7 @@ class RobertaArchitecture(FamilyArchitecture):
         rows, pad = read["max_position_embeddings"], read["pad_token_id"]
         return read | {"max_position_embeddings": rows - _first(pad) if type(rows) is int else rows}
 
-    def derived(self, read: Content) -> Content:
+    def derived(self, read: Content, full: Content) -> Content:
         """Return the activation of the masked LM head, always GELU, and what dropout differs from BERT's."""
         dropped, own = read["hidden_dropout_prob"], read["classifier_dropout"]
         return {
@@ -92,13 +92,8 @@ class RobertaArchitecture(FamilyArchitecture):
         }
 
     def stored(self, tensors: Mapping[str, Tensor], content: Content) -> StoredTensors:
-        """Leave out the rows that are no positions, and a pooler beside the map of a sequence head."""
+        """Leave out the rows that are no positions."""
         stored = super().stored(tensors, content)
-        for name in _POOLERS.keys() & stored.tensors.keys():
-            pooler, in_file = _POOLERS[name], stored.file_names.pop(name)
-            if stored.tensors.pop(pooler, None) is not None:
-                stored.skipped[stored.file_names[pooler]] = "an unused pooler"
-            stored.tensors[pooler], stored.file_names[pooler] = stored.tensors.pop(name), in_file
         if _PLACES in stored.tensors:
             pad = (self.defaults | content)["pad_token_id"]
             stored.tensors[_PLACES] = stored.tensors[_PLACES][_first(pad) :]
@@ -119,10 +114,9 @@ class RobertaArchitecture(FamilyArchitecture):
         return tensors
 
     def reference_weights(self, model: BertWithHeads, full_name: str) -> list[Located]:
-        """Return the name in the class: of the pooler by the head, of the positions with their rows."""
+        """Return the name in the class, and of the positions their rows."""
         rows = slice(_first(model.config.pad_token_id) if full_name == _PLACES else 0, None)
-        own = {theirs: ours for ours, theirs in _POOLERS.items()} if heads_of(model) == ("sequence",) else {}
-        return [replace(super().reference_weights(model, own.get(full_name, full_name))[0], rows=rows)]
+        return [replace(super().reference_weights(model, full_name)[0], rows=rows)]
 
 
 def _first(pad_token_id: object) -> int:

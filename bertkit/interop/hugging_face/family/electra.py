@@ -1,0 +1,90 @@
+"""The model type `electra`: BERT with embeddings of another size, a discriminator or its generator (Clark et al. 2020)."""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+
+from bertkit.base.plugins import option
+from bertkit.interop.hugging_face import config_keys
+from bertkit.interop.hugging_face.architecture import Content, Heads
+from bertkit.interop.hugging_face.family.member import FamilyArchitecture
+from bertkit.interop.hugging_face.names import by_weight, of_encoder
+from bertkit.model.bert_config import BertConfig
+from bertkit.model.heads import BertWithHeads
+
+
+@option("architecture", "electra")
+class ElectraArchitecture(FamilyArchitecture):
+    """An ELECTRA. The encoder has no pooler; the first map of a head for texts is one here."""
+
+    family = "electra"
+    prefix = "electra."
+    parts = ("electra.", "heads.")
+    keys = config_keys.ELECTRA
+    defaults: ClassVar[Content] = {"embedding_size": 128, "summary_last_dropout": 0.1}
+    poolers: ClassVar[Mapping[str, str]] = {"sequence": "classifier.dense", "choice": "sequence_summary.summary"}
+    names: ClassVar[Mapping[str, str]] = {
+        **of_encoder("electra."),
+        **by_weight(
+            {
+                "bert.embeddings.projection": "electra.embeddings_project",
+                "heads.masked_lm.dense": "generator_predictions.dense",
+                "heads.masked_lm.norm": "generator_predictions.LayerNorm",
+                "heads.next_token.dense": "generator_predictions.dense",
+                "heads.next_token.norm": "generator_predictions.LayerNorm",
+                "heads.sequence.dense": "classifier.out_proj",
+                "heads.token.dense": "classifier",
+                "heads.choice.dense": "classifier",
+                "heads.span.dense": "qa_outputs",
+            }
+        ),
+        "heads.masked_lm.bias": "generator_lm_head.bias",
+        "heads.next_token.bias": "generator_lm_head.bias",
+    }
+    ties: ClassVar[Mapping[str, str]] = {"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"}
+    left_out: ClassVar[Mapping[str, str]] = {
+        r"electra\.embeddings\.(position|token_type)_ids": "a buffer of old versions, not a weight",
+        r"discriminator_predictions\..*": "the head for replaced tokens, which bertkit does not have",
+    }
+    classes: ClassVar[Mapping[Heads, str]] = {
+        ("masked_lm",): "ElectraForMaskedLM",
+        ("next_token",): "ElectraForCausalLM",
+        ("sequence",): "ElectraForSequenceClassification",
+        ("token",): "ElectraForTokenClassification",
+        ("span",): "ElectraForQuestionAnswering",
+        ("choice",): "ElectraForMultipleChoice",
+        (): "ElectraModel",
+    }
+    without_pooler: ClassVar[tuple[Heads, ...]] = (("masked_lm",), ("next_token",), ("token",), ("span",), ())
+
+    def derived(self, read: Content, full: Content) -> Content:
+        """Return the size of the embeddings, the activations of the heads, always GELU, and their dropout."""
+        size, own = full["embedding_size"], read["classifier_dropout"]
+        return {
+            "embedding_size": None if size == read["hidden_size"] else size,
+            "head_act": None if read["hidden_act"] == "gelu" else "gelu",
+            "pooler_act": "gelu",
+            "pooler_dropout_probs": {"sequence": read["hidden_dropout_prob"] if own is None else own},
+            "head_dropout_probs": {"choice": full["summary_last_dropout"]},
+        }
+
+    def content(self, config: BertConfig, class_name: str, dtype: torch.dtype) -> Content:
+        """Add the size of the embeddings, and the head for choices."""
+        return super().content(config, class_name, dtype) | {
+            "embedding_size": config.embedding_width,
+            "eos_token_id": config.eos_token_id,
+            "summary_activation": "gelu",
+            "summary_last_dropout": config.head_dropout_probs.get("choice", self.defaults["summary_last_dropout"]),
+            "summary_type": "first",
+            "summary_use_proj": True,
+        }
+
+    def unnamed_classifier(self, names: set[str]) -> str:
+        """Return the head by the names of its weights."""
+        with_pooler = "choice" if f"{self.pooler}.weight" in names else "token"
+        return "sequence" if "classifier.out_proj.weight" in names else with_pooler
+
+    def reference_settings(self, model: BertWithHeads) -> Content:
+        """The encoder of `transformers` never has a pooler."""
+        return {}
