@@ -52,7 +52,6 @@ def _scores_on_task(settings: EvaluateSettings) -> dict[str, object] | None:
             f"folder with {split}.*{hub}; files that are named in a run's settings are not opened"
         )
     source = readers.read_examples(config, settings.data_dir, split, labels or None)
-    split = Path(source.name).name if settings.is_file else split
     source.check_labelled(split)
     examples, coverage = source.examples, Coverage(opened.tokenizer.facts)
     features = list(coverage.counted(opened.task.each_feature(examples, opened.tokenizer)))
@@ -70,6 +69,7 @@ def _scores_on_task(settings: EvaluateSettings) -> dict[str, object] | None:
         *coverage.warnings(examples, source.description),
     ]
     measured, intervals = evaluation(task, examples, scored.predictions, scored.scores, split)
+    name = Path(source.name).name if settings.is_file else split
     line = console.scores_line(scored.scores, {}, config.best_metric, intervals)
-    say(source.describe(), *(f"warning: {warning}" for warning in warnings), f"{split}: {line}", file=sys.stderr)
+    say(source.describe(), *(f"warning: {warning}" for warning in warnings), f"{name}: {line}", file=sys.stderr)
     return measured

@@ -342,7 +342,8 @@ def test_what_finetuning_says_of_its_dev_split(tokenizer: Tokenizer, tmp_path: P
     assert evaluated(*own) == {**scores, "split": "dev"}
     assert set(evaluated(*own, "task.metrics=[accuracy]")) == {*named, "split"} - {"f1", "matthews_correlation"}
     assert evaluate_task(capsys, *own, "split=test")["num_examples"] == 7
-    assert evaluated(f"model_dir={run_dir}", f"task.files.dev={data / 'dev.tsv'}") == {**scores, "split": "dev.tsv"}
+    assert run(["evaluate", str(run_dir), str(data / "dev.tsv"), "device=cpu"]) == 0
+    assert capsys.readouterr().err.splitlines()[-1] == f"dev.tsv: {line.removeprefix('dev: ')}"
     shutil.copy(data / "train.tsv", tmp_path / "copy.tsv")
     for file, is_known in ((tmp_path / "copy.tsv", True), (data / "dev.tsv", False)):
         assert run(["evaluate", str(run_dir), str(file), "device=cpu"]) == 0
@@ -364,7 +365,7 @@ def test_evaluate_scores_own_predictions_as_perfect(tokenizer: Tokenizer, tmp_pa
     task = ["task=tagging", "task.max_seq_length=20", f"data_dir={tmp_path}", "task.files.dev=dev.jsonl",
             "task.scheme=none", "task.metrics=[accuracy]", "task.best_metric=accuracy"]  # fmt: skip
     result = evaluate_task(capsys, *arguments, *task)
-    assert (result["accuracy"], result["num_examples"], result["split"]) == (1.0, 4, "dev.jsonl")
+    assert (result["accuracy"], result["num_examples"], result["split"]) == (1.0, 4, "dev")
     assert all(scores["f1"] == 1 for scores in result["per_label"].values())
 
     model = small_model(tokenizer.vocab_size, heads=("span",), with_pooler=False)
